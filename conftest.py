@@ -1,6 +1,8 @@
-"""Fixtures and settings of all tests: a seeded generator, run-time shape checks, one thread, no display and no network.
+"""Fixtures and settings of all tests: a seeded generator, run-time shape checks, one thread, no display and
+no network.
 
-The package is not imported at the top: pytest's jaxtyping plugin must install its import hook first, which adds the run-time checks.
+The package is not imported at the top: pytest's jaxtyping plugin must install its import hook first, which
+adds the run-time checks.
 """
 
 import gc
@@ -18,14 +20,17 @@ from tests.shape_checks import shapes_only
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ["MPLBACKEND"] = "Agg"
-os.environ.pop("COLUMNS", None)  # pytest -n sets it, and the command line would take it for the width of the terminal
+# pytest -n sets it, and the command line would take it for the width of the terminal
+os.environ.pop("COLUMNS", None)
 
-# Collection imports everything and makes many objects, none of which is garbage, so the garbage collector would walk through them in vain.
+# Collection imports everything and makes many objects, none of which is garbage, so the garbage collector
+# would walk through them in vain.
 gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Starts the garbage collector, which from now on ignores the modules and the collected tests, and comes more rarely than usual.
+    """Starts the garbage collector, which from now on ignores the modules and the collected tests, and comes
+    more rarely than usual.
 
     Many tests import further libraries and draw figures: thousands of objects, of which few are garbage.
     """

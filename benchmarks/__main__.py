@@ -1,7 +1,7 @@
 """All benchmarks, one after the other: ``python -m benchmarks [name ...]``.
 
-Each file compares this library with the textbook version in one process. Times on a shared machine drift, so the versions take turns,
-and their ratio is reported.
+Each file compares this library with the textbook version in one process. Times on a shared machine drift, so
+the versions take turns, and their ratio is reported.
 """
 
 import importlib
@@ -21,7 +21,9 @@ NAMES = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if not p
 
 
 def processor() -> str:
-    """Returns the name of the processor: on Linux from /proc/cpuinfo, otherwise from Python's platform module."""
+    """Returns the name of the processor: on Linux from /proc/cpuinfo, otherwise from Python's platform
+    module.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
@@ -33,13 +35,16 @@ def header() -> str:
     """Returns two lines with the date, the machine and the versions of a measurement."""
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (
-        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC · {processor()}, {os.cpu_count()} cores, 1 used{load}\n"
-        f"{platform.system()} {platform.machine()} · Python {platform.python_version()} · torch {torch.__version__}"
+        f"{time.strftime('%Y-%m-%d %H:%M', time.gmtime())} UTC · {processor()}, {os.cpu_count()} cores, 1 "
+        f"used{load}\n"
+        f"{platform.system()} {platform.machine()} · Python {platform.python_version()} · torch "
+        f"{torch.__version__}"
     )
 
 
 def main(names: list[str]) -> int:
-    """Runs the named benchmarks, or all of them, and returns the exit status: 0, 1 if a benchmark failed, 2 if a name is unknown.
+    """Runs the named benchmarks, or all of them, and returns the exit status: 0, 1 if a benchmark failed, 2
+    if a name is unknown.
 
     If a name is unknown, no benchmark runs.
     """

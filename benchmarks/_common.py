@@ -28,13 +28,15 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Times all versions in turn and returns the seconds of each version in each round.
 
-    Because the versions alternate, other jobs on the machine slow all of them alike. An extra round at the start warms up and is not timed.
+    Because the versions alternate, other jobs on the machine slow all of them alike. An extra round at the
+    start warms up and is not timed.
 
     Args:
         versions: functions to time, by name.
         rounds: number of timed rounds.
         clock: ``time.perf_counter``, or ``time.process_time`` on a shared machine.
-        prepare: function that is called with the number of the round before each version; its time does not count.
+        prepare: function that is called with the number of the round before each version; its time does not
+            count.
     """
     seconds: dict[str, list[float]] = {name: [] for name in versions}
     for number in range(-1, rounds):
@@ -49,7 +51,9 @@ def take_turns(
 
 
 def ratio(seconds: Mapping[str, list[float]], other: str, ours: str = "ours") -> float:
-    """Returns the time of the other version divided by ours: the median of the rounds' ratios, because the machine's speed drifts."""
+    """Returns the time of the other version divided by ours: the median of the rounds' ratios, because the
+    machine's speed drifts.
+    """
     return statistics.median(theirs / mine for theirs, mine in zip(seconds[other], seconds[ours]))
 
 

@@ -1,4 +1,6 @@
-"""Tiny random models of many families, and where their residual stream is; for :mod:`benchmarks.probe_families`."""
+"""Tiny random models of many families, and where their residual stream is; for
+:mod:`benchmarks.probe_families`.
+"""
 
 import importlib
 import os
@@ -12,16 +14,35 @@ from torch import Tensor, nn
 from transformer_theory.models import CRATE, ViT
 
 N, T, D, HEADS, DEPTH, VOCAB = 4, 7, 32, 4, 2, 40
-TEXT = {"hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "intermediate_size": 64, "initializer_range": 0.3}
-TEXT |= {"vocab_size": VOCAB, "max_position_embeddings": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+TEXT = {
+    "hidden_size": D,
+    "num_hidden_layers": DEPTH,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 64,
+    "initializer_range": 0.3,
+}
+TEXT |= {
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+}
 GROUPED = TEXT | {"num_key_value_heads": 2, "head_dim": 8}
 SHORT = {"n_layer": DEPTH, "n_head": HEADS, "vocab_size": VOCAB, "initializer_range": 0.3}
-FALCON = {name: value for name, value in TEXT.items() if name != "intermediate_size"} | {"new_decoder_architecture": False}
+FALCON = {name: value for name, value in TEXT.items() if name != "intermediate_size"} | {
+    "new_decoder_architecture": False
+}
 BART = {"d_model": D, "vocab_size": VOCAB, "max_position_embeddings": 32, "init_std": 0.3}
 BART |= {
-    f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", DEPTH), ("attention_heads", HEADS), ("ffn_dim", 64))
+    f"{side}_{name}": n
+    for side in ("encoder", "decoder")
+    for name, n in (("layers", DEPTH), ("attention_heads", HEADS), ("ffn_dim", 64))
 }
-IMAGES = {name: TEXT[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")}
+IMAGES = {
+    name: TEXT[name]
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "initializer_range")
+}
 IMAGES |= {"image_size": 8, "patch_size": 4}
 DEBERTA = TEXT | {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 8}
 
@@ -33,15 +54,19 @@ class Family:
     Attributes:
         model, config: names of the classes in ``transformers``.
         sizes: settings of a tiny model.
-        layer: for each stack of layers, the module name of a layer, with ``{}`` for its number. A layer returns the stream after it.
-        inside: for each stack, where the stream after the first attention of a layer is found: a module inside the layer, with "in" for
-            its input, "out" for its output, or "sum" for the sum of the layer's input and the module's output.
+        layer: for each stack of layers, the module name of a layer, with ``{}`` for its number. A layer
+            returns the stream after it.
+        inside: for each stack, where the stream after the first attention of a layer is found: a module
+            inside the layer, with "in" for its input, "out" for its output, or "sum" for the sum of the
+            layer's input and the module's output.
         bilinear: number of attentions whose scores are bilinear in their tokens.
         attentions: number of calls of attention in one pass.
         inputs: names of the model's inputs.
         implementations: names of the implementations of attention; empty for the model's default.
-        make: builds the model, for families outside ``transformers``; ``model`` is then the name of its package.
-        following: if no module returns the stream, "layer" names the modules that take it, and this one takes it after the last layer.
+        make: builds the model, for families outside ``transformers``; ``model`` is then the name of its
+            package.
+        following: if no module returns the stream, "layer" names the modules that take it, and this one takes
+            it after the last layer.
     """
 
     model: str
@@ -59,7 +84,14 @@ class Family:
 
 def _bert(name: str, **more: Any) -> Family:
     layer = ("encoder.layer.{}",), (("attention.output.LayerNorm", "in"),)
-    return Family(f"{name}Model", f"{name}Config", TEXT | more, *layer, bilinear=DEPTH, inputs=("input_ids", "attention_mask"))
+    return Family(
+        f"{name}Model",
+        f"{name}Config",
+        TEXT | more,
+        *layer,
+        bilinear=DEPTH,
+        inputs=("input_ids", "attention_mask"),
+    )
 
 
 def _llama(name: str, after: str = "post_attention_layernorm", **more: Any) -> Family:
@@ -68,14 +100,28 @@ def _llama(name: str, after: str = "post_attention_layernorm", **more: Any) -> F
 
 NEXT_WORDS = ("input_ids", "decoder_input_ids")
 FAMILIES = {
-    "GPT-2": Family("GPT2Model", "GPT2Config", SHORT | {"n_embd": D, "n_positions": 32}, ("h.{}",), (("ln_2", "in"),), DEPTH),
+    "GPT-2": Family(
+        "GPT2Model",
+        "GPT2Config",
+        SHORT | {"n_embd": D, "n_positions": 32},
+        ("h.{}",),
+        (("ln_2", "in"),),
+        DEPTH,
+    ),
     "BERT": _bert("Bert"),
     "RoBERTa": _bert("Roberta"),
     "ELECTRA": _bert("Electra", embedding_size=D),
     "DistilBERT": Family(
         "DistilBertModel",
         "DistilBertConfig",
-        {"dim": D, "n_layers": DEPTH, "n_heads": HEADS, "hidden_dim": 64, "vocab_size": VOCAB, "initializer_range": 0.3},
+        {
+            "dim": D,
+            "n_layers": DEPTH,
+            "n_heads": HEADS,
+            "hidden_dim": 64,
+            "vocab_size": VOCAB,
+            "initializer_range": 0.3,
+        },
         ("transformer.layer.{}",),
         (("sa_layer_norm", "in"),),
         DEPTH,
@@ -92,7 +138,12 @@ FAMILIES = {
     "Mistral, windows": _llama("Mistral", sliding_window=4),
     "Qwen3": _llama("Qwen3"),
     "Gemma-2, bounded scores": Family(
-        "Gemma2Model", "Gemma2Config", GROUPED, ("layers.{}",), (("pre_feedforward_layernorm", "in"),), implementations=("eager",)
+        "Gemma2Model",
+        "Gemma2Config",
+        GROUPED,
+        ("layers.{}",),
+        (("pre_feedforward_layernorm", "in"),),
+        implementations=("eager",),
     ),
     "GPT-OSS, sinks": Family(
         "GptOssModel",
@@ -103,7 +154,9 @@ FAMILIES = {
         implementations=("eager",),
     ),
     "Phi, parallel": Family("PhiModel", "PhiConfig", TEXT, ("layers.{}",), (("self_attn", "sum"),)),
-    "GPT-NeoX, parallel": Family("GPTNeoXModel", "GPTNeoXConfig", TEXT, ("layers.{}",), (("attention", "sum"),)),
+    "GPT-NeoX, parallel": Family(
+        "GPTNeoXModel", "GPTNeoXConfig", TEXT, ("layers.{}",), (("attention", "sum"),)
+    ),
     "Falcon, parallel, alibi": Family(
         "FalconModel",
         "FalconConfig",
@@ -122,7 +175,14 @@ FAMILIES = {
     "OPT": Family(
         "OPTModel",
         "OPTConfig",
-        {"hidden_size": D, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "ffn_dim": 64, "vocab_size": VOCAB, "init_std": 0.3}
+        {
+            "hidden_size": D,
+            "num_hidden_layers": DEPTH,
+            "num_attention_heads": HEADS,
+            "ffn_dim": 64,
+            "vocab_size": VOCAB,
+            "init_std": 0.3,
+        }
         | {"word_embed_proj_dim": D, "max_position_embeddings": 32},
         ("decoder.layers.{}",),
         (("final_layer_norm", "in"),),
@@ -131,7 +191,15 @@ FAMILIES = {
     "T5": Family(
         "T5Model",
         "T5Config",
-        {"d_model": D, "d_kv": 8, "d_ff": 64, "num_layers": DEPTH, "num_heads": HEADS, "vocab_size": VOCAB, "initializer_factor": 5.0},
+        {
+            "d_model": D,
+            "d_kv": 8,
+            "d_ff": 64,
+            "num_layers": DEPTH,
+            "num_heads": HEADS,
+            "vocab_size": VOCAB,
+            "initializer_factor": 5.0,
+        },
         ("encoder.block.{}", "decoder.block.{}"),
         (("layer.0", "out"), ("layer.0", "out")),
         attentions=3 * DEPTH,
@@ -147,8 +215,24 @@ FAMILIES = {
         attentions=3 * DEPTH,
         inputs=NEXT_WORDS,
     ),
-    "ViT": Family("ViTModel", "ViTConfig", IMAGES, ("layers.{}",), (("layernorm_after", "in"),), DEPTH, inputs=("pixel_values",)),
-    "DINOv2": Family("Dinov2Model", "Dinov2Config", IMAGES, ("encoder.layer.{}",), (("norm2", "in"),), DEPTH, inputs=("pixel_values",)),
+    "ViT": Family(
+        "ViTModel",
+        "ViTConfig",
+        IMAGES,
+        ("layers.{}",),
+        (("layernorm_after", "in"),),
+        DEPTH,
+        inputs=("pixel_values",),
+    ),
+    "DINOv2": Family(
+        "Dinov2Model",
+        "Dinov2Config",
+        IMAGES,
+        ("encoder.layer.{}",),
+        (("norm2", "in"),),
+        DEPTH,
+        inputs=("pixel_values",),
+    ),
     "XLNet, time first": Family(
         "XLNetModel",
         "XLNetConfig",
@@ -158,12 +242,23 @@ FAMILIES = {
         implementations=("",),
     ),
     "DeBERTa": Family(
-        "DebertaModel", "DebertaConfig", DEBERTA, ("encoder.layer.{}",), (("attention.output.LayerNorm", "in"),), implementations=("",)
+        "DebertaModel",
+        "DebertaConfig",
+        DEBERTA,
+        ("encoder.layer.{}",),
+        (("attention.output.LayerNorm", "in"),),
+        implementations=("",),
     ),
     "Mamba, features only": Family(
         "MambaModel",
         "MambaConfig",
-        {"hidden_size": D, "num_hidden_layers": DEPTH, "state_size": 4, "vocab_size": VOCAB, "time_step_rank": 4},
+        {
+            "hidden_size": D,
+            "num_hidden_layers": DEPTH,
+            "state_size": 4,
+            "vocab_size": VOCAB,
+            "time_step_rank": 4,
+        },
         ("layers.{}",),
         (),
         attentions=0,
@@ -181,7 +276,9 @@ def _vit_pytorch(name: str) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         module, _, kind = name.partition(".")
         model = getattr(importlib.import_module(f"vit_pytorch.{module}"), kind)
-        return model(image_size=8, patch_size=4, num_classes=3, dim=D, depth=DEPTH, heads=HEADS, mlp_dim=64, dim_head=8)
+        return model(
+            image_size=8, patch_size=4, num_classes=3, dim=D, depth=DEPTH, heads=HEADS, mlp_dim=64, dim_head=8
+        )
 
     return make
 
@@ -197,26 +294,69 @@ def _bridge() -> nn.Module:
 
 
 SMALL = {"image_size": 8, "patch_size": 4, "num_classes": 3, "dim": D, "depth": DEPTH, "heads": HEADS}
-PAIRS = ("transformer.layers.{}.0",), (("transformer.layers.{}.1", "in"),)  # layers as lists [attention, MLP], which never run
+# layers as lists [attention, MLP], which never run
+PAIRS = ("transformer.layers.{}.0",), (("transformer.layers.{}.1", "in"),)
 OTHERS = {"bilinear": DEPTH, "implementations": ("",)}
 FAMILIES |= {
     "nn.TransformerEncoder, norm first": Family(
-        "torch", "", {}, ("layers.{}",), (("norm2", "in"),), inputs=("src",), make=lambda: _encoder(True), **OTHERS
+        "torch",
+        "",
+        {},
+        ("layers.{}",),
+        (("norm2", "in"),),
+        inputs=("src",),
+        make=lambda: _encoder(True),
+        **OTHERS,
     ),
     "nn.TransformerEncoder, norm last": Family(
-        "torch", "", {}, ("layers.{}",), (("norm1", "in"),), inputs=("src",), make=lambda: _encoder(False), **OTHERS
+        "torch",
+        "",
+        {},
+        ("layers.{}",),
+        (("norm1", "in"),),
+        inputs=("src",),
+        make=lambda: _encoder(False),
+        **OTHERS,
     ),
     "ViT of this library": Family(
-        "", "", {}, ("blocks.{}",), (("mlp_norm", "in"),), inputs=("inputs",), make=lambda: ViT.for_images(**SMALL), **OTHERS
+        "",
+        "",
+        {},
+        ("blocks.{}",),
+        (("mlp_norm", "in"),),
+        inputs=("inputs",),
+        make=lambda: ViT.for_images(**SMALL),
+        **OTHERS,
     ),
     "CRATE of this library": Family(
-        "", "", {}, ("transformer.layers.{}",), (("1", "in"),), inputs=("inputs",), make=lambda: CRATE.for_images(**SMALL), **OTHERS
+        "",
+        "",
+        {},
+        ("transformer.layers.{}",),
+        (("1", "in"),),
+        inputs=("inputs",),
+        make=lambda: CRATE.for_images(**SMALL),
+        **OTHERS,
     ),
     "ViT of vit-pytorch": Family(
-        "vit_pytorch", "", {}, *PAIRS, inputs=("img",), make=_vit_pytorch("vit.ViT"), following="transformer.norm", **OTHERS
+        "vit_pytorch",
+        "",
+        {},
+        *PAIRS,
+        inputs=("img",),
+        make=_vit_pytorch("vit.ViT"),
+        following="transformer.norm",
+        **OTHERS,
     ),
     "SimpleViT of vit-pytorch": Family(
-        "vit_pytorch", "", {}, *PAIRS, inputs=("img",), make=_vit_pytorch("simple_vit.SimpleViT"), following="transformer.norm", **OTHERS
+        "vit_pytorch",
+        "",
+        {},
+        *PAIRS,
+        inputs=("img",),
+        make=_vit_pytorch("simple_vit.SimpleViT"),
+        following="transformer.norm",
+        **OTHERS,
     ),
     "GPT-2, bridged by TransformerLens": Family(
         "transformer_lens",
@@ -247,7 +387,9 @@ def model_of(family: Family, implementation: str) -> nn.Module:
 
         config = getattr(transformers, family.config)(**family.sizes)
         kind = getattr(transformers, family.model)
-        model = kind._from_config(config, attn_implementation=implementation) if implementation else kind(config)
+        model = (
+            kind._from_config(config, attn_implementation=implementation) if implementation else kind(config)
+        )
     return model.eval()
 
 
@@ -256,8 +398,14 @@ def inputs_of(family: Family) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     words = torch.randint(2, VOCAB, (N, T), generator=generator)
     lengths = torch.tensor([T] * (N - 1) + [T - 2])
-    choices = {"input_ids": words, "attention_mask": (torch.arange(T) < lengths[:, None]).long(), "decoder_input_ids": words[:, :6]}
-    choices["pixel_values"] = choices["img"] = choices["inputs"] = torch.randn(N, 3, 8, 8, generator=generator)
+    choices = {
+        "input_ids": words,
+        "attention_mask": (torch.arange(T) < lengths[:, None]).long(),
+        "decoder_input_ids": words[:, :6],
+    }
+    choices["pixel_values"] = choices["img"] = choices["inputs"] = torch.randn(
+        N, 3, 8, 8, generator=generator
+    )
     choices["src"] = torch.randn(N, T, D, generator=generator)
     choices["input"] = words
     return {name: choices[name] for name in family.inputs}

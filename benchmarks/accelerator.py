@@ -1,14 +1,15 @@
 """The step of CRATE and the probe on an accelerator; without one, the benchmark says so and measures nothing.
 
-* A training step (forward, backward, fused AdamW) of CRATE in our formulation against plain softmax attention and fused attention, both
-  with three-product ISTA, as in :mod:`.crate_step`; batch 512 at 32 pixels, batch 64 at 224 pixels. All have the same parameters and
-  compute the same function.
-* A training step of a ViT and a CRATE with the metrics of all theories at every tenth step, against training without a probe, as in
-  :mod:`.probe_overhead`.
-* Agreement: the largest relative difference between the metrics' values on the accelerator and on the CPU, with the same float32 network
-  and images.
+* A training step (forward, backward, fused AdamW) of CRATE in our formulation against plain softmax attention
+  and fused attention, both with three-product ISTA, as in :mod:`.crate_step`; batch 512 at 32 pixels, batch
+  64 at 224 pixels. All have the same parameters and compute the same function.
+* A training step of a ViT and a CRATE with the metrics of all theories at every tenth step, against training
+  without a probe, as in :mod:`.probe_overhead`.
+* Agreement: the largest relative difference between the metrics' values on the accelerator and on the CPU,
+  with the same float32 network and images.
 
-The versions take turns. A time is that of ten steps between two synchronisations; times are medians over the rounds.
+The versions take turns. A time is that of ten steps between two synchronisations; times are medians over the
+rounds.
 """
 
 import copy
@@ -49,7 +50,10 @@ def steps(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, low: boo
 def crate_steps(name: str, sizes: dict[str, int], batch: int) -> None:
     """Prints the milliseconds per step and the ratios of the formulations of CRATE."""
     side, classes = sizes["image_size"], sizes["num_classes"]
-    images, labels = torch.randn(batch, 3, side, side, device="cuda"), torch.randint(classes, (batch,), device="cuda")
+    images, labels = (
+        torch.randn(batch, 3, side, side, device="cuda"),
+        torch.randint(classes, (batch,), device="cuda"),
+    )
     versions = {
         f"{kind}, {precision}": steps(model.cuda(), images, labels, precision == "bf16")
         for precision in ("fp32", "bf16")
@@ -82,17 +86,27 @@ def probe_cost(network: Network) -> None:
     model = build(network.make, torch.Generator().manual_seed(0)).cuda()
     optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4)
     groups = all_metrics()
-    variants = {"without": [], "all metrics": [metric for group in groups.values() for metric in group]} | groups
-    run = {name: partial(probed_step, network, model, optimiser, metrics) for name, metrics in variants.items()}
+    variants = {
+        "without": [],
+        "all metrics": [metric for group in groups.values() for metric in group],
+    } | groups
+    run = {
+        name: partial(probed_step, network, model, optimiser, metrics) for name, metrics in variants.items()
+    }
     medians = {name: statistics.median(values) for name, values in take_turns(run, ROUNDS).items()}
     step = medians.pop("without")
-    print(f"  {network.name}: {1e3 * step:.1f} ms per step without a probe; share of training at every tenth step")
+    print(
+        f"  {network.name}: {1e3 * step:.1f} ms per step without a probe; share of training at every tenth "
+        "step"
+    )
     for name, median in medians.items():
         print(f"    {name:20} {1e3 * median:8.1f} ms = {(median - step) / step / EVERY:+7.1%}")
 
 
 def agreement(network: Network) -> None:
-    """Prints the largest relative differences between the values of all metrics on the accelerator and on the CPU."""
+    """Prints the largest relative differences between the values of all metrics on the accelerator and on the
+    CPU.
+    """
     model = build(network.make, torch.Generator().manual_seed(0)).eval()
     tables = []
     for device in ("cpu", "cuda"):
@@ -104,8 +118,13 @@ def agreement(network: Network) -> None:
         tables.append({(row.theory, row.quantity, row.layer, row.head): row for row in p.result().table})
     rows = [(abs(row.value - other) / max(abs(row.value), 1e-3), key, row.value, other)
             for key, row in tables[0].items() if row.value is not None and (other := tables[1][key].value) is not None]  # fmt: skip
-    different = [key for key, row in tables[0].items() if (row.value is None) != (tables[1][key].value is None)]
-    print(f"  {network.name}: {len(rows)} values; {len(different)} on one device only {different[:5]}; largest relative differences")
+    different = [
+        key for key, row in tables[0].items() if (row.value is None) != (tables[1][key].value is None)
+    ]
+    print(
+        f"  {network.name}: {len(rows)} values; {len(different)} on one device only {different[:5]}; "
+        "largest relative differences"
+    )
     for difference, key, here, there in sorted(rows, key=lambda row: -row[0])[:6]:
         print(f"    {difference:.1e}  {key}: {here:.6g} on the CPU, {there:.6g} on the accelerator")
 
@@ -120,7 +139,12 @@ def main() -> None:
     crate_steps("CRATE-T, 197 tokens", TINY, 64)
     images = torch.rand(128, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for name, kind in (("ViT", ViT), ("CRATE", CRATE)):
-        network = Network(f"{name}, 32 x 32 pixels, 17 tokens, batch 128", lambda kind=kind: kind.for_images(**IMAGES), images, 10)
+        network = Network(
+            f"{name}, 32 x 32 pixels, 17 tokens, batch 128",
+            lambda kind=kind: kind.for_images(**IMAGES),
+            images,
+            10,
+        )
         agreement(network)
         network = Network(network.name, network.make, images.cuda(), 10)
         probe_cost(network)

@@ -1,7 +1,9 @@
-"""Augmentation of CIFAR-sized images: ours on whole batches of bytes against Pillow image by image, and a crop pixel by pixel.
+"""Augmentation of CIFAR-sized images: ours on whole batches of bytes against Pillow image by image, and a
+crop pixel by pixel.
 
-All versions take and return tensors of bytes, as a loader does, and take turns on one thread with the same seed. Versions that draw the
-same windows must agree. Times are medians over the rounds; ratios are medians of the rounds' ratios.
+All versions take and return tensors of bytes, as a loader does, and take turns on one thread with the same
+seed. Versions that draw the same windows must agree. Times are medians over the rounds; ratios are medians of
+the rounds' ratios.
 """
 
 import statistics
@@ -18,12 +20,16 @@ ROUNDS, PADDING, CLASSES = 31, 4, 10
 
 
 def seconds_of(functions: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Returns the seconds of each function in each round. All functions of a round have the same seed, so they draw the same crops."""
+    """Returns the seconds of each function in each round. All functions of a round have the same seed, so
+    they draw the same crops.
+    """
     return take_turns(functions, ROUNDS, prepare=torch.manual_seed)
 
 
 def against_others(pixels: Tensor) -> None:
-    """Compares crop and flip with Pillow image by image, and crop with an index per pixel; ``pixels`` are bytes [n, 3, 32, 32]."""
+    """Compares crop and flip with Pillow image by image, and crop with an index per pixel; ``pixels`` are
+    bytes [n, 3, 32, 32].
+    """
     floats = pixels / 255
     torch.manual_seed(0)
     ours = flip(crop(pixels, padding=PADDING))
@@ -33,13 +39,26 @@ def against_others(pixels: Tensor) -> None:
     for title, functions, target in (
         (
             "crop and flip, bytes",
-            {"ours": lambda: flip(crop(pixels, padding=PADDING)), "Pillow": lambda: crop_and_flip(pixels, padding=PADDING)},
+            {
+                "ours": lambda: flip(crop(pixels, padding=PADDING)),
+                "Pillow": lambda: crop_and_flip(pixels, padding=PADDING),
+            },
             5.0,
         ),
-        ("crop, bytes", {"ours": lambda: crop(pixels, padding=PADDING), "by pixels": lambda: crop_by_pixels(pixels, padding=PADDING)}, 5.0),
+        (
+            "crop, bytes",
+            {
+                "ours": lambda: crop(pixels, padding=PADDING),
+                "by pixels": lambda: crop_by_pixels(pixels, padding=PADDING),
+            },
+            5.0,
+        ),
         (
             "crop, float32",
-            {"ours": lambda: crop(floats, padding=PADDING), "by pixels": lambda: crop_by_pixels(floats, padding=PADDING)},
+            {
+                "ours": lambda: crop(floats, padding=PADDING),
+                "by pixels": lambda: crop_by_pixels(floats, padding=PADDING),
+            },
             2.0,
         ),
     ):
@@ -53,7 +72,9 @@ def against_others(pixels: Tensor) -> None:
 
 
 def whole_step(pixels: Tensor, labels: Tensor) -> None:
-    """Times the whole augmentation of a training step, from bytes [n, 3, 32, 32] to float images and soft targets."""
+    """Times the whole augmentation of a training step, from bytes [n, 3, 32, 32] to float images and soft
+    targets.
+    """
     print(f"a step's augmentation, {len(pixels)} images of 32 x 32 from bytes to float32, {ROUNDS} rounds")
     basic = {"crop": PADDING, "flip": 0.5}
     cases = {
@@ -62,10 +83,17 @@ def whole_step(pixels: Tensor, labels: Tensor) -> None:
         "and mixup or cutmix": (Augmentation(**basic, mixup=0.8, cutmix=1.0), 2.0),
         "and RandAugment (2, 9)": (Augmentation(**basic, operations=2), 8.0),
     }
-    times = seconds_of({name: lambda augment=augment: augment(pixels, labels, CLASSES) for name, (augment, _) in cases.items()})
+    times = seconds_of(
+        {
+            name: lambda augment=augment: augment(pixels, labels, CLASSES)
+            for name, (augment, _) in cases.items()
+        }
+    )
     for name, (_, target) in cases.items():
         milliseconds = 1e3 * statistics.median(times[name])
-        print(f"  {name:23} {milliseconds:6.2f} ms; target < {target:g} ms ({verdict(milliseconds < target)})")
+        print(
+            f"  {name:23} {milliseconds:6.2f} ms; target < {target:g} ms ({verdict(milliseconds < target)})"
+        )
 
 
 def main() -> None:

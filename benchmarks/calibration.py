@@ -1,7 +1,9 @@
-"""Calibration: on noise nothing is found. Twenty data sets of random tokens and random labels are compared as real data are.
+"""Calibration: on noise nothing is found. Twenty data sets of random tokens and random labels are compared as
+real data are.
 
-A p-value of scope "these data" belongs to a null that permutes labels or next tokens, so on noise at most 5 % of them should be 5 % or
-less. P-values of one data set depend on each other, so the share is computed per data set, and its interval is over data sets.
+A p-value of scope "these data" belongs to a null that permutes labels or next tokens, so on noise at most 5 %
+of them should be 5 % or less. P-values of one data set depend on each other, so the share is computed per
+data set, and its interval is over data sets.
 """
 
 import time
@@ -27,10 +29,14 @@ def noise(seed: int) -> TokenData:
 
 
 def p_values(seed: int, *, networks: tuple[str, ...] | None, steps: int, seeds: int = 2) -> Table:
-    """Compares all theories on one data set of noise and returns the summary rows of scope "these data" that have a p-value."""
+    """Compares all theories on one data set of noise and returns the summary rows of scope "these data" that
+    have a p-value.
+    """
     data = noise(1000 + seed)
     result = compare(data, seeds=seeds, steps=steps, networks=networks, claim_seeds=0)
-    final = result.table.where(lambda row: row.kind in ("on data", "in network", "network") and row.scope == "these data")
+    final = result.table.where(
+        lambda row: row.kind in ("on data", "in network", "network") and row.scope == "these data"
+    )
     last = {(row.model, row.seed): row.step or 0 for row in final.where(lambda row: row.step is not None)}
     at_end = final.where(lambda row: row.step is None or row.step == max(last.values()))
     return at_end.summary().where(lambda row: row.p is not None)
@@ -42,10 +48,16 @@ def shares(tables: list[Table]) -> list[float]:
 
 
 def main(sets: int = SETS, networks: tuple[str, ...] | None = NETWORKS, steps: int = 100) -> None:
-    """Prints the share of p-values of at most 5 % over all data sets, its interval, and the shares by theory and kind."""
+    """Prints the share of p-values of at most 5 % over all data sets, its interval, and the shares by theory
+    and kind.
+    """
     started = time.perf_counter()
     with parallel.workers(2):
-        tables = list(parallel.stream(p_values, ({"seed": seed, "networks": networks, "steps": steps} for seed in range(sets))))
+        tables = list(
+            parallel.stream(
+                p_values, ({"seed": seed, "networks": networks, "steps": steps} for seed in range(sets))
+            )
+        )
     by_set = shares(tables)
     mean, interval = float(np.mean(by_set)), student_interval(by_set)
     low, high = interval or (float("nan"), float("nan"))
@@ -57,7 +69,10 @@ def main(sets: int = SETS, networks: tuple[str, ...] | None = NETWORKS, steps: i
     for row in (row for table in tables for row in table):
         groups.setdefault((row.theory, row.kind, row.quantity), []).append(row.p)
     for (theory, kind, quantity), values in groups.items():
-        print(f"  {theory:16s} {kind:11s} {quantity:60s} n = {len(values):4d}  p <= .05: {np.mean(np.array(values) <= LEVEL):.3f}")
+        print(
+            f"  {theory:16s} {kind:11s} {quantity:60s} n = {len(values):4d}  p <= .05: "
+            f"{np.mean(np.array(values) <= LEVEL):.3f}"
+        )
     print(f"  two processes, {time.perf_counter() - started:.0f} s")
 
 

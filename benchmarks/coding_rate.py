@@ -1,9 +1,10 @@
-"""Class-wise coding rate, forward and backward: ours against the k x m x m diagonal matrices of the formula, and against a loop.
+"""Class-wise coding rate, forward and backward: ours against the k x m x m diagonal matrices of the formula,
+and against a loop.
 
-At the full size (m = 10,000, k = 100) the matrices would take 40 GB. The whole formula is therefore timed at m = 2,000, k = 20. At the full
-size, one class is timed with its matrix in memory, and the time is multiplied by the number of classes ("extrapolated"). Times are medians
-over alternating rounds on one thread; ratios are medians of the rounds' ratios. Memory is the growth of the peak resident size of a fresh
-process.
+At the full size (m = 10,000, k = 100) the matrices would take 40 GB. The whole formula is therefore timed at
+m = 2,000, k = 20. At the full size, one class is timed with its matrix in memory, and the time is multiplied
+by the number of classes ("extrapolated"). Times are medians over alternating rounds on one thread; ratios are
+medians of the rounds' ratios. Memory is the growth of the peak resident size of a fresh process.
 """
 
 import statistics
@@ -38,8 +39,12 @@ def forward_backward(function: Callable[[], Tensor], features: Tensor) -> tuple[
     return time.perf_counter() - started, gradient
 
 
-def interleaved(functions: dict[str, Callable[[], Tensor]], features: Tensor, rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of a forward and backward pass of each function in each round, after a check that the gradients agree."""
+def interleaved(
+    functions: dict[str, Callable[[], Tensor]], features: Tensor, rounds: int
+) -> dict[str, list[float]]:
+    """Returns the seconds of a forward and backward pass of each function in each round, after a check that
+    the gradients agree.
+    """
     gradients = {name: forward_backward(function, features)[1] for name, function in functions.items()}
     first = next(iter(gradients.values()))
     for name, gradient in gradients.items():
@@ -59,13 +64,20 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
 
 
 def peak_memory(name: str, m: int, k: int, *, subject: str = "coding_rate") -> float:
-    """Returns the MiB by which one forward and backward pass raises the peak memory of a fresh process, beyond features and labels."""
-    code = f"from benchmarks.coding_rate import grow; from benchmarks.{subject} import functions_of; grow(functions_of, {name!r}, {m}, {k})"
+    """Returns the MiB by which one forward and backward pass raises the peak memory of a fresh process,
+    beyond features and labels.
+    """
+    code = (
+        f"from benchmarks.coding_rate import grow; from benchmarks.{subject} import functions_of; "
+        f"grow(functions_of, {name!r}, {m}, {k})"
+    )
     command = [sys.executable, "-c", code]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def grow(functions_of: Callable[[Tensor, Tensor, int], dict[str, Callable[[], Tensor]]], name: str, m: int, k: int) -> None:
+def grow(
+    functions_of: Callable[[Tensor, Tensor, int], dict[str, Callable[[], Tensor]]], name: str, m: int, k: int
+) -> None:
     """Prints the number that :func:`peak_memory` returns."""
     torch.set_num_threads(1)
     small, labels = instance(50, 2)
@@ -78,7 +90,9 @@ def grow(functions_of: Callable[[Tensor, Tensor, int], dict[str, Callable[[], Te
 
 
 def peak() -> int:
-    """Returns the peak resident size of this process in KiB; unlike ru_maxrss, it does not include the parent process."""
+    """Returns the peak resident size of this process in KiB; unlike ru_maxrss, it does not include the parent
+    process.
+    """
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
 
@@ -97,16 +111,22 @@ def main() -> None:
     del functions["formula"]
     times = interleaved(functions, features, 7)
     member = memberships((labels != 0).long(), 2, features.dtype)[0]  # the matrix of class 0 alone
-    one = statistics.median(forward_backward(lambda: one_term(features, member, EPS), features)[0] for _ in range(2))
+    one = statistics.median(
+        forward_backward(lambda: one_term(features, member, EPS), features)[0] for _ in range(2)
+    )
     memory = {name: peak_memory(name, m, k) for name in functions}
     report(m, k, times, memory)
     seconds, ours = one * k, statistics.median(times["ours"])
     megabytes = k * m**2 * 4 / 2**20
     print(
-        f"  formula  extrapolated from one class ({one:.2f} s, without building the matrix): {seconds:.0f} s = {seconds / ours:.0f}x ours"
+        f"  formula  extrapolated from one class ({one:.2f} s, without building the matrix): {seconds:.0f} "
+        f"s = {seconds / ours:.0f}x ours"
     )
     print(f"           its matrices, computed: {megabytes:.0f} MiB = {megabytes / memory['ours']:.0f}x ours")
-    print(f"  target: >= 20x faster ({verdict(seconds / ours >= 20)}), <= 1/50 of the memory ({verdict(megabytes >= 50 * memory['ours'])})")
+    print(
+        f"  target: >= 20x faster ({verdict(seconds / ours >= 20)}), <= 1/50 of the memory "
+        f"({verdict(megabytes >= 50 * memory['ours'])})"
+    )
 
 
 def report(m: int, k: int, times: dict[str, list[float]], memory: dict[str, float]) -> None:

@@ -1,11 +1,14 @@
-"""A training step of CRATE: ours against the plain formulation (three equal matrices in attention, three products in ISTA).
+"""A training step of CRATE: ours against the plain formulation (three equal matrices in attention, three
+products in ISTA).
 
-d = 192, 6 layers, 3 heads, 32 x 32 pixels in patches of 4 (65 tokens), batches of 128, forward + backward + fused AdamW, one thread.
-All variants have the same parameters and compute the same function; this is checked first. The variants take turns in every round. Times
-are processor times, and ratios are medians over the rounds. Memory is the size of the storages that autograd saves for the backward pass,
-each counted once. Further rows: a step of CRATE-T at 224 pixels, and the time of a generated token of a causal CRATE.
+d = 192, 6 layers, 3 heads, 32 x 32 pixels in patches of 4 (65 tokens), batches of 128, forward + backward +
+fused AdamW, one thread. All variants have the same parameters and compute the same function; this is checked
+first. The variants take turns in every round. Times are processor times, and ratios are medians over the
+rounds. Memory is the size of the storages that autograd saves for the backward pass, each counted once.
+Further rows: a step of CRATE-T at 224 pixels, and the time of a generated token of a causal CRATE.
 
-``python -m benchmarks.crate_step FIGURE.svg`` also plots the cost of a compression against the number of tokens.
+``python -m benchmarks.crate_step FIGURE.svg`` also plots the cost of a compression against the number of
+tokens.
 """
 
 import copy
@@ -34,7 +37,8 @@ BATCH, ROUNDS = 128, 7
 TARGETS = {"fp32": 1.4, "bf16": 1.5, "bf16 against plain fp32": 4.0, "memory": 0.45}
 VARIANTS = {"ours": {}, "softmax": {"attention": SoftmaxAttention, "sparsify": ThreeProductIsta},
             "SDPA": {"attention": FusedAttention, "sparsify": ThreeProductIsta}}  # fmt: skip
-TOKENS, DIM, HEADS, ENTRIES = (64, 128, 256, 512, 1024, 2048, 4096), 192, 3, 8192  # sizes of the figure; ENTRIES: tokens per batch
+# sizes of the figure; ENTRIES: tokens per batch
+TOKENS, DIM, HEADS, ENTRIES = (64, 128, 256, 512, 1024, 2048, 4096), 192, 3, 8192
 
 
 def models(sizes: dict[str, int] = SIZES) -> dict[str, CRATE]:
@@ -47,7 +51,9 @@ def models(sizes: dict[str, int] = SIZES) -> dict[str, CRATE]:
 
 
 def disagreement(networks: dict[str, CRATE]) -> float:
-    """Returns the largest relative difference of logits and gradients between ours and the others, in float64."""
+    """Returns the largest relative difference of logits and gradients between ours and the others, in
+    float64.
+    """
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(16, 3, 32, 32, generator=generator, dtype=torch.float64)
     labels = torch.arange(16) % 10
@@ -57,10 +63,14 @@ def disagreement(networks: dict[str, CRATE]) -> float:
         logits = wide(images)
         functional.cross_entropy(logits, labels).backward()
         results[name] = [logits.detach(), *(p.grad for p in wide.parameters() if p.grad is not None)]
-    return max(float((a - b).norm() / b.norm()) for name in results for a, b in zip(results["ours"], results[name]))
+    return max(
+        float((a - b).norm() / b.norm()) for name in results for a, b in zip(results["ours"], results[name])
+    )
 
 
-def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor, low: bool) -> None:
+def step(
+    model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor, low: bool
+) -> None:
     """Makes one training step; if ``low``, products are computed in bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16) if low else nullcontext():
         loss = functional.cross_entropy(model(images).float(), labels)
@@ -70,7 +80,9 @@ def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, lab
 
 
 def saved_memory(model: nn.Module, images: Tensor, low: bool) -> float:
-    """Returns the MiB that autograd saves for the backward pass of images [batch, 3, h, w], without the parameters."""
+    """Returns the MiB that autograd saves for the backward pass of images [batch, 3, h, w], without the
+    parameters.
+    """
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
     storages: dict[int, tuple[int, Tensor]] = {}
 
@@ -105,7 +117,9 @@ def forward_backward(block: nn.Module, stream: Tensor) -> None:
 
 
 def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[float]]:
-    """Returns the processor seconds per token of the forward and backward pass of each compression, one per number of tokens."""
+    """Returns the processor seconds per token of the forward and backward pass of each compression, one per
+    number of tokens.
+    """
     torch.manual_seed(0)
     sizes = {"heads": HEADS, "head_dim": DIM // HEADS}
     blocks = {
@@ -123,11 +137,14 @@ def cost(tokens: tuple[int, ...] = TOKENS, rounds: int = 3) -> dict[str, list[fl
 
 
 def generation(rounds: int = 3) -> dict[str, list[float]]:
-    """Returns the processor seconds per token that a causal CRATE generates, with and without stored tokens, in each round."""
+    """Returns the processor seconds per token that a causal CRATE generates, with and without stored tokens,
+    in each round.
+    """
     torch.manual_seed(0)
     model, whole = (CRATELanguageModel(**LANGUAGE).eval() for _ in range(2))
     whole.load_state_dict(model.state_dict())
-    whole.transformer.register_forward_hook(lambda *_: None)  # a network with hooks passes the whole sequence for every token
+    # a network with hooks passes the whole sequence for every token
+    whole.transformer.register_forward_hook(lambda *_: None)
     prompt, count = torch.zeros(1, 8, dtype=torch.long), LANGUAGE["context"] - 8
     versions = {
         name: partial(network.generate, prompt, count, generator=torch.Generator())
@@ -138,14 +155,23 @@ def generation(rounds: int = 3) -> dict[str, list[float]]:
 
 
 def plot(costs: dict[str, list[float]], caption: str):
-    """Draws milliseconds against tokens per sequence on logarithmic axes, with proportional growth as a dotted line."""
+    """Draws milliseconds against tokens per sequence on logarithmic axes, with proportional growth as a
+    dotted line.
+    """
     from transformer_theory.core.plotting import COLOURS, axes, style
 
     tints = dict(zip(costs, (COLOURS["crate"], COLOURS["attention_svm"], COLOURS["rate_reduction"])))
     with style():
         figure, (ax,) = axes(width=5.0)
         for name, seconds in costs.items():
-            ax.loglog(TOKENS, [1e3 * n * s for n, s in zip(TOKENS, seconds)], marker="o", markersize=3, color=tints[name], label=name)
+            ax.loglog(
+                TOKENS,
+                [1e3 * n * s for n, s in zip(TOKENS, seconds)],
+                marker="o",
+                markersize=3,
+                color=tints[name],
+                label=name,
+            )
         first = 1e3 * TOKENS[0] * min(seconds[0] for seconds in costs.values())
         ax.plot(
             (TOKENS[0], TOKENS[-1]),
@@ -167,14 +193,22 @@ def plot(costs: dict[str, list[float]], caption: str):
 def main(path: Path | None = None) -> None:
     """Prints times, ratios and memory; draws the costs if a path is given."""
     networks = models()
-    print(f"CRATE d = 192, 6 layers, 65 tokens, batch {BATCH}: largest difference in float64 {disagreement(networks):.0e}")
+    print(
+        f"CRATE d = 192, 6 layers, 65 tokens, batch {BATCH}: largest difference in float64 "
+        f"{disagreement(networks):.0e}"
+    )
     seconds = run()
     images = torch.randn(32, 3, 32, 32)
     memory = {
-        f"{name}, {word}": saved_memory(model, images, word == "bf16") for name, model in networks.items() for word in ("fp32", "bf16")
+        f"{name}, {word}": saved_memory(model, images, word == "bf16")
+        for name, model in networks.items()
+        for word in ("fp32", "bf16")
     }
     for name, times in seconds.items():
-        print(f"  {name:14} {1e3 * statistics.median(times):7.0f} ms per step   {memory[name]:6.1f} MiB saved at batch 32")
+        print(
+            f"  {name:14} {1e3 * statistics.median(times):7.0f} ms per step   {memory[name]:6.1f} MiB saved "
+            "at batch 32"
+        )
     for plain in ("softmax", "SDPA"):
         rows = {
             "fp32": ratio(seconds, f"{plain}, fp32", "ours, fp32"),
@@ -182,14 +216,22 @@ def main(path: Path | None = None) -> None:
             "bf16 against plain fp32": ratio(seconds, f"{plain}, fp32", "ours, bf16"),
         }
         share = memory["ours, bf16"] / memory[f"{plain}, fp32"]
-        ratios = [f"{name} {value:.2f}x (target {TARGETS[name]}x: {verdict(value >= TARGETS[name])})" for name, value in rows.items()]
+        ratios = [
+            f"{name} {value:.2f}x (target {TARGETS[name]}x: {verdict(value >= TARGETS[name])})"
+            for name, value in rows.items()
+        ]
         print(f"  against {plain}: {', '.join(ratios)}")
         print(f"    memory {share:.2f} (target {TARGETS['memory']}: {verdict(share <= TARGETS['memory'])})")
     large = run(rounds=3, batch=8, sizes=TINY)
     ratios = (f"{word} {ratio(large, f'softmax, {word}', f'ours, {word}'):.2f}x" for word in ("fp32", "bf16"))
-    print(f"  CRATE-T, 224 x 224 pixels, batch 8, against softmax: {', '.join(ratios)} (target {TINY_TARGET}x)")
+    print(
+        f"  CRATE-T, 224 x 224 pixels, batch 8, against softmax: {', '.join(ratios)} (target {TINY_TARGET}x)"
+    )
     tokens = {name: 1e3 * statistics.median(values) for name, values in generation().items()}
-    print(f"  a generated token: {tokens['stored']:.2f} ms, {tokens['whole']:.2f} ms without stored tokens (target {TOKEN_TARGET} ms)")
+    print(
+        f"  a generated token: {tokens['stored']:.2f} ms, {tokens['whole']:.2f} ms without stored tokens "
+        f"(target {TOKEN_TARGET} ms)"
+    )
     costs = cost()
     print("  forward + backward of one compression, microseconds per token at 64 ... 4096 tokens")
     for name, times in costs.items():

@@ -1,9 +1,11 @@
 """Does a training run that is killed at random moments end with the same bits as an uninterrupted run?
 
-A training run on digits is a process with one thread. SIGKILL ends it at a random moment, also during its start, a measurement or a write,
-and the same command resumes it, until it finishes. Weights, moments and rows are compared with those of an uninterrupted run.
+A training run on digits is a process with one thread. SIGKILL ends it at a random moment, also during its
+start, a measurement or a write, and the same command resumes it, until it finishes. Weights, moments and rows
+are compared with those of an uninterrupted run.
 
-The moment is a random fraction of a second after a random number of checkpoints, 0 to 3, so it hardly depends on the machine's speed.
+The moment is a random fraction of a second after a random number of checkpoints, 0 to 3, so it hardly depends
+on the machine's speed.
 
     python -m benchmarks.kill_and_resume [KILLS]
 """
@@ -25,7 +27,19 @@ from benchmarks.__main__ import header
 
 KILLS, SEED = 20, 0
 TIMED = ("seconds", "images per second")  # quantities that differ between any two runs
-TRAIN = ["train", "crate", "--data", "digits", "--theories", "scan_snap", "--epochs", "12", "--interval", "8", "--resume"]
+TRAIN = [
+    "train",
+    "crate",
+    "--data",
+    "digits",
+    "--theories",
+    "scan_snap",
+    "--epochs",
+    "12",
+    "--interval",
+    "8",
+    "--resume",
+]
 TRAIN += ["--device", "cpu", "--precision", "float32"]
 
 
@@ -58,8 +72,15 @@ def step_of(folder: Path) -> int | None:
 def differences(folder: Path, other: Path) -> list[str]:
     """Lists the parts in which two training runs differ."""
     states = [torch.load(path / "last.pt", weights_only=True) for path in (folder, other)]
-    parts = [name for name in ("step", "best", "rows", "network", "optimiser", "memory") if not equal(*(state[name] for state in states))]
-    rows = [[json.loads(line) for line in (path / "table.jsonl").read_text(encoding="utf-8").splitlines()] for path in (folder, other)]
+    parts = [
+        name
+        for name in ("step", "best", "rows", "network", "optimiser", "memory")
+        if not equal(*(state[name] for state in states))
+    ]
+    rows = [
+        [json.loads(line) for line in (path / "table.jsonl").read_text(encoding="utf-8").splitlines()]
+        for path in (folder, other)
+    ]
     first, second = ([row for row in table if row["quantity"] not in TIMED] for table in rows)
     return [*parts, *(["table"] if first != second else [])]
 
@@ -76,7 +97,9 @@ def equal(first: Any, second: Any) -> bool:
 
 
 def wait(process: subprocess.Popen[bytes], folder: Path, checkpoints: int, seconds: float) -> bool:
-    """Waits until a run has written ``checkpoints`` checkpoints, then for ``seconds``; returns whether the process is still running."""
+    """Waits until a run has written ``checkpoints`` checkpoints, then for ``seconds``; returns whether the
+    process is still running.
+    """
     written, last = 0, changed(folder)
     while written < checkpoints and process.poll() is None:
         time.sleep(0.002)
@@ -95,7 +118,9 @@ def changed(folder: Path) -> int:
 
 
 def main(kills: int = KILLS) -> int:
-    """Prints a row per kill and whether the run ended like the uninterrupted one; returns the number of differences."""
+    """Prints a row per kill and whether the run ended like the uninterrupted one; returns the number of
+    differences.
+    """
     generator, total = random.Random(SEED), 0
     with tempfile.TemporaryDirectory() as name:
         whole, parts = Path(name) / "whole", Path(name) / "parts-0"
@@ -107,7 +132,9 @@ def main(kills: int = KILLS) -> int:
             if wait(process, parts, checkpoints, seconds):
                 process.send_signal(signal.SIGKILL)
                 process.communicate()
-                print(f"{number:4}  {checkpoints:22}  {seconds:.2f} s  {before} -> {step_of(parts)}", flush=True)
+                print(
+                    f"{number:4}  {checkpoints:22}  {seconds:.2f} s  {before} -> {step_of(parts)}", flush=True
+                )
             else:  # it finished before the kill; a new run takes the remaining kills
                 process.communicate()
                 total += compare(parts, whole)
@@ -119,7 +146,10 @@ def main(kills: int = KILLS) -> int:
 def compare(parts: Path, whole: Path) -> int:
     """Prints and counts the differences between a run that was killed and an uninterrupted run."""
     different = differences(parts, whole)
-    print(f"at the end: {'bit for bit the same' if not different else 'DIFFERENT: ' + ', '.join(different)}", flush=True)
+    print(
+        f"at the end: {'bit for bit the same' if not different else 'DIFFERENT: ' + ', '.join(different)}",
+        flush=True,
+    )
     return len(different)
 
 

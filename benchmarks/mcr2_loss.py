@@ -1,9 +1,11 @@
-"""The MCR² training loss, forward and backward: ours against the k x m x m membership matrices of the formula, and a loop over classes.
+"""The MCR² training loss, forward and backward: ours against the k x m x m membership matrices of the
+formula, and a loop over classes.
 
-At m = 1,000, k = 100 the matrices take 0.4 GB, and the whole formula is timed. At m = 10,000, k = 10 they would take 4 GB, so the loop is
-the baseline. Times are medians over alternating rounds on one thread; ratios are medians of the rounds' ratios. Memory is reported in two
-ways: the size of the tensors that autograd saves between the passes, without the features, and the growth of the peak resident size of a
-fresh process over both passes.
+At m = 1,000, k = 100 the matrices take 0.4 GB, and the whole formula is timed. At m = 10,000, k = 10 they
+would take 4 GB, so the loop is the baseline. Times are medians over alternating rounds on one thread; ratios
+are medians of the rounds' ratios. Memory is reported in two ways: the size of the tensors that autograd saves
+between the passes, without the features, and the growth of the peak resident size of a fresh process over
+both passes.
 """
 
 import statistics
@@ -31,7 +33,9 @@ def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable
 
 
 def saved(function: Callable[[], Tensor], features: Tensor) -> float:
-    """Returns the MiB of distinct storages that autograd saves for the backward pass, without the storage of the features."""
+    """Returns the MiB of distinct storages that autograd saves for the backward pass, without the storage of
+    the features.
+    """
     sizes: dict[int, int] = {}  # bytes of each storage, by its address
 
     def note(tensor: Tensor) -> Tensor:
@@ -63,14 +67,22 @@ def measure(m: int, k: int, targets: dict[str, float], rounds: int) -> None:
     print(f"MCR² loss, forward + backward, float32, p = {P}, m = {m}, k = {k}, {rounds} rounds")
     for name, function in functions.items():
         peak = peak_memory(name, m, k, subject="mcr2_loss")
-        line = f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  saved for backward {saved(function, features):7.2f} MiB"
+        line = (
+            f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  saved for backward "
+            f"{saved(function, features):7.2f} MiB"
+        )
         line += f"  peak +{peak:.1f} MiB"
         if name in targets:
             factor = ratio(times, name)
-            line += f"   {factor:.1f}x slower; target >= {targets[name]:g}x ({verdict(factor >= targets[name])})"
+            line += (
+                f"   {factor:.1f}x slower; target >= {targets[name]:g}x ({verdict(factor >= targets[name])})"
+            )
         print(line)
     sizes = {"one gradient": m * P, "m p + k p² numbers": m * P + k * P**2, "the k m² matrices": k * m**2}
-    print("           computed: " + ", ".join(f"{name} {4 * count / 2**20:.2f} MiB" for name, count in sizes.items()))
+    print(
+        "           computed: "
+        + ", ".join(f"{name} {4 * count / 2**20:.2f} MiB" for name, count in sizes.items())
+    )
 
 
 def main() -> None:

@@ -1,9 +1,10 @@
 """Nuclear max-margin problems: this library, one by one and in a batch, against cvxpy.
 
-The sizes are n = 10, T = 5, d = 20 and n = 6, T = 8, d = 10. The textbook version has one cvxpy constraint per token and cvxpy's default
-solver (SCS). The strongest plain version has a single vectorised constraint and the solver Clarabel. To compare accuracy, their W is
-scaled until it is feasible; the excess is that of its norm over the norm of our solution, whose duality gap is at the level of rounding.
-Times are CPU seconds with the preparation of the constraints.
+The sizes are n = 10, T = 5, d = 20 and n = 6, T = 8, d = 10. The textbook version has one cvxpy constraint
+per token and cvxpy's default solver (SCS). The strongest plain version has a single vectorised constraint and
+the solver Clarabel. To compare accuracy, their W is scaled until it is feasible; the excess is that of its
+norm over the norm of our solution, whose duality gap is at the level of rounding. Times are CPU seconds with
+the preparation of the constraints.
 """
 
 import statistics
@@ -13,7 +14,12 @@ import numpy as np
 import torch
 
 from benchmarks.baselines.nuclear import all_at_once, constraint_by_constraint
-from transformer_theory.theories.attention_svm import constraints, cross_attention, nuclear_max_margin, nuclear_max_margins
+from transformer_theory.theories.attention_svm import (
+    constraints,
+    cross_attention,
+    nuclear_max_margin,
+    nuclear_max_margins,
+)
 
 SIZES = ({"inputs": 10, "tokens": 5, "dim": 20}, {"inputs": 6, "tokens": 8, "dim": 10})
 ROUNDS, BATCH, EACH = 9, 200, 5  # EACH: problems per round of the single solver
@@ -21,13 +27,17 @@ MEASURED = ("single", "batched", "textbook", "vectorised")
 
 
 def excess(W: np.ndarray, difference: np.ndarray, query: np.ndarray, norm: float) -> float:
-    """Returns the relative excess of a solution's norm over the smallest norm, after W is scaled so that all margins are at least one."""
+    """Returns the relative excess of a solution's norm over the smallest norm, after W is scaled so that all
+    margins are at least one.
+    """
     margin = float(((difference @ W) * query).sum(1).min())
     return float(np.linalg.norm(W, "nuc")) / margin / norm - 1
 
 
 def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
-    """Returns medians in CPU seconds per problem, ratios and accuracies; the versions take turns in every round."""
+    """Returns medians in CPU seconds per problem, ratios and accuracies; the versions take turns in every
+    round.
+    """
     generator = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {name: [] for name in MEASURED}
     kkt, polished, excesses = [], [], {"textbook": [], "vectorised": []}
@@ -37,7 +47,9 @@ def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
         pairs = constraints(batch.tokens, batch.query, select)
         problem = pairs.problem(0)
         clock = [time.process_time()]
-        singles = [nuclear_max_margin(constraints(batch.tokens[i], batch.query[i], select[i])) for i in range(EACH)]
+        singles = [
+            nuclear_max_margin(constraints(batch.tokens[i], batch.query[i], select[i])) for i in range(EACH)
+        ]
         clock.append(time.process_time())
         solutions = nuclear_max_margins(constraints(batch.tokens, batch.query, select))
         clock.append(time.process_time())
@@ -52,7 +64,9 @@ def run(size: dict[str, int], rounds: int = ROUNDS) -> dict[str, float]:
         kkt.append(max(float(solutions.kkt[solutions.solved].max()), *(solution.kkt for solution in singles)))
         polished.append(float((solutions.gap <= 1e-9).double().mean()))
         for name, W in (("textbook", first), ("vectorised", second)):
-            excesses[name].append(excess(W, problem.difference.numpy(), problem.query.numpy(), singles[0].norm))
+            excesses[name].append(
+                excess(W, problem.difference.numpy(), problem.query.numpy(), singles[0].norm)
+            )
     ratios = {
         f"{ours}, {other}": statistics.median(b / a for a, b in zip(seconds[ours], seconds[other]))
         for ours in ("single", "batched")
@@ -68,15 +82,20 @@ def main() -> None:
     for size in SIZES:
         numbers = run(size)
         target = "(target 8x) " if size is SIZES[0] else ""
-        textbook, vectorised = (f"{numbers[f'{name} excess']:.0e} above the smallest norm" for name in ("textbook", "vectorised"))
+        textbook, vectorised = (
+            f"{numbers[f'{name} excess']:.0e} above the smallest norm" for name in ("textbook", "vectorised")
+        )
         print(
-            f"nuclear max-margin, n = {size['inputs']}, T = {size['tokens']}, d = {size['dim']} ({ROUNDS} rounds, batches of {BATCH}); "
+            f"nuclear max-margin, n = {size['inputs']}, T = {size['tokens']}, d = {size['dim']} ({ROUNDS} "
+            f"rounds, batches of {BATCH}); "
             f"KKT residuals <= {numbers['kkt']:.0e}, gap <= 1e-9 in {100 * numbers['polished']:.1f} %\n"
             f"  one cvxpy constraint per token  {1e3 * numbers['textbook']:8.2f} ms per problem, {textbook}\n"
             f"  vectorised cvxpy, Clarabel    {1e3 * numbers['vectorised']:8.2f} ms, {vectorised}\n"
-            f"  here, one by one              {1e3 * numbers['single']:8.2f} ms   {numbers['single, textbook']:5.1f}x {target:14}"
+            f"  here, one by one              {1e3 * numbers['single']:8.2f} ms   "
+            f"{numbers['single, textbook']:5.1f}x {target:14}"
             f"and {numbers['single, vectorised']:4.1f}x faster than these\n"
-            f"  here, in a batch              {1e3 * numbers['batched']:8.2f} ms   {numbers['batched, textbook']:5.1f}x (target 20x)  "
+            f"  here, in a batch              {1e3 * numbers['batched']:8.2f} ms   "
+            f"{numbers['batched, textbook']:5.1f}x (target 20x)  "
             f"and {numbers['batched, vectorised']:4.0f}x faster than these"
         )
 

@@ -1,10 +1,11 @@
 """Which model families a probe measures: tiny models of ``transformers``, each against its own hidden states.
 
-The table has one row per family and implementation of attention, with these columns: the number of layers whose stream is exact before the
-attention, after it and at the end of the layer; the number of attentions that were measured, and of those with a bilinear form; whether
-outputs and gradients are bit-identical; whether bfloat16 and a compiled host work; the time of a training step with all metrics relative to
-a step without a probe. The models are so small that this ratio shows the fixed costs of the metrics: it compares families, and does not
-predict the cost in real training. Families whose package is missing are left out.
+The table has one row per family and implementation of attention, with these columns: the number of layers
+whose stream is exact before the attention, after it and at the end of the layer; the number of attentions
+that were measured, and of those with a bilinear form; whether outputs and gradients are bit-identical;
+whether bfloat16 and a compiled host work; the time of a training step with all metrics relative to a step
+without a probe. The models are so small that this ratio shows the fixed costs of the metrics: it compares
+families, and does not predict the cost in real training. Families whose package is missing are left out.
 """
 
 import time
@@ -50,13 +51,16 @@ class Keep(Metric):
 
 def metrics_for(family: Family) -> list[Metric]:
     """Returns the metrics of all theories and the general ones; without attention, only metrics of features."""
-    everything = [metric for theory in list_theories() if theory.in_networks for metric in theory.in_networks.metrics()]
+    everything = [
+        metric for theory in list_theories() if theory.in_networks for metric in theory.in_networks.metrics()
+    ]
     everything += [AttentionStatistics(), Geometry()]
     return [metric for metric in everything if family.attentions or "attention" not in metric.kinds]
 
 
 def streams_of(family: Family, model: nn.Module) -> list[tuple[Tensor, Tensor | None, Tensor]]:
-    """Returns the stream before each layer, after its first attention and after the layer, taken by hooks on the modules.
+    """Returns the stream before each layer, after its first attention and after the layer, taken by hooks on
+    the modules.
 
     Each stream has the shape [n, seq, d], or [seq, n, d] if the model puts time first.
     """
@@ -72,10 +76,13 @@ def streams_of(family: Family, model: nn.Module) -> list[tuple[Tensor, Tensor | 
 
         handles.append(modules[name].register_forward_hook(hook, with_kwargs=True))
 
-    for name in dict.fromkeys(name for layer, inside, _ in places for name in (layer, inside, family.following) if name):
+    for name in dict.fromkeys(
+        name for layer, inside, _ in places for name in (layer, inside, family.following) if name
+    ):
         watch(name)
     fused = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # torch's fused encoder differs by rounding, and a probe switches it off
+    # torch's fused encoder differs by rounding, and a probe switches it off
+    torch.backends.mha.set_fastpath_enabled(False)
     with torch.no_grad():
         model(**inputs_of(family))
     torch.backends.mha.set_fastpath_enabled(fused)
@@ -98,7 +105,9 @@ def streams_of(family: Family, model: nn.Module) -> list[tuple[Tensor, Tensor | 
 
 
 def _places(family: Family) -> list[tuple[str, str, str]]:
-    """The names of each layer and of the module at its stream after attention, and which end of that module holds it."""
+    """The names of each layer and of the module at its stream after attention, and which end of that module
+    holds it.
+    """
     places = []
     for stack, layer in enumerate(family.layer):
         name, part = family.inside[stack] if family.inside else ("", "")
@@ -115,8 +124,12 @@ def observed(family: Family, model: nn.Module, **options: Any) -> Keep:
     return keep
 
 
-def exact_layers(family: Family, streams: list[tuple[Tensor, Tensor | None, Tensor]], features: list[Activations]) -> int:
-    """Returns the number of layers whose stream is exact at all places [n, seq, d]; the model's stream may be [seq, n, d]."""
+def exact_layers(
+    family: Family, streams: list[tuple[Tensor, Tensor | None, Tensor]], features: list[Activations]
+) -> int:
+    """Returns the number of layers whose stream is exact at all places [n, seq, d]; the model's stream may be
+    [seq, n, d].
+    """
 
     def same(seen: Tensor | None, true: Tensor | None) -> bool:
         if seen is None or true is None:
@@ -124,14 +137,18 @@ def exact_layers(family: Family, streams: list[tuple[Tensor, Tensor | None, Tens
         return torch.equal(seen, true) or (true.ndim == 3 and torch.equal(seen, true.transpose(0, 1)))
 
     pairs = zip(streams, features) if len(streams) == len(features) else ()
-    return sum(same(x.tokens, z) and same(x.after_attention, middle) and same(x.output, out) for (z, middle, out), x in pairs)
+    return sum(
+        same(x.tokens, z) and same(x.after_attention, middle) and same(x.output, out)
+        for (z, middle, out), x in pairs
+    )
 
 
 def trained(family: Family, model: nn.Module, metrics: list[Metric]) -> tuple[list[Tensor], list[str], float]:
     """Makes one training step, with a probe if there are metrics.
 
     Returns:
-        Outputs, gradients and random state in one list of tensors [...]; errors of the metrics; processor time in seconds.
+        Outputs, gradients and random state in one list of tensors [...]; errors of the metrics; processor
+        time in seconds.
     """
     model.train().zero_grad()
     with torch.random.fork_rng():
@@ -147,7 +164,11 @@ def trained(family: Family, model: nn.Module, metrics: list[Metric]) -> tuple[li
             outputs = list(tensors_in(model(**inputs_of(family))))
         sum((x.float().square().mean() for x in outputs if x.requires_grad), torch.zeros(())).backward()
         seconds = time.process_time() - started
-        return [*outputs, *(x.grad for x in model.parameters() if x.grad is not None), torch.get_rng_state()], errors, seconds
+        return (
+            [*outputs, *(x.grad for x in model.parameters() if x.grad is not None), torch.get_rng_state()],
+            errors,
+            seconds,
+        )
 
 
 def _works(action: Callable[[], list[str]]) -> str:
@@ -164,7 +185,9 @@ def row(family: Family, implementation: str) -> list[str]:
     streams = streams_of(family, model)
     attentions = keep.of("attention")
     plain, probed = trained(family, model, []), trained(family, model, metrics_for(family))
-    identical = len(plain[0]) == len(probed[0]) and all(torch.equal(x, y) for x, y in zip(plain[0], probed[0]))
+    identical = len(plain[0]) == len(probed[0]) and all(
+        torch.equal(x, y) for x, y in zip(plain[0], probed[0])
+    )
 
     def half() -> list[str]:
         short = {name: x.bfloat16() if x.is_floating_point() else x for name, x in inputs_of(family).items()}
@@ -180,7 +203,9 @@ def row(family: Family, implementation: str) -> list[str]:
             host(**inputs_of(family))
         return [row.reason for row in p.rows if "Error" in row.reason]
 
-    times = [(trained(family, model, [])[2], trained(family, model, metrics_for(family))[2]) for _ in range(3)]
+    times = [
+        (trained(family, model, [])[2], trained(family, model, metrics_for(family))[2]) for _ in range(3)
+    ]
     ratio = min(b for _, b in times) / min(a for a, _ in times)
     bilinear = sum(x.bilinear is not None for x in attentions)
     return [
@@ -198,7 +223,10 @@ def main() -> None:
     """Prints the table in Markdown."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)  # idle threads wait actively, which processor time would count
-    print("| family | layers exact | attentions | with W | bit-identical | bfloat16 | compiled host | observed step / step |")
+    print(
+        "| family | layers exact | attentions | with W | bit-identical | bfloat16 | compiled host | "
+        "observed step / step |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for name, family in FAMILIES.items():
         for implementation in family.implementations:

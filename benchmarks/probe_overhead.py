@@ -1,15 +1,19 @@
-"""Cost of a probe: training of four networks with measurements at every tenth step, against training without a probe.
+"""Cost of a probe: training of four networks with measurements at every tenth step, against training without
+a probe.
 
 As ``every=10`` does, the probe draws no nulls: they belong to checkpoints.
 
-Steps with all theories' metrics, with the general statistics (:class:`AttentionStatistics`, :class:`Geometry`), with an empty probe and
-without a probe take turns on one thread, so that a busy machine slows all of them. Times are processor time. A share is
-(median time of a measured step - median time of a step) / 10 / (median time of a step). Targets: all metrics at most 10 %, the general
-statistics at most 3 %. The share of the theories of :data:`TOGETHER` is the median of the differences between neighbouring steps with all
-metrics and with all others, so that computations which they share with others count for neither; the target is 3 %.
+Steps with all theories' metrics, with the general statistics (:class:`AttentionStatistics`,
+:class:`Geometry`), with an empty probe and without a probe take turns on one thread, so that a busy machine
+slows all of them. Times are processor time. A share is (median time of a measured step - median time of a
+step) / 10 / (median time of a step). Targets: all metrics at most 10 %, the general statistics at most 3 %.
+The share of the theories of :data:`TOGETHER` is the median of the differences between neighbouring steps with
+all metrics and with all others, so that computations which they share with others count for neither; the
+target is 3 %.
 
-The cost of each metric is measured separately: a forward pass with only this metric, minus a forward pass with an empty probe. A quantity
-that several metrics share (attention weights, entropies, subspaces) therefore counts for each of them.
+The cost of each metric is measured separately: a forward pass with only this metric, minus a forward pass
+with an empty probe. A quantity that several metrics share (attention weights, entropies, subspaces) therefore
+counts for each of them.
 """
 
 import statistics
@@ -58,7 +62,9 @@ def networks() -> list[Network]:
     return [
         Network("GPT-2 of transformers, 48 tokens, batch 16", gpt2, words, 4),
         Network("ViT, 32 x 32 pixels, 17 tokens, batch 128", lambda: ViT.for_images(**IMAGES), images, 10),
-        Network("CRATE, 32 x 32 pixels, 17 tokens, batch 128", lambda: CRATE.for_images(**IMAGES), images, 10),
+        Network(
+            "CRATE, 32 x 32 pixels, 17 tokens, batch 128", lambda: CRATE.for_images(**IMAGES), images, 10
+        ),
         Network("ViT of the digits, 17 tokens, batch 64", lambda: ViT.for_tokens(16, 4, 10), digits, 10),
     ]
 
@@ -67,21 +73,39 @@ def gpt2() -> nn.Module:
     """Returns a small GPT-2."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    settings: dict[str, Any] = {"n_embd": 192, "n_layer": 4, "n_head": 4, "vocab_size": 200, "n_positions": 64}
+    settings: dict[str, Any] = {
+        "n_embd": 192,
+        "n_layer": 4,
+        "n_head": 4,
+        "vocab_size": 200,
+        "n_positions": 64,
+    }
     settings |= {"bos_token_id": 0, "eos_token_id": 0, "attn_implementation": "sdpa"}
     return GPT2LMHeadModel(GPT2Config(**settings))
 
 
 def all_metrics() -> dict[str, list[Metric]]:
     """Returns the metrics of every theory by its name, and the general statistics under ``network``."""
-    groups = {theory.name: list(theory.in_networks.metrics()) for theory in list_theories() if theory.in_networks}
+    groups = {
+        theory.name: list(theory.in_networks.metrics()) for theory in list_theories() if theory.in_networks
+    }
     return groups | {"network": [AttentionStatistics(), Geometry()]}
 
 
-def seconds(network: Network, model: nn.Module, metrics: Sequence[Metric] | None, optimiser: torch.optim.Optimizer | None = None) -> float:
-    """Returns the processor time of a forward pass, or of a training step if there is an optimiser; no probe if ``metrics`` is None."""
+def seconds(
+    network: Network,
+    model: nn.Module,
+    metrics: Sequence[Metric] | None,
+    optimiser: torch.optim.Optimizer | None = None,
+) -> float:
+    """Returns the processor time of a forward pass, or of a training step if there is an optimiser; no probe
+    if ``metrics`` is None.
+    """
     started = time.process_time()
-    with nullcontext() if metrics is None else probe(model, metrics, draws=0) as p, torch.set_grad_enabled(optimiser is not None):
+    with (
+        nullcontext() if metrics is None else probe(model, metrics, draws=0) as p,
+        torch.set_grad_enabled(optimiser is not None),
+    ):
         if p is not None:
             p.labels = network.labels
         output = model(network.inputs)
@@ -100,7 +124,13 @@ def measure(network: Network) -> None:
     groups = all_metrics()
     everything = [metric for group in groups.values() for metric in group]
     others = [metric for name, group in groups.items() if name not in TOGETHER for metric in group]
-    variants = {"without": None, "all metrics": everything, "others": others, "general statistics": groups["network"], "empty probe": []}
+    variants = {
+        "without": None,
+        "all metrics": everything,
+        "others": others,
+        "general statistics": groups["network"],
+        "empty probe": [],
+    }
     times: dict[str, list[float]] = {name: [] for name in variants}
     for metrics in variants.values():  # warm up
         seconds(network, model, metrics, optimiser)
@@ -108,18 +138,27 @@ def measure(network: Network) -> None:
         for name, metrics in variants.items():
             times[name].append(seconds(network, model, metrics, optimiser))
     medians = {name: statistics.median(values) for name, values in times.items()}
-    step, together = medians.pop("without"), statistics.median(a - b for a, b in zip(times["all metrics"], times["others"]))
+    step, together = (
+        medians.pop("without"),
+        statistics.median(a - b for a, b in zip(times["all metrics"], times["others"])),
+    )
     del medians["others"]
     print(f"  {network.name}: {1e3 * step:.0f} ms per step")
     for name, median in medians.items():
         target = f" (target <= {TARGETS[name]:.0%})" if name in TARGETS else ""
-        print(f"    {name + ' at every tenth step':38s} {(median - step) / step / EVERY:+6.1%} of training{target}")
+        print(
+            f"    {name + ' at every tenth step':38s} {(median - step) / step / EVERY:+6.1%} of "
+            f"training{target}"
+        )
     print(f"    {', '.join(TOGETHER):38s} {together / step / EVERY:+6.1%} of training (target <= 3%)")
     empty = min(seconds(network, model, []) for _ in range(PASSES))
     for group, members in groups.items():
         for metric in members:
             cost = min(seconds(network, model, [metric]) for _ in range(PASSES)) - empty
-            print(f"      {group + '.' + type(metric).__name__:36s} {1e3 * cost:7.1f} ms = {cost / step / EVERY:5.1%}")
+            print(
+                f"      {group + '.' + type(metric).__name__:36s} {1e3 * cost:7.1f} ms = "
+                f"{cost / step / EVERY:5.1%}"
+            )
 
 
 def main() -> None:

@@ -1,13 +1,15 @@
-"""Training of scan-and-snap's model, sampling included: ours in count form, against autograd on one-hot sequences and on counts.
+"""Training of scan-and-snap's model, sampling included: ours in count form, against autograd on one-hot
+sequences and on counts.
 
-The textbook version makes a key of every token, scores it by the query and differentiates through all operations. There are two better
-baselines. One uses only the query's row of Z. The other uses counts, drawn as in our version; our remaining advantages over it are
-closed-form directions, few columns and batched runs.
+The textbook version makes a key of every token, scores it by the query and differentiates through all
+operations. There are two better baselines. One uses only the query's row of Z. The other uses counts, drawn
+as in our version; our remaining advantages over it are closed-form directions, few columns and batched runs.
 
-The batch size is 128 and the momentum 0.9. One run starts from zero (our decoder then has K + 1 columns) or from random weights (all M
-columns); sixteen runs with different seeds train side by side. All versions alternate on one thread. Times are medians of CPU milliseconds
-per step and run; ratios are medians over the rounds. Every version draws new sequences at each step. Our times are those of whole runs of
-100 steps, as in the paper, and include the set-up of the sampler and its tables.
+The batch size is 128 and the momentum 0.9. One run starts from zero (our decoder then has K + 1 columns) or
+from random weights (all M columns); sixteen runs with different seeds train side by side. All versions
+alternate on one thread. Times are medians of CPU milliseconds per step and run; ratios are medians over the
+rounds. Every version draws new sequences at each step. Our times are those of whole runs of 100 steps, as in
+the paper, and include the set-up of the sampler and its tables.
 """
 
 import statistics
@@ -42,14 +44,20 @@ CASES = (Case(2, 1, 128, 15, 25), Case(20, 2, 128, 40, 70), Case(2, 1, 1024, 100
 
 
 def versions(case: Case, start: str):
-    """Returns each version as a function without arguments, with the number of steps times runs that it trains."""
+    """Returns each version as a function without arguments, with the number of steps times runs that it
+    trains.
+    """
     classes = synthetic(case.classes, per_query=case.per_query)
     M, S = classes.vocab_size, classes.tokens
 
     def ours(runs: int, dtype: torch.dtype):
         seeds = range(runs)
         sizes = (S, classes.queries, classes.classes, M)
-        begin = Weights.random(classes, seeds=seeds, dtype=dtype) if start == "random" else Weights.zeros(*sizes, runs=(runs,), dtype=dtype)
+        begin = (
+            Weights.random(classes, seeds=seeds, dtype=dtype)
+            if start == "random"
+            else Weights.zeros(*sizes, runs=(runs,), dtype=dtype)
+        )
 
         def train() -> None:
             batches = sampled(classes, BATCH, context=case.length - 1, seeds=seeds)
@@ -67,7 +75,12 @@ def versions(case: Case, start: str):
         def train() -> None:
             for _ in range(THEIRS):
                 n, ids = sequences(classes.conditional, classes.query, M, BATCH, case.length, generator)
-                step(model, descent, read(model, torch.nn.functional.one_hot(ids, M).float()), S + classes.queries + n)
+                step(
+                    model,
+                    descent,
+                    read(model, torch.nn.functional.one_hot(ids, M).float()),
+                    S + classes.queries + n,
+                )
 
         return train
 
@@ -92,11 +105,15 @@ def versions(case: Case, start: str):
 
 
 def agree() -> float:
-    """Returns the largest difference between our losses and those of the explicit model over ten steps from zero on the same sequences."""
+    """Returns the largest difference between our losses and those of the explicit model over ten steps from
+    zero on the same sequences.
+    """
     classes = synthetic(2)
     batches = sampled(classes, BATCH, context=127, seeds=[0])
     start = Weights.zeros(classes.tokens, classes.queries, 2, classes.vocab_size, runs=(1,))
-    ours = gradient_descent(start, batches, steps=10, eta_y=1.0, eta_z=1.0, optimiser=HeavyBall(MOMENTUM)).loss[:, 0]
+    ours = gradient_descent(
+        start, batches, steps=10, eta_y=1.0, eta_z=1.0, optimiser=HeavyBall(MOMENTUM)
+    ).loss[:, 0]
     model = OneLayer(classes.vocab_size).double()
     for matrix in model.parameters():
         torch.nn.init.zeros_(matrix)
@@ -119,11 +136,18 @@ def main() -> None:
     for case in CASES:
         for start in ("zero", "random"):
             work = versions(case, start)
-            seconds = take_turns({name: function for name, (function, _) in work.items()}, ROUNDS, clock=time.process_time)
-            times = {name: [1e3 * second / work[name][1] for second in values] for name, values in seconds.items()}
+            seconds = take_turns(
+                {name: function for name, (function, _) in work.items()}, ROUNDS, clock=time.process_time
+            )
+            times = {
+                name: [1e3 * second / work[name][1] for second in values] for name, values in seconds.items()
+            }
             middle = {name: statistics.median(values) for name, values in times.items()}
             others = tuple(work)[:3]
-            print(f"K = {case.classes}, T = {case.length}, from {start}: {', '.join(f'{name} {middle[name]:.2f} ms' for name in others)}")
+            print(
+                f"K = {case.classes}, T = {case.length}, from {start}: "
+                f"{', '.join(f'{name} {middle[name]:.2f} ms' for name in others)}"
+            )
             for name in tuple(work)[3:]:
                 gains = {other: ratio(times, other, name) for other in others}
                 goal = {"1 run": case.single, "16 runs": case.batched}.get(name)

@@ -1,8 +1,10 @@
-"""The whole training loop: does the speed of CRATE's blocks survive data loading, augmentation, logging and checkpoints?
+"""The whole training loop: does the speed of CRATE's blocks survive data loading, augmentation, logging and
+checkpoints?
 
-Short runs of :func:`transformer_theory.training.loop.train` on generated 32 x 32 images take turns, with our blocks and with the plain
-blocks, in float32 and bfloat16. They are compared with the bare step: forward, backward, clipping and fused AdamW on one fixed batch. Times
-are processor times of one thread, without the measurements and files of intervals.
+Short runs of :func:`transformer_theory.training.loop.train` on generated 32 x 32 images take turns, with our
+blocks and with the plain blocks, in float32 and bfloat16. They are compared with the bare step: forward,
+backward, clipping and fused AdamW on one fixed batch. Times are processor times of one thread, without the
+measurements and files of intervals.
 """
 
 import statistics
@@ -45,7 +47,9 @@ class Plain(CrossEntropy):
         return crate(sizes, attention=SoftmaxAttention, sparsify=ThreeProductIsta)
 
 
-def in_the_loop(data: tuple[Images, Images], settings: Settings, objective: CrossEntropy, precision: Precision) -> float:
+def in_the_loop(
+    data: tuple[Images, Images], settings: Settings, objective: CrossEntropy, precision: Precision
+) -> float:
     """Returns the median processor seconds of a step inside the loop, without the first ``WARM`` steps."""
     times: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -88,8 +92,12 @@ def main() -> None:
         for _ in range(ROUNDS):
             for precision in LOW:
                 for name, objective in (("ours", CrossEntropy()), ("plain", Plain())):
-                    times.setdefault(f"{name}, {precision}, bare", []).append(bare(settings, objective, precision))
-                    times.setdefault(f"{name}, {precision}, loop", []).append(in_the_loop(data, settings, objective, precision))
+                    times.setdefault(f"{name}, {precision}, bare", []).append(
+                        bare(settings, objective, precision)
+                    )
+                    times.setdefault(f"{name}, {precision}, loop", []).append(
+                        in_the_loop(data, settings, objective, precision)
+                    )
 
         print(f"CRATE d = 192, {title}, batch {settings.batch_size}")
         for precision in LOW:

@@ -1,4 +1,6 @@
-"""Sphinx: MyST pages, the examples as a gallery, the API from the docstrings, and the bibliography that the code cites."""
+"""Sphinx: MyST pages, the examples as a gallery, the API from the docstrings, and the bibliography that the
+code cites.
+"""
 
 import sys
 from pathlib import Path
@@ -33,8 +35,17 @@ nb_execution_raise_on_error = True
 bibtex_bibfiles = ["../transformer_theory/core/references.bib"]
 bibtex_default_style = "plain"
 bibtex_reference_style = "author_year"
-suppress_warnings = ["config.cache"]  # the gallery's settings cannot be cached, which changes nothing in the pages
-exclude_patterns = ["_build", "_templates", "_extensions", "auto_examples/*.ipynb", "reach_findings.md", "reach_rungs.md", "notebooks/*.py"]
+# the gallery's settings cannot be cached, which changes nothing in the pages
+suppress_warnings = ["config.cache"]
+exclude_patterns = [
+    "_build",
+    "_templates",
+    "_extensions",
+    "auto_examples/*.ipynb",
+    "reach_findings.md",
+    "reach_rungs.md",
+    "notebooks/*.py",
+]
 templates_path = ["_templates"]
 
 sphinx_gallery_conf = {
@@ -69,5 +80,6 @@ html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "Theories of transformers"
 html_static_path = ["_static"]
-html_extra_path = ["_demo"] if Path(__file__).with_name("_demo").is_dir() else []  # the page of the demo; `make docs` copies it
+# the page of the demo; `make docs` copies it
+html_extra_path = ["_demo"] if Path(__file__).with_name("_demo").is_dir() else []
 html_css_files = ["wide.css"]

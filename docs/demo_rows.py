@@ -1,4 +1,5 @@
-"""The rows of the demo that docs/start.md explains: ``python docs/demo_rows.py`` copies them from runs/digits into the page.
+"""The rows of the demo that docs/start.md explains: ``python docs/demo_rows.py`` copies them from runs/digits
+into the page.
 
 The text of the page explains one row of each kind, so a demo whose rows have other outcomes is refused.
 """
@@ -42,20 +43,25 @@ def block(result: Result) -> str:
         found = None if one is None else (one.outcome, len(null.draws) if null is not None else 0, one.seeds)
         if found != expected:
             raise ValueError(
-                f"{PAGE} explains the row {place} with {expected}, but the demo has {found or 'no such row'}; "
-                "change the text of the page and ROWS, or run make demo again"
+                f"{PAGE} explains the row {place} with {expected}, but the demo has "
+                f"{found or 'no such row'}; change the text of the page and ROWS, or run make demo again"
             )
     printed = io.StringIO()
     for _, places in groupby(ROWS, key=lambda place: place[0]):
         Console(file=printed, width=WIDTH).print(terminal.headline([known[place] for place in places]))
     rows = "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
-    lead = f"Three of its rows, as `make demo` printed them on {dates([result])} ({result.provenance['machine']}):"
+    lead = (
+        f"Three of its rows, as `make demo` printed them on {dates([result])} "
+        f"({result.provenance['machine']}):"
+    )
     return f"{lead}\n\n```text\n{rows}\n```\n"
 
 
 def written(page: str, result: Result) -> str:
     """Returns the page with the rows of a demo in place of its present ones."""
-    return re.sub(f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", lambda _: block(result), page, flags=re.DOTALL)
+    return re.sub(
+        f"(?<={re.escape(BEGIN)}).*?(?={re.escape(END)})", lambda _: block(result), page, flags=re.DOTALL
+    )
 
 
 def main() -> int:

@@ -1,8 +1,10 @@
-"""The page of a theory with its stored results beside the published numbers: ``python docs/figure_table.py THEORY``.
+"""The page of a theory with its stored results beside the published numbers: ``python docs/figure_table.py
+THEORY``.
 
-Reads ``runs/figures/EXPERIMENT`` (written by ``transformer-theory run EXPERIMENT --out ...``; ``make figures`` runs them all) and writes
-``docs/theories/THEORY_figures.md``: a section per experiment, with a line for each row whose reference is printed, read off a figure or
-recomputed, and one for each limit. The theory's own values of a quantity are left to the results.
+Reads ``runs/figures/EXPERIMENT`` (written by ``transformer-theory run EXPERIMENT --out ...``; ``make
+figures`` runs them all) and writes ``docs/theories/THEORY_figures.md``: a section per experiment, with a line
+for each row whose reference is printed, read off a figure or recomputed, and one for each limit. The theory's
+own values of a quantity are left to the results.
 """
 
 import argparse
@@ -47,36 +49,70 @@ def page(name: str, results: Path) -> str:
     missing = [kind.name for kind in kinds if kind not in stored]
     head = [
         f"# {theory(name).title}: our numbers beside the published ones",
-        f"Made from stored results by `python docs/figure_table.py {name}`; `make figures THEORY={name}` runs the experiments first.\n"
-        "The difference is our value minus the reference; below half of the reference's last digit it means nothing. A reference is",
+        f"Made from stored results by `python docs/figure_table.py {name}`; `make figures THEORY={name}` "
+        "runs the experiments first.\n"
+        "The difference is our value minus the reference; below half of the reference's last digit it means "
+        "nothing. A reference is",
         ORIGINS.rstrip(),
     ]
     if missing:
         head.append(f"Without a stored result: {', '.join(f'`{kind}`' for kind in missing)}.")
-    return "\n\n".join([*head, overview(stored), *(section(kind, result) for kind, result in stored.items())]).rstrip() + "\n"
+    return (
+        "\n\n".join(
+            [*head, overview(stored), *(section(kind, result) for kind, result in stored.items())]
+        ).rstrip()
+        + "\n"
+    )
 
 
 def overview(stored: dict[type[Experiment], Result]) -> str:
     """One line per experiment: how many references of each origin, and how long it took."""
     lines = []
     for kind, result in stored.items():
-        counts = {basis: sum(row.basis == basis for row in references(result)) for basis in (*PUBLISHED, "limit")}
-        lines.append([f"`{kind.name}`", *(str(n or "") for n in counts.values()), seconds(result), str(processes(result))])
-    return table(["experiment", *(TEXT[basis] for basis in (*PUBLISHED, "limit")), "seconds", "processes"], lines)
+        counts = {
+            basis: sum(row.basis == basis for row in references(result)) for basis in (*PUBLISHED, "limit")
+        }
+        lines.append(
+            [
+                f"`{kind.name}`",
+                *(str(n or "") for n in counts.values()),
+                seconds(result),
+                str(processes(result)),
+            ]
+        )
+    return table(
+        ["experiment", *(TEXT[basis] for basis in (*PUBLISHED, "limit")), "seconds", "processes"], lines
+    )
 
 
 def section(kind: type[Experiment], result: Result) -> str:
     """The experiment's description, how it was run, and its references: limits last."""
     made, count = result.provenance, processes(result)
     where = f"{seconds(result)} s in {count} process{'es' * (count > 1)} on {made['machine']}"
-    commit = f" · commit {made['commit'][:7]}{', with changes' if made.get('dirty') else ''}" if "commit" in made else ""
-    parts = [f"## `{kind.name}`", summary(kind), f"`{made['command']}` · {where} · {made['date'][:10]}{commit}"]
+    commit = (
+        f" · commit {made['commit'][:7]}{', with changes' if made.get('dirty') else ''}"
+        if "commit" in made
+        else ""
+    )
+    parts = [
+        f"## `{kind.name}`",
+        summary(kind),
+        f"`{made['command']}` · {where} · {made['date'][:10]}{commit}",
+    ]
     usual = {field.name: getattr(kind(), field.name) for field in fields(kind)}
     usual = {name: list(value) if isinstance(value, tuple) else value for name, value in usual.items()}
-    if changed := [f"{name} = {value} (default: {usual[name]})" for name, value in result.settings.items() if value != usual[name]]:
+    if changed := [
+        f"{name} = {value} (default: {usual[name]})"
+        for name, value in result.settings.items()
+        if value != usual[name]
+    ]:
         parts.append(f"Not the default settings: {', '.join(changed)}.")
     rows = sorted(references(result), key=lambda row: row.basis == "limit")
-    parts.append(table(["quantity", "reference", "which is", "ours", "difference"], map(line, rows)) if rows else "No reference.")
+    parts.append(
+        table(["quantity", "reference", "which is", "ours", "difference"], map(line, rows))
+        if rows
+        else "No reference."
+    )
     return "\n\n".join(parts)
 
 
@@ -91,12 +127,20 @@ def line(row: Measurement) -> list[str]:
     where = place(row, "model", "setting", "layer", "head", "step")
     quantity = f"{label(row)}, {where}" if where else label(row)
     value, reference = row.value, row.predicted
-    ours, difference = ("none", "") if value is None else (f"{value:.7g}", f"{value - reference:.1e}" if value != reference else "0")
+    ours, difference = (
+        ("none", "")
+        if value is None
+        else (f"{value:.7g}", f"{value - reference:.1e}" if value != reference else "0")
+    )
     return [text(quantity), f"{reference:.15g}", TEXT[row.basis], ours, difference]
 
 
 def seconds(result: Result) -> str:
-    return f"{result.provenance['seconds']:.2g}" if result.provenance["seconds"] < 10 else f"{result.provenance['seconds']:.0f}"
+    return (
+        f"{result.provenance['seconds']:.2g}"
+        if result.provenance["seconds"] < 10
+        else f"{result.provenance['seconds']:.0f}"
+    )
 
 
 def processes(result: Result) -> int:

@@ -1,6 +1,8 @@
-"""Notebooks made from their text sources: ``python docs/notebook.py`` writes ``quickstart.ipynb`` from ``quickstart.py``.
+"""Notebooks made from their text sources: ``python docs/notebook.py`` writes ``quickstart.ipynb`` from
+``quickstart.py``.
 
-The source is Python with comments (the format "py:percent" of jupytext). The notebook has no outputs: the documentation executes it.
+The source is Python with comments (the format "py:percent" of jupytext). The notebook has no outputs: the
+documentation executes it.
 """
 
 from pathlib import Path

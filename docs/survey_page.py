@@ -1,7 +1,9 @@
-"""Sets the example page of a survey and stores its picture: ``python docs/survey_page.py`` writes docs/figures/survey.png.
+"""Sets the example page of a survey and stores its picture: ``python docs/survey_page.py`` writes
+docs/figures/survey.png.
 
-The source is docs/survey/survey.tex. All of its numbers are macros made from the stored reach (docs/reach) and the stored ledger
-(docs/claims.json). The picture carries a fingerprint of the source and of the macros that it uses, so a test finds an outdated picture.
+The source is docs/survey/survey.tex. All of its numbers are macros made from the stored reach (docs/reach)
+and the stored ledger (docs/claims.json). The picture carries a fingerprint of the source and of the macros
+that it uses, so a test finds an outdated picture.
 """
 
 import hashlib
@@ -48,7 +50,8 @@ def used(combined: Aggregate) -> list[Macro]:
     found = [macro for macro in defined(combined) if macro.name in names]
     if missing := sorted(names - {macro.name for macro in found}):
         raise ValueError(
-            f"{SOURCE} uses macros that its results do not define: {', '.join(missing)}; look for their new names in macros.tex"
+            f"{SOURCE} uses macros that its results do not define: {', '.join(missing)}; look for their new "
+            "names in macros.tex"
         )
     return found
 
@@ -60,7 +63,8 @@ def fingerprint(combined: Aggregate) -> str:
 
 
 def compile_page(combined: Aggregate, folder: Path) -> Path:
-    """Writes the source and the files of ``report --latex`` that it needs into a folder, and returns the PDF that LaTeX makes there.
+    """Writes the source and the files of ``report --latex`` that it needs into a folder, and returns the PDF
+    that LaTeX makes there.
 
     Raises:
         RuntimeError: LaTeX fails.
@@ -69,7 +73,9 @@ def compile_page(combined: Aggregate, folder: Path) -> Path:
     if drawn.failed:
         raise RuntimeError(drawn.failed[0])
     texts = {"macros.tex": definitions(combined), "references.bib": references(combined.results)}
-    files = {name: text.encode() for name, text in texts.items()} | {f"figures/{name}": data for name, data in drawn.files.items()}
+    files = {name: text.encode() for name, text in texts.items()} | {
+        f"figures/{name}": data for name, data in drawn.files.items()
+    }
     for name, data in files.items():
         path = folder / "tables" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +83,9 @@ def compile_page(combined: Aggregate, folder: Path) -> Path:
     (folder / SOURCE.name).write_bytes(SOURCE.read_bytes())
     latex = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", SOURCE.stem]
     for command in (latex, ["bibtex", SOURCE.stem], latex, latex):
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} failed: {done.stdout[-1500:]}")
     return folder / f"{SOURCE.stem}.pdf"
@@ -90,11 +98,15 @@ def main() -> int:
     combined = results()
     with tempfile.TemporaryDirectory() as name:
         pdf = compile_page(combined, Path(name))
-        subprocess.run(["pdftoppm", "-r", str(DPI), "-png", "-singlefile", pdf.name, "page"], cwd=name, check=True)
+        subprocess.run(
+            ["pdftoppm", "-r", str(DPI), "-png", "-singlefile", pdf.name, "page"], cwd=name, check=True
+        )
         described = PngInfo()
         described.add_text(KEY, fingerprint(combined))
         with Image.open(Path(name) / "page.png") as page:
-            page.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(PICTURE, pnginfo=described, optimize=True)
+            page.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(
+                PICTURE, pnginfo=described, optimize=True
+            )
     print(PICTURE)
     return 0
 

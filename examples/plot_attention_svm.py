@@ -2,11 +2,12 @@
 Where does gradient descent send attention?
 ===========================================
 
-One head and 2,000 steps of descent: attention picks one token per input, and the weights become those of a support vector machine.
+One head and 2,000 steps of descent: attention picks one token per input, and the weights become those of a
+support vector machine.
 
-W turns towards the solution of the max-margin problem of the tokens that it selects, with the smallest Frobenius norm. If the factors of
-W = K Q^T are trained, K Q^T turns towards the solution with the smallest nuclear norm. A head with random weights has a positive cosine to
-its own solution too: the chance level.
+W turns towards the solution of the max-margin problem of the tokens that it selects, with the smallest
+Frobenius norm. If the factors of W = K Q^T are trained, K Q^T turns towards the solution with the smallest
+nuclear norm. A head with random weights has a positive cosine to its own solution too: the chance level.
 """
 
 import torch
@@ -21,7 +22,8 @@ from transformer_theory.theories.attention_svm.selection import locally_optimal
 generator = torch.Generator().manual_seed(0)
 
 # %%
-# Six inputs of eight tokens in ten dimensions; each token has a score, and the best one is not always the one that descent finds.
+# Six inputs of eight tokens in ten dimensions; each token has a score, and the best one is not always the one
+# that descent finds.
 
 instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, generator=generator)
 begin = random_start(instance, generator=generator)
@@ -37,12 +39,16 @@ print("selected tokens:", selected.tolist(), " best tokens:", instance.optimal()
 constraints = attention_svm.constraints(instance.tokens, instance.query, selected)
 frobenius = attention_svm.frobenius_max_margin(constraints)
 nuclear = attention_svm.nuclear_max_margin(constraints)
-print(f"Frobenius: rank {frobenius.rank}, KKT residual {frobenius.kkt:.0e};  nuclear: rank {nuclear.rank}, {nuclear.kkt:.0e}")
+print(
+    f"Frobenius: rank {frobenius.rank}, KKT residual {frobenius.kkt:.0e};  nuclear: rank {nuclear.rank}, "
+    f"{nuclear.kkt:.0e}"
+)
 optimal = locally_optimal(instance.scores, selected, constraints, frobenius)
 print("every selected token scores above its neighbours:", bool(optimal.all()))
 
 # %%
-# The factors, trained on the same data with the penalty of the published runs, go to the nuclear solution of the tokens that they select.
+# The factors, trained on the same data with the penalty of the published runs, go to the nuclear solution of
+# the tokens that they select.
 
 smallest = torch.finfo(torch.float64).eps
 factors = random_factors(instance, generator=generator)
@@ -70,7 +76,9 @@ for ax, run, (to_frobenius, to_nuclear), title in (
     (left, states, (frobenius, nuclear), "W: cosine to the solution"),
     (middle, factored, targets, "K and Q: cosine to the solution"),
 ):
-    line(ax, steps, [float(cosine(s.W, to_frobenius.W)) for s in run], name="attention_svm", label="Frobenius")
+    line(
+        ax, steps, [float(cosine(s.W, to_frobenius.W)) for s in run], name="attention_svm", label="Frobenius"
+    )
     line(ax, steps, [float(cosine(s.W, to_nuclear.W)) for s in run], name="scan_snap", label="nuclear")
     ax.set(title=title, xlabel="step", ylim=(-0.3, 1.05))
     ax.legend(loc="lower right")

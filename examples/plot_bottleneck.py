@@ -2,10 +2,11 @@
 How much of the label can a representation keep?
 ================================================
 
-The information curve of a joint law, with a bound on the distance from the optimum, and the trade-off at which it leaves zero.
+The information curve of a joint law, with a bound on the distance from the optimum, and the trade-off at
+which it leaves zero.
 
-First the curve and its onset, which is below its local value. Then the Gaussian case, the words and labels of the digits, and random
-starts of the fixed-point iteration.
+First the curve and its onset, which is below its local value. Then the Gaussian case, the words and labels of
+the digits, and random starts of the fixed-point iteration.
 """
 
 import torch
@@ -25,9 +26,14 @@ print(f"onset {onset.beta:.3f}, local value {onset.local_beta:.3f}")
 
 # %%
 # Each point of the curve has a bound on its distance from the optimum.
-curve = bottleneck.information_bottleneck(joint, [factor * onset.beta for factor in (0.99, 1.02, 2.0, 10.0, 100.0)])
+curve = bottleneck.information_bottleneck(
+    joint, [factor * onset.beta for factor in (0.99, 1.02, 2.0, 10.0, 100.0)]
+)
 for point in curve.points:
-    print(f"beta {point.beta:6.1f}: I(X;Z) {point.compression:.4f}, I(Z;Y) {point.relevance:.4f}, gap {point.gap:.0e}")
+    print(
+        f"beta {point.beta:6.1f}: I(X;Z) {point.compression:.4f}, I(Z;Y) {point.relevance:.4f}, gap "
+        f"{point.gap:.0e}"
+    )
 
 # %%
 # Gaussian variables have a closed form; a variational bottleneck learns it.
@@ -35,7 +41,9 @@ pair = bottleneck.GaussianPair(torch.diag(torch.tensor([1.0, 1.5], dtype=torch.f
 model = bottleneck.train_variational(pair, 4.0, 2, steps=400, generator=generator)
 rate, gain = bottleneck.variational_bound(model, pair, 50_000, generator)
 exact = bottleneck.gaussian_bottleneck(pair.eigenvalues(), 4.0)
-print(f"rate {rate:.3f}, closed form {exact[0]:.3f}; information about y {gain:.3f}, closed form {exact[1]:.3f}")
+print(
+    f"rate {rate:.3f}, closed form {exact[0]:.3f}; information about y {gain:.3f}, closed form {exact[1]:.3f}"
+)
 
 # %%
 # Words and labels of the digits.

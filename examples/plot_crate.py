@@ -2,11 +2,12 @@
 What does a white-box layer do, before any training?
 ====================================================
 
-Eight untrained layers of CRATE compress tokens into subspaces in two of three forms; in the third they do the opposite.
+Eight untrained layers of CRATE compress tokens into subspaces in two of three forms; in the third they do the
+opposite.
 
-The steps of a layer, unrolled on tokens from a mixture of subspaces: the exact gradient step and the paper's attention lower the
-coding rate, the residual form with tied output raises it here, where the subspaces are orthogonal, and a token needs few atoms of the
-right dictionary.
+The steps of a layer, unrolled on tokens from a mixture of subspaces: the exact gradient step and the paper's
+attention lower the coding rate, the residual form with tied output raises it here, where the subspaces are
+orthogonal, and a token needs few atoms of the right dictionary.
 """
 
 import torch
@@ -30,19 +31,24 @@ print(f"incoherence {crate.incoherence(bases):.1e}, incompleteness {crate.incomp
 # %%
 # Eight steps in each form. The exact step has a guarantee.
 
-runs = {name: unroll(tokens, bases, step, eps=eps, layers=8) for name, step in forms(bases, n=32, eps=eps).items()}
+runs = {
+    name: unroll(tokens, bases, step, eps=eps, layers=8) for name, step in forms(bases, n=32, eps=eps).items()
+}
 bound = guaranteed_rates(runs["exact"], bases, eps=eps)
 for name, run in runs.items():
     print(f"{name:>13}: R^c {run.rates[0]:.3f} -> {run.rates[-1]:.2g}")
 
 # %%
-# Sparse codes: FISTA finds the optimum of the non-negative LASSO, and verifies it. Random subspaces of the same sizes are the chance level.
+# Sparse codes: FISTA finds the optimum of the non-negative LASSO, and verifies it. Random subspaces of the
+# same sizes are the chance level.
 
 sample = unit_norm(tokens[::8].flatten(0, 1))
 
 
 def share(subspaces: torch.Tensor, lam: float) -> float:
-    """Share of non-zeros of the optimal code; the dictionary has all directions of the subspaces with both signs."""
+    """Share of non-zeros of the optimal code; the dictionary has all directions of the subspaces with both
+    signs.
+    """
     return float(crate.nonzeros(crate.fista(sample, signed_dictionary(subspaces), lam=lam).code))
 
 

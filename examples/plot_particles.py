@@ -2,7 +2,8 @@
 Do the tokens of a network cluster?
 ===================================
 
-If every layer were the same simple attention, tokens would move on a sphere until they meet. Where do they go, and does a network do this?
+If every layer were the same simple attention, tokens would move on a sphere until they meet. Where do they
+go, and does a network do this?
 
 First the flow itself, then tokens that seem to cluster and do not, and last the patches of the digits.
 """
@@ -28,23 +29,37 @@ for t, value, expected in zip(times, measured.tolist(), particles.common_cosine(
 # On the circle several clusters last; their number grows like the square root of beta.
 circle = particles.unit(torch.randn(16, 32, 2, generator=generator, dtype=torch.float64))
 for beta in (1.0, 9.0, 36.0):
-    states = particles.flow(circle, partial(particles.softmax_field, beta=beta), times=(20.0,), tolerance=1e-5)
+    states = particles.flow(
+        circle, partial(particles.softmax_field, beta=beta), times=(20.0,), tolerance=1e-5
+    )
     print(f"beta {beta:g}: {particles.count_clusters(states[0]).double().mean():.1f} clusters")
 
 # %%
-# Anisotropy and positions raise the cosine within a sequence. They are in the cosine between sequences as well, and their difference is 0.
+# Anisotropy and positions raise the cosine within a sequence. They are in the cosine between sequences as
+# well, and their difference is 0.
 own = torch.randn(200, 8, 32, generator=generator, dtype=torch.float64)
 common = torch.randn(200, 1, 32, generator=generator, dtype=torch.float64)
 places = 2 + 2 * torch.randn(8, 32, generator=generator, dtype=torch.float64)
-for name, tokens in {"positions alone": places + own, "40 % in common": places + 0.6**0.5 * own + 0.4**0.5 * common}.items():
+for name, tokens in {
+    "positions alone": places + own,
+    "40 % in common": places + 0.6**0.5 * own + 0.4**0.5 * common,
+}.items():
     sums = particles.pair_sums(*particles.directions(tokens), draws=19)
     within = float(sums.within[0] / sums.within[1])
-    print(f"{name}: cosine {within:.2f}, less between sequences {sums.difference:.4f}, share {sums.share:.2f}; null {max(sums.chance):.4f}")
+    print(
+        f"{name}: cosine {within:.2f}, less between sequences {sums.difference:.4f}, share "
+        f"{sums.share:.2f}; null {max(sums.chance):.4f}"
+    )
 
 # %%
 # The patches of the digits, and where the flow takes them.
 problem = particles.ON_DATA.read(tt.data.load("digits"))
 table, arrays = collect(particles.ON_DATA.measure(problem, generator, draws=19))
 for row in table:
-    print(f"{row.quantity}: {row.value:.3f}" + ("" if row.null is None else f", null {row.null.low:.3f} to {row.null.high:.3f}"))
-figure = particles.ON_DATA.plot(tt.Result("compare", table=table, arrays=arrays, sources=particles.THEORY.sources))
+    print(
+        f"{row.quantity}: {row.value:.3f}"
+        + ("" if row.null is None else f", null {row.null.low:.3f} to {row.null.high:.3f}")
+    )
+figure = particles.ON_DATA.plot(
+    tt.Result("compare", table=table, arrays=arrays, sources=particles.THEORY.sources)
+)

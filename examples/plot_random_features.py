@@ -2,9 +2,11 @@
 What does attention learn if only its values are trained?
 =========================================================
 
-With frozen query-key matrices, attention is linear in its values. Its limit of many heads is a kernel in closed form.
+With frozen query-key matrices, attention is linear in its values. Its limit of many heads is a kernel in
+closed form.
 
-First the kernel, then three targets beside an MLP with as many trained numbers, and last the labels of the digits.
+First the kernel, then three targets beside an MLP with as many trained numbers, and last the labels of the
+digits.
 """
 
 import torch
@@ -21,7 +23,9 @@ generator = torch.Generator().manual_seed(0)
 x = random_features.sphere(20, generator=generator)
 closed = random_features.attention_kernel(x, spread=4.0)
 for heads in (100, 400, 1600, 6400):
-    features = random_features.RandomFeatureAttention.draw(heads, 4, spread=4.0, generator=generator).features(x)
+    features = random_features.RandomFeatureAttention.draw(
+        heads, 4, spread=4.0, generator=generator
+    ).features(x)
     print(f"{heads} heads: {float((features @ features.mT - closed).norm() / closed.norm()):.3f}")
 
 # %%

@@ -4,7 +4,8 @@ Can a network be built from data, without training?
 
 A hundred layers from handwritten digits, without back-propagation: classes move into subspaces of their own.
 
-ReduNet's layers are gradient steps on the rate reduction ΔR. We build them, plot ΔR by layer, and classify unseen digits.
+ReduNet's layers are gradient steps on the rate reduction ΔR. We build them, plot ΔR by layer, and classify
+unseen digits.
 """
 
 import torch
@@ -35,14 +36,20 @@ print(f"   at the optimum       {best.value:6.2f}, ranks {best.ranks}")
 # %%
 # A hundred layers, without back-propagation. The rate reduction rises at each.
 net = rate_reduction.construct(features, labels, layers=100, eps=eps, step=0.5)
-print(f"   after ReduNet        {net.reductions[-1]:6.2f}, smallest rise of a layer {net.reductions.diff().min():.3f}")
+print(
+    f"   after ReduNet        {net.reductions[-1]:6.2f}, smallest rise of a layer "
+    f"{net.reductions.diff().min():.3f}"
+)
 
 # %%
 # ReduNet separates permuted labels too, so only unseen digits are evidence.
 moved = net.transform(unseen)
 before = rate_reduction.nearest_subspace(features, labels, unseen, rank=6) == truth
 after = rate_reduction.nearest_subspace(net.features, labels, moved, rank=6) == truth
-print(f"nearest subspace, {len(truth)} unseen digits: {before.double().mean():.2%} before, {after.double().mean():.2%} after")
+print(
+    f"nearest subspace, {len(truth)} unseen digits: {before.double().mean():.2%} before, "
+    f"{after.double().mean():.2%} after"
+)
 
 # %%
 # Absolute cosines of the unseen digits, sorted by class: entries off the diagonal blocks fade.

@@ -4,10 +4,12 @@ Is sparse attention about the text?
 
 A decoder learns a few pages, and the same pages with their words shuffled: attention becomes sparse in both.
 
-Scan-and-snap says that attention becomes sparse while a model learns the next word. Here a causal decoder of one layer learns a few pages
-that come with the library (any plain-text file will do), and its attention is measured meanwhile. The null is the same text with its words
-in another order: it has word frequencies and no other structure, and attention becomes sparse all the same, while the model memorises.
-On a text this short a falling entropy is weak evidence; both models are far worse on the validation words at the end than at the start.
+Scan-and-snap says that attention becomes sparse while a model learns the next word. Here a causal decoder of
+one layer learns a few pages that come with the library (any plain-text file will do), and its attention is
+measured meanwhile. The null is the same text with its words in another order: it has word frequencies and no
+other structure, and attention becomes sparse all the same, while the model memorises. On a text this short a
+falling entropy is weak evidence; both models are far worse on the validation words at the end than at the
+start.
 """
 
 import numpy as np
@@ -30,7 +32,8 @@ order = torch.randperm(len(text), generator=torch.Generator().manual_seed(0))
 texts = {"text": text, "shuffled words": Text(text.ids[order], text.vocabulary)}
 
 # %%
-# The decoder is that of the word-language-model tutorial, smaller; the MLP of its first layer learns at twice the rate.
+# The decoder is that of the word-language-model tutorial, smaller; the MLP of its first layer learns at twice
+# the rate.
 
 STEPS, MEASURED = 200, range(0, 201, 20)
 curves, maps = {}, {}
@@ -38,7 +41,9 @@ for name, whole in texts.items():
     train, validation = whole.split(0.8)
     windows = validation.windows(40)
     generator = torch.Generator().manual_seed(0)
-    model = models.build(lambda: models.Decoder(vocabulary=len(text.vocabulary), dim=64, hidden=64), generator)
+    model = models.build(
+        lambda: models.Decoder(vocabulary=len(text.vocabulary), dim=64, hidden=64), generator
+    )
     curves[name] = []
 
     def callback(step, network, *, name=name, windows=windows):
@@ -49,13 +54,24 @@ for name, whole in texts.items():
         curves[name].append(entropy)
         maps[name] = keeper.arrays()["attention/00"][0, 0]
         if step in (0, 100, 200):
-            print(f"{name}, step {step}: entropy {entropy:.2f} nats, validation loss {value:.2f} nats per word")
+            print(
+                f"{name}, step {step}: entropy {entropy:.2f} nats, validation loss {value:.2f} nats per word"
+            )
 
-    train_decoder(model, train, optimiser=sgd(5.0), steps=STEPS, generator=generator, batch=10, callback_steps=MEASURED, callback=callback)
+    train_decoder(
+        model,
+        train,
+        optimiser=sgd(5.0),
+        steps=STEPS,
+        generator=generator,
+        batch=10,
+        callback_steps=MEASURED,
+        callback=callback,
+    )
 
 # %%
-# Left: the entropy of attention. Middle and right: the map of one validation window at the end, queries down, keys across; keys after
-# the query are white.
+# Left: the entropy of attention. Middle and right: the map of one validation window at the end, queries down,
+# keys across; keys after the query are white.
 
 figure, (left, middle, right) = axes(1, 3, width=7.6, height=2.6)
 for (name, entropies), tint in zip(curves.items(), ("scan_snap", "null")):

@@ -1,4 +1,6 @@
-"""The pages of the documentation, their code blocks, and the arguments that a command line passes to this library."""
+"""The pages of the documentation, their code blocks, and the arguments that a command line passes to this
+library.
+"""
 
 import re
 from pathlib import Path
@@ -7,7 +9,10 @@ from torch.distributed import run as torchrun
 
 ROOT = Path(__file__).parents[1]
 GENERATED = {"_build", "auto_examples", "generated"}  # by Sphinx
-PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not GENERATED & set(page.parts))]
+PAGES = [
+    ROOT / "README.md",
+    *(page for page in sorted((ROOT / "docs").rglob("*.md")) if not GENERATED & set(page.parts)),
+]
 FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1", re.MULTILINE | re.DOTALL)
 MODULE = ["-m", "transformer_theory"]
 
@@ -23,7 +28,9 @@ def blocks(*languages: str) -> list[tuple[str, str]]:
 
 
 def ours(program: str, arguments: list[str]) -> list[str] | None:
-    """The arguments of our command line, by its name, as a module, or in the processes of torchrun; None for another program."""
+    """The arguments of our command line, by its name, as a module, or in the processes of torchrun; None for
+    another program.
+    """
     if program.endswith("transformer-theory"):
         return arguments
     if program == "torchrun":

@@ -1,6 +1,8 @@
-"""Run-time checks of the shapes in annotations, for the tests: of functions that state a shape, once for arguments of the same shapes.
+"""Run-time checks of the shapes in annotations, for the tests: of functions that state a shape, once for
+arguments of the same shapes.
 
-The root ``conftest.py`` puts :func:`shapes_only` in place of ``jaxtyping.jaxtyped`` before the package is imported.
+The root ``conftest.py`` puts :func:`shapes_only` in place of ``jaxtyping.jaxtyped`` before the package is
+imported.
 """
 
 import dataclasses
@@ -16,10 +18,11 @@ _readings: dict[type, Callable[[Any], Any]] = {}
 
 
 def shapes_only(*, typechecker: Any) -> Callable[[Any], Any]:
-    """In place of ``jaxtyping.jaxtyped``, which the import hook applies to every function and class: checks those that state a shape.
+    """In place of ``jaxtyping.jaxtyped``, which the import hook applies to every function and class: checks
+    those that state a shape.
 
-    One in five functions does. Checking the others too would double the time of the imports and slow down every small function;
-    basedpyright checks their types.
+    One in five functions does. Checking the others too would double the time of the imports and slow down
+    every small function; basedpyright checks their types.
     """
 
     def decorate(checked: Any) -> Any:
@@ -35,10 +38,11 @@ def shapes_only(*, typechecker: Any) -> Callable[[Any], Any]:
 
 
 def _once_per_shape(function: Callable, typechecker: Any) -> Callable:
-    """Checks a call, unless arguments and a result of the same kinds have passed before: a check takes a tenth of a millisecond.
+    """Checks a call, unless arguments and a result of the same kinds have passed before: a check takes a
+    tenth of a millisecond.
 
-    The check itself is made at the first call, which makes the imports faster. It sees nothing of the arguments but their kinds; only
-    a shape such as ``"{size}"`` would need the value of a number.
+    The check itself is made at the first call, which makes the imports faster. It sees nothing of the
+    arguments but their kinds; only a shape such as ``"{size}"`` would need the value of a number.
     """
     assert not any("{" in str(hint) for hint in function.__annotations__.values())
     passed: set[Any] = set()
@@ -96,7 +100,8 @@ def _reading(kind: type) -> Callable[[Any], Any]:
         return lambda value: _kinds(kind, value)
     if issubclass(kind, dict):
         return lambda value: _kinds(kind, [*value, *value.values()])
-    if (hasattr(kind, "shape") and hasattr(kind, "dtype")) or issubclass(kind, Collection):  # a size may be a symbol while torch compiles
+    # a size may be a symbol while torch compiles
+    if (hasattr(kind, "shape") and hasattr(kind, "dtype")) or issubclass(kind, Collection):
         return lambda value: None
     return lambda value: kind
 
@@ -107,7 +112,8 @@ def _kinds(kind: type, values: Sequence) -> Any:
 
 
 def _states_a_shape(checked: Any) -> bool:
-    function = checked.__init__ if isinstance(checked, type) else checked  # a dataclass gives its __init__ the types of the fields
+    # a dataclass gives its __init__ the types of the fields
+    function = checked.__init__ if isinstance(checked, type) else checked
     return any(_is_a_shape(hint) for hint in getattr(function, "__annotations__", {}).values())
 
 

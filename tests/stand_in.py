@@ -42,7 +42,14 @@ class Coin(RandomExperiment):
         if self.fair_only and self.bias != 0.5:
             raise ValueError(f"bias must be 0.5 for a fair coin, got {self.bias}; drop --fair-only")
         heads = torch.rand(self.throws, generator=self.generator()) < self.bias
-        yield Measurement("stand_in", "figure", "share of heads", float(heads.double().mean()), predicted=self.bias, step=self.throws)
+        yield Measurement(
+            "stand_in",
+            "figure",
+            "share of heads",
+            float(heads.double().mean()),
+            predicted=self.bias,
+            step=self.throws,
+        )
         for width, area in zip(self.widths, sweep(_area, [{"width": width} for width in self.widths])):
             yield Measurement("stand_in", "figure", "area", area, setting=f"width {width}")
         yield Arrays({"stand_in/heads": heads.numpy()})
@@ -75,7 +82,9 @@ def _claim(name: str, value: float, control: float) -> Claim:
 def _measure(data: TokenData, generator: torch.Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
     value = float(data.tokens.abs().max())
     verdict = judge(value, "<=", 1.0)
-    yield Measurement("stand_in", "on data", "largest token", value, op="<=", threshold=1.0, verdict=verdict, source=SOURCE)
+    yield Measurement(
+        "stand_in", "on data", "largest token", value, op="<=", threshold=1.0, verdict=verdict, source=SOURCE
+    )
 
 
 def _plot(result: Result):

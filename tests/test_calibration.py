@@ -27,11 +27,19 @@ def sequences(seed: int) -> TokenData:
 
 
 def test_on_noise_nothing_is_found(unchecked, monkeypatch):
-    """The share of p-values of at most .05 is at most .10, averaged over data sets; few findings survive the false discovery rate."""
-    monkeypatch.setattr(on_data, "RANGE_DRAWS", 0)  # no models trained on shuffled next tokens, which have no p-value
+    """The share of p-values of at most .05 is at most .10, averaged over data sets; few findings survive the
+    false discovery rate.
+    """
+    # no models trained on shuffled next tokens, which have no p-value
+    monkeypatch.setattr(on_data, "RANGE_DRAWS", 0)
     monkeypatch.setattr(minimal_model, "MAX_STEPS", 50)
-    results = [compare(sequences(seed), THEORIES, seeds=2, networks=(), claim_seeds=0) for seed in range(SETS)]
-    summaries = [result.table.summary().where(lambda row: row.scope == "these data" and row.p is not None) for result in results]
+    results = [
+        compare(sequences(seed), THEORIES, seeds=2, networks=(), claim_seeds=0) for seed in range(SETS)
+    ]
+    summaries = [
+        result.table.summary().where(lambda row: row.scope == "these data" and row.p is not None)
+        for result in results
+    ]
     assert all(len(summary) >= 2 for summary in summaries)  # scan and snap, and rate reduction
     assert np.mean(shares(summaries)) <= 0.10
     p = [row.p for summary in summaries for row in summary]

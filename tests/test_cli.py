@@ -32,7 +32,11 @@ def written(monkeypatch):
     def compare(data, theories, **options):
         calls.append((data, theories, options))
         options["progress"]("half way")
-        return Result("compare", {"data": data.name}, Table([Measurement("stand_in", "on data", "largest token", float("nan"))]))
+        return Result(
+            "compare",
+            {"data": data.name},
+            Table([Measurement("stand_in", "on data", "largest token", float("nan"))]),
+        )
 
     def write(result, folder, **_):
         (folder / "report.html").write_text(f"{result.table[0].value}")
@@ -75,7 +79,10 @@ def test_list_shows_theories_claims_and_experiments(capsys):
     ("name", "words"),
     [
         ("stand_in", ("Are tokens small?", "assumptions", "stand_in/good", "stand_in.coin", "sources: ")),
-        ("stand_in/good", ("assumptions", "control, which must fail", "measures", "sources: Tian et al. (2023), Sec. 2")),
+        (
+            "stand_in/good",
+            ("assumptions", "control, which must fail", "measures", "sources: Tian et al. (2023), Sec. 2"),
+        ),
         ("stand_in.coin", ("stand_in.coin", "sources: ")),
     ],
 )
@@ -96,7 +103,24 @@ def test_the_help_of_an_experiment_describes_it(capsys):
 
 def test_compare_writes_one_folder(written, tmp_path, capsys):
     out = tmp_path / "runs" / "digits"
-    assert main(["compare", "--data", "digits", "--out", str(out), "--steps", "7", "--seeds", "3,", "--theories", "stand_in"]) == 0
+    assert (
+        main(
+            [
+                "compare",
+                "--data",
+                "digits",
+                "--out",
+                str(out),
+                "--steps",
+                "7",
+                "--seeds",
+                "3,",
+                "--theories",
+                "stand_in",
+            ]
+        )
+        == 0
+    )
     assert names(tmp_path / "runs") == ["digits"]
     assert names(out) == ["arrays.npz", "report.html", "result.json", "table.jsonl", "verifications.json"]
     (data, theories, options) = written[0]
@@ -154,7 +178,9 @@ def test_compare_refuses_what_exists_before_any_work(written, tmp_path, capsys):
     assert main(arguments) == 0
     assert main(arguments) == 2
     assert len(written) == 1
-    assert capsys.readouterr().err.endswith("exists already; choose another --out, or pass --overwrite to replace it\n")
+    assert capsys.readouterr().err.endswith(
+        "exists already; choose another --out, or pass --overwrite to replace it\n"
+    )
     assert main([*arguments, "--overwrite"]) == 0
     assert len(written) == 2
     assert names(tmp_path) == ["run"]
@@ -179,7 +205,9 @@ def test_a_computation_that_does_not_converge_is_not_the_users_mistake(monkeypat
 
     monkeypatch.setattr(THEORY.experiments[0], "measure", stop)
     assert main(["run", "stand_in.coin", "--out", str(tmp_path / "run")]) == 1
-    assert capsys.readouterr().err.splitlines()[-1] == ("transformer-theory: the residual must fall below 1e-12, got 1e-3; raise steps")
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "transformer-theory: the residual must fall below 1e-12, got 1e-3; raise steps"
+    )
     assert names(tmp_path) == []
 
 

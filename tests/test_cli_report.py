@@ -25,7 +25,16 @@ def results(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         install(patch)
         for seed, value in enumerate(VALUES):
-            row = Measurement("stand_in", "on data", "largest token", value, verdict="consistent", source=SOURCE, data=EVIL, seed=seed)
+            row = Measurement(
+                "stand_in",
+                "on data",
+                "largest token",
+                value,
+                verdict="consistent",
+                source=SOURCE,
+                data=EVIL,
+                seed=seed,
+            )
             settings = {"data": EVIL, "theories": ["stand_in"], "seeds": [seed]}
             Result("compare", settings, Table([row])).save(folder / f"seed{seed}")
         assert main(["verify", "stand_in/good", "--seeds", "2", "--out", str(folder / "checked")]) == 0
@@ -57,13 +66,26 @@ def refused(capsys, *arguments):
 
 def test_all_outputs_of_all_results(stored, tmp_path, capsys):
     out = tmp_path / "out"
-    paths = {"html": out / "a.html", "latex": out / "tables", "markdown": out / "n.md", "bibtex": out / "r.bib"}
+    paths = {
+        "html": out / "a.html",
+        "latex": out / "tables",
+        "markdown": out / "n.md",
+        "bibtex": out / "r.bib",
+    }
     written(stored, *(word for name, path in paths.items() for word in (f"--{name}", path)))
     tables = {"all.tex", "appendix.tex", "example.tex", "macros.tex", "references.bib", "stand_in.tex"}
     assert {"a.html", "n.md", "r.bib", *(f"tables/{name}" for name in tables)} <= set(files(out))
-    pictures = {name.removeprefix("tables/figures/") for name in files(out) if name.startswith("tables/figures/")}
+    pictures = {
+        name.removeprefix("tables/figures/") for name in files(out) if name.startswith("tables/figures/")
+    }
     data = "input-etc-passwd-b-50-1-write18-x-x"
-    names = ("stand-in-coin", f"{data}-findings", f"{data}-findings-column", f"{data}-r3-stand-in-raw", f"{data}-r4-stand-in-raw")
+    names = (
+        "stand-in-coin",
+        f"{data}-findings",
+        f"{data}-findings-column",
+        f"{data}-r3-stand-in-raw",
+        f"{data}-r4-stand-in-raw",
+    )
     assert pictures == {f"{name}.{ending}" for name in names for ending in ("pdf", "svg")}
     assert capsys.readouterr().out.splitlines()[-4:] == [f"{name}: {path}" for name, path in paths.items()]
     macros = (out / "tables" / "macros.tex").read_text()
@@ -73,7 +95,8 @@ def test_all_outputs_of_all_results(stored, tmp_path, capsys):
     texts = "".join((out / "tables" / name).read_text() for name in tables)
     assert re.sub("%.*", "", texts).isascii()  # commands in comments keep their letters
     assert r"\textbackslash{}input\{/etc/passwd\} \textless{}b\textgreater{}50\% \_\&\_ \#1" in texts
-    assert not re.search(r"\\(input\{/|write)|<b>", re.sub("%.*", "", texts))  # commands and markup of the name, outside comments
+    # commands and markup of the name, outside comments
+    assert not re.search(r"\\(input\{/|write)|<b>", re.sub("%.*", "", texts))
     assert "<b>" not in paths["html"].read_text()
     assert "<b>" not in paths["markdown"].read_text()
     assert "@misc{transformertheory" in paths["bibtex"].read_text()
@@ -99,9 +122,16 @@ def test_one_result_gets_its_page_or_figure_again(stored, tmp_path, capsys, monk
 
 
 def test_a_folder_named_twice_counts_once(stored, tmp_path):
-    for name, folders in (("once", [stored]), ("twice", [stored / "coin" / ".." / "seed0", stored, stored / "seed0"])):
+    for name, folders in (
+        ("once", [stored]),
+        ("twice", [stored / "coin" / ".." / "seed0", stored, stored / "seed0"]),
+    ):
         written(*folders, "--bibtex", tmp_path / f"{name}.bib", "--markdown", tmp_path / f"{name}.md")
-    assert (tmp_path / "twice.md").read_text().count("**R") == (tmp_path / "once.md").read_text().count("**R") == 4
+    assert (
+        (tmp_path / "twice.md").read_text().count("**R")
+        == (tmp_path / "once.md").read_text().count("**R")
+        == 4
+    )
 
 
 def test_existing_files_are_not_overwritten(stored, tmp_path, capsys):
@@ -118,7 +148,9 @@ def test_existing_files_are_not_overwritten(stored, tmp_path, capsys):
 @pytest.mark.parametrize("name", FILES)
 def test_measured_numbers_are_never_replaced(stored, capsys, name):
     before = (stored / "coin" / name).read_bytes()
-    assert str(stored / "coin" / name) in refused(capsys, stored, "--bibtex", stored / "coin" / name, "--overwrite")
+    assert str(stored / "coin" / name) in refused(
+        capsys, stored, "--bibtex", stored / "coin" / name, "--overwrite"
+    )
     assert (stored / "coin" / name).read_bytes() == before
 
 
@@ -151,7 +183,9 @@ def test_files_that_cannot_be_written_are_named_before_plotting(stored, tmp_path
     (folder / "all.tex").rmdir()
     (folder / "figures").mkdir()
     (folder / "figures" / "stand-in-coin.pdf").write_text("mine")
-    assert f"{folder}/figures/stand-in-coin.pdf exists" in refused(capsys, stored, "--html", x, "--latex", folder)
+    assert f"{folder}/figures/stand-in-coin.pdf exists" in refused(
+        capsys, stored, "--html", x, "--latex", folder
+    )
     assert not x.exists()
     assert files(folder) == ["figures/stand-in-coin.pdf"]
     before = files(stored)
@@ -162,9 +196,15 @@ def test_files_that_cannot_be_written_are_named_before_plotting(stored, tmp_path
 
 def test_figures_are_plotted_once(stored, tmp_path, monkeypatch):
     pictures, plot = [], figures._svg_and_pdf
-    monkeypatch.setattr(figures, "_svg_and_pdf", lambda picture: pictures.append(picture.name) or plot(picture))
+    monkeypatch.setattr(
+        figures, "_svg_and_pdf", lambda picture: pictures.append(picture.name) or plot(picture)
+    )
     written(stored / "coin", "--figures", tmp_path / "f", "--latex", tmp_path / "t")
-    assert files(tmp_path / "f") == files(tmp_path / "t" / "figures") == ["stand-in-coin.pdf", "stand-in-coin.svg"]
+    assert (
+        files(tmp_path / "f")
+        == files(tmp_path / "t" / "figures")
+        == ["stand-in-coin.pdf", "stand-in-coin.svg"]
+    )
     assert os.path.getsize(tmp_path / "f" / "stand-in-coin.pdf") > 1000
     assert pictures == ["stand-in-coin"]
 
@@ -196,7 +236,9 @@ def test_edited_results_and_other_formats_are_refused(stored, tmp_path, capsys):
 
 def test_folders_without_results_are_named(stored, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
-    assert refused(capsys, stored, tmp_path / "empty", "--bibtex", tmp_path / "r").startswith(str(tmp_path / "empty"))
+    assert refused(capsys, stored, tmp_path / "empty", "--bibtex", tmp_path / "r").startswith(
+        str(tmp_path / "empty")
+    )
     assert str(tmp_path / "nowhere") in refused(capsys, tmp_path / "nowhere", "--bibtex", tmp_path / "r")
     (stored / "notes").mkdir()  # holds no file of a result
     shutil.copytree(stored / "coin", stored / ".hidden")
@@ -210,6 +252,10 @@ def test_an_unfinished_training_is_noted(tmp_path, capsys, monkeypatch):
     settings = {"settings": {"network": "vit", "seed": 0}, "data": "tiny", "run_id": "0", "score": "accuracy"}
     Result("train", settings, Table([row]).replace(step=5)).save(tmp_path / "run")
     written(tmp_path / "run", "--markdown", tmp_path / "n.md")
-    notes = [line.removeprefix("transformer-theory: ") for line in capsys.readouterr().err.splitlines() if "R1" in line]
+    notes = [
+        line.removeprefix("transformer-theory: ")
+        for line in capsys.readouterr().err.splitlines()
+        if "R1" in line
+    ]
     assert notes
     assert all(note in (tmp_path / "n.md").read_text() for note in notes)

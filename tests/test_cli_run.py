@@ -29,8 +29,31 @@ def names(folder):
 
 
 def test_run_stores_result_and_figure(tmp_path, capsys):
-    assert main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / "coin"), "--seed", "5", "--widths", "3", "4", "5"]) == 0
-    assert names(tmp_path / "coin") == ["arrays.npz", "figure.svg", "result.json", "table.jsonl", "verifications.json"]
+    assert (
+        main(
+            [
+                "run",
+                "stand_in.coin",
+                "--quick",
+                "--out",
+                str(tmp_path / "coin"),
+                "--seed",
+                "5",
+                "--widths",
+                "3",
+                "4",
+                "5",
+            ]
+        )
+        == 0
+    )
+    assert names(tmp_path / "coin") == [
+        "arrays.npz",
+        "figure.svg",
+        "result.json",
+        "table.jsonl",
+        "verifications.json",
+    ]
     result = Result.load(tmp_path / "coin")
     assert result.settings == {"seed": 5, "throws": 20, "bias": 0.5, "fair_only": False, "widths": [3, 4, 5]}
     assert len(result.arrays["stand_in/heads"]) == 20
@@ -39,12 +62,18 @@ def test_run_stores_result_and_figure(tmp_path, capsys):
 
 
 def test_run_prints_references_beside_measurements(tmp_path, capsys):
-    assert main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--throws", "8", "--widths", "3", "4"]) == 0
+    assert (
+        main(["run", "stand_in.coin", "--out", str(tmp_path / "coin"), "--throws", "8", "--widths", "3", "4"])
+        == 0
+    )
     captured = capsys.readouterr()
     value = Result.load(tmp_path / "coin").table[0].value
     lines = [" ".join(line.split()) for line in captured.out.splitlines()]
     assert re.fullmatch(r"stand_in\.coin: 3 rows in [\d.]+ s", lines[0])
-    assert lines[1:3] == ["quantity measured reference origin", f"share of heads (step 8) {value:.6g} 0.5 theory"]
+    assert lines[1:3] == [
+        "quantity measured reference origin",
+        f"share of heads (step 8) {value:.6g} 0.5 theory",
+    ]
     assert lines[3:5] == ["area (width 3) 9", "area (width 4) 16"]  # rows without a reference come last
     assert len(lines) == 6
     assert "stand_in.coin: 2 of 2 settings (width=4)" in captured.err
@@ -57,9 +86,18 @@ def figure(quantity: str, value: float | None, **columns) -> Measurement:
     return Measurement("stand_in", "figure", quantity, value, source=SOURCE, **columns)
 
 
-def judged(quantity: str, value: float, op: str, threshold: float, *, covered: bool = True, **columns) -> Measurement:
+def judged(
+    quantity: str, value: float, op: str, threshold: float, *, covered: bool = True, **columns
+) -> Measurement:
     columns = {"predicted": threshold, **columns}
-    return figure(quantity, value, op=op, threshold=threshold, verdict=judge(value, op, threshold, covered=covered), **columns)
+    return figure(
+        quantity,
+        value,
+        op=op,
+        threshold=threshold,
+        verdict=judge(value, op, threshold, covered=covered),
+        **columns,
+    )
 
 
 def printed(monkeypatch, rows, folder, capsys) -> list[str]:
@@ -73,7 +111,14 @@ def printed(monkeypatch, rows, folder, capsys) -> list[str]:
 def test_run_prints_every_basis(monkeypatch, tmp_path, capsys):
     rows = [figure(f"q{i}", 2.0, predicted=1.0, basis=basis) for i, basis in enumerate(get_args(Basis))]
     lines = printed(monkeypatch, rows, tmp_path / "run", capsys)[1:]
-    assert [line.split(" ", 3)[3] for line in lines] == ["theory", "limit", "printed", "read off a figure", "recomputed", "own setting"]
+    assert [line.split(" ", 3)[3] for line in lines] == [
+        "theory",
+        "limit",
+        "printed",
+        "read off a figure",
+        "recomputed",
+        "own setting",
+    ]
 
 
 def test_run_prints_a_reason_in_place_of_a_value(monkeypatch, tmp_path, capsys):
@@ -102,7 +147,11 @@ def test_run_prints_the_threshold_and_the_verdict(monkeypatch, tmp_path, capsys)
 def test_run_prints_the_first_rows_and_counts_the_others(monkeypatch, tmp_path, capsys):
     rows = [judged(f"q{i}", float(i), "<=", 20.5) for i in range(23)]
     lines = printed(monkeypatch, rows, tmp_path / "run", capsys)
-    assert lines[:3] == ["quantity measured threshold verdict", "q21 21 <= 20.5 ✗ violated", "q22 22 <= 20.5 ✗ violated"]
+    assert lines[:3] == [
+        "quantity measured threshold verdict",
+        "q21 21 <= 20.5 ✗ violated",
+        "q22 22 <= 20.5 ✗ violated",
+    ]
     assert lines[3] == "q0 0 <= 20.5 ✓ consistent"
     assert lines[-1] == f"... and 3 more in {tmp_path / 'run' / 'table.jsonl'}"
     rows = [judged(f"q{i}", 1.0, "<=", 0.5) for i in range(22)]
@@ -117,7 +166,8 @@ def widths(renderable, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", [80, 120, 160])
 def test_names_are_whole_in_a_terminal_of_any_width(width):
-    theory = importlib.import_module("transformer_theory.theories.attention_svm").THEORY  # it has the longest names
+    # it has the longest names
+    theory = importlib.import_module("transformer_theory.theories.attention_svm").THEORY
     lines = widths(lambda shown: catalogue((theory,)), width)
     assert max(map(len, lines)) <= width
     assert theory.name in lines[0]
@@ -137,7 +187,10 @@ def test_names_are_whole_in_a_terminal_of_any_width(width):
 
 def test_workers_change_no_row(tmp_path):
     for workers in ("1", "2"):
-        assert main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / workers), "--workers", workers]) == 0
+        assert (
+            main(["run", "stand_in.coin", "--quick", "--out", str(tmp_path / workers), "--workers", workers])
+            == 0
+        )
     one, two = (Result.load(tmp_path / workers) for workers in "12")
     assert one.table == two.table
     assert one.settings == two.settings
@@ -165,5 +218,11 @@ def test_options_win_over_quick_and_defaults(tmp_path):
 def test_run_help_shows_the_settings(capsys):
     assert main(["run", "stand_in.coin", "--help"]) == 0
     out = capsys.readouterr().out
-    for text in ("--throws INT", "(default: 1000)", "--fair-only, --no-fair-only", "--widths INT", "(default: 1 2)"):
+    for text in (
+        "--throws INT",
+        "(default: 1000)",
+        "--fair-only, --no-fair-only",
+        "--widths INT",
+        "(default: 1 2)",
+    ):
         assert text in out

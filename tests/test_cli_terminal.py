@@ -8,7 +8,9 @@ from transformer_theory.cli.terminal import WIDTH
 from transformer_theory.theories import list_theories
 
 
-@pytest.mark.parametrize(("columns", "least", "most"), [("80", 70, 80), ("120", 90, 120), (None, 121, WIDTH), ("wide", 121, WIDTH)])
+@pytest.mark.parametrize(
+    ("columns", "least", "most"), [("80", 70, 80), ("120", 90, 120), (None, 121, WIDTH), ("wide", 121, WIDTH)]
+)
 def test_lines_are_as_wide_as_asked_and_end_with_their_text(columns, least, most, monkeypatch, capsys):
     if columns is None:
         monkeypatch.delenv("COLUMNS", raising=False)

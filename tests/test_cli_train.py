@@ -1,4 +1,6 @@
-"""``train`` and ``evaluate`` on the command line: what they show and store, how they end, and what they refuse."""
+"""``train`` and ``evaluate`` on the command line: what they show and store, how they end, and what they
+refuse.
+"""
 
 import contextlib
 import io
@@ -21,15 +23,41 @@ from transformer_theory.data.image_sets import images as read_images
 from transformer_theory.training.loop import Moment
 from transformer_theory.training.recipes import image_recipe
 
-TINY = ["train", "crate", "--data", "digits", "--theories", "none", "--device", "cpu", "--precision", "float32"]
-TINY += ["--dim", "8", "--depth", "1", "--heads", "2", "--patch-size", "4", "--epochs", "2", "--validation-share", "0.5"]
+TINY = [
+    "train",
+    "crate",
+    "--data",
+    "digits",
+    "--theories",
+    "none",
+    "--device",
+    "cpu",
+    "--precision",
+    "float32",
+]
+TINY += [
+    "--dim",
+    "8",
+    "--depth",
+    "1",
+    "--heads",
+    "2",
+    "--patch-size",
+    "4",
+    "--epochs",
+    "2",
+    "--validation-share",
+    "0.5",
+]
 
 
 def measured(values: dict[str, float]) -> Table:
     """Rows of validation; shares are accuracies."""
     shared = {"split": "validation", "step": 0, "model": "crate"}
     rows = [(name, value, "share" if "accuracy" in name else "") for name, value in values.items()]
-    return Table(Measurement("network", "network", name, value, unit=unit, **shared) for name, value, unit in rows)
+    return Table(
+        Measurement("network", "network", name, value, unit=unit, **shared) for name, value, unit in rows
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +88,9 @@ def test_a_training_shows_each_interval_and_its_result(shown_and_stored):
     assert [line.split()[0] for line in lines[2:-1]] == ["0.00", "1.00", "2.00"]
     result = Result.load(run)
     (accuracy,) = result.select(split="test", quantity="accuracy")
-    shown = re.search(r"^test accuracy: (\S+) % of 540 images, 95 % interval (\S+) % to (\S+) %$", out, re.MULTILINE)
+    shown = re.search(
+        r"^test accuracy: (\S+) % of 540 images, 95 % interval (\S+) % to (\S+) %$", out, re.MULTILINE
+    )
     assert float(shown[1]) == round(100 * accuracy.value, 2)
     assert float(shown[2]) < float(shown[1]) < float(shown[3])
     assert f"{run / 'best.safetensors'}, of step {accuracy.step}" in out
@@ -81,7 +111,8 @@ MEASURED = {
 def test_the_table_of_progress_fits_80_columns_and_includes_the_score(objective, capsys):
     score = next(name for name in MEASURED[objective] if "accuracy" in name)
     table = measured(dict.fromkeys(MEASURED[objective], 99.99) | {score: 0.4648})
-    layers = [replace(table[-1], quantity=score, value=0.99, layer=layer) for layer in range(8)]  # layers have no column
+    # layers have no column
+    layers = [replace(table[-1], quantity=score, value=0.99, layer=layer) for layer in range(8)]
     with progress_table(score) as show:
         show(Moment(123456, 100.5, 0.5, 4000.0, 12345.6, 2.3026, Table([*table, *layers])))
     lines = capsys.readouterr().err.splitlines()
@@ -93,7 +124,17 @@ def test_the_table_of_progress_fits_80_columns_and_includes_the_score(objective,
 def test_of_many_intervals_some_tens_and_the_last_are_shown(capsys):
     with progress_table() as show:
         for step in range(1001):
-            show(Moment(step, step / 5, step / 1000, 0.0, None, None, measured({"loss": 1.0}) if step % 5 == 0 else None))
+            show(
+                Moment(
+                    step,
+                    step / 5,
+                    step / 1000,
+                    0.0,
+                    None,
+                    None,
+                    measured({"loss": 1.0}) if step % 5 == 0 else None,
+                )
+            )
     steps = [int(line.split()[1]) for line in capsys.readouterr().err.splitlines()[2:]]
     assert steps[:FIRST] == [0, 5, 10, 15, 20]
     assert ROWS < len(steps) <= FIRST + ROWS
@@ -135,13 +176,19 @@ def test_wrong_options_are_named_with_right_ones(capsys, tmp_path):
     error = refused(capsys, *TINY, "--masked", "0.5")
     assert "'--masked'" in error
     assert "--objective masked-autoencoding" in error
-    assert "--objective rate-reduction or sparse-rate-reduction" in refused(capsys, *TINY, "--objective", "masked-autoencoding", "--eps=1")
+    assert "--objective rate-reduction or sparse-rate-reduction" in refused(
+        capsys, *TINY, "--objective", "masked-autoencoding", "--eps=1"
+    )
     assert "'rate-reduction'" in refused(capsys, *TINY, "--objective", "rate-reductoin")
     assert not (tmp_path / "nowhere").exists()
 
 
 def test_help_shows_the_defaults_of_the_recipe(capsys):
-    for arguments, name in ((["vit"], "minutes"), (["crate", "--data", "digits"], "digits"), (["--recipe=hours"], "hours")):
+    for arguments, name in (
+        (["vit"], "minutes"),
+        (["crate", "--data", "digits"], "digits"),
+        (["--recipe=hours"], "hours"),
+    ):
         network = arguments[0] if len(arguments[0]) < 6 else "crate"
         assert main(["train", *arguments, "--help"]) == 0
         out = " ".join(capsys.readouterr().out.split())
@@ -151,11 +198,17 @@ def test_help_shows_the_defaults_of_the_recipe(capsys):
 
 
 @pytest.mark.parametrize(
-    ("objective", "score"), [("rate-reduction", "accuracy of the nearest subspace"), ("sparse-rate-reduction", "accuracy")]
+    ("objective", "score"),
+    [("rate-reduction", "accuracy of the nearest subspace"), ("sparse-rate-reduction", "accuracy")],
 )
 def test_objectives_of_theories_are_trained_and_evaluated(objective, score, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "write", lambda result, folder: folder)  # saves time
-    assert main([*TINY, "--objective", objective, "--eps", "0.4", "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
+    assert (
+        main(
+            [*TINY, "--objective", objective, "--eps", "0.4", "--epochs", "1", "--out", str(tmp_path / "run")]
+        )
+        == 0
+    )
     result = Result.load(tmp_path / "run")
     assert result.settings["objective"]["name"] == objective
     assert result.settings["objective"]["eps"] == 0.4
@@ -164,7 +217,9 @@ def test_objectives_of_theories_are_trained_and_evaluated(objective, score, tmp_
     assert main(["evaluate", str(tmp_path / "run"), "--data", "digits"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line in shown] == shown
-    assert len({line.partition(":")[0] for line in lines if line.startswith("test ")}) == len(result.select(split="test"))
+    assert len({line.partition(":")[0] for line in lines if line.startswith("test ")}) == len(
+        result.select(split="test")
+    )
 
 
 def test_folders_of_images_of_any_size_need_a_size(tmp_path, capsys, monkeypatch):
@@ -174,7 +229,9 @@ def test_folders_of_images_of_any_size_need_a_size(tmp_path, capsys, monkeypatch
         (tmp_path / "pets" / name).mkdir(parents=True)
         for number in range(10):
             mode = "L" if number == 3 else "RGB"
-            Image.new(mode, (10 + number, 9), value if mode == "L" else (value, 0, number)).save(tmp_path / "pets" / name / f"{number}.png")
+            Image.new(mode, (10 + number, 9), value if mode == "L" else (value, 0, number)).save(
+                tmp_path / "pets" / name / f"{number}.png"
+            )
     pets = tmp_path / "pets"
     command = [str(pets) if word == "digits" else word for word in TINY]
     assert "--size" in refused(capsys, *command, "--out", tmp_path / "run")
@@ -184,7 +241,9 @@ def test_folders_of_images_of_any_size_need_a_size(tmp_path, capsys, monkeypatch
     last = next(line for line in captured.out.splitlines() if line.startswith("test accuracy"))
     assert main(["evaluate", str(tmp_path / "run"), "--data", str(pets), "--size", "8"]) == 0
     assert last in capsys.readouterr().out
-    compared = refused(capsys, "compare", "--data", pets, "--size", "4", "--model", tmp_path / "run", "--out", tmp_path / "x")
+    compared = refused(
+        capsys, "compare", "--data", pets, "--size", "4", "--model", tmp_path / "run", "--out", tmp_path / "x"
+    )
     assert "[3, 8, 8], got [3, 4, 4]" in compared
     assert "best.safetensors" in refused(capsys, "evaluate", pets, "--data", "nowhere")
 
@@ -192,7 +251,10 @@ def test_folders_of_images_of_any_size_need_a_size(tmp_path, capsys, monkeypatch
 def test_omitted_options_of_a_resumed_training_keep_their_values(run, shown_and_stored, capsys, monkeypatch):
     monkeypatch.setattr(report, "write", lambda result, folder: folder)  # saves time
     before = (run / "result.json").read_bytes()
-    assert main(["train", "crate", "--data", "digits", "--precision", "float32", "--resume", "--out", str(run)]) == 0
+    assert (
+        main(["train", "crate", "--data", "digits", "--precision", "float32", "--resume", "--out", str(run)])
+        == 0
+    )
     lines = capsys.readouterr().out.splitlines()
     assert str(run) in lines[0]
     assert lines[1:-1] == shown_and_stored[0].splitlines()[:-1]
@@ -208,12 +270,32 @@ def test_a_training_is_extended_and_another_starts_from_its_weights(tmp_path, ca
     assert "1" in refused(capsys, *TINY[:-4], "--epochs", "1", "--extend", "--out", first)
     assert "--epochs" in refused(capsys, "train", "crate", "--data", "digits", "--extend", "--out", first)
     assert "last.pt" in refused(capsys, *TINY, "--extend", "--out", tmp_path / "nowhere")
-    assert main(["train", "crate", "--data", "digits", "--precision", "float32", "--epochs", "3", "--extend", "--out", str(first)]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "crate",
+                "--data",
+                "digits",
+                "--precision",
+                "float32",
+                "--epochs",
+                "3",
+                "--extend",
+                "--out",
+                str(first),
+            ]
+        )
+        == 0
+    )
     assert Result.load(first).settings["settings"]["epochs"] == 3
-    assert main([*TINY, "--epochs", "1", "--weights", str(first), "--out", str(second), "--resume"]) == 0  # resumes or starts
+    # resumes or starts
+    assert main([*TINY, "--epochs", "1", "--weights", str(first), "--out", str(second), "--resume"]) == 0
     assert Result.load(second).settings["weights"]["run_id"] == Result.load(first).settings["run_id"]
     wrong = [word if word != "8" else "16" for word in TINY]
-    assert "dim 8 there and 16 here" in refused(capsys, *wrong, "--weights", first, "--out", tmp_path / "third")
+    assert "dim 8 there and 16 here" in refused(
+        capsys, *wrong, "--weights", first, "--out", tmp_path / "third"
+    )
 
 
 def test_several_seeds_are_trained_and_their_mean_is_shown(tmp_path, capsys, monkeypatch):
@@ -221,7 +303,9 @@ def test_several_seeds_are_trained_and_their_mean_is_shown(tmp_path, capsys, mon
     assert main([*TINY, "--seeds", "0,5", "--epochs", "1", "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     mean = Result.load(tmp_path / "run").table.select(quantity="accuracy", seed=None).one()
-    shown = re.search(r"^test accuracy: (\S+) %, 2 seeds, 95 % interval (\S+) % to (\S+) %$", out, re.MULTILINE)
+    shown = re.search(
+        r"^test accuracy: (\S+) %, 2 seeds, 95 % interval (\S+) % to (\S+) %$", out, re.MULTILINE
+    )
     assert [float(number) for number in shown.groups()] == pytest.approx(
         [100 * mean.value, *(100 * end for end in mean.interval)], abs=0.01
     )
@@ -251,8 +335,15 @@ def test_a_pipe_is_refused_without_waiting_for_its_writer(tmp_path, capsys):
         Image.new("L", (8, 8)).save(tmp_path / "pets" / label / "0.png")
     os.mkfifo(tmp_path / "pets" / "cat" / "1.png")
     os.mkfifo(tmp_path / "pipe.npz")
-    assert "1.png" in refused(capsys, *[str(tmp_path / "pets") if word == "digits" else word for word in TINY], "--out", tmp_path / "run")
-    assert "pipe.npz" in refused(capsys, *[str(tmp_path / "pipe.npz") if word == "digits" else word for word in TINY])
+    assert "1.png" in refused(
+        capsys,
+        *[str(tmp_path / "pets") if word == "digits" else word for word in TINY],
+        "--out",
+        tmp_path / "run",
+    )
+    assert "pipe.npz" in refused(
+        capsys, *[str(tmp_path / "pipe.npz") if word == "digits" else word for word in TINY]
+    )
 
 
 def test_evaluate_shows_each_class(run, shown_and_stored, capsys):
@@ -293,7 +384,8 @@ def test_sigterm_ends_a_training_that_can_continue(tmp_path, monkeypatch, capsys
 
             def callback(moment):
                 show(moment)
-                if moment.step == 4:  # the second interval: its measurement has been shown, and the training continues
+                # the second interval: its measurement has been shown, and the training continues
+                if moment.step == 4:
                     assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
                     signal.raise_signal(signal.SIGTERM)
 

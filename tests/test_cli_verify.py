@@ -52,14 +52,22 @@ def test_the_exit_code_of_verify(which, code, claims, capsys):
     assert "4 seeds with its control" in captured.err
     if which == "stand_in/good":
         line = next(line for line in captured.out.splitlines() if which in line)
-        assert " ".join(line.split()) == "stand_in/good ✓ consistent 4/4 [0.40, 1.00] 0.5 <= 1 fails as it must Tian et al. (2023), Sec. 2"
+        assert (
+            " ".join(line.split())
+            == "stand_in/good ✓ consistent 4/4 [0.40, 1.00] 0.5 <= 1 fails as it must Tian et al. (2023), "
+            "Sec. 2"
+        )
     if which == "stand_in/powerless":
         assert "PASSES: no power" in captured.out
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
-    [((float("nan"), 2.0), "inconclusive: power unknown"), ((float("nan"), 0.5), "PASSES: no power"), ((2.0, 2.0), "fails as it must")],
+    [
+        ((float("nan"), 2.0), "inconclusive: power unknown"),
+        ((float("nan"), 0.5), "PASSES: no power"),
+        ((2.0, 2.0), "fails as it must"),
+    ],
 )
 def test_an_inconclusive_control_differs_from_one_that_passes(monkeypatch, capsys, values, words):
     control = iter(values)
@@ -91,7 +99,10 @@ def test_a_selection_without_claims_is_an_error(monkeypatch, tmp_path, capsys, n
     replace_theories(monkeypatch, THEORY, replace(THEORY, name="empty", claims=(), experiments=()))
     assert main(["verify", *names, *options]) == 2
     captured = capsys.readouterr()
-    expected = f"verify needs at least one claim, got none for {', '.join(names)}; `transformer-theory list` shows all claims"
+    expected = (
+        f"verify needs at least one claim, got none for {', '.join(names)}; `transformer-theory list` shows "
+        "all claims"
+    )
     assert (captured.out, captured.err) == ("", f"transformer-theory: {expected}\n")
     assert list(tmp_path.iterdir()) == []
     assert main(["verify", *names, "stand_in/good", "--seeds", "1"]) == 0
@@ -109,7 +120,9 @@ def refuse(constant):
 
 
 def test_verify_as_json(monkeypatch, capsys):
-    replace_theories(monkeypatch, replace(THEORY, claims=(replace(THEORY.claims[0], corrects="a sign"), THEORY.claims[1])))
+    replace_theories(
+        monkeypatch, replace(THEORY, claims=(replace(THEORY.claims[0], corrects="a sign"), THEORY.claims[1]))
+    )
     assert main(["verify", "all", "--seeds", "2", "--json"]) == 1
     document = json.loads(capsys.readouterr().out, parse_constant=refuse)
     assert list(document) == ["format", "claims", "provenance"]
@@ -145,7 +158,12 @@ def test_a_verification_without_a_number_is_json_too(monkeypatch, capsys):
     only(monkeypatch, check=lambda generator: infinite, control=lambda generator: none)
     assert main(["verify", "all", "--seeds", "2", "--json"]) == 1
     (claim,) = json.loads(capsys.readouterr().out, parse_constant=refuse)["claims"]
-    assert (claim["verdict"], claim["decided"], claim["share"], claim["interval"]) == ("inconclusive", 0, None, [0, 1])
+    assert (claim["verdict"], claim["decided"], claim["share"], claim["interval"]) == (
+        "inconclusive",
+        0,
+        None,
+        [0, 1],
+    )
     assert (claim["worst"], claim["median"], claim["threshold"]) == (None, None, 1.0)
     assert claim["control"] == {"verdict": "inconclusive", "value": None}
     assert main(["verify", "all", "--seeds", "2"]) == 1
@@ -157,12 +175,18 @@ def test_verify_stores_what_it_shows(tmp_path, capsys):
     assert main(["verify", "stand_in/violated", "stand_in/good", "--seeds", "3", "--out", str(out)]) == 1
     assert capsys.readouterr().out.splitlines()[-1] == f"result: {out}"
     result = Result.load(out)
-    assert (result.name, result.settings) == ("verify", {"claims": ["stand_in/violated", "stand_in/good"], "seeds": [0, 1, 2]})
+    assert (result.name, result.settings) == (
+        "verify",
+        {"claims": ["stand_in/violated", "stand_in/good"], "seeds": [0, 1, 2]},
+    )
     assert [(row.quantity, row.seed) for row in result.table] == [
         *(("stand_in/violated", seed) for seed in range(3)),
         *(("stand_in/good", seed) for seed in range(3)),
     ]
-    assert [(one.verdict, one.passed) for one in result.verifications] == [("violated", False), ("consistent", True)]
+    assert [(one.verdict, one.passed) for one in result.verifications] == [
+        ("violated", False),
+        ("consistent", True),
+    ]
     assert result.sources == (THEORY.claims[0].source,)
     before = (out / "result.json").read_bytes()
     assert main(["verify", "stand_in/good", "--out", str(out)]) == 2
@@ -190,7 +214,10 @@ def test_a_solver_that_gives_up_is_inconclusive(monkeypatch, tmp_path, capsys):
     assert "violated 0/3" in " ".join(capsys.readouterr().out.split())
     rows = Result.load(tmp_path / "v").select(quantity="stand_in/good")
     assert rows.column("verdict") == ["violated", "inconclusive", "violated"]
-    assert (rows[1].value, rows[1].note) == (None, "not converged: the residual must fall below 1e-12, got 1e-3")
+    assert (rows[1].value, rows[1].note) == (
+        None,
+        "not converged: the residual must fall below 1e-12, got 1e-3",
+    )
     (stored,) = Result.load(tmp_path / "v").verifications
     assert (len(stored.seeds), stored.decided, stored.worst.op, stored.worst.value) == (3, 2, ">=", 0.5)
 
@@ -242,7 +269,12 @@ def test_cite_a_stored_result(tmp_path, monkeypatch, capsys):
     Result("verify", table=Table(rows)).save(tmp_path / "here")
     assert main(["cite", str(tmp_path / "tian2023scan")]) == 0
     cited = re.findall(r"^@\w+\{([^,]+),", capsys.readouterr().out, re.MULTILINE)
-    assert cited == [*(source.key for source in data.load("digits").sources), "yu2020learning", "tian2023scan", "transformertheory2026"]
+    assert cited == [
+        *(source.key for source in data.load("digits").sources),
+        "yu2020learning",
+        "tian2023scan",
+        "transformertheory2026",
+    ]
     monkeypatch.chdir(tmp_path)
     assert main(["cite", "here"]) == 0
     assert capsys.readouterr().out.startswith("@inproceedings{yu2020learning,")

@@ -19,7 +19,8 @@ from transformer_theory.training.objectives import ACCURACY
 from transformer_theory.training.recipes import RECIPES
 
 STEPS = 3
-THEORIES = [replace(theory, claims=theory.claims[:1]) for theory in tt.list_theories()]  # the contract checks all claims
+# the contract checks all claims
+THEORIES = [replace(theory, claims=theory.claims[:1]) for theory in tt.list_theories()]
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,18 @@ def few_untrained(monkeypatch):
 def test_every_theory_has_one_headline_on_every_view(result):
     for theory in (each for each in tt.list_theories() if each.on_data and each.on_data.reads is None):
         for model in ("", "ViT"):
-            rows = result.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline, model=model, setting="")
+            rows = result.select(
+                theory=theory.name, kind="on data", quantity=theory.on_data.headline, model=model, setting=""
+            )
             assert len(rows) == 1, (theory.name, model)
             assert rows[0].data == "digits"
             assert rows[0].seed == 0
 
 
 def test_every_claim_is_verified_with_its_control(result):
-    assert [one.id for one in result.verifications] == [claim.id for theory in THEORIES for claim in theory.claims]
+    assert [one.id for one in result.verifications] == [
+        claim.id for theory in THEORIES for claim in theory.claims
+    ]
     for one in result.verifications:
         assert (one.verdict, one.control) == ("consistent", "fails")
         assert result.select(kind="claim", quantity=one.id).column("value") == [one.evidence[0].value]
@@ -58,7 +63,9 @@ def test_every_claim_is_verified_with_its_control(result):
 
 def test_headlines_are_measured_at_every_checkpoint_beside_a_null(result):
     for theory in (each for each in tt.list_theories() if each.in_networks and each.in_networks.metrics()):
-        rows = result.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, model="ViT")
+        rows = result.select(
+            theory=theory.name, kind="in network", quantity=theory.in_networks.headline, model="ViT"
+        )
         timeline = [row for row in rows if row.step is not None and row.value is not None]
         assert {row.step for row in timeline} == set(checkpoints(STEPS))
         assert all(row.null is not None and row.null.draws for row in timeline)
@@ -66,8 +73,11 @@ def test_headlines_are_measured_at_every_checkpoint_beside_a_null(result):
         assert last.scope == "training"
         assert (last.side, last.layer, last.head) == (theory.in_networks.side, None, None)
         assert last.null.kind == UNTRAINED
-        # The router's information has no value in a network whose heads choose too many keys for the number of samples.
-        assert len(last.null.draws) == 5 or (theory.name == "router" and len(last.null.draws) >= 2), theory.name
+        # The router's information has no value in a network whose heads choose too many keys for the number
+        # of samples.
+        assert len(last.null.draws) == 5 or (theory.name == "router" and len(last.null.draws) >= 2), (
+            theory.name
+        )
         ends = [row.value for row in timeline if row.step == STEPS]
         assert last.value == pytest.approx(sum(ends) / len(ends))
     assert tt.joma.THEORY.in_networks.side == "<="  # the one that expects less than chance
@@ -76,9 +86,15 @@ def test_headlines_are_measured_at_every_checkpoint_beside_a_null(result):
 
 def test_a_headline_with_permuted_labels_has_both_nulls(result):
     rate = tt.rate_reduction.THEORY
-    rows = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None)
+    rows = result.select(
+        theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None
+    )
     own = rows.select(setting="null: permuted labels").one()
-    assert (own.null.kind, len(own.null.draws), own.scope) == ("permuted labels", HEADLINE_DRAWS, "these data")
+    assert (own.null.kind, len(own.null.draws), own.scope) == (
+        "permuted labels",
+        HEADLINE_DRAWS,
+        "these data",
+    )
     assert own.value == rows.select(setting="").one().value
     ends = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, step=0)
     assert {len(row.null.draws) for row in ends} == {BAND_DRAWS}
@@ -87,7 +103,9 @@ def test_a_headline_with_permuted_labels_has_both_nulls(result):
 def test_every_view_is_measured_on_noise_of_its_shape_too(result):
     for model in ("", "ViT"):
         rows = result.select(kind="on data", model=model)
-        assert len([row for row in rows if row.on_noise is not None]) > 0.8 * len([row for row in rows if row.value is not None])
+        assert len([row for row in rows if row.on_noise is not None]) > 0.8 * len(
+            [row for row in rows if row.value is not None]
+        )
     svm = tt.attention_svm.THEORY.on_data.headline
     row = result.select(theory="attention_svm", kind="on data", quantity=svm, model="").one()
     assert row.scope == "any data"
@@ -114,7 +132,8 @@ def test_arrays_hold_what_the_pictures_show(result, digits):
     ends, moving = result.arrays["network/ViT/features"], result.arrays["network/ViT/features over training"]
     assert len(ends) == len(result.arrays["network/labels"])
     assert moving.shape == (len(steps), len(ends), 2)
-    torch.testing.assert_close(torch.from_numpy(moving[-1]).double(), torch.from_numpy(ends))  # the plane is that of the end
+    # the plane is that of the end
+    torch.testing.assert_close(torch.from_numpy(moving[-1]).double(), torch.from_numpy(ends))
     assert not torch.allclose(torch.from_numpy(moving[0]), torch.from_numpy(moving[-1]))
     assert any(name.startswith("ViT::attention_svm/") for name in result.arrays)
     assert result.arrays["network/images"].shape[1:] == digits.images.shape[1:]
@@ -130,7 +149,10 @@ def test_the_seeds_decide(digits, unchecked, few_untrained):
     assert both.select(seed=1).replace(on_noise=None) == again.table.replace(on_noise=None)
     assert both.select(seed=0).replace(seed=1, on_noise=None) != again.table.replace(on_noise=None)
     headline = tt.crate.THEORY.on_data.headline
-    assert set(again.select(quantity=headline, kind="on data").column("model")) == {"", "CRATE (released form)"}
+    assert set(again.select(quantity=headline, kind="on data").column("model")) == {
+        "",
+        "CRATE (released form)",
+    }
     assert not both.verifications
     assert len(both.select(kind="claim")) == 0
     summary = both.table.summary().select(quantity=headline, kind="on data", model="").one()
@@ -166,16 +188,26 @@ def test_a_theory_without_data_or_networks_is_absent(digits, unchecked, few_untr
 
 
 def test_a_network_is_tested_on_the_inputs_of_a_theory(digits, unchecked, few_untrained):
-    """Other patches change the logits; the same patches do not, and the targets are the outputs for the reference."""
+    """Other patches change the logits; the same patches do not, and the targets are the outputs for the
+    reference.
+    """
 
     def inputs(tokens, limits, generator):
         assert limits == {"sequences": len(tokens), "length": 16}
-        return {"value": tokens.clone(), "null": [tokens.flip(0), permuted_tokens(tokens, generator)], "reference": tokens}
+        return {
+            "value": tokens.clone(),
+            "null": [tokens.flip(0), permuted_tokens(tokens, generator)],
+            "reference": tokens,
+        }
 
     test = Response("the same patches", inputs, lambda: (OutputChange(),), null_kind="other patches")
     in_networks = InNetworks(metrics=lambda: (), headline="", responses=(test,))
     theory = replace(tt.joma.THEORY, on_data=None, in_networks=in_networks, claims=())
-    row = tt.compare(digits[:80], [theory], seeds=1, networks=("ViT",), steps=1, claim_seeds=0).select(quantity=CHANGE).one()
+    row = (
+        tt.compare(digits[:80], [theory], seeds=1, networks=("ViT",), steps=1, claim_seeds=0)
+        .select(quantity=CHANGE)
+        .one()
+    )
     assert (row.theory, row.model, row.kind, row.setting) == ("joma", "ViT", "in network", "the same patches")
     assert row.value < 1e-6 < min(row.null.draws)
     assert (row.null.kind, len(row.null.draws)) == ("other patches", 2)
@@ -225,7 +257,9 @@ def test_recipes_build_networks_for_the_data(digits):
 def test_a_headline_has_the_null_of_a_test_on_synthetic_inputs_if_there_is_one(result):
     theory = tt.theories.theory("particles")
     headline = theory.in_networks.headline
-    rows = result.select(theory=theory.name, kind="in network", quantity=headline, model="ViT", step=None, layer=None)
+    rows = result.select(
+        theory=theory.name, kind="in network", quantity=headline, model="ViT", step=None, layer=None
+    )
     own = rows.select(setting="null: inputs with tokens of other sequences").one()
     layers = result.select(theory=theory.name, quantity=headline, model="ViT", setting="exchanged tokens")
     assert len(layers) == 2

@@ -30,14 +30,25 @@ from transformer_theory.training.side_by_side import EQUAL_PARAMETERS, EQUAL_STE
 STORED = importlib.import_module("transformer_theory.compare.stored")
 THEORY = tt.rate_reduction.THEORY
 CPU = Hardware("cpu", "float32")
-SETTINGS = Settings(patch_size=4, dim=8, depth=2, heads=2, epochs=2, batch_size=16, augmentation=Augmentation(), validation_share=0.2)
+SETTINGS = Settings(
+    patch_size=4,
+    dim=8,
+    depth=2,
+    heads=2,
+    epochs=2,
+    batch_size=16,
+    augmentation=Augmentation(),
+    validation_share=0.2,
+)
 
 
 def noise(n: int, seed: int) -> Images:
     """Two classes, the second brighter; sorted by class, as folders of images are."""
     pixels = torch.randint(0, 200, (n, 1, 8, 8), generator=torch.Generator().manual_seed(seed))
     labels = torch.arange(n) * 2 // n
-    return Images((pixels + 50 * labels[:, None, None, None]).to(torch.uint8), labels, ("dark", "bright"), name="noise")
+    return Images(
+        (pixels + 50 * labels[:, None, None, None]).to(torch.uint8), labels, ("dark", "bright"), name="noise"
+    )
 
 
 TRAIN, TEST = noise(64, 0), noise(300, 1)
@@ -45,7 +56,9 @@ TRAIN, TEST = noise(64, 0), noise(300, 1)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folders of a CRATE and a ViT after two epochs of three steps, and of another CRATE without metrics of theories."""
+    """Folders of a CRATE and a ViT after two epochs of three steps, and of another CRATE without metrics of
+    theories.
+    """
     folder = tmp_path_factory.mktemp("runs")
     for name, network, seed in (("crate", "crate", 0), ("vit", "vit", 0), ("second", "crate", 1)):
         metrics = (lambda: theory_metrics("rate_reduction", "crate")) if name != "second" else tuple
@@ -59,8 +72,14 @@ def runs(tmp_path_factory):
 def result(runs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # other tests check shapes
-        patch.setattr(image_sets, "MAX_SAMPLES", 200)  # theories get some of the test images only, as of large sets
-        models = [runs / "crate", runs / "vit" / "best.safetensors", runs / "crate" / "early.safetensors", runs / "crate"]
+        # theories get some of the test images only, as of large sets
+        patch.setattr(image_sets, "MAX_SAMPLES", 200)
+        models = [
+            runs / "crate",
+            runs / "vit" / "best.safetensors",
+            runs / "crate" / "early.safetensors",
+            runs / "crate",
+        ]
         return tt.compare((TRAIN, TEST), [THEORY], models=models, seeds=1, claim_seeds=0)
 
 
@@ -69,7 +88,14 @@ NAMES = ["crate", "vit", "crate (crate/early)"]
 
 def test_theories_measure_the_images_and_the_features_of_each_network(result):
     for model in ("", *NAMES):
-        assert len(result.select(theory=THEORY.name, kind="on data", quantity=THEORY.on_data.headline, model=model)) == 1
+        assert (
+            len(
+                result.select(
+                    theory=THEORY.name, kind="on data", quantity=THEORY.on_data.headline, model=model
+                )
+            )
+            == 1
+        )
     assert result.settings["n"] == 200
     assert "steps" not in result.settings
     assert list(result.settings["models"]) == NAMES
@@ -105,16 +131,26 @@ def test_theories_that_a_run_did_not_measure_have_one_step(result, runs):
     measured, _ = measure_metrics(network, TEST, metrics=lambda: theory_metrics("rate_reduction"))
     rows = list(STORED._timeline(network, [THEORY], measured))
     assert {row.step for row in rows if row.theory == "network"} == {0, 3, 6}
-    assert [row for row in rows if row.theory == THEORY.name] == [row for row in measured if row.theory == THEORY.name]
+    assert [row for row in rows if row.theory == THEORY.name] == [
+        row for row in measured if row.theory == THEORY.name
+    ]
     assert {row.split for row in rows if row.theory == THEORY.name} == {"test"}
 
 
 def test_headlines_are_measured_on_test_images_of_all_classes(result):
     for name in ("crate", "vit"):
         rows = result.select(kind="in network", quantity=THEORY.in_networks.headline, model=name, step=None)
-        whole, layers = rows.select(layer=None, setting="").one(), rows.where(lambda row: row.layer is not None)
+        whole, layers = (
+            rows.select(layer=None, setting="").one(),
+            rows.where(lambda row: row.layer is not None),
+        )
         own = rows.select(layer=None, setting="null: permuted labels").one()
-        assert (whole.split, whole.n, whole.scope, whole.side) == ("test", 300, "training", THEORY.in_networks.side)
+        assert (whole.split, whole.n, whole.scope, whole.side) == (
+            "test",
+            300,
+            "training",
+            THEORY.in_networks.side,
+        )
         assert whole.value > 1e-6  # of one class it is 0, and the test images are sorted by class
         assert layers.column("layer") == [0, 1]
         assert sum(layers.column("value")) / 2 == pytest.approx(whole.value)
@@ -157,15 +193,22 @@ def test_each_run_is_compared_once(result):
     rows = result.select(quantity=ACCURACY, split="validation", step=None)
     for setting in (EQUAL_STEPS, EQUAL_TIME):
         assert rows.select(setting=setting).column("model") == ["crate", "vit"]
-    assert rows.select(setting=EQUAL_PARAMETERS).one().value is None  # a ViT of this width has more parameters
+    # a ViT of this width has more parameters
+    assert rows.select(setting=EQUAL_PARAMETERS).one().value is None
 
 
 def test_small_networks_beside_them_learn_training_images(runs):
     data = TRAIN, noise(60, 1)
-    both = tt.compare(data, [THEORY], models=[saved.load(runs / "vit")], networks=("ViT",), seeds=1, steps=2, claim_seeds=0)
+    both = tt.compare(
+        data, [THEORY], models=[saved.load(runs / "vit")], networks=("ViT",), seeds=1, steps=2, claim_seeds=0
+    )
     assert both.settings["steps"] == 2
     assert both.settings["networks"] == ["ViT"]
-    assert set(both.select(kind="on data", quantity=THEORY.on_data.headline).column("model")) == {"", "ViT", "vit"}
+    assert set(both.select(kind="on data", quantity=THEORY.on_data.headline).column("model")) == {
+        "",
+        "ViT",
+        "vit",
+    }
     assert both.arrays["network/ViT/features"].shape == both.arrays["network/vit/features"].shape == (60, 2)
 
 
@@ -173,7 +216,11 @@ def test_names_are_unique(runs, tmp_path):
     shutil.copytree(runs / "crate", tmp_path / "a" / "x$y")
     shutil.copytree(runs / "second", tmp_path / "b" / "x$y")
     networks = stored_networks([tmp_path / "a" / "x$y", tmp_path / "b" / "x$y", runs / "vit"], TEST)
-    assert [network.name for network in networks] == ["crate (a/x_y)", "crate (b/x_y)", f"vit ({runs.name}/vit)"]
+    assert [network.name for network in networks] == [
+        "crate (a/x_y)",
+        "crate (b/x_y)",
+        f"vit ({runs.name}/vit)",
+    ]
     loaded = [saved.load(runs / "crate"), saved.load(runs / "second")]
     assert [network.name for network in stored_networks(loaded, TEST)] == ["crate, 1", "crate, 2"]
     assert [network.name for network in stored_networks([runs / "second"], TEST)] == ["crate (second)"]
@@ -197,7 +244,9 @@ def test_a_masked_autoencoder_is_measured_in_its_encoder_with_nothing_hidden(tmp
     images = (data.images.float() - network.saved.model.mean) / network.saved.model.std
     with torch.no_grad():
         torch.testing.assert_close(inner.norm(measured.tokens.float()), inner.encode(images))
-    first, second = (measure_metrics(network, test, metrics=lambda: theory_metrics("rate_reduction"))[0] for _ in range(2))
+    first, second = (
+        measure_metrics(network, test, metrics=lambda: theory_metrics("rate_reduction"))[0] for _ in range(2)
+    )
     assert first == second
     assert {row.layer for row in first if row.layer is not None} == {0, 1}
 
@@ -241,11 +290,19 @@ def test_stored_networks_are_rungs_of_a_reach(runs):
     theory = replace(THEORY, ladder=replace(THEORY.ladder, rungs=(own,)))
     models = [runs / "crate", runs / "second", runs / "vit"]
     result = tt.reach(theory, seeds=1, images=(TRAIN, TEST), models=models)
-    rows = {rung["name"]: result.select(rung=rung["name"]) for rung in result.settings["ladders"][theory.name]["rungs"]}
-    assert {name: [row.seed for row in table] for name, table in rows.items()} == {"own": [0], "stored crate": [0, 1], "stored vit": [0]}
+    rows = {
+        rung["name"]: result.select(rung=rung["name"])
+        for rung in result.settings["ladders"][theory.name]["rungs"]
+    }
+    assert {name: [row.seed for row in table] for name, table in rows.items()} == {
+        "own": [0],
+        "stored crate": [0, 1],
+        "stored vit": [0],
+    }
     assert len({row.value for row in rows["stored crate"]}) == 2
     assert all(
-        row.quantity == theory.ladder.quantity and row.verdict == "not covered" for row in (*rows["stored crate"], *rows["stored vit"])
+        row.quantity == theory.ladder.quantity and row.verdict == "not covered"
+        for row in (*rows["stored crate"], *rows["stored vit"])
     )
     with pytest.raises(ValueError, match="models are measured on images, got none"):
         tt.reach(theory, seeds=1, models=models)

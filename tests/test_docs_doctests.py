@@ -23,7 +23,9 @@ def test_the_examples_of_a_docstring_run(name: str):
     with torch.random.fork_rng():
         for test in examples:
             runner.run(test, out=failures.append)
-    assert runner.summarize(verbose=False) == (0, sum(len(test.examples) for test in examples)), "".join(failures)
+    assert runner.summarize(verbose=False) == (0, sum(len(test.examples) for test in examples)), "".join(
+        failures
+    )
     assert examples, f"{name} has a >>> outside of its docstrings"
 
 

@@ -1,4 +1,6 @@
-"""The pages lead where they say: links, anchors, names of claims, experiments and functions, commands within the text, one outline."""
+"""The pages lead where they say: links, anchors, names of claims, experiments and functions, commands within
+the text, one outline.
+"""
 
 import ast
 import re
@@ -18,7 +20,15 @@ THEORIES = {theory.name: theory for theory in tt.list_theories()}
 NAMES = "|".join(THEORIES)
 NAMESPACES = ("core", "maths", "data", "metrics", "models", "probes", "training", "report")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b|\.\.\.")
-OUTLINE = ("Notation", "In code", "Claims", "Figures", "What fails, and when", "On data, and in trained networks", "What is not here")
+OUTLINE = (
+    "Notation",
+    "In code",
+    "Claims",
+    "Figures",
+    "What fails, and when",
+    "On data, and in trained networks",
+    "What is not here",
+)
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -34,7 +44,9 @@ def anchors(page: Path) -> frozenset[str]:
     slugs: list[str] = []
     for title in re.findall(r"^#{1,6} (.+)$", prose(page), re.MULTILINE):
         slug = re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
-        slugs.append(slug if slug not in slugs else f"{slug}-{sum(other.startswith(slug) for other in slugs)}")
+        slugs.append(
+            slug if slug not in slugs else f"{slug}-{sum(other.startswith(slug) for other in slugs)}"
+        )
     return frozenset(slugs)
 
 
@@ -45,7 +57,9 @@ def inline(page: Path) -> Iterator[str]:
 
 
 def broken(page: Path) -> Iterator[str]:
-    """Links within this repository whose target does not exist; a page of the gallery exists if its example does."""
+    """Links within this repository whose target does not exist; a page of the gallery exists if its example
+    does.
+    """
     for path, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", prose(page)):
         target = (page.parent / path).resolve() if path else page
         if re.match(r"\w+:", path):
@@ -68,8 +82,8 @@ def test_a_broken_link_is_found(tmp_path: Path):
     (tmp_path / "there.md").write_text("# What is\n\n## What is\n", encoding="utf-8")
     page = tmp_path / "page.md"
     page.write_text(
-        "# Here\n[a](there.md#what-is) [b](there.md#what-is-1) [c](there.md#what-was) [d](nowhere.md) [e](#here) [f](#there) "
-        "[g](https://a.b/c) {ref}`h <sphx_glr_auto_examples_plot_none.py>`\n",
+        "# Here\n[a](there.md#what-is) [b](there.md#what-is-1) [c](there.md#what-was) [d](nowhere.md) "
+        "[e](#here) [f](#there) [g](https://a.b/c) {ref}`h <sphx_glr_auto_examples_plot_none.py>`\n",
         encoding="utf-8",
     )
     assert list(broken(page)) == ["there.md#what-was", "nowhere.md", "#there", "plot_none"]
@@ -77,15 +91,27 @@ def test_a_broken_link_is_found(tmp_path: Path):
 
 @every_page
 def test_names_on_the_page_exist(page: Path):
-    """Claims ``theory/claim``, rungs ``theory/rung``, experiments and functions ``theory.name``, ``metrics.name``, files, modules."""
+    """Claims ``theory/claim``, rungs ``theory/rung``, experiments and functions ``theory.name``,
+    ``metrics.name``, files, modules.
+    """
     claims = {claim.id for theory in THEORIES.values() for claim in theory.claims}
-    claims |= {f"{theory.name}/{rung.name}" for theory in THEORIES.values() if theory.ladder for rung in theory.ladder.rungs}
+    claims |= {
+        f"{theory.name}/{rung.name}"
+        for theory in THEORIES.values()
+        if theory.ladder
+        for rung in theory.ladder.rungs
+    }
     experiments = {kind.name for theory in THEORIES.values() for kind in theory.experiments}
     unknown = []
     for text in inline(page):
-        unknown += [name for name in re.findall(rf"(?<![\w./])(?:{NAMES})/[a-z0-9-]+(?![\w./])", text) if name not in claims]
+        unknown += [
+            name
+            for name in re.findall(rf"(?<![\w./])(?:{NAMES})/[a-z0-9-]+(?![\w./])", text)
+            if name not in claims
+        ]
         for name in re.findall(
-            rf"^(?:tt\.|transformer_theory\.)?((?:theories\.)?(?:{NAMES}|{'|'.join(NAMESPACES)})(?:\.[A-Za-z_]\w*)+)", text
+            rf"^(?:tt\.|transformer_theory\.)?((?:theories\.)?(?:{NAMES}|{'|'.join(NAMESPACES)})(?:\.[A-Za-z_]\w*)+)",
+            text,
         ):
             if name not in experiments and not text.endswith((".py", ".tex", ".csv")) and not exists(name):
                 unknown.append(name)
@@ -129,7 +155,9 @@ def members() -> dict[str, frozenset[str]]:
 
 @every_page
 def test_attributes_on_the_page_exist(page: Path):
-    """``Class.attribute``, as in the tables of the notation; an inherited attribute belongs to some other class."""
+    """``Class.attribute``, as in the tables of the notation; an inherited attribute belongs to some other
+    class.
+    """
     inherited = frozenset[str]().union(*members().values())
     unknown = []
     for name in re.findall(r"`(?:tt\.|models\.)?([A-Z][a-z]\w*\.[a-z]\w*)", prose(page)):
@@ -151,11 +179,17 @@ def test_a_wrong_name_is_found():
 
 @every_page
 def test_commands_within_the_text_can_be_typed(page: Path):
-    """Every command is parsed, except those with a placeholder or with the theory that a page builds (tests/test_docs_skeleton.py)."""
+    """Every command is parsed, except those with a placeholder or with the theory that a page builds
+    (tests/test_docs_skeleton.py).
+    """
     for text in inline(page):
         if "averaging" in text:
             continue
-        program, *words = shlex.split(text) if text.startswith("transformer-theory ") and not PLACEHOLDER.search(text) else [""]
+        program, *words = (
+            shlex.split(text)
+            if text.startswith("transformer-theory ") and not PLACEHOLDER.search(text)
+            else [""]
+        )
         if len(words) > 1:
             parse(words)
         elif program:
@@ -169,15 +203,21 @@ def test_the_page_of_a_theory_has_the_outline_every_claim_and_every_experiment(n
     titles = [title for title in re.findall(r"^## (.+)$", prose(page), re.MULTILINE) if title in OUTLINE]
     assert titles == list(OUTLINE)
     assert f"*{THEORIES[name].question}*" in prose(page)
-    assert sorted(re.findall(rf"^\| `({name}/[\w-]+)`", prose(page), re.MULTILINE)) == sorted(claim.id for claim in THEORIES[name].claims)
+    assert sorted(re.findall(rf"^\| `({name}/[\w-]+)`", prose(page), re.MULTILINE)) == sorted(
+        claim.id for claim in THEORIES[name].claims
+    )
     for kind in THEORIES[name].experiments:
-        assert f"`{kind.name.removeprefix(f'{name}.')}`" in prose(page) or f"`{kind.name}`" in prose(page), kind.name
+        assert f"`{kind.name.removeprefix(f'{name}.')}`" in prose(page) or f"`{kind.name}`" in prose(page), (
+            kind.name
+        )
 
 
 def test_every_theory_answers_a_question_and_every_question_has_a_command():
     page = ROOT / "docs" / "which_theory.md"
     rows = re.findall(
-        r"^\| (?!\*\*|question|theory|-)(.+?\?) \| (.+?) \| (.+?) \| (.+?) \|$", page.read_text(encoding="utf-8"), re.MULTILINE
+        r"^\| (?!\*\*|question|theory|-)(.+?\?) \| (.+?) \| (.+?) \| (.+?) \|$",
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE,
     )
     assert len(rows) > 2 * len(THEORIES)
     for _, _, command, limit in rows:
@@ -195,14 +235,22 @@ def test_every_page_is_in_a_table_of_contents():
         for _, text in re.findall(r"^```\{toctree\}\n(.*?)\n\n(.*?)^```", index, re.MULTILINE | re.DOTALL)
         for line in text.split()
     }
-    included = {name for page in PAGES for name in re.findall(r"^```\{include\} (.*)\.md$", page.read_text(encoding="utf-8"), re.MULTILINE)}
+    included = {
+        name
+        for page in PAGES
+        for name in re.findall(r"^```\{include\} (.*)\.md$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
     pages = {str(page.relative_to(docs).with_suffix("")) for page in PAGES if docs in page.parents} - included
     pages |= {f"notebooks/{path.stem}" for path in (docs / "notebooks").glob("*.ipynb")}
     assert listed - {"auto_examples/index"} == pages - {"index"}
 
 
 def test_the_api_lists_what_can_be_imported_and_every_package_and_theory():
-    names = re.findall(r"^   (transformer_theory[\w.]*)$", (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    names = re.findall(
+        r"^   (transformer_theory[\w.]*)$",
+        (ROOT / "docs" / "api" / "index.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     assert len(names) == len(set(names))
     assert {f"transformer_theory.theories.{name}" for name in THEORIES} <= set(names)
     for name in NAMESPACES:
@@ -211,5 +259,8 @@ def test_the_api_lists_what_can_be_imported_and_every_package_and_theory():
         module = import_module(name)
         assert module.__doc__, name
         package, _, last = name.rpartition(".")
-        # autosummary looks attributes up first, so a function with the name of its module would take the module's page
-        assert not package or getattr(import_module(package), last) is module, f"{name} is shadowed by another object"
+        # autosummary looks attributes up first, so a function with the name of its module would take the
+        # module's page
+        assert not package or getattr(import_module(package), last) is module, (
+            f"{name} is shadowed by another object"
+        )

@@ -13,7 +13,9 @@ INDEX = Path(__file__).parents[1] / "docs" / "_build" / "html" / "searchindex.js
 def index() -> dict:
     if not INDEX.is_file():
         pytest.skip("no built documentation here; make docs builds it")
-    return json.loads(re.fullmatch(r"Search\.setIndex\((.*)\);?\s*", INDEX.read_text(encoding="utf-8"), re.DOTALL)[1])
+    return json.loads(
+        re.fullmatch(r"Search\.setIndex\((.*)\);?\s*", INDEX.read_text(encoding="utf-8"), re.DOTALL)[1]
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The theory that docs/adding_a_theory.md builds passes the contract, first with claims and a ladder, then whole, in a copy of the project.
+"""The theory that docs/adding_a_theory.md builds passes the contract, first with claims and a ladder, then
+whole, in a copy of the project.
 
 Only the theory's folder, the line in THEORIES and the BibTeX entry are touched.
 """
@@ -15,9 +16,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "adding_a_theory.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"`(averaging/[\w/]+\.py)`[^`]*(?:`[^`]*`[^`]*)*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(
+    r"`(averaging/[\w/]+\.py)`[^`]*(?:`[^`]*`[^`]*)*?^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+)
 (ENTRY,) = re.findall(r"^```bibtex\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-COMMANDS = re.findall(r"^transformer-theory (.*averaging.*)$|`transformer-theory ([^`]*averaging[^`]*)`", PAGE, re.MULTILINE)
+COMMANDS = re.findall(
+    r"^transformer-theory (.*averaging.*)$|`transformer-theory ([^`]*averaging[^`]*)`", PAGE, re.MULTILINE
+)
 COMMANDS = [" ".join((block or text).split()) for block, text in COMMANDS]
 CONTRACT = re.findall(r"^\.venv/bin/pytest (\S+) -k (\w+)$", PAGE, re.MULTILINE)
 (STRUCTURE,) = re.findall(r"^\.venv/bin/pytest (\S+)$", PAGE, re.MULTILINE)
@@ -71,7 +76,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # shapes are checked in the new theory alone: the others are checked by the tests outside this copy
     settings = (copy / "pyproject.toml").read_text(encoding="utf-8")
     assert settings.count("--jaxtyping-packages=transformer_theory,") == 1
-    settings = settings.replace("--jaxtyping-packages=transformer_theory,", "--jaxtyping-packages=transformer_theory.theories.averaging,")
+    settings = settings.replace(
+        "--jaxtyping-packages=transformer_theory,",
+        "--jaxtyping-packages=transformer_theory.theories.averaging,",
+    )
     (copy / "pyproject.toml").write_text(settings, encoding="utf-8")
     return copy
 
@@ -88,14 +96,20 @@ def build(project: Path, names: tuple[str, ...], *, last: bool) -> None:
 
 def run(project: Path, *command: str) -> str:
     """Standard output of a command in the copy; fails with it if the command fails."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {"PYTHONPATH": str(project)}
-    done = subprocess.run([sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True, timeout=300)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")} | {
+        "PYTHONPATH": str(project)
+    }
+    done = subprocess.run(
+        [sys.executable, *command], cwd=project, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     return done.stdout
 
 
 def passing(project: Path, paths: list[str], selection: str, *lines: str) -> tuple[dict[str, int], str]:
-    """How many of the selected tests pass in each file, and the output of the commands, all in one process: it imports once."""
+    """How many of the selected tests pass in each file, and the output of the commands, all in one process:
+    it imports once.
+    """
     output = run(project, "-c", PROGRAM, " ".join(paths), selection, *lines)
     return json.loads((project / "passed.json").read_text(encoding="utf-8")), output
 

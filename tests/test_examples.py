@@ -1,4 +1,6 @@
-"""Every example runs in a process of its own within 20 seconds of one core; the processes begin with the imports that all share."""
+"""Every example runs in a process of its own within 20 seconds of one core; the processes begin with the
+imports that all share.
+"""
 
 import multiprocessing
 from pathlib import Path
@@ -19,7 +21,13 @@ assert time.process_time() < 20, f"it takes {{time.process_time():.0f}} s"
 def processes():
     """Forks of one interpreter that has imported the libraries, and nothing of this process."""
     context = multiprocessing.get_context("forkserver")
-    libraries = ["matplotlib.backends.backend_agg", "scipy.integrate", "sklearn.cluster", "sklearn.datasets", "torch._dynamo"]
+    libraries = [
+        "matplotlib.backends.backend_agg",
+        "scipy.integrate",
+        "sklearn.cluster",
+        "sklearn.datasets",
+        "torch._dynamo",
+    ]
     context.set_forkserver_preload(["transformer_theory", *libraries])
     return context
 

@@ -32,7 +32,9 @@ def figure_table(monkeypatch):
 
 
 def row(quantity, value, **columns):
-    return Measurement("stand_in", "figure", quantity, value, reason="" if value is not None else "lost", **columns)
+    return Measurement(
+        "stand_in", "figure", quantity, value, reason="" if value is not None else "lost", **columns
+    )
 
 
 ROWS = Table(

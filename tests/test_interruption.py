@@ -16,7 +16,9 @@ from transformer_theory.cli import main
 
 @pytest.fixture(autouse=True)
 def interruptible():
-    """Python's own handler of Ctrl-C: children of a process that ignores it, such as a background job of a script, ignore it too."""
+    """Python's own handler of Ctrl-C: children of a process that ignores it, such as a background job of a
+    script, ignore it too.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -41,7 +43,8 @@ def test_sigterm_kills_the_workers_and_leaves_nothing_behind(tmp_path, few):
     given = ["--data", str(few), *FEW, "--seeds", "2", "--claim-seeds", "0", "--workers", "2"]
     running = process("compare", *given, "--out", str(tmp_path / "runs" / "few"))
     training = set()
-    while len(training) < 2:  # both workers train; one that is still starting would print a traceback of its own
+    # both workers train; one that is still starting would print a traceback of its own
+    while len(training) < 2:
         line = running.stderr.readline()
         assert " s  " in line, line + running.stderr.read()
         training |= {*re.findall(r"step \d+ of 100000.*\(seed (\d)\)", line)}
@@ -69,7 +72,11 @@ def test_a_signal_leaves_nothing_behind(tmp_path, few, monkeypatch, capsys, comm
 
     monkeypatch.setattr("transformer_theory.training.fitting._step", stop)
     monkeypatch.setattr("transformer_theory.theories.attention_svm.figures.rank.ranks", stop)
-    given = ["compare", "--data", str(few), *FEW] if command == "compare" else ["run", "attention_svm.rank", "--quick"]
+    given = (
+        ["compare", "--data", str(few), *FEW]
+        if command == "compare"
+        else ["run", "attention_svm.rank", "--quick"]
+    )
     assert main([*given, "--workers", "1", "--out", str(tmp_path / "runs" / "draft")]) == 130
     assert len(drafts) == 1
     assert drafts[0].startswith(".draft.")
@@ -82,10 +89,15 @@ def test_a_signal_leaves_nothing_behind(tmp_path, few, monkeypatch, capsys, comm
     assert names(tmp_path) == ["few.npz"]
 
 
-@pytest.mark.parametrize(("number", "usual"), [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)])
+@pytest.mark.parametrize(
+    ("number", "usual"), [(signal.SIGTERM, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)]
+)
 def test_signal_handlers_are_restored(monkeypatch, capsys, number, usual):
     handlers = []
-    monkeypatch.setattr("transformer_theory.cli.catalogue.list_theories", lambda options: handlers.append(signal.getsignal(number)) or 0)
+    monkeypatch.setattr(
+        "transformer_theory.cli.catalogue.list_theories",
+        lambda options: handlers.append(signal.getsignal(number)) or 0,
+    )
     before = signal.getsignal(number)
     try:
         for own in (usual, signal.SIG_IGN, lambda number, frame: None):
@@ -116,7 +128,9 @@ sys.exit(130)
 """
     (tmp_path / "stopped.py").write_text(text)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    running = subprocess.run([sys.executable, "-m", "stopped"], capture_output=True, text=True, timeout=60, env=environment)
+    running = subprocess.run(
+        [sys.executable, "-m", "stopped"], capture_output=True, text=True, timeout=60, env=environment
+    )
     assert (running.stdout, running.returncode) == ("[130, 130]\n", 130), running.stderr
 
 

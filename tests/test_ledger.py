@@ -22,8 +22,18 @@ def of_seeds(*values: float, **columns):
 
 
 def verified(claims, seeds) -> Result:
-    record = provenance() | {"seconds": 12.34, "workers": 2, "command": "transformer-theory verify", "commit": "0123456789abc"}
-    return Result("verify", {"seeds": list(seeds)}, verifications=tuple(claim.verify(seeds) for claim in claims), provenance=record)
+    record = provenance() | {
+        "seconds": 12.34,
+        "workers": 2,
+        "command": "transformer-theory verify",
+        "commit": "0123456789abc",
+    }
+    return Result(
+        "verify",
+        {"seeds": list(seeds)},
+        verifications=tuple(claim.verify(seeds) for claim in claims),
+        provenance=record,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +41,19 @@ def page() -> str:
     """Claims of every verdict, and one that was not verified."""
     first = replace(THEORY.claims[0], check=of_seeds(0.25, 0.75, 0.5), control=of_seeds(3.0, 2.0, 4.0))
     claims = (
-        replace(first, id="stand_in/good", control_description="is $v$ replaced", corrects=r"Printed $\|v\|_2 \le 2$."),
+        replace(
+            first,
+            id="stand_in/good",
+            control_description="is $v$ replaced",
+            corrects=r"Printed $\|v\|_2 \le 2$.",
+        ),
         replace(first, id="stand_in/violated", check=of_seeds(0.25, 3.0, 0.5)),
-        replace(first, id="stand_in/open", check=of_seeds(0.5, converged=False), control=of_seeds(2.0, converged=False)),
+        replace(
+            first,
+            id="stand_in/open",
+            check=of_seeds(0.5, converged=False),
+            control=of_seeds(2.0, converged=False),
+        ),
         replace(first, id="stand_in/not-covered", check=of_seeds(0.5, covered=False), control=of_seeds(0.5)),
         replace(first, id="stand_in/one-open", check=of_seeds(0.25, float("nan"), 0.5)),
     )
@@ -65,10 +85,26 @@ def test_a_claim_on_the_page(page: str):
 @pytest.mark.parametrize(
     ("name", "verdict", "control"),
     [
-        ("violated", "violated; consistent on 2 of 3 seeds, 95 % interval [0.0943, 0.992].", "It fails on every seed"),
-        ("open", "inconclusive on all 3 seeds.", "**It is inconclusive on some seed, so the power of the check is unknown**"),
-        ("not-covered", "not covered on all 3 seeds.", "**It passes on some seed, so the check has no power**"),
-        ("one-open", "consistent on 2 of 2 seeds, 95 % interval [0.158, 1]; 1 seed was not decided.", "It fails on every seed"),
+        (
+            "violated",
+            "violated; consistent on 2 of 3 seeds, 95 % interval [0.0943, 0.992].",
+            "It fails on every seed",
+        ),
+        (
+            "open",
+            "inconclusive on all 3 seeds.",
+            "**It is inconclusive on some seed, so the power of the check is unknown**",
+        ),
+        (
+            "not-covered",
+            "not covered on all 3 seeds.",
+            "**It passes on some seed, so the check has no power**",
+        ),
+        (
+            "one-open",
+            "consistent on 2 of 2 seeds, 95 % interval [0.158, 1]; 1 seed was not decided.",
+            "It fails on every seed",
+        ),
         ("new", "not verified yet.", "not verified yet."),
     ],
 )
@@ -79,12 +115,26 @@ def test_every_verdict_is_shown_as_it_is(page: str, name: str, verdict: str, con
 
 
 def test_the_overview_counts(page: str):
-    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in section(page, "Overview").splitlines()]
-    assert lines[0] == ["theory", "claims", "consistent", "violated", "undecided seeds", "controls fail", "corrected"]
+    lines = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section(page, "Overview").splitlines()
+    ]
+    assert lines[0] == [
+        "theory",
+        "claims",
+        "consistent",
+        "violated",
+        "undecided seeds",
+        "controls fail",
+        "corrected",
+    ]
     assert lines[2] == ["[A stand-in](#a-stand-in)", "6", "2", "1", "7", "3", "1"]
     assert lines[3] == ["all", "6", "2", "1", "7", "3", "1"]
     table = section(page, "A stand-in")
-    assert "| [violated](#stand_inviolated) | violated\N{NO-BREAK SPACE}2/3 | 3 | ≤\N{NO-BREAK SPACE}1 | 2 |  |" in table
+    assert (
+        "| [violated](#stand_inviolated) | violated\N{NO-BREAK SPACE}2/3 | 3 | ≤\N{NO-BREAK SPACE}1 | 2 |  |"
+        in table
+    )
     assert "- 5 claims by `transformer-theory verify`" in page
     assert "2 processes" in page
 
@@ -106,7 +156,11 @@ def test_claims_that_are_not_verified_again_stay_and_deleted_ones_go():
         return {"provenance": {"number": number}, "verifications": [{"id": id, "from": number} for id in ids]}
 
     stored = [part(1, "a/one", "a/two"), part(2, "b/gone"), part(3, "b/one")]
-    assert updated(stored, [part(4, "a/two")], ["a/one", "a/two", "b/one"]) == [part(1, "a/one"), part(3, "b/one"), part(4, "a/two")]
+    assert updated(stored, [part(4, "a/two")], ["a/one", "a/two", "b/one"]) == [
+        part(1, "a/one"),
+        part(3, "b/one"),
+        part(4, "a/two"),
+    ]
 
 
 def test_sources_and_mutants_are_counted():
@@ -115,7 +169,14 @@ def test_sources_and_mutants_are_counted():
         replace(first, id=f"stand_in/{name}", source=replace(first.source, status=status))
         for name, status in (("a", "confirmed"), ("b", "not found"), ("c", "not found"), ("d", "own"))
     )
-    mutant = {"theory": THEORY.name, "function": "f", "kind": "flipped sign", "description": "minus", "outcome": "detected", "by": "a"}
+    mutant = {
+        "theory": THEORY.name,
+        "function": "f",
+        "kind": "flipped sign",
+        "description": "minus",
+        "outcome": "detected",
+        "by": "a",
+    }
     mutants = [
         mutant,
         {**mutant, "outcome": "undetected", "by": "", "description": "half of $v$"},
@@ -134,7 +195,8 @@ def test_sources_and_mutants_are_counted():
 
 
 @pytest.mark.parametrize(
-    ("threshold", "text"), [(0.02, "0.02"), (1e-7, "10⁻⁷"), (2.5e-9, "2.5·10⁻⁹"), (10, "10"), (0.1, "0.1"), (1200, "1,200")]
+    ("threshold", "text"),
+    [(0.02, "0.02"), (1e-7, "10⁻⁷"), (2.5e-9, "2.5·10⁻⁹"), (10, "10"), (0.1, "0.1"), (1200, "1,200")],
 )
 def test_a_threshold_has_the_digits_it_was_given(threshold: float, text: str):
     claim = replace(THEORY.claims[0], check=lambda generator: Evidence(0.0, threshold, "<="))
@@ -146,12 +208,25 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
     documents = json.loads(PAGE.with_suffix(".json").read_text(encoding="utf-8"))
     claims = {claim.id: claim for theory in list_theories() for claim in theory.claims}
     verifications = {one["id"]: one for stored in documents for one in stored["verifications"]}
-    assert verifications.keys() == claims.keys(), "a claim was never verified, or is no more: run `make ledger`"
+    assert verifications.keys() == claims.keys(), (
+        "a claim was never verified, or is no more: run `make ledger`"
+    )
     texts = ("statement", "measures", "control_description", "corrects")
-    changed = [f"{id}: {name}" for id, claim in claims.items() for name in texts if verifications[id][name] != getattr(claim, name)]
-    changed += [id for id, claim in claims.items() if tuple(verifications[id]["assumptions"]) != claim.assumptions]
+    changed = [
+        f"{id}: {name}"
+        for id, claim in claims.items()
+        for name in texts
+        if verifications[id][name] != getattr(claim, name)
+    ]
+    changed += [
+        id for id, claim in claims.items() if tuple(verifications[id]["assumptions"]) != claim.assumptions
+    ]
     assert changed == [], "a text of a claim was changed: run `make ledger`"
-    changed += [f"{id}: source" for id, claim in claims.items() if verifications[id]["source"] != claim.source.to_json()]
+    changed += [
+        f"{id}: source"
+        for id, claim in claims.items()
+        if verifications[id]["source"] != claim.source.to_json()
+    ]
     assert changed == [], "a source was changed: run `make ledger`"
     mutants = json.loads(PAGE.with_name("mutants.json").read_text(encoding="utf-8"))
     assert PAGE.read_text(encoding="utf-8") == ledger(documents, list_theories(), mutants=mutants)
@@ -161,10 +236,16 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
 
 def test_every_link_within_the_page_has_its_heading():
     text = PAGE.read_text(encoding="utf-8")
-    anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    anchors = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
     assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
-    addresses = [re.sub(r"[^a-z0-9]+", "-", claim.id) for theory in list_theories() for claim in theory.claims]
-    assert len(addresses) == len(set(addresses))  # of the built page: claims.html#attention-svm-global-direction
+    addresses = [
+        re.sub(r"[^a-z0-9]+", "-", claim.id) for theory in list_theories() for claim in theory.claims
+    ]
+    # of the built page: claims.html#attention-svm-global-direction
+    assert len(addresses) == len(set(addresses))
     assert "attention-svm-global-direction" in addresses
 
 

@@ -21,12 +21,20 @@ def test_sylvester_both_sides_agree_and_match_lu(n, d, scale, seed):
     X = normal(n, d, seed=seed)
     value = linalg.logdet_identity_plus(X, scale)
     assert_close(value, linalg.logdet_identity_plus(X.mT, scale), rtol=1e-9, atol=1e-9)
-    assert_close(value, torch.linalg.slogdet(torch.eye(d, dtype=torch.float64) + scale * X.mT @ X).logabsdet, rtol=1e-8, atol=1e-8)
+    assert_close(
+        value,
+        torch.linalg.slogdet(torch.eye(d, dtype=torch.float64) + scale * X.mT @ X).logabsdet,
+        rtol=1e-8,
+        atol=1e-8,
+    )
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 5, 3)])
 def test_gradients_of_first_and_second_order(shape):
-    X, scale = normal(*shape).requires_grad_(), torch.tensor([0.3, 2.0], dtype=torch.float64, requires_grad=True)
+    X, scale = (
+        normal(*shape).requires_grad_(),
+        torch.tensor([0.3, 2.0], dtype=torch.float64, requires_grad=True),
+    )
     assert torch.autograd.gradcheck(linalg.logdet_identity_plus, (X, scale))
     assert torch.autograd.gradgradcheck(linalg.logdet_identity_plus, (X, scale))
 
@@ -34,7 +42,10 @@ def test_gradients_of_first_and_second_order(shape):
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (2, 6, 4)])
 def test_vectors_of_less_than_full_rank_keep_their_digits_or_are_refused(shape):
     """Singular values 1 (twice) and 0: log det is 2 log(1 + s), the gradient 2 s / (1 + s) X."""
-    left, right = linalg.orthonormalise(normal(*shape[:-1], 2)), linalg.orthonormalise(normal(*shape[:-2], shape[-1], 2))
+    left, right = (
+        linalg.orthonormalise(normal(*shape[:-1], 2)),
+        linalg.orthonormalise(normal(*shape[:-2], shape[-1], 2)),
+    )
     X = (left @ right.mT).requires_grad_()
     for scale in (1e6, 1e9):
         value = linalg.logdet_identity_plus(X, scale)
@@ -42,7 +53,9 @@ def test_vectors_of_less_than_full_rank_keep_their_digits_or_are_refused(shape):
         (gradient,) = torch.autograd.grad(value.sum(), X)
         assert_close(gradient, 2 * scale / (1 + scale) * X.detach(), rtol=0, atol=1e-6)
     for scale in (1e11, 1e14, 1e17):
-        with pytest.raises(ValueError, match=r"less than full rank must have .* at most 1e\+10.*take a larger eps"):
+        with pytest.raises(
+            ValueError, match=r"less than full rank must have .* at most 1e\+10.*take a larger eps"
+        ):
             linalg.logdet_identity_plus(X, scale)
 
 
@@ -68,7 +81,10 @@ def test_gradients_at_a_great_scale(shape):
 
 def test_rows_of_zeros_change_nothing():
     X = normal(4, 6)
-    assert_close(linalg.logdet_identity_plus(torch.cat([X, torch.zeros(20, 6, dtype=X.dtype)]), 2.0), linalg.logdet_identity_plus(X, 2.0))
+    assert_close(
+        linalg.logdet_identity_plus(torch.cat([X, torch.zeros(20, 6, dtype=X.dtype)]), 2.0),
+        linalg.logdet_identity_plus(X, 2.0),
+    )
 
 
 def test_float32_keeps_its_digits_where_the_textbook_formula_loses_them():
@@ -132,24 +148,37 @@ def test_principal_angles_small_and_large():
     B = U[:, :2] * angles.cos() + U[:, 2:] * angles.sin()
     mixed = B @ normal(2, 2, seed=3)
     assert_close(linalg.principal_angles(U[:, :2], mixed), angles, rtol=1e-5, atol=1e-15)
-    assert_close(linalg.principal_angles(U[:, :2], U[:, 2:]), torch.full((2,), math.pi / 2, dtype=torch.float64))
-    assert_close(linalg.principal_angles(normal(8, 3), normal(8, 2, seed=1)), linalg.principal_angles(normal(8, 2, seed=1), normal(8, 3)))
+    assert_close(
+        linalg.principal_angles(U[:, :2], U[:, 2:]), torch.full((2,), math.pi / 2, dtype=torch.float64)
+    )
+    assert_close(
+        linalg.principal_angles(normal(8, 3), normal(8, 2, seed=1)),
+        linalg.principal_angles(normal(8, 2, seed=1), normal(8, 3)),
+    )
 
 
 def test_principal_angles_agree_with_scipy():
     from scipy.linalg import subspace_angles
 
     A, B = normal(9, 4), normal(9, 3, seed=5)
-    assert_close(linalg.principal_angles(A, B).flip(0), torch.from_numpy(subspace_angles(A.numpy(), B.numpy()).copy()))
+    assert_close(
+        linalg.principal_angles(A, B).flip(0), torch.from_numpy(subspace_angles(A.numpy(), B.numpy()).copy())
+    )
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: linalg.logdet_identity_plus(torch.tensor([[1.0, math.nan]]), 1.0), "1 NaN or infinite values of 2"),
+        (
+            lambda: linalg.logdet_identity_plus(torch.tensor([[1.0, math.nan]]), 1.0),
+            "1 NaN or infinite values of 2",
+        ),
         (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), -1.0), "scale"),
         (lambda: linalg.logdet_identity_plus(torch.ones(2, 2), math.nan), "scale"),
-        (lambda: linalg.logdet_identity_plus(torch.full((2, 2), 1e300, dtype=torch.float64), 1.0), "normalise"),
+        (
+            lambda: linalg.logdet_identity_plus(torch.full((2, 2), 1e300, dtype=torch.float64), 1.0),
+            "normalise",
+        ),
         (
             lambda: linalg.logdet_identity_plus(1e10 * torch.ones(3, 3, dtype=torch.float64), 1.0),
             r"at most 1e\+10.*got 9.0e\+20; normalise",

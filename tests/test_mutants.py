@@ -15,7 +15,9 @@ from transformer_theory.metrics import attention
 from transformer_theory.theories import list_theories
 
 STORED = Path(__file__).parents[1] / "docs" / "mutants.json"
-HALF = Mutant("metrics.attention.effective_support", ".exp()", ".exp() / 2", "wrong factor", "half of the support")
+HALF = Mutant(
+    "metrics.attention.effective_support", ".exp()", ".exp() / 2", "wrong factor", "half of the support"
+)
 
 
 @pytest.mark.parametrize("theory", THEORIES)
@@ -36,7 +38,10 @@ def test_the_list_is_long_enough_and_without_repetition():
     assert len(THEORIES) == len(list_theories()), "a theory has no mutants: add benchmarks/mutants/<name>.py"
     every = [(theory, mutant) for theory in THEORIES for mutant in mutants(theory)]
     assert len(every) >= 60
-    for fields in ([(one.function, one.old, one.new) for _, one in every], [(theory, one.description) for theory, one in every]):
+    for fields in (
+        [(one.function, one.old, one.new) for _, one in every],
+        [(theory, one.description) for theory, one in every],
+    ):
         assert [field for field, count in Counter(fields).items() if count > 1] == []
 
 
@@ -66,7 +71,9 @@ def test_methods_properties_and_decorated_functions_are_found():
     assert code.co_freevars == ("__class__",)
 
 
-@pytest.mark.parametrize("path", ["maths.linalg.nothing", "nothing.at.all", "maths.linalg.LARGEST_GRAM_CONDITION"])
+@pytest.mark.parametrize(
+    "path", ["maths.linalg.nothing", "nothing.at.all", "maths.linalg.LARGEST_GRAM_CONDITION"]
+)
 def test_a_mutant_needs_a_function(path):
     with pytest.raises(ValueError, match=path):
         resolve(path)
@@ -86,7 +93,11 @@ def test_outcomes(monkeypatch, equivalent):
 
     monkeypatch.setattr(Mutant, "apply", lambda self: None)
     mutant = replace(HALF, equivalent=equivalent)
-    first = replace(THEORY.claims[0], check=lambda generator: Evidence(0.5, 1.0, "<="), control=lambda generator: Evidence(2.0, 1.0, "<="))
+    first = replace(
+        THEORY.claims[0],
+        check=lambda generator: Evidence(0.5, 1.0, "<="),
+        control=lambda generator: Evidence(2.0, 1.0, "<="),
+    )
     wrong = replace(first, id="stand_in/wrong", check=lambda generator: Evidence(2.0, 1.0, "<="))
     weak = replace(first, id="stand_in/weak", control=lambda generator: Evidence(0.5, 1.0, "<="))
 
@@ -98,6 +109,7 @@ def test_outcomes(monkeypatch, equivalent):
     assert judge(mutant, [first, wrong, broken]) == ("detected", "stand_in/wrong")
     assert judge(mutant, [first, broken]) == ("detected", "stand_in/broken raises ZeroDivisionError")
     uncovered = replace(first, control=lambda generator: Evidence(2.0, 1.0, "<=", covered=False))
-    assert judge(mutant, [uncovered]) == judge(mutant, [first])  # a control that drops an assumption is not covered
+    # a control that drops an assumption is not covered
+    assert judge(mutant, [uncovered]) == judge(mutant, [first])
     if not equivalent:
         assert judge(mutant, [first, weak]) == ("undecided", "stand_in/weak")

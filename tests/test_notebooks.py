@@ -1,4 +1,6 @@
-"""The notebooks of the documentation equal their text sources, hold no outputs, and run; the documentation executes them in full."""
+"""The notebooks of the documentation equal their text sources, hold no outputs, and run; the documentation
+executes them in full.
+"""
 
 import functools
 import importlib.util
@@ -31,7 +33,9 @@ def test_a_notebook_is_that_of_its_source(source: Path):
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)  # type: ignore[union-attr]
-    assert source.with_suffix(".ipynb").read_text(encoding="utf-8") == module.notebook(source), "run python docs/notebook.py"
+    assert source.with_suffix(".ipynb").read_text(encoding="utf-8") == module.notebook(source), (
+        "run python docs/notebook.py"
+    )
 
 
 @every_notebook
@@ -42,9 +46,12 @@ def test_a_notebook_has_no_outputs_and_fits_the_page(source: Path):
 
 
 @every_notebook
-@pytest.mark.usefixtures("unchecked")  # arrays are converted by the library, after the shape checks of the tests
+# arrays are converted by the library, after the shape checks of the tests
+@pytest.mark.usefixtures("unchecked")
 def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """All cells one after another in an empty folder, with few training steps and rungs; the last expression of a cell shows itself."""
+    """All cells one after another in an empty folder, with few training steps and rungs; the last expression
+    of a cell shows itself.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt, "compare", with_fixed(tt.compare, networks=[], seeds=1))
     monkeypatch.setattr(tt, "probe_model", with_fixed(tt.probe_model, theories=["scan_snap", "vision"]))
@@ -54,9 +61,15 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     with torch.random.fork_rng():
         for cell in cells(source):
             if cell["cell_type"] == "code":
-                code = "".join(cell["source"]).replace("range(201)", "range(26)").replace("torch.set_num_threads(1)", "")
+                code = (
+                    "".join(cell["source"])
+                    .replace("range(201)", "range(26)")
+                    .replace("torch.set_num_threads(1)", "")
+                )
                 exec(compile(code, source.name, "exec"), names)
-    assert sorted(path.suffix for path in tmp_path.rglob("*") if path.is_file() and path.suffix in (".pdf", ".html")) == [
+    assert sorted(
+        path.suffix for path in tmp_path.rglob("*") if path.is_file() and path.suffix in (".pdf", ".html")
+    ) == [
         ".html",
         ".html",
         ".pdf",

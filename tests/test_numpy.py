@@ -1,4 +1,6 @@
-"""Public functions accept numpy arrays: float64, float32, integers and lists give what a float64 tensor gives."""
+"""Public functions accept numpy arrays: float64, float32, integers and lists give what a float64 tensor
+gives.
+"""
 
 import inspect
 from collections.abc import Iterator
@@ -13,7 +15,8 @@ from transformer_theory import attention_svm, metrics, models
 from transformer_theory.maths import linalg
 from transformer_theory.metrics.networks import AttentionStatistics
 
-pytestmark = pytest.mark.usefixtures("unchecked")  # the run-time shape checks of the tests see arrays before they are converted
+# the run-time shape checks of the tests see arrays before they are converted
+pytestmark = pytest.mark.usefixtures("unchecked")
 
 # Small integers and multiples of 1/4, which every number type holds exactly.
 POINTS = np.random.default_rng(0).integers(-4, 5, (12, 4))
@@ -21,12 +24,28 @@ LABELS = np.arange(12) % 3
 WEIGHTS = np.array([[[0.5, 0.25, 0.25], [1, 0, 0], [0.25, 0.25, 0.5]]])
 ALLOWED = np.ones((3, 3), dtype=bool)
 BASIS = np.eye(4)[:, :2]
-TOKENS, QUERY = np.random.default_rng(1).integers(-5, 6, (3, 4, 8)), np.random.default_rng(2).integers(-5, 6, (3, 8))
+TOKENS, QUERY = (
+    np.random.default_rng(1).integers(-5, 6, (3, 4, 8)),
+    np.random.default_rng(2).integers(-5, 6, (3, 8)),
+)
 SELECT = np.array([0, 1, 2])
 
-RATES = ("class_coding_rate", "class_coding_rate_gradient", "class_coding_rates", "compression_operators", "rate_reduction")
+RATES = (
+    "class_coding_rate",
+    "class_coding_rate_gradient",
+    "class_coding_rates",
+    "compression_operators",
+    "rate_reduction",
+)
 RATES += ("rate_reduction_gradient", "segmented_coding_length")
-LENGTHS = ("centred_coding_length", "coding_length", "coding_rate", "coding_rate_gradient", "expansion_operator", "mean_coding_length")
+LENGTHS = (
+    "centred_coding_length",
+    "coding_length",
+    "coding_rate",
+    "coding_rate_gradient",
+    "expansion_operator",
+    "mean_coding_length",
+)
 ROWS = ("diagonal_mass", "effective_support", "entropy", "sink_mass", "top1_mass")
 METRICS: dict[str, tuple[tuple, dict[str, Any]]] = {
     **{name: ((POINTS, LABELS), {"eps": 0.5}) for name in RATES},
@@ -61,18 +80,24 @@ SOLVERS: dict[str, tuple[tuple, dict[str, Any]]] = {
     "self_attention": ((TOKENS, SELECT), {}),
     "sequence_to_sequence": ((TOKENS, TOKENS, EVERY), {"allowed": np.ones((3, 4, 4), dtype=bool)}),
 }
-BUILDERS = {"causal", "constraints", "prompt", "self_attention", "sequence_to_sequence"}  # return constraints, which solvers take
-OTHERS = {"cross_attention", "start", "graph_svm"}  # a sampler without data; the other two have tests of their own below
+# return constraints, which solvers take
+BUILDERS = {"causal", "constraints", "prompt", "self_attention", "sequence_to_sequence"}
+# a sampler without data; the other two have tests of their own below
+OTHERS = {"cross_attention", "start", "graph_svm"}
 
 
 def reals(function: Any) -> bool:
     """Whether a parameter of the function is a tensor."""
-    return any("Tensor" in str(parameter.annotation) for parameter in inspect.signature(function).parameters.values())
+    return any(
+        "Tensor" in str(parameter.annotation) for parameter in inspect.signature(function).parameters.values()
+    )
 
 
 def walked(module: Any) -> set[str]:
     """The names of a module's public functions that take tensors."""
-    return {name for name in module.__all__ if inspect.isfunction(one := getattr(module, name)) and reals(one)}
+    return {
+        name for name in module.__all__ if inspect.isfunction(one := getattr(module, name)) and reals(one)
+    }
 
 
 def test_every_public_function_has_a_case():
@@ -81,7 +106,9 @@ def test_every_public_function_has_a_case():
 
 
 def tensor(value: Any) -> Any:
-    """Arrays as tensors: integers that count stay integers, booleans stay booleans, everything else is float64."""
+    """Arrays as tensors: integers that count stay integers, booleans stay booleans, everything else is
+    float64.
+    """
     if not isinstance(value, np.ndarray):
         return value
     keep = value.dtype == bool or any(value is one for one in (LABELS, SELECT, EVERY))
@@ -104,7 +131,9 @@ def same(value: Any, expected: Any) -> None:
     """Compares two results field by field. Rates of float32 features are float32."""
     if isinstance(expected, torch.Tensor):
         single = torch.float32 in (value.dtype, expected.dtype)
-        torch.testing.assert_close(value.double(), expected.double(), rtol=1e-3 if single else 1e-9, atol=1e-4 if single else 1e-9)
+        torch.testing.assert_close(
+            value.double(), expected.double(), rtol=1e-3 if single else 1e-9, atol=1e-4 if single else 1e-9
+        )
     elif hasattr(expected, "__dict__"):
         for name, one in vars(expected).items():
             same(getattr(value, name), one)
@@ -115,7 +144,9 @@ def run(module: Any, name: str, arguments: tuple, options: dict[str, Any]) -> An
     if "generator" in inspect.signature(function).parameters:
         options = {**options, "generator": torch.Generator().manual_seed(0)}
     result = function(*arguments, **options)
-    return attention_svm.frobenius_max_margin(result) if module is attention_svm and name in BUILDERS else result
+    return (
+        attention_svm.frobenius_max_margin(result) if module is attention_svm and name in BUILDERS else result
+    )
 
 
 CASES = [
@@ -126,10 +157,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "arguments", "options"), CASES, ids=[f"{m.__name__.split('.')[-1]}.{name}" for m, name, *_ in CASES]
+    ("module", "name", "arguments", "options"),
+    CASES,
+    ids=[f"{m.__name__.split('.')[-1]}.{name}" for m, name, *_ in CASES],
 )
 def test_arrays_give_what_tensors_give(module, name, arguments, options):
-    expected = run(module, name, tuple(map(tensor, arguments)), {key: tensor(value) for key, value in options.items()})
+    expected = run(
+        module, name, tuple(map(tensor, arguments)), {key: tensor(value) for key, value in options.items()}
+    )
     named = [zip(variants(value), [key] * 5) for key, value in options.items()]
     for given, *extra in zip(zip(*map(variants, arguments)), *named):
         same(run(module, name, given, {key: value for value, key in extra}), expected)
@@ -160,20 +195,30 @@ def test_descent_starts_from_arrays():
 @pytest.mark.parametrize("kind", [np.float64, np.float32, np.int64, np.uint8])
 def test_token_data_takes_arrays(kind):
     tokens = np.arange(24).reshape(4, 3, 2).astype(kind)
-    data = tt.TokenData(tokens=tokens, labels=np.array([0, 1, 0, 1], dtype=np.uint8), ids=np.zeros((4, 3), dtype=np.int32))
+    data = tt.TokenData(
+        tokens=tokens, labels=np.array([0, 1, 0, 1], dtype=np.uint8), ids=np.zeros((4, 3), dtype=np.int32)
+    )
     assert data.tokens.dtype == torch.float64
     assert data.tokens.tolist() == tokens.tolist()
     assert data.labels.tolist() == [0, 1, 0, 1]
-    assert data[np.array([0, 2])].labels.tolist() == data[np.array([True, False, True, False])].labels.tolist() == [0, 0]
+    assert (
+        data[np.array([0, 2])].labels.tolist()
+        == data[np.array([True, False, True, False])].labels.tolist()
+        == [0, 0]
+    )
 
 
 def test_a_network_responds_to_arrays():
     torch.manual_seed(0)
     network = models.ViT.for_tokens(4, 3, 2)
     tokens, null = np.random.default_rng(0).normal(size=(2, 6, 4, 3))
-    arrays = tt.respond(network, {"value": tokens, "null": null}, [AttentionStatistics()], targets=np.arange(6) % 2)
+    arrays = tt.respond(
+        network, {"value": tokens, "null": null}, [AttentionStatistics()], targets=np.arange(6) % 2
+    )
     value, other = torch.as_tensor(tokens), torch.as_tensor(null)
-    tensors = tt.respond(network, {"value": value, "null": other}, [AttentionStatistics()], targets=torch.arange(6) % 2)
+    tensors = tt.respond(
+        network, {"value": value, "null": other}, [AttentionStatistics()], targets=torch.arange(6) % 2
+    )
     assert len(arrays.table) > 1
     assert arrays.table == tensors.table
 

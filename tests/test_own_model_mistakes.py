@@ -51,14 +51,22 @@ def broken_weights():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A file of functions, files that are no models, and folders of a small ViT, one of them wrong in each way."""
+    """A file of functions, files that are no models, and folders of a small ViT, one of them wrong in each
+    way.
+    """
     from transformers import ViTConfig, ViTForImageClassification
 
     root = tmp_path_factory.mktemp("mistakes")
     (root / "net.py").write_text(FUNCTIONS, encoding="utf-8")
     (root / "syntax.py").write_text("def broken(:", encoding="utf-8")
     (root / "imports.py").write_text("import there_is_no_such_module", encoding="utf-8")
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "num_labels": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "num_labels": 2,
+    }
     ViTForImageClassification(ViTConfig(**sizes, image_size=16, patch_size=8)).save_pretrained(root / "vit")
     for name, change in {
         "wide": {"hidden_size": 10**6},
@@ -77,7 +85,9 @@ def folder(tmp_path_factory) -> Path:
     (root / "run" / "best.safetensors").touch()
     (root / "preprocessed").mkdir()
     shutil.copytree(root / "vit", root / "preprocessed", dirs_exist_ok=True)
-    (root / "preprocessed" / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5], "image_std": 1}', encoding="utf-8")
+    (root / "preprocessed" / "preprocessor_config.json").write_text(
+        '{"image_mean": [0.5, 0.5], "image_std": 1}', encoding="utf-8"
+    )
     return root
 
 
@@ -111,7 +121,8 @@ WRONG = {
     "net.py:without_attention": "must have attention or a list of similar blocks to be measured, got neither",
     "net.py:broken_weights": "must have finite weights, got NaN or infinity in layers.0.linear1.weight",
     "net.py:small --data digits": "returns its own inputs, got --data as well",
-    "net.py:alone --data shapes --size 100000": "must fit into 1 GiB, got 14,305 GiB for 128 images of 100,000 pixels",
+    "net.py:alone --data shapes --size 100000": "must fit into 1 GiB, got 14,305 GiB for 128 images of "
+    "100,000 pixels",
     "net.py": "write net.py:FUNCTION",
     "nothing.py:small": "got nothing.py, which does not exist",
     "nothing:small": "nothing raised ModuleNotFoundError: No module named 'nothing'",
@@ -122,7 +133,8 @@ WRONG = {
     "run": "is a network that train has stored; measure it with: compare --model run",
     "unknown": "got 'ViTForNothing'; update transformers",
     "function": "got 'os.system'; update transformers",
-    "wide --data shapes": "weights of other shapes than config.json states: classifier.weight [2, 8] for [2, 1000000]",
+    "wide --data shapes": "weights of other shapes than config.json states: classifier.weight [2, 8] for "
+    "[2, 1000000]",
     "deep --data shapes": "must state the depth of the weights, got 1,000,000 layers for",
     "vit": "takes images; name them with --data",
     "vit --data digits": "vit takes images of 16 × 16 pixels, got 8 × 8 of digits; --size 16 scales them",
@@ -130,14 +142,17 @@ WRONG = {
     "vit --data nothing": "unknown images 'nothing'",
     "vit --data shapes --size 16 --text a.txt": "--text applies to models of ids",
     "vit --data shapes --size 16 --sequences 100000000": "must fit into 1 GiB",
-    "preprocessed --data digits --size 16": "preprocessor_config.json must hold image_mean and image_std for 3 channels",
+    "preprocessed --data digits --size 16": "preprocessor_config.json must hold image_mean and image_std "
+    "for 3 channels",
     "nowhere": "got 'nowhere', which does not exist",
     "net.txt": "got 'net.txt', which does not exist",
 }
 
 
 @pytest.mark.parametrize(("words", "message"), WRONG.items(), ids=WRONG)
-def test_a_mistake_is_answered_in_one_line(folder: Path, words: str, message: str, capsys, monkeypatch: pytest.MonkeyPatch, unchecked):
+def test_a_mistake_is_answered_in_one_line(
+    folder: Path, words: str, message: str, capsys, monkeypatch: pytest.MonkeyPatch, unchecked
+):
     monkeypatch.chdir(folder)
     assert main(["probe", *words.split(), "--out", "page"]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
@@ -155,11 +170,17 @@ def test_the_trap_works(tmp_path: Path):
 def test_inputs_must_be_given_and_arrays_of_numpy_are_inputs(unchecked):
     with pytest.raises(ValueError, match="must have inputs to be measured on"):
         probe_model(Net(8, 1), name="net")
-    with pytest.raises(ValueError, match=r"model must be a torch.nn.Module, got int; build or load the network first"):
+    with pytest.raises(
+        ValueError, match=r"model must be a torch.nn.Module, got int; build or load the network first"
+    ):
         probe_model(3, np.zeros((6, 4, 8)))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match=r"^labels must be one integer for each of the 6 sequences, got float64"):
+    with pytest.raises(
+        ValueError, match=r"^labels must be one integer for each of the 6 sequences, got float64"
+    ):
         probe_model(Net(8, 1), np.zeros((6, 4, 8)), np.zeros(6))
-    result = probe_model(Net(8, 1), np.random.default_rng(0).normal(size=(6, 4, 8)), np.arange(6) % 2, theories=["scan_snap"])
+    result = probe_model(
+        Net(8, 1), np.random.default_rng(0).normal(size=(6, 4, 8)), np.arange(6) % 2, theories=["scan_snap"]
+    )
     assert result.settings["labels"] == 2
     assert any(row.value is not None for row in result.select(quantity="sharpness"))
 
@@ -181,11 +202,19 @@ def test_large_attention_maps_are_stored_as_means_over_heads(monkeypatch: pytest
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network, tokens = Net(8, 1), torch.randn(6, 4, 8)
-    (full,) = (array for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items() if name.endswith("attention"))
+    (full,) = (
+        array
+        for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items()
+        if name.endswith("attention")
+    )
     heads, numbers = full.shape[2], full[:, :, :, 0].size
     assert heads > 1
     monkeypatch.setattr(own_models, "MAP_NUMBERS", 2 * numbers - 1)  # two sequences do not fit
-    (means,) = (array for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items() if name.endswith("attention"))
+    (means,) = (
+        array
+        for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items()
+        if name.endswith("attention")
+    )
     assert means.shape[2] == 1
     assert means.shape[3] >= 2
     np.testing.assert_allclose(means[:, :, 0], full.mean(2)[:, :, : means.shape[3]], rtol=1e-6)

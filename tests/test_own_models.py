@@ -1,4 +1,6 @@
-"""The snippets of the pages on own models: each is executed as it stands, and its numbers are compared with other computations."""
+"""The snippets of the pages on own models: each is executed as it stands, and its numbers are compared with
+other computations.
+"""
 
 import functools
 import sys
@@ -22,7 +24,11 @@ from transformer_theory.report.own_model import head
 
 FOLDER = "docs/own_models"
 HEADS, LAYERS = 4, 2  # of all networks on the pages
-ENTROPY, NEEDS_W, GRID = "attention entropy", "cosine to the max-margin direction", "patches do not form a square grid"
+ENTROPY, NEEDS_W, GRID = (
+    "attention entropy",
+    "cosine to the max-margin direction",
+    "patches do not form a square grid",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +60,20 @@ def reason(result: Result, quantity: str) -> str:
 
 
 def measured(result: Result, quantity: str, theory: str | None = None) -> list:
-    rows = [row for row in result.table if row.quantity == quantity and row.setting == "" and theory in (None, row.theory)]
+    rows = [
+        row
+        for row in result.table
+        if row.quantity == quantity and row.setting == "" and theory in (None, row.theory)
+    ]
     return [row for row in rows if row.value is not None]
 
 
 def with_chance(result: Result, quantity: str) -> None:
     """Every head has a value of this quantity and its chance level."""
     rows = measured(result, quantity)
-    assert {(row.layer, row.head) for row in rows} == {(layer, head) for layer in range(LAYERS) for head in range(HEADS)}
+    assert {(row.layer, row.head) for row in rows} == {
+        (layer, head) for layer in range(LAYERS) for head in range(HEADS)
+    }
     assert all(row.null is not None and row.null.draws for row in rows)
 
 
@@ -70,7 +82,9 @@ def own_attention(names: dict[str, Any]) -> None:
     with torch.no_grad():
         x = model.blocks[0](x)
         attention = model.blocks[1].attention
-        query, key = (layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (attention.query, attention.key))
+        query, key = (
+            layer(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for layer in (attention.query, attention.key)
+        )
         expected = entropies((query @ key.mT / 2).softmax(-1))
     torch.testing.assert_close(values(result, ENTROPY, 1), expected, rtol=1e-5, atol=1e-6)
     with_chance(result, NEEDS_W)
@@ -86,7 +100,9 @@ def multihead(names: dict[str, Any]) -> None:
         _, weights = model[1].attention(x, x, x, average_attn_weights=False)
     torch.testing.assert_close(values(names["result"], ENTROPY, 1), entropies(weights), rtol=1e-5, atol=1e-6)
     with_chance(names["result"], NEEDS_W)
-    assert reason(names["result"], "contextual share of the embeddings").startswith("no input of the first block occurs twice")
+    assert reason(names["result"], "contextual share of the embeddings").startswith(
+        "no input of the first block occurs twice"
+    )
 
 
 def encoder(names: dict[str, Any]) -> None:
@@ -104,16 +120,20 @@ def eager(names: dict[str, Any], **inputs: Tensor) -> None:
     with torch.no_grad():
         weights = model(**inputs, output_attentions=True).attentions
     for layer in range(LAYERS):
-        torch.testing.assert_close(values(names["result"], ENTROPY, layer), entropies(weights[layer]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            values(names["result"], ENTROPY, layer), entropies(weights[layer]), rtol=1e-4, atol=1e-5
+        )
 
 
 def vit(names: dict[str, Any]) -> None:
     eager(names, pixel_values=names["images"])
     with_chance(names["result"], "mass on the 4-neighbour patches")
-    assert names["result"].arrays["network/small ViT/attention"].shape[-2:] == (17, 17)  # 16 patches and the class token
+    # 16 patches and the class token
+    assert names["result"].arrays["network/small ViT/attention"].shape[-2:] == (17, 17)
     assert reason(names["result"], "repeated block") == own_models.NEEDS_CAUSAL
     result, images = names["result"], names["images"]
-    assert "order cannot be changed" in reason(result, "permuted tokens")  # the second axis of images is not that of tokens
+    # the second axis of images is not that of tokens
+    assert "order cannot be changed" in reason(result, "permuted tokens")
     assert (result.settings["tokens"], result.settings["leading"]) == (17, 1)
     with torch.no_grad():
         right = names["model"].eval()(images).logits.argmax(1) == names["labels"]
@@ -134,7 +154,9 @@ def gpt2(names: dict[str, Any]) -> None:
     assert result.settings["causal"]
     maps = result.arrays["network/small GPT-2/attention"]
     assert not torch.from_numpy(maps).triu(1).any()
-    matching = [row for row in result.select(theory="induction", quantity="prefix matching") if row.value is not None]
+    matching = [
+        row for row in result.select(theory="induction", quantity="prefix matching") if row.value is not None
+    ]
     assert len(matching) == LAYERS * HEADS
     assert {row.null.kind for row in matching} == {"unrelated blocks"}
     assert GRID in reason(result, "mass on the 4-neighbour patches")
@@ -151,8 +173,16 @@ def cached(model: Any) -> None:
     residuals = {}
     for use_cache in (True, False):
         with tt.probe(model, [Geometry()]) as probe:
-            model.generate(torch.ones(1, 5, dtype=torch.long), max_new_tokens=2, do_sample=False, use_cache=use_cache, pad_token_id=0)
-        residuals[use_cache] = [row.value for row in probe.result().select(quantity="rank-collapse residual", step=1)]
+            model.generate(
+                torch.ones(1, 5, dtype=torch.long),
+                max_new_tokens=2,
+                do_sample=False,
+                use_cache=use_cache,
+                pad_token_id=0,
+            )
+        residuals[use_cache] = [
+            row.value for row in probe.result().select(quantity="rank-collapse residual", step=1)
+        ]
     assert residuals[True] == [0.0] * LAYERS
     assert min(residuals[False]) > 0
 
@@ -183,7 +213,9 @@ def lightning(names: dict[str, Any]) -> None:
 
 
 def lens(names: dict[str, Any]) -> None:
-    torch.testing.assert_close(values(names["result"], ENTROPY, 1), entropies(names["pattern"]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        values(names["result"], ENTROPY, 1), entropies(names["pattern"]), rtol=1e-4, atol=1e-5
+    )
     with_chance(names["result"], "contraction of differences between tokens")
 
 
@@ -192,20 +224,30 @@ def timm(names: dict[str, Any]) -> None:
     seen: list[Tensor] = []
     for block in model.blocks:
         block.attn.fused_attn = False
-        block.attn.attn_drop.register_forward_hook(lambda module, args, out: seen.append(out))  # the weights, written out
+        # the weights, written out
+        block.attn.attn_drop.register_forward_hook(lambda module, args, out: seen.append(out))
     with torch.no_grad():
         model(names["images"])
     for layer in range(LAYERS):
-        torch.testing.assert_close(values(names["result"], ENTROPY, layer), entropies(seen[layer]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            values(names["result"], ENTROPY, layer), entropies(seen[layer]), rtol=1e-4, atol=1e-5
+        )
     with_chance(names["result"], NEEDS_W)
     with_chance(names["result"], "mass on the 4-neighbour patches")
-    quiet = functools.partial(own_models.probe_model, inputs=names["images"], theories=["attention_svm", "vision"])
+    quiet = functools.partial(
+        own_models.probe_model, inputs=names["images"], theories=["attention_svm", "vision"]
+    )
     sizes = names["sizes"]
     registers = quiet(timm_vit.VisionTransformer(**sizes, reg_tokens=4))
     with_chance(registers, "mass on the 4-neighbour patches")
     assert (registers.settings["tokens"], registers.settings["leading"]) == (21, 5)
-    assert "projections that give its scores" in reason(quiet(timm_vit.VisionTransformer(**sizes, qk_norm=True)), NEEDS_W)
-    with_chance(quiet(timm_vit.VisionTransformer(**sizes, global_pool="avg", class_token=False, init_values=0.1)), NEEDS_W)
+    assert "projections that give its scores" in reason(
+        quiet(timm_vit.VisionTransformer(**sizes, qk_norm=True)), NEEDS_W
+    )
+    with_chance(
+        quiet(timm_vit.VisionTransformer(**sizes, global_pool="avg", class_token=False, init_values=0.1)),
+        NEEDS_W,
+    )
 
 
 CHECKS: dict[str, tuple[Callable[[dict[str, Any]], None], ...]] = {
@@ -216,7 +258,11 @@ CHECKS: dict[str, tuple[Callable[[dict[str, Any]], None], ...]] = {
     "timm": (timm,),
 }
 SNIPPETS = {(page, code) for page, code in blocks("python") if page.startswith(FOLDER)}
-NEEDED = {"transformer_lens": "transformer_lens", "lightning": "pytorch_lightning", "transformers": "transformers"}
+NEEDED = {
+    "transformer_lens": "transformer_lens",
+    "lightning": "pytorch_lightning",
+    "transformers": "transformers",
+}
 
 
 def snippets(page: str) -> list[str]:
@@ -225,12 +271,18 @@ def snippets(page: str) -> list[str]:
 
 def test_every_snippet_has_a_check():
     counted = sum(len(checks) for checks in CHECKS.values())
-    assert {page: len(snippets(page)) for page in CHECKS} == {page: len(checks) for page, checks in CHECKS.items()}
+    assert {page: len(snippets(page)) for page in CHECKS} == {
+        page: len(checks) for page, checks in CHECKS.items()
+    }
     assert len(SNIPPETS) == counted + 1  # and the file for the command
 
 
-@pytest.mark.parametrize(("page", "number"), [(page, number) for page, checks in CHECKS.items() for number in range(len(checks))])
-def test_the_snippet_runs_and_its_numbers_are_right(page: str, number: int, monkeypatch: pytest.MonkeyPatch, unchecked):
+@pytest.mark.parametrize(
+    ("page", "number"), [(page, number) for page, checks in CHECKS.items() for number in range(len(checks))]
+)
+def test_the_snippet_runs_and_its_numbers_are_right(
+    page: str, number: int, monkeypatch: pytest.MonkeyPatch, unchecked
+):
     if page in NEEDED and find_spec(NEEDED[page]) is None:
         pytest.skip(f"{NEEDED[page]} is not installed")
     if page == "timm":

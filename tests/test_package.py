@@ -27,7 +27,10 @@ def test_the_registry_lists_every_theory():
 def test_compare_keeps_its_signature():
     parameters = inspect.signature(tt.compare).parameters
     assert list(parameters)[:2] == ["data", "theories"]
-    assert all(parameters[name].kind is parameters[name].KEYWORD_ONLY for name in ("seeds", "claim_seeds", "steps", "device", "progress"))
+    assert all(
+        parameters[name].kind is parameters[name].KEYWORD_ONLY
+        for name in ("seeds", "claim_seeds", "steps", "device", "progress")
+    )
 
 
 def test_every_exported_name_exists_and_is_documented():
@@ -41,14 +44,31 @@ def test_every_exported_name_exists_and_is_documented():
 
 
 IMPORTS = (
-    *(f"import transformer_theory.theories.{name} as one; assert one.THEORY.name == {name!r}" for name in THEORIES),
-    "import importlib, transformer_theory as tt; "
-    f"assert all(getattr(tt, name) is importlib.import_module('transformer_theory.theories.' + name) for name in {THEORIES!r})",
-    "from transformer_theory import attention_svm, scan_snap, joma, rate_reduction, crate, metrics, models; assert models.CRATE",
+    *(
+        f"import transformer_theory.theories.{name} as one; assert one.THEORY.name == {name!r}"
+        for name in THEORIES
+    ),
+    "import importlib, transformer_theory as tt; assert all(getattr(tt, name) is "
+    f"importlib.import_module('transformer_theory.theories.' + name) for name in {THEORIES!r})",
+    "from transformer_theory import attention_svm, scan_snap, joma, rate_reduction, crate, metrics, models; "
+    "assert models.CRATE",
     "from transformer_theory import *; assert len(list_theories()) == NUMBER and callable(compare)",
-    "import transformer_theory.cli, transformer_theory.compare; import transformer_theory as tt; assert callable(tt.compare)",
+    "import transformer_theory.cli, transformer_theory.compare; import transformer_theory as tt; assert "
+    "callable(tt.compare)",
 )
-LATE = ("cvxpy", "scipy", "sklearn", "matplotlib", "joblib", "distributed", "jinja2", "latex2mathml", "rich", "pandas", "threadpoolctl")
+LATE = (
+    "cvxpy",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "joblib",
+    "distributed",
+    "jinja2",
+    "latex2mathml",
+    "rich",
+    "pandas",
+    "threadpoolctl",
+)
 LATE += (
     "beartype",
     "lightning_fabric",
@@ -64,7 +84,9 @@ LATE += (
 
 
 def test_an_import_is_cheap_and_changes_nothing():
-    """In a fresh process: heavy libraries are loaded where they are used, and the command line is not loaded at all."""
+    """In a fresh process: heavy libraries are loaded where they are used, and the command line is not loaded
+    at all.
+    """
     code = f"""
 import sys, warnings, torch
 warnings.simplefilter("error")
@@ -116,16 +138,26 @@ def test_names_find_their_records():
         (lambda: theory("crat"), "'crat'; did you mean 'crate'"),
         (lambda: claim("attention_svm/global-directions"), "did you mean 'attention_svm/global-direction'"),
         (lambda: claims("scansnap"), "'scansnap'; did you mean 'scan_snap'"),
-        (lambda: experiment("zzzzz"), r"'zzzzz'; none of the \d+ known names is similar; `transformer-theory list` shows them$"),
-        (lambda: named("nosuch"), r"'nosuch'; none of the \d+ known names is similar; `transformer-theory list` shows them$"),
+        (
+            lambda: experiment("zzzzz"),
+            r"'zzzzz'; none of the \d+ known names is similar; `transformer-theory list` shows them$",
+        ),
+        (
+            lambda: named("nosuch"),
+            r"'nosuch'; none of the \d+ known names is similar; `transformer-theory list` shows them$",
+        ),
         (
             lambda: claim("joma/foo"),
-            r"'joma/foo'; the nearest of \d+ are: (joma/[\w-]+, ){4}joma/[\w-]+; `transformer-theory list` shows all$",
+            r"'joma/foo'; the nearest of \d+ are: (joma/[\w-]+, ){4}joma/[\w-]+; `transformer-theory list` "
+            r"shows all$",
         ),
         (lambda: experiment("crate"), r"the theory 'crate'; its experiments are crate\.\w+, "),
         (lambda: experiment("attention_svm"), r"(attention_svm\.\w+, ){5}\.\.\. \(\d+\)$"),
         (lambda: claims("zzzzz"), "'zzzzz'; none of the "),
-        (lambda: tt.cite("zzzzz"), "none of .* is similar; `transformer-theory list` with references.bib shows them$"),
+        (
+            lambda: tt.cite("zzzzz"),
+            "none of .* is similar; `transformer-theory list` with references.bib shows them$",
+        ),
         (lambda: tt.verify("attention_svm/globaldirection"), "did you mean 'attention_svm/global-direction'"),
         (lambda: tt.verify("crate"), "the theory 'crate'; its claims are crate/"),
         (lambda: tt.cite("rate_reductio"), "did you mean 'rate_reduction'"),

@@ -61,7 +61,9 @@ def test_labels_stand_where_the_curves_end():
     label_ends(ax)  # the limits were not asked for before
     low, high = ax.get_ylim()
     assert [text.get_text() for text in ax.texts] == ["low", "half", "high"]
-    assert [text.get_position()[1] for text in ax.texts] == pytest.approx([(y - low) / (high - low) for y in (0, 50, 100)], abs=0.02)
+    assert [text.get_position()[1] for text in ax.texts] == pytest.approx(
+        [(y - low) / (high - low) for y in (0, 50, 100)], abs=0.02
+    )
 
 
 def test_axes_are_flat_and_leave_the_readers_settings_alone():
@@ -124,7 +126,9 @@ def test_other_axes_fit_into_the_figure():
 
 def test_shades_go_from_dark_to_light():
     def lightness(tint: str) -> float:
-        return sum(weight * int(tint[1 + 2 * i : 3 + 2 * i], 16) for i, weight in enumerate((0.2126, 0.7152, 0.0722)))
+        return sum(
+            weight * int(tint[1 + 2 * i : 3 + 2 * i], 16) for i, weight in enumerate((0.2126, 0.7152, 0.0722))
+        )
 
     for count in (1, 2, 6):
         grey = [lightness(tint) for tint in shades(count)]
@@ -134,11 +138,17 @@ def test_shades_go_from_dark_to_light():
 
 
 def test_pyplot_is_not_imported():
-    """Neither by our files nor by what a figure needs: in a process of its own, in which the package imports nothing by itself."""
+    """Neither by our files nor by what a figure needs: in a process of its own, in which the package imports
+    nothing by itself.
+    """
     import subprocess
 
     package = Path(transformer_theory.core.plotting.__file__).parents[1]
-    naming = [path.name for path in package.rglob("*.py") if re.search(r"import.*pyplot|pyplot import", path.read_text(encoding="utf-8"))]
+    naming = [
+        path.name
+        for path in package.rglob("*.py")
+        if re.search(r"import.*pyplot|pyplot import", path.read_text(encoding="utf-8"))
+    ]
     assert not naming
     code = f"""
 import sys, types
@@ -170,7 +180,8 @@ def test_labels_stay_beside_the_axes():
     placed = _apart([0.9, 1.0, 1.0], [0.2, 0.2, 0.2], low=0.0, high=1.0)
     np.testing.assert_allclose(placed, [0.5, 0.7, 0.9])
     np.testing.assert_allclose(_apart([0.0, 0.0], [0.2, 0.2], low=0.0, high=1.0), [0.1, 0.3])
-    np.testing.assert_allclose(_apart([0.5, 0.5], [0.8, 0.8], low=0.0, high=1.0), [0.4, 1.2])  # too many: they start at the bottom
+    # too many: they start at the bottom
+    np.testing.assert_allclose(_apart([0.5, 0.5], [0.8, 0.8], low=0.0, high=1.0), [0.4, 1.2])
 
 
 def test_heatmap_wants_a_matrix():

@@ -21,7 +21,14 @@ VOCABULARY, LONGEST = 40, 32
 def gpt2(seed: int = 0, **changed: int) -> torch.nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "vocab_size": VOCABULARY, "n_positions": LONGEST, "bos_token_id": 0} | changed
+    sizes = {
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 2,
+        "vocab_size": VOCABULARY,
+        "n_positions": LONGEST,
+        "bos_token_id": 0,
+    } | changed
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return GPT2LMHeadModel(GPT2Config(**sizes, eos_token_id=0, initializer_range=0.3)).eval()
@@ -75,10 +82,14 @@ def test_the_network_of_the_folder_is_the_one_that_was_stored(folder):
 
 def test_the_seed_decides_and_random_numbers_are_untouched():
     state = torch.get_rng_state()
-    first, again = (probe_language_model(gpt2(), theories=["turing"], length=8, sequences=3) for _ in range(2))
+    first, again = (
+        probe_language_model(gpt2(), theories=["turing"], length=8, sequences=3) for _ in range(2)
+    )
     assert first.table == again.table
     assert torch.equal(state, torch.get_rng_state())
-    assert first.table != probe_language_model(gpt2(), theories=["turing"], length=8, sequences=3, seed=1).table
+    assert (
+        first.table != probe_language_model(gpt2(), theories=["turing"], length=8, sequences=3, seed=1).table
+    )
 
 
 def test_own_networks_need_a_description():
@@ -116,7 +127,10 @@ def test_folders_that_hold_no_causal_model_are_named(folder, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (np.zeros((2, 40), dtype=int), f"ids must be 2 to {LONGEST} per sequence, as GPT2LMHeadModel takes, got 40"),
+        (
+            np.zeros((2, 40), dtype=int),
+            f"ids must be 2 to {LONGEST} per sequence, as GPT2LMHeadModel takes, got 40",
+        ),
         (np.full((2, 8), VOCABULARY), rf"ids must lie in \[0, {VOCABULARY}\)"),
         (np.zeros((2, 8)), "must be an array"),
         (np.zeros((2, 1), dtype=int), "ids must be 2 to"),
@@ -136,7 +150,9 @@ def test_texts_that_do_not_fit(folder, tmp_path, capsys):
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
     assert "must be an array of integers" in fails(capsys, folder, "--text", tmp_path / "objects.npy")
     np.save(tmp_path / "few.npy", np.arange(5))
-    assert f"must have at least {LONGEST} tokens, got 5" in fails(capsys, folder, "--text", tmp_path / "few.npy")
+    assert f"must have at least {LONGEST} tokens, got 5" in fails(
+        capsys, folder, "--text", tmp_path / "few.npy"
+    )
     assert f"at most {LONGEST}" in fails(capsys, folder, "--length", "33")
     assert "unknown theory 'turin'" in fails(capsys, folder, "--theories", "turin")
 
@@ -155,7 +171,13 @@ def test_weights_that_are_missing_are_named(folder, tmp_path, capsys):
 def test_networks_that_are_not_causal_or_not_finite_are_refused():
     from transformers import BertConfig, BertForMaskedLM
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": VOCABULARY}
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "vocab_size": VOCABULARY,
+    }
     with torch.random.fork_rng():
         torch.manual_seed(0)
         both_ways = BertForMaskedLM(BertConfig(**sizes, initializer_range=0.3))
@@ -166,7 +188,8 @@ def test_networks_that_are_not_causal_or_not_finite_are_refused():
         network.transformer.h[0].attn.c_proj.weight[0, 0] = float("nan")
     with pytest.raises(ValueError, match="got NaN or infinity in transformer"):
         probe_language_model(network, theories=["turing"])
-    assert probe_language_model(gpt2().bfloat16(), theories=["turing"], sequences=2).table  # half precision is no leak of later ids
+    # half precision is no leak of later ids
+    assert probe_language_model(gpt2().bfloat16(), theories=["turing"], sequences=2).table
 
 
 def test_an_existing_folder_is_refused_before_the_measurement(folder, tmp_path, capsys, monkeypatch):
@@ -179,7 +202,9 @@ def test_a_test_that_does_not_fit_the_model_has_a_reason(capsys):
 
     from transformer_theory.report.terminal import heads
 
-    result = probe_language_model(gpt2(vocab_size=6, n_positions=6), theories=["turing", "induction", "chain_of_thought"], sequences=2)
+    result = probe_language_model(
+        gpt2(vocab_size=6, n_positions=6), theories=["turing", "induction", "chain_of_thought"], sequences=2
+    )
     assert result.settings["length"] == 6
     assert any(row.value is not None for row in result.select(theory="turing"))
     missing = [row for row in result.select(theory="chain_of_thought") if row.value is None]

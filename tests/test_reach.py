@@ -48,17 +48,31 @@ def stop(generator: torch.Generator):
 LADDER = Ladder("height", "", ">=", "normal draws")
 
 
-def rung(name: str, column: str, shift: float, *, predicted: float | None = 1.0, draws: int = 199, **more) -> Rung:
-    return Rung(name, "" if column == COLUMNS[0] else "an assumption", partial(draw, shift, predicted, draws), column, **more)
+def rung(
+    name: str, column: str, shift: float, *, predicted: float | None = 1.0, draws: int = 199, **more
+) -> Rung:
+    return Rung(
+        name,
+        "" if column == COLUMNS[0] else "an assumption",
+        partial(draw, shift, predicted, draws),
+        column,
+        **more,
+    )
 
 
 def toy(*rungs: Rung) -> Theory:
     ladder = replace(LADDER, rungs=rungs)
-    return Theory("toy", "Toy", "Which?", "None.", sources=(), assumptions=("none",), claims=(), ladder=ladder)
+    return Theory(
+        "toy", "Toy", "Which?", "None.", sources=(), assumptions=("none",), claims=(), ladder=ladder
+    )
 
 
 OWN, REAL = rung("own", COLUMNS[0], 1.0, covered=True), rung("real", COLUMNS[1], 0.6)
-NOISE, BACK, UNDER = rung("noise", COLUMNS[3], 0.0), rung("back", COLUMNS[4], 0.8), rung("under", COLUMNS[4], -0.9)
+NOISE, BACK, UNDER = (
+    rung("noise", COLUMNS[3], 0.0),
+    rung("back", COLUMNS[4], 0.8),
+    rung("under", COLUMNS[4], -0.9),
+)
 NOISE_FIRST = rung("noise first", COLUMNS[0], 0.0)
 RANGE = rung("range", COLUMNS[4], 0.7, draws=19)
 
@@ -114,7 +128,11 @@ def test_the_false_discovery_rate_is_controlled_over_all_rungs():
     (among,) = (cell for cell in cells(NOISE_FIRST, border, *others) if cell.name == "border")
     assert among.row.p == alone.row.p
     assert among.outcome == "undecided"
-    (split,) = (cell for cell in cells(OWN, replace(border, measure=partial(draw, 0.14, 1.0, 199))) if cell.name == "border")
+    (split,) = (
+        cell
+        for cell in cells(OWN, replace(border, measure=partial(draw, 0.14, 1.0, 199)))
+        if cell.name == "border"
+    )
     assert split.row.p < 0.05
     assert split.outcome == "undecided"  # one of the seeds lies below its null
 
@@ -141,7 +159,9 @@ def test_an_interrupted_reach_goes_on_where_it_stopped(tmp_path):
         if "(3 of 4)" in line:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt, match=f"3 of 4 cells are stored in {tmp_path}, the same command goes on from them"):
+    with pytest.raises(
+        KeyboardInterrupt, match=f"3 of 4 cells are stored in {tmp_path}, the same command goes on from them"
+    ):
         reach(theory, seeds=2, folder=tmp_path, progress=interrupt)
     head = (tmp_path / CELLS).read_bytes().splitlines(keepends=True)[0]
     with (tmp_path / CELLS).open("ab") as file:
@@ -178,10 +198,16 @@ def test_a_solver_that_stops_gives_a_reason_and_missing_data_are_named(tmp_path)
     text = Text(torch.arange(12) % 3, Vocabulary(("<unk>", "b", "c")), "letters")
     assert reach(theory, seeds=1, text=text, folder=tmp_path).select(rung="counting").one().value == 12
     longer = Text(torch.arange(15) % 3, text.vocabulary, "letters")
-    with pytest.raises(ValueError, match=r"holds cells of text 'letters, 12 words', got 'letters, 15 words'; choose another --out"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds cells of text 'letters, 12 words', got 'letters, 15 words'; choose another --out",
+    ):
         reach(theory, seeds=1, text=longer, folder=tmp_path)
     other = Text(torch.arange(12).flip(0) % 3, text.vocabulary, "letters")
-    with pytest.raises(ValueError, match=r"holds cells of other text with the name and size 'letters, 12 words'; choose another --out"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds cells of other text with the name and size 'letters, 12 words'; choose another --out",
+    ):
         reach(theory, seeds=1, text=other, folder=tmp_path)
 
 
@@ -191,7 +217,10 @@ def test_a_solver_that_stops_gives_a_reason_and_missing_data_are_named(tmp_path)
         ({"theories": "crat"}, "unknown theory 'crat'; did you mean 'crate'"),
         ({"theories": "crate/exact step"}, "unknown rung 'exact step' of crate; did you mean"),
         ({"theories": []}, "theories must name at least one, got none"),
-        ({"theories": "crate", "until": "full blok"}, "unknown column 'full blok'; did you mean 'full block'"),
+        (
+            {"theories": "crate", "until": "full blok"},
+            "unknown column 'full blok'; did you mean 'full block'",
+        ),
         ({"theories": "crate", "seeds": 0}, "seeds"),
         ({"theories": "crate", "images": "no-such-images"}, "no-such-images"),
     ],
@@ -211,7 +240,9 @@ def test_folders_of_other_things_are_refused(tmp_path):
     path = tmp_path / "old" / CELLS
     head, *lines = path.read_text().splitlines(keepends=True)
     path.write_text(json.dumps(json.loads(head) | {"version": "0.0.1"}) + "\n" + "".join(lines))
-    with pytest.raises(ValueError, match=r"holds cells of version 0.0.1, format 1, expected version .*; choose another --out"):
+    with pytest.raises(
+        ValueError, match=r"holds cells of version 0.0.1, format 1, expected version .*; choose another --out"
+    ):
         reach(theory, seeds=1, folder=tmp_path / "old")
     path.write_text("nonsense\n")
     with pytest.raises(ValueError, match="does not hold the cells of a reach"):
@@ -239,7 +270,10 @@ def test_columns_are_in_order_and_names_are_unique():
 
 def test_constructions_have_columns_of_their_own():
     """``until`` limits the ladders with this column."""
-    exact, learnt = (replace(OWN, name=column, column=column) for column in (CONSTRUCTION_COLUMNS[0], CONSTRUCTION_COLUMNS[-1]))
+    exact, learnt = (
+        replace(OWN, name=column, column=column)
+        for column in (CONSTRUCTION_COLUMNS[0], CONSTRUCTION_COLUMNS[-1])
+    )
     built = replace(toy(exact, replace(learnt, relaxes="written weights")), name="built")
     every, own, exact, both = (
         reach([toy(OWN, REAL), built], seeds=1, until=until).settings["ladders"]
@@ -251,7 +285,9 @@ def test_constructions_have_columns_of_their_own():
 
 def test_the_map_has_a_block_of_rows_per_set_of_columns():
     (own,) = cells(OWN)
-    exact = replace(own, theory=replace(own.theory, name="built"), name="exact", column=CONSTRUCTION_COLUMNS[0])
+    exact = replace(
+        own, theory=replace(own.theory, name="built"), name="exact", column=CONSTRUCTION_COLUMNS[0]
+    )
     texts = {text.get_text(): text.get_position()[1] for text in reach_map([own, exact]).axes[0].texts}
     assert texts[COLUMNS[0]] < texts["own"] < texts["exact construction"] < texts["exact"]
 
@@ -281,7 +317,14 @@ def test_sentences_say_where_the_theory_ends():
 
 
 def test_numbers_have_two_digits():
-    assert [two_digits(number) for number in (0.974, 1.03, -0.117, 0.999, -0.001, 0.0)] == [".97", "1.03", "−.12", "1.00", ".00", ".00"]
+    assert [two_digits(number) for number in (0.974, 1.03, -0.117, 0.999, -0.001, 0.0)] == [
+        ".97",
+        "1.03",
+        "−.12",
+        "1.00",
+        ".00",
+        ".00",
+    ]
 
 
 def test_map_table_and_latex_hold_every_rung():
@@ -307,7 +350,9 @@ def test_the_page_merges_a_reach_with_a_comparison(tmp_path):
     theory = toy(OWN, NOISE)
     reach(theory, seeds=2).save(tmp_path / "reach")
     stored = Result.load(tmp_path / "reach")
-    other = Result("compare", {"data": "mine", "seeds": [0]}, [Measurement("toy", "on data", "depth", 1.0, seed=0)])
+    other = Result(
+        "compare", {"data": "mine", "seeds": [0]}, [Measurement("toy", "on data", "depth", 1.0, seed=0)]
+    )
     page = report.page([other, stored], theories=[theory])
     assert 'id="reach"' in page
     assert page.index('id="reach"') < page.index('id="results"')
@@ -326,7 +371,16 @@ def test_jobs_measure_one_trained_network_together():
 
 
 def test_the_command_stores_the_page_the_map_and_the_table(tmp_path, capsys):
-    command = ["reach", "scan_snap/two classes", "--seeds", "2", "--workers", "1", "--out", str(tmp_path / "out")]
+    command = [
+        "reach",
+        "scan_snap/two classes",
+        "--seeds",
+        "2",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main(command) == 0
     printed = capsys.readouterr()
     assert "Scan and snap: the rank agreement" in printed.out
@@ -380,7 +434,9 @@ def test_a_value_that_a_second_null_explains_is_no_reach():
     explained = Rung("explained", "an assumption", partial(second_null, 0.9), COLUMNS[1])
     beyond = Rung("beyond both", "an assumption", partial(second_null, 0.2), COLUMNS[2])
     between = Rung("between", "an assumption", partial(second_null, 1.9), COLUMNS[3])
-    missing = Rung("missing", "an assumption", lambda generator: _without_draws(second_null(0.2, generator)), COLUMNS[4])
+    missing = Rung(
+        "missing", "an assumption", lambda generator: _without_draws(second_null(0.2, generator)), COLUMNS[4]
+    )
     found = {cell.name: cell for cell in cells(OWN, explained, beyond, between, missing)}
     assert {name: cell.outcome for name, cell in found.items()} == {
         "own": "beyond chance",
@@ -391,7 +447,10 @@ def test_a_value_that_a_second_null_explains_is_no_reach():
     }
     assert found["explained"].row.null.kind == "normal draws"
     ((_, text),) = statements(tuple(found.values()))
-    assert "; explained by other draws at “explained”; beyond normal draws but on the opposite side of other draws at “between”; " in text
+    assert (
+        "; explained by other draws at “explained”; beyond normal draws but on the opposite side of other "
+        "draws at “between”; " in text
+    )
     assert text.endswith("beyond chance again at “beyond both”")
     other = Rung("other", "an assumption", partial(renamed_null, 0.9), COLUMNS[2])
     ((_, text),) = statements(cells(OWN, explained, other))

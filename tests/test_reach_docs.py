@@ -23,7 +23,9 @@ def stored() -> Result:
 
 def test_the_pages_are_those_of_the_stored_result(stored):
     for name, text in pages(stored).items():
-        assert (DOCS / name).read_text(encoding="utf-8") == text, f"{name}: run python -m transformer_theory.report.reach_docs docs"
+        assert (DOCS / name).read_text(encoding="utf-8") == text, (
+            f"{name}: run python -m transformer_theory.report.reach_docs docs"
+        )
 
 
 def test_the_overview_fits_a_column_and_stays_legible(stored):
@@ -38,10 +40,17 @@ def test_the_overview_fits_a_column_and_stays_legible(stored):
     renderer = FigureCanvasAgg(figure).get_renderer()
     boxes = {text: text.get_window_extent(renderer) for text in ax.texts}
     assert min(text.get_fontsize() for text in boxes) >= 6
-    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0 and box.y1 <= figure.bbox.height for box in boxes.values())
-    squares = sorted((round(p.get_y(), 6), p.get_x(), p.get_width()) for p in ax.patches if isinstance(p, Rectangle))
+    assert all(
+        box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y0 >= 0 and box.y1 <= figure.bbox.height
+        for box in boxes.values()
+    )
+    squares = sorted(
+        (round(p.get_y(), 6), p.get_x(), p.get_width()) for p in ax.patches if isinstance(p, Rectangle)
+    )
     assert len(squares) == len(cells) + 6  # with the legend
-    assert all(left + width < other for (row, left, width), (same, other, _) in pairwise(squares) if row == same)
+    assert all(
+        left + width < other for (row, left, width), (same, other, _) in pairwise(squares) if row == same
+    )
     assert max(left + width for _, left, width in squares) <= COLUMN
 
 
@@ -51,7 +60,13 @@ def test_the_stored_result_has_the_present_rungs(stored, theory):
     described = stored.settings["ladders"][theory.name]
     assert described["quantity"] == theory.ladder.quantity
     present = [
-        {"name": rung.name, "relaxes": rung.relaxes, "column": rung.column, "covered": rung.covered, "needs": rung.needs}
+        {
+            "name": rung.name,
+            "relaxes": rung.relaxes,
+            "column": rung.column,
+            "covered": rung.covered,
+            "needs": rung.needs,
+        }
         for rung in theory.ladder.rungs
     ]
     assert [rung for rung in described["rungs"] if not rung["name"].startswith("stored ")] == present
@@ -75,7 +90,10 @@ def test_a_theory_measured_again_takes_the_place_of_its_former_rungs(stored):
     new = replace(
         stored,
         settings=stored.settings
-        | {"ladders": {name: stored.settings["ladders"][name]}, "measured": {name: {"date": "2030", "commit": "c"}}},
+        | {
+            "ladders": {name: stored.settings["ladders"][name]},
+            "measured": {name: {"date": "2030", "commit": "c"}},
+        },
         table=stored.table.select(theory=name).replace(note="new"),
     )
     both = merged(stored, new)

@@ -1,4 +1,6 @@
-"""The commands and the Python of the README and the pages: commands exist and take those options, the quick ones run, the Python runs."""
+"""The commands and the Python of the README and the pages: commands exist and take those options, the quick
+ones run, the Python runs.
+"""
 
 import functools
 import json
@@ -28,14 +30,20 @@ OWN = "docs/own_models/"  # snippets that tests/test_own_models.py runs
 
 
 def commands() -> list[str]:
-    """The command lines of the shell blocks, without prompts and comments; those of BUILDS are run by tests/test_docs_skeleton.py."""
-    text = "\n".join(text for page, text in blocks("bash", "console", "sh") if page != BUILDS).replace("\\\n", " ")
+    """The command lines of the shell blocks, without prompts and comments; those of BUILDS are run by
+    tests/test_docs_skeleton.py.
+    """
+    text = "\n".join(text for page, text in blocks("bash", "console", "sh") if page != BUILDS).replace(
+        "\\\n", " "
+    )
     lines = [line.removeprefix("$ ").split(" #")[0].strip() for line in text.splitlines()]
     return sorted({line for line in lines if line and not line.startswith("#")})
 
 
 def test_the_readme_begins_with_the_two_commands():
-    made = re.findall(r"^make \w+", "\n".join(text for page, text in blocks("bash") if page == "README.md"), re.MULTILINE)
+    made = re.findall(
+        r"^make \w+", "\n".join(text for page, text in blocks("bash") if page == "README.md"), re.MULTILINE
+    )
     assert made[:2] == ["make demo", "make test"]
 
 
@@ -46,11 +54,17 @@ def test_command_exists(line: str, capsys: pytest.CaptureFixture[str]):
         program, *arguments = arguments
     if program == "make":
         targets = [argument for argument in arguments if "=" not in argument]
-        assert all(re.search(rf"^{re.escape(t)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE) for t in targets)
+        assert all(
+            re.search(rf"^{re.escape(t)}:", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+            for t in targets
+        )
     elif (given := ours(program, arguments)) is not None:
         parse(given)
         if given[0] in QUICK and "tcp://" not in line:  # tests/test_cluster.py has a cluster
-            assert main([*given, *(["--seeds", "1"] if given[0] == "verify" and "--seeds" not in given else [])]) == 0
+            assert (
+                main([*given, *(["--seeds", "1"] if given[0] == "verify" and "--seeds" not in given else [])])
+                == 0
+            )
             assert capsys.readouterr().out.strip()
     elif program == "dask":
         command = import_module(f"distributed.cli.dask_{arguments[0]}").main
@@ -68,7 +82,10 @@ def test_command_exists(line: str, capsys: pytest.CaptureFixture[str]):
         assert program in ("git", "cd", "source", "pip", "uv", "."), f"unknown program {program!r}"
 
 
-WRONG = {"torchrun --nproc-per-node 2 -m transformer_theory train crat": "unknown network 'crat'", "transformer-theory run": "EXPERIMENT"}
+WRONG = {
+    "torchrun --nproc-per-node 2 -m transformer_theory train crat": "unknown network 'crat'",
+    "transformer-theory run": "EXPERIMENT",
+}
 
 
 @pytest.mark.parametrize(("line", "message"), WRONG.items())
@@ -79,7 +96,9 @@ def test_a_wrong_command_line_is_found(line: str, message: str):
 
 
 def pages() -> list[tuple[str, str]]:
-    """The Python blocks that run by themselves; those of the page on theories are files of a theory, those of OWN run elsewhere."""
+    """The Python blocks that run by themselves; those of the page on theories are files of a theory, those of
+    OWN run elsewhere.
+    """
     return [(page, code) for page, code in blocks("python") if page != BUILDS and not page.startswith(OWN)]
 
 
@@ -87,10 +106,14 @@ load = functools.cache(tt.data.load)  # cutting the digits takes as long as what
 
 
 images = functools.cache(tt.data.images)
-# What the functions of the blocks are given, whatever the page gives them: no line of a page states a number that depends on it.
+# What the functions of the blocks are given, whatever the page gives them: no line of a page states a number
+# that depends on it.
 LESS = {
     "transformer_theory": {"compare": {"steps": 2, "claim_seeds": 0, "seeds": 2}, "verify": {"seeds": (0,)}},
-    "transformer_theory.theories.chain_of_thought": {"split": {"train": 640, "test": 20}, "train": {"steps": 2}},
+    "transformer_theory.theories.chain_of_thought": {
+        "split": {"train": 640, "test": 20},
+        "train": {"steps": 2},
+    },
     "transformer_theory.theories.in_context": {"train_attention": {"steps": 10}},
     "transformer_theory.theories.induction": {"train_induction": {"steps": 5}},
     "transformer_theory.theories.vision": {"train_patches": {"steps": 10}, "train_tokens": {"steps": 10}},
@@ -114,7 +137,9 @@ def with_less(function: Callable, less: dict) -> Callable:
 
 @pytest.mark.parametrize(("page", "code"), pages(), ids=lambda value: value if value.endswith(".md") else "")
 def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each block alone in an empty folder, as if pasted into a new interpreter, with few images, few training steps and no claims."""
+    """Each block alone in an empty folder, as if pasted into a new interpreter, with few images, few training
+    steps and no claims.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt.data, "load", few)
     monkeypatch.setattr(tt.data, "images", few_images)
@@ -126,14 +151,20 @@ def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_bilinear_form_of_the_page_on_probes_gives_the_scores():
-    """score(key x, query z) = x^T W z is what scaled_dot_product_attention computes from the same projections."""
+    """score(key x, query z) = x^T W z is what scaled_dot_product_attention computes from the same
+    projections.
+    """
     (code,) = (code for page, code in blocks("python") if page == "docs/probes.md" and "def bilinear" in code)
     names = {}
     exec(compile(code, "docs/probes.md", "exec"), names)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module, x = names["MyAttention"](), torch.randn(5, 6)
-        module.heads, module.query, module.key = 2, torch.nn.Linear(6, 6, bias=False), torch.nn.Linear(6, 6, bias=False)
+        module.heads, module.query, module.key = (
+            2,
+            torch.nn.Linear(6, 6, bias=False),
+            torch.nn.Linear(6, 6, bias=False),
+        )
     query, key = (layer(x).unflatten(-1, (2, 3)).transpose(0, 1) for layer in (module.query, module.key))
     torch.testing.assert_close(x @ module.bilinear().mT @ x.T, query @ key.mT / 3**0.5)
 
@@ -145,16 +176,24 @@ def test_the_table_of_the_readme_is_that_of_the_registry():
         assert f"docs/theories/{theory.name}.md" in readme
         assert (ROOT / "docs" / "theories" / f"{theory.name}.md").is_file()
     table = (ROOT / "docs" / "theories.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[(.+?)\]\(theories/(\w+)\.md\) \| (.+?) \| (.+?) \| (.+) \|$", table, re.MULTILINE)
-    assert [(name, question) for _, name, question, _, _ in rows] == [(theory.name, theory.question) for theory in tt.list_theories()]
+    rows = re.findall(
+        r"^\| \[(.+?)\]\(theories/(\w+)\.md\) \| (.+?) \| (.+?) \| (.+) \|$", table, re.MULTILINE
+    )
+    assert [(name, question) for _, name, question, _, _ in rows] == [
+        (theory.name, theory.question) for theory in tt.list_theories()
+    ]
 
 
 def test_the_first_screen_of_readme_and_home_page():
-    """What it is, a picture, an example of at most ten lines, and three doors; the home page takes the example from the README."""
+    """What it is, a picture, an example of at most ten lines, and three doors; the home page takes the
+    example from the README.
+    """
     readme, home = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/index.md"))
     (example,) = re.findall(r"<!-- ten lines -->\s+```python\n(.*?)```\s+<!-- end -->", readme, re.DOTALL)
     assert len(example.splitlines()) <= 10
-    assert "```{include} ../README.md\n:start-after: <!-- ten lines -->\n:end-before: <!-- end -->\n```" in home
+    assert (
+        "```{include} ../README.md\n:start-after: <!-- ten lines -->\n:end-before: <!-- end -->\n```" in home
+    )
     for text, folder in ((readme, "docs/"), (home, "")):
         places = [text.index("]("), text.index("ten lines -->")]
         for door, page in (("Compare", "comparing"), ("Train", "training"), ("Cite", "for_survey_writers")):
@@ -173,10 +212,19 @@ def counts() -> str:
     seeds = sorted({len(claim.seeds) for claim in claims})
     consistent = sum(claim.verdict == "consistent" for claim in claims)
     undecided = sum(len(claim.seeds) - claim.decided for claim in claims)
-    fail, corrected = sum(claim.control == "fails" for claim in claims), sum(bool(claim.corrects) for claim in claims)
+    fail, corrected = (
+        sum(claim.control == "fails" for claim in claims),
+        sum(bool(claim.corrects) for claim in claims),
+    )
     status = Counter(claim.source.status for claim in claims)
-    outcome = f"{consistent} consistent on every decided seed ({undecided} undecided in all), {fail} controls fail on every seed"
-    searched = f"{status['confirmed']} read in the full text, {status['second-hand']} found at second hand, {status['not found']} not found"
+    outcome = (
+        f"{consistent} consistent on every decided seed ({undecided} undecided in all), {fail} controls fail "
+        "on every seed"
+    )
+    searched = (
+        f"{status['confirmed']} read in the full text, {status['second-hand']} found at second hand, "
+        f"{status['not found']} not found"
+    )
     span = f"{seeds[0]} to {seeds[-1]}" if seeds[1:] else str(seeds[0])
     return (
         f"{len(claims)} claims: {outcome}, {corrected} lead to corrections of published results. "
@@ -188,11 +236,16 @@ def test_the_counts_of_the_readme_are_those_of_the_ledger():
     """They stand in one place, so that one line has to be changed when the ledger is made anew."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.count(counts()) == 1, f"README.md must have in its table of measurements: {counts()}"
-    assert len(re.findall(r"\d+ claims|\d+ consistent|\d+ (?:lead to )?corrections?\b|\d+ correct\b", readme)) == 3
+    assert (
+        len(re.findall(r"\d+ claims|\d+ consistent|\d+ (?:lead to )?corrections?\b|\d+ correct\b", readme))
+        == 3
+    )
 
 
 def test_a_package_index_shows_the_description():
-    """An index has none of the repository's files, so the text must have neither relative links nor pictures of it."""
+    """An index has none of the repository's files, so the text must have neither relative links nor pictures
+    of it.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     text = project["readme"]["text"]
     assert project["readme"]["content-type"] == "text/markdown"
@@ -217,9 +270,12 @@ def test_the_number_of_theories_is_that_of_the_registry():
 
 
 def test_the_pages_say_how_to_install():
-    torch_first = 'pip install torch --index-url https://download.pytorch.org/whl/cpu\npip install -e ".[notebook]"\n'
+    torch_first = (
+        'pip install torch --index-url https://download.pytorch.org/whl/cpu\npip install -e ".[notebook]"\n'
+    )
     lines = {
-        page: "\n".join(code for name, code in blocks("bash") if name == page) for page in ("README.md", "docs/start.md", "docs/install.md")
+        page: "\n".join(code for name, code in blocks("bash") if name == page)
+        for page in ("README.md", "docs/start.md", "docs/install.md")
     }
     for page in lines:
         assert "git clone " in lines[page], page
@@ -239,14 +295,21 @@ def test_the_pages_say_how_to_install():
 def test_the_published_sizes_stand_on_the_page():
     page = (ROOT / "docs" / "theories" / "crate.md").read_text(encoding="utf-8")
     with torch.device("meta"):
-        for make in (tt.models.crate_tiny, tt.models.crate_small, tt.models.crate_base, tt.models.crate_large):
+        for make in (
+            tt.models.crate_tiny,
+            tt.models.crate_small,
+            tt.models.crate_base,
+            tt.models.crate_large,
+        ):
             assert f"{sum(parameter.numel() for parameter in make().parameters()):,}" in page, make.__name__
 
 
 def test_no_line_of_a_page_is_taken_for_a_comment():
     """In MyST a line that begins with a per cent sign does not appear, except in a block of code."""
     for page in PAGES:
-        assert not re.findall(r"^[ ]*%.*", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE), page.name
+        assert not re.findall(r"^[ ]*%.*", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE), (
+            page.name
+        )
 
 
 def test_versions_agree():
@@ -264,9 +327,16 @@ def test_versions_agree():
 
 
 def test_every_dependency_is_pinned():
-    pins = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    pins = dict(
+        re.findall(
+            r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
+        )
+    )
     assert pins["torch"] == "2.13.0"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
     names = {re.split(r"[<>=\[; ]", requirement)[0].lower() for requirement in wanted}
     assert names <= {name.lower() for name in pins}

@@ -47,7 +47,11 @@ def test_one_size_of_the_sweeps():
 def test_every_figure_with_recomputed_numbers_has_a_program():
     """A program is named after the figure. B's growth computes its reference numbers when it is measured."""
     recomputed: Basis = "recomputed"
-    figures = {p.stem for p in (ROOT / "transformer_theory/theories").glob("*/figures/*.py") if f'"{recomputed}"' in p.read_text("utf-8")}
+    figures = {
+        p.stem
+        for p in (ROOT / "transformer_theory/theories").glob("*/figures/*.py")
+        if f'"{recomputed}"' in p.read_text("utf-8")
+    }
     assert figures - {"common", "b_growth"} <= set(NAMES)
 
 
@@ -55,7 +59,10 @@ def test_a_number_agrees_if_it_rounds_to_the_stored_one():
     assert Reference("x", 0.25, 0.2549).agrees
     assert not Reference("x", 0.25, 0.2551).agrees
     assert Reference("x", 669, 669).digits == 1
-    assert [line.split()[-1] for line in table([Reference("x", 0.25, 0.3), Reference("x", 0.25, 0.25)])] == ["DIFFERS", "agrees"]
+    assert [line.split()[-1] for line in table([Reference("x", 0.25, 0.3), Reference("x", 0.25, 0.25)])] == [
+        "DIFFERS",
+        "agrees",
+    ]
     assert next(iter(table([Reference("x", 0.25, 0.3, "another draw")]))).endswith("another draw")
 
 

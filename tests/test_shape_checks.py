@@ -14,7 +14,9 @@ calls: list[tuple[int, ...]] = []
 
 
 @jaxtyping.jaxtyped(typechecker=beartype)
-def columns(x: Float[Tensor, "n d"], y: Float[Tensor, " d"], *, wrong: tuple[int, ...] = ()) -> Float[Tensor, " d"]:
+def columns(
+    x: Float[Tensor, "n d"], y: Float[Tensor, " d"], *, wrong: tuple[int, ...] = ()
+) -> Float[Tensor, " d"]:
     calls.append(tuple(x.shape))
     return x.new_zeros(wrong) if wrong else x.sum(0) + y
 

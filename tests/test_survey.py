@@ -1,4 +1,6 @@
-"""The example page of a survey: every number is a macro of stored results, LaTeX sets it on one page, and its picture is up to date."""
+"""The example page of a survey: every number is a macro of stored results, LaTeX sets it on one page, and its
+picture is up to date.
+"""
 
 import re
 import shutil
@@ -16,7 +18,8 @@ import survey_page  # noqa: E402
 from transformer_theory.report.macros import definitions  # noqa: E402
 
 NUMBERS = "one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|half|dozen|hundred|thousand"
-WORDS = re.compile(rf"\b(?!one (?:after )?another|two classes)(?:{NUMBERS})\b")  # "two classes" is the name of a rung
+# "two classes" is the name of a rung
+WORDS = re.compile(rf"\b(?!one (?:after )?another|two classes)(?:{NUMBERS})\b")
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +28,21 @@ def combined():
 
 
 def prose(source: str) -> str:
-    """The text of the document without comments, macros of the library, and the arguments of commands that print no text of ours."""
+    """The text of the document without comments, macros of the library, and the arguments of commands that
+    print no text of ours.
+    """
     body = source.partition(r"\begin{document}")[2]
     body = re.sub(r"(?<!\\)%.*", "", body)
-    body = re.sub(r"\\(?:sbox\d\{.*\}$|includegraphics\[.*\]\{.*\}|renewcommand.*)", "", body, flags=re.MULTILINE)
-    body = re.sub(r"\\(?:cite|label|ref|begin|end|bibliography|bibliographystyle)(?:\[.*?\])?\{[^}]*\}(?:\{[^}]*\})?", "", body)
-    return re.sub(r"\$1 - \\cos\$", "", re.sub(r"\\TT[A-Za-z]+", "", body))  # 1 - cos is the name of a quantity
+    body = re.sub(
+        r"\\(?:sbox\d\{.*\}$|includegraphics\[.*\]\{.*\}|renewcommand.*)", "", body, flags=re.MULTILINE
+    )
+    body = re.sub(
+        r"\\(?:cite|label|ref|begin|end|bibliography|bibliographystyle)(?:\[.*?\])?\{[^}]*\}(?:\{[^}]*\})?",
+        "",
+        body,
+    )
+    # 1 - cos is the name of a quantity
+    return re.sub(r"\$1 - \\cos\$", "", re.sub(r"\\TT[A-Za-z]+", "", body))
 
 
 def test_every_number_is_a_macro(combined):
@@ -50,7 +62,9 @@ def test_the_numbers_of_the_page_have_n_interval_and_command(combined):
         assert " | R" in macro.about, macro.name
         if not macro.about.startswith("of all results"):
             extent = r" \| n = \d+ seeds?.*\| (95 % interval .* to .*|no interval) "
-            assert re.search(extent + r"\| R\d+: transformer-theory (reach|verify) ", macro.about), macro.about
+            assert re.search(extent + r"\| R\d+: transformer-theory (reach|verify) ", macro.about), (
+                macro.about
+            )
 
 
 def test_an_unknown_macro_is_named(combined, monkeypatch, tmp_path):
@@ -68,7 +82,9 @@ def test_the_picture_is_that_of_the_source_and_the_results(combined):
     assert survey_page.PICTURE.stat().st_size < 300_000
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None or shutil.which("bibtex") is None, reason="no pdflatex and bibtex here")
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None or shutil.which("bibtex") is None, reason="no pdflatex and bibtex here"
+)
 def test_latex_sets_it_on_one_page(combined, tmp_path):
     survey_page.compile_page(combined, tmp_path)
     log = (tmp_path / "survey.log").read_text(errors="replace").replace("\n", "")

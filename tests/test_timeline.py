@@ -19,7 +19,16 @@ from transformer_theory.report.timeline import GEOMETRY, on_timeline, sentences
 def rows(quantity, values, *, model="ViT", theory="crate", every=10, **columns):
     kind = "network" if theory == "network" else "in network"
     return [
-        Measurement(theory, kind, quantity, value, step=every * i, model=model, reason="lost" if value is None else "", **columns)
+        Measurement(
+            theory,
+            kind,
+            quantity,
+            value,
+            step=every * i,
+            model=model,
+            reason="lost" if value is None else "",
+            **columns,
+        )
         for i, value in enumerate(values)
     ]
 
@@ -58,12 +67,17 @@ def test_layers_and_heads_are_averaged_and_so_are_their_nulls():
 
 
 def several_seeds(kind, draws):
-    """Two seeds with two layers each; the last step has many more draws. ``draws(seed, layer, index)`` is a draw of the null."""
+    """Two seeds with two layers each; the last step has many more draws. ``draws(seed, layer, index)`` is a
+    draw of the null.
+    """
     parts = []
     for seed in range(2):
         for layer in range(2):
             for step, count in ((0, BAND_DRAWS + 3), (1, 199)):
-                null = Null(kind, tuple(draws(seed, layer, index) for index in range(count if kind != UNTRAINED else 19)))
+                null = Null(
+                    kind,
+                    tuple(draws(seed, layer, index) for index in range(count if kind != UNTRAINED else 19)),
+                )
                 row = {"step": step, "seed": seed, "layer": layer, "model": "ViT", "null": null}
                 parts.append([Measurement("crate", "in network", "a", 10.0 * step + seed + 2 * layer, **row)])
     (found,) = series(result(*parts))
@@ -71,8 +85,12 @@ def several_seeds(kind, draws):
 
 
 def test_the_band_is_the_range_of_draws_of_the_mean_over_layers_and_seeds():
-    """Draws cancel between layers and seeds; a band of medians, of one seed or of all 199 draws would be different."""
-    found = several_seeds("permuted labels", lambda seed, layer, index: index * ((1, 1), (-1, 0))[seed][layer])
+    """Draws cancel between layers and seeds; a band of medians, of one seed or of all 199 draws would be
+    different.
+    """
+    found = several_seeds(
+        "permuted labels", lambda seed, layer, index: index * ((1, 1), (-1, 0))[seed][layer]
+    )
     np.testing.assert_allclose(found.values, [1.5, 11.5])
     np.testing.assert_allclose(found.low, [1.0, 11.0])  # the first seed
     np.testing.assert_allclose(found.high, [2.0, 12.0])
@@ -93,7 +111,9 @@ def test_untrained_networks_are_averaged_over_layers_only():
 
 
 def test_a_seed_that_stopped_early_does_not_make_the_mean_jump():
-    whole, stopped = (rows("a", values, layer=0, seed=seed) for seed, values in enumerate(([1.0, 2.0, 3.0], [101.0, 102.0])))
+    whole, stopped = (
+        rows("a", values, layer=0, seed=seed) for seed, values in enumerate(([1.0, 2.0, 3.0], [101.0, 102.0]))
+    )
     (found,) = series(result(whole, stopped))
     np.testing.assert_allclose(found.values, [1.0, 2.0, 3.0])
     assert found.seeds == 1
@@ -109,16 +129,29 @@ def test_series_come_in_the_asked_order_and_skip_rows_without_step_value_or_netw
         rows("a", [1.0, 2.0]),
         rows("b", [1.0, 2.0]),
         rows("c", [None, None]),
-        [Measurement("crate", "on data", "b", 1.0, model="ViT"), Measurement("crate", "in network", "b", 1.0, step=3)],
+        [
+            Measurement("crate", "on data", "b", 1.0, model="ViT"),
+            Measurement("crate", "in network", "b", 1.0, step=3),
+        ],
         [Measurement("crate", "figure", "d", 1.0, step=3, model="ViT")],
     )
     assert [s.quantity for s in series(together)] == ["a", "b"]
-    assert [s.quantity for s in series(together, [("crate", "c"), ("crate", "b"), ("crate", "a"), ("joma", "a")])] == ["b", "a"]
+    assert [
+        s.quantity for s in series(together, [("crate", "c"), ("crate", "b"), ("crate", "a"), ("joma", "a")])
+    ] == ["b", "a"]
     assert series(Result("compare")) == []
 
 
 def test_the_timeline_shows_headlines_validation_curves_and_geometry():
-    theories = [replace(THEORY, name="crate", claims=(), experiments=(), in_networks=replace(THEORY.in_networks, headline="a", side="<="))]
+    theories = [
+        replace(
+            THEORY,
+            name="crate",
+            claims=(),
+            experiments=(),
+            in_networks=replace(THEORY.in_networks, headline="a", side="<="),
+        )
+    ]
     network = {"theory": "network", "model": "ViT"}
     together = result(
         rows(GEOMETRY[0], [1.0, 2.0], layer=0, split="validation", **network),
@@ -175,7 +208,9 @@ def test_crossing_belongs_to_the_curve_that_is_drawn():
     assert moving.crossing == 30
     assert curve("a", values).crossing == curve("a", values, nulls=3.0).crossing == 10
     leaving = replace(moving, null_low=nulls - 0.05, null_high=nulls + 0.05, draws=9, side=">=")
-    assert sentences([leaving]) == ["In ViT, a leaves its null band as predicted at step 20 (half of its change: step 30)."]
+    assert sentences([leaving]) == [
+        "In ViT, a leaves its null band as predicted at step 20 (half of its change: step 30)."
+    ]
     along = Series("crate", "a", "ViT", 10 * np.arange(5), values, values - 0.1)
     assert along.still
     assert not along.constant
@@ -199,10 +234,11 @@ def test_sentences_say_what_leaves_its_band_and_when():
         curve("ΔR", [0, 1, 1, 1, 1, 1], model="CRATE", **(band | {"side": None})),
     ]
     assert sentences(group) == [
-        "In ViT, ΔR leaves its null band as predicted at step 10 (half of its change: step 10), attention sharpness at step 30 (half of "
-        "its change: step 40), stable rank at step 30 (half of its change: step 30); compression leaves its null band on the side "
-        "opposite to the prediction from the start; non-zeros and margin stay within their null bands; cosine is outside its null band "
-        "only briefly; overlap leaves its null band and returns; entropy has too few null draws; rank has no null.",
+        "In ViT, ΔR leaves its null band as predicted at step 10 (half of its change: step 10), attention "
+        "sharpness at step 30 (half of its change: step 40), stable rank at step 30 (half of its change: "
+        "step 30); compression leaves its null band on the side opposite to the prediction from the start; "
+        "non-zeros and margin stay within their null bands; cosine is outside its null band only briefly; "
+        "overlap leaves its null band and returns; entropy has too few null draws; rank has no null.",
         "In CRATE, ΔR leaves its null band at step 10 (half of its change: step 10).",
     ]
     assert sentences([]) == []
@@ -215,17 +251,24 @@ def test_sentences_say_what_leaves_its_band_and_when():
 
 def panels(figure):
     """The panels of a timeline by position of their row and column."""
-    return {(spec.rowspan.start, spec.colspan.start): ax for ax in figure.axes if (spec := ax.get_subplotspec()) is not None}
+    return {
+        (spec.rowspan.start, spec.colspan.start): ax
+        for ax in figure.axes
+        if (spec := ax.get_subplotspec()) is not None
+    }
 
 
 def test_upwards_is_as_predicted_and_rows_share_their_axis():
     up = curve("up", [0, 1, 2, 3], nulls=0.0, width=0.1, side=">=")
     down = curve("down", [0, -1, -2, -3], nulls=0.0, width=0.1, side="<=")
-    accuracy = replace(curve("accuracy", [0.1, 0.2, 0.3, 0.4]), theory="network", split="validation", unit="share")
+    accuracy = replace(
+        curve("accuracy", [0.1, 0.2, 0.3, 0.4]), theory="network", split="validation", unit="share"
+    )
     other = replace(up, model="CRATE", values=0.1 * up.values)
     drawn = panels(timeline([down, up, accuracy, other]))
     assert sorted(drawn) == [(row, column) for row in range(3) for column in range(2)]
-    assert [drawn[row, 0].yaxis_inverted() for row in range(3)] == [False, True, False]  # accuracy first, then the theories in order
+    # accuracy first, then the theories in order
+    assert [drawn[row, 0].yaxis_inverted() for row in range(3)] == [False, True, False]
     assert drawn[2, 0].get_ylim() == drawn[2, 1].get_ylim()
     assert [text.get_text() for text in drawn[1, 1].texts] == ["not measured"]
     texts = [text.get_text() for ax in drawn.values() for text in ax.texts]
@@ -251,7 +294,9 @@ def test_noise_stays_small_and_faint():
 
 def test_the_figure_fits_on_a_page_and_its_type_is_legible():
     group = [
-        replace(curve(f"quantity {i}", [0, 1, 2, 3], nulls=0, width=0.5), theory=f"t{i}", model=f"network {j}")
+        replace(
+            curve(f"quantity {i}", [0, 1, 2, 3], nulls=0, width=0.5), theory=f"t{i}", model=f"network {j}"
+        )
         for i in range(9)
         for j in range(3)
     ]
@@ -262,13 +307,17 @@ def test_the_figure_fits_on_a_page_and_its_type_is_legible():
     figure.draw_without_rendering()
     from matplotlib.text import Text
 
-    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
+    sizes = [
+        text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()
+    ]
     assert min(sizes) >= 6.5
 
 
 def test_monotone_transforms_correlate_perfectly_and_opposites_negatively():
     x = np.array([0.1, 0.5, 0.2, 0.9, 0.7, 0.3, 0.8])
-    found = rank_correlations([curve("x", x), curve("exp", np.exp(5 * x)), curve("minus", -x)], generator=generator(), draws=200)
+    found = rank_correlations(
+        [curve("x", x), curve("exp", np.exp(5 * x)), curve("minus", -x)], generator=generator(), draws=200
+    )
     np.testing.assert_allclose(np.array(found.values), [[1, 1, -1], [1, 1, -1], [-1, -1, 1]])
     assert found.low[0][1] == pytest.approx(1)
     assert found.high[0][2] == pytest.approx(-1)
@@ -286,7 +335,9 @@ def test_coefficient_agrees_with_scipy_with_ties(checkpoints):
 
 
 def test_interval_covers_a_known_correlation():
-    """Independent Gaussian pairs with correlation r have Spearman's coefficient 6/pi * asin(r/2); the 95 % interval covers it."""
+    """Independent Gaussian pairs with correlation r have Spearman's coefficient 6/pi * asin(r/2); the 95 %
+    interval covers it.
+    """
     truth = 6 / np.pi * np.arcsin(0.6 / 2)
     draw, covered = np.random.default_rng(1), 0
     for trial in range(60):
@@ -301,7 +352,9 @@ def test_interval_covers_a_known_correlation():
 
 
 def test_growth_alone_correlates_but_its_changes_do_not():
-    """Independent growths: rank correlation 1 on every seed, while the interval of their changes contains 0 on most."""
+    """Independent growths: rank correlation 1 on every seed, while the interval of their changes contains 0
+    on most.
+    """
     contain = 0
     for seed in range(20):
         draw = np.random.default_rng(seed)
@@ -329,12 +382,17 @@ def test_undefined_is_none():
 
 
 def test_correlations_are_those_of_means_over_seeds():
-    noisy = [rows(name, [i + (-1) ** (i + seed) * 5.0 for i in range(6)], seed=seed) for seed in range(2) for name in "ab"]
+    noisy = [
+        rows(name, [i + (-1) ** (i + seed) * 5.0 for i in range(6)], seed=seed)
+        for seed in range(2)
+        for name in "ab"
+    ]
     table = correlation_table(series(result(*noisy)))
     assert table["seeds"] == 2
     assert table["cells"][1][0]["value"] == "+1.00"
     both = series(result(*noisy, rows("c", list(range(6)))))
-    assert rank_correlations(both, generator=generator(), draws=2).values[2][0] == pytest.approx(1)  # of one seed: less
+    # of one seed: less
+    assert rank_correlations(both, generator=generator(), draws=2).values[2][0] == pytest.approx(1)
 
 
 def test_the_seed_decides_the_interval():
@@ -355,6 +413,8 @@ def test_only_shared_steps_are_compared():
 
 def test_series_of_two_networks_are_refused():
     with pytest.raises(ValueError, match="one network"):
-        rank_correlations([curve("a", [1, 2, 3]), curve("a", [1, 2, 3], model="CRATE")], generator=generator())
+        rank_correlations(
+            [curve("a", [1, 2, 3]), curve("a", [1, 2, 3], model="CRATE")], generator=generator()
+        )
     with pytest.raises(ValueError, match="draws"):
         rank_correlations([curve("a", [1, 2, 3])], generator=generator(), draws=0)

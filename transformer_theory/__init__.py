@@ -1,18 +1,18 @@
-"""Theories of transformers: what each predicts, what is measured on data and in networks, and where the two agree.
+"""Theories of transformers: what each predicts, what is measured on data and in networks, and where the two
+agree.
 
     import transformer_theory as tt
 
-    result = tt.compare(tt.data.load("digits"))                # every theory on the same data and the same trained networks
-    result.plot()                                              # one figure; tt.figures(result) has all of them
-    result.report("runs/digits")                               # the page with everything, which a notebook shows
-    result.to_pandas()                                         # the numbers
+    result = tt.compare(tt.data.load("digits")) # every theory on the same data and the same trained networks
+    result.plot() # one figure; tt.figures(result) has all of them result.report("runs/digits") # the page
+    with everything, which a notebook shows result.to_pandas() # the numbers
     tt.probe_model(network, inputs, labels).report()           # every theory in a network of your own
     print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
-    tt.reach("crate", seeds=2, until="full block")             # how far a theory extends when its assumptions are relaxed
-    print(tt.cite("crate"))                                    # BibTeX
+    tt.reach("crate", seeds=2, until="full block") # how far a theory extends when its assumptions are relaxed
+    print(tt.cite("crate")) # BibTeX
 
-The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models, probes and training.
-All names except ``compare`` are imported on first use.
+The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models,
+probes and training. All names except ``compare`` are imported on first use.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
 """Descent on attention weights by automatic differentiation of softmax and loss.
 
-Each function takes one trial, or a batch of trials if the tensors have a leading dimension. Shapes of one trial: tokens [n, T, d], query
-[n, d], scores [n, T], W, K and Q [d, d].
+Each function takes one trial, or a batch of trials if the tensors have a leading dimension. Shapes of one
+trial: tokens [n, T, d], query [n, d], scores [n, T], W, K and Q [d, d].
 """
 
 import torch
@@ -21,7 +21,9 @@ def unit(gradient: Tensor) -> Tensor:
     return gradient / (torch.linalg.matrix_norm(gradient)[..., None, None] + EPS)
 
 
-def on_weights(tokens: Tensor, query: Tensor, scores: Tensor, W: Tensor, *, steps: int, rate: float) -> Tensor:
+def on_weights(
+    tokens: Tensor, query: Tensor, scores: Tensor, W: Tensor, *, steps: int, rate: float
+) -> Tensor:
     """Returns W after normalised descent."""
     W = W.clone().requires_grad_()
     for _ in range(steps):
@@ -32,9 +34,19 @@ def on_weights(tokens: Tensor, query: Tensor, scores: Tensor, W: Tensor, *, step
 
 
 def on_factors(
-    tokens: Tensor, query: Tensor, scores: Tensor, K: Tensor, Q: Tensor, *, steps: int, rate: float, penalty: float
+    tokens: Tensor,
+    query: Tensor,
+    scores: Tensor,
+    K: Tensor,
+    Q: Tensor,
+    *,
+    steps: int,
+    rate: float,
+    penalty: float,
 ) -> tuple[Tensor, Tensor]:
-    """Returns K and Q after normalised descent on W = K Q^T; each factor's gradient is divided by its own norm."""
+    """Returns K and Q after normalised descent on W = K Q^T; each factor's gradient is divided by its own
+    norm.
+    """
     K, Q = K.clone().requires_grad_(), Q.clone().requires_grad_()
     for _ in range(steps):
         loss = loss_of(tokens, query, scores, K @ Q.mT) + penalty * (K.square().sum() + Q.square().sum())

@@ -9,7 +9,9 @@ from torch.nn import functional
 
 
 class SoftmaxAttention(nn.Module):
-    """softmax(W W^T / sqrt(p)) W per head with W the coordinates, then a free output matrix; tokens [batch, n, d]."""
+    """softmax(W W^T / sqrt(p)) W per head with W the coordinates, then a free output matrix; tokens [batch,
+    n, d].
+    """
 
     def __init__(self, dim: int, *, heads: int, head_dim: int):
         super().__init__()
@@ -18,7 +20,8 @@ class SoftmaxAttention(nn.Module):
         self.to_out = nn.Sequential(nn.Linear(heads * head_dim, dim), nn.Dropout(0.0))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        coords = self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)  # [batch, heads, n, head_dim]
+        # [batch, heads, n, head_dim]
+        coords = self.qkv(tokens).unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
         return self.to_out(self.mix(coords).transpose(1, 2).flatten(-2))
 
     def mix(self, coords: Tensor) -> Tensor:

@@ -5,9 +5,11 @@ from torch import Tensor
 
 
 def rate_by_autograd(conditional: Tensor, vocab_size: int, ratio: float):
-    """Returns the time derivative of the flat state: the decoder [S, M] and one query's logits [S]; eta_Y = 1.
+    """Returns the time derivative of the flat state: the decoder [S, M] and one query's logits [S]; eta_Y =
+    1.
 
-    The loss is the mean cross-entropy of K classes with token probabilities ``conditional`` [K, S]; ``ratio`` is eta_Z / eta_Y.
+    The loss is the mean cross-entropy of K classes with token probabilities ``conditional`` [K, S]; ``ratio``
+    is eta_Z / eta_Y.
     """
     K, S = conditional.shape
     log_p, target = conditional.log(), torch.arange(K)
@@ -25,12 +27,24 @@ def rate_by_autograd(conditional: Tensor, vocab_size: int, ratio: float):
     return rate
 
 
-def in_plain_time(conditional: Tensor, vocab_size: int, end: float, *, ratio: float, method: str, tolerance: float):
-    """Integrates from zero and returns the logits [S] at the time ``end``, and the number of evaluations; ``conditional`` is [K, S]."""
+def in_plain_time(
+    conditional: Tensor, vocab_size: int, end: float, *, ratio: float, method: str, tolerance: float
+):
+    """Integrates from zero and returns the logits [S] at the time ``end``, and the number of evaluations;
+    ``conditional`` is [K, S].
+    """
     import numpy as np
     from scipy.integrate import solve_ivp
 
     S = conditional.shape[1]
     rate = rate_by_autograd(conditional, vocab_size, ratio)
-    solved = solve_ivp(rate, (0.0, end), np.zeros(S * vocab_size + S), method=method, rtol=tolerance, atol=tolerance * 1e-3, t_eval=[end])
+    solved = solve_ivp(
+        rate,
+        (0.0, end),
+        np.zeros(S * vocab_size + S),
+        method=method,
+        rtol=tolerance,
+        atol=tolerance * 1e-3,
+        t_eval=[end],
+    )
     return torch.from_numpy(solved.y[-S:, -1].copy()), solved.nfev

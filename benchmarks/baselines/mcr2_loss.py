@@ -1,4 +1,6 @@
-"""The MCR² loss: the formula as written, and a loop over the classes as a careful user would write it; features [m, p], labels [m]."""
+"""The MCR² loss: the formula as written, and a loop over the classes as a careful user would write it;
+features [m, p], labels [m].
+"""
 
 import torch
 from torch import Tensor

@@ -1,13 +1,18 @@
-"""ReduNet as its formulas are written: one inverse and one membership matrix per class and, on a grid, a loop over frequencies."""
+"""ReduNet as its formulas are written: one inverse and one membership matrix per class and, on a grid, a loop
+over frequencies.
+"""
 
 import torch
 from torch import Tensor
 
 
-def textbook(features: Tensor, labels: Tensor, *, layers: int, eps: float, step: float) -> tuple[Tensor, Tensor]:
+def textbook(
+    features: Tensor, labels: Tensor, *, layers: int, eps: float, step: float
+) -> tuple[Tensor, Tensor]:
     """Returns the features ``[n, d]`` of norm 1 after all layers, and ΔR before each layer.
 
-    E and each C_j take an inverse; C_j is applied to all samples, and the product is masked. The rates take separate log-determinants.
+    E and each C_j take an inverse; C_j is applied to all samples, and the product is masked. The rates take
+    separate log-determinants.
     """
     n, d = features.shape
     member = torch.nn.functional.one_hot(labels).to(features.dtype)
@@ -29,8 +34,12 @@ def textbook(features: Tensor, labels: Tensor, *, layers: int, eps: float, step:
     return Z, torch.stack(reductions)
 
 
-def frequency_by_frequency(samples: Tensor, labels: Tensor, *, layers: int, eps: float, step: float) -> Tensor:
-    """Returns the features ``[n, c, h, w]`` after all layers of the shift-invariant network; loops over h w frequencies and all classes."""
+def frequency_by_frequency(
+    samples: Tensor, labels: Tensor, *, layers: int, eps: float, step: float
+) -> Tensor:
+    """Returns the features ``[n, c, h, w]`` after all layers of the shift-invariant network; loops over h w
+    frequencies and all classes.
+    """
     n, c, h, w = samples.shape
     Z = samples / samples.flatten(1).norm(dim=1)[:, None, None, None]
     member = torch.nn.functional.one_hot(labels).to(torch.complex128)

@@ -1,4 +1,6 @@
-"""The one-layer model in its plain form: one-hot sequences or, faster, counts of their tokens; two linear layers, autograd, optim.SGD."""
+"""The one-layer model in its plain form: one-hot sequences or, faster, counts of their tokens; two linear
+layers, autograd, optim.SGD.
+"""
 
 import numpy as np
 import torch
@@ -6,7 +8,9 @@ from torch import Tensor, nn
 
 
 class OneLayer(nn.Module):
-    """Two M x M matrices without bias; ``attention.weight`` is Z. Ids count contextual tokens first, then queries, then next tokens."""
+    """Two M x M matrices without bias; ``attention.weight`` is Z. Ids count contextual tokens first, then
+    queries, then next tokens.
+    """
 
     def __init__(self, vocab_size: int):
         super().__init__()
@@ -14,7 +18,9 @@ class OneLayer(nn.Module):
         self.attention = nn.Linear(vocab_size, vocab_size, bias=False)
 
     def of_sequences(self, X: Tensor) -> Tensor:
-        """Returns logits ``[batch, M]`` of one-hot sequences ``[batch, T, M]`` that end in the query; computes a key per token."""
+        """Returns logits ``[batch, M]`` of one-hot sequences ``[batch, T, M]`` that end in the query;
+        computes a key per token.
+        """
         context, query = X[:, :-1], X[:, -1]
         return self._decode(context, self.attention(context) @ query[:, :, None])
 
@@ -34,7 +40,9 @@ class OneLayer(nn.Module):
         return self.decoder(attended / attended.norm(dim=1, keepdim=True))
 
 
-def sequences(conditional: Tensor, query: Tensor, vocab_size: int, batch: int, length: int, generator: torch.Generator):
+def sequences(
+    conditional: Tensor, query: Tensor, vocab_size: int, batch: int, length: int, generator: torch.Generator
+):
     """Draws classes ``[batch]`` and ids of tokens ``[batch, T]``, the query last."""
     K, S = conditional.shape
     n = torch.randint(K, (batch,), generator=generator)
@@ -42,7 +50,14 @@ def sequences(conditional: Tensor, query: Tensor, vocab_size: int, batch: int, l
     return n, torch.cat([context, S + query[n, None]], dim=1)
 
 
-def counted(conditional: np.ndarray, query: Tensor, vocab_size: int, batch: int, length: int, generator: np.random.Generator):
+def counted(
+    conditional: np.ndarray,
+    query: Tensor,
+    vocab_size: int,
+    batch: int,
+    length: int,
+    generator: np.random.Generator,
+):
     """Draws classes ``[batch]``, counts and one-hot queries ``[batch, M]``."""
     K, S = conditional.shape
     n = generator.integers(K, size=batch)
@@ -55,7 +70,9 @@ def counted(conditional: np.ndarray, query: Tensor, vocab_size: int, batch: int,
 def optimiser(model: OneLayer, eta_y: float, eta_z: float, momentum: float) -> torch.optim.SGD:
     """Returns SGD with a separate learning rate for each matrix."""
     rates = ((model.decoder, eta_y), (model.attention, eta_z))
-    return torch.optim.SGD([{"params": layer.parameters(), "lr": rate} for layer, rate in rates], lr=eta_y, momentum=momentum)
+    return torch.optim.SGD(
+        [{"params": layer.parameters(), "lr": rate} for layer, rate in rates], lr=eta_y, momentum=momentum
+    )
 
 
 def step(model: OneLayer, descent: torch.optim.Optimizer, logits: Tensor, target: Tensor) -> float:

@@ -1,12 +1,13 @@
 """Mutants: fixed perturbations of the mathematics that the claims of a theory must detect.
 
-A control tests one claim; mutants test the whole ledger. Each mutant changes one expression in one function of a theory, for example a
-dropped factor or a flipped sign, and the theory's quick claims are then verified on two seeds. A mutant is *detected* if at least one claim
-is violated, or if a claim cannot be computed at all. An undetected mutant names a missing claim, unless no claim could detect it.
+A control tests one claim; mutants test the whole ledger. Each mutant changes one expression in one function
+of a theory, for example a dropped factor or a flipped sign, and the theory's quick claims are then verified
+on two seeds. A mutant is *detected* if at least one claim is violated, or if a claim cannot be computed at
+all. An undetected mutant names a missing claim, unless no claim could detect it.
 
 The mutants of a theory are in a file of its name in this folder.
-``python -m benchmarks.mutants [THEORY ...]`` prints one line per mutant and the score, and stores both as ``docs/mutants.json``, from which
-the page of the claims is made.
+``python -m benchmarks.mutants [THEORY ...]`` prints one line per mutant and the score, and stores both as
+``docs/mutants.json``, from which the page of the claims is made.
 """
 
 import importlib
@@ -22,10 +23,18 @@ from transformer_theory.core.claims import Claim
 from transformer_theory.theories import list_theories
 
 Kind = Literal[
-    "dropped factor", "wrong factor", "flipped sign", "missing term", "missing projection", "swapped function", "wrong normaliser"
+    "dropped factor",
+    "wrong factor",
+    "flipped sign",
+    "missing term",
+    "missing projection",
+    "swapped function",
+    "wrong normaliser",
 ]
 Outcome = Literal["detected", "undecided", "undetected", "equivalent"]
-THEORIES = tuple(theory.name for theory in list_theories() if Path(__file__).with_name(f"{theory.name}.py").exists())
+THEORIES = tuple(
+    theory.name for theory in list_theories() if Path(__file__).with_name(f"{theory.name}.py").exists()
+)
 SEEDS = (0, 1)
 
 
@@ -39,7 +48,8 @@ class Mutant:
         new: text in its place.
         kind: kind of perturbation.
         description: the change in the words of the theory, e.g. "the exact flow without its projection".
-        equivalent: reason why the perturbed theory is the same, so that no claim can detect the mutant; empty for all others.
+        equivalent: reason why the perturbed theory is the same, so that no claim can detect the mutant; empty
+            for all others.
     """
 
     function: str
@@ -53,8 +63,8 @@ class Mutant:
         """Replaces the code of the function in this process, for all modules that refer to it.
 
         Raises:
-            ValueError: there is no such function, ``old`` does not occur exactly once, or the new text is not a function with the same
-                free variables.
+            ValueError: there is no such function, ``old`` does not occur exactly once, or the new text is not
+                a function with the same free variables.
         """
         target = resolve(self.function)
         target.__code__ = perturbed(target, self.old, self.new)
@@ -83,7 +93,8 @@ def resolve(path: str) -> FunctionType:
         except AttributeError:
             break
         found = found.fget if isinstance(found, property) else getattr(found, "__func__", found)
-        found = inspect.unwrap(found if callable(found) else getattr(found, "func", found))  # cached_property stores it as ``func``
+        # cached_property stores it as ``func``
+        found = inspect.unwrap(found if callable(found) else getattr(found, "func", found))
         if isinstance(found, FunctionType):
             return found
         break
@@ -99,15 +110,20 @@ def perturbed(function: FunctionType, old: str, new: str) -> CodeType:
     source = textwrap.dedent(inspect.getsource(function))
     if (count := source.count(old)) != 1:
         raise ValueError(f"the text {old!r} must occur once in {function.__qualname__}, got {count}")
-    # A function around the text makes the names of an enclosing scope, such as __class__ of super(), free variables as in the original.
-    # Type hints are not evaluated, and decorators are compiled but never run: only the code object is taken.
+    # A function around the text makes the names of an enclosing scope, such as __class__ of super(), free
+    # variables as in the original. Type hints are not evaluated, and decorators are compiled but never run:
+    # only the code object is taken.
     free = function.__code__.co_freevars
     text = (
-        "from __future__ import annotations\n" + f"def _enclosing({', '.join(free)}):\n" + textwrap.indent(source.replace(old, new), "    ")
+        "from __future__ import annotations\n"
+        + f"def _enclosing({', '.join(free)}):\n"
+        + textwrap.indent(source.replace(old, new), "    ")
     )
     code = _named(compile(text, function.__code__.co_filename, "exec"), function.__name__)
     if code is None or code.co_freevars != free:
-        raise ValueError(f"the replacement in {function.__qualname__} must leave a function with the same free variables")
+        raise ValueError(
+            f"the replacement in {function.__qualname__} must leave a function with the same free variables"
+        )
     return code
 
 
@@ -122,7 +138,8 @@ def judge(mutant: Mutant, claims: Iterable[Claim]) -> tuple[Outcome, str]:
     """Applies a mutant and verifies claims until one detects it.
 
     Returns:
-        The outcome, and the name of the claim that detected it, or the names of the claims that became undecided.
+        The outcome, and the name of the claim that detected it, or the names of the claims that became
+        undecided.
     """
     mutant.apply()
     undecided = []

@@ -1,10 +1,16 @@
-"""Mutants of attention_svm: gradients, descents, paths, constraints, solvers, local optimality, and finite parts."""
+"""Mutants of attention_svm: gradients, descents, paths, constraints, solvers, local optimality, and finite
+parts.
+"""
 
 from . import Mutant
 
 ROOT = "theories.attention_svm."
-GRADIENT, SPACES, JOINT, PATH = (ROOT + "dynamics." + part for part in ("gradient.Gradient.", "spaces.", "joint.", "path."))
-BUILDERS, SOLVERS, BALANCE, NEXT = (ROOT + part for part in ("builders.", "solvers.", "balance.", "next_token."))
+GRADIENT, SPACES, JOINT, PATH = (
+    ROOT + "dynamics." + part for part in ("gradient.Gradient.", "spaces.", "joint.", "path.")
+)
+BUILDERS, SOLVERS, BALANCE, NEXT = (
+    ROOT + part for part in ("builders.", "solvers.", "balance.", "next_token.")
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     # gradients
@@ -36,7 +42,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "wrong normaliser",
         "the gradient for distinct scores without the share of the most attended token",
     ),
-    Mutant(ROOT + "problem.token_scores", "sign[..., None] * ", "", "dropped factor", "scores without the label"),
+    Mutant(
+        ROOT + "problem.token_scores", "sign[..., None] * ", "", "dropped factor", "scores without the label"
+    ),
     Mutant(
         ROOT + "dynamics.heads.relu_head",
         "(hidden > 0).to(V.dtype) @ V.mT",
@@ -116,7 +124,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "flipped sign",
         "the sum of the factors' Gram matrices as their imbalance",
     ),
-    Mutant(BALANCE + "penalised_residual", "(2 * penalty)", "penalty", "dropped factor", "the stationarity equations without the factor 2"),
+    Mutant(
+        BALANCE + "penalised_residual",
+        "(2 * penalty)",
+        "penalty",
+        "dropped factor",
+        "the stationarity equations without the factor 2",
+    ),
     # prompt and head
     Mutant(
         JOINT + "_descent_directions",
@@ -154,7 +168,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "the limit of the prompt's second coordinate without its factor 1/2",
     ),
     # regularisation paths
-    Mutant(PATH + "factored_path", "(2 * R) ** 0.5", "R**0.5", "dropped factor", "the ball of the factors with half the radius"),
+    Mutant(
+        PATH + "factored_path",
+        "(2 * R) ** 0.5",
+        "R**0.5",
+        "dropped factor",
+        "the ball of the factors with half the radius",
+    ),
     Mutant(
         PATH + "projected_descent",
         "project(candidate)",
@@ -191,7 +211,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "flipped sign",
         "constraints that put the selected token last",
     ),
-    Mutant(BUILDERS + "causal_mask", ".tril()", "", "missing term", "causal attention that sees the tokens after its position"),
+    Mutant(
+        BUILDERS + "causal_mask",
+        ".tril()",
+        "",
+        "missing term",
+        "causal attention that sees the tokens after its position",
+    ),
     Mutant(
         BUILDERS + "self_attention",
         "tokens[..., position, :]",
@@ -248,7 +274,8 @@ MUTANTS: tuple[Mutant, ...] = (
         'as_float64("W", W)',
         "missing term",
         "the scale R fitted without the finite part",
-        equivalent="W_fin lies in the span of the equations, to which W_dir is orthogonal, so that <W_dir, W_fin> = 0",
+        equivalent="W_fin lies in the span of the equations, to which W_dir is orthogonal, so that <W_dir, "
+        "W_fin> = 0",
     ),
     Mutant(
         BUILDERS + "multi_token",

@@ -5,8 +5,16 @@ from . import Mutant
 CHAIN = "theories.chain_of_thought"
 MUTANTS = (
     # Arithmetic and equations.
-    Mutant(f"{CHAIN}.arithmetic.operate", "a - b if", "b - a if", "flipped sign", "a subtraction with its operands exchanged"),
-    Mutant(f"{CHAIN}.arithmetic.operate", "% modulus", "% (modulus + 1)", "wrong factor", "results modulo p + 1"),
+    Mutant(
+        f"{CHAIN}.arithmetic.operate",
+        "a - b if",
+        "b - a if",
+        "flipped sign",
+        "a subtraction with its operands exchanged",
+    ),
+    Mutant(
+        f"{CHAIN}.arithmetic.operate", "% modulus", "% (modulus + 1)", "wrong factor", "results modulo p + 1"
+    ),
     Mutant(
         f"{CHAIN}.arithmetic.reducible",
         "PRECEDENCE.get(after, 3) <= binds",
@@ -20,10 +28,23 @@ MUTANTS = (
         "PRECEDENCE.get(before, 3) <= binds",
         "swapped function",
         "operations after one of equal precedence",
-        equivalent="of two operations that may be computed the leftmost is, and there is one in the operand on the left",
+        equivalent="of two operations that may be computed the leftmost is, and there is one in the operand "
+        "on the left",
     ),
-    Mutant(f"{CHAIN}.arithmetic.Arithmetic.questions", " // (k + 1)", "", "wrong normaliser", "binomial in place of Catalan numbers"),
-    Mutant(f"{CHAIN}.arithmetic.handle", "place - 1 + enclosed", "place - 1", "missing term", "a closing bracket that is left behind"),
+    Mutant(
+        f"{CHAIN}.arithmetic.Arithmetic.questions",
+        " // (k + 1)",
+        "",
+        "wrong normaliser",
+        "binomial in place of Catalan numbers",
+    ),
+    Mutant(
+        f"{CHAIN}.arithmetic.handle",
+        "place - 1 + enclosed",
+        "place - 1",
+        "missing term",
+        "a closing bracket that is left behind",
+    ),
     Mutant(
         f"{CHAIN}.arithmetic.Equations.steps",
         "(x - matrix[r][i] * y) % p",
@@ -31,10 +52,28 @@ MUTANTS = (
         "flipped sign",
         "rows added instead of subtracted",
     ),
-    Mutant(f"{CHAIN}.arithmetic.Equations.steps", "x * inverse % p", "x % p", "dropped factor", "pivots that are not divided out"),
+    Mutant(
+        f"{CHAIN}.arithmetic.Equations.steps",
+        "x * inverse % p",
+        "x % p",
+        "dropped factor",
+        "pivots that are not divided out",
+    ),
     # Dynamic programming.
-    Mutant(f"{CHAIN}.dynamic.LIS.chain", "longest[:value]", "longest[: value + 1]", "swapped function", "subsequences that may stay level"),
-    Mutant(f"{CHAIN}.dynamic.LIS.chain", "default=0) + 1", "default=1)", "missing term", "lengths that do not count the last number"),
+    Mutant(
+        f"{CHAIN}.dynamic.LIS.chain",
+        "longest[:value]",
+        "longest[: value + 1]",
+        "swapped function",
+        "subsequences that may stay level",
+    ),
+    Mutant(
+        f"{CHAIN}.dynamic.LIS.chain",
+        "default=0) + 1",
+        "default=1)",
+        "missing term",
+        "lengths that do not count the last number",
+    ),
     Mutant(
         f"{CHAIN}.dynamic.EditDistance.chain",
         "before + SUBSTITUTE",
@@ -56,7 +95,13 @@ MUTANTS = (
         "missing term",
         "parts split at one place only",
     ),
-    Mutant(f"{CHAIN}.dynamic.Membership.answer", "chain[-1]", "chain[0]", "swapped function", "an answer from the first cell"),
+    Mutant(
+        f"{CHAIN}.dynamic.Membership.answer",
+        "chain[-1]",
+        "chain[0]",
+        "swapped function",
+        "an answer from the first cell",
+    ),
     # Splits, ids, and the written decoder.
     Mutant(
         f"{CHAIN}.tasks.split",
@@ -73,7 +118,11 @@ MUTANTS = (
         "a first symbol that is not checked",
     ),
     Mutant(
-        f"{CHAIN}.arithmetic.Arithmetic.following", "min((n", "max((n", "swapped function", "a rule that expects the last operation first"
+        f"{CHAIN}.arithmetic.Arithmetic.following",
+        "min((n",
+        "max((n",
+        "swapped function",
+        "a rule that expects the last operation first",
     ),
     Mutant(
         f"{CHAIN}.arithmetic.Equations.following",
@@ -82,8 +131,20 @@ MUTANTS = (
         "flipped sign",
         "a rule that expects rows to be added",
     ),
-    Mutant(f"{CHAIN}.dynamic.LIS.following", "a[j] < a[i]", "a[j] <= a[i]", "swapped function", "a rule of level subsequences"),
-    Mutant(f"{CHAIN}.dynamic.EditDistance.following", "+ SKIP] if j", "] if j", "missing term", "a rule with insertions for nothing"),
+    Mutant(
+        f"{CHAIN}.dynamic.LIS.following",
+        "a[j] < a[i]",
+        "a[j] <= a[i]",
+        "swapped function",
+        "a rule of level subsequences",
+    ),
+    Mutant(
+        f"{CHAIN}.dynamic.EditDistance.following",
+        "+ SKIP] if j",
+        "] if j",
+        "missing term",
+        "a rule with insertions for nothing",
+    ),
     Mutant(
         f"{CHAIN}.dynamic.EditDistance.chain_length",
         "(self.n + 2) - 1",
@@ -91,7 +152,13 @@ MUTANTS = (
         "missing term",
         "a polynomial that counts one bar too many",
     ),
-    Mutant(f"{CHAIN}.written.WrittenDecoder.forward", "(n, n + 1)", "(n, n)", "wrong factor", "keys with the number of the next place"),
+    Mutant(
+        f"{CHAIN}.written.WrittenDecoder.forward",
+        "(n, n + 1)",
+        "(n, n)",
+        "wrong factor",
+        "keys with the number of the next place",
+    ),
     Mutant(
         f"{CHAIN}.written.WrittenDecoder.forward",
         "+ in_chain - 1",

@@ -3,10 +3,20 @@
 from . import Mutant
 
 COMPRESSION, SPARSE, STEPS = "models.crate.compression", "models.crate.sparsification", "theories.crate.steps"
-APPROXIMATIONS, PROBLEM, CODING = "theories.crate.approximations", "theories.crate.problem", "theories.crate.sparse_coding"
+APPROXIMATIONS, PROBLEM, CODING = (
+    "theories.crate.approximations",
+    "theories.crate.problem",
+    "theories.crate.sparse_coding",
+)
 
 MUTANTS = (
-    Mutant(f"{STEPS}.exact_step", "tokens - kappa", "tokens + kappa", "flipped sign", "the exact step goes up the gradient"),
+    Mutant(
+        f"{STEPS}.exact_step",
+        "tokens - kappa",
+        "tokens + kappa",
+        "flipped sign",
+        "the exact step goes up the gradient",
+    ),
     Mutant(
         f"{COMPRESSION}.rate_gradient",
         "(beta * (solved @ frames.mT)",
@@ -35,7 +45,13 @@ MUTANTS = (
         "wrong factor",
         "the distortion is not squared in beta",
     ),
-    Mutant(f"{STEPS}.paper_step", "(1 - share) * tokens", "tokens", "missing term", "the paper's step without its shrinkage"),
+    Mutant(
+        f"{STEPS}.paper_step",
+        "(1 - share) * tokens",
+        "tokens",
+        "missing term",
+        "the paper's step without its shrinkage",
+    ),
     Mutant(
         f"{STEPS}.mssa",
         "return expansion(bases, n=tokens.shape[-2], eps=eps) * (heads",
@@ -165,7 +181,8 @@ MUTANTS = (
     Mutant(
         f"{COMPRESSION}.causal_rate_gradient",
         "cholesky(prefix_matrices(coords, beta))",
-        "cholesky(prefix_matrices(coords, beta)[..., -1:, :, :].expand(*coords.shape, coords.shape[-1]).contiguous())",
+        "cholesky(prefix_matrices(coords, beta)[..., -1:, :, :].expand(*coords.shape, "
+        "coords.shape[-1]).contiguous())",
         "swapped function",
         "the causal step with the second moment of the whole sequence",
     ),

@@ -6,7 +6,11 @@ GRAPH = "theories.graph_tokens"
 MUTANTS = (
     # Patterns and their sums.
     Mutant(
-        f"{GRAPH}.patterns.Pattern.keys_per_query", "n - taken", "n - taken + 1", "wrong factor", "a number of keys that repeats a node"
+        f"{GRAPH}.patterns.Pattern.keys_per_query",
+        "n - taken",
+        "n - taken + 1",
+        "wrong factor",
+        "a number of keys that repeats a node",
     ),
     Mutant(
         f"{GRAPH}.patterns.Pattern.matrix",
@@ -16,14 +20,34 @@ MUTANTS = (
         "patterns that allow further equalities: a basis as well, but no longer disjoint",
     ),
     Mutant(
-        f"{GRAPH}.patterns.pattern_sums", "+ edges + back", "+ edges", "missing term", "edges apart from (u, v) without adding (v, u) again"
+        f"{GRAPH}.patterns.pattern_sums",
+        "+ edges + back",
+        "+ edges",
+        "missing term",
+        "edges apart from (u, v) without adding (v, u) again",
     ),
-    Mutant(f"{GRAPH}.patterns.pattern_sums", "rows[v] - back", "rows[v] - edges", "swapped function", "keys (v, w) that leave out (u, v)"),
     Mutant(
-        f"{GRAPH}.patterns.pattern_sums", "all_edges - rows - cols", "all_edges - 2 * rows", "swapped function", "edges without u by rows"
+        f"{GRAPH}.patterns.pattern_sums",
+        "rows[v] - back",
+        "rows[v] - edges",
+        "swapped function",
+        "keys (v, w) that leave out (u, v)",
+    ),
+    Mutant(
+        f"{GRAPH}.patterns.pattern_sums",
+        "all_edges - rows - cols",
+        "all_edges - 2 * rows",
+        "swapped function",
+        "edges without u by rows",
     ),
     # Heads.
-    Mutant(f"{GRAPH}.patterns.Pattern.signs", "else -1.0", "else 0.0", "missing term", "heads that do not avoid nodes"),
+    Mutant(
+        f"{GRAPH}.patterns.Pattern.signs",
+        "else -1.0",
+        "else 0.0",
+        "missing term",
+        "heads that do not avoid nodes",
+    ),
     Mutant(
         f"{GRAPH}.heads.head_scores",
         "+ 2 * prefers_nodes",
@@ -31,7 +55,13 @@ MUTANTS = (
         "flipped sign",
         "heads that prefer keys of the wrong type",
     ),
-    Mutant(f"{GRAPH}.heads.head_scores", "+ 2 * prefers_nodes", "+ 0.25 * prefers_nodes", "wrong factor", "an eighth of the type term"),
+    Mutant(
+        f"{GRAPH}.heads.head_scores",
+        "+ 2 * prefers_nodes",
+        "+ 0.25 * prefers_nodes",
+        "wrong factor",
+        "an eighth of the type term",
+    ),
     Mutant(
         f"{GRAPH}.heads.pattern_head",
         "pattern.signs.mT.contiguous()",
@@ -46,7 +76,13 @@ MUTANTS = (
         "swapped function",
         "scores with the roles of key and query exchanged",
     ),
-    Mutant(f"{GRAPH}.heads.attention_maps", "(scale * scores)", "(scale / 2 * scores)", "dropped factor", "half of the attention scale"),
+    Mutant(
+        f"{GRAPH}.heads.attention_maps",
+        "(scale * scores)",
+        "(scale / 2 * scores)",
+        "dropped factor",
+        "half of the attention scale",
+    ),
     Mutant(
         f"{GRAPH}.heads.attention_maps",
         "TIE * torch.finfo(scores.dtype).eps",
@@ -62,10 +98,26 @@ MUTANTS = (
         "swapped function",
         "random identifiers that are orthogonalised",
     ),
-    Mutant(f"{GRAPH}.identifiers.Simplex.__call__", "Q[:, 1:]", "Q[:, :-1]", "swapped function", "a simplex without its last direction"),
-    Mutant(f"{GRAPH}.identifiers.Simplex.__call__", " / math.sqrt(1 - 1 / n)", " / 2", "wrong factor", "a simplex of the wrong length"),
     Mutant(
-        f"{GRAPH}.identifiers.Laplacian.__call__", "vectors * signs", "vectors.abs() * signs", "swapped function", "absolute eigenvectors"
+        f"{GRAPH}.identifiers.Simplex.__call__",
+        "Q[:, 1:]",
+        "Q[:, :-1]",
+        "swapped function",
+        "a simplex without its last direction",
+    ),
+    Mutant(
+        f"{GRAPH}.identifiers.Simplex.__call__",
+        " / math.sqrt(1 - 1 / n)",
+        " / 2",
+        "wrong factor",
+        "a simplex of the wrong length",
+    ),
+    Mutant(
+        f"{GRAPH}.identifiers.Laplacian.__call__",
+        "vectors * signs",
+        "vectors.abs() * signs",
+        "swapped function",
+        "absolute eigenvectors",
     ),
     Mutant(
         f"{GRAPH}.baselines.GraphAttention.__call__",
@@ -76,12 +128,32 @@ MUTANTS = (
     ),
     # Layers and networks.
     Mutant(
-        f"{GRAPH}.layers.by_heads", "counts[:, None, None] * attended", "attended", "dropped factor", "heads without the number of keys"
+        f"{GRAPH}.layers.by_heads",
+        "counts[:, None, None] * attended",
+        "attended",
+        "dropped factor",
+        "heads without the number of keys",
     ),
-    Mutant(f"{GRAPH}.layers.gate", "(1 - open)", "open", "flipped sign", "a gate that lets the wrong queries through"),
-    Mutant(f"{GRAPH}.layers.gate", " - torch.relu(-values - closed)", "", "missing term", "a gate that loses negative values"),
     Mutant(
-        f"{GRAPH}.layers._bias", "(1 - eye) * layer.bias[1]", "layer.bias[1]", "missing projection", "the bias of edges on nodes as well"
+        f"{GRAPH}.layers.gate",
+        "(1 - open)",
+        "open",
+        "flipped sign",
+        "a gate that lets the wrong queries through",
+    ),
+    Mutant(
+        f"{GRAPH}.layers.gate",
+        " - torch.relu(-values - closed)",
+        "",
+        "missing term",
+        "a gate that loses negative values",
+    ),
+    Mutant(
+        f"{GRAPH}.layers._bias",
+        "(1 - eye) * layer.bias[1]",
+        "layer.bias[1]",
+        "missing projection",
+        "the bias of edges on nodes as well",
     ),
     Mutant(
         f"{GRAPH}.layers.Network.__call__",

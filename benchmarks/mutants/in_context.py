@@ -6,7 +6,11 @@ CONTEXT = "theories.in_context"
 MUTANTS = (
     # Steps of descent.
     Mutant(
-        f"{CONTEXT}.descent.LinearAttentionGD.heads", "self.eta / N * label", "self.eta * label", "dropped factor", "a step without 1/N"
+        f"{CONTEXT}.descent.LinearAttentionGD.heads",
+        "self.eta / N * label",
+        "self.eta * label",
+        "dropped factor",
+        "a step without 1/N",
     ),
     Mutant(
         f"{CONTEXT}.descent.LinearAttentionGD.heads",
@@ -37,11 +41,33 @@ MUTANTS = (
         "eigenvalues shrunk once",
     ),
     # The best step.
-    Mutant(f"{CONTEXT}.preconditioned.gamma", "(1 + 1 / N) * covariance", "covariance", "missing term", "Gamma without 1/N"),
-    Mutant(f"{CONTEXT}.preconditioned.gamma", "(covariance.trace() + noise) / N", "noise / N", "missing term", "Gamma without the trace"),
-    Mutant(f"{CONTEXT}.preconditioned.gaussian_fourth", "2 * covariance @", "covariance @", "wrong factor", "half of the first term of Q"),
     Mutant(
-        f"{CONTEXT}.preconditioned.second_moment", "+ noise / N * covariance", "+ noise * covariance", "dropped factor", "noise without 1/N"
+        f"{CONTEXT}.preconditioned.gamma",
+        "(1 + 1 / N) * covariance",
+        "covariance",
+        "missing term",
+        "Gamma without 1/N",
+    ),
+    Mutant(
+        f"{CONTEXT}.preconditioned.gamma",
+        "(covariance.trace() + noise) / N",
+        "noise / N",
+        "missing term",
+        "Gamma without the trace",
+    ),
+    Mutant(
+        f"{CONTEXT}.preconditioned.gaussian_fourth",
+        "2 * covariance @",
+        "covariance @",
+        "wrong factor",
+        "half of the first term of Q",
+    ),
+    Mutant(
+        f"{CONTEXT}.preconditioned.second_moment",
+        "+ noise / N * covariance",
+        "+ noise * covariance",
+        "dropped factor",
+        "noise without 1/N",
     ),
     Mutant(
         f"{CONTEXT}.preconditioned.second_moment",
@@ -65,17 +91,41 @@ MUTANTS = (
         "tr Lambda above",
     ),
     Mutant(
-        f"{CONTEXT}.references.recursive_least_squares", "(1 + (x * Px)", "((x * Px)", "missing term", "Sherman and Morrison without the 1"
+        f"{CONTEXT}.references.recursive_least_squares",
+        "(1 + (x * Px)",
+        "((x * Px)",
+        "missing term",
+        "Sherman and Morrison without the 1",
     ),
     # Statistics in attention.
-    Mutant(f"{CONTEXT}.statistics.residual_heads", "eta * (N + 1) / N", "eta", "dropped factor", "the mean over N + 1 keys"),
     Mutant(
-        f"{CONTEXT}.statistics.residual_heads", '("y", "one", -sign)', '("y", "one", -1.0)', "flipped sign", "one sign of y in both heads"
+        f"{CONTEXT}.statistics.residual_heads",
+        "eta * (N + 1) / N",
+        "eta",
+        "dropped factor",
+        "the mean over N + 1 keys",
     ),
     Mutant(
-        f"{CONTEXT}.statistics.residual_heads", '("t", "one", -R)', '("t", "one", 0.0)', "missing term", "the query counts as an example"
+        f"{CONTEXT}.statistics.residual_heads",
+        '("y", "one", -sign)',
+        '("y", "one", -1.0)',
+        "flipped sign",
+        "one sign of y in both heads",
     ),
-    Mutant(f"{CONTEXT}.statistics.decay_head", "-eta * strength", "eta * strength", "flipped sign", "weights that grow"),
+    Mutant(
+        f"{CONTEXT}.statistics.residual_heads",
+        '("t", "one", -R)',
+        '("t", "one", 0.0)',
+        "missing term",
+        "the query counts as an example",
+    ),
+    Mutant(
+        f"{CONTEXT}.statistics.decay_head",
+        "-eta * strength",
+        "eta * strength",
+        "flipped sign",
+        "weights that grow",
+    ),
     Mutant(
         f"{CONTEXT}.statistics.link_heads",
         "torch.diff(slopes), -slopes[-1:]",
@@ -83,13 +133,33 @@ MUTANTS = (
         "missing term",
         "a link without end",
     ),
-    Mutant(f"{CONTEXT}.statistics.soft_threshold", "= -threshold", "= threshold", "flipped sign", "a threshold upwards"),
     Mutant(
-        f"{CONTEXT}.statistics.select", "(-losses / temperature)", "(-temperature * losses)", "wrong factor", "the temperature upside down"
+        f"{CONTEXT}.statistics.soft_threshold",
+        "= -threshold",
+        "= threshold",
+        "flipped sign",
+        "a threshold upwards",
+    ),
+    Mutant(
+        f"{CONTEXT}.statistics.select",
+        "(-losses / temperature)",
+        "(-temperature * losses)",
+        "wrong factor",
+        "the temperature upside down",
     ),
     # The dual form.
     Mutant(
-        f"{CONTEXT}.dual.dual_part", "return centred / count", "return kept / count", "missing projection", "scores that are not centred"
+        f"{CONTEXT}.dual.dual_part",
+        "return centred / count",
+        "return kept / count",
+        "missing projection",
+        "scores that are not centred",
     ),
-    Mutant(f"{CONTEXT}.dual.dual_part", "return centred / count @", "return centred @", "dropped factor", "a sum in place of a mean"),
+    Mutant(
+        f"{CONTEXT}.dual.dual_part",
+        "return centred / count @",
+        "return centred @",
+        "dropped factor",
+        "a sum in place of a mean",
+    ),
 )

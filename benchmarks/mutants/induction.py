@@ -33,7 +33,13 @@ MUTANTS = (
         "missing term",
         "a bound without the unequal shares of the keys after copies",
     ),
-    Mutant(f"{INDUCTION}.heads.in_context_bigram", "count.clamp(min=1)", "(count + 1)", "wrong normaliser", "counts smoothed by one"),
+    Mutant(
+        f"{INDUCTION}.heads.in_context_bigram",
+        "count.clamp(min=1)",
+        "(count + 1)",
+        "wrong normaliser",
+        "counts smoothed by one",
+    ),
     Mutant(
         f"{INDUCTION}.circuits.path_expansion",
         "maps[layer][:, head] @ term",
@@ -70,8 +76,20 @@ MUTANTS = (
         "absolute values on the diagonal",
     ),
     # Scores.
-    Mutant(f"{INDUCTION}.scores.score_weights", "n // 2 - 1", "n // 2", "wrong factor", "prefix matching at the copy itself"),
-    Mutant(f"{INDUCTION}.scores.uniform_score", "1 / (1 +", "1 / (-5 +", "wrong normaliser", "uniform attention over fewer keys"),
+    Mutant(
+        f"{INDUCTION}.scores.score_weights",
+        "n // 2 - 1",
+        "n // 2",
+        "wrong factor",
+        "prefix matching at the copy itself",
+    ),
+    Mutant(
+        f"{INDUCTION}.scores.uniform_score",
+        "1 / (1 +",
+        "1 / (-5 +",
+        "wrong normaliser",
+        "uniform attention over fewer keys",
+    ),
     Mutant(
         f"{INDUCTION}.in_networks.PositionalShare.compute",
         "float(n - 1)",
@@ -80,7 +98,13 @@ MUTANTS = (
         "the positional share over the root of the number of pairs",
     ),
     # Chains.
-    Mutant(f"{INDUCTION}.chains.strategies", "(row + 1)", "(row + 0.5)", "wrong factor", "half a pseudo-count in the bigram rule"),
+    Mutant(
+        f"{INDUCTION}.chains.strategies",
+        "(row + 1)",
+        "(row + 0.5)",
+        "wrong factor",
+        "half a pseudo-count in the bigram rule",
+    ),
     Mutant(
         f"{INDUCTION}.chains.strategies",
         "(0, 0, 0, 0, 1, 0)",
@@ -96,12 +120,34 @@ MUTANTS = (
         "transition matrices from another prior",
     ),
     Mutant(
-        f"{INDUCTION}.chains.expected_loss", "(row * prediction.log())", "(row * row.log())", "swapped function", "the entropy of the chain"
+        f"{INDUCTION}.chains.expected_loss",
+        "(row * prediction.log())",
+        "(row * row.log())",
+        "swapped function",
+        "the entropy of the chain",
     ),
     # Memories.
-    Mutant(f"{INDUCTION}.memory.predicted_recall", "right**2 + N", "N", "missing term", "recall without the right pair in the norm of w"),
-    Mutant(f"{INDUCTION}.memory.predicted_recall", "(right - s) / norm", "(right - 0 * s) / norm", "missing term", "recall without s"),
-    Mutant(f"{INDUCTION}.memory.capacity", "2 * math.log(N)", "math.log(N)", "dropped factor", "twice the capacity"),
+    Mutant(
+        f"{INDUCTION}.memory.predicted_recall",
+        "right**2 + N",
+        "N",
+        "missing term",
+        "recall without the right pair in the norm of w",
+    ),
+    Mutant(
+        f"{INDUCTION}.memory.predicted_recall",
+        "(right - s) / norm",
+        "(right - 0 * s) / norm",
+        "missing term",
+        "recall without s",
+    ),
+    Mutant(
+        f"{INDUCTION}.memory.capacity",
+        "2 * math.log(N)",
+        "math.log(N)",
+        "dropped factor",
+        "twice the capacity",
+    ),
     Mutant(
         f"{INDUCTION}.memory.MemoryNetwork.forward",
         "@ self.previous[ids]",

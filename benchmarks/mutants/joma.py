@@ -40,7 +40,13 @@ MUTANTS = (
         "swapped function",
         "the gradient of the cross-entropy with uniform probabilities",
     ),
-    Mutant(f"{JOMA}.dynamics.tanh", "1 - h * h", "1 - h", "wrong factor", "tanh with the slope of the logistic function"),
+    Mutant(
+        f"{JOMA}.dynamics.tanh",
+        "1 - h * h",
+        "1 - h",
+        "wrong factor",
+        "tanh with the slope of the logistic function",
+    ),
     Mutant(
         f"{JOMA}.dynamics.squared",
         "gap.square().sum(-1) / 2, gap",
@@ -48,8 +54,20 @@ MUTANTS = (
         "wrong factor",
         "the gradient of the squared distance, for half of it",
     ),
-    Mutant(f"{JOMA}.block.Softmax.factor", "0.5 / self", "0.65 / self", "wrong factor", "the softmax invariant with .65 for 1/2"),
-    Mutant(f"{JOMA}.block.Exponential.factor", "0.5 / self.temperature", "0.5", "dropped factor", "the invariant without temperature"),
+    Mutant(
+        f"{JOMA}.block.Softmax.factor",
+        "0.5 / self",
+        "0.65 / self",
+        "wrong factor",
+        "the softmax invariant with .65 for 1/2",
+    ),
+    Mutant(
+        f"{JOMA}.block.Exponential.factor",
+        "0.5 / self.temperature",
+        "0.5",
+        "dropped factor",
+        "the invariant without temperature",
+    ),
     Mutant(
         f"{JOMA}.block.Softmax.pull",
         "(gradient - (attended * gradient).sum(-1, keepdim=True))",
@@ -65,9 +83,19 @@ MUTANTS = (
         "softmax attention in which a token counts by the root of its share",
     ),
     Mutant(
-        f"{JOMA}.block.Exponential.attend", " / self.normaliser", "", "wrong normaliser", "exponential attention without its normaliser"
+        f"{JOMA}.block.Exponential.attend",
+        " / self.normaliser",
+        "",
+        "wrong normaliser",
+        "exponential attention without its normaliser",
     ),
-    Mutant(f"{JOMA}.block.Linear.pull", "counts * gradient", "gradient", "dropped factor", "linear attention moves without its context"),
+    Mutant(
+        f"{JOMA}.block.Linear.pull",
+        "counts * gradient",
+        "gradient",
+        "dropped factor",
+        "linear attention moves without its context",
+    ),
     # Integrators.
     Mutant(
         f"{JOMA}.dynamics.runge_kutta",
@@ -120,30 +148,77 @@ MUTANTS = (
         "the softmax prediction without the ratio of the learning rates",
     ),
     Mutant(
-        f"{JOMA}.invariants.factorisation_error", "2 * model.ratio", "model.ratio", "dropped factor", "the factorised velocity at half size"
+        f"{JOMA}.invariants.factorisation_error",
+        "2 * model.ratio",
+        "model.ratio",
+        "dropped factor",
+        "the factorised velocity at half size",
     ),
     # The linear unit.
-    Mutant(f"{JOMA}.orbit.orbit", "math.sqrt(2) * inverse", "inverse", "dropped factor", "the orbit without the root of two"),
-    Mutant(f"{JOMA}.orbit.blow_up_time", "math.pi / 2", "math.pi", "wrong factor", "a blow-up time of the root of pi"),
+    Mutant(
+        f"{JOMA}.orbit.orbit",
+        "math.sqrt(2) * inverse",
+        "inverse",
+        "dropped factor",
+        "the orbit without the root of two",
+    ),
+    Mutant(
+        f"{JOMA}.orbit.blow_up_time",
+        "math.pi / 2",
+        "math.pi",
+        "wrong factor",
+        "a blow-up time of the root of pi",
+    ),
     Mutant(
         f"{JOMA}.orbit.limits",
         "math.sqrt(2) * torch.erfinv(discriminancy / _largest(discriminancy))",
-        "math.sqrt(2) * torch.erfinv((discriminancy / _largest(discriminancy)).square()) * discriminancy.sign()",
+        "math.sqrt(2) * torch.erfinv((discriminancy / _largest(discriminancy)).square()) * "
+        "discriminancy.sign()",
         "wrong factor",
         "limits with the square of the ratio of discriminancies",
     ),
     Mutant(
-        f"{JOMA}.orbit.normalised_clock", "normaliser * grid *", "normaliser *", "dropped factor", "the clock without the Jacobian of ln r"
+        f"{JOMA}.orbit.normalised_clock",
+        "normaliser * grid *",
+        "normaliser *",
+        "dropped factor",
+        "the clock without the Jacobian of ln r",
     ),
-    Mutant(f"{JOMA}.orbit.normalised_clock", ".square() / 2)", ".square())", "dropped factor", "the normaliser with attention exp(v^2)"),
+    Mutant(
+        f"{JOMA}.orbit.normalised_clock",
+        ".square() / 2)",
+        ".square())",
+        "dropped factor",
+        "the normaliser with attention exp(v^2)",
+    ),
     # Nonlinear units.
-    Mutant(f"{JOMA}.nonlinear._speed", ".square() / 2", ".square()", "dropped factor", "the nonlinear flow with attention exp(v^2)"),
     Mutant(
-        f"{JOMA}.nonlinear.log_remaining", "mu[:, None].square() / 2 + (", "(", "dropped factor", "the linear tail with the first speed"
+        f"{JOMA}.nonlinear._speed",
+        ".square() / 2",
+        ".square()",
+        "dropped factor",
+        "the nonlinear flow with attention exp(v^2)",
     ),
-    Mutant(f"{JOMA}.nonlinear.learning_ratio", "mu.square() / 2", "mu.square()", "dropped factor", "speeds of exp(mu^2)"),
     Mutant(
-        f"{JOMA}.nonlinear.salient_descent", "lambda v: mu - v", "lambda v: mu", "missing term", "a nonlinear pull without restoring term"
+        f"{JOMA}.nonlinear.log_remaining",
+        "mu[:, None].square() / 2 + (",
+        "(",
+        "dropped factor",
+        "the linear tail with the first speed",
+    ),
+    Mutant(
+        f"{JOMA}.nonlinear.learning_ratio",
+        "mu.square() / 2",
+        "mu.square()",
+        "dropped factor",
+        "speeds of exp(mu^2)",
+    ),
+    Mutant(
+        f"{JOMA}.nonlinear.salient_descent",
+        "lambda v: mu - v",
+        "lambda v: mu",
+        "missing term",
+        "a nonlinear pull without restoring term",
     ),
     Mutant(
         f"{JOMA}.nonlinear._descend",
@@ -159,12 +234,26 @@ MUTANTS = (
         "swapped function",
         "columns that learn at the speed of their largest entry",
     ),
-    Mutant(f"{JOMA}.nonlinear.linear_layer", " / lengths", "", "wrong normaliser", "linear columns that are not normalised"),
     Mutant(
-        f"{JOMA}.nonlinear.Bounce.rebound", "self.end - self.least", "self.start - self.least", "swapped function", "rebound to the start"
+        f"{JOMA}.nonlinear.linear_layer",
+        " / lengths",
+        "",
+        "wrong normaliser",
+        "linear columns that are not normalised",
     ),
     Mutant(
-        f"{JOMA}.mixture.Mixture.velocity", "pull - drag * v", "pull + drag * v", "flipped sign", "the mixture's drag as a push along v"
+        f"{JOMA}.nonlinear.Bounce.rebound",
+        "self.end - self.least",
+        "self.start - self.least",
+        "swapped function",
+        "rebound to the start",
+    ),
+    Mutant(
+        f"{JOMA}.mixture.Mixture.velocity",
+        "pull - drag * v",
+        "pull + drag * v",
+        "flipped sign",
+        "the mixture's drag as a push along v",
     ),
     Mutant(
         f"{JOMA}.mixture.relu_averages",
@@ -174,7 +263,13 @@ MUTANTS = (
         "the normal density with the root of pi",
     ),
     # Latents.
-    Mutant(f"{JOMA}.tree.Tree.cooccurrence", "- 2 * mean)", "- mean)", "dropped factor", "co-occurrence with half of its mean sign"),
+    Mutant(
+        f"{JOMA}.tree.Tree.cooccurrence",
+        "- 2 * mean)",
+        "- mean)",
+        "dropped factor",
+        "co-occurrence with half of its mean sign",
+    ),
     Mutant(
         f"{JOMA}.tree.Tree.sign_product",
         "sum((2 * p - 1) ** 2 for p in self.zero) / len(self.zero)",
@@ -183,7 +278,11 @@ MUTANTS = (
         "the square of the mean for the mean of the square at the root",
     ),
     Mutant(
-        f"{JOMA}.tree.sample_leaves", "(1 + rho) / 2", "rho", "wrong factor", "nodes that keep their parent's value with probability rho"
+        f"{JOMA}.tree.sample_leaves",
+        "(1 + rho) / 2",
+        "rho",
+        "wrong factor",
+        "nodes that keep their parent's value with probability rho",
     ),
     Mutant(
         f"{JOMA}.hierarchy.recovery",
@@ -199,7 +298,13 @@ MUTANTS = (
         "swapped function",
         "the best latent of each unit for the best unit of each latent",
     ),
-    Mutant(f"{JOMA}.joint.Layer.forward", "+ copies.log()).masked_fill", ").masked_fill", "missing term", "a padding that counts once"),
+    Mutant(
+        f"{JOMA}.joint.Layer.forward",
+        "+ copies.log()).masked_fill",
+        ").masked_fill",
+        "missing term",
+        "a padding that counts once",
+    ),
     # Networks.
     Mutant(
         f"{JOMA}.in_networks.gaussian_rank",
@@ -209,10 +314,26 @@ MUTANTS = (
         "the null of the stable rank without the Tracy-Widom correction",
     ),
     # A second list, written after the claims that the first one led to.
-    Mutant(f"{JOMA}.block.Exponential.pull", " / self.temperature", "", "dropped factor", "the exponential gradient without temperature"),
-    Mutant(f"{JOMA}.dynamics.relu", "(p > 0).to(p.dtype)", "torch.ones_like(p)", "dropped factor", "relu with slope one everywhere"),
     Mutant(
-        f"{JOMA}.dynamics.signed", "2 * targets - 1", "targets", "missing term", "the constant gradient for targets 0 and 1, not -1 and 1"
+        f"{JOMA}.block.Exponential.pull",
+        " / self.temperature",
+        "",
+        "dropped factor",
+        "the exponential gradient without temperature",
+    ),
+    Mutant(
+        f"{JOMA}.dynamics.relu",
+        "(p > 0).to(p.dtype)",
+        "torch.ones_like(p)",
+        "dropped factor",
+        "relu with slope one everywhere",
+    ),
+    Mutant(
+        f"{JOMA}.dynamics.signed",
+        "2 * targets - 1",
+        "targets",
+        "missing term",
+        "the constant gradient for targets 0 and 1, not -1 and 1",
     ),
     Mutant(
         f"{JOMA}.invariants.goodness_of_fit",
@@ -220,7 +341,8 @@ MUTANTS = (
         "x",
         "missing projection",
         "the fit without centring",
-        "A softmax does not change the sum of the logits, and the predictions sum to zero: both sides are centred already.",
+        "A softmax does not change the sum of the logits, and the predictions sum to zero: both sides are "
+        "centred already.",
     ),
     Mutant(
         f"{JOMA}.invariants.goodness_of_fit",
@@ -235,10 +357,23 @@ MUTANTS = (
         "values - values[-1]",
         "swapped function",
         "the drift from the end",
-        "Both drifts lie within a factor of two of each other: rounding where the quantity is conserved, of order one where it is not.",
+        "Both drifts lie within a factor of two of each other: rounding where the quantity is conserved, of "
+        "order one where it is not.",
     ),
-    Mutant(f"{JOMA}.orbit.orbit", "discriminancy.sign() * ", "", "flipped sign", "an orbit that ignores the sign of Delta"),
-    Mutant(f"{JOMA}.orbit.progress", "lower / math.sqrt(2)", "lower", "dropped factor", "erf(v) for erf(v / sqrt 2)"),
+    Mutant(
+        f"{JOMA}.orbit.orbit",
+        "discriminancy.sign() * ",
+        "",
+        "flipped sign",
+        "an orbit that ignores the sign of Delta",
+    ),
+    Mutant(
+        f"{JOMA}.orbit.progress",
+        "lower / math.sqrt(2)",
+        "lower",
+        "dropped factor",
+        "erf(v) for erf(v / sqrt 2)",
+    ),
     Mutant(
         f"{JOMA}.nonlinear._time_table",
         "torch.cat([torch.zeros_like(last), steps.cumsum(1)], dim=1)",
@@ -253,7 +388,13 @@ MUTANTS = (
         "missing term",
         "a linear descent with a restoring term",
     ),
-    Mutant(f"{JOMA}.nonlinear.attention", "lower.square() /", "lower.abs() /", "swapped function", "attention softmax(|v| / T)"),
+    Mutant(
+        f"{JOMA}.nonlinear.attention",
+        "lower.square() /",
+        "lower.abs() /",
+        "swapped function",
+        "attention softmax(|v| / T)",
+    ),
     Mutant(
         f"{JOMA}.nonlinear.rank_bounce",
         "stable_rank(points)[None], ",
@@ -270,9 +411,19 @@ MUTANTS = (
         "tanh averages of unit width",
     ),
     Mutant(
-        f"{JOMA}.mixture.Mixture.terms", "-self.spread / size", "-self.spread", "wrong normaliser", "a drag not divided by the length of v"
+        f"{JOMA}.mixture.Mixture.terms",
+        "-self.spread / size",
+        "-self.spread",
+        "wrong normaliser",
+        "a drag not divided by the length of v",
     ),
-    Mutant(f"{JOMA}.tree.Tree.mean_sign", "math.prod(self.rho)", "self.rho[0]", "dropped factor", "a mean sign of one edge"),
+    Mutant(
+        f"{JOMA}.tree.Tree.mean_sign",
+        "math.prod(self.rho)",
+        "self.rho[0]",
+        "dropped factor",
+        "a mean sign of one edge",
+    ),
     Mutant(
         f"{JOMA}.tree.Tree.kinship",
         "int(other).bit_length()",
@@ -281,7 +432,11 @@ MUTANTS = (
         "kinship by the number of differing digits",
     ),
     Mutant(
-        f"{JOMA}.tree.masked_leaf", "leaves[:, 1:].double()", "1 - leaves[:, 1:].double()", "flipped sign", "contexts of the absent leaves"
+        f"{JOMA}.tree.masked_leaf",
+        "leaves[:, 1:].double()",
+        "1 - leaves[:, 1:].double()",
+        "flipped sign",
+        "contexts of the absent leaves",
     ),
     Mutant(
         f"{JOMA}.hierarchy.Hierarchy.activity",
@@ -289,17 +444,38 @@ MUTANTS = (
         "(active[-1].float() @ composition.roll(1, 0))",
         "swapped function",
         "the parts of the next latent",
-        "The sets of a layer are independent random sets, so the perturbed hierarchy is another draw of the same distribution.",
+        "The sets of a layer are independent random sets, so the perturbed hierarchy is another draw of the "
+        "same distribution.",
     ),
     Mutant(
-        f"{JOMA}.joint.Layer.forward", "last * copies.log()", "last", "wrong factor", "entropy with the mass for the logarithm of copies"
+        f"{JOMA}.joint.Layer.forward",
+        "last * copies.log()",
+        "last",
+        "wrong factor",
+        "entropy with the mass for the logarithm of copies",
     ),
     Mutant(
-        f"{JOMA}.hierarchy.chance_recovery", "below**units", "below**(units // 2)", "dropped factor", "the chance level of half the units"
+        f"{JOMA}.hierarchy.chance_recovery",
+        "below**units",
+        "below**(units // 2)",
+        "dropped factor",
+        "the chance level of half the units",
     ),
     # A third list, written when claims were sharpened.
-    Mutant(BOUND, "gap = spread *", "gap = 1.2 * spread *", "wrong factor", "the bound on the entropy for 1.2 times the norm"),
-    Mutant(BOUND, "spread * math.sqrt(keys / (keys - 1))", "spread", "dropped factor", "the bound on the entropy with the gap s"),
+    Mutant(
+        BOUND,
+        "gap = spread *",
+        "gap = 1.2 * spread *",
+        "wrong factor",
+        "the bound on the entropy for 1.2 times the norm",
+    ),
+    Mutant(
+        BOUND,
+        "spread * math.sqrt(keys / (keys - 1))",
+        "spread",
+        "dropped factor",
+        "the bound on the entropy with the gap s",
+    ),
     Mutant(
         BOUND,
         "torch.where(rest > 0, gap, 0.0) * rest / (1 + rest)",

@@ -1,4 +1,6 @@
-"""Mutants of rate_reduction: rates and lengths, gradients, the loss, ReduNet, the optimum, the landscape, and clustering."""
+"""Mutants of rate_reduction: rates and lengths, gradients, the loss, ReduNet, the optimum, the landscape, and
+clustering.
+"""
 
 from . import Mutant
 
@@ -11,8 +13,20 @@ BUILT, SHIFTS = f"{NAME}.redunet.construction", f"{NAME}.redunet.shift_invariant
 MUTANTS = (
     # rates and lengths
     Mutant(f"{RATES}.coding_rate", "0.5 * logdet", "logdet", "dropped factor", "R without the factor 1/2"),
-    Mutant(f"{RATES}.coding_rate", "d / (n * eps**2)", "1 / (n * eps**2)", "dropped factor", "R without the dimension in α"),
-    Mutant(f"{RATES}.class_coding_rates", "counts[classes].to(features.dtype)", "len(labels)", "wrong normaliser", "R_j with n for n_j"),
+    Mutant(
+        f"{RATES}.coding_rate",
+        "d / (n * eps**2)",
+        "1 / (n * eps**2)",
+        "dropped factor",
+        "R without the dimension in α",
+    ),
+    Mutant(
+        f"{RATES}.class_coding_rates",
+        "counts[classes].to(features.dtype)",
+        "len(labels)",
+        "wrong normaliser",
+        "R_j with n for n_j",
+    ),
     Mutant(
         f"{RATES}.class_coding_rate",
         "(class_sizes(features, labels).to(rates.dtype) / len(labels)) @ rates",
@@ -20,9 +34,27 @@ MUTANTS = (
         "wrong normaliser",
         "R^c as the plain mean of the R_j",
     ),
-    Mutant(f"{RATES}.coding_length", "sum(features.shape)", "len(features)", "missing term", "L without the d code words of the subspace"),
-    Mutant(f"{RATES}.mean_coding_length", "features.shape[1] / (2", "1 / (2", "dropped factor", "bits of the mean without the factor d"),
-    Mutant(f"{RATES}.segmented_coding_length", "(sizes + d)", "sizes", "missing term", "L^s without the d code words of each group"),
+    Mutant(
+        f"{RATES}.coding_length",
+        "sum(features.shape)",
+        "len(features)",
+        "missing term",
+        "L without the d code words of the subspace",
+    ),
+    Mutant(
+        f"{RATES}.mean_coding_length",
+        "features.shape[1] / (2",
+        "1 / (2",
+        "dropped factor",
+        "bits of the mean without the factor d",
+    ),
+    Mutant(
+        f"{RATES}.segmented_coding_length",
+        "(sizes + d)",
+        "sizes",
+        "missing term",
+        "L^s without the d code words of each group",
+    ),
     Mutant(
         f"{RATES}.segmented_coding_length",
         " + n * torch.special.entr(sizes / n).sum()",
@@ -31,7 +63,11 @@ MUTANTS = (
         "L^s without the bits for the group of each sample",
     ),
     Mutant(
-        f"{MEMBERSHIPS}.class_shares", "relative.sum(0)", "len(memberships)", "wrong normaliser", "soft classes divided by n, not by n_j"
+        f"{MEMBERSHIPS}.class_shares",
+        "relative.sum(0)",
+        "len(memberships)",
+        "wrong normaliser",
+        "soft classes divided by n, not by n_j",
     ),
     Mutant(
         f"{STREAMING}.SecondMoments._rates",
@@ -62,7 +98,13 @@ MUTANTS = (
         "wrong normaliser",
         "the matrix of C_j with n for n_j",
     ),
-    Mutant(f"{RESOLVENTS}.inverse", "- rows.mT @ small", "+ rows.mT @ small", "flipped sign", "Woodbury's identity with the wrong sign"),
+    Mutant(
+        f"{RESOLVENTS}.inverse",
+        "- rows.mT @ small",
+        "+ rows.mT @ small",
+        "flipped sign",
+        "Woodbury's identity with the wrong sign",
+    ),
     Mutant(
         f"{RESOLVENTS}.pulls_and_leverages",
         "return weights[:, None] * resolvent",
@@ -77,11 +119,35 @@ MUTANTS = (
         "dropped factor",
         "the loss without γ₂",
     ),
-    Mutant(f"{NAME}.loss._ClosedForm.backward", "return -grad * gradient", "return grad * gradient", "flipped sign", "the loss ascends"),
+    Mutant(
+        f"{NAME}.loss._ClosedForm.backward",
+        "return -grad * gradient",
+        "return grad * gradient",
+        "flipped sign",
+        "the loss ascends",
+    ),
     # ReduNet
-    Mutant(f"{BUILT}.grow", "shares.view(shape) * layer_operators[1:]", "layer_operators[1:]", "dropped factor", "layers without n_j / n"),
-    Mutant(f"{BUILT}.grow", "layer_operators[0] - shares", "layer_operators[0] + shares", "flipped sign", "layers that expand each class"),
-    Mutant(f"{BUILT}.operators", "(counts * eps**2)", "(counts[0] * eps**2)", "wrong normaliser", "C_j with n for n_j"),
+    Mutant(
+        f"{BUILT}.grow",
+        "shares.view(shape) * layer_operators[1:]",
+        "layer_operators[1:]",
+        "dropped factor",
+        "layers without n_j / n",
+    ),
+    Mutant(
+        f"{BUILT}.grow",
+        "layer_operators[0] - shares",
+        "layer_operators[0] + shares",
+        "flipped sign",
+        "layers that expand each class",
+    ),
+    Mutant(
+        f"{BUILT}.operators",
+        "(counts * eps**2)",
+        "(counts[0] * eps**2)",
+        "wrong normaliser",
+        "C_j with n for n_j",
+    ),
     Mutant(f"{BUILT}.guaranteed_step", "eps**2", "eps", "wrong factor", "the guaranteed step with ε for ε²"),
     Mutant(
         f"{NAME}.redunet.vector.Layer.advance",
@@ -91,10 +157,18 @@ MUTANTS = (
         "new samples in the class that fits worst",
     ),
     Mutant(
-        f"{NAME}.redunet.vector.Layer._moves", "memberships * self.shares", "memberships", "dropped factor", "new samples without n_j / n"
+        f"{NAME}.redunet.vector.Layer._moves",
+        "memberships * self.shares",
+        "memberships",
+        "dropped factor",
+        "new samples without n_j / n",
     ),
     Mutant(
-        f"{NAME}.redunet.vector.Layer.advance", "return unit_norm(", "return (", "missing projection", "new samples that leave the sphere"
+        f"{NAME}.redunet.vector.Layer.advance",
+        "return unit_norm(",
+        "return (",
+        "missing projection",
+        "new samples that leave the sphere",
     ),
     Mutant(
         f"{SHIFTS}.Spectrum.norms",
@@ -103,7 +177,13 @@ MUTANTS = (
         "wrong factor",
         "norms without the frequencies that are not stored",
     ),
-    Mutant(f"{SHIFTS}.Spectrum.of", "grid[-1] % 2 == 0", "grid[-1] % 2 == 1", "wrong factor", "the wrong weight of the last frequency"),
+    Mutant(
+        f"{SHIFTS}.Spectrum.of",
+        "grid[-1] % 2 == 0",
+        "grid[-1] % 2 == 1",
+        "wrong factor",
+        "the wrong weight of the last frequency",
+    ),
     Mutant(
         f"{SHIFTS}.SpectralLayer.advance",
         "self.shares * torch.softmax",
@@ -119,9 +199,23 @@ MUTANTS = (
         "new images that leave the sphere",
     ),
     # optimum, landscape, spheres
-    Mutant(f"{NAME}.optimum._gain", "(share * ranks)", "ranks", "dropped factor", "the optimum with α for α_j"),
-    Mutant(f"{NAME}.optimum._optimum", "budget -= ranks[-1]", "budget -= 1", "wrong factor", "ranks of the optimum that exceed d"),
-    Mutant(f"{NAME}.optimum.maximise", "len(members) ** 0.5 *", "len(members) *", "wrong factor", "classes of norm n_j for √n_j"),
+    Mutant(
+        f"{NAME}.optimum._gain", "(share * ranks)", "ranks", "dropped factor", "the optimum with α for α_j"
+    ),
+    Mutant(
+        f"{NAME}.optimum._optimum",
+        "budget -= ranks[-1]",
+        "budget -= 1",
+        "wrong factor",
+        "ranks of the optimum that exceed d",
+    ),
+    Mutant(
+        f"{NAME}.optimum.maximise",
+        "len(members) ** 0.5 *",
+        "len(members) *",
+        "wrong factor",
+        "classes of norm n_j for √n_j",
+    ),
     Mutant(
         f"{NAME}.landscape.Regularised.squares",
         "- self.penalty * (alpha + a)",
@@ -136,9 +230,27 @@ MUTANTS = (
         "wrong factor",
         "half of the penalty's gradient",
     ),
-    Mutant(f"{NAME}.landscape._rate_hessian", "- a**2", "+ a**2", "flipped sign", "second term of the Hessian of R"),
-    Mutant(f"{NAME}.landscape.largest_penalty", "max(sizes)", "min(sizes)", "swapped function", "the bound on λ of the smallest class"),
-    Mutant(f"{NAME}.ascent.ascend", "values.abs()", "values", "missing projection", "plain Newton, which also climbs down to saddles"),
+    Mutant(
+        f"{NAME}.landscape._rate_hessian",
+        "- a**2",
+        "+ a**2",
+        "flipped sign",
+        "second term of the Hessian of R",
+    ),
+    Mutant(
+        f"{NAME}.landscape.largest_penalty",
+        "max(sizes)",
+        "min(sizes)",
+        "swapped function",
+        "the bound on λ of the smallest class",
+    ),
+    Mutant(
+        f"{NAME}.ascent.ascend",
+        "values.abs()",
+        "values",
+        "missing projection",
+        "plain Newton, which also climbs down to saddles",
+    ),
     Mutant(
         f"{NAME}.spheres.OnSpheres.gradient",
         "return G - self._by_class(self._multipliers(X, G)) * X",
@@ -153,7 +265,13 @@ MUTANTS = (
         "missing term",
         "the Hessian without the curvature of the spheres",
     ),
-    Mutant(f"{NAME}.spheres.uneven", "problem.unit**2", "problem.unit", "wrong factor", "the uneven saddles with α for α²"),
+    Mutant(
+        f"{NAME}.spheres.uneven",
+        "problem.unit**2",
+        "problem.unit",
+        "wrong factor",
+        "the uneven saddles with α for α²",
+    ),
     Mutant(
         f"{NAME}.problem.equal_moments",
         "n**0.5 * orthonormalise",
@@ -169,7 +287,13 @@ MUTANTS = (
         "flipped sign",
         "negative bits for the group of each sample",
     ),
-    Mutant(f"{NAME}.clustering._Groups._scale", "self.d / counts", "self.d / self.n", "wrong normaliser", "groups with n for their size"),
+    Mutant(
+        f"{NAME}.clustering._Groups._scale",
+        "self.d / counts",
+        "self.d / self.n",
+        "wrong normaliser",
+        "groups with n for their size",
+    ),
     Mutant(
         f"{NAME}.clustering._Groups._measure",
         " - self.lengths[groups] - self.lengths[i]",

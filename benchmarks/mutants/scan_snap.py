@@ -3,18 +3,56 @@
 from . import Mutant
 
 ROOT = "theories.scan_snap."
-CLOSED, GENERAL, SYMMETRIC, DYNAMICS = (ROOT + part for part in ("closed_form.", "flow.general.", "flow.symmetric.", "dynamics."))
+CLOSED, GENERAL, SYMMETRIC, DYNAMICS = (
+    ROOT + part for part in ("closed_form.", "flow.general.", "flow.symmetric.", "dynamics.")
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     # closed forms
-    Mutant(CLOSED + "B", "* overlap**2) / 4", "* overlap**2) / 2", "wrong factor", "B with 1/2 in the place of 1/4"),
+    Mutant(
+        CLOSED + "B",
+        "* overlap**2) / 4",
+        "* overlap**2) / 2",
+        "wrong factor",
+        "B with 1/2 in the place of 1/4",
+    ),
     Mutant(CLOSED + "B", "overlap**2", "overlap", "wrong factor", "B with E_0 in the place of its square"),
-    Mutant(CLOSED + "B", "(classes - 1) * overlap", "classes * overlap", "wrong factor", "B with K in the place of K - 1"),
+    Mutant(
+        CLOSED + "B",
+        "(classes - 1) * overlap",
+        "classes * overlap",
+        "wrong factor",
+        "B with K in the place of K - 1",
+    ),
     Mutant(CLOSED + "Gamma", "** 2 / 2", "** 2", "dropped factor", "Gamma without its factor 1/2"),
-    Mutant(CLOSED + "Gamma", "eta_z / eta_y * classes *", "eta_z / eta_y *", "dropped factor", "Gamma without its factor K"),
-    Mutant(CLOSED + "gamma", "(M - 1) ** 2 * gain", "(M - 1) * gain", "dropped factor", "gamma with M - 1 in the place of its square"),
-    Mutant(CLOSED + "gamma", "t / classes", "t", "dropped factor", "gamma with the decoder's gain at t in the place of t/K"),
-    Mutant(CLOSED + "scaled_gain", "math.log(M - 1) + np.log(", "np.log(", "missing term", "h without the term ln(M - 1)"),
+    Mutant(
+        CLOSED + "Gamma",
+        "eta_z / eta_y * classes *",
+        "eta_z / eta_y *",
+        "dropped factor",
+        "Gamma without its factor K",
+    ),
+    Mutant(
+        CLOSED + "gamma",
+        "(M - 1) ** 2 * gain",
+        "(M - 1) * gain",
+        "dropped factor",
+        "gamma with M - 1 in the place of its square",
+    ),
+    Mutant(
+        CLOSED + "gamma",
+        "t / classes",
+        "t",
+        "dropped factor",
+        "gamma with the decoder's gain at t in the place of t/K",
+    ),
+    Mutant(
+        CLOSED + "scaled_gain",
+        "math.log(M - 1) + np.log(",
+        "np.log(",
+        "missing term",
+        "h without the term ln(M - 1)",
+    ),
     Mutant(
         CLOSED + "h_discrete",
         "vocab_size - 1 + math",
@@ -22,7 +60,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "wrong factor",
         "the recursion of h with M in the place of M - 1",
     ),
-    Mutant(CLOSED + "exact_common_logit", "gap**2) / 2", "gap**2)", "dropped factor", "the exact flow's law without its factor 1/2"),
+    Mutant(
+        CLOSED + "exact_common_logit",
+        "gap**2) / 2",
+        "gap**2)",
+        "dropped factor",
+        "the exact flow's law without its factor 1/2",
+    ),
     Mutant(
         CLOSED + "exact_common_logit",
         "h((1 - overlap) * t / classes",
@@ -30,8 +74,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "dropped factor",
         "the exact flow's law with a decoder that overlaps do not slow down",
     ),
-    Mutant(CLOSED + "scanning_time", "classes * math.log", "math.log", "dropped factor", "t0' without its factor K"),
-    Mutant(ROOT + "growth.growth_exponents", "/ (1 + 4 *", "/ (1 +", "dropped factor", "dB/dln t without the 4 in its denominator"),
+    Mutant(
+        CLOSED + "scanning_time",
+        "classes * math.log",
+        "math.log",
+        "dropped factor",
+        "t0' without its factor K",
+    ),
+    Mutant(
+        ROOT + "growth.growth_exponents",
+        "/ (1 + 4 *",
+        "/ (1 +",
+        "dropped factor",
+        "dB/dln t without the 4 in its denominator",
+    ),
     Mutant(
         ROOT + "growth.growth_exponents",
         "(vocab_size * eta_y * t / classes).log()",
@@ -41,13 +97,25 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # relative gains
     Mutant(
-        ROOT + "gains.relative_gains", "torch.exp(2 * change)", "torch.exp(change)", "dropped factor", "chi = e^z in the place of e^{2 z}"
+        ROOT + "gains.relative_gains",
+        "torch.exp(2 * change)",
+        "torch.exp(change)",
+        "dropped factor",
+        "chi = e^z in the place of e^{2 z}",
     ),
     Mutant(
-        ROOT + "gains.gain_bounds", "flow.drive * classes.weights", "flow.drive", "dropped factor", "the bounds without the class's share"
+        ROOT + "gains.gain_bounds",
+        "flow.drive * classes.weights",
+        "flow.drive",
+        "dropped factor",
+        "the bounds without the class's share",
     ),
     Mutant(
-        ROOT + "gains._bounds", "2 * start**2 * drive", "2 * start * drive", "wrong factor", "the lower bound with f in the place of f^2"
+        ROOT + "gains._bounds",
+        "2 * start**2 * drive",
+        "2 * start * drive",
+        "wrong factor",
+        "the lower bound with f in the place of f^2",
     ),
     Mutant(
         ROOT + "gains._bounds",
@@ -56,11 +124,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "wrong factor",
         "twice the upper bound",
     ),
-    Mutant(ROOT + "gains._bounds", "2 * start**2 * drive", "start**2 * drive", "dropped factor", "half of the lower bound"),
+    Mutant(
+        ROOT + "gains._bounds",
+        "2 * start**2 * drive",
+        "start**2 * drive",
+        "dropped factor",
+        "half of the lower bound",
+    ),
     # the flows of any classes
-    Mutant(GENERAL + "_velocity", "inverse_gram(f) @ pull", "pull", "dropped factor", "Lemma 4 without its Gram inverse"),
-    Mutant(GENERAL + "_velocity", "-M / (M - 1) ** 2", "M / (M - 1) ** 2", "flipped sign", "Lemma 4 with the sign of q_0 flipped"),
-    Mutant(GENERAL + "_velocity", "(g - f * projection[:, None])", "g", "missing projection", "Lemma 4 without the projection"),
+    Mutant(
+        GENERAL + "_velocity",
+        "inverse_gram(f) @ pull",
+        "pull",
+        "dropped factor",
+        "Lemma 4 without its Gram inverse",
+    ),
+    Mutant(
+        GENERAL + "_velocity",
+        "-M / (M - 1) ** 2",
+        "M / (M - 1) ** 2",
+        "flipped sign",
+        "Lemma 4 with the sign of q_0 flipped",
+    ),
+    Mutant(
+        GENERAL + "_velocity",
+        "(g - f * projection[:, None])",
+        "g",
+        "missing projection",
+        "Lemma 4 without the projection",
+    ),
     Mutant(
         GENERAL + "normal_part",
         "f * (g - f * np.add.reduce(f * g, 1, keepdims=True))",
@@ -68,7 +160,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "missing projection",
         "the exact and the modified flow without their projection",
     ),
-    Mutant(GENERAL + "modified_flow", "inverse_gram(f) @ f", "f", "swapped function", "the modified flow with the exact flow's decoder"),
+    Mutant(
+        GENERAL + "modified_flow",
+        "inverse_gram(f) @ f",
+        "f",
+        "swapped function",
+        "the modified flow with the exact flow's decoder",
+    ),
     Mutant(
         GENERAL + "exact_flow",
         "lambda f: f",
@@ -91,9 +189,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "the trained flows with one of the M - K equal columns in the softmax",
     ),
     Mutant(
-        GENERAL + "derivatives", "w * residual * scale", "residual * scale", "dropped factor", "the decoder's equation without the shares"
+        GENERAL + "derivatives",
+        "w * residual * scale",
+        "residual * scale",
+        "dropped factor",
+        "the decoder's equation without the shares",
     ),
-    Mutant(GENERAL + "shares_by_query", " * classes.weights.numpy()", "", "dropped factor", "attention's equation without the shares"),
+    Mutant(
+        GENERAL + "shares_by_query",
+        " * classes.weights.numpy()",
+        "",
+        "dropped factor",
+        "attention's equation without the shares",
+    ),
     Mutant(
         GENERAL + "features",
         "f /= np.sqrt(np.add.reduce(f * f, 1, keepdims=True))",
@@ -209,7 +317,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "swapped function",
         "counts whose left and right halves are exchanged",
     ),
-    Mutant(ROOT + "problem.SequenceClasses.attended", "self.conditional.log() + ", "", "missing term", "attention that ignores P(l | n)"),
+    Mutant(
+        ROOT + "problem.SequenceClasses.attended",
+        "self.conditional.log() + ",
+        "",
+        "missing term",
+        "attention that ignores P(l | n)",
+    ),
     Mutant(
         ROOT + "families.with_overlap",
         "math.sqrt(overlap / (1 - overlap))",

@@ -56,7 +56,13 @@ MUTANTS = (
         "swapped function",
         "keys with the cell after the move, c^(i+1), instead of the cell of the symbol",
     ),
-    Mutant(f"{TURING}.exact.attend", " / len(chosen)", "", "wrong normaliser", "hard-max attention that sums over ties"),
+    Mutant(
+        f"{TURING}.exact.attend",
+        " / len(chosen)",
+        "",
+        "wrong normaliser",
+        "hard-max attention that sums over ties",
+    ),
     Mutant(
         f"{TURING}.exact.attend",
         "tuple(position for position, score in enumerate(scores) if score == best)",
@@ -64,7 +70,13 @@ MUTANTS = (
         "swapped function",
         "hard-max attention that takes the first of the best keys",
     ),
-    Mutant(f"{TURING}.exact.attend", "-abs(", "(", "swapped function", "a score without the absolute value and its sign"),
+    Mutant(
+        f"{TURING}.exact.attend",
+        "-abs(",
+        "(",
+        "swapped function",
+        "a score without the absolute value and its sign",
+    ),
     # The retrieval.
     Mutant(
         f"{TURING}.construction._retrieval",
@@ -95,7 +107,13 @@ MUTANTS = (
         "flipped sign",
         "the cell of the key with the wrong sign",
     ),
-    Mutant(f"{TURING}.construction._retrieval", '("1", "x7"): -1', '("1", "x7"): 0', "missing term", "the time of a visit, one too late"),
+    Mutant(
+        f"{TURING}.construction._retrieval",
+        '("1", "x7"): -1',
+        '("1", "x7"): 0',
+        "missing term",
+        "the time of a visit, one too late",
+    ),
     Mutant(
         f"{TURING}.construction._halves",
         "Fraction(-1, 2)",
@@ -127,9 +145,23 @@ MUTANTS = (
         "a blank in every cell that was not visited",
     ),
     # Floating point and softmax.
-    Mutant(f"{TURING}.floating.pooled", "inverse_temperature * scores", "scores", "dropped factor", "softmax without inverse temperature"),
-    Mutant(f"{TURING}.floating.positions", "1 / p.square()", "1 / p", "wrong factor", "positions with 1/p twice"),
-    Mutant(f"{TURING}.floating.trace", "(moves / (i + 1))", "(moves / (i + 2))", "wrong normaliser", "a mean over one token too many"),
+    Mutant(
+        f"{TURING}.floating.pooled",
+        "inverse_temperature * scores",
+        "scores",
+        "dropped factor",
+        "softmax without inverse temperature",
+    ),
+    Mutant(
+        f"{TURING}.floating.positions", "1 / p.square()", "1 / p", "wrong factor", "positions with 1/p twice"
+    ),
+    Mutant(
+        f"{TURING}.floating.trace",
+        "(moves / (i + 1))",
+        "(moves / (i + 2))",
+        "wrong normaliser",
+        "a mean over one token too many",
+    ),
     Mutant(
         f"{TURING}.claims.precision.sufficient_inverse_temperature",
         "0.75 * steps**5",
@@ -138,7 +170,13 @@ MUTANTS = (
         "an inverse temperature that grows with the third power of the time",
     ),
     # Without positions.
-    Mutant(f"{TURING}.invariance.hard_weights", " / best.sum(-1, keepdim=True)", "", "wrong normaliser", "hard-max that sums over ties"),
+    Mutant(
+        f"{TURING}.invariance.hard_weights",
+        " / best.sum(-1, keepdim=True)",
+        "",
+        "wrong normaliser",
+        "hard-max that sums over ties",
+    ),
     Mutant(
         f"{TURING}.invariance.softmax_weights",
         "scores.softmax(-1)",
@@ -146,5 +184,11 @@ MUTANTS = (
         "wrong normaliser",
         "attention that sums over the keys",
     ),
-    Mutant(f"{TURING}.invariance.majority_network", "[-1.0, 0.0]", "[0.0, 0.0]", "wrong factor", "majority with the values 1 and 0"),
+    Mutant(
+        f"{TURING}.invariance.majority_network",
+        "[-1.0, 0.0]",
+        "[0.0, 0.0]",
+        "wrong factor",
+        "majority with the values 1 and 0",
+    ),
 )

@@ -12,7 +12,13 @@ MUTANTS = (
         "wrong factor",
         "a selective shift that moves the tokens of two codes",
     ),
-    Mutant(f"{UNIVERSAL}.layers.selective_shift", "-output", "output", "flipped sign", "two heads that are added, not subtracted"),
+    Mutant(
+        f"{UNIVERSAL}.layers.selective_shift",
+        "-output",
+        "output",
+        "flipped sign",
+        "two heads that are added, not subtracted",
+    ),
     Mutant(
         f"{UNIVERSAL}.layers._hard",
         "keys.min(-1, keepdims=True)",
@@ -33,7 +39,8 @@ MUTANTS = (
         "weight, 1, output",
         "flipped sign",
         "a global shift that leaves code 0 out",
-        "After the selective shifts only tokens of the grid of zeros have code 0, and there the largest code is 0 as well.",
+        "After the selective shifts only tokens of the grid of zeros have code 0, and there the largest "
+        "code is 0 as well.",
     ),
     Mutant(
         f"{UNIVERSAL}.mapping.ContextualMapping.layers",
@@ -91,9 +98,19 @@ MUTANTS = (
         "swapped function",
         "int64 for codes of any size, which overflows",
     ),
-    Mutant(f"{UNIVERSAL}.grids.powers", "k**i for i in range(d)", "(k - 1) ** i for i in range(d)", "wrong factor", "u of powers of k - 1"),
     Mutant(
-        f"{UNIVERSAL}.grids.excluded_share", "math.perm(k**d, n)", "math.comb(k**d, n)", "swapped function", "combinations for permutations"
+        f"{UNIVERSAL}.grids.powers",
+        "k**i for i in range(d)",
+        "(k - 1) ** i for i in range(d)",
+        "wrong factor",
+        "u of powers of k - 1",
+    ),
+    Mutant(
+        f"{UNIVERSAL}.grids.excluded_share",
+        "math.perm(k**d, n)",
+        "math.comb(k**d, n)",
+        "swapped function",
+        "combinations for permutations",
     ),
     # The network.
     Mutant(

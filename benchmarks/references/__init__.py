@@ -1,8 +1,10 @@
-"""Programs that recompute the reference numbers of the figures: ``python -m benchmarks.references [NAME ...]``.
+"""Programs that recompute the reference numbers of the figures: ``python -m benchmarks.references [NAME
+...]``.
 
-Where a paper prints no number, a figure compares itself with a number of another program. These are the programs, one file per figure.
-Each is written from the formulas and the published recipe with textbook tools: plain automatic differentiation, cvxpy, scipy. None of
-them uses a solver, a gradient or a sampler of the library.
+Where a paper prints no number, a figure compares itself with a number of another program. These are the
+programs, one file per figure. Each is written from the formulas and the published recipe with textbook tools:
+plain automatic differentiation, cvxpy, scipy. None of them uses a solver, a gradient or a sampler of the
+library.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,8 +22,9 @@ class Reference:
         quantity: what is compared, with its setting.
         stored: the constant in the figure's file.
         computed: the number of the program.
-        kind: origin of the stored number: "recomputed" by this program, "printed" by the paper or its code, "read off the figure", or
-            "another draw": by a run with other random numbers than the program draws.
+        kind: origin of the stored number: "recomputed" by this program, "printed" by the paper or its code,
+            "read off the figure", or "another draw": by a run with other random numbers than the program
+            draws.
         note: remark on the comparison.
     """
 
@@ -43,7 +46,9 @@ class Reference:
 
 
 def table(references: Iterable[Reference]) -> Iterator[str]:
-    """Yields one line per reference: stored, computed, difference, origin, and whether a recomputed or printed number agrees."""
+    """Yields one line per reference: stored, computed, difference, origin, and whether a recomputed or
+    printed number agrees.
+    """
     for r in references:
         judged = ("agrees" if r.agrees else "DIFFERS",) if r.kind in ("recomputed", "printed") else ()
         remark = "; ".join((r.kind, *judged, *filter(None, (r.note,))))

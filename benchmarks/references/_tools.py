@@ -1,6 +1,8 @@
-"""Textbook tools that several programs share: published data, descent by automatic differentiation, and max-margin problems in cvxpy.
+"""Textbook tools that several programs share: published data, descent by automatic differentiation, and
+max-margin problems in cvxpy.
 
-Tokens are ``[n, T, d]``, queries ``[n, d]`` and scores ``[n, T]``, all in float64, with a leading dimension for several trials.
+Tokens are ``[n, T, d]``, queries ``[n, d]`` and scores ``[n, T]``, all in float64, with a leading dimension
+for several trials.
 """
 
 import warnings
@@ -21,7 +23,8 @@ def unit(x: Tensor) -> Tensor:
 
 
 def published(seeds: Iterable[int], n: int, T: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws the random problems of the released notebooks in single precision: head, labels, tokens, queries, in this order.
+    """Draws the random problems of the released notebooks in single precision: head, labels, tokens, queries,
+    in this order.
 
     Returns tokens ``[trials, n, T, d]``, queries ``[trials, n, d]`` and scores ``[trials, n, T]``.
     """
@@ -42,7 +45,8 @@ def logistic(attention: Tensor, scores: Tensor) -> Tensor:
 def shifted_logistic(logits: Tensor, scores: Tensor) -> Tensor:
     """Returns the same loss from logits, with scores relative to that of the most attended token.
 
-    The differentiated expression then subtracts no nearly equal numbers, so the gradient keeps its digits after attention has saturated.
+    The differentiated expression then subtracts no nearly equal numbers, so the gradient keeps its digits
+    after attention has saturated.
     """
     top = logits.detach().argmax(-1, keepdim=True)
     best = scores.gather(-1, top)
@@ -61,11 +65,13 @@ def descend(
     matrix: bool = True,
     watch: Callable[..., None] | None = None,
 ) -> list[Tensor]:
-    """Runs gradient descent by automatic differentiation; each weight's gradient is divided by its own norm plus eps.
+    """Runs gradient descent by automatic differentiation; each weight's gradient is divided by its own norm
+    plus eps.
 
     Args:
         loss: function of the weights, summed over trials.
-        weights: first weights; the norm is over the last two dimensions if ``matrix``, otherwise over the last one.
+        weights: first weights; the norm is over the last two dimensions if ``matrix``, otherwise over the
+            last one.
         watch: called with the step and the weights before each step and after the last one.
     """
     weights = [w.clone().requires_grad_() for w in weights]
@@ -86,7 +92,10 @@ def descend(
 def pairs(tokens: Tensor, query: Tensor, select: Tensor) -> tuple[np.ndarray, np.ndarray]:
     """Returns differences x_a - x_t and queries of all constraints of one problem, ``[m, d]`` each."""
     rows = [
-        (tokens[i, select[i]] - tokens[i, t], query[i]) for i in range(len(tokens)) for t in range(tokens.shape[1]) if t != int(select[i])
+        (tokens[i, select[i]] - tokens[i, t], query[i])
+        for i in range(len(tokens))
+        for t in range(tokens.shape[1])
+        if t != int(select[i])
     ]
     return tuple(torch.stack(v).numpy() for v in zip(*rows))  # pyright: ignore[reportReturnType]
 
@@ -99,7 +108,9 @@ def max_margin(
     rhs: np.ndarray | float = 1.0,
     equal: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> np.ndarray | None:
-    """Minimises a norm of W subject to d_c^T W z_c >= rhs and, if given, d_c^T W z_c = 0 for the pairs ``equal``; None if infeasible."""
+    """Minimises a norm of W subject to d_c^T W z_c >= rhs and, if given, d_c^T W z_c = 0 for the pairs
+    ``equal``; None if infeasible.
+    """
     W: Any = cp.Variable((difference.shape[1], query.shape[1]))
     conditions: list[Any] = [cp.sum(cp.multiply(difference @ W, query), axis=1) >= rhs]
     if equal is not None and len(equal[0]):

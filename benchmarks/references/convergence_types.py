@@ -1,7 +1,9 @@
-"""Shares of problems in which all tokens are support vectors of the best ones, by one linear system, and in which descent selects the best.
+"""Shares of problems in which all tokens are support vectors of the best ones, by one linear system, and in
+which descent selects the best.
 
-Published problems of seeds 0 to 99 with n = T = 5. All tokens are support vectors if the shortest W whose margins are all one has no
-negative multiplier: with the Gram matrix G of the constraints, the multipliers solve G lambda = 1.
+Published problems of seeds 0 to 99 with n = T = 5. All tokens are support vectors if the shortest W whose
+margins are all one has no negative multiplier: with the Gram matrix G of the constraints, the multipliers
+solve G lambda = 1.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,9 @@
-"""The share of problems in which descent from W = 0 selects every best token, by automatic differentiation, batched over the seeds.
+"""The share of problems in which descent from W = 0 selects every best token, by automatic differentiation,
+batched over the seeds.
 
-Seeds 0 to 99 of the published problems; 1,000 normalised steps of .1; a token is selected if it has more than .999 of the attention. The
-paper states no settings for this figure, so the stored numbers are those of this recipe.
+Seeds 0 to 99 of the published problems; 1,000 normalised steps of .1; a token is selected if it has more than
+.999 of the attention. The paper states no settings for this figure, so the stored numbers are those of this
+recipe.
 """
 
 from collections.abc import Iterator

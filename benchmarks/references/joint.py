@@ -1,7 +1,8 @@
 """Prompt and head at once: targets by cvxpy, descent by automatic differentiation.
 
-Three inputs of two tokens, the first of which is zero: (1, 1), (1, -1) and (.5, c) with c = 1 (tight) or 1.5; labels 1, -1, 1. Both start
-with length one, p at (0, -1) and v at (-1, 0); steps of .1, with 1e-19 and 1e-9 added to the norms of the gradients of p and v.
+Three inputs of two tokens, the first of which is zero: (1, 1), (1, -1) and (.5, c) with c = 1 (tight) or 1.5;
+labels 1, -1, 1. Both start with length one, p at (0, -1) and v at (-1, 0); steps of .1, with 1e-19 and 1e-9
+added to the norms of the gradients of p and v.
 """
 
 from collections.abc import Iterator
@@ -41,7 +42,9 @@ def references() -> Iterator[Reference]:
 
         curves: dict[str, dict[int, float]] = {figure.ATTENTION: {}, figure.PROBABILITY: {}}
 
-        def watch(step: int, p: torch.Tensor, v: torch.Tensor, curves: dict = curves, tokens: torch.Tensor = tokens) -> None:
+        def watch(
+            step: int, p: torch.Tensor, v: torch.Tensor, curves: dict = curves, tokens: torch.Tensor = tokens
+        ) -> None:
             curves[figure.ATTENTION][step] = float(attention(p, tokens)[:, 1].mean())
             curves[figure.PROBABILITY][step] = float(margin(p, v, tokens).sigmoid().mean())
 
@@ -56,7 +59,11 @@ def references() -> Iterator[Reference]:
             watch=watch,
         )
         for name, stored in figure.COSINES[case].items():
-            yield Reference(f"cosine to {name}, {case}, step 1,000", stored, cosine(v if name == "v_mm" else p, targets[name]))
+            yield Reference(
+                f"cosine to {name}, {case}, step 1,000",
+                stored,
+                cosine(v if name == "v_mm" else p, targets[name]),
+            )
         if case == "tight":
             for quantity, curve in figure.CURVES.items():
                 for step, stored in curve.items():

@@ -1,9 +1,11 @@
-"""Descent on K and Q with the released penalty, by automatic differentiation: cosine to the nuclear solution of the selected tokens.
+"""Descent on K and Q with the released penalty, by automatic differentiation: cosine to the nuclear solution
+of the selected tokens.
 
-Published problems of seeds 0 to 5 with n = 6, T = 8, d = 10; 2,000 normalised steps of .1; the rounding unit is the weight of the penalty
-and is added to the norms of the gradients. The published starts are not seeded; here K and Q are uniform between -1/sqrt(d) and
-1/sqrt(d). The stored number is the mean over the same six seeds with other starts, so three decimals are not expected to agree. The other
-reference numbers of the figure are read off the paper's.
+Published problems of seeds 0 to 5 with n = 6, T = 8, d = 10; 2,000 normalised steps of .1; the rounding unit
+is the weight of the penalty and is added to the norms of the gradients. The published starts are not seeded;
+here K and Q are uniform between -1/sqrt(d) and 1/sqrt(d). The stored number is the mean over the same six
+seeds with other starts, so three decimals are not expected to agree. The other reference numbers of the
+figure are read off the paper's.
 """
 
 from collections.abc import Iterator
@@ -22,7 +24,9 @@ def references() -> Iterator[Reference]:
     """Yields the mean of the cosine over the seeds."""
     x, z, scores = published(SEEDS, 6, 8, 10)
     g = torch.Generator().manual_seed(0)
-    begin = [(2 * torch.rand(len(SEEDS), 10, 10, generator=g, dtype=torch.float64) - 1) / 10**0.5 for _ in range(2)]
+    begin = [
+        (2 * torch.rand(len(SEEDS), 10, 10, generator=g, dtype=torch.float64) - 1) / 10**0.5 for _ in range(2)
+    ]
 
     def logits(K: torch.Tensor, Q: torch.Tensor) -> torch.Tensor:
         return (x @ (z @ Q @ K.mT)[..., None])[..., 0]
@@ -42,4 +46,10 @@ def references() -> Iterator[Reference]:
         cosines.append(cosine(K[trial] @ Q[trial].mT, W))
     stored = figure.PUBLISHED["KQ", "nuclear", 2000][0]
     note = f"range {min(cosines):.4f} to {max(cosines):.4f} over {len(cosines)} seeds, other starts"
-    yield Reference("cosine to the nuclear solution, K and Q, step 2,000", stored, sum(cosines) / len(cosines), "another draw", note)
+    yield Reference(
+        "cosine to the nuclear solution, K and Q, step 2,000",
+        stored,
+        sum(cosines) / len(cosines),
+        "another draw",
+        note,
+    )

@@ -1,8 +1,9 @@
 """Three inputs of seven tokens with one prompt: normalised and plain descent by automatic differentiation.
 
-The keys have a standard deviation of .2 around (1, 0) for the best token and around (-1, 1) or (-1/2, -1/2) for the others, drawn in
-single precision from seed 0 with a third coordinate that the keys do not use. The best token scores 1, the others 1/2. The number .31319
-is printed in the released notebook; norms after 199 steps are read off the figure, whose run is in single precision.
+The keys have a standard deviation of .2 around (1, 0) for the best token and around (-1, 1) or (-1/2, -1/2)
+for the others, drawn in single precision from seed 0 with a third coordinate that the keys do not use. The
+best token scores 1, the others 1/2. The number .31319 is printed in the released notebook; norms after 199
+steps are read off the figure, whose run is in single precision.
 """
 
 from collections.abc import Iterator
@@ -24,12 +25,21 @@ def references() -> Iterator[Reference]:
     with_score, target = (frobenius(*pairs(x, one, best)) for x in (drawn.double(), keys))
     assert with_score is not None
     assert target is not None
-    yield Reference("|p_mm|^2 / 2, score as third coordinate", figure.PRINTED_OBJECTIVE, float((with_score**2).sum()) / 2, "printed")
+    yield Reference(
+        "|p_mm|^2 / 2, score as third coordinate",
+        figure.PRINTED_OBJECTIVE,
+        float((with_score**2).sum()) / 2,
+        "printed",
+    )
     for variant, rate, eps, normalised in (("released", 0.1, figure.EPS, True), ("plain", 1.0, 0.0, False)):
         seen = {}
 
         def watch(step: int, p: torch.Tensor, seen: dict = seen) -> None:
-            seen[step] = {"attention": float((keys @ p).softmax(-1)[:, 0].mean()), "norm": float(p.norm()), "cosine": cosine(p, target)}
+            seen[step] = {
+                "attention": float((keys @ p).softmax(-1)[:, 0].mean()),
+                "norm": float(p.norm()),
+                "cosine": cosine(p, target),
+            }
 
         begin = torch.zeros(2, dtype=torch.float64)
         descend(
@@ -46,11 +56,18 @@ def references() -> Iterator[Reference]:
             if of == variant:
                 computed, kind = seen[step][quantity], "recomputed"
                 if basis == "figure":
-                    computed, kind = _single_precision_norm(keys, scores, rate, eps, normalised, step), "read off the figure"
-                yield Reference(f"{figure.QUANTITIES[quantity]}, {variant}, step {step}", stored, computed, kind)
+                    computed, kind = (
+                        _single_precision_norm(keys, scores, rate, eps, normalised, step),
+                        "read off the figure",
+                    )
+                yield Reference(
+                    f"{figure.QUANTITIES[quantity]}, {variant}, step {step}", stored, computed, kind
+                )
 
 
-def _single_precision_norm(keys: torch.Tensor, scores: torch.Tensor, rate: float, eps: float, normalised: bool, steps: int) -> float:
+def _single_precision_norm(
+    keys: torch.Tensor, scores: torch.Tensor, rate: float, eps: float, normalised: bool, steps: int
+) -> float:
     """Returns the norm of p after the same descent in single precision."""
     (p,) = descend(
         lambda p: logistic((keys.float() @ p).softmax(-1), scores.float()),

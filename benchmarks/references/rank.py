@@ -1,9 +1,11 @@
-"""Mean ranks of the max-margin solutions over the first 100 feasible seeds of 400, by least squares (Frobenius) and cvxpy (nuclear).
+"""Mean ranks of the max-margin solutions over the first 100 feasible seeds of 400, by least squares
+(Frobenius) and cvxpy (nuclear).
 
-Feasibility is decided by a linear program (scipy). The Frobenius solution is a least-distance problem, which non-negative least squares
-solve up to rounding (Lawson and Hanson, ch. 23); its rank counts singular values above 1e-9 of the first. Clarabel solves the nuclear
-problem with an error near 1e-11 in the norm, which leaves errors of about 1e-6 in W; its rank counts singular values above 2e-5 of the
-first. Sizes with d > 10 take minutes; ``references(dims=...)`` restricts the dimensions.
+Feasibility is decided by a linear program (scipy). The Frobenius solution is a least-distance problem, which
+non-negative least squares solve up to rounding (Lawson and Hanson, ch. 23); its rank counts singular values
+above 1e-9 of the first. Clarabel solves the nuclear problem with an error near 1e-11 in the norm, which
+leaves errors of about 1e-6 in W; its rank counts singular values above 2e-5 of the first. Sizes with d > 10
+take minutes; ``references(dims=...)`` restricts the dimensions.
 """
 
 from collections.abc import Iterator
@@ -22,13 +24,16 @@ FROBENIUS_RTOL, NUCLEAR_RTOL = 1e-9, 2e-5  # singular values up to this share of
 def feasible(difference: np.ndarray, query: np.ndarray) -> bool:
     """Returns whether some W meets the constraints."""
     rows = -(difference[:, :, None] * query[:, None, :]).reshape(len(difference), -1)
-    return linprog(np.zeros(rows.shape[1]), A_ub=rows, b_ub=-np.ones(len(rows)), bounds=(None, None)).status == 0
+    return (
+        linprog(np.zeros(rows.shape[1]), A_ub=rows, b_ub=-np.ones(len(rows)), bounds=(None, None)).status == 0
+    )
 
 
 def least_distance(difference: np.ndarray, query: np.ndarray) -> np.ndarray:
     """Returns the W of least Frobenius norm.
 
-    With rows a_c of the constraints, it is proportional to the residual of min |sum u_c (a_c, 1) - (0, 1)| over u >= 0.
+    With rows a_c of the constraints, it is proportional to the residual of min |sum u_c (a_c, 1) - (0, 1)|
+    over u >= 0.
     """
     rows = (difference[:, :, None] * query[:, None, :]).reshape(len(difference), -1)
     stacked = np.vstack([rows.T, np.ones(len(rows))])
@@ -55,9 +60,16 @@ def references(dims: tuple[int, ...] = figure.DIMS, wanted: int = WANTED) -> Ite
                 x, z, scores = (v[0] for v in published([seed], n, T, d))
                 constraints = pairs(x, z, scores.argmax(-1))
                 if feasible(*constraints):
-                    ranks.append((rank_of(least_distance(*constraints), FROBENIUS_RTOL), rank_of(nuclear(*constraints), NUCLEAR_RTOL)))
+                    ranks.append(
+                        (
+                            rank_of(least_distance(*constraints), FROBENIUS_RTOL),
+                            rank_of(nuclear(*constraints), NUCLEAR_RTOL),
+                        )
+                    )
                 if len(ranks) == wanted:
                     break
             for name, stored, computed in zip(("frobenius", "nuclear"), means, np.mean(ranks, 0)):
                 note = f"over {len(ranks)} problems" if len(ranks) < WANTED else ""
-                yield Reference(f"{figure.MEAN_RANK[name]}, n={n}, T={T}, d={d}", stored, float(computed), note=note)
+                yield Reference(
+                    f"{figure.MEAN_RANK[name]}, n={n}, T={T}, d={d}", stored, float(computed), note=note
+                )

@@ -1,7 +1,9 @@
-"""Co-occurrence of two leaves of the binary latent tree, by passing the probabilities of a node's values along the edges.
+"""Co-occurrence of two leaves of the binary latent tree, by passing the probabilities of a node's values
+along the edges.
 
-Four levels, a root with two equally likely labels, children of the root that are 0 with probability .4 or .82, and edges below that keep
-the value with probability (1 + .7) / 2. Given the common ancestor, the two leaves are independent.
+Four levels, a root with two equally likely labels, children of the root that are 0 with probability .4 or
+.82, and edges below that keep the value with probability (1 + .7) / 2. Given the common ancestor, the two
+leaves are independent.
 """
 
 from collections.abc import Iterator
@@ -21,4 +23,6 @@ def references() -> Iterator[Reference]:
     for up, stored in figure.RECOMPUTED.items():
         ancestor = child @ np.linalg.matrix_power(edge, LEVELS - 1 - up)
         present = np.linalg.matrix_power(edge, up)[:, 1]  # P(leaf = 1 | ancestor)
-        yield Reference(f"P(leaf | leaf), H = {up}", stored, float(ancestor @ present**2) / float(ancestor @ present))
+        yield Reference(
+            f"P(leaf | leaf), H = {up}", stored, float(ancestor @ present**2) / float(ancestor @ present)
+        )

@@ -1,7 +1,7 @@
 """One input of three tokens in the plane: objectives by cvxpy, descent by automatic differentiation.
 
-Keys (-.1, 1), (1, 0) and (0, 0); scores (1, .9, .9) in the global case and (1, .9, 0) in the local one; 1,000 normalised steps of .1 from
-(0, y), 1e-9 added to the norm of the gradient, as in the released run.
+Keys (-.1, 1), (1, 0) and (0, 0); scores (1, .9, .9) in the global case and (1, .9, 0) in the local one; 1,000
+normalised steps of .1 from (0, y), 1e-9 added to the norm of the gradient, as in the released run.
 """
 
 from collections.abc import Iterator
@@ -41,4 +41,8 @@ def references() -> Iterator[Reference]:
             if case == "local":
                 yield Reference(f"token selected, {case}, start (0, {y})", float(y < -0.5), float(token))
             if (case, y) in figure.RELEASED:
-                yield Reference(f"cosine to p_mm, {case}, start (0, {y})", figure.RELEASED[case, y], cosine(p, targets[token]))
+                yield Reference(
+                    f"cosine to p_mm, {case}, start (0, {y})",
+                    figure.RELEASED[case, y],
+                    cosine(p, targets[token]),
+                )

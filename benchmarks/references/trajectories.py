@@ -1,8 +1,9 @@
 """The two examples in the plane: solutions by cvxpy, descent on W by automatic differentiation.
 
-Head, tokens and queries are drawn in single precision in this order, from seed 1 (tokens of standard deviation .3 around (-1, 0) for the
-first input and around (1, 0) for the second) and from seed 3 (.5 around (-1, 0), the first tokens at (1, 1/2) and (1, -1/2)). All labels
-are 1. Descent takes 2,000 normalised steps of .1 from W = 0.
+Head, tokens and queries are drawn in single precision in this order, from seed 1 (tokens of standard
+deviation .3 around (-1, 0) for the first input and around (1, 0) for the second) and from seed 3 (.5 around
+(-1, 0), the first tokens at (1, 1/2) and (1, -1/2)). All labels are 1. Descent takes 2,000 normalised steps
+of .1 from W = 0.
 """
 
 from collections.abc import Iterator
@@ -44,13 +45,21 @@ def references() -> Iterator[Reference]:
             for i, j in np.ndindex(2, 2):
                 yield Reference(f"{name}[{i},{j}], picture {number}", stored[name][i][j], float(matrix[i, j]))
         sigma = np.linalg.svd(W_star, compute_uv=False)
-        yield Reference(f"Frobenius norm of W_mm, picture {number}", stored["Frobenius norm"], float(np.linalg.norm(W)))
-        yield Reference(f"nuclear norm of W*_mm, picture {number}", stored["nuclear norm"], float(sigma.sum()))
-        yield Reference(f"rank of W*_mm, picture {number}", stored["rank"], float((sigma > RANK_RTOL * sigma[0]).sum()))
+        yield Reference(
+            f"Frobenius norm of W_mm, picture {number}", stored["Frobenius norm"], float(np.linalg.norm(W))
+        )
+        yield Reference(
+            f"nuclear norm of W*_mm, picture {number}", stored["nuclear norm"], float(sigma.sum())
+        )
+        yield Reference(
+            f"rank of W*_mm, picture {number}", stored["rank"], float((sigma > RANK_RTOL * sigma[0]).sum())
+        )
         (end,) = descend(
             lambda W, x=x, z=z, scores=scores: shifted_logistic((x @ (z @ W.mT)[..., None])[..., 0], scores),
             [torch.zeros(2, 2, dtype=torch.float64)],
             steps=2000,
             rate=0.1,
         )
-        yield Reference(f"cosine of W to W_mm, picture {number}, step 2,000", stored["cosine"], cosine(end, W))
+        yield Reference(
+            f"cosine of W to W_mm, picture {number}, step 2,000", stored["cosine"], cosine(end, W)
+        )

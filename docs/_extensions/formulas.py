@@ -33,7 +33,8 @@ def block(translator: Any, node: nodes.Element) -> None:
 
 def _append(translator: Any, node: nodes.Element, dollars: str) -> None:
     latex = PLAIN.sub("", node.astext())
-    latex = TEXT.sub(lambda text: text[0].replace(r"\_", "_"), latex)  # the converter reads no escapes in a text
+    # the converter reads no escapes in a text
+    latex = TEXT.sub(lambda text: text[0].replace(r"\_", "_"), latex)
     made = mathml(f"{dollars}{latex}{dollars}")
     if "<math" not in made:
         log.warning("a formula has no MathML: %s", latex, location=node)

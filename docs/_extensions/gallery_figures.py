@@ -1,4 +1,6 @@
-"""The figures of the examples, for the gallery: it looks for those of pyplot, and this library makes none of these."""
+"""The figures of the examples, for the gallery: it looks for those of pyplot, and this library makes none of
+these.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,11 @@ def scrape(block: Any, block_vars: dict[str, Any], gallery_conf: dict[str, Any])
     """Every figure among the names of an example, below the block after which all of its panels are drawn."""
     paths = []
     for found in block_vars["example_globals"].values():
-        if isinstance(found, Figure) and found not in _shown and all(ax.has_data() or not ax.axison for ax in found.axes):
+        if (
+            isinstance(found, Figure)
+            and found not in _shown
+            and all(ax.has_data() or not ax.axison for ax in found.axes)
+        ):
             _shown.add(found)
             paths.append(Path(next(block_vars["image_path_iterator"])))
             found.savefig(paths[-1], dpi=150)

@@ -1,4 +1,6 @@
-"""A letter after the year where several papers share it and their authors, as everywhere in the library: "Tarzanagh et al. (2023a)"."""
+"""A letter after the year where several papers share it and their authors, as everywhere in the library:
+"Tarzanagh et al. (2023a)".
+"""
 
 from typing import Any
 

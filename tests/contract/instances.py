@@ -1,4 +1,6 @@
-"""Small data sets of every shape that a theory may be given. Each entry is a function, so that a test builds only what it uses."""
+"""Small data sets of every shape that a theory may be given. Each entry is a function, so that a test builds
+only what it uses.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -22,15 +24,23 @@ FEWER = {
 
 @contextmanager
 def few_steps() -> Iterator[None]:
-    """Trains the theories' models on data for few steps: rows, reasons and figures do not depend on how well a model is trained."""
+    """Trains the theories' models on data for few steps: rows, reasons and figures do not depend on how well
+    a model is trained.
+    """
     with ExitStack() as stack:
         for name, constants in FEWER.items():
-            stack.enter_context(mock.patch.multiple(import_module(f"transformer_theory.theories.{name}"), **constants))
+            stack.enter_context(
+                mock.patch.multiple(import_module(f"transformer_theory.theories.{name}"), **constants)
+            )
         yield
 
 
-def sequences(*, n: int = N, seq: int = SEQ, dim: int = DIM, classes: int = CLASSES, words: int = WORDS, seed: int = 0) -> TokenData:
-    """n sequences with every field: Gaussian tokens around one centre per class, random ids, and the label as the next id."""
+def sequences(
+    *, n: int = N, seq: int = SEQ, dim: int = DIM, classes: int = CLASSES, words: int = WORDS, seed: int = 0
+) -> TokenData:
+    """n sequences with every field: Gaussian tokens around one centre per class, random ids, and the label as
+    the next id.
+    """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % classes
     centres = 2 * torch.randn(classes, 1, dim, generator=generator, dtype=torch.float64)
@@ -47,7 +57,10 @@ def sequences(*, n: int = N, seq: int = SEQ, dim: int = DIM, classes: int = CLAS
 
 
 def _with_query() -> TokenData:
-    return replace(sequences(), query=torch.randn(N, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64))
+    return replace(
+        sequences(),
+        query=torch.randn(N, DIM, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+    )
 
 
 def _scaled(factor: float) -> TokenData:
@@ -68,7 +81,12 @@ def _one_label() -> TokenData:
 
 def _equal_tokens() -> TokenData:
     data = sequences()
-    return replace(data, tokens=data.tokens[:, :1].expand(-1, SEQ, -1).clone(), ids=torch.zeros(N, SEQ, dtype=torch.long), query=None)
+    return replace(
+        data,
+        tokens=data.tokens[:, :1].expand(-1, SEQ, -1).clone(),
+        ids=torch.zeros(N, SEQ, dtype=torch.long),
+        query=None,
+    )
 
 
 def _gaps() -> TokenData:

@@ -1,4 +1,6 @@
-"""Every quick claim: on one seed its check is consistent and its control is violated. The ledger has 100 seeds of each."""
+"""Every quick claim: on one seed its check is consistent and its control is violated. The ledger has 100
+seeds of each.
+"""
 
 import time
 from collections import Counter
@@ -16,7 +18,8 @@ CLAIMS = [(theory.name, claim) for theory in list_theories() for claim in theory
 SEEDS = (3,)
 REPEATED = 0.5  # CPU seconds up to which a check is repeated
 every_claim = pytest.mark.parametrize(("theory", "claim"), CLAIMS, ids=[claim.id for _, claim in CLAIMS])
-QUICK = [(theory, claim) for theory, claim in CLAIMS if claim.cost == "quick"]  # of the others the ledger has five seeds
+# of the others the ledger has five seeds
+QUICK = [(theory, claim) for theory, claim in CLAIMS if claim.cost == "quick"]
 every_quick_claim = pytest.mark.parametrize(("theory", "claim"), QUICK, ids=[claim.id for _, claim in QUICK])
 
 
@@ -51,10 +54,16 @@ def test_the_check_is_consistent_and_its_control_is_violated(theory: str, claim:
     print(f"{claim.id}: {seconds / len(SEEDS):.2f} s per seed, check and control")
     assert torch.equal(state, torch.get_rng_state()), "torch's global generator was used"
     assert np.array_equal(numpy_state, np.random.get_state()[1]), "numpy's global generator was used"
-    assert result.verdict == "consistent", [(e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.evidence]
-    assert result.control == "fails", [(e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.controls]
+    assert result.verdict == "consistent", [
+        (e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.evidence
+    ]
+    assert result.control == "fails", [
+        (e.value, e.op, e.threshold, e.verdict, dict(e.detail)) for e in result.controls
+    ]
     assert [row.seed for row in result.measurements()] == [*SEEDS]
     if seconds < REPEATED:
         request.getfixturevalue("unchecked")  # the first run has checked the shapes
         torch.manual_seed(2)
-        assert claim.check(torch.Generator().manual_seed(SEEDS[0])).value == result.evidence[0].value, "the seed does not decide"
+        assert claim.check(torch.Generator().manual_seed(SEEDS[0])).value == result.evidence[0].value, (
+            "the seed does not decide"
+        )

@@ -21,9 +21,12 @@ from transformer_theory.core.sources import Source
 from transformer_theory.theories import list_theories
 
 EXPERIMENTS = [(theory.name, kind) for theory in list_theories() for kind in theory.experiments]
-every_experiment = pytest.mark.parametrize(("theory", "kind"), EXPERIMENTS, ids=[kind.name for _, kind in EXPERIMENTS])
+every_experiment = pytest.mark.parametrize(
+    ("theory", "kind"), EXPERIMENTS, ids=[kind.name for _, kind in EXPERIMENTS]
+)
 REPEATED = 0.2  # CPU seconds up to which a run is repeated
-# Smaller than the quick settings, whose networks learn enough for an answer: all that is tested here does not depend on what is learnt.
+# Smaller than the quick settings, whose networks learn enough for an answer: all that is tested here does not
+# depend on what is learnt.
 SMALLER = {
     "attention_svm.concave_head": {"trials": 4, "steps": 300},
     "attention_svm.convergence_types": {"trials": 2, "dims": (5, 20)},
@@ -63,22 +66,36 @@ def cut_off(figure: matplotlib.figure.Figure) -> list[str]:
         shown += [ax.title, ax._left_title, ax.xaxis.label, ax.yaxis.label, ax.get_legend(), *ax.texts]
     boxes = {artist: artist.get_window_extent() for artist in shown if artist is not None}
     outer = figure.bbox.padded(1)  # pixel
-    return [str(artist) for artist, box in boxes.items() if box.width and not outer.containsx(box.x0) * outer.containsx(box.x1)]
+    return [
+        str(artist)
+        for artist, box in boxes.items()
+        if box.width and not outer.containsx(box.x0) * outer.containsx(box.x1)
+    ]
 
 
 def borrowed(figure: matplotlib.figure.Figure, name: str) -> set[str]:
     """Colours of other theories among the curves and points."""
     drawn = [to_hex(curve.get_color()) for curve in figure.findobj(Line2D)]
     drawn += [to_hex(tint) for points in figure.findobj(PathCollection) for tint in points.get_facecolor()]
-    return {tint.upper() for tint in drawn} & {COLOURS.get(theory.name) for theory in list_theories() if theory.name != name}
+    return {tint.upper() for tint in drawn} & {
+        COLOURS.get(theory.name) for theory in list_theories() if theory.name != name
+    }
 
 
 def fits_a_page(figure: matplotlib.figure.Figure) -> bool:
-    """Whether there is a caption, the figure is no wider than the text of a page, and no text is smaller than 7 points."""
+    """Whether there is a caption, the figure is no wider than the text of a page, and no text is smaller than
+    7 points.
+    """
     texts = []
     for ax in figure.axes:
         legend = ax.get_legend()
-        texts += [*ax.texts, *(legend.get_texts() if legend else ()), ax.xaxis.label, ax.yaxis.label, *ax.get_xticklabels()]
+        texts += [
+            *ax.texts,
+            *(legend.get_texts() if legend else ()),
+            ax.xaxis.label,
+            ax.yaxis.label,
+            *ax.get_xticklabels(),
+        ]
     legible = all(text.get_fontsize() >= 7 for text in texts if text.get_text())
     return bool(figure.get_supxlabel()) and figure.get_size_inches()[0] <= 7.0 and legible
 
@@ -92,7 +109,9 @@ def test_names_are_unique():
 def test_the_record_is_complete(theory: str, kind: type[Experiment]):
     assert kind.name.startswith(f"{theory}.")
     assert (kind.__doc__ or "").strip()
-    assert not (kind.__doc__ or "").startswith(f"{kind.__name__}("), "the docstring is the one that dataclass made"
+    assert not (kind.__doc__ or "").startswith(f"{kind.__name__}("), (
+        "the docstring is the one that dataclass made"
+    )
     assert kind.sources
     assert all(isinstance(source, Source) for source in kind.sources)
     assert is_dataclass(kind)
@@ -100,7 +119,9 @@ def test_the_record_is_complete(theory: str, kind: type[Experiment]):
 
 
 @every_experiment
-def test_it_runs_is_stored_and_drawn_and_the_seed_decides(theory: str, kind: type[Experiment], tmp_path, request, caplog):
+def test_it_runs_is_stored_and_drawn_and_the_seed_decides(
+    theory: str, kind: type[Experiment], tmp_path, request, caplog
+):
     torch.manual_seed(1)
     state, numpy_state = torch.get_rng_state(), np.random.get_state()[1]
     started = time.process_time()
@@ -113,7 +134,9 @@ def test_it_runs_is_stored_and_drawn_and_the_seed_decides(theory: str, kind: typ
     assert result.table
     assert all(row.theory == theory and row.kind == "figure" for row in result.table)
     assert all(row.quantity.strip() for row in result.table)
-    assert all(row.source for row in result.table if row.threshold is not None), "a threshold without a source"
+    assert all(row.source for row in result.table if row.threshold is not None), (
+        "a threshold without a source"
+    )
     if kind.name != "crate.layers":  # five steps of training change too little for its inequalities
         assert set(result.table.column("verdict")) <= {None, "consistent", "not covered", "holds", "fails"}
     assert json.loads(json.dumps(result.settings)) == result.settings
@@ -123,7 +146,9 @@ def test_it_runs_is_stored_and_drawn_and_the_seed_decides(theory: str, kind: typ
     assert stored.settings == result.settings
     assert stored.sources == result.sources
     assert stored.arrays.keys() == result.arrays.keys()
-    assert all(np.array_equal(stored.arrays[name], result.arrays[name], equal_nan=True) for name in result.arrays)
+    assert all(
+        np.array_equal(stored.arrays[name], result.arrays[name], equal_nan=True) for name in result.arrays
+    )
     with caplog.at_level(logging.WARNING):
         figure = small(kind).plot(stored)
         assert isinstance(figure, matplotlib.figure.Figure)
@@ -131,7 +156,9 @@ def test_it_runs_is_stored_and_drawn_and_the_seed_decides(theory: str, kind: typ
         written = svg(figure)
         assert not cut_off(figure)
     assert not caplog.records
-    assert not re.search(r"stroke-dasharray:\s*[;\"]", written), "strict readers draw no line whose dashes are empty"
+    assert not re.search(r"stroke-dasharray:\s*[;\"]", written), (
+        "strict readers draw no line whose dashes are empty"
+    )
     if theory == "attention_svm":
         assert fits_a_page(figure)
     if theory in ("joma", "scan_snap"):

@@ -26,15 +26,23 @@ from transformer_theory.data import TokenData
 from transformer_theory.probes import probe
 from transformer_theory.theories import THEORIES, list_theories
 
-ON_DATA = [theory for theory in list_theories() if theory.on_data and theory.on_data.reads is None]  # those that read tokens
-IN_NETWORKS = [theory for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()]  # not responses alone
-# The scope puts all tests of one theory one after the other, so that one process runs them and measures each data set once.
-every_theory = pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name, scope="module")
+# those that read tokens
+ON_DATA = [theory for theory in list_theories() if theory.on_data and theory.on_data.reads is None]
+# not responses alone
+IN_NETWORKS = [theory for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()]
+# The scope puts all tests of one theory one after the other, so that one process runs them and measures each
+# data set once.
+every_theory = pytest.mark.parametrize(
+    "theory", list_theories(), ids=lambda theory: theory.name, scope="module"
+)
 every_on_data = pytest.mark.parametrize("theory", ON_DATA, ids=lambda theory: theory.name, scope="module")
-every_in_networks = pytest.mark.parametrize("theory", IN_NETWORKS, ids=lambda theory: theory.name, scope="module")
+every_in_networks = pytest.mark.parametrize(
+    "theory", IN_NETWORKS, ids=lambda theory: theory.name, scope="module"
+)
 every_data = pytest.mark.parametrize("data", DATA)
 REPEATED = 1.0  # CPU seconds up to which a first rung is measured twice; `reach` is tested for the others
-SAME_SHAPES = {"labels only", "ids without labels", "own query", "all zero", "tiny", "huge"}  # as the complete data
+# as the complete data
+SAME_SHAPES = {"labels only", "ids without labels", "own query", "all zero", "tiny", "huge"}
 
 
 def generator() -> torch.Generator:
@@ -69,7 +77,9 @@ def measured(theory: Theory, name: str = "complete") -> Result:
     else:
         with few_steps():
             result = measure(theory, data, draws=2)
-    assert all(torch.equal(was, now) for was, now in zip(before, fields_of(data), strict=True)), "the data were changed"
+    assert all(torch.equal(was, now) for was, now in zip(before, fields_of(data), strict=True)), (
+        "the data were changed"
+    )
     return result
 
 
@@ -87,7 +97,8 @@ def test_the_record_is_complete(theory: Theory):
     assert theory.claims
     assert all(isinstance(source, Source) for source in theory.sources)
     assert theory.assumptions
-    assert all(isinstance(text, str) and len(text) > 3 for text in theory.assumptions)  # a tuple, not the letters of one string
+    # a tuple, not the letters of one string
+    assert all(isinstance(text, str) and len(text) > 3 for text in theory.assumptions)
     assert isinstance(theory.ladder, Ladder)
 
 
@@ -147,12 +158,16 @@ def test_any_data_become_valid_rows(theory: Theory, data: str, request):
 
 
 def check_row(theory: Theory, row: Measurement, kinds: tuple[str, ...]) -> None:
-    """The row belongs to this theory, a verdict has a number and a source behind it, names and notes are short."""
+    """The row belongs to this theory, a verdict has a number and a source behind it, names and notes are
+    short.
+    """
     assert row.theory == theory.name
     assert row.kind in kinds
     assert row.quantity.strip()
     if row.value is None:
-        assert row.verdict not in ("consistent", "violated", "holds"), f"no number behind the verdict of {row.quantity}"
+        assert row.verdict not in ("consistent", "violated", "holds"), (
+            f"no number behind the verdict of {row.quantity}"
+        )
     if row.threshold is not None or row.verdict is not None:
         assert row.source is not None, f"{row.quantity} has no source"
     if row.verdict in ("consistent", "violated", "not covered"):
@@ -165,17 +180,27 @@ def check_row(theory: Theory, row: Measurement, kinds: tuple[str, ...]) -> None:
     assert set(row.to_json()) <= set(COLUMNS)
 
 
-PERMUTING = ("permuted", "models trained on shuffled", "blocks trained on shuffled")  # nulls that are at chance on noise by construction
+# nulls that are at chance on noise by construction
+PERMUTING = ("permuted", "models trained on shuffled", "blocks trained on shuffled")
 
 
 @every_on_data
 def test_scopes_and_predictions_are_those_of_the_design(theory: Theory):
-    """A quantity of these data has a null that permutes labels or next tokens; an inequality is no predicted number."""
+    """A quantity of these data has a null that permutes labels or next tokens; an inequality is no predicted
+    number.
+    """
     for row in measured(theory).table:
-        if row.kind == "on data" and row.scope == "these data" and row.null is not None and row.side is not None:
+        if (
+            row.kind == "on data"
+            and row.scope == "these data"
+            and row.null is not None
+            and row.side is not None
+        ):
             assert row.null.kind.startswith(PERMUTING), f"{row.quantity}: {row.null.kind}"
         if row.predicted is not None and row.op is not None and row.basis == "theory":
-            assert row.predicted != row.threshold or row.predicted in (0.0, 1.0), f"{row.quantity} repeats its threshold as a prediction"
+            assert row.predicted != row.threshold or row.predicted in (0.0, 1.0), (
+                f"{row.quantity} repeats its threshold as a prediction"
+            )
         assert row.null is None or 0 < len(row.null.draws) <= 19
 
 
@@ -188,7 +213,9 @@ def test_without_draws_there_is_no_null_and_the_values_stay(theory: Theory, requ
     values = {(row.quantity, row.setting, row.split, row.kind): row.value for row in first.table}
     for row in again.table:
         expected = values[row.quantity, row.setting, row.split, row.kind]
-        assert row.value == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)), row.quantity
+        assert row.value == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12)), (
+            row.quantity
+        )
 
 
 @every_on_data
@@ -213,7 +240,9 @@ def test_the_figure_is_made_of_the_stored_result(theory: Theory, tmp_path):
 
 
 @every_on_data
-@pytest.mark.parametrize("data", ["tokens only", "one token a sequence", "one sequence", "equal tokens", "features of a network"])
+@pytest.mark.parametrize(
+    "data", ["tokens only", "one token a sequence", "one sequence", "equal tokens", "features of a network"]
+)
 def test_the_figure_of_other_data(theory: Theory, data: str):
     assert theory.on_data is not None
     assert isinstance(theory.on_data.plot(measured(theory, data)), matplotlib.figure.Figure)
@@ -243,7 +272,9 @@ class Recorder(Metric):
 def network(kind: str, data: TokenData) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return getattr(models, kind).for_tokens(data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=2, heads=2)
+        return getattr(models, kind).for_tokens(
+            data.tokens.shape[1], data.tokens.shape[2], data.classes, dim=16, depth=2, heads=2
+        )
 
 
 def record(model: torch.nn.Module, data: TokenData, *, labels: bool = True) -> list[Activations]:
@@ -267,7 +298,9 @@ def test_metrics_draw_as_many_nulls_as_they_are_asked_for(theory: Theory, model:
         for each in record(model, sequences()):
             if each.kind in metric.kinds:
                 metric.update(each)
-    none, few, again = ([row for metric in metrics for row in metric.compute(draws=draws)] for draws in (0, 3, 3))
+    none, few, again = (
+        [row for metric in metrics for row in metric.compute(draws=draws)] for draws in (0, 3, 3)
+    )
     assert not [row for row in none if row.null is not None]
     assert few == again
     assert [row.value for row in none] == [row.value for row in few]
@@ -318,7 +351,9 @@ def test_metrics_merge_reset_and_are_stored(theory: Theory, model: torch.nn.Modu
         assert all(isinstance(state, torch.Tensor) for state in one.state_dict().values())
         one.merge(other)
     streamed, merged = rows_of(whole), rows_of(left)
-    assert [(row.quantity, row.layer, row.head) for row in merged] == [(row.quantity, row.layer, row.head) for row in streamed]
+    assert [(row.quantity, row.layer, row.head) for row in merged] == [
+        (row.quantity, row.layer, row.head) for row in streamed
+    ]
     for row, twin in zip(merged, streamed):
         assert (row.value is None) == (twin.value is None)
         if row.value is not None:

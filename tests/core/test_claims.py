@@ -58,7 +58,13 @@ def test_the_verdict_of_one_check(evidence, verdict):
     assert evidence.verdict == verdict
 
 
-@given(value=st.floats(), bound=st.floats(), op=st.sampled_from(["<=", ">="]), converged=st.booleans(), inside=st.booleans())
+@given(
+    value=st.floats(),
+    bound=st.floats(),
+    op=st.sampled_from(["<=", ">="]),
+    converged=st.booleans(),
+    inside=st.booleans(),
+)
 def test_only_finite_numbers_decide(value, bound, op, converged, inside):
     verdict = Evidence(value, bound, op, converged, inside).verdict
     decided = inside and converged and math.isfinite(value) and math.isfinite(bound)
@@ -169,14 +175,18 @@ def test_each_seed_gives_a_measurement():
     rows = claim(GOOD, BAD).verify((0, 1)).measurements()
     assert [row.seed for row in rows] == [0, 1]
     assert [row.verdict for row in rows] == ["consistent", "violated"]
-    assert {(row.theory, row.kind, row.quantity, row.threshold, row.op) for row in rows} == {("theory", "claim", "theory/name", 1.0, "<=")}
+    assert {(row.theory, row.kind, row.quantity, row.threshold, row.op) for row in rows} == {
+        ("theory", "claim", "theory/name", 1.0, "<=")
+    }
     assert rows[0].null == Null("control", (2.0,))
     assert rows[0].source == Source("tian2023scan", "Thm. 3")
 
 
 def test_a_verification_survives_json_whole():
     detailed = replace(GOOD, detail={"slope": 0.25, "undefined": NAN}, note="a note")
-    result = claim(detailed, BAD, OPEN, Evidence(NAN, 1.0, "<="), controls=(BAD, Evidence(NAN, NAN, "<="))).verify(range(4))
+    result = claim(
+        detailed, BAD, OPEN, Evidence(NAN, 1.0, "<="), controls=(BAD, Evidence(NAN, NAN, "<="))
+    ).verify(range(4))
     stored = json.loads(json.dumps(result.to_json()))
     read = Verification.from_json(stored)
     assert read.to_json() == result.to_json()
@@ -189,7 +199,9 @@ def test_a_verification_survives_json_whole():
 
 
 def test_the_worst_seed_is_the_one_nearest_its_threshold():
-    result = claim(GOOD, Evidence(0.9, 1.0, "<="), OPEN, controls=(Evidence(3.0, 1.0, "<="), Evidence(1.5, 1.0, "<="))).verify(range(3))
+    result = claim(
+        GOOD, Evidence(0.9, 1.0, "<="), OPEN, controls=(Evidence(3.0, 1.0, "<="), Evidence(1.5, 1.0, "<="))
+    ).verify(range(3))
     assert result.worst.value == 0.9
     assert result.worst_control.value == 1.5
     assert result.median == 0.5
@@ -228,7 +240,10 @@ def test_no_seed_is_refused():
         claim(GOOD).verify(())
 
 
-@pytest.mark.parametrize(("changes", "word"), [({"id": "name"}, "'name'"), ({"id": "/name"}, "'/name'"), ({"measures": ""}, "measures")])
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [({"id": "name"}, "'name'"), ({"id": "/name"}, "'/name'"), ({"measures": ""}, "measures")],
+)
 def test_a_claim_names_its_theory_and_its_number(changes, word):
     with pytest.raises(ValueError, match=word):
         replace(claim(GOOD), **changes)

@@ -24,9 +24,14 @@ CLAIM = Claim(
     control=lambda generator: Evidence(1.0, 0.1, "<="),
     control_description=HOSTILE,
 )
-ROWS = [Measurement("theory", "on data", f"{HOSTILE} {i}", i / 7, null=Null("k", (1.0,) * 99), layer=i) for i in range(40)]
+ROWS = [
+    Measurement("theory", "on data", f"{HOSTILE} {i}", i / 7, null=Null("k", (1.0,) * 99), layer=i)
+    for i in range(40)
+]
 TABLE = Table([*ROWS, Measurement("theory", "on data", "missing", None, reason=HOSTILE)])
-RESULT = Result("compare", {"data": HOSTILE, "seeds": list(range(99))}, TABLE, {"a": None}, (CLAIM.verify(range(2)),))
+RESULT = Result(
+    "compare", {"data": HOSTILE, "seeds": list(range(99))}, TABLE, {"a": None}, (CLAIM.verify(range(2)),)
+)
 
 
 class Tags(HTMLParser):
@@ -48,16 +53,31 @@ class Tags(HTMLParser):
 
 
 def shown(value) -> dict[str, str]:
-    """What a notebook shows: by IPython's formatter if it is installed, otherwise by the methods that it calls."""
+    """What a notebook shows: by IPython's formatter if it is installed, otherwise by the methods that it
+    calls.
+    """
     if importlib.util.find_spec("IPython") is not None:
         from IPython.core.formatters import DisplayFormatter
 
         return DisplayFormatter().format(value)[0]
     methods = {"text/plain": "__repr__", "text/html": "_repr_html_", "image/svg+xml": "_repr_svg_"}
-    return {mime: text for mime, name in methods.items() if hasattr(value, name) and (text := getattr(value, name)()) is not None}
+    return {
+        mime: text
+        for mime, name in methods.items()
+        if hasattr(value, name) and (text := getattr(value, name)()) is not None
+    }
 
 
-OBJECTS = [CLAIM, CLAIM.verify(range(2)), TABLE, RESULT, *tt.list_theories(), replace(RESULT, table=Table()), Table(), Result("empty")]
+OBJECTS = [
+    CLAIM,
+    CLAIM.verify(range(2)),
+    TABLE,
+    RESULT,
+    *tt.list_theories(),
+    replace(RESULT, table=Table()),
+    Table(),
+    Result("empty"),
+]
 
 
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: repr(value)[:30])
@@ -73,10 +93,24 @@ def test_a_notebook_shows_a_few_lines_of_escaped_html(value):
 
 def test_the_html_holds_what_matters():
     html = CLAIM.verify(range(2))._repr_html_()
-    for text in ("theory/claim", "2 of 2", "0.02", "&lt;= 0.1", "control fails as it must", "Tian et al. (2023), Thm. &lt;2&gt;"):
+    for text in (
+        "theory/claim",
+        "2 of 2",
+        "0.02",
+        "&lt;= 0.1",
+        "control fails as it must",
+        "Tian et al. (2023), Thm. &lt;2&gt;",
+    ):
         assert text in html
     html = RESULT._repr_html_()
-    for text in ("41 measurements, 1 array, 1 claim", "plot()", "report()", "10 of 41 measurements", "1 (99 draws)", "0.1429"):
+    for text in (
+        "41 measurements, 1 array, 1 claim",
+        "plot()",
+        "report()",
+        "10 of 41 measurements",
+        "1 (99 draws)",
+        "0.1429",
+    ):
         assert text in html
     assert "<td" in replace(RESULT, table=Table())._repr_html_()  # the claims, if there is nothing else
 

@@ -39,7 +39,10 @@ def test_the_original_error_propagates_when_there_is_no_draft(tmp_path):
 
 
 def everything(folder):
-    return {str(path.relative_to(folder)): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
+    return {
+        str(path.relative_to(folder)): path.read_text() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 def test_a_rename_that_fails_undoes_those_before_it(tmp_path, monkeypatch):
@@ -67,7 +70,13 @@ def test_a_draft_that_fails_leaves_all_as_it_was(tmp_path):
     (tmp_path / "file").write_text("x")
     before = everything(tmp_path)
     with pytest.raises(PermissionError, match=r"cannot write to .*numbers.txt"):
-        write_together({tmp_path / "old.txt": b"new", tmp_path / "new" / "a": b"", tmp_path / "file" / "numbers.txt": b"new"})
+        write_together(
+            {
+                tmp_path / "old.txt": b"new",
+                tmp_path / "new" / "a": b"",
+                tmp_path / "file" / "numbers.txt": b"new",
+            }
+        )
     assert everything(tmp_path) == before
 
 
@@ -83,13 +92,17 @@ def test_targets_that_cannot_be_files_together_are_named(tmp_path):
 
 def test_a_folder_that_may_not_be_written_to_is_named_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda folder, mode: folder != tmp_path)  # root may do anything
-    with pytest.raises(PermissionError, match=r"cannot write to .*all.tex \(permission denied\); choose another place"):
+    with pytest.raises(
+        PermissionError, match=r"cannot write to .*all.tex \(permission denied\); choose another place"
+    ):
         check_targets([tmp_path / "new" / "all.tex"])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unreadable_result_is_not_called_damaged(unchecked, tmp_path, monkeypatch):
-    folder = Result("still", table=Table([Measurement("crate", "on data", "x", 1.0)])).save(tmp_path / "result")
+    folder = Result("still", table=Table([Measurement("crate", "on data", "x", 1.0)])).save(
+        tmp_path / "result"
+    )
     usual = Path.open
 
     def forbidden(path, *arguments, **options):
@@ -98,7 +111,9 @@ def test_an_unreadable_result_is_not_called_damaged(unchecked, tmp_path, monkeyp
         return usual(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "open", forbidden)
-    with pytest.raises(PermissionError, match=r"result cannot be read \(permission denied\); ask its owner, or copy it"):
+    with pytest.raises(
+        PermissionError, match=r"result cannot be read \(permission denied\); ask its owner, or copy it"
+    ):
         Result.load(folder)
 
 
@@ -124,7 +139,9 @@ with atomic_directory(place, overwrite=True) as folder:
 
 def killed(place: Path, how: str) -> list[Path]:
     """What a process that is killed leaves beside the place."""
-    done = subprocess.run([sys.executable, "-c", KILLED, str(place), how], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(place), how], check=False, capture_output=True, text=True
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     left = [path for path in place.parent.iterdir() if path.name.startswith(".")]
     assert len(left) in (1, 2)
@@ -166,6 +183,7 @@ def test_the_draft_of_a_process_that_runs_is_kept(tmp_path):
                 (second / "b").write_text("")
             drafts.append(everything(first))
 
-    with pytest.raises(FileExistsError, match="changed during the work"):  # the second took the place of the first
+    # the second took the place of the first
+    with pytest.raises(FileExistsError, match="changed during the work"):
         both()
     assert drafts == [{"a": ""}]

@@ -1,4 +1,6 @@
-"""Measurements, null distributions and tables: what a row may hold, how rows are selected, summarised and stored."""
+"""Measurements, null distributions and tables: what a row may hold, how rows are selected, summarised and
+stored.
+"""
 
 import json
 import math
@@ -34,7 +36,15 @@ def test_a_row_survives_json_and_leaves_defaults_out():
 
 @pytest.mark.parametrize(
     ("column", "word"),
-    [("kind", "hearsay"), ("scope", "all"), ("unit", "metres"), ("basis", "rumour"), ("op", "<"), ("side", "<>"), ("verdict", "proved")],
+    [
+        ("kind", "hearsay"),
+        ("scope", "all"),
+        ("unit", "metres"),
+        ("basis", "rumour"),
+        ("op", "<"),
+        ("side", "<>"),
+        ("verdict", "proved"),
+    ],
 )
 def test_unknown_words_are_refused(unchecked, column, word):
     with pytest.raises(ValueError, match=f"{column} must be one of .*{word}"):
@@ -50,7 +60,13 @@ def test_no_value_needs_a_reason():
 
 
 @pytest.mark.parametrize(
-    ("kind", "scope"), [("claim", "own instances"), ("rung", "own instances"), ("in network", "training"), ("on data", "these data")]
+    ("kind", "scope"),
+    [
+        ("claim", "own instances"),
+        ("rung", "own instances"),
+        ("in network", "training"),
+        ("on data", "these data"),
+    ],
 )
 def test_the_scope_follows_from_the_kind_unless_given(kind, scope):
     assert Measurement("crate", kind, "rate", 1.0).scope == scope
@@ -122,7 +138,15 @@ def test_pandas_has_a_column_for_each_field():
 def test_a_summary_averages_seeds_and_draws():
     draws = [tuple(one) for one in np.random.default_rng(0).uniform(0, 1, (3, 199))]
     rows = [
-        replace(ROW, value=value, seed=seed, predicted=1.0, side=">=", null=Null("permuted labels", one), verdict="consistent")
+        replace(
+            ROW,
+            value=value,
+            seed=seed,
+            predicted=1.0,
+            side=">=",
+            null=Null("permuted labels", one),
+            verdict="consistent",
+        )
         for seed, (value, one) in enumerate(zip((0.8, 0.9, 1.0), draws))
     ]
     alone = replace(ROW, quantity="other", seed=0)
@@ -130,7 +154,10 @@ def test_a_summary_averages_seeds_and_draws():
     assert other == alone
     assert mean.value == pytest.approx(0.9)
     low, high = mean.interval
-    assert (low, high) == (pytest.approx(0.9 - 4.302653 * 0.1 / 3**0.5, rel=1e-6), pytest.approx(0.9 + 4.302653 * 0.1 / 3**0.5, rel=1e-6))
+    assert (low, high) == (
+        pytest.approx(0.9 - 4.302653 * 0.1 / 3**0.5, rel=1e-6),
+        pytest.approx(0.9 + 4.302653 * 0.1 / 3**0.5, rel=1e-6),
+    )
     assert (mean.n, mean.seed, mean.interval_kind, mean.verdict) == (3, None, "over seeds", "consistent")
     of_mean = np.mean(draws, axis=0)
     assert mean.null.draws == pytest.approx(of_mean)
@@ -140,7 +167,9 @@ def test_a_summary_averages_seeds_and_draws():
 
 def test_a_summary_keeps_layers_apart_and_drops_verdicts_that_differ():
     rows = [
-        replace(ROW, layer=layer, seed=seed, verdict=verdict) for layer in (0, 1) for seed, verdict in enumerate(("consistent", "violated"))
+        replace(ROW, layer=layer, seed=seed, verdict=verdict)
+        for layer in (0, 1)
+        for seed, verdict in enumerate(("consistent", "violated"))
     ]
     summary = Table(rows).summary()
     assert summary.column("layer") == [0, 1]

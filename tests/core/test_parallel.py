@@ -1,4 +1,6 @@
-"""Sweeps give the same measurements in one process and in two; tests/test_cluster.py has those on a dask cluster."""
+"""Sweeps give the same measurements in one process and in two; tests/test_cluster.py has those on a dask
+cluster.
+"""
 
 import os
 import time
@@ -46,7 +48,9 @@ class Spectra(RandomExperiment):
 
 
 def same(one: Result, other: Result) -> bool:
-    return one.table == other.table and all((one.arrays[name] == other.arrays[name]).all() for name in one.arrays | other.arrays)
+    return one.table == other.table and all(
+        (one.arrays[name] == other.arrays[name]).all() for name in one.arrays | other.arrays
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +109,9 @@ def test_progress_of_worker_processes_arrives_while_they_work(alone):
     with parallel.workers(2), parallel.progress_listener(lambda text: events.append(text)):
         for result in parallel.stream(_announce, [{"number": number} for number in range(4)]):
             events.append(result)
-    assert {event for event in events if isinstance(event, str)} == {f"announced {number}" for number in range(4)}
+    assert {event for event in events if isinstance(event, str)} == {
+        f"announced {number}" for number in range(4)
+    }
     assert events.index("announced 0") < events.index(0)
 
 
@@ -114,7 +120,10 @@ def test_no_settings_are_no_work():
 
 
 def test_a_number_of_workers_is_at_least_one():
-    with pytest.raises(ValueError, match=r"workers must be a number of at least 1.*, got 0"), parallel.workers(0):
+    with (
+        pytest.raises(ValueError, match=r"workers must be a number of at least 1.*, got 0"),
+        parallel.workers(0),
+    ):
         pass
 
 

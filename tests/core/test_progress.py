@@ -107,7 +107,12 @@ def test_truth_values_and_functions(notebook, capsys):
 
 @pytest.mark.parametrize("value", [3, "yes", []])
 def test_other_values_are_refused(value):
-    with pytest.raises(TypeError, match="progress must be a function of one line of text, True, False or None, got"), shown(value, "name"):
+    with (
+        pytest.raises(
+            TypeError, match="progress must be a function of one line of text, True, False or None, got"
+        ),
+        shown(value, "name"),
+    ):
         pass
 
 

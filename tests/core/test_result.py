@@ -67,12 +67,20 @@ VALUES = st.one_of(st.none(), st.floats(allow_nan=False, allow_infinity=False))
 
 @settings(max_examples=30, deadline=None)
 @given(
-    rows=st.lists(st.tuples(st.text(max_size=20), VALUES, st.integers(0, 10**9), st.text(max_size=40)), max_size=5),
-    arrays=st.dictionaries(st.from_regex(r"[a-z_]{1,8}(::[a-z]{1,4})?/[a-zA-Z0-9 _]{1,10}", fullmatch=True), st.integers(0, 4), max_size=3),
+    rows=st.lists(
+        st.tuples(st.text(max_size=20), VALUES, st.integers(0, 10**9), st.text(max_size=40)), max_size=5
+    ),
+    arrays=st.dictionaries(
+        st.from_regex(r"[a-z_]{1,8}(::[a-z]{1,4})?/[a-zA-Z0-9 _]{1,10}", fullmatch=True),
+        st.integers(0, 4),
+        max_size=3,
+    ),
 )
 def test_any_row_and_array_name_survives(tmp_path_factory, rows, arrays):
     table = Table(
-        Measurement("t", "on data", text, value, step=step, note=note, reason="" if value is not None else "none")
+        Measurement(
+            "t", "on data", text, value, step=step, note=note, reason="" if value is not None else "none"
+        )
         for text, value, step, note in rows
     )
     result = Result("any", table=table, arrays={name: np.arange(size) for name, size in arrays.items()})
@@ -80,23 +88,55 @@ def test_any_row_and_array_name_survives(tmp_path_factory, rows, arrays):
     result.save(folder)
     read = Result.load(folder)
     assert read.table == table
-    assert {name: array.tolist() for name, array in read.arrays.items()} == {name: list(range(size)) for name, size in arrays.items()}
+    assert {name: array.tolist() for name, array in read.arrays.items()} == {
+        name: list(range(size)) for name, size in arrays.items()
+    }
 
 
 def test_numbers_of_torch_and_numpy_become_json(unchecked, tmp_path):
     null = Null("shuffled labels", (np.float32(0.5), float("nan"), 0.25))
-    given = row(np.float64(2.5), predicted=float("nan"), null=null, step=np.int64(3), threshold=torch.tensor(1.5), interval=(1, 2), n=4)
+    given = row(
+        np.float64(2.5),
+        predicted=float("nan"),
+        null=null,
+        step=np.int64(3),
+        threshold=torch.tensor(1.5),
+        interval=(1, 2),
+        n=4,
+    )
     Result("numbers", table=Table([given])).save(tmp_path / "run")
     (read,) = Result.load(tmp_path / "run").table
-    assert (read.value, read.predicted, read.threshold, read.step, read.n, read.interval) == (2.5, None, 1.5, 3, 4, (1.0, 2.0))
+    assert (read.value, read.predicted, read.threshold, read.step, read.n, read.interval) == (
+        2.5,
+        None,
+        1.5,
+        3,
+        4,
+        (1.0, 2.0),
+    )
     assert read.null == Null("shuffled labels", (0.5, 0.25))
     assert read == given
     assert "NaN" not in (tmp_path / "run" / "table.jsonl").read_text()
 
 
 def test_verifications_are_stored_whole(tmp_path):
-    evidence = (Evidence(0.5, 1.0, "<=", detail={"slope": 2.0}), Evidence(float("nan"), 1.0, "<=", converged=False, note="stopped"))
-    claim = Verification("t/c", "$a$", "a", Source("tian2023scan"), ("b",), "c", "", "quick", (0, 7), evidence, evidence[:1] * 2)
+    evidence = (
+        Evidence(0.5, 1.0, "<=", detail={"slope": 2.0}),
+        Evidence(float("nan"), 1.0, "<=", converged=False, note="stopped"),
+    )
+    claim = Verification(
+        "t/c",
+        "$a$",
+        "a",
+        Source("tian2023scan"),
+        ("b",),
+        "c",
+        "",
+        "quick",
+        (0, 7),
+        evidence,
+        evidence[:1] * 2,
+    )
     Result("verify", verifications=(claim,)).save(tmp_path / "run")
     (read,) = Result.load(tmp_path / "run").verifications
     assert read.to_json() == claim.to_json()
@@ -143,7 +183,9 @@ def test_object_arrays_are_neither_written_nor_read(tmp_path):
     Result("x").save(tmp_path / "run")
     np.savez(tmp_path / "run" / "arrays.npz", a=harmful)
     reseal(tmp_path / "run")
-    with pytest.raises(ValueError, match=r"run does not hold a readable result .*allow_pickle=False.* run it again"):
+    with pytest.raises(
+        ValueError, match=r"run does not hold a readable result .*allow_pickle=False.* run it again"
+    ):
         Result.load(tmp_path / "run")
 
 
@@ -153,12 +195,16 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
-@pytest.mark.parametrize(("name", "old", "new"), [("table.jsonl", "0.25", "0.75"), ("result.json", '"rate": 3', '"rate": 4')])
+@pytest.mark.parametrize(
+    ("name", "old", "new"), [("table.jsonl", "0.25", "0.75"), ("result.json", '"rate": 3', '"rate": 4')]
+)
 def test_a_number_that_was_edited_is_noticed(tmp_path, name, old, new):
     result = Result("x", settings={"rate": 3}, table=Table([row(0.25)]), arrays={"t/a": np.arange(3)})
     result.save(tmp_path / "run")
     edit(tmp_path / "run" / name, old, new)
-    with pytest.raises(ValueError, match=rf"readable result \({name} is not as it was stored: it was edited.*run it again"):
+    with pytest.raises(
+        ValueError, match=rf"readable result \({name} is not as it was stored: it was edited.*run it again"
+    ):
         Result.load(tmp_path / "run")
     edit(tmp_path / "run" / name, new, old)
     assert Result.load(tmp_path / "run").table == result.table
@@ -168,7 +214,9 @@ def test_arrays_of_another_result_are_noticed(tmp_path):
     for name, size in (("run", 3), ("other", 4)):
         Result("x", arrays={"t/a": np.arange(size)}).save(tmp_path / name)
     (tmp_path / "other" / "arrays.npz").replace(tmp_path / "run" / "arrays.npz")
-    with pytest.raises(ValueError, match=r"arrays\.npz is not as it was stored: .* copied from another result"):
+    with pytest.raises(
+        ValueError, match=r"arrays\.npz is not as it was stored: .* copied from another result"
+    ):
         Result.load(tmp_path / "run")
 
 
@@ -262,7 +310,9 @@ def test_the_target_is_invisible_until_the_end(tmp_path):
 
 def test_what_exists_is_refused_before_any_work(tmp_path):
     Result("old").save(tmp_path / "run")
-    with pytest.raises(FileExistsError, match="run exists already; choose another --out, or pass --overwrite"):
+    with pytest.raises(
+        FileExistsError, match="run exists already; choose another --out, or pass --overwrite"
+    ):
         Result("new").save(tmp_path / "run")
     assert Result.load(tmp_path / "run").name == "old"
     Result("new").save(tmp_path / "run", overwrite=True)
@@ -364,7 +414,10 @@ def test_provenance_says_where_a_number_comes_from(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/bin/transformer-theory", "compare", "--out", "my runs"])
     record = provenance(seed=4, device="cpu")
     assert record["seed"] == 4
-    assert record["versions"]["torch"] == torch.__version__.split("+")[0] or record["versions"]["torch"] == torch.__version__
+    assert (
+        record["versions"]["torch"] == torch.__version__.split("+")[0]
+        or record["versions"]["torch"] == torch.__version__
+    )
     assert record["threads"] == torch.get_num_threads()
     assert record["command"] == "transformer-theory compare --out 'my runs'"
     assert "seconds" not in record

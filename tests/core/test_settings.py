@@ -1,4 +1,6 @@
-"""Settings of experiments: values out of range are refused by name before anything is measured; ``--help`` shows text and range."""
+"""Settings of experiments: values out of range are refused by name before anything is measured; ``--help``
+shows text and range.
+"""
 
 import math
 from dataclasses import dataclass, fields, replace
@@ -17,7 +19,9 @@ def out_of_range(field):
     """Values just beyond each limit of a field."""
     whole = isinstance(field.default[0] if isinstance(field.default, tuple) else field.default, int)
     for name, limit in field.metadata["limits"].items():
-        yield {"ge": limit - 1, "gt": limit, "le": limit + 1, "lt": limit, "multiple_of": 10 * limit + 1}[name]
+        yield {"ge": limit - 1, "gt": limit, "le": limit + 1, "lt": limit, "multiple_of": 10 * limit + 1}[
+            name
+        ]
     yield from [0.5] if whole else [math.nan, math.inf, -math.inf]
 
 
@@ -29,7 +33,9 @@ def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unch
             continue
         for value in out_of_range(field):
             given = (*field.default, value) if isinstance(field.default, tuple) else value
-            with pytest.raises(ValueError, match=rf"^{field.name} must be an? .*{range_text(field)}, got .*{value}"):
+            with pytest.raises(
+                ValueError, match=rf"^{field.name} must be an? .*{range_text(field)}, got .*{value}"
+            ):
                 replace(kind(), **{field.name: given})
         if isinstance(field.default, tuple):
             with pytest.raises(ValueError, match=rf"^{field.name} must be a tuple of .*, got \(\); "):
@@ -45,7 +51,9 @@ class Worded(Experiment):
 
 def test_a_text_must_be_a_text():
     assert Worded(word="").word == ""
-    with pytest.raises(ValueError, match=r"^word must be a text, got 3; give a text, or leave it out \(default: '1011'\)"):
+    with pytest.raises(
+        ValueError, match=r"^word must be a text, got 3; give a text, or leave it out \(default: '1011'\)"
+    ):
         Worded(word=3)
 
 
@@ -85,7 +93,9 @@ def test_help_shows_texts_and_ranges(kind: type[Experiment], capsys):
         ("graph", "seed", ["99999999999999999999"]),
     ],
 )
-def test_the_command_line_prints_one_line_and_writes_nothing(name: str, option: str, values: list[str], tmp_path, capsys, unchecked):
+def test_the_command_line_prints_one_line_and_writes_nothing(
+    name: str, option: str, values: list[str], tmp_path, capsys, unchecked
+):
     out = tmp_path / "deep" / "run"
     assert main(["run", f"attention_svm.{name}", "--quick", f"--{option}", *values, "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -98,7 +108,9 @@ def test_the_command_line_prints_one_line_and_writes_nothing(name: str, option: 
 def test_a_seed_is_offered_where_random_numbers_are_drawn_only(kind: type[Experiment], tmp_path, capsys):
     assert main(["run", kind.name, "--help"]) == 0
     drawn = issubclass(kind, RandomExperiment)
-    assert ("--seed" in capsys.readouterr().out) == drawn == ("seed" in [field.name for field in fields(kind)])
+    assert (
+        ("--seed" in capsys.readouterr().out) == drawn == ("seed" in [field.name for field in fields(kind)])
+    )
     if not drawn:
         assert main(["run", kind.name, "--quick", "--seed", "1", "--out", str(tmp_path / "run")]) == 2
         assert "--seed" in capsys.readouterr().err
@@ -118,10 +130,16 @@ class Free(RandomExperiment):
 
 def test_undeclared_fields_are_not_checked(unchecked):
     assert Free(anything=math.nan).run is not None
-    assert [range_text(field) for field in settings_of(Free)] == ["at least 0 and at most 4294967295", "", "above 1e-12 and below 1"]
+    assert [range_text(field) for field in settings_of(Free)] == [
+        "at least 0 and at most 4294967295",
+        "",
+        "above 1e-12 and below 1",
+    ]
     for wrong in (math.inf, "0.5", None, True, (0.5,)):
         with pytest.raises(
-            ValueError, match=r"^share must be a finite number, got .*; give such a value, or leave it out \(default: 0\.5\)"
+            ValueError,
+            match=r"^share must be a finite number, got .*; give such a value, or leave it out \(default: "
+            r"0\.5\)",
         ):
             Free(share=wrong)  # pyright: ignore[reportArgumentType]
     assert Free(share=3, fine=1e-11).share == 3

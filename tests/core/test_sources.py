@@ -42,7 +42,12 @@ def test_no_paper_is_there_twice():
 
 
 @pytest.mark.parametrize(
-    "source", [Source("tian2023scan", "Thm. 3"), Source("yu2020learning"), Source("wang2024global", "Thm. 3.1", "confirmed")]
+    "source",
+    [
+        Source("tian2023scan", "Thm. 3"),
+        Source("yu2020learning"),
+        Source("wang2024global", "Thm. 3.1", "confirmed"),
+    ],
 )
 def test_a_source_survives_json(source):
     assert Source.from_json(source.to_json()) == source
@@ -63,7 +68,10 @@ def test_absent_fields_are_empty():
 
 
 def test_unknown_keys_get_the_nearest():
-    with pytest.raises(ValueError, match=r"source key must be in references\.bib, got 'tian2023scam'; did you mean 'tian2023scan'"):
+    with pytest.raises(
+        ValueError,
+        match=r"source key must be in references\.bib, got 'tian2023scam'; did you mean 'tian2023scan'",
+    ):
         Source("tian2023scam")
     with pytest.raises(ValueError, match="did you mean 'yu2020learning'"):
         bibtex(["tian2023scan", "yu2020learn"])
@@ -101,7 +109,10 @@ def test_the_citation_file_agrees_with_cite(described):
     assert [author["name"] for author in described["authors"]] == [citations.AUTHORS]
     assert described["title"] == citations.TITLE
     packaged = metadata("transformer-theory")
-    assert (described["version"], described["license"]) == (packaged["Version"], packaged["License-Expression"])
+    assert (described["version"], described["license"]) == (
+        packaged["Version"],
+        packaged["License-Expression"],
+    )
     released = described["date-released"]
     assert isinstance(released, date), "an ISO date without quotes"
     assert released.isoformat() == citations.RELEASED
@@ -111,14 +122,22 @@ def test_the_citation_file_agrees_with_cite(described):
     assert project["authors"] == [{"name": citations.AUTHORS}]
     for address in project.get("urls", {}).values():
         assert address.startswith(citations.REPOSITORY), address
-    for value in (described["version"], f"{released.day} {released:%B} {released.year}", citations.REPOSITORY):
+    for value in (
+        described["version"],
+        f"{released.day} {released:%B} {released.year}",
+        citations.REPOSITORY,
+    ):
         assert value in software()
     licence = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert licence.startswith(f"{described['license']} License\n\nCopyright (c) {citations.YEAR} {citations.AUTHORS}\n")
+    assert licence.startswith(
+        f"{described['license']} License\n\nCopyright (c) {citations.YEAR} {citations.AUTHORS}\n"
+    )
 
 
 def test_the_citation_file_is_valid(described):
-    """The rules of the Citation File Format 1.2.0 for the fields that we use; a field of another name must be looked up there first."""
+    """The rules of the Citation File Format 1.2.0 for the fields that we use; a field of another name must be
+    looked up there first.
+    """
     assert described["cff-version"] == "1.2.0"
     required = {"authors", "cff-version", "message", "title"}
     used = {"abstract", "date-released", "keywords", "license", "repository-code", "type", "version"}
@@ -126,7 +145,8 @@ def test_the_citation_file_is_valid(described):
     texts = described.keys() - {"authors", "date-released", "keywords"}
     assert all(isinstance(described[name], str) and described[name].strip() for name in texts)
     assert described["type"] in ("software", "dataset")
-    for author in described["authors"]:  # an entity; a person has family-names and given-names in the place of name
+    # an entity; a person has family-names and given-names in the place of name
+    for author in described["authors"]:
         assert author.keys() == {"name"}
         assert author["name"].strip()
     keywords = described["keywords"]

@@ -55,12 +55,15 @@ def test_permutation_p_is_uniform_under_the_null():
 
 
 def test_false_discoveries_by_hand():
-    assert false_discoveries([0.01, 0.04, 0.03, 0.5]) == pytest.approx([0.04, 0.04 * 4 / 3, 0.04 * 4 / 3, 0.5])
+    assert false_discoveries([0.01, 0.04, 0.03, 0.5]) == pytest.approx(
+        [0.04, 0.04 * 4 / 3, 0.04 * 4 / 3, 0.5]
+    )
     assert false_discoveries([]) == []
 
 
 @pytest.mark.parametrize(
-    ("numbers", "expected"), [((0.9, 1.0, 0.5), 0.8), ((1.2, 1.0, 0.0), 1.2), ((0.5, 0.5, 0.5), None), ((None, 1.0, 0.0), None)]
+    ("numbers", "expected"),
+    [((0.9, 1.0, 0.5), 0.8), ((1.2, 1.0, 0.0), 1.2), ((0.5, 0.5, 0.5), None), ((None, 1.0, 0.0), None)],
 )
 def test_agreement(numbers, expected):
     result = agreement(*numbers)
@@ -86,7 +89,12 @@ def test_permutations_depend_on_the_size_alone_and_earlier_rows_stay():
 def test_rank_sum_p_enumerates_all_choices(side):
     generator = np.random.default_rng(3)
     values, draws = generator.normal(0.5, 1, 3), generator.normal(0, 1, 6)
-    measures = {">=": lambda x: x, "<=": lambda x: -x, "==": lambda x: -abs(x - 0.4), "!=": lambda x: abs(x - 0.4)}
+    measures = {
+        ">=": lambda x: x,
+        "<=": lambda x: -x,
+        "==": lambda x: -abs(x - 0.4),
+        "!=": lambda x: abs(x - 0.4),
+    }
     extreme = measures[side](np.array([*values, *draws]))
     ranks = stats.rankdata(extreme)
     sums = [ranks[list(chosen)].sum() for chosen in combinations(range(9), 3)]
@@ -105,7 +113,10 @@ def test_the_jackknife_of_a_mean_covers_it():
 
 
 def test_a_p_value_needs_enough_draws():
-    few, enough = (replace(ROW, null=Null("permuted labels", tuple(np.linspace(0, 0.9, n)))) for n in (RANGE_DRAWS, HEADLINE_DRAWS))
+    few, enough = (
+        replace(ROW, null=Null("permuted labels", tuple(np.linspace(0, 0.9, n))))
+        for n in (RANGE_DRAWS, HEADLINE_DRAWS)
+    )
     assert over_seeds([few]).p is None
     assert without_p(few) == "no p-value: the null has 19 draws, 99 are needed"
     assert over_seeds([enough]).p == 1 / 200
@@ -117,7 +128,10 @@ def test_a_p_value_needs_enough_draws():
 
 def test_untrained_networks_are_compared_by_ranks_not_averaged():
     draws = tuple(np.linspace(0, 0.9, RANGE_DRAWS))
-    rows = [replace(ROW, value=value, seed=seed, null=Null(UNTRAINED, draws)) for seed, value in enumerate((0.95, 1.0, 1.3))]
+    rows = [
+        replace(ROW, value=value, seed=seed, null=Null(UNTRAINED, draws))
+        for seed, value in enumerate((0.95, 1.0, 1.3))
+    ]
     summary = over_seeds(rows)
     assert summary.p == pytest.approx(1 / 1540)  # 3 of 22 numbers
     assert summary.null.draws == pytest.approx(draws)
@@ -127,14 +141,23 @@ def test_untrained_networks_are_compared_by_ranks_not_averaged():
 
 
 def test_shared_permutations_keep_the_null_of_the_mean_wide():
-    """Three seeds that see one accident of the labels: independent draws would make it a finding, shared draws do not."""
+    """Three seeds that see one accident of the labels: independent draws would make it a finding, shared
+    draws do not.
+    """
     generator = np.random.default_rng(0)
     found = {"shared": 0, "independent": 0}
     for _ in range(200):
         accident, shared = generator.normal(), tuple(generator.normal(size=HEADLINE_DRAWS))
         for kind in found:
-            draws = [shared if kind == "shared" else tuple(generator.normal(size=HEADLINE_DRAWS)) for _ in range(3)]
-            rows = [replace(ROW, value=accident + 1e-3 * seed, seed=seed, null=Null("permuted labels", draws[seed])) for seed in range(3)]
+            draws = [
+                shared if kind == "shared" else tuple(generator.normal(size=HEADLINE_DRAWS)) for _ in range(3)
+            ]
+            rows = [
+                replace(
+                    ROW, value=accident + 1e-3 * seed, seed=seed, null=Null("permuted labels", draws[seed])
+                )
+                for seed in range(3)
+            ]
             found[kind] += over_seeds(rows).p <= 0.05
     assert found["shared"] <= 20  # 5 % of 200, with its spread
     assert found["independent"] >= 25
@@ -158,7 +181,9 @@ def test_the_value_on_noise_is_averaged_over_the_seeds_that_have_it():
 def test_a_rank_sum_with_ties_enumerates_mid_ranks():
     values, draws = [1.0, 1.0, 1.0], [1.0] * 10 + [0.0] * 9
     ranks = stats.rankdata([*values, *draws])
-    expected = np.mean([ranks[list(chosen)].sum() >= ranks[:3].sum() for chosen in combinations(range(22), 3)])
+    expected = np.mean(
+        [ranks[list(chosen)].sum() >= ranks[:3].sum() for chosen in combinations(range(22), 3)]
+    )
     assert rank_sum_p(values, draws, ">=") == pytest.approx(expected)
     assert rank_sum_p([2.0, 2.0], [2.0] * 5, ">=") == 1.0
 

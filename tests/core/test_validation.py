@@ -13,11 +13,16 @@ from transformer_theory.core.validation import converted, finite, integers, numb
 def test_what_is_not_above_zero_and_finite_is_named(value):
     with pytest.raises(ValueError, match=f"^step must be positive and finite, got {value}$"):
         positive(rate=1.0, step=value)
-    with pytest.raises(ValueError, match=f"^eps must be positive and finite, got {value}; it is the distortion, squared inside$"):
+    with pytest.raises(
+        ValueError,
+        match=f"^eps must be positive and finite, got {value}; it is the distortion, squared inside$",
+    ):
         positive(eps=value)
 
 
-@pytest.mark.parametrize(("value", "kind"), [("1", "str"), (None, "NoneType"), ([1.0], "list"), (1j, "complex")])
+@pytest.mark.parametrize(
+    ("value", "kind"), [("1", "str"), (None, "NoneType"), ([1.0], "list"), (1j, "complex")]
+)
 def test_what_is_no_number_is_named(value, kind):
     for check in (lambda: positive(step=value), lambda: number("step", value)):
         with pytest.raises(TypeError, match=f"^step must be a number, got {kind}$"):
@@ -93,7 +98,10 @@ def test_what_would_lose_something_is_refused(x):
 
 
 def test_an_array_of_objects_is_named():
-    with pytest.raises(ValueError, match="x must be a tensor, an array or a list of numbers of one shape, got an array of object"):
+    with pytest.raises(
+        ValueError,
+        match="x must be a tensor, an array or a list of numbers of one shape, got an array of object",
+    ):
         kinds(np.array([[1], [1, 2]], dtype=object))
 
 

@@ -26,7 +26,9 @@ def test_patches_equal_the_textbook_unfold():
 
 @pytest.mark.parametrize("size", [3, 0, -2, 16])
 def test_patches_refuse_a_size_that_does_not_divide(size):
-    with pytest.raises(ValueError, match=f"size must divide height and width, got size {size} for 8 x 8 images"):
+    with pytest.raises(
+        ValueError, match=f"size must divide height and width, got size {size} for 8 x 8 images"
+    ):
         patches(torch.zeros(1, 1, 8, 8).double(), size)
 
 
@@ -40,7 +42,9 @@ def test_bridges_accept_numpy_arrays(generator, unchecked):
 
 
 def test_patches_refuse_a_wrong_rank(unchecked):
-    with pytest.raises(ValueError, match=r"images must have shape \[n, channels, height, width\], got \[5, 8, 8\]"):
+    with pytest.raises(
+        ValueError, match=r"images must have shape \[n, channels, height, width\], got \[5, 8, 8\]"
+    ):
         patches(torch.zeros(5, 8, 8).double(), 2)
 
 
@@ -78,7 +82,9 @@ def test_codebook_follows_its_generator_alone():
 @pytest.mark.parametrize("k", [0, -1, 4])
 def test_codebook_refuses_more_words_than_different_tokens(generator, k):
     tokens = torch.eye(3).double()[:, None].repeat(4, 1, 1)
-    with pytest.raises(ValueError, match=f"k must lie between 1 and the number of different tokens, 3, got {k}"):
+    with pytest.raises(
+        ValueError, match=f"k must lie between 1 and the number of different tokens, 3, got {k}"
+    ):
         codebook(tokens, k, generator=generator)
     ids, centres = codebook(tokens, 3, generator=generator)
     torch.testing.assert_close(centres[ids], tokens)
@@ -123,7 +129,9 @@ def test_the_visual_words_keep_the_pictures():
 
 
 def test_the_words_do_not_depend_on_the_number_of_threads(monkeypatch):
-    """k-means gives way in the last bits where its sums are shared out, so it takes one thread whatever else has."""
+    """k-means gives way in the last bits where its sums are shared out, so it takes one thread whatever else
+    has.
+    """
     import sklearn.cluster
     from threadpoolctl import threadpool_info, threadpool_limits
 

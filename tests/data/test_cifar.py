@@ -1,4 +1,6 @@
-"""CIFAR in its official forms, cut down to a few images: what is read, what it is called, and what is refused."""
+"""CIFAR in its official forms, cut down to a few images: what is read, what it is called, and what is
+refused.
+"""
 
 import contextlib
 import gzip
@@ -26,7 +28,9 @@ def home(tmp_path, monkeypatch):
 
 
 def contents(form=PY10, each=2) -> dict[str, bytes]:
-    """The files of a form: image i of file k is filled with 10 k + i in red, more in green and blue; labels count up."""
+    """The files of a form: image i of file k is filled with 10 k + i in red, more in green and blue; labels
+    count up.
+    """
     files = {}
     for k, (name, part) in enumerate(form.parts.items()):
         n = part * each
@@ -38,11 +42,19 @@ def contents(form=PY10, each=2) -> dict[str, bytes]:
             fronts = [coarse, labels] if form.classes[1] else [labels]
             files[name] = np.concatenate([np.array(fronts, np.uint8).T, pixels], axis=1).tobytes()
         else:
-            entries = {"fine_labels": labels, "coarse_labels": coarse} if form.classes[1] else {"labels": labels}
+            entries = (
+                {"fine_labels": labels, "coarse_labels": coarse} if form.classes[1] else {"labels": labels}
+            )
             files[name] = pickle.dumps({"data": pixels, "filenames": ["x.png"] * n, **entries}, protocol=2)
-    names = {"batches.meta": {"label_names": FINE[:10]}, "meta": {"fine_label_names": FINE, "coarse_label_names": COARSE}}
+    names = {
+        "batches.meta": {"label_names": FINE[:10]},
+        "meta": {"fine_label_names": FINE, "coarse_label_names": COARSE},
+    }
     lists = {"batches.meta.txt": FINE[:10], "fine_label_names.txt": FINE, "coarse_label_names.txt": COARSE}
-    return files | {m: "\n".join(lists[m]).encode() if form.binary else pickle.dumps(names[m], protocol=2) for m in form.meta}
+    return files | {
+        m: "\n".join(lists[m]).encode() if form.binary else pickle.dumps(names[m], protocol=2)
+        for m in form.meta
+    }
 
 
 def folder(root: Path, form=PY10, **changed) -> Path:
@@ -58,7 +70,11 @@ def archive(path: Path, members, form=PY10) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as tar:
         for member in members:
-            info = member[0] if isinstance(member[0], tarfile.TarInfo) else tarfile.TarInfo(f"{form.folder}/{member[0]}")
+            info = (
+                member[0]
+                if isinstance(member[0], tarfile.TarInfo)
+                else tarfile.TarInfo(f"{form.folder}/{member[0]}")
+            )
             info.size = len(member[1])
             tar.addfile(info, io.BytesIO(member[1]))
     return path
@@ -73,10 +89,20 @@ def refused(path, match):
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.folder)
 def test_all_forms_hold_the_same(tmp_path, form, packed):
-    path = archive(tmp_path / form.archive, contents(form).items(), form) if packed else folder(tmp_path / form.folder, form)
+    path = (
+        archive(tmp_path / form.archive, contents(form).items(), form)
+        if packed
+        else folder(tmp_path / form.folder, form)
+    )
     train, test = data.images(path)
     assert train.name == test.name == f"{form.name} (not the official files)"
-    assert (len(train), len(test), train.classes, train.channels, train.size) == (10, 2, form.classes[0], 3, 32)
+    assert (len(train), len(test), train.classes, train.channels, train.size) == (
+        10,
+        2,
+        form.classes[0],
+        3,
+        32,
+    )
     assert train.pixels[1, :, 5, 7].tolist() == [1, 51, 101]
     assert train.labels[:2].tolist() == [0, 1]
     assert test.pixels[0, 2, 0, 0] == 100 + 10 * (len(form.parts) - 1)
@@ -103,7 +129,10 @@ def test_official_files_are_called_so(tmp_path, monkeypatch):
     assert data.images(folder(tmp_path / "a"))[0].name == "cifar10"
     changed = bytearray(contents()["data_batch_3"])
     changed[500] ^= 1
-    assert data.images(folder(tmp_path / "b", data_batch_3=bytes(changed)))[0].name == "cifar10 (not the official files)"
+    assert (
+        data.images(folder(tmp_path / "b", data_batch_3=bytes(changed)))[0].name
+        == "cifar10 (not the official files)"
+    )
 
 
 def test_a_bare_name_looks_in_the_data_folder(home):
@@ -138,19 +167,35 @@ def test_pickles_never_run_anything(tmp_path):
     for k, harm in enumerate((Armed(trace), {"data": [Armed(trace)]})):
         blob = pickle.dumps(harm, protocol=2)
         refused(
-            folder(tmp_path / str(k), data_batch_2=blob), r"data_batch_2 must be a file of CIFAR, got a pickle that refers to \w+.mkdir"
+            folder(tmp_path / str(k), data_batch_2=blob),
+            r"data_batch_2 must be a file of CIFAR, got a pickle that refers to \w+.mkdir",
         )
-    refused(folder(tmp_path / "eval", **{"batches.meta": b"cbuiltins\neval\n(S'1'\ntR."}), "refers to builtins.eval, which is never run")
+    refused(
+        folder(tmp_path / "eval", **{"batches.meta": b"cbuiltins\neval\n(S'1'\ntR."}),
+        "refers to builtins.eval, which is never run",
+    )
     assert not trace.exists()
 
 
 def as_python_2(pixels: np.ndarray, labels: list[int]) -> bytes:
     """A batch byte by byte as Python 2 and the NumPy of its time wrote the official ones."""
     n = len(pixels)
-    array = b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K" + bytes([n]) + b"M\x00\x0c\x86"
+    array = (
+        b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01K"
+        + bytes([n])
+        + b"M\x00\x0c\x86"
+    )
     dtype = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
     raw = b"\x89T" + (n * 3072).to_bytes(4, "little") + pixels.tobytes() + b"tb"
-    return b"\x80\x02}(U\x04data" + array + dtype + raw + b"U\x06labels](" + b"".join(b"K" + bytes([k]) for k in labels) + b"eu."
+    return (
+        b"\x80\x02}(U\x04data"
+        + array
+        + dtype
+        + raw
+        + b"U\x06labels]("
+        + b"".join(b"K" + bytes([k]) for k in labels)
+        + b"eu."
+    )
 
 
 def test_pickles_of_python_2(tmp_path):
@@ -170,13 +215,17 @@ def test_pickles_of_python_2(tmp_path):
     ],
 )
 def test_pickles_with_other_arrays(tmp_path, held, message):
-    refused(folder(tmp_path / "a", test_batch=pickle.dumps({"data": held, "labels": [0, 1]}, protocol=2)), f"test_batch .*{message}")
+    refused(
+        folder(tmp_path / "a", test_batch=pickle.dumps({"data": held, "labels": [0, 1]}, protocol=2)),
+        f"test_batch .*{message}",
+    )
 
 
 @pytest.mark.parametrize(
     "blob",
     [
-        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000000\ntS'b'\ntR.",  # an array of a terabyte
+        # an array of a terabyte
+        b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(I1000000000000\ntS'b'\ntR.",
         b"cnumpy\nndarray\n(I5\ntR.",  # the class itself
         b"K\x01r\xff\xff\xff\x7f0",  # a place in the memo that would take 32 GiB
         b"",
@@ -185,7 +234,10 @@ def test_pickles_with_other_arrays(tmp_path, held, message):
     ],
 )
 def test_pickles_that_are_made_to_harm_or_damaged(tmp_path, blob):
-    refused(folder(tmp_path / "a", data_batch_1=blob), "data_batch_1 must be a file of CIFAR, got a (damaged or incomplete )?pickle")
+    refused(
+        folder(tmp_path / "a", data_batch_1=blob),
+        "data_batch_1 must be a file of CIFAR, got a (damaged or incomplete )?pickle",
+    )
 
 
 class OneLine(Exception):
@@ -220,11 +272,26 @@ def test_damaged_pickles_end_in_one_line(tmp_path):
     [
         ({"data_batch_3": None}, "a lacks data_batch_3; unpack cifar-10-python.tar.gz again"),
         ({"batches.meta": None}, "a lacks batches.meta"),
-        ({"data_batch_4": contents()["data_batch_4"][:3000]}, "data_batch_4 .* got a damaged or incomplete pickle; get it again"),
-        ({"data_batch_5": contents(each=1)["data_batch_5"]}, "whole files, got 1 images in data_batch_5, but 2 would fit the others"),
-        ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 10]}, 2)}, "labels from 0 to 10 where classes"),
-        ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]}, 2)}, "labels from -1 to 0 where classes"),
-        ({"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 2**70]}, 2)}, f"labels from 0 to {2**70} where"),
+        (
+            {"data_batch_4": contents()["data_batch_4"][:3000]},
+            "data_batch_4 .* got a damaged or incomplete pickle; get it again",
+        ),
+        (
+            {"data_batch_5": contents(each=1)["data_batch_5"]},
+            "whole files, got 1 images in data_batch_5, but 2 would fit the others",
+        ),
+        (
+            {"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 10]}, 2)},
+            "labels from 0 to 10 where classes",
+        ),
+        (
+            {"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, -1]}, 2)},
+            "labels from -1 to 0 where classes",
+        ),
+        (
+            {"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 2**70]}, 2)},
+            f"labels from 0 to {2**70} where",
+        ),
         (
             {"test_batch": pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, 2)},
             "'labels' other than a list of 2 integers",
@@ -235,8 +302,14 @@ def test_damaged_pickles_end_in_one_line(tmp_path):
         ),
         ({"test_batch": pickle.dumps([1, 2], 2)}, "a pickle without 'data' and 'labels'"),
         ({"batches.meta": pickle.dumps({}, 2)}, "no list of names under 'label_names'"),
-        ({"batches.meta": pickle.dumps({"label_names": ["a"]}, 2)}, "batches.meta must name 10 classes, got 1"),
-        ({"test_batch.bin": contents(BIN10)["test_batch.bin"]}, "a file of cifar-10-batches-bin among those of cifar-10-batches-py"),
+        (
+            {"batches.meta": pickle.dumps({"label_names": ["a"]}, 2)},
+            "batches.meta must name 10 classes, got 1",
+        ),
+        (
+            {"test_batch.bin": contents(BIN10)["test_batch.bin"]},
+            "a file of cifar-10-batches-bin among those of cifar-10-batches-py",
+        ),
     ],
 )
 def test_folders_that_are_not_whole(tmp_path, changed, message):
@@ -246,8 +319,14 @@ def test_folders_that_are_not_whole(tmp_path, changed, message):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"data_batch_2.bin": contents(BIN10)["data_batch_2.bin"][:3073]}, "got 1 images in data_batch_2.bin, but 2 would fit the others"),
-        ({"data_batch_2.bin": contents(BIN10)["data_batch_2.bin"][:-1]}, "6145 bytes, not a multiple of a record of 3073"),
+        (
+            {"data_batch_2.bin": contents(BIN10)["data_batch_2.bin"][:3073]},
+            "got 1 images in data_batch_2.bin, but 2 would fit the others",
+        ),
+        (
+            {"data_batch_2.bin": contents(BIN10)["data_batch_2.bin"][:-1]},
+            "6145 bytes, not a multiple of a record of 3073",
+        ),
         ({"data_batch_2.bin": b""}, "0 bytes, not a multiple"),
         ({"data_batch_2.bin": b"\x0b" + bytes(3072)}, "labels from 11 to 11 where classes are 0 to 9"),
     ],
@@ -258,7 +337,10 @@ def test_binary_files_that_are_not_whole(tmp_path, changed, message):
 
 def test_half_a_file_of_cifar100(tmp_path):
     half = contents(BIN100, each=1)["train.bin"]
-    refused(folder(tmp_path / "a", BIN100, **{"train.bin": half}), "got 5 images in train.bin, but 10 would fit the others")
+    refused(
+        folder(tmp_path / "a", BIN100, **{"train.bin": half}),
+        "got 5 images in train.bin, but 10 would fit the others",
+    )
 
 
 def test_a_file_without_rights(tmp_path, monkeypatch):
@@ -277,11 +359,24 @@ def test_a_file_without_rights(tmp_path, monkeypatch):
 def test_archives_cut_short_damaged_or_none(tmp_path):
     whole = archive(tmp_path / "a.tar.gz", contents().items()).read_bytes()
     for k, blob in enumerate(
-        (whole[: len(whole) // 2], whole[:-4], whole[:-8] + bytes(4) + whole[-4:], b"", b"hello", gzip.compress(b"hello"))
+        (
+            whole[: len(whole) // 2],
+            whole[:-4],
+            whole[:-8] + bytes(4) + whole[-4:],
+            b"",
+            b"hello",
+            gzip.compress(b"hello"),
+        )
     ):
         (tmp_path / f"{k}.tar.gz").write_bytes(blob)
-        refused(tmp_path / f"{k}.tar.gz", r".tar.gz is not a .tar.gz, is damaged or incomplete \(.*\); get it again")
-    refused(archive(tmp_path / "other.tar.gz", [("readme.html", b"hello")]), "other.tar.gz must hold the files of CIFAR, got none of them")
+        refused(
+            tmp_path / f"{k}.tar.gz",
+            r".tar.gz is not a .tar.gz, is damaged or incomplete \(.*\); get it again",
+        )
+    refused(
+        archive(tmp_path / "other.tar.gz", [("readme.html", b"hello")]),
+        "other.tar.gz must hold the files of CIFAR, got none of them",
+    )
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "cifar-10-batches-py/../../data_batch_1"])
@@ -313,6 +408,10 @@ def test_archives_that_unpack_to_too_much(tmp_path, monkeypatch):
         "GNU.sparse.size": str(2**50),
         "GNU.sparse.map": "0,1",
     }  # one byte that claims a petabyte
-    refused(archive(tmp_path / "b.tar.gz", [(sparse, b"x")]), "must hold the files of CIFAR, got none of them")
+    refused(
+        archive(tmp_path / "b.tar.gz", [(sparse, b"x")]), "must hold the files of CIFAR, got none of them"
+    )
     monkeypatch.setattr(cifar, "MAX_MEMBERS", 3)
-    refused(archive(tmp_path / "c.tar.gz", [(str(k), b"") for k in range(5)]), "c.tar.gz has more than 3 members")
+    refused(
+        archive(tmp_path / "c.tar.gz", [(str(k), b"") for k in range(5)]), "c.tar.gz has more than 3 members"
+    )

@@ -3,7 +3,13 @@
 import pytest
 import torch
 
-from transformer_theory.data.corruption import CIFAR10_CONFUSIONS, next_class, relabel_by_map, relabel_symmetrically, relabel_uniformly
+from transformer_theory.data.corruption import (
+    CIFAR10_CONFUSIONS,
+    next_class,
+    relabel_by_map,
+    relabel_symmetrically,
+    relabel_uniformly,
+)
 
 LABELS = torch.arange(20_000) % 10
 
@@ -33,11 +39,20 @@ def test_symmetric_is_uniform_over_the_other_classes():
 
 
 def test_a_map_sends_each_class_to_its_own():
-    assert torch.equal(relabel_by_map(LABELS, 1.0, mapped=next_class(10), generator=seeded()), (LABELS + 1) % 10)
+    assert torch.equal(
+        relabel_by_map(LABELS, 1.0, mapped=next_class(10), generator=seeded()), (LABELS + 1) % 10
+    )
     confused = relabel_by_map(LABELS, 0.4, mapped=CIFAR10_CONFUSIONS, generator=seeded())
     pairs = {(int(a), int(b)) for a, b in zip(LABELS, confused) if a != b}
     assert pairs == {(9, 1), (2, 0), (4, 7), (3, 5), (5, 3)}
-    assert int((relabel_by_map(LABELS[:100], 0.4, mapped=next_class(10), generator=seeded()) != LABELS[:100]).sum()) == 40
+    assert (
+        int(
+            (
+                relabel_by_map(LABELS[:100], 0.4, mapped=next_class(10), generator=seeded()) != LABELS[:100]
+            ).sum()
+        )
+        == 40
+    )
 
 
 def test_the_generator_decides_and_the_labels_are_left_alone():

@@ -1,4 +1,6 @@
-"""Downloads from servers on this machine that stop, ignore ranges, send wrong bytes or refuse: the right archive, or one line of why."""
+"""Downloads from servers on this machine that stop, ignore ranges, send wrong bytes or refuse: the right
+archive, or one line of why.
+"""
 
 import hashlib
 import re
@@ -16,7 +18,9 @@ FILE = "cifar-10-python.tar.gz"
 
 
 class Handler(BaseHTTPRequestHandler):
-    """The path is what the server does: /whole, /cut, /drop (stops, then sends nothing), /no-range, /cut-no-range, /wrong, /long, /gone."""
+    """The path is what the server does: /whole, /cut, /drop (stops, then sends nothing), /no-range,
+    /cut-no-range, /wrong, /long, /gone.
+    """
 
     asked: list[tuple[str, str | None]]
 
@@ -33,7 +37,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
         self.send_header("Content-Length", str(len(body) - start))
         self.end_headers()
-        most = {"cut": len(BODY) // 3, "cut-no-range": len(BODY) // 3, "drop": 0 if start else len(BODY) // 3}.get(how)
+        most = {
+            "cut": len(BODY) // 3,
+            "cut-no-range": len(BODY) // 3,
+            "drop": 0 if start else len(BODY) // 3,
+        }.get(how)
         self.wfile.write(body[start:][:most])
 
     def log_message(self, *_):
@@ -97,22 +105,37 @@ def test_the_next_call_goes_on_where_the_last_one_stopped(server, tmp_path):
 
 @pytest.mark.parametrize(
     ("way", "reason"),
-    [("wrong", "wrong checksum"), ("long", "more than its 614400 bytes"), ("gone", "status 404"), ("cut-no-range", "interrupted")],
+    [
+        ("wrong", "wrong checksum"),
+        ("long", "more than its 614400 bytes"),
+        ("gone", "status 404"),
+        ("cut-no-range", "interrupted"),
+    ],
 )
 def test_the_next_mirror_follows_one_that_fails(server, tmp_path, way, reason):
     lines = []
     assert fetch(archive(server[0], way, "whole"), tmp_path, lines.append).read_bytes() == BODY
     assert f"127.0.0.1: {reason}" in lines
-    assert all(int(line.split()[1]) <= 100 for line in lines if " % of " in line)  # no more is read of a stream than the archive has
+    # no more is read of a stream than the archive has
+    assert all(int(line.split()[1]) <= 100 for line in lines if " % of " in line)
     assert [file.name for file in tmp_path.iterdir()] == [FILE]
 
 
 def test_all_mirrors_fail_in_one_line(server, tmp_path):
     closed = "http://127.0.0.1:9"
     with pytest.raises(ValueError, match="could not be fetched") as error:
-        fetch(Archive(FILE, len(BODY), "0" * 32, (f"{server[0]}/wrong", f"{server[0]}/gone", f"{closed}/whole")), tmp_path, str)
+        fetch(
+            Archive(
+                FILE, len(BODY), "0" * 32, (f"{server[0]}/wrong", f"{server[0]}/gone", f"{closed}/whole")
+            ),
+            tmp_path,
+            str,
+        )
     reasons = "127.0.0.1: wrong checksum; 127.0.0.1: status 404; 127.0.0.1: no connection"
-    assert str(error.value) == f"{FILE} could not be fetched ({reasons}); copy it into {tmp_path}, or pass the path of a copy"
+    assert (
+        str(error.value)
+        == f"{FILE} could not be fetched ({reasons}); copy it into {tmp_path}, or pass the path of a copy"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -128,14 +151,17 @@ def test_a_bare_name_downloads_once(server, tmp_path, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_THEORY_DATA", str(tmp_path / "home"))
     monkeypatch.setitem(image_sets.ARCHIVES, "cifar10", archive(server[0], "whole"))
     for _ in range(2):
-        with pytest.raises(ValueError, match=f"{FILE} is not a .tar.gz"):  # the bytes are right, but no archive
+        # the bytes are right, but no archive
+        with pytest.raises(ValueError, match=f"{FILE} is not a .tar.gz"):
             data.images("cifar10", progress=str)
     assert len(server[1]) == 1
 
 
 def test_a_folder_that_cannot_be_made(server, tmp_path):
     (tmp_path / "home").write_text("a file")
-    with pytest.raises(ValueError, match=r"home cannot be created \(File exists\); set \$TRANSFORMER_THEORY_DATA to"):
+    with pytest.raises(
+        ValueError, match=r"home cannot be created \(File exists\); set \$TRANSFORMER_THEORY_DATA to"
+    ):
         fetch(archive(server[0], "whole"), tmp_path / "home", str)
     assert not server[1]
 

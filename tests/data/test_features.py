@@ -13,7 +13,9 @@ class Blocks(nn.Module):
 
     def __init__(self, depth=3, *, cls=False, dropout=0.0):
         super().__init__()
-        self.blocks = nn.ModuleList([nn.Sequential(nn.Linear(2, 2, bias=False), nn.Dropout(dropout)) for _ in range(depth)])
+        self.blocks = nn.ModuleList(
+            [nn.Sequential(nn.Linear(2, 2, bias=False), nn.Dropout(dropout)) for _ in range(depth)]
+        )
         self.heads = nn.ModuleList([nn.Identity()])
         for block in self.blocks:
             block[0].weight.data.copy_(2 * torch.eye(2))
@@ -31,15 +33,23 @@ class Blocks(nn.Module):
 def sample() -> TokenData:
     tokens = torch.arange(5 * 3 * 2, dtype=torch.float64).reshape(5, 3, 2)
     return TokenData(
-        tokens, labels=torch.arange(5), ids=torch.arange(15).reshape(5, 3), next_id=torch.arange(5), images=torch.zeros(5, 1, 2, 2).double()
+        tokens,
+        labels=torch.arange(5),
+        ids=torch.arange(15).reshape(5, 3),
+        next_id=torch.arange(5),
+        images=torch.zeros(5, 1, 2, 2).double(),
     )
 
 
-@pytest.mark.parametrize(("layer", "factor"), [(-1, 8), (0, 2), (1, 4), ("blocks.1", 4), ("*.2", 8), ("heads.0", None)])
+@pytest.mark.parametrize(
+    ("layer", "factor"), [(-1, 8), (0, 2), (1, 4), ("blocks.1", 4), ("*.2", 8), ("heads.0", None)]
+)
 def test_features_are_the_output_of_the_block(layer, factor):
     model, data = Blocks(), sample()
     if factor is None:
-        with pytest.raises(ValueError, match=r"block heads\.0 must run once per forward pass, got 0 outputs for 5 sequences"):
+        with pytest.raises(
+            ValueError, match=r"block heads\.0 must run once per forward pass, got 0 outputs for 5 sequences"
+        ):
             features(model, data, layer=layer)
         return
     hidden = features(model, data, layer=layer, batch_size=2)

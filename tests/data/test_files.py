@@ -53,7 +53,10 @@ def test_object_arrays_are_never_unpickled(tmp_path):
     harmful = np.array([Armed(trace)], dtype=object)
     for name in ("tokens", "labels"):
         np.savez(tmp_path / "a.npz", **{"tokens": TOKENS} | {name: harmful})
-        refused(tmp_path / "a.npz", f"{name} must be an array of numbers, got an object array, which is never unpickled")
+        refused(
+            tmp_path / "a.npz",
+            f"{name} must be an array of numbers, got an object array, which is never unpickled",
+        )
     np.save(tmp_path / "b.npz.npy", harmful)
     refused(tmp_path / "b.npz.npy", "must be an .npz")
     assert not trace.exists()
@@ -102,7 +105,10 @@ def test_a_member_that_is_no_array(tmp_path):
             "a.npz: tokens must be finite, got 24 NaN or infinite values of 24, the first in sequence 0",
         ),
         ({"tokens": np.zeros((4, 3))}, r"tokens must have shape \[n, seq, dim\] .* got \[4, 3\]"),
-        ({"tokens": np.zeros((4, 3, 2), dtype=complex)}, "tokens must be an array of numbers, got dtype complex128"),
+        (
+            {"tokens": np.zeros((4, 3, 2), dtype=complex)},
+            "tokens must be an array of numbers, got dtype complex128",
+        ),
         ({"tokens": np.full((4, 3, 2), "a")}, "tokens must be an array of numbers, got dtype <U1"),
         ({"labels": np.zeros(4)}, "labels must be integers, got dtype float64"),
         ({"labels": np.zeros(0, int)}, r"labels must have shape \[4\]"),
@@ -124,14 +130,20 @@ def test_the_first_bad_sequence_is_named(tmp_path):
     tokens = TOKENS.copy()
     tokens[2, 1, 0], tokens[3, 0, 0] = np.inf, np.nan
     np.savez(tmp_path / "a.npz", tokens=tokens)
-    refused(tmp_path / "a.npz", r"got 2 NaN or infinite values of 24, the first in sequence 2 \(counted from 0\); drop or impute")
+    refused(
+        tmp_path / "a.npz",
+        r"got 2 NaN or infinite values of 24, the first in sequence 2 \(counted from 0\); drop or impute",
+    )
 
 
 def test_values_that_float32_cannot_hold_are_refused(tmp_path):
     tokens = np.ones((5, 3, 2))
     tokens[3, 1], tokens[1, 0] = -1e200, 1e16
     np.savez(tmp_path / "a.npz", tokens=tokens)
-    words = r"a.npz: tokens must stay within 1e\+15 in magnitude .* got largest 1e\+200 in sequence 3 \(counted from 0\); rescale them"
+    words = (
+        r"a.npz: tokens must stay within 1e\+15 in magnitude .* got largest 1e\+200 in sequence 3 \(counted "
+        r"from 0\); rescale them"
+    )
     refused(tmp_path / "a.npz", words)
     np.savez(tmp_path / "a.npz", tokens=np.ones((5, 3, 2)), query=np.full((5, 2), 1e16))
     refused(tmp_path / "a.npz", "query must stay within")
@@ -141,7 +153,10 @@ def test_values_that_float32_cannot_hold_are_refused(tmp_path):
 
 def test_a_label_too_large_for_one_sequence(tmp_path):
     np.savez(tmp_path / "a.npz", tokens=TOKENS[:1], labels=np.array([2]))
-    refused(tmp_path / "a.npz", r"labels must be 0\.\.k-1 for k classes, got label 2 with only 1 sequence; relabel with numpy.unique")
+    refused(
+        tmp_path / "a.npz",
+        r"labels must be 0\.\.k-1 for k classes, got label 2 with only 1 sequence; relabel with numpy.unique",
+    )
 
 
 @pytest.mark.parametrize(

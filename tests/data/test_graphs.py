@@ -1,4 +1,6 @@
-"""Sets of graphs: files, validation, random graphs of the same sizes; a comparison of the theories that read graphs."""
+"""Sets of graphs: files, validation, random graphs of the same sizes; a comparison of the theories that read
+graphs.
+"""
 
 from dataclasses import replace
 
@@ -32,21 +34,32 @@ def test_a_set_describes_itself():
     assert repr(graphs) == "Graphs('two', 2 graphs of 3 to 4 nodes)"
     assert repr(Graphs([PATH])) == "Graphs('graphs', 1 graph of 4 nodes)"
     assert Graphs([TRIANGLE, PATH]).names == ("graph 0", "graph 1")
-    assert graphs.checksum() == Graphs([nx.cycle_graph(3), nx.path_graph(4)]).checksum() != Graphs([PATH, TRIANGLE]).checksum()
+    assert (
+        graphs.checksum()
+        == Graphs([nx.cycle_graph(3), nx.path_graph(4)]).checksum()
+        != Graphs([PATH, TRIANGLE]).checksum()
+    )
 
 
 def test_random_graphs_have_the_same_sizes():
     graphs = Graphs([nx.complete_graph(6), nx.path_graph(30)])
     noise = graphs.noise_like(torch.Generator().manual_seed(0))
     assert [(len(one), one.number_of_edges()) for one in noise.graphs] == [(6, 15), (30, 29)]
-    assert noise.checksum() == graphs.noise_like(torch.Generator().manual_seed(0)).checksum() != graphs.checksum()
+    assert (
+        noise.checksum()
+        == graphs.noise_like(torch.Generator().manual_seed(0)).checksum()
+        != graphs.checksum()
+    )
 
 
 @pytest.mark.parametrize(
     ("graphs", "message"),
     [
         ([], "at least one graph"),
-        ([nx.DiGraph([(0, 1)])], r"graph 0 must be a simple undirected graph .* is directed; pass graph.to_undirected\(\)"),
+        (
+            [nx.DiGraph([(0, 1)])],
+            r"graph 0 must be a simple undirected graph .* is directed; pass graph.to_undirected\(\)",
+        ),
         ([PATH, nx.MultiGraph([(0, 1), (0, 1)])], "graph 1 .* has parallel edges"),
         ([nx.Graph()], "has no node; drop it"),
         ([nx.Graph([(0, 0)])], "has an edge from a node to itself; remove"),
@@ -60,7 +73,9 @@ def test_graphs_that_are_not_simple_are_refused(graphs, message):
 def test_other_mistakes_are_named():
     with pytest.raises(TypeError, match="graph 0 must be a networkx graph, got list"):
         Graphs([[(0, 1)]])
-    with pytest.raises(TypeError, match=r"graphs must be a sequence of graphs, got a single Graph; pass Graphs\(\[graph\]\)"):
+    with pytest.raises(
+        TypeError, match=r"graphs must be a sequence of graphs, got a single Graph; pass Graphs\(\[graph\]\)"
+    ):
         Graphs(PATH)
     for data in (PATH, [PATH]):
         with pytest.raises(TypeError, match=r"data must be .* got (Graph|list); graphs: Graphs\(\[...\]\)"):
@@ -83,8 +98,14 @@ def test_edge_lists_of_networkx_are_read(tmp_path):
     """By default networkx writes ``0 1 {}``, and lists of weights have a third word as well."""
     nx.write_edgelist(PATH, tmp_path / "plain.edgelist")
     nx.write_edgelist(nx.Graph([(0, 1, {"a": 1, "b": 2}), (1, 2)]), tmp_path / "data.edgelist")
-    nx.write_weighted_edgelist(nx.Graph([(0, 1, {"weight": 0.5}), (1, 2, {"weight": 2})]), tmp_path / "weights.edges")
-    assert [sorted(graph.edges) for graph in Graphs.load(tmp_path).graphs] == [[(0, 1), (1, 2)], [(0, 1), (1, 2), (2, 3)], [(0, 1), (1, 2)]]
+    nx.write_weighted_edgelist(
+        nx.Graph([(0, 1, {"weight": 0.5}), (1, 2, {"weight": 2})]), tmp_path / "weights.edges"
+    )
+    assert [sorted(graph.edges) for graph in Graphs.load(tmp_path).graphs] == [
+        [(0, 1), (1, 2)],
+        [(0, 1), (1, 2), (2, 3)],
+        [(0, 1), (1, 2)],
+    ]
 
 
 def test_files_of_one_stem_have_whole_names(tmp_path):
@@ -103,7 +124,9 @@ def test_files_that_are_no_graphs_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"bad.graphml is not GraphML"):
         Graphs.load(xml)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match=r"must hold files that end in .graphml, .edgelist or .edges, got none"):
+    with pytest.raises(
+        ValueError, match=r"must hold files that end in .graphml, .edgelist or .edges, got none"
+    ):
         Graphs.load(tmp_path / "empty")
     other = tmp_path / "graph.txt"
     other.write_text("a b")
@@ -121,7 +144,12 @@ def edges(graphs: Graphs, generator: torch.Generator, *, draws: int):
     yield Measurement("stand_in", "on data", "edges", count, scope="any data", note="number of edges")
 
 
-READS = replace(THEORY, on_data=OnData(read=lambda graphs: graphs, measure=edges, headline="edges", plot=lambda result: None, reads=Graphs))
+READS = replace(
+    THEORY,
+    on_data=OnData(
+        read=lambda graphs: graphs, measure=edges, headline="edges", plot=lambda result: None, reads=Graphs
+    ),
+)
 
 
 def test_a_comparison_of_graphs_has_the_theories_that_read_graphs(tmp_path):
@@ -140,5 +168,7 @@ def test_graphs_and_tokens_do_not_mix(tmp_path):
         tt.compare(Graphs([PATH], name="mine"), theories=[THEORY], claim_seeds=0)
     with pytest.raises(ValueError, match="models need images, got graphs"):
         tt.compare(Graphs([PATH]), theories=[READS], models=["x"], claim_seeds=0)
-    tokens = tt.compare(tt.TokenData(torch.ones(2, 3, 4)), theories=[READS], networks=(), seeds=1, claim_seeds=0)
+    tokens = tt.compare(
+        tt.TokenData(torch.ones(2, 3, 4)), theories=[READS], networks=(), seeds=1, claim_seeds=0
+    )
     assert not tokens.select(kind="on data")

@@ -40,7 +40,9 @@ def pets(tmp_path) -> Path:
 def decoded(monkeypatch) -> list:
     """Grows by one whenever a folder is decoded."""
     seen, read = [], image_sets.read_folder
-    monkeypatch.setattr(image_sets, "read_folder", lambda *given, **settings: (seen.append(1), read(*given, **settings))[1])
+    monkeypatch.setattr(
+        image_sets, "read_folder", lambda *given, **settings: (seen.append(1), read(*given, **settings))[1]
+    )
     return seen
 
 
@@ -126,17 +128,41 @@ def test_an_npz_of_ones_own(tmp_path):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"train_pixels": np.zeros((6, 1, 4, 4))}, r"train_pixels must be uint8 .* got float64 \[6, 1, 4, 4\]; scale, round"),
-        ({"test_pixels": np.full((2, 1, 4, 4), np.nan)}, r"test_pixels must be uint8 .* with NaN or infinite values"),
+        (
+            {"train_pixels": np.zeros((6, 1, 4, 4))},
+            r"train_pixels must be uint8 .* got float64 \[6, 1, 4, 4\]; scale, round",
+        ),
+        (
+            {"test_pixels": np.full((2, 1, 4, 4), np.nan)},
+            r"test_pixels must be uint8 .* with NaN or infinite values",
+        ),
         ({"train_pixels": np.zeros((6, 4, 4), np.uint8)}, r"got uint8 \[6, 4, 4\]"),
-        ({"train_pixels": np.zeros((6, 1, 4, 5), np.uint8)}, r"at least one square image, got \[6, 1, 4, 5\]"),
-        ({"test_pixels": np.zeros((2, 1, 5, 5), np.uint8)}, r"must have one shape, got \[6, 1, 4, 4\] and \[2, 1, 5, 5\]"),
-        ({"train_labels": np.zeros(6)}, r"train_labels must be integers \[6\], one per image, got float64 \[6\]"),
+        (
+            {"train_pixels": np.zeros((6, 1, 4, 5), np.uint8)},
+            r"at least one square image, got \[6, 1, 4, 5\]",
+        ),
+        (
+            {"test_pixels": np.zeros((2, 1, 5, 5), np.uint8)},
+            r"must have one shape, got \[6, 1, 4, 4\] and \[2, 1, 5, 5\]",
+        ),
+        (
+            {"train_labels": np.zeros(6)},
+            r"train_labels must be integers \[6\], one per image, got float64 \[6\]",
+        ),
         ({"train_labels": np.zeros(5, int)}, r"train_labels must be integers \[6\]"),
-        ({"train_labels": np.array([0, 1, 2, 0, 1, -1])}, r"labels must lie in \[0, 3\), one name per class, got -1"),
-        ({"test_pixels": np.zeros((0, 1, 4, 4), np.uint8), "test_labels": np.zeros(0, int)}, "test_labels must be integers"),
+        (
+            {"train_labels": np.array([0, 1, 2, 0, 1, -1])},
+            r"labels must lie in \[0, 3\), one name per class, got -1",
+        ),
+        (
+            {"test_pixels": np.zeros((0, 1, 4, 4), np.uint8), "test_labels": np.zeros(0, int)},
+            "test_labels must be integers",
+        ),
         ({"names": np.array(["a"])}, r"labels must lie in \[0, 1\), one name per class, got 2"),
-        ({"names": np.array([Path("x")], dtype=object)}, "must be an .npz of images, got Object arrays cannot be loaded"),
+        (
+            {"names": np.array([Path("x")], dtype=object)},
+            "must be an .npz of images, got Object arrays cannot be loaded",
+        ),
     ],
 )
 def test_arrays_that_do_not_fit(unchecked, tmp_path, changed, message):
@@ -150,4 +176,6 @@ def test_files_that_are_no_npz_of_images(tmp_path):
     whole = (tmp_path / "a.npz").read_bytes()
     for blob in (b"hello", whole[: len(whole) // 2], whole[:60] + b"\xff" * 40 + whole[100:]):
         (tmp_path / "b.npz").write_bytes(blob)
-        refused(tmp_path / "b.npz", "must be an .npz of images, got .*; write arrays of numbers with numpy.savez")
+        refused(
+            tmp_path / "b.npz", "must be an .npz of images, got .*; write arrays of numbers with numpy.savez"
+        )

@@ -19,12 +19,16 @@ def home(tmp_path, monkeypatch):
 def picture(path: Path, *, mode="RGB", size=(8, 8), value=100, **settings):
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = (size[1], size[0], 3) if mode == "RGB" else (size[1], size[0])
-    kind = Image.fromarray(np.full(shape, value, np.uint8)) if mode in ("RGB", "L") else Image.new(mode, size, 1)
+    kind = (
+        Image.fromarray(np.full(shape, value, np.uint8)) if mode in ("RGB", "L") else Image.new(mode, size, 1)
+    )
     kind.save(path, **settings)
     return path
 
 
-def folder(root: Path, splits=("train", "test"), classes=("cat", "dog"), each=3, suffix=".png", **settings) -> Path:
+def folder(
+    root: Path, splits=("train", "test"), classes=("cat", "dog"), each=3, suffix=".png", **settings
+) -> Path:
     for i, split in enumerate(splits):
         for j, name in enumerate(classes):
             for k in range(each):
@@ -95,7 +99,10 @@ def test_hidden_files_are_ignored(tmp_path):
 def test_images_of_several_sizes(tmp_path):
     folder(tmp_path / "pets")
     picture(tmp_path / "pets/train/cat/1.png", size=(9, 7))
-    refused(tmp_path / "pets", r"of one size, .*cat/0.png has 8 x 8 and .*cat/1.png 9 x 7 pixels; pass size= to scale and crop them")
+    refused(
+        tmp_path / "pets",
+        r"of one size, .*cat/0.png has 8 x 8 and .*cat/1.png 9 x 7 pixels; pass size= to scale and crop them",
+    )
     train, test = data.images(tmp_path / "pets", size=4)
     assert train.size == test.size == 4
     folder(tmp_path / "long", size=(8, 6))
@@ -118,14 +125,17 @@ def test_kinds_of_pixels_are_read_as_one_with_one_message(tmp_path):
     picture(pets / "train/cat/0.png", mode="L", value=7)
     picture(pets / "test/dog/0.png", mode="L")
     picture(pets / "train/cat/1.png", mode="1")
-    Image.fromarray(np.uint8([[[255, 0, 0, 255], [0, 0, 0, 0]], [[0, 0, 255, 51], [9, 9, 9, 255]]])).resize((8, 8), 0).save(
-        pets / "train/dog/1.png"
-    )
+    Image.fromarray(np.uint8([[[255, 0, 0, 255], [0, 0, 0, 0]], [[0, 0, 255, 51], [9, 9, 9, 255]]])).resize(
+        (8, 8), 0
+    ).save(pets / "train/dog/1.png")
     palette = Image.new("P", (8, 8), 3)
     palette.putpalette([0] * 9 + [10, 20, 30])
     palette.save(pets / "train/dog/0.png")
     lines, (train, test) = said_of(pets)
-    assert lines == [f"{pets}: 1 one bit, 2 grey, 1 palette, 1 RGBA of 12 images are read as RGB, transparent pixels on white"]
+    assert lines == [
+        f"{pets}: 1 one bit, 2 grey, 1 palette, 1 RGBA of 12 images are read as RGB, transparent pixels on "
+        "white"
+    ]
     assert train.channels == test.channels == 3
     assert train.pixels[0, :, 0, 0].tolist() == [7, 7, 7]
     assert train.pixels[1].unique().tolist() == [255]
@@ -138,13 +148,17 @@ def test_grey_alone_stays_grey_without_a_message(tmp_path):
     assert said_of(folder(tmp_path / "pets", mode="L"))[0] == []
     Image.new("LA", (8, 8), (0, 51)).save(tmp_path / "pets/train/dog/1.png")
     lines, (train, _) = said_of(tmp_path / "pets")
-    assert lines[0].endswith("1 grey with transparency of 12 images are read as grey, transparent pixels on white")
+    assert lines[0].endswith(
+        "1 grey with transparency of 12 images are read as grey, transparent pixels on white"
+    )
     assert train.pixels[4].unique().tolist() == [204]
 
 
 def test_more_than_8_bits_are_refused(tmp_path):
     picture(folder(tmp_path / "pets") / "train/dog/1.png", mode="I;16")
-    refused(tmp_path / "pets", "dog/1.png must be grey or colour of 8 bits per channel, got Pillow's mode I;16")
+    refused(
+        tmp_path / "pets", "dog/1.png must be grey or colour of 8 bits per channel, got Pillow's mode I;16"
+    )
 
 
 def test_images_are_turned_upright_and_the_middle_is_scaled(tmp_path):
@@ -152,7 +166,8 @@ def test_images_are_turned_upright_and_the_middle_is_scaled(tmp_path):
     pets, exif = folder(tmp_path / "pets", size=(4, 8)), Image.Exif()
     exif[0x0112] = 6  # to be turned to the right
     pixels = np.zeros((4, 8, 3), np.uint8)
-    pixels[:, 2:6] = np.arange(1, 5)[:, None, None] * 50  # rows from above, the right column of the upright image first
+    # rows from above, the right column of the upright image first
+    pixels[:, 2:6] = np.arange(1, 5)[:, None, None] * 50
     Image.fromarray(pixels).save(pets / "train/cat/0.png", exif=exif)
     train, _ = data.images(pets, size=4)
     assert train.pixels[0, 0].tolist() == [[200, 150, 100, 50]] * 4
@@ -160,7 +175,9 @@ def test_images_are_turned_upright_and_the_middle_is_scaled(tmp_path):
 
 @pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp"])
 def test_a_file_cut_short(tmp_path, suffix):
-    file = picture(folder(tmp_path / "pets", suffix=suffix, size=(32, 32)) / f"train/dog/1{suffix}", size=(32, 32))
+    file = picture(
+        folder(tmp_path / "pets", suffix=suffix, size=(32, 32)) / f"train/dog/1{suffix}", size=(32, 32)
+    )
     file.write_bytes(file.read_bytes()[:-40])
     refused(tmp_path / "pets", f"dog/1{suffix} is not a readable image .*; replace or remove it")
 
@@ -198,7 +215,9 @@ def test_more_than_the_memory_holds(tmp_path, monkeypatch):
         raise MemoryError
 
     monkeypatch.setattr(np, "empty", full)
-    refused(folder(tmp_path / "pets"), r"must fit into memory, got 12 of 3 x 8 x 8 bytes; pass a smaller size=")
+    refused(
+        folder(tmp_path / "pets"), r"must fit into memory, got 12 of 3 x 8 x 8 bytes; pass a smaller size="
+    )
 
 
 def test_folders_that_hold_no_classes(tmp_path):
@@ -212,12 +231,16 @@ def test_folders_that_hold_no_classes(tmp_path):
 
 def test_classes_that_are_not_trained(tmp_path):
     picture(folder(tmp_path / "pets") / "test/mouse/0.png")
-    refused(tmp_path / "pets", "test/mouse has no training images, the classes are cat, dog; rename or remove it")
+    refused(
+        tmp_path / "pets", "test/mouse has no training images, the classes are cat, dog; rename or remove it"
+    )
 
 
 def test_files_that_are_not_images_are_refused(tmp_path):
     (folder(tmp_path / "pets") / "train/cat/notes.txt").write_text("x")
-    refused(tmp_path / "pets", r"train/cat must hold images only \(.*\), got the file 'notes.txt'; move it away")
+    refused(
+        tmp_path / "pets", r"train/cat must hold images only \(.*\), got the file 'notes.txt'; move it away"
+    )
     picture(folder(tmp_path / "deep") / "train/cat/more/0.png")
     refused(tmp_path / "deep", "got the folder 'more'; move it away")
 

@@ -16,7 +16,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def some_images(n=30, channels=3, size=8, classes=3):
-    pixels = torch.randint(256, (n, channels, size, size), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    pixels = torch.randint(
+        256, (n, channels, size, size), generator=torch.Generator().manual_seed(1), dtype=torch.uint8
+    )
     return Images(pixels, torch.arange(n) % classes, tuple("abcdefghij"[:classes]), "some")
 
 
@@ -40,7 +42,9 @@ def test_split_is_stratified_and_whole(generator):
     first, second = images.split(0.7, generator)
     assert first.labels.bincount().tolist() == [14, 14, 14]
     assert second.labels.bincount().tolist() == [6, 6, 6]
-    assert sorted(torch.cat([first.pixels, second.pixels]).flatten(1).tolist()) == sorted(images.pixels.flatten(1).tolist())
+    assert sorted(torch.cat([first.pixels, second.pixels]).flatten(1).tolist()) == sorted(
+        images.pixels.flatten(1).tolist()
+    )
     again, _ = images.split(0.7, torch.Generator().manual_seed(0))
     assert torch.equal(again.pixels, first.pixels)
     with pytest.raises(ValueError, match=r"share must leave images on both sides, got 1.0 of 60"):
@@ -51,16 +55,32 @@ def test_split_is_stratified_and_whole(generator):
     ("changed", "message"),
     [
         ({"pixels": torch.zeros(2, 3, 4, 4)}, r"pixels must be uint8 .* got torch.float32 \[2, 3, 4, 4\]"),
-        ({"pixels": torch.zeros(2, 4, 4, dtype=torch.uint8)}, r"pixels must be uint8 \[n, channels, height, width\]"),
-        ({"pixels": torch.zeros(2, 3, 4, 5, dtype=torch.uint8)}, r"at least one square image, got \[2, 3, 4, 5\]"),
-        ({"pixels": torch.zeros(0, 3, 4, 4, dtype=torch.uint8)}, r"at least one square image, got \[0, 3, 4, 4\]"),
-        ({"labels": torch.zeros(3, dtype=torch.int64)}, r"labels must be int64 \[2\], one per image, got torch.int64 \[3\]"),
+        (
+            {"pixels": torch.zeros(2, 4, 4, dtype=torch.uint8)},
+            r"pixels must be uint8 \[n, channels, height, width\]",
+        ),
+        (
+            {"pixels": torch.zeros(2, 3, 4, 5, dtype=torch.uint8)},
+            r"at least one square image, got \[2, 3, 4, 5\]",
+        ),
+        (
+            {"pixels": torch.zeros(0, 3, 4, 4, dtype=torch.uint8)},
+            r"at least one square image, got \[0, 3, 4, 4\]",
+        ),
+        (
+            {"labels": torch.zeros(3, dtype=torch.int64)},
+            r"labels must be int64 \[2\], one per image, got torch.int64 \[3\]",
+        ),
         ({"labels": torch.tensor([0, 2])}, r"labels must lie in \[0, 2\), one name per class, got 2"),
         ({"labels": torch.tensor([0, -1])}, r"labels must lie in \[0, 2\), one name per class, got -1"),
     ],
 )
 def test_fields_that_do_not_fit(unchecked, changed, message):
-    fields = {"pixels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "labels": torch.tensor([0, 1]), "names": ("a", "b")}
+    fields = {
+        "pixels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
+        "labels": torch.tensor([0, 1]),
+        "names": ("a", "b"),
+    }
     with pytest.raises(ValueError, match=message):
         Images(**fields | changed)
 
@@ -70,7 +90,9 @@ def test_tokens_are_patches_words_and_classes(generator):
     tokens = images.tokens(4, words=5, generator=generator)
     assert isinstance(tokens, TokenData)
     assert tokens.tokens.shape == (60, 4, 48)
-    assert tokens.tokens[7, 1, :3].tolist() == pytest.approx((images.pixels[7, :, 0, 4].double() / 255).tolist(), abs=1e-15)
+    assert tokens.tokens[7, 1, :3].tolist() == pytest.approx(
+        (images.pixels[7, :, 0, 4].double() / 255).tolist(), abs=1e-15
+    )
     assert torch.equal(tokens.images, images.pixels.double() / 255)
     assert tokens.vocab_size == 8
     assert torch.equal(tokens.next_id, 5 + images.labels)
@@ -153,5 +175,8 @@ def test_bad_sizes_and_files_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"size must be the side of the images .* got 16 for digits"):
         data.images("digits", size=16)
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(ValueError, match=r"a.txt must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got '.txt'"):
+    with pytest.raises(
+        ValueError,
+        match=r"a.txt must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got '.txt'",
+    ):
         data.images(tmp_path / "a.txt")

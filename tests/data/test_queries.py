@@ -6,7 +6,9 @@ import torch
 from transformer_theory.data.queries import most_frequent, subsample
 
 
-@pytest.mark.parametrize(("number", "min_count", "expected"), [(5, 1, [7, 3, 9, 1]), (2, 1, [7, 3]), (5, 2, [7, 3, 9]), (5, 4, [])])
+@pytest.mark.parametrize(
+    ("number", "min_count", "expected"), [(5, 1, [7, 3, 9, 1]), (2, 1, [7, 3]), (5, 2, [7, 3, 9]), (5, 4, [])]
+)
 def test_ids_are_ordered_by_frequency_then_by_id(number: int, min_count: int, expected: list[int]):
     ids = torch.tensor([9, 7, 3, 7, 1, 3, 7, 9])
     assert most_frequent(ids, number, min_count=min_count).tolist() == expected

@@ -24,7 +24,9 @@ def rng(seed=0):
     seed=st.integers(0, 9),
 )
 def test_subspaces_are_orthonormal_and_hold_their_tokens(n, seq, classes, rank, spare, seed):
-    drawn = subspace_mixture(n, seq=seq, dim=classes * rank + spare, classes=classes, rank=rank, generator=rng(seed))
+    drawn = subspace_mixture(
+        n, seq=seq, dim=classes * rank + spare, classes=classes, rank=rank, generator=rng(seed)
+    )
     frame = drawn.bases.transpose(1, 2).reshape(classes * rank, -1)
     torch.testing.assert_close(frame @ frame.T, torch.eye(classes * rank).double(), atol=1e-12, rtol=0)
     own = drawn.bases[drawn.data.labels]
@@ -43,7 +45,13 @@ def test_tokens_have_the_stated_energy():
 
 
 @settings(max_examples=25, deadline=None)
-@given(n=st.integers(1, 20), seq=st.integers(1, 6), dim=st.integers(3, 9), margin=st.sampled_from([0.1, 1.0, 7.0]), seed=st.integers(0, 9))
+@given(
+    n=st.integers(1, 20),
+    seq=st.integers(1, 6),
+    dim=st.integers(3, 9),
+    margin=st.sampled_from([0.1, 1.0, 7.0]),
+    seed=st.integers(0, 9),
+)
 def test_the_margin_is_exact_and_the_head_sees_one_token(n, seq, dim, margin, seed):
     drawn = separable_tokens(n, seq=seq, dim=dim, margin=margin, generator=rng(seed))
     tokens, rows = drawn.data.tokens, torch.arange(n)
@@ -64,7 +72,10 @@ def test_the_norm_bound_holds_for_the_convex_solution():
     drawn = separable_tokens(5, seq=4, dim=4, margin=0.5, generator=rng(3))
     tokens, query, W = drawn.data.tokens.numpy(), drawn.data.query.numpy(), cp.Variable((4, 4))
     constraints = [
-        (tokens[i, a] - tokens[i, t]) @ W @ query[i] >= 1 for i, a in enumerate(drawn.selected.tolist()) for t in range(4) if t != a
+        (tokens[i, a] - tokens[i, t]) @ W @ query[i] >= 1
+        for i, a in enumerate(drawn.selected.tolist())
+        for t in range(4)
+        if t != a
     ]
     norm = cp.Problem(cp.Minimize(cp.norm(W, "fro")), constraints).solve(solver="CLARABEL")
     assert 0 < norm <= drawn.norm_bound + 1e-6
@@ -72,10 +83,17 @@ def test_the_norm_bound_holds_for_the_convex_solution():
 
 
 @settings(max_examples=25, deadline=None)
-@given(classes=st.integers(1, 4), common=st.integers(0, 4), distinct=st.integers(1, 4), share=st.sampled_from([0.2, 0.5, 0.9]))
+@given(
+    classes=st.integers(1, 4),
+    common=st.integers(0, 4),
+    distinct=st.integers(1, 4),
+    share=st.sampled_from([0.2, 0.5, 0.9]),
+)
 def test_inner_products_of_the_conditional(classes, common, distinct, share):
     c = share if common else 0.0
-    drawn = sequence_classes(7, seq=5, classes=classes, common=common, distinct=distinct, common_share=c, generator=rng())
+    drawn = sequence_classes(
+        7, seq=5, classes=classes, common=common, distinct=distinct, common_share=c, generator=rng()
+    )
     P = drawn.conditional
     torch.testing.assert_close(P.sum(-1), torch.ones(classes).double())
     shared = c**2 / common if common else 0.0
@@ -92,7 +110,8 @@ def test_sequences_follow_the_conditional():
     for k in range(3):
         shares = ids[labels == k, :-1].flatten().bincount(minlength=drawn.data.vocab_size).double() / 20_000
         spread = (drawn.conditional[k] * (1 - drawn.conditional[k]) / 20_000).sqrt()
-        assert ((shares - drawn.conditional[k]).abs() <= 4.5 * spread).all()  # and exactly zero where the class has no token
+        # and exactly zero where the class has no token
+        assert ((shares - drawn.conditional[k]).abs() <= 4.5 * spread).all()
 
 
 def test_samplers_leave_the_global_generator_alone():
@@ -109,16 +128,45 @@ def test_samplers_leave_the_global_generator_alone():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda g: subspace_mixture(4, seq=2, dim=3, classes=2, rank=2, generator=g), r"classes \* rank must not exceed dim .* 2 \* 2 > 3"),
-        (lambda g: subspace_mixture(0, seq=2, dim=4, classes=2, rank=2, generator=g), "n must be at least 1, got 0"),
-        (lambda g: subspace_mixture(1, seq=2, dim=4, classes=2, rank=2, noise=-1.0, generator=g), "noise must be at least 0, got -1.0"),
+        (
+            lambda g: subspace_mixture(4, seq=2, dim=3, classes=2, rank=2, generator=g),
+            r"classes \* rank must not exceed dim .* 2 \* 2 > 3",
+        ),
+        (
+            lambda g: subspace_mixture(0, seq=2, dim=4, classes=2, rank=2, generator=g),
+            "n must be at least 1, got 0",
+        ),
+        (
+            lambda g: subspace_mixture(1, seq=2, dim=4, classes=2, rank=2, noise=-1.0, generator=g),
+            "noise must be at least 0, got -1.0",
+        ),
         (lambda g: separable_tokens(2, seq=2, dim=2, generator=g), "dim must be at least 3"),
-        (lambda g: separable_tokens(2, seq=2, dim=3, margin=0.0, generator=g), "margin must be positive and finite, got 0.0"),
-        (lambda g: separable_tokens(2, seq=2, dim=3, margin=float("nan"), generator=g), "margin must be positive"),
-        (lambda g: sequence_classes(2, seq=1, classes=2, common=1, distinct=1, generator=g), "seq must be at least 2"),
-        (lambda g: sequence_classes(2, seq=3, classes=2, common=0, distinct=1, generator=g), "common_share must lie in"),
-        (lambda g: sequence_classes(2, seq=3, classes=2, common=1, distinct=1, common_share=1.0, generator=g), "common_share must lie in"),
-        (lambda g: sequence_classes(2, seq=3, classes=2, common=1, distinct=0, generator=g), "distinct must be at least 1"),
+        (
+            lambda g: separable_tokens(2, seq=2, dim=3, margin=0.0, generator=g),
+            "margin must be positive and finite, got 0.0",
+        ),
+        (
+            lambda g: separable_tokens(2, seq=2, dim=3, margin=float("nan"), generator=g),
+            "margin must be positive",
+        ),
+        (
+            lambda g: sequence_classes(2, seq=1, classes=2, common=1, distinct=1, generator=g),
+            "seq must be at least 2",
+        ),
+        (
+            lambda g: sequence_classes(2, seq=3, classes=2, common=0, distinct=1, generator=g),
+            "common_share must lie in",
+        ),
+        (
+            lambda g: sequence_classes(
+                2, seq=3, classes=2, common=1, distinct=1, common_share=1.0, generator=g
+            ),
+            "common_share must lie in",
+        ),
+        (
+            lambda g: sequence_classes(2, seq=3, classes=2, common=1, distinct=0, generator=g),
+            "distinct must be at least 1",
+        ),
     ],
 )
 def test_samplers_refuse_impossible_sizes(generator, call, message):
@@ -138,10 +186,12 @@ def test_noise_has_the_shape_of_the_data_and_nothing_else():
     assert float(noise.tokens.square().mean()) == pytest.approx(float(data.tokens.square().mean()), rel=0.05)
     assert torch.equal(noise.labels.bincount(), labels.bincount())
     assert torch.equal(noise.next_id, noise.labels)  # one permutation for both
-    for position in range(seq):  # the words of each position, in another order than those of the other positions
+    # the words of each position, in another order than those of the other positions
+    for position in range(seq):
         assert torch.equal(noise.ids[:, position].sort().values, ids[:, position].sort().values)
     assert not torch.equal(noise.ids[:, 0] // 10, noise.ids[:, 1] // 10)
-    assert float((noise.ids[:, 0] // 10 == noise.labels).double().mean()) < 0.4  # .25 by chance, 1 in the data
+    # .25 by chance, 1 in the data
+    assert float((noise.ids[:, 0] // 10 == noise.labels).double().mean()) < 0.4
     means = torch.stack([noise.tokens[noise.labels == k].mean() for k in range(4)])
     assert float(means.std() / noise.tokens.std()) < 0.15
     assert noise.name == "noise of the shape of mine"

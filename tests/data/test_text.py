@@ -1,4 +1,6 @@
-"""Text: the words against the published rules, the vocabulary against sorting by hand, streams and windows against slices."""
+"""Text: the words against the published rules, the vocabulary against sorting by hand, streams and windows
+against slices.
+"""
 
 import re
 from itertools import islice
@@ -12,7 +14,15 @@ from transformer_theory import data
 from transformer_theory.data.text import SHIPPED, Text, Vocabulary, basic_english, read_words, unit_vectors
 
 # the rules one after the other, as regular expressions: another route to the same words
-PATTERNS = [(r"\'", " ' "), (r"\"", ""), (r"\.", " . "), (r"<br \/>", " "), (r",", " , "), (r"\(", " ( "), (r"\)", " ) ")]
+PATTERNS = [
+    (r"\'", " ' "),
+    (r"\"", ""),
+    (r"\.", " . "),
+    (r"<br \/>", " "),
+    (r",", " , "),
+    (r"\(", " ( "),
+    (r"\)", " ) "),
+]
 PATTERNS += [(r"\!", " ! "), (r"\?", " ? "), (r"\;", " "), (r"\:", " "), (r"\s+", " ")]
 
 
@@ -36,7 +46,8 @@ def test_a_break_and_capitals():
 
 def test_the_vocabulary_keeps_the_most_frequent_words():
     words = ["b", "a", "c", "b", "a", "b", *["<unk>"] * 4, "d"]
-    assert Vocabulary.of(words, size=4).words == ("<unk>", "b", "a", "c")  # c before d: as frequent, earlier in the alphabet
+    # c before d: as frequent, earlier in the alphabet
+    assert Vocabulary.of(words, size=4).words == ("<unk>", "b", "a", "c")
     assert Vocabulary.of(words, size=100).words == ("<unk>", "b", "a", "c", "d")
     assert Vocabulary.of(words, size=3).numbers(["a", "d", "<unk>", "b"]).tolist() == [2, 0, 0, 1]
 
@@ -48,7 +59,9 @@ def test_streams_are_pieces_of_the_text():
     assert [tuple(batch.shape) for batch in batches] == [(4, 11), (4, 11), (4, 5)] * 2
     assert torch.equal(batches[0], streams[:, :11])
     assert torch.equal(batches[2], streams[:, 20:])
-    assert torch.equal(torch.cat([batch[:, 1:] for batch in batches[:3]], 1), streams[:, 1:]), "every word but the first is a target once"
+    assert torch.equal(torch.cat([batch[:, 1:] for batch in batches[:3]], 1), streams[:, 1:]), (
+        "every word but the first is a target once"
+    )
     assert all(torch.equal(a, b) for a, b in zip(batches[:3], batches[3:]))
 
 
@@ -84,7 +97,9 @@ def test_sequences_are_windows_with_vectors_and_labels():
     of_label = [set(sequences.next_id[sequences.labels == label].tolist()) for label in range(11)]
     assert all(len(words) == 1 for words in of_label[:10])
     assert not of_label[10] & set().union(*of_label[:10])
-    assert [int(counts[next(iter(words))]) for words in of_label[:10]] == sorted(counts.tolist(), reverse=True)[:10]
+    assert [int(counts[next(iter(words))]) for words in of_label[:10]] == sorted(
+        counts.tolist(), reverse=True
+    )[:10]
 
 
 def test_unit_vectors_are_nearly_orthogonal(generator):
@@ -112,19 +127,38 @@ def refused(call, match):
 
 
 def test_files_that_are_not_text_are_refused(tmp_path):
-    refused(lambda: data.load(tmp_path / "no.txt"), "no.txt must be a file of plain text, got no such file; check the path")
+    refused(
+        lambda: data.load(tmp_path / "no.txt"),
+        "no.txt must be a file of plain text, got no such file; check the path",
+    )
     (tmp_path / "folder.txt").mkdir()
     refused(lambda: Text.read(tmp_path / "folder.txt"), "got a folder; check the path")
-    refused(lambda: data.load(tmp_path / "folder.txt"), "must hold a folder of images for each of at least two classes, got none")
+    refused(
+        lambda: data.load(tmp_path / "folder.txt"),
+        "must hold a folder of images for each of at least two classes, got none",
+    )
     for name, content, words in (
         ("empty.txt", b"", "must hold at least two words, one to predict from, got 0; choose a longer text"),
         ("blank.txt", b" \n\t", "got 0"),
         ("one.txt", b"word", "got 1"),
-        ("latin.txt", "caf\xe9 noir".encode("latin-1"), "must be text in UTF-8, got byte 0xe9 at 3; convert it"),
-        ("short.txt", b"two words", "short.txt: a text must hold at least 36 words, got 2; choose a longer one"),
+        (
+            "latin.txt",
+            "caf\xe9 noir".encode("latin-1"),
+            "must be text in UTF-8, got byte 0xe9 at 3; convert it",
+        ),
+        (
+            "short.txt",
+            b"two words",
+            "short.txt: a text must hold at least 36 words, got 2; choose a longer one",
+        ),
         ("same.txt", b"word " * 50, "two different words must follow its 15 windows, got only 'word'"),
         ("binary.txt", b"a\x00b c", "must be plain text, got a NUL byte; convert it"),
-        ("page.md", b"some words", "must be an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR, got '.md'"),
+        (
+            "page.md",
+            b"some words",
+            "must be an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR, "
+            "got '.md'",
+        ),
     ):
         (tmp_path / name).write_bytes(content)
         refused(lambda name=name: data.load(tmp_path / name), words)
@@ -138,12 +172,21 @@ def test_files_that_are_not_text_are_refused(tmp_path):
         (lambda: Vocabulary.of(["a"], size=1), "size must be at least 2"),
         (lambda: Vocabulary(("a", "b")), "words must start with '<unk>'"),
         (lambda: Vocabulary(("<unk>", "b", "b")), "be all different"),
-        (lambda: text().split(0.0), "share must leave two words on both sides, got 0.0 of the 100 words of text"),
+        (
+            lambda: text().split(0.0),
+            "share must leave two words on both sides, got 0.0 of the 100 words of text",
+        ),
         (lambda: text().split(1.0), "or a share inside"),
-        (lambda: text().split(float("nan")), "share must leave two words on both sides, got nan of the 100 words of text"),
+        (
+            lambda: text().split(float("nan")),
+            "share must leave two words on both sides, got nan of the 100 words of text",
+        ),
         (lambda: text().split(float("inf")), "got inf of the 100 words"),
         (lambda: next(text().batches(batch=0)), "batch must be at least 1, got 0"),
-        (lambda: next(text().batches(batch=51)), "51 streams of at least two words need 102 words, text has 100; lower batch"),
+        (
+            lambda: next(text().batches(batch=51)),
+            "51 streams of at least two words need 102 words, text has 100; lower batch",
+        ),
         (lambda: text().windows(0), "count must be at least 1, got 0"),
         (lambda: text().windows(5, length=100), "text: a text must hold at least 101 words, got 100"),
         (lambda: text().sequences(dim=0), "dim must be at least 1"),

@@ -1,4 +1,6 @@
-"""TokenData: every error says what was expected, what came and what to do; indexing, splitting and files keep what is known."""
+"""TokenData: every error says what was expected, what came and what to do; indexing, splitting and files keep
+what is known.
+"""
 
 import numpy as np
 import pytest
@@ -34,13 +36,25 @@ INF = torch.full((6, 2), float("inf")).double()
     ("fields", "message"),
     [
         ({"tokens": torch.zeros(6, 3).double()}, r"tokens must have shape \[n, seq, dim\] .* got \[6, 3\]"),
-        ({"tokens": torch.zeros(6, 3, 2, dtype=torch.complex64)}, "tokens must hold real numbers, got torch.complex64"),
+        (
+            {"tokens": torch.zeros(6, 3, 2, dtype=torch.complex64)},
+            "tokens must hold real numbers, got torch.complex64",
+        ),
         ({"tokens": None}, "tokens must be a .* got NoneType"),
-        ({"tokens": torch.zeros(0, 3, 2).double()}, r"at least one sequence, token and dimension, got \[0, 3, 2\]"),
+        (
+            {"tokens": torch.zeros(0, 3, 2).double()},
+            r"at least one sequence, token and dimension, got \[0, 3, 2\]",
+        ),
         ({"tokens": torch.zeros(6, 0, 2).double()}, "at least one sequence"),
-        ({"tokens": NAN}, "tokens must be finite, got 1 NaN or infinite values of 36, the first in sequence 2"),
+        (
+            {"tokens": NAN},
+            "tokens must be finite, got 1 NaN or infinite values of 36, the first in sequence 2",
+        ),
         ({"tokens": torch.zeros(6, 3, 2).double().requires_grad_()}, "requires gradients; use .detach"),
-        ({"labels": torch.zeros(5).long()}, r"labels must have shape \[6\] to fit tokens \[6, 3, 2\], got \[5\]"),
+        (
+            {"labels": torch.zeros(5).long()},
+            r"labels must have shape \[6\] to fit tokens \[6, 3, 2\], got \[5\]",
+        ),
         ({"labels": torch.zeros(0).long()}, r"labels must have shape \[6\]"),
         ({"labels": torch.zeros(6)}, "labels must hold integers, got torch.float32"),
         ({"labels": torch.zeros(6).bool()}, "labels must hold integers, got torch.bool"),
@@ -49,11 +63,20 @@ INF = torch.full((6, 2), float("inf")).double()
         ({"query": torch.zeros(6, 3).double()}, r"query must have shape \[6, 2\]"),
         ({"query": INF}, "query must be finite, got 12"),
         ({"ids": torch.zeros(6, 2).long()}, r"ids must have shape \[6, 3\]"),
-        ({"ids": torch.full((6, 3), 5), "vocab_size": 5}, r"ids must lie in \[0, 5\), got 5; pass vocab_size=6"),
+        (
+            {"ids": torch.full((6, 3), 5), "vocab_size": 5},
+            r"ids must lie in \[0, 5\), got 5; pass vocab_size=6",
+        ),
         ({"ids": torch.full((6, 3), -2)}, "ids must lie in .* got -2"),
         ({"next_id": torch.full((6,), 9), "vocab_size": 9}, r"next_id must lie in \[0, 9\), got 9"),
-        ({"ids": torch.full((6, 3), 5), "words": ("a", "b")}, "words must hold a word for each of the 6 ids, got 2"),
-        ({"images": torch.zeros(6, 4, 4).double()}, r"images must have shape \[6, ·, ·, ·\] .* got \[6, 4, 4\]"),
+        (
+            {"ids": torch.full((6, 3), 5), "words": ("a", "b")},
+            "words must hold a word for each of the 6 ids, got 2",
+        ),
+        (
+            {"images": torch.zeros(6, 4, 4).double()},
+            r"images must have shape \[6, ·, ·, ·\] .* got \[6, 4, 4\]",
+        ),
         ({"images": torch.zeros(5, 1, 4, 4).double()}, "images must have shape"),
     ],
 )
@@ -65,8 +88,18 @@ def test_bad_fields_are_named(unchecked, fields, message):
 
 def test_numpy_arrays_lists_and_other_dtypes_are_converted(unchecked):
     tokens = np.random.default_rng(0).normal(size=(4, 3, 2))
-    labels, ids, images = [0, 1, 1, 0], np.arange(12, dtype=np.int16).reshape(4, 3), np.arange(64, dtype=np.uint8).reshape(4, 1, 4, 4)
-    converted = TokenData(tokens.astype(np.float32), labels=labels, ids=ids, next_id=torch.arange(4, dtype=torch.int32), images=images)
+    labels, ids, images = (
+        [0, 1, 1, 0],
+        np.arange(12, dtype=np.int16).reshape(4, 3),
+        np.arange(64, dtype=np.uint8).reshape(4, 1, 4, 4),
+    )
+    converted = TokenData(
+        tokens.astype(np.float32),
+        labels=labels,
+        ids=ids,
+        next_id=torch.arange(4, dtype=torch.int32),
+        images=images,
+    )
     assert torch.equal(converted.tokens, torch.from_numpy(tokens.astype(np.float32)).double())
     assert converted.tokens.dtype == converted.query.dtype == converted.images.dtype == torch.float64
     assert converted.labels.dtype == converted.ids.dtype == converted.next_id.dtype == torch.int64
@@ -78,8 +111,19 @@ def test_numpy_arrays_lists_and_other_dtypes_are_converted(unchecked):
 
 
 def test_index_takes_numbers_slices_positions_and_masks():
-    full = data(labels=torch.arange(6), ids=torch.arange(18).reshape(6, 3), next_id=torch.arange(6), images=torch.rand(6, 1, 2, 2).double())
-    for index, rows in ((2, [2]), (-1, [5]), (np.int64(3), [3]), (slice(1, 3), [1, 2]), (torch.tensor([4, 0]), [4, 0])):
+    full = data(
+        labels=torch.arange(6),
+        ids=torch.arange(18).reshape(6, 3),
+        next_id=torch.arange(6),
+        images=torch.rand(6, 1, 2, 2).double(),
+    )
+    for index, rows in (
+        (2, [2]),
+        (-1, [5]),
+        (np.int64(3), [3]),
+        (slice(1, 3), [1, 2]),
+        (torch.tensor([4, 0]), [4, 0]),
+    ):
         part = full[index]
         for name in ("tokens", "labels", "query", "ids", "next_id", "images"):
             assert torch.equal(getattr(part, name), getattr(full, name)[rows]), name
@@ -93,8 +137,14 @@ def test_the_repr_shows_shapes():
     unlabelled = TokenData(torch.zeros(2, 3, 4).double(), name="mine")
     assert repr(unlabelled) == "TokenData('mine', tokens [2, 3, 4], query [2, 4])"
     ids, labels = torch.arange(6).reshape(2, 3), torch.tensor([0, 1])
-    full = TokenData(torch.zeros(2, 3, 4).double(), labels=labels, ids=ids, next_id=torch.tensor([7, 8]), name="mine")
-    assert repr(full) == "TokenData('mine', tokens [2, 3, 4], labels [2] of 2 classes, query [2, 4], ids [2, 3] of 9, next_id [2])"
+    full = TokenData(
+        torch.zeros(2, 3, 4).double(), labels=labels, ids=ids, next_id=torch.tensor([7, 8]), name="mine"
+    )
+    assert (
+        repr(full)
+        == "TokenData('mine', tokens [2, 3, 4], labels [2] of 2 classes, query [2, 4], ids [2, 3] of 9, "
+        "next_id [2])"
+    )
     assert "labels [1] of 1 class," in repr(full[0])
 
 
@@ -134,10 +184,15 @@ def test_split_is_a_stratified_partition(n, classes, share, seed):
         return
     first, second = full.split(share, generator)
     assert len(first) == first_size
-    assert torch.equal(torch.cat([first.tokens, second.tokens]).flatten().sort().values, full.tokens.flatten())
+    assert torch.equal(
+        torch.cat([first.tokens, second.tokens]).flatten().sort().values, full.tokens.flatten()
+    )
     for k in range(classes):
         assert abs(int((first.labels == k).sum()) - share * int((labels == k).sum())) < 1 + 1e-6
-    assert all(int(full.tokens[int(t), 0, 0]) == int(t) and full.labels[int(t)] == y for t, y in zip(first.tokens.flatten(), first.labels))
+    assert all(
+        int(full.tokens[int(t), 0, 0]) == int(t) and full.labels[int(t)] == y
+        for t, y in zip(first.tokens.flatten(), first.labels)
+    )
 
 
 def test_split_takes_its_share_to_the_digit(generator):
@@ -154,7 +209,13 @@ def test_split_refuses_an_empty_side(share, generator):
 def test_a_file_gives_back_what_was_stored(tmp_path):
     path = tmp_path / "mine.npz"
     tokens = np.random.default_rng(0).normal(size=(4, 3, 2)).astype(np.float32)
-    np.savez(path, tokens=tokens, labels=np.array([0, 1, 1, 0], dtype=np.uint8), ids=np.arange(12).reshape(4, 3), vocab_size=20)
+    np.savez(
+        path,
+        tokens=tokens,
+        labels=np.array([0, 1, 1, 0], dtype=np.uint8),
+        ids=np.arange(12).reshape(4, 3),
+        vocab_size=20,
+    )
     read = TokenData.from_npz(path)
     assert read.name == "mine.npz"  # mine.txt has another name
     assert read.vocab_size == 20

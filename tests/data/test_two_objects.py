@@ -1,4 +1,6 @@
-"""Generated images of two objects: masks are the objects, classes are their colours, and nothing else depends on the class."""
+"""Generated images of two objects: masks are the objects, classes are their colours, and nothing else depends
+on the class.
+"""
 
 import pytest
 import torch

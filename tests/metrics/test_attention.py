@@ -46,11 +46,19 @@ def test_sharpness_counts_the_allowed_keys(generator):
     """Uniform attention under a causal mask is not sharp at all; a row with one key expresses nothing."""
     allowed = torch.ones(6, 6, dtype=torch.bool).tril()
     uniform = allowed.double() / allowed.sum(-1, keepdim=True)
-    assert_close(metrics.sharpness(uniform, allowed=allowed), torch.zeros(6, dtype=torch.float64), atol=1e-15, rtol=0)
+    assert_close(
+        metrics.sharpness(uniform, allowed=allowed), torch.zeros(6, dtype=torch.float64), atol=1e-15, rtol=0
+    )
     assert float(metrics.sharpness(uniform)[2]) > 0.3  # without the mask it would look sharp
-    a = torch.randn(3, 6, 6, generator=generator, dtype=torch.float64).masked_fill(~allowed, -math.inf).softmax(-1)
+    a = (
+        torch.randn(3, 6, 6, generator=generator, dtype=torch.float64)
+        .masked_fill(~allowed, -math.inf)
+        .softmax(-1)
+    )
     for t in range(1, 6):
-        assert_close(metrics.sharpness(a, allowed=allowed)[:, t], metrics.sharpness(a[:, t : t + 1, : t + 1])[:, 0])
+        assert_close(
+            metrics.sharpness(a, allowed=allowed)[:, t], metrics.sharpness(a[:, t : t + 1, : t + 1])[:, 0]
+        )
 
 
 def test_sink_mass_of_a_map_by_hand():
@@ -92,11 +100,17 @@ def test_the_bound_is_met_by_one_score_above_equal_others(keys, spread):
     scores *= spread / torch.linalg.vector_norm(scores)
     bound = metrics.entropy_lower_bound(torch.tensor(spread, dtype=torch.float64), keys=keys)
     assert_close(metrics.entropy(scores.softmax(-1))[0], bound, rtol=1e-9, atol=1e-12)
-    assert_close(metrics.entropy_lower_bound(torch.tensor(0.0, dtype=torch.float64), keys=keys), torch.tensor(math.log(keys)).double())
+    assert_close(
+        metrics.entropy_lower_bound(torch.tensor(0.0, dtype=torch.float64), keys=keys),
+        torch.tensor(math.log(keys)).double(),
+    )
 
 
 def test_the_bound_stays_finite():
-    assert metrics.entropy_lower_bound(torch.tensor([1e300, math.inf]).double(), keys=5).tolist() == [0.0, 0.0]
+    assert metrics.entropy_lower_bound(torch.tensor([1e300, math.inf]).double(), keys=5).tolist() == [
+        0.0,
+        0.0,
+    ]
     assert metrics.entropy_lower_bound(torch.tensor([2.0]), keys=1).tolist() == [0.0]
 
 

@@ -52,7 +52,9 @@ def test_class_rates_are_the_rates_of_the_classes():
 @settings(max_examples=40, deadline=None)
 def test_class_rate_agrees_with_the_membership_matrices_of_the_papers(n, d, classes, seed):
     X, y = sample(n, d, classes, seed)
-    assert_close(coding.class_coding_rate(X, y, eps=EPS), textbook_class_rate(X, y, EPS), rtol=1e-10, atol=1e-12)
+    assert_close(
+        coding.class_coding_rate(X, y, eps=EPS), textbook_class_rate(X, y, EPS), rtol=1e-10, atol=1e-12
+    )
 
 
 def test_classes_of_very_different_sizes_and_gaps():
@@ -84,7 +86,13 @@ def test_rate_reduction_is_rotation_and_permutation_invariant():
     assert_close(coding.rate_reduction(X, 3 - y, eps=EPS), value)
 
 
-@given(n=st.integers(2, 40), d=st.integers(1, 10), classes=st.integers(1, 5), seed=st.integers(0, 1000), eps=st.floats(0.01, 10))
+@given(
+    n=st.integers(2, 40),
+    d=st.integers(1, 10),
+    classes=st.integers(1, 5),
+    seed=st.integers(0, 1000),
+    eps=st.floats(0.01, 10),
+)
 @settings(max_examples=40, deadline=None)
 def test_rate_reduction_is_between_zero_and_the_rate(n, d, classes, seed, eps):
     X, y = sample(n, d, classes, seed)
@@ -95,16 +103,33 @@ def test_rate_reduction_is_between_zero_and_the_rate(n, d, classes, seed, eps):
 def test_float32_agrees_with_float64():
     X, y = sample(500, 32, 10)
     assert coding.rate_reduction(X.float(), y, eps=0.1).dtype == torch.float32
-    assert_close(coding.class_coding_rates(X.float(), y, eps=0.1).double(), coding.class_coding_rates(X, y, eps=0.1), rtol=1e-5, atol=0)
-    assert_close(coding.rate_reduction(X.float(), y, eps=0.1).double(), coding.rate_reduction(X, y, eps=0.1), rtol=1e-4, atol=0)
+    assert_close(
+        coding.class_coding_rates(X.float(), y, eps=0.1).double(),
+        coding.class_coding_rates(X, y, eps=0.1),
+        rtol=1e-5,
+        atol=0,
+    )
+    assert_close(
+        coding.rate_reduction(X.float(), y, eps=0.1).double(),
+        coding.rate_reduction(X, y, eps=0.1),
+        rtol=1e-4,
+        atol=0,
+    )
 
 
 def test_float32_keeps_small_rates_of_ill_conditioned_features():
     X, y = sample(500, 32, 10)
     X = X * torch.logspace(0, -6, 32, dtype=X.dtype)
     for eps in (1.0, 1e-2, 1e-4):
-        assert_close(coding.coding_rate(X.float(), eps=eps).double(), coding.coding_rate(X, eps=eps), rtol=1e-4, atol=0)
-        assert_close(coding.class_coding_rates(X.float(), y, eps=eps).double(), coding.class_coding_rates(X, y, eps=eps), rtol=1e-4, atol=0)
+        assert_close(
+            coding.coding_rate(X.float(), eps=eps).double(), coding.coding_rate(X, eps=eps), rtol=1e-4, atol=0
+        )
+        assert_close(
+            coding.class_coding_rates(X.float(), y, eps=eps).double(),
+            coding.class_coding_rates(X, y, eps=eps),
+            rtol=1e-4,
+            atol=0,
+        )
 
 
 def test_batches_of_features():
@@ -131,7 +156,12 @@ def test_arrays_lists_and_integers_are_converted_without_loss(unchecked, dtype):
     X, y = torch.from_numpy(features.astype("float64")), torch.from_numpy(labels)
     expected = torch.float32 if dtype in ("float32", "float16") else torch.float64
     assert metrics.coding_rate(features, eps=EPS).dtype == expected
-    functions = (metrics.class_coding_rate, metrics.rate_reduction, metrics.segmented_coding_length, metrics.rate_reduction_gradient)
+    functions = (
+        metrics.class_coding_rate,
+        metrics.rate_reduction,
+        metrics.segmented_coding_length,
+        metrics.rate_reduction_gradient,
+    )
     for classes in (labels, labels.astype("int16"), labels.tolist(), y):
         for function in functions:
             value = function(features, classes, eps=EPS)
@@ -139,17 +169,24 @@ def test_arrays_lists_and_integers_are_converted_without_loss(unchecked, dtype):
             assert_close(value.double(), function(X, y, eps=EPS), rtol=1e-4, atol=1e-5)
     memberships = np.full((12, 2), 0.5)
     assert_close(
-        metrics.class_coding_rates(features, memberships, eps=EPS).double(), metrics.coding_rate(X, eps=EPS).expand(2), rtol=1e-4, atol=0
+        metrics.class_coding_rates(features, memberships, eps=EPS).double(),
+        metrics.coding_rate(X, eps=EPS).expand(2),
+        rtol=1e-4,
+        atol=0,
     )
     assert_close(metrics.unit_norm(features).double(), metrics.unit_norm(X), rtol=1e-3, atol=1e-6)
     state = metrics.SecondMoments()
     state.update(features, labels)
     assert_close(state.coding_rate(eps=EPS), metrics.coding_rate(X, eps=EPS))
-    assert_close(metrics.rate_reduction(labels=labels, features=features, eps=EPS), metrics.rate_reduction(features, labels, eps=EPS))
+    assert_close(
+        metrics.rate_reduction(labels=labels, features=features, eps=EPS),
+        metrics.rate_reduction(features, labels, eps=EPS),
+    )
 
 
 @pytest.mark.parametrize(
-    ("features", "name"), [(torch.ones(3, 2) > 0, "features"), (torch.ones(3, 2) * 1j, "features"), ("ab", "features")]
+    ("features", "name"),
+    [(torch.ones(3, 2) > 0, "features"), (torch.ones(3, 2) * 1j, "features"), ("ab", "features")],
 )
 def test_wrong_types_are_named(unchecked, features, name):
     for function in (coding.coding_rate, coding.unit_norm, coding.coding_length):
@@ -169,7 +206,8 @@ def test_one_vector_by_hand():
     x = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
     assert_close(float(coding.coding_length(x, eps=0.5)), (1 + 2) / 2 * math.log2(1 + 2 * 25 / 0.25))
     assert_close(float(coding.mean_coding_length(x, eps=0.5)), 2 / 2 * math.log2(1 + 25 / 0.25))
-    assert_close(coding.centred_coding_length(x, eps=0.5), coding.mean_coding_length(x, eps=0.5))  # nothing deviates from the mean
+    # nothing deviates from the mean
+    assert_close(coding.centred_coding_length(x, eps=0.5), coding.mean_coding_length(x, eps=0.5))
 
 
 def test_a_length_is_n_plus_d_rates():
@@ -184,14 +222,23 @@ def test_segmented_length_is_the_groups_lengths_and_the_bits_of_their_names():
     parts = sum(coding.coding_length(X[y == j], eps=SMALL_EPS) for j in (0, 3))
     names = -(10 * math.log2(10 / 60) + 50 * math.log2(50 / 60))
     assert_close(coding.segmented_coding_length(X, y, eps=SMALL_EPS), parts + names)
-    assert_close(coding.segmented_coding_length(X, torch.zeros(60).long(), eps=SMALL_EPS), coding.coding_length(X, eps=SMALL_EPS))
+    assert_close(
+        coding.segmented_coding_length(X, torch.zeros(60).long(), eps=SMALL_EPS),
+        coding.coding_length(X, eps=SMALL_EPS),
+    )
 
 
 def test_soft_groups():
     X, y = two_lines()
     own = torch.nn.functional.one_hot(y).double()
-    assert_close(coding.segmented_coding_length(X, own, eps=SMALL_EPS), coding.segmented_coding_length(X, y, eps=SMALL_EPS))
-    lengths = [float(coding.segmented_coding_length(X, (1 - mix) * own + mix / 2, eps=SMALL_EPS)) for mix in (0, 0.2, 0.5)]
+    assert_close(
+        coding.segmented_coding_length(X, own, eps=SMALL_EPS),
+        coding.segmented_coding_length(X, y, eps=SMALL_EPS),
+    )
+    lengths = [
+        float(coding.segmented_coding_length(X, (1 - mix) * own + mix / 2, eps=SMALL_EPS))
+        for mix in (0, 0.2, 0.5)
+    ]
     assert lengths == sorted(lengths)
 
 
@@ -199,7 +246,8 @@ def test_the_true_grouping_is_shortest():
     X, y = two_lines()
     order = torch.randperm(60, generator=torch.Generator().manual_seed(1))
     true, together, shuffled, split = (
-        float(coding.segmented_coding_length(X, labels, eps=SMALL_EPS)) for labels in (y, 0 * y, y[order], y + 2 * (torch.arange(60) % 2))
+        float(coding.segmented_coding_length(X, labels, eps=SMALL_EPS))
+        for labels in (y, 0 * y, y[order], y + 2 * (torch.arange(60) % 2))
     )
     assert true < min(together, shuffled, split)
 
@@ -207,15 +255,22 @@ def test_the_true_grouping_is_shortest():
 def test_centring_shortens_the_code_of_samples_far_from_zero():
     X, _ = two_lines()
     away = X + 10
-    assert float(coding.centred_coding_length(away, eps=SMALL_EPS)) < float(coding.coding_length(away, eps=SMALL_EPS))
+    assert float(coding.centred_coding_length(away, eps=SMALL_EPS)) < float(
+        coding.coding_length(away, eps=SMALL_EPS)
+    )
     deviations = away - away.mean(0)
     mean = 4 / 2 * math.log2(1 + float(away.mean(0).square().sum()) / SMALL_EPS**2)
-    assert_close(float(coding.centred_coding_length(away, eps=SMALL_EPS)), mean + float(coding.coding_length(deviations, eps=SMALL_EPS)))
+    assert_close(
+        float(coding.centred_coding_length(away, eps=SMALL_EPS)),
+        mean + float(coding.coding_length(deviations, eps=SMALL_EPS)),
+    )
 
 
 def test_lengths_are_differentiable():
     X, y = two_lines(4, 3)
-    X = (X + 0.1 * torch.randn(X.shape, dtype=X.dtype, generator=torch.Generator().manual_seed(0))).requires_grad_()
+    X = (
+        X + 0.1 * torch.randn(X.shape, dtype=X.dtype, generator=torch.Generator().manual_seed(0))
+    ).requires_grad_()
     assert torch.autograd.gradcheck(lambda X: coding.segmented_coding_length(X, y, eps=SMALL_EPS), X)
     assert torch.autograd.gradcheck(lambda X: coding.centred_coding_length(X, eps=SMALL_EPS), X)
 
@@ -230,13 +285,22 @@ LABELS = torch.tensor([0, 1, 1])
         (lambda: coding.coding_rate(torch.ones(3, 2), eps=-1.0), "got -1"),
         (lambda: coding.coding_rate(torch.ones(3, 2), eps=math.nan), "got nan"),
         (lambda: coding.coding_rate(torch.ones(0, 2), eps=1.0), "n, d >= 1"),
-        (lambda: coding.coding_rate(torch.tensor([[1.0, math.inf]]), eps=1.0), "1 NaN or infinite values of 2"),
+        (
+            lambda: coding.coding_rate(torch.tensor([[1.0, math.inf]]), eps=1.0),
+            "1 NaN or infinite values of 2",
+        ),
         (lambda: coding.rate_reduction(torch.ones(3, 2), LABELS[:2], eps=1.0), r"got \[3, 2\] and \[2\]"),
-        (lambda: coding.rate_reduction(torch.ones(3, 2), LABELS.float(), eps=1.0), r"integers, got torch.float32; convert with .long\(\)"),
+        (
+            lambda: coding.rate_reduction(torch.ones(3, 2), LABELS.float(), eps=1.0),
+            r"integers, got torch.float32; convert with .long\(\)",
+        ),
         (lambda: coding.rate_reduction(torch.ones(3, 2), LABELS > 0, eps=1.0), "integers, got torch.bool"),
         (lambda: coding.rate_reduction(torch.ones(3, 2), LABELS - 1, eps=1.0), "got -1; relabel from zero"),
         (lambda: coding.rate_reduction(torch.full((3, 2), math.nan), LABELS, eps=1.0), "finite"),
-        (lambda: coding.subspace_coding_rate(torch.ones(3, 2), torch.ones(2, 3, 1), eps=1.0), r"d = 2, got \[2, 3, 1\]"),
+        (
+            lambda: coding.subspace_coding_rate(torch.ones(3, 2), torch.ones(2, 3, 1), eps=1.0),
+            r"d = 2, got \[2, 3, 1\]",
+        ),
         (lambda: coding.mean_coding_length(torch.full((3, 2), math.nan), eps=1.0), "6 NaN"),
     ],
 )

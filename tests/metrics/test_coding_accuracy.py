@@ -15,7 +15,10 @@ def normal(*shape, seed=0, dtype=torch.float64):
 
 
 def of_known_spectrum(n, d, sizes, seed=0):
-    left, right = orthonormalise(normal(n, len(sizes), seed=seed)), orthonormalise(normal(d, len(sizes), seed=seed + 1))
+    left, right = (
+        orthonormalise(normal(n, len(sizes), seed=seed)),
+        orthonormalise(normal(d, len(sizes), seed=seed + 1)),
+    )
     return (left * torch.tensor(sizes, dtype=torch.float64)) @ right.mT
 
 
@@ -39,13 +42,17 @@ def test_a_small_distortion_of_features_of_less_than_full_rank(n, d, eps):
         coding.coding_rate(X @ orthonormalise(normal(d, d, seed=9)), eps=eps),
     ):
         assert_close(rate, expected, rtol=0, atol=1e-6)
-    reduction = coding.coding_rate(X, eps=eps) - sum(coding.coding_rate(X[y == j], eps=eps) for j in range(2)) / 2
+    reduction = (
+        coding.coding_rate(X, eps=eps) - sum(coding.coding_rate(X[y == j], eps=eps) for j in range(2)) / 2
+    )
     assert_close(coding.rate_reduction(X, y, eps=eps), reduction, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-4])
 def test_gradients_where_classes_have_collapsed(eps):
-    """X = U S V^T: the gradient of R is U [a s / (1 + a s^2)] V^T, and that of a class of one direction goes along it."""
+    """X = U S V^T: the gradient of R is U [a s / (1 + a s^2)] V^T, and that of a class of one direction goes
+    along it.
+    """
     n, d = 30, 12
     left, right = orthonormalise(normal(n, 3)), orthonormalise(normal(d, 3, seed=1))
     sizes, alpha = torch.tensor(SIZES, dtype=torch.float64), d / (n * eps**2)
@@ -71,9 +78,15 @@ def test_gradients_where_classes_have_collapsed(eps):
 
 
 def test_the_gradient_of_memberships_at_a_small_distortion():
-    """d R_j / d w_i from x_i^T (I + a X^T W X)^-1 x_i, which for a class of one direction is 1 / (1 + a n) along it."""
+    """d R_j / d w_i from x_i^T (I + a X^T W X)^-1 x_i, which for a class of one direction is 1 / (1 + a n)
+    along it.
+    """
     x = coding.unit_norm(normal(1, 5))
-    X, memberships, eps = x.expand(6, 5).contiguous(), torch.ones(6, 1, dtype=torch.float64).requires_grad_(), 3e-5
+    X, memberships, eps = (
+        x.expand(6, 5).contiguous(),
+        torch.ones(6, 1, dtype=torch.float64).requires_grad_(),
+        3e-5,
+    )
     (gradient,) = torch.autograd.grad(coding.class_coding_rate(X, memberships, eps=eps), memberships)
     rate = 0.5 * math.log1p(5 / eps**2)
     assert_close(gradient, torch.full((6, 1), rate / 6, dtype=torch.float64), rtol=1e-6, atol=0)
@@ -98,10 +111,14 @@ HALVES = torch.arange(30) % 2
     [
         lambda eps: coding.coding_rate(DEFICIENT, eps=eps),
         lambda eps: coding.class_coding_rates(DEFICIENT, HALVES, eps=eps),
-        lambda eps: coding.class_coding_rates(DEFICIENT, torch.full((30, 2), 0.5, dtype=torch.float64), eps=eps),
+        lambda eps: coding.class_coding_rates(
+            DEFICIENT, torch.full((30, 2), 0.5, dtype=torch.float64), eps=eps
+        ),
         lambda eps: coding.coding_rate_gradient(DEFICIENT, eps=eps),
         lambda eps: coding.class_coding_rate_gradient(DEFICIENT, HALVES, eps=eps),
-        lambda eps: coding.class_coding_rate_gradient(DEFICIENT, torch.full((30, 2), 0.5, dtype=torch.float64), eps=eps),
+        lambda eps: coding.class_coding_rate_gradient(
+            DEFICIENT, torch.full((30, 2), 0.5, dtype=torch.float64), eps=eps
+        ),
         lambda eps: coding.rate_reduction_gradient(DEFICIENT, HALVES, eps=eps),
         lambda eps: coding.compression_operators(DEFICIENT, HALVES, eps=eps),
         lambda eps: coding.coding_length(DEFICIENT, eps=eps),
@@ -118,7 +135,10 @@ def test_every_function_refuses_what_rounding_would_spoil(function):
 def test_features_of_full_rank_may_have_any_distortion():
     X, y = normal(40, 3), torch.arange(40) % 4
     for eps in (1e-7, 1e-30):
-        rates = [torch.linalg.svdvals(x).log().sum() + 1.5 * math.log(3 / (len(x) * eps**2)) for x in (X, *(X[y == j] for j in range(4)))]
+        rates = [
+            torch.linalg.svdvals(x).log().sum() + 1.5 * math.log(3 / (len(x) * eps**2))
+            for x in (X, *(X[y == j] for j in range(4)))
+        ]
         assert_close(coding.rate_reduction(X, y, eps=eps), rates[0] - sum(rates[1:]) / 4, rtol=0, atol=1e-10)
         inverses = [x @ torch.linalg.inv(x.mT @ x) for x in (X, *(X[y == j] for j in range(4)))]
         expected = inverses[0].clone()
@@ -142,9 +162,13 @@ def test_moments_refuse_what_they_cannot_resolve():
             state.coding_rate(eps=eps)
 
 
-@pytest.mark.parametrize(("dtype", "lower"), [(torch.float32, 60), (torch.float32, 95), (torch.float64, 690), (torch.float64, 730)])
+@pytest.mark.parametrize(
+    ("dtype", "lower"), [(torch.float32, 60), (torch.float32, 95), (torch.float64, 690), (torch.float64, 730)]
+)
 def test_a_class_of_vanishing_weight_counts_as_absent(dtype, lower):
-    """Memberships down to the smallest numbers there are: the value is that without the class, and all gradients are finite."""
+    """Memberships down to the smallest numbers there are: the value is that without the class, and all
+    gradients are finite.
+    """
     X, y = coding.unit_norm(normal(40, 6, dtype=dtype)), torch.arange(40) % 2
     scores = 200.0 * torch.nn.functional.one_hot(y, 3).to(dtype)
     scores[:, 2] = 200.0 - lower
@@ -222,7 +246,10 @@ def test_invalid_labels_and_distortions_are_named(unchecked, function, call, mes
     [
         (lambda: coding.coding_rate(FLAT, eps=1e-30), "take a larger eps"),
         (lambda: coding.coding_rate(X.float(), eps=1e-30), "larger eps"),
-        (lambda: coding.subspace_coding_rate(X.float(), normal(2, 3, 1), eps=1.0), "got torch.float32 and torch.float64"),
+        (
+            lambda: coding.subspace_coding_rate(X.float(), normal(2, 3, 1), eps=1.0),
+            "got torch.float32 and torch.float64",
+        ),
         (lambda: coding.SecondMoments().update(X, LABELS + 10**9), "got 1000000003 for 40 samples"),
     ],
 )
@@ -236,7 +263,9 @@ def test_many_empty_classes_are_accepted():
 
 
 def test_a_rate_reduction_falls_below_zero_by_rounding_only():
-    """At a large distortion ΔR is smaller than the rounding of float32: 6e-8 a dimension, as the docstring says."""
+    """At a large distortion ΔR is smaller than the rounding of float32: 6e-8 a dimension, as the docstring
+    says.
+    """
     X, y = coding.unit_norm(normal(1000, 128)).float(), torch.arange(1000) % 10
     exact = float(coding.rate_reduction(X.double(), y, eps=100.0))
     assert 0 < exact < 1e-6

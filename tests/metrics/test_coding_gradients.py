@@ -10,7 +10,8 @@ from tests.problems.rate_reduction import textbook_class_rate
 from transformer_theory.metrics import coding
 
 EPS = 0.5
-SHAPES = [(40, 6, 3), (10, 20, 3), (30, 8, 12), (18, 6, 3)]  # classes larger than d, all samples fewer, classes smaller, classes of d
+# classes larger than d, all samples fewer, classes smaller, classes of d
+SHAPES = [(40, 6, 3), (10, 20, 3), (30, 8, 12), (18, 6, 3)]
 
 
 def sample(n, d, classes):
@@ -32,7 +33,10 @@ def autograd(function, X):
 @pytest.mark.parametrize(("n", "d", "classes"), SHAPES)
 def test_gradients_are_autograds(n, d, classes):
     X, y = sample(n, d, classes)
-    rate, class_rate = autograd(lambda X: plain_rate(X, EPS), X), autograd(lambda X: textbook_class_rate(X, y, EPS), X)
+    rate, class_rate = (
+        autograd(lambda X: plain_rate(X, EPS), X),
+        autograd(lambda X: textbook_class_rate(X, y, EPS), X),
+    )
     assert_close(coding.coding_rate_gradient(X, eps=EPS), rate, rtol=1e-10, atol=1e-13)
     assert_close(coding.class_coding_rate_gradient(X, y, eps=EPS), class_rate, rtol=1e-10, atol=1e-13)
     assert_close(coding.rate_reduction_gradient(X, y, eps=EPS), rate - class_rate, rtol=1e-10, atol=1e-13)
@@ -69,13 +73,20 @@ def test_float32_agrees_with_float64_on_ill_conditioned_features():
     X, y = sample(200, 16, 4)
     X = X * torch.logspace(0, -5, 16, dtype=X.dtype)
     for eps in (0.5, 1e-3):
-        for function in (coding.class_coding_rate_gradient, coding.rate_reduction_gradient, coding.compression_operators):
+        for function in (
+            coding.class_coding_rate_gradient,
+            coding.rate_reduction_gradient,
+            coding.compression_operators,
+        ):
             exact, single = function(X, y, eps=eps), function(X.float(), y, eps=eps)
             assert single.dtype == torch.float32
             assert float((single.double() - exact).norm() / exact.norm()) < 1e-3, (function.__name__, eps)
 
 
-@pytest.mark.parametrize("function", [coding.class_coding_rate_gradient, coding.rate_reduction_gradient, coding.compression_operators])
+@pytest.mark.parametrize(
+    "function",
+    [coding.class_coding_rate_gradient, coding.rate_reduction_gradient, coding.compression_operators],
+)
 def test_bad_input_is_named(unchecked, function):
     X, y = torch.ones(3, 2), torch.tensor([0, 1, 1])
     for features, labels, eps, message in (
@@ -96,4 +107,6 @@ def test_an_operator_of_an_empty_class_is_refused():
 
 def test_a_lost_identity_is_refused():
     with pytest.raises(ValueError, match=r"at most 1e\+10.*larger eps"):
-        coding.rate_reduction_gradient(1e9 * torch.ones(3, 2, dtype=torch.float64), torch.tensor([0, 0, 0]), eps=1e-3)
+        coding.rate_reduction_gradient(
+            1e9 * torch.ones(3, 2, dtype=torch.float64), torch.tensor([0, 0, 0]), eps=1e-3
+        )

@@ -22,7 +22,10 @@ def soft_sample(n=40, d=6, classes=3, seed=0):
 def by_matrices(X, memberships, eps):
     """R_j with a diagonal matrix each, as the papers write them."""
     d = X.shape[1]
-    inside = [torch.eye(d, dtype=X.dtype) + d / (w.sum() * eps**2) * X.mT @ torch.diag(w) @ X for w in memberships.mT]
+    inside = [
+        torch.eye(d, dtype=X.dtype) + d / (w.sum() * eps**2) * X.mT @ torch.diag(w) @ X
+        for w in memberships.mT
+    ]
     return 0.5 * torch.linalg.slogdet(torch.stack(inside)).logabsdet
 
 
@@ -69,7 +72,10 @@ def test_gradients_at_weights_of_zero_are_finite_and_right():
     direction = torch.full_like(own, 1 / 3) - own.detach()
     (gradient,) = torch.autograd.grad(coding.class_coding_rate(X, own, eps=EPS), own)
     step = 1e-7
-    slope = (coding.class_coding_rate(X, own + step * direction, eps=EPS) - coding.class_coding_rate(X, own, eps=EPS)) / step
+    slope = (
+        coding.class_coding_rate(X, own + step * direction, eps=EPS)
+        - coding.class_coding_rate(X, own, eps=EPS)
+    ) / step
     assert_close((gradient * direction).sum(), slope.detach(), rtol=1e-5, atol=0)
 
 
@@ -89,13 +95,22 @@ X, HALVES = torch.ones(3, 2), torch.full((3, 2), 0.5)
     [
         (lambda: coding.class_coding_rates(X, 0.9 * HALVES, eps=1.0), "sum to 1, got one that is 0.1 off"),
         (lambda: coding.class_coding_rates(X, HALVES.mT, eps=1.0), r"got \[3, 2\] and \[2, 3\]"),
-        (lambda: coding.class_coding_rates(X, HALVES + torch.tensor([1.0, -1.0]), eps=1.0), ">= 0, got a negative"),
+        (
+            lambda: coding.class_coding_rates(X, HALVES + torch.tensor([1.0, -1.0]), eps=1.0),
+            ">= 0, got a negative",
+        ),
         (lambda: coding.class_coding_rates(X, HALVES * math.nan, eps=1.0), "negative or NaN"),
-        (lambda: coding.class_coding_rates(X, HALVES.half(), eps=1.0), "float32 or float64, got torch.float16"),
+        (
+            lambda: coding.class_coding_rates(X, HALVES.half(), eps=1.0),
+            "float32 or float64, got torch.float16",
+        ),
         (lambda: coding.class_coding_rates(X, HALVES.long(), eps=1.0), "got torch.int64"),
         (lambda: coding.class_coding_rates(X, torch.ones(3, 0), eps=1.0), "sum to 1"),
         (lambda: coding.class_coding_rates(X * math.inf, HALVES, eps=1.0), "6 NaN or infinite values of 6"),
-        (lambda: coding.class_coding_rates(X.double() * 1e200, HALVES, eps=1.0), "must be finite, got inf; normalise"),
+        (
+            lambda: coding.class_coding_rates(X.double() * 1e200, HALVES, eps=1.0),
+            "must be finite, got inf; normalise",
+        ),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):

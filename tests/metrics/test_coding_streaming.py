@@ -1,4 +1,6 @@
-"""Streaming second moments: equal to the rates of all samples at once, however they are cut up, merged, or spread over ranks."""
+"""Streaming second moments: equal to the rates of all samples at once, however they are cut up, merged, or
+spread over ranks.
+"""
 
 import math
 
@@ -136,11 +138,20 @@ LABELS = torch.tensor([0, 1, 1])
     ("call", "message"),
     [
         (lambda: SecondMoments().rate_reduction(eps=1.0), "got an empty state"),
-        (lambda: state_of(torch.ones(3, 2), LABELS).coding_rate(eps=0.0), "eps must be a positive distortion"),
+        (
+            lambda: state_of(torch.ones(3, 2), LABELS).coding_rate(eps=0.0),
+            "eps must be a positive distortion",
+        ),
         (lambda: SecondMoments().update(torch.full((3, 2), math.nan), LABELS), "finite"),
         (lambda: SecondMoments().update(torch.ones(3, 2), LABELS.float()), "labels must be integers"),
-        (lambda: SecondMoments().update(torch.ones(3, 2), torch.full((3, 2), 0.3)), "sum to 1, got one that is 0.4 off"),
-        (lambda: state_of(torch.ones(3, 2), LABELS).merge(state_of(torch.ones(3, 4), LABELS)), "dimension 2, got 4"),
+        (
+            lambda: SecondMoments().update(torch.ones(3, 2), torch.full((3, 2), 0.3)),
+            "sum to 1, got one that is 0.4 off",
+        ),
+        (
+            lambda: state_of(torch.ones(3, 2), LABELS).merge(state_of(torch.ones(3, 4), LABELS)),
+            "dimension 2, got 4",
+        ),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):

@@ -44,10 +44,13 @@ def test_collapsed_features_read_zero(generator):
 
 
 def test_variability_has_its_closed_form(generator):
-    """Means of a simplex with noise of variance s^2 in every direction: tr(S_W S_B^+)/C = s^2 tr(S_B^+)/C, S_B = P/C on C-1 dimensions."""
+    """Means of a simplex with noise of variance s^2 in every direction: tr(S_W S_B^+)/C = s^2 tr(S_B^+)/C,
+    S_B = P/C on C-1 dimensions.
+    """
     C, d, s = 3, 5, 0.1
     means = simplex(C, d, generator)
-    axes = math.sqrt(d) * s * torch.cat([torch.eye(d), -torch.eye(d)]).double()  # 2d points of covariance s^2 I about each mean
+    # 2d points of covariance s^2 I about each mean
+    axes = math.sqrt(d) * s * torch.cat([torch.eye(d), -torch.eye(d)]).double()
     features = torch.cat([mean + axes for mean in means])
     labels = torch.arange(C).repeat_interleave(2 * d)
     found = metrics.neural_collapse(features, labels)
@@ -85,7 +88,9 @@ def test_neural_collapse_is_invariant(generator):
 def test_absent_classes_are_left_out(generator):
     X, y, W = normal(30, 6, generator=generator), torch.arange(30) % 3, normal(7, 6, generator=generator)
     gaps = torch.tensor([1, 4, 6])
-    assert metrics.neural_collapse(X, y, classifier=W[gaps]) == metrics.neural_collapse(X, gaps[y], classifier=W)
+    assert metrics.neural_collapse(X, y, classifier=W[gaps]) == metrics.neural_collapse(
+        X, gaps[y], classifier=W
+    )
 
 
 def test_rank_collapse_residual(generator):
@@ -97,7 +102,9 @@ def test_rank_collapse_residual(generator):
     expected = torch.linalg.matrix_norm(projector @ X) / torch.linalg.matrix_norm(X)
     assert_close(metrics.rank_collapse_residual(X), expected)
     assert_close(metrics.rank_collapse_residual(-4 * X @ rotation(5, generator)), expected)
-    assert_close(metrics.rank_collapse_residual(X - X.mean(-2, keepdim=True)), torch.ones(2, dtype=torch.float64))
+    assert_close(
+        metrics.rank_collapse_residual(X - X.mean(-2, keepdim=True)), torch.ones(2, dtype=torch.float64)
+    )
 
 
 def test_pure_attention_collapses_the_rank(generator):
@@ -121,12 +128,24 @@ def test_everything_exported_is_documented():
     ("call", "message"),
     [
         (lambda: metrics.neural_collapse(torch.zeros(3, 2), torch.zeros(2).long()), "one label each"),
-        (lambda: metrics.neural_collapse(torch.ones(3, 2), torch.zeros(3).long()), "at least two classes, got 1"),
+        (
+            lambda: metrics.neural_collapse(torch.ones(3, 2), torch.zeros(3).long()),
+            "at least two classes, got 1",
+        ),
         (lambda: metrics.neural_collapse(torch.full((2, 2), math.nan), torch.arange(2)), "must be finite"),
-        (lambda: metrics.neural_collapse(torch.ones(4, 2), torch.arange(4) % 2), "undefined where a class mean"),
+        (
+            lambda: metrics.neural_collapse(torch.ones(4, 2), torch.arange(4) % 2),
+            "undefined where a class mean",
+        ),
         (lambda: metrics.neural_collapse(torch.eye(2), torch.tensor([-1, 0])), "relabel from zero"),
-        (lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.eye(1, 2)), "classifier must have shape"),
-        (lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.zeros(2, 2)), "not zero"),
+        (
+            lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.eye(1, 2)),
+            "classifier must have shape",
+        ),
+        (
+            lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.zeros(2, 2)),
+            "not zero",
+        ),
         (lambda: metrics.rank_collapse_residual(torch.zeros(2, 3, 4)), "not zero"),
         (lambda: metrics.rank_collapse_residual(torch.full((3, 4), math.inf)), "finite"),
         (lambda: metrics.rank_collapse_residual(torch.zeros(2, 0, 4)), r"must have shape \[\*batch, n, d\]"),

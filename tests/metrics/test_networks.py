@@ -12,7 +12,14 @@ from tests.problems.networks import Net, built, seen_in, theory_metrics, tokens
 from transformer_theory import metrics
 from transformer_theory.core.metric import Activations
 from transformer_theory.core.statistics import over_seeds
-from transformer_theory.metrics import AttentionMaps, AttentionSelection, AttentionStatistics, FeatureRates, Geometry, NeuralCollapse
+from transformer_theory.metrics import (
+    AttentionMaps,
+    AttentionSelection,
+    AttentionStatistics,
+    FeatureRates,
+    Geometry,
+    NeuralCollapse,
+)
 from transformer_theory.metrics.responses import OTHERS, OutputChange, PositionLoss
 from transformer_theory.models.attention import attention_weights
 from transformer_theory.probes import probe
@@ -29,7 +36,9 @@ def test_attention_statistics_are_means_of_the_metrics():
         a = seen.weights[:, head]
         assert_close(value["attention entropy", head], float(metrics.entropy(a).mean()), rtol=1e-5, atol=0)
         assert_close(value["top-1 mass", head], float(metrics.top1_mass(a).mean()), rtol=1e-5, atol=0)
-        assert_close(value["effective support", head], float(metrics.effective_support(a).mean()), rtol=1e-5, atol=0)
+        assert_close(
+            value["effective support", head], float(metrics.effective_support(a).mean()), rtol=1e-5, atol=0
+        )
         assert_close(value["sink mass", head], float(metrics.sink_mass(a.mean(0))), rtol=1e-5, atol=0)
     assert_close(seen.weights, attention_weights(seen.query, seen.key), rtol=1e-5, atol=1e-7)
 
@@ -45,7 +54,9 @@ def test_rows_without_any_allowed_key_are_left_out():
         assert_close(one.value, other.value, rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("make", [AttentionStatistics, AttentionSelection, Geometry, FeatureRates, NeuralCollapse, AttentionMaps])
+@pytest.mark.parametrize(
+    "make", [AttentionStatistics, AttentionSelection, Geometry, FeatureRates, NeuralCollapse, AttentionMaps]
+)
 def test_merging_is_the_union(make):
     model = built(Net).eval()
     x, y = tokens(7, 5, 8), torch.tensor([0, 1, 1, 2, 0, 2, 1])
@@ -73,7 +84,12 @@ def test_geometry_reads_stream_and_weights():
     features = seen_in(model, tokens(6, 5, 8)).of("features")
     value = {(row.quantity, row.layer): row.value for row in metric.compute()}
     for layer, seen in enumerate(features):
-        assert_close(value["rank-collapse residual", layer], float(metrics.rank_collapse_residual(seen.output).mean()), rtol=1e-5, atol=0)
+        assert_close(
+            value["rank-collapse residual", layer],
+            float(metrics.rank_collapse_residual(seen.output).mean()),
+            rtol=1e-5,
+            atol=0,
+        )
         rank = float(metrics.stable_rank(seen.output.flatten(0, 1).double()))
         assert_close(value["stable rank of the features", layer], rank, rtol=1e-8, atol=0)
         rank = float(metrics.effective_rank(seen.output.flatten(0, 1).double()))
@@ -98,7 +114,10 @@ def test_maps_are_kept_as_arrays():
         model(tokens(2, 5, 8))
         once = p.result().arrays
         model(tokens(7, 5, 8))
-    assert {name: maps.shape for name, maps in once.items()} == {"attention/00": (2, 2, 5, 5), "attention/01": (2, 2, 5, 5)}
+    assert {name: maps.shape for name, maps in once.items()} == {
+        "attention/00": (2, 2, 5, 5),
+        "attention/01": (2, 2, 5, 5),
+    }
     assert set(p.result().arrays) == {"attention/00@0", "attention/01@0", "attention/00@1", "attention/01@1"}
     assert p.result().arrays["attention/00@1"].shape == (3, 2, 5, 5)
     with pytest.raises(ValueError, match="keep must be at least 1"):
@@ -107,8 +126,12 @@ def test_maps_are_kept_as_arrays():
 
 @pytest.mark.parametrize("spoilt", ["nothing", "a sequence", "the weights"])
 def test_every_theory_measures_a_decoder_and_never_stops_its_training(spoilt):
-    """Blocks with causal self-attention and cross-attention to a memory of another length; NaN in the data or in the network."""
-    decoder = built(lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2)).train()
+    """Blocks with causal self-attention and cross-attention to a memory of another length; NaN in the data or
+    in the network.
+    """
+    decoder = built(
+        lambda: nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 2)
+    ).train()
     x, memory = tokens(6, 5, 8), tokens(6, 7, 8)
     if spoilt == "a sequence":
         x[2, 3, 1] = math.nan
@@ -122,14 +145,22 @@ def test_every_theory_measures_a_decoder_and_never_stops_its_training(spoilt):
             p.labels = torch.arange(6) % 2
             decoder(x, memory, tgt_mask=causal).sum().backward()
     table = p.result().table
-    measuring = {theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()}
+    measuring = {
+        theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()
+    }
     assert set(table.column("theory")) == measuring | {"network"}
     for quantity in ("sharpness", "cosine to the max-margin direction"):
         places = {(row.layer, row.head) for row in table.select(quantity=quantity)}
         assert places == {(layer, head) for layer in range(2) for head in range(4)}
     sharp = {(row.layer, row.head): row.value for row in table.select(quantity="sharpness")}
-    assert all((value is None) == (spoilt == "the weights" and place[0] == 1) for place, value in sharp.items())
-    aligned = [row.head < 2 for row in table.select(quantity="cosine to the max-margin direction") if row.value is not None]
+    assert all(
+        (value is None) == (spoilt == "the weights" and place[0] == 1) for place, value in sharp.items()
+    )
+    aligned = [
+        row.head < 2
+        for row in table.select(quantity="cosine to the max-margin direction")
+        if row.value is not None
+    ]
     assert aligned
     assert all(aligned)  # the keys of cross-attention are not among the tokens
 
@@ -144,9 +175,13 @@ def test_half_precision_is_read_in_float32():
 
 
 def test_selection_is_the_mean_of_the_metrics():
-    """Under a causal mask the first query has one key and no gap; uniform attention is the null of the weight on the token itself."""
+    """Under a causal mask the first query has one key and no gap; uniform attention is the null of the weight
+    on the token itself.
+    """
     for options in ({}, {"is_causal": True}):
-        (seen, *_) = seen_in(built(lambda options=options: Net(**options)).eval(), tokens(6, 5, 8)).of("attention")
+        (seen, *_) = seen_in(built(lambda options=options: Net(**options)).eval(), tokens(6, 5, 8)).of(
+            "attention"
+        )
         metric = AttentionSelection()
         metric.update(seen)
         assert {row.null for row in metric.compute()} == {None}
@@ -156,7 +191,12 @@ def test_selection_is_the_mean_of_the_metrics():
         for head in range(2):
             a = seen.weights[:, head]
             gaps = metrics.hard_max_gap(a.log(), allowed=allowed)
-            assert_close(rows["gap of the scores", head].value, float(gaps[torch.isfinite(gaps)].mean()), rtol=1e-5, atol=0)
+            assert_close(
+                rows["gap of the scores", head].value,
+                float(gaps[torch.isfinite(gaps)].mean()),
+                rtol=1e-5,
+                atol=0,
+            )
             own = rows["weight on the token itself", head]
             assert_close(own.value, float(metrics.diagonal_mass(a).mean()), rtol=1e-5, atol=0)
             assert_close(own.null.mean, float(metrics.diagonal_mass(uniform)), rtol=1e-9, atol=0)
@@ -164,7 +204,9 @@ def test_selection_is_the_mean_of_the_metrics():
 
 @pytest.mark.parametrize("classes", ["apart", "shuffled"])
 def test_class_features_are_the_metrics_of_all_samples(classes):
-    """Features with class means far apart stand off their null, in the right direction; with shuffled labels they do not."""
+    """Features with class means far apart stand off their null, in the right direction; with shuffled labels
+    they do not.
+    """
     y = torch.arange(60) % 3
     generator = torch.Generator().manual_seed(0)
     means = 2 * torch.randn(3, 1, 8, generator=generator)
@@ -218,7 +260,9 @@ def test_class_metrics_have_as_many_permutations_as_are_asked_for():
         few, many = (metric.compute(draws=draws) for draws in (3, 9))
         assert [row.value for row in few] == [row.value for row in many]
         assert {row.scope for row in many if row.null} == {"these data"}
-        for row, longer, other, drawn in zip(few, many, twin.compute(draws=3), metric.compute(draws=3, generator=generator), strict=True):
+        for row, longer, other, drawn in zip(
+            few, many, twin.compute(draws=3), metric.compute(draws=3, generator=generator), strict=True
+        ):
             if row.null:
                 assert row.null.draws == pytest.approx(longer.null.draws[:3])
                 assert row.null.draws == other.null.draws != drawn.null.draws
@@ -230,7 +274,9 @@ def test_the_targets_of_other_sequences_are_one_draw():
     for metric, targets in ((OutputChange(), outputs + 0.1), (PositionLoss(), ids)):
         metric.update(Activations("model", 0, "outputs", outputs, outputs, outputs=outputs, targets=targets))
         assert {row.null for row in metric.compute()} == {None}
-        assert {(row.null.kind, len(row.null.draws), row.scope) for row in metric.compute(draws=9)} == {(OTHERS, 1, "training")}
+        assert {(row.null.kind, len(row.null.draws), row.scope) for row in metric.compute(draws=9)} == {
+            (OTHERS, 1, "training")
+        }
 
 
 def test_statistics_are_compared_with_untrained_networks():

@@ -1,4 +1,6 @@
-"""Attention: definitions against loops, kernels against the definitions, and a function mode that records the kernels."""
+"""Attention: definitions against loops, kernels against the definitions, and a function mode that records the
+kernels.
+"""
 
 import math
 
@@ -45,7 +47,9 @@ def test_weights_are_the_softmax_of_scaled_inner_products():
             scores = [0.7 * float(Q[b, i] @ K[b, j]) for j in range(6)]
             total = sum(math.exp(score) for score in scores)
             assert_close(S[b, i], torch.tensor(scores, dtype=torch.float64))
-            assert_close(A[b, i], torch.tensor([math.exp(score) / total for score in scores], dtype=torch.float64))
+            assert_close(
+                A[b, i], torch.tensor([math.exp(score) / total for score in scores], dtype=torch.float64)
+            )
 
 
 @pytest.mark.parametrize("masked", ["all", "causal", "random"])
@@ -57,7 +61,9 @@ def test_definitions_agree_with_the_fused_kernel(masked, dtype):
     mask = {"all": None, "causal": causal_mask(7, 5), "random": visible}[masked]
     assert_close(attend(Q, K, V, mask=mask), functional.scaled_dot_product_attention(Q, K, V, attn_mask=mask))
     if masked == "causal":
-        assert_close(attend(Q, K, V, mask=mask), functional.scaled_dot_product_attention(Q, K, V, is_causal=True))
+        assert_close(
+            attend(Q, K, V, mask=mask), functional.scaled_dot_product_attention(Q, K, V, is_causal=True)
+        )
 
 
 def test_masked_keys_have_no_weight():
@@ -87,7 +93,11 @@ def test_scores_of_tokens_are_bilinear(kind, heads):
     x, z = gaussian(2, 4, 5, seed=2), gaussian(2, 6, 5, seed=3)
     W = parameters.bilinear()
     assert W.shape == (*front, 5, 5)
-    expected = torch.einsum("bjd,de,bie->bij", x, W, z) if heads is None else torch.einsum("bjd,hde,bie->bhij", x, W, z)
+    expected = (
+        torch.einsum("bjd,de,bie->bij", x, W, z)
+        if heads is None
+        else torch.einsum("bjd,hde,bie->bhij", x, W, z)
+    )
     assert_close(token_scores(x, parameters, query_tokens=z), expected)
     assert_close(token_scores(x, parameters), token_scores(x, parameters, query_tokens=x))
     if kind == "factored":  # head by head: scale times the inner product of projected keys and queries
@@ -102,11 +112,24 @@ def test_scores_of_tokens_are_bilinear(kind, heads):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: attention_weights(torch.zeros(2, 3), torch.zeros(2, 4)), r"share p, got \[2, 3\] and \[2, 4\]"),
+        (
+            lambda: attention_weights(torch.zeros(2, 3), torch.zeros(2, 4)),
+            r"share p, got \[2, 3\] and \[2, 4\]",
+        ),
         (lambda: attention_weights(torch.zeros(2, 3), torch.zeros(0, 3)), "one key"),
         (lambda: attention_weights(torch.zeros(2, 3), torch.zeros(2, 3), mask=torch.ones(2, 2)), "mask"),
-        (lambda: attention_weights(torch.zeros(2, 3), torch.zeros(2, 3), mask=torch.ones(3, 2, dtype=torch.bool)), r"\[\*batch, 2, 2\]"),
-        (lambda: attention_weights(torch.zeros(2, 3), torch.zeros(2, 3), mask=torch.tensor([[True, True], [False, False]])), r"\[1\]"),
+        (
+            lambda: attention_weights(
+                torch.zeros(2, 3), torch.zeros(2, 3), mask=torch.ones(3, 2, dtype=torch.bool)
+            ),
+            r"\[\*batch, 2, 2\]",
+        ),
+        (
+            lambda: attention_weights(
+                torch.zeros(2, 3), torch.zeros(2, 3), mask=torch.tensor([[True, True], [False, False]])
+            ),
+            r"\[1\]",
+        ),
         (lambda: attend(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(3, 3)), r"values.*2, got \[3, 3\]"),
         (lambda: token_scores(torch.zeros(2, 3), Tied(torch.zeros(4, 2))), r"tokens.*\[\*batch, tokens, 4\]"),
     ],
@@ -126,7 +149,9 @@ def test_softmax_attention_and_its_gradients_are_those_of_the_definition(is_caus
     expected = attend(*given, scale=0.3, mask=causal_mask(5, 7) if is_causal else None)
     assert_close(result, expected)
     direction = gaussian(*expected.shape, seed=9)
-    assert_close(torch.autograd.grad(result, given, direction), torch.autograd.grad(expected, given, direction))
+    assert_close(
+        torch.autograd.grad(result, given, direction), torch.autograd.grad(expected, given, direction)
+    )
 
 
 @pytest.mark.parametrize("autocast", [False, True])
@@ -155,14 +180,20 @@ def test_in_bfloat16_the_kernel_is_the_definition_to_two_roundings(autocast):
 def test_the_kernel_depends_on_dtype_and_length(monkeypatch, dtype, tokens, fused):
     calls = []
     kernel = functional.scaled_dot_product_attention
-    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *args, **options: calls.append(1) or kernel(*args, **options))
+    monkeypatch.setattr(
+        functional,
+        "scaled_dot_product_attention",
+        lambda *args, **options: calls.append(1) or kernel(*args, **options),
+    )
     softmax_attention(*matrices(dtype=dtype, tokens=tokens, grad=False), scale=0.3)
     assert bool(calls) == fused
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_probes_see_the_kernel_and_do_not_change_the_output(dtype):
-    model = models.build(lambda: models.ViT.for_tokens(6, 4, 3, dim=12, depth=2, heads=3), torch.Generator().manual_seed(0)).to(dtype)
+    model = models.build(
+        lambda: models.ViT.for_tokens(6, 4, 3, dim=12, depth=2, heads=3), torch.Generator().manual_seed(0)
+    ).to(dtype)
     tokens = gaussian(5, 6, 4).to(dtype)
     with torch.no_grad():
         before = model(tokens)
@@ -247,7 +278,9 @@ def test_the_layout_of_the_matrix_changes_no_bit():
 def test_tied_attention_saves_only_its_matrix_and_the_weights():
     W = gaussian(2, 8, 3).requires_grad_()
     sizes = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda saved: (sizes.append(tuple(saved.shape)), saved)[1], lambda saved: saved):
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda saved: (sizes.append(tuple(saved.shape)), saved)[1], lambda saved: saved
+    ):
         out = tied_attention(W, scale=0.5)
     assert sorted(sizes) == [(2, 8, 3), (2, 8, 8)]
     assert out.shape == W.shape
@@ -274,7 +307,10 @@ def test_a_function_mode_sees_both_kernels_and_changes_no_bit():
 
     W = gaussian(2, 8, 3)
     with Record() as record:
-        tied, separate = tied_attention(W, scale=0.5, is_causal=True), softmax_attention(W, W, W, scale=0.5, dropout_p=0.0)
+        tied, separate = (
+            tied_attention(W, scale=0.5, is_causal=True),
+            softmax_attention(W, W, W, scale=0.5, dropout_p=0.0),
+        )
     assert (tied_attention, {"scale": 0.5, "is_causal": True}) in record.calls
     assert (softmax_attention, {"scale": 0.5, "is_causal": False, "dropout_p": 0.0}) in record.calls
     assert torch.equal(tied, tied_attention(W, scale=0.5, is_causal=True))

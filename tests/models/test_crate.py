@@ -8,7 +8,13 @@ from torch.testing import assert_close
 
 from tests.problems.crate import released_logits
 from transformer_theory import models
-from transformer_theory.models.crate import CausalExactAttention, CausalReleasedAttention, ExactAttention, Ista, PaperAttention
+from transformer_theory.models.crate import (
+    CausalExactAttention,
+    CausalReleasedAttention,
+    ExactAttention,
+    Ista,
+    PaperAttention,
+)
 
 SIZES = {
     "crate_tiny": (6_090_856, 384, 6, 12),
@@ -20,7 +26,9 @@ SIZES = {
 
 @pytest.fixture(scope="module")
 def weights():
-    """Random weights with the names and shapes of a released network: dim 128, two heads of width 64, two layers, 32 px, patches of 4."""
+    """Random weights with the names and shapes of a released network: dim 128, two heads of width 64, two
+    layers, 32 px, patches of 4.
+    """
     generator = torch.Generator().manual_seed(0)
     dim, patch, classes, depth = 128, 48, 10, 2
 
@@ -31,15 +39,26 @@ def weights():
         return {f"{name}.weight": 1 + randn(width, scale=0.1), f"{name}.bias": randn(width, scale=0.1)}
 
     weights = {"pos_embedding": randn(1, 65, dim), "cls_token": randn(1, 1, dim)}
-    weights |= norm("to_patch_embedding.1", patch) | norm("to_patch_embedding.3", dim) | norm("mlp_head.0", dim)
-    weights |= {"to_patch_embedding.2.weight": randn(dim, patch, scale=0.1), "to_patch_embedding.2.bias": randn(dim, scale=0.1)}
+    weights |= (
+        norm("to_patch_embedding.1", patch) | norm("to_patch_embedding.3", dim) | norm("mlp_head.0", dim)
+    )
+    weights |= {
+        "to_patch_embedding.2.weight": randn(dim, patch, scale=0.1),
+        "to_patch_embedding.2.bias": randn(dim, scale=0.1),
+    }
     for i in range(depth):
         layer = f"transformer.layers.{i}"
         weights |= norm(f"{layer}.0.norm", dim) | norm(f"{layer}.1.norm", dim)
         weights[f"{layer}.0.fn.qkv.weight"] = randn(128, dim, scale=0.1)
-        weights |= {f"{layer}.0.fn.to_out.0.weight": randn(dim, 128, scale=0.1), f"{layer}.0.fn.to_out.0.bias": randn(dim, scale=0.1)}
+        weights |= {
+            f"{layer}.0.fn.to_out.0.weight": randn(dim, 128, scale=0.1),
+            f"{layer}.0.fn.to_out.0.bias": randn(dim, scale=0.1),
+        }
         weights[f"{layer}.1.fn.weight"] = randn(dim, dim, scale=0.1)
-    weights |= {"mlp_head.1.weight": randn(classes, dim, scale=0.1), "mlp_head.1.bias": randn(classes, scale=0.1)}
+    weights |= {
+        "mlp_head.1.weight": randn(classes, dim, scale=0.1),
+        "mlp_head.1.bias": randn(classes, scale=0.1),
+    }
     return weights
 
 
@@ -61,23 +80,33 @@ def test_released_weights_give_the_released_logits(weights):
     with torch.no_grad():
         logits = model(images)
     assert logits.shape == (3, 10)
-    assert_close(logits.double(), released_logits(weights, images, patch=4, heads=2, depth=2), atol=1e-5, rtol=0)
+    assert_close(
+        logits.double(), released_logits(weights, images, patch=4, heads=2, depth=2), atol=1e-5, rtol=0
+    )
 
 
 def test_round_trip_and_other_sizes(weights):
-    own = models.CRATE.for_images(image_size=8, patch_size=2, channels=1, num_classes=3, dim=24, depth=1, heads=2, head_dim=5)
+    own = models.CRATE.for_images(
+        image_size=8, patch_size=2, channels=1, num_classes=3, dim=24, depth=1, heads=2, head_dim=5
+    )
     back = models.CRATE.from_released(own.state_dict(), image_size=8, patch_size=2, heads=2)
     images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     assert_close(back(images), own.eval()(images), atol=0, rtol=0)
     parallel = {f"module.{name}": value.double() for name, value in weights.items()}
-    assert models.CRATE.from_released(parallel)(torch.zeros(1, 3, 32, 32, dtype=torch.float64)).dtype == torch.float64
+    assert (
+        models.CRATE.from_released(parallel)(torch.zeros(1, 3, 32, 32, dtype=torch.float64)).dtype
+        == torch.float64
+    )
     small = {name: torch.zeros(value.shape) for name, value in _meta(dim=576, heads=12).items()}
-    assert models.CRATE.from_released(small).transformer.layers[0][0].fn.heads == 12  # the released "small": width 48
+    # the released "small": width 48
+    assert models.CRATE.from_released(small).transformer.layers[0][0].fn.heads == 12
 
 
 def _meta(**sizes):
     with torch.device("meta"):
-        return models.CRATE.for_images(image_size=32, patch_size=4, num_classes=2, depth=1, **sizes).state_dict()
+        return models.CRATE.for_images(
+            image_size=32, patch_size=4, num_classes=2, depth=1, **sizes
+        ).state_dict()
 
 
 def test_reading_weights_leaves_the_global_generator_alone(weights):
@@ -104,18 +133,30 @@ def test_bad_weights_are_named(weights, unchecked):
     released = models.CRATE.from_released
     with pytest.raises(ValueError, match=r"with to_patch_embedding\.2\.weight, pos_embedding, .*, got none"):
         released({})
-    with pytest.raises(ValueError, match=r"must hold the 28 weights of CRATE, got 1 missing: mlp_head\.1\.bias$"):
+    with pytest.raises(
+        ValueError, match=r"must hold the 28 weights of CRATE, got 1 missing: mlp_head\.1\.bias$"
+    ):
         released(without(weights, "mlp_head.1.bias"))
-    with pytest.raises(ValueError, match=r"released, with pos_embedding, got 27 weights without them, such as cls_token$"):
+    with pytest.raises(
+        ValueError, match=r"released, with pos_embedding, got 27 weights without them, such as cls_token$"
+    ):
         released(without(weights, "pos_embedding"))
-    with pytest.raises(ValueError, match=r"1 missing: cls_token; 2 unknown: cls_tokens, more; did you mean 'cls_token'\?"):
+    with pytest.raises(
+        ValueError, match=r"1 missing: cls_token; 2 unknown: cls_tokens, more; did you mean 'cls_token'\?"
+    ):
         released(without(weights, "cls_token") | {"cls_tokens": torch.zeros(1), "more": torch.zeros(1)})
     gap = {name.replace("layers.1.", "layers.3."): value for name, value in weights.items()}
     with pytest.raises(
-        ValueError, match=r"16 missing: transformer\.layers\.\{1-2\}\.0\.norm\.weight, .*transformer\.layers\.\{1-2\}\.1\.fn\.weight"
+        ValueError,
+        match=r"16 missing: transformer\.layers\.\{1-2\}\.0\.norm\.weight, "
+        r".*transformer\.layers\.\{1-2\}\.1\.fn\.weight",
     ):
         released(gap)
-    with pytest.raises(ValueError, match=r"2 of another shape: mlp_head\.0\.weight \[7\] for \[128\], mlp_head\.1\.bias \[\] for \[10\]$"):
+    with pytest.raises(
+        ValueError,
+        match=r"2 of another shape: mlp_head\.0\.weight \[7\] for \[128\], mlp_head\.1\.bias \[\] for "
+        r"\[10\]$",
+    ):
         released(weights | {"mlp_head.0.weight": torch.zeros(7), "mlp_head.1.bias": torch.zeros(())})
     with pytest.raises(ValueError, match=r"CRATE, got 1 with NaN or infinity: mlp_head\.1\.bias$"):
         released(weights | {"mlp_head.1.bias": torch.tensor([0.0] * 9 + [torch.nan])})
@@ -127,15 +168,21 @@ def test_bad_weights_are_named(weights, unchecked):
         released("crate.pth")
     with pytest.raises(ValueError, match="patch_size must divide image_size, got 4 and 33"):
         released(weights, image_size=33)
-    with pytest.raises(ValueError, match="image_size must fit 64 patches, got 224 with patch_size=4; pass image_size=32"):
+    with pytest.raises(
+        ValueError, match="image_size must fit 64 patches, got 224 with patch_size=4; pass image_size=32"
+    ):
         released(weights, image_size=224)
     with pytest.raises(ValueError, match="patch_size must fit patches of 48 numbers, got 5"):
         released(weights, patch_size=5)
     with pytest.raises(ValueError, match="heads must divide the 128 rows of qkv, got 3"):
         released(weights, heads=3)
-    with pytest.raises(ValueError, match=r"images must have shape \[batch, 3, 32, 32\], got \[1, 3, 28, 28\]"):
+    with pytest.raises(
+        ValueError, match=r"images must have shape \[batch, 3, 32, 32\], got \[1, 3, 28, 28\]"
+    ):
         released(weights)(torch.zeros(1, 3, 28, 28))
-    with pytest.raises(ValueError, match="heads must divide dim, got heads=5 and dim=96; choose heads among 1, 2, 3"):
+    with pytest.raises(
+        ValueError, match="heads must divide dim, got heads=5 and dim=96; choose heads among 1, 2, 3"
+    ):
         models.CRATE.for_tokens(16, 4, 10, heads=5)
     with pytest.raises(ValueError, match="patch_size must divide image_size, got 5 and 32; resize images"):
         models.CRATE.for_images(image_size=32, patch_size=5, num_classes=2, dim=8, depth=1, heads=2)
@@ -147,10 +194,15 @@ def test_bad_weights_are_named(weights, unchecked):
 
 @pytest.mark.parametrize("kind", [models.CRATE, models.ViT])
 def test_inputs_of_another_dtype_are_refused_unless_autocast_converts_them(kind, unchecked):
-    model = models.build(lambda: kind.for_images(image_size=4, patch_size=2, num_classes=3, dim=8, depth=1, heads=2), torch.Generator())
+    model = models.build(
+        lambda: kind.for_images(image_size=4, patch_size=2, num_classes=3, dim=8, depth=1, heads=2),
+        torch.Generator(),
+    )
     images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     for dtype in (torch.float16, torch.float64, torch.uint8):
-        with pytest.raises(ValueError, match=rf"inputs must be torch\.float32 as the weights are, got {dtype}; convert them"):
+        with pytest.raises(
+            ValueError, match=rf"inputs must be torch\.float32 as the weights are, got {dtype}; convert them"
+        ):
             model(images.to(dtype))
     with pytest.raises(ValueError, match="inputs must be a tensor, got ndarray"):
         model(images.numpy())
@@ -188,7 +240,10 @@ def test_a_causal_block_is_refused_since_the_class_token_is_first(unchecked):
 
 @pytest.mark.parametrize("attention", [PaperAttention, ExactAttention])
 def test_the_attention_block_is_an_argument(attention):
-    model = models.build(lambda: models.CRATE.for_tokens(6, 4, 3, dim=12, depth=2, heads=3, attention=attention), torch.Generator())
+    model = models.build(
+        lambda: models.CRATE.for_tokens(6, 4, 3, dim=12, depth=2, heads=3, attention=attention),
+        torch.Generator(),
+    )
     logits = model(torch.randn(5, 6, 4, generator=torch.Generator().manual_seed(0)))
     assert logits.shape == (5, 3)
     logits.sum().backward()
@@ -197,7 +252,9 @@ def test_the_attention_block_is_an_argument(attention):
 
 
 def test_order_of_tokens_matters_only_through_positions():
-    model = models.build(lambda: models.CRATE.for_tokens(6, 4, 3, dim=12, heads=3), torch.Generator().manual_seed(0))
+    model = models.build(
+        lambda: models.CRATE.for_tokens(6, 4, 3, dim=12, heads=3), torch.Generator().manual_seed(0)
+    )
     tokens = torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0))
     order = torch.tensor([3, 1, 0, 5, 4, 2])
     with torch.no_grad():

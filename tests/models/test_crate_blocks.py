@@ -1,4 +1,6 @@
-"""Blocks of CRATE: each returns the change of its step, a layer takes any of them, and the plain formulation gives the same network."""
+"""Blocks of CRATE: each returns the change of its step, a layer takes any of them, and the plain formulation
+gives the same network.
+"""
 
 import copy
 
@@ -29,7 +31,9 @@ COMPRESSIONS = {
     "causal paper": lambda dim, **sizes: blocks.CausalPaperAttention(dim, context=9, **sizes),
     "causal released": lambda dim, **sizes: blocks.CausalReleasedAttention(dim, **sizes),
     "causal token statistics": lambda dim, **sizes: blocks.CausalTokenStatisticsAttention(dim, **sizes),
-    "causal released token statistics": lambda dim, **sizes: blocks.CausalReleasedTokenStatisticsAttention(dim, context=9, **sizes),
+    "causal released token statistics": lambda dim, **sizes: blocks.CausalReleasedTokenStatisticsAttention(
+        dim, context=9, **sizes
+    ),
     "orthogonal paper": lambda dim, **sizes: blocks.orthogonal(blocks.PaperAttention(dim, **sizes)),
 }
 SPARSIFICATIONS = {
@@ -58,10 +62,17 @@ def after(module, tokens):
             return steps.causal_released_step(tokens, U, linear.weight.T.unflatten(0, (3, 4)), linear.bias)
         case blocks.TokenStatisticsAttention():  # the causal one too
             numbers = {"step": module.step, "eps": module.eps, "causal": module.is_causal}
-            return torch.stack([statistics_by_loops(each, U.detach(), module.temperature.detach(), **numbers) for each in tokens])
+            return torch.stack(
+                [
+                    statistics_by_loops(each, U.detach(), module.temperature.detach(), **numbers)
+                    for each in tokens
+                ]
+            )
         case blocks.ReleasedTokenStatisticsAttention():  # the causal one too
             weights = dict(module.named_parameters())
-            return tokens + torch.stack([released_statistics_by_loops(weights, each, heads=3) for each in tokens])
+            return tokens + torch.stack(
+                [released_statistics_by_loops(weights, each, heads=3) for each in tokens]
+            )
         case blocks.ExactAttention():
             return crate.exact_step(tokens, U, kappa=module.kappa, eps=module.eps)
         case blocks.PaperAttention():
@@ -84,7 +95,9 @@ def test_a_compression_block_returns_the_change_of_its_step(name):
 def test_the_step_of_token_statistics_is_given_as_its_share():
     module, tokens = block("token statistics"), gaussian(5, 12)
     kappa = module.step / expansion(module.subspaces(), n=5, eps=module.eps)
-    stepped = crate.tssa_step(tokens, module.subspaces(), kappa=kappa, eps=module.eps, temperature=module.temperature)
+    stepped = crate.tssa_step(
+        tokens, module.subspaces(), kappa=kappa, eps=module.eps, temperature=module.temperature
+    )
     assert_close(tokens + module(tokens[None])[0], stepped)
 
 
@@ -101,13 +114,19 @@ def test_bilinear_gives_the_scores_of_the_kernel(name):
 @pytest.mark.parametrize("higher", [2.8, 30.0, 300.0])
 @pytest.mark.parametrize("name", [name for name in COMPRESSIONS if "token statistics" in name])
 def test_memberships_that_underflow_give_no_nan(name, higher):
-    """In float32 a head has no member: logits of equal tokens differ by (tau_2 - tau_1) p, more than the 104 that exp can represent."""
+    """In float32 a head has no member: logits of equal tokens differ by (tau_2 - tau_1) p, more than the 104
+    that exp can represent.
+    """
     torch.manual_seed(0)
     module = COMPRESSIONS[name](128, heads=2, head_dim=64)
     temperature = module.temperature if hasattr(module, "temperature") else module.temp
     with torch.no_grad():
         temperature.copy_(torch.tensor([1.0, higher]).view_as(temperature))
-    distinct, equal, zero = gaussian(5, 128), gaussian(1, 128, seed=1).expand(5, 128), torch.zeros(5, 128, dtype=torch.float64)
+    distinct, equal, zero = (
+        gaussian(5, 128),
+        gaussian(1, 128, seed=1).expand(5, 128),
+        torch.zeros(5, 128, dtype=torch.float64),
+    )
     tokens = torch.stack([distinct, equal, zero]).float().requires_grad_()
     exact = copy.deepcopy(module).double()(tokens.detach().double())
     result = module(tokens)
@@ -124,7 +143,9 @@ def test_a_causal_block_does_not_depend_on_later_tokens(name):
     assert_close(module(other)[:, :4], past, atol=1e-14, rtol=0)
     assert_close(module(tokens[:, :4]), past, atol=1e-14, rtol=0)
     plain = block(name.removeprefix("causal "))
-    plain.load_state_dict({weight: value for weight, value in module.state_dict().items() if weight != "denom_bias"})
+    plain.load_state_dict(
+        {weight: value for weight, value in module.state_dict().items() if weight != "denom_bias"}
+    )
     assert (plain(other)[:, :4] - plain(tokens)[:, :4]).norm() > 1e-3 * past.norm()
 
 
@@ -186,7 +207,9 @@ def test_a_new_dictionary_of_square_size_allows_the_released_step():
 @pytest.mark.parametrize("attention", COMPRESSIONS)
 def test_a_layer_takes_any_pair_of_blocks(attention, sparsify):
     torch.manual_seed(0)
-    layer = blocks.Layer(12, attention=block(attention), sparsify=SPARSIFICATIONS[sparsify](12).double()).double()
+    layer = blocks.Layer(
+        12, attention=block(attention), sparsify=SPARSIFICATIONS[sparsify](12).double()
+    ).double()
     tokens = gaussian(2, 5, 12)
     half = tokens + layer[0].fn(layer[0].norm(tokens))
     sparse = layer[1].fn(layer[1].norm(half))
@@ -208,7 +231,9 @@ def test_sizes_of_blocks_are_checked():
 
 
 def test_the_block_of_the_docstring_has_the_interface():
-    code = "\n".join(line[4:] for line in (blocks.__doc__ or "").splitlines() if line.startswith("    ") or not line)
+    code = "\n".join(
+        line[4:] for line in (blocks.__doc__ or "").splitlines() if line.startswith("    ") or not line
+    )
     names = {name: getattr(blocks, name) for name in ("Subspaces", "Layer", "Ista")}
     torch.manual_seed(0)
     exec(code, names)
@@ -222,7 +247,8 @@ def test_the_block_of_the_docstring_has_the_interface():
 def test_outputs_and_gradients_are_those_of_the_plain_formulation():
     sizes = {"image_size": 16, "patch_size": 4, "num_classes": 10, "dim": 24, "depth": 3, "heads": 3}
     torch.manual_seed(0)
-    images, labels = torch.randn(12, 3, 16, 16, dtype=torch.float64), torch.arange(12) % 10  # 204 tokens, many for 24 dimensions
+    # 204 tokens, many for 24 dimensions
+    images, labels = torch.randn(12, 3, 16, 16, dtype=torch.float64), torch.arange(12) % 10
     ours = CRATE.for_images(**sizes).double()
     fast = [ours(images)]
     functional.cross_entropy(fast[0], labels).backward()

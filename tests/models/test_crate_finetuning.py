@@ -1,4 +1,6 @@
-"""Released weights whose heads, step size, threshold or pooling are not the default, and the change to other images and classes."""
+"""Released weights whose heads, step size, threshold or pooling are not the default, and the change to other
+images and classes.
+"""
 
 import pytest
 import torch
@@ -30,11 +32,17 @@ def released(model, **settings):
 def test_the_number_of_heads_is_required_where_networks_with_different_numbers_were_released():
     model = built(dim=768, depth=1, heads=6)  # as the network of the segmentation demo; CRATE-B has 12 heads
     weights = model.state_dict()
-    with pytest.raises(ValueError, match=r"heads must be given for width 768, .*, got None; pass heads=12 or heads=6$"):
+    with pytest.raises(
+        ValueError, match=r"heads must be given for width 768, .*, got None; pass heads=12 or heads=6$"
+    ):
         models.CRATE.from_released(weights, 8, 2)
     with torch.no_grad():
-        assert_close(models.CRATE.from_released(weights, 8, 2, heads=6)(images()), model(images()), atol=0, rtol=0)
-        assert (models.CRATE.from_released(weights, 8, 2, heads=12)(images()) - model(images())).abs().max() > 1e-3
+        assert_close(
+            models.CRATE.from_released(weights, 8, 2, heads=6)(images()), model(images()), atol=0, rtol=0
+        )
+        assert (
+            models.CRATE.from_released(weights, 8, 2, heads=12)(images()) - model(images())
+        ).abs().max() > 1e-3
 
 
 def test_the_fine_tuned_layout_has_a_second_map():
@@ -44,7 +52,8 @@ def test_the_fine_tuned_layout_has_a_second_map():
     fine_tuned = models.CRATE.from_released({"model": weights}, 8, 2, heads=4)
     with torch.no_grad():
         assert_close(fine_tuned(images()), top(model(images())), atol=1e-6, rtol=0)
-        again = models.CRATE.from_released(fine_tuned.state_dict(), 8, 2, heads=4)  # under the names of this library
+        # under the names of this library
+        again = models.CRATE.from_released(fine_tuned.state_dict(), 8, 2, heads=4)
         assert_close(again(images()), fine_tuned(images()), atol=0, rtol=0)
     with pytest.raises(ValueError, match=r"1 of another shape: mlp_head\.2\.bias \[7\] for \[5\]$"):
         models.CRATE.from_released(weights | {"head.bias": torch.zeros(7)}, 8, 2, heads=4)
@@ -58,8 +67,15 @@ def test_step_threshold_and_pooling_are_arguments_with_the_released_defaults():
     with torch.no_grad():
         expected = model(images())
         assert_close(released(model, eta=0.3, lam=0.5, pooling="mean")(images()), expected, atol=0, rtol=0)
-        for settings in ({}, {"eta": 0.3, "lam": 0.5}, {"eta": 0.3, "pooling": "mean"}, {"lam": 0.5, "pooling": "mean"}):
-            assert (released(model, **settings)(images()) - expected).abs().max() > 1e-3, f"{settings} change nothing"
+        for settings in (
+            {},
+            {"eta": 0.3, "lam": 0.5},
+            {"eta": 0.3, "pooling": "mean"},
+            {"lam": 0.5, "pooling": "mean"},
+        ):
+            assert (released(model, **settings)(images()) - expected).abs().max() > 1e-3, (
+                f"{settings} change nothing"
+            )
         plain = built()
         assert_close(released(plain)(images()), plain(images()), atol=0, rtol=0)
         mean = model.mlp_head(_features(model, images()).mean(1))  # all tokens, the class token too
@@ -68,7 +84,9 @@ def test_step_threshold_and_pooling_are_arguments_with_the_released_defaults():
 
 def _features(model, inputs):
     embedded = model.to_patch_embedding(inputs)
-    return model.transformer(torch.cat([model.cls_token.expand(len(inputs), -1, -1), embedded], 1) + model.pos_embedding)
+    return model.transformer(
+        torch.cat([model.cls_token.expand(len(inputs), -1, -1), embedded], 1) + model.pos_embedding
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +108,8 @@ def test_positions_keep_their_place_in_images_of_another_size():
     field = 1.0 + 2.0 * rows / 8 - 3.0 * columns / 8  # an affine function of the place in the image
     with torch.no_grad():
         model.pos_embedding[0, 1:] = field.flatten()[:, None]
-    for size, atol in ((32, 1e-5), (12, 0.02)):  # with fewer patches the averages are affine only approximately
+    # with fewer patches the averages are affine only approximately
+    for size, atol in ((32, 1e-5), (12, 0.02)):
         larger, side = models.at_resolution(model, size), size // 2
         rows, columns = torch.meshgrid(torch.arange(side) + 0.5, torch.arange(side) + 0.5, indexing="ij")
         expected = 1.0 + 2.0 * rows / side - 3.0 * columns / side
@@ -108,7 +127,9 @@ def test_a_new_head_keeps_the_rest_and_comes_from_the_generator():
     adapted = models.with_head(model, 7, generator=generator(5))
     assert adapted(images()).shape == (3, 7)
     assert model(images()).shape == (3, 3)  # unchanged
-    same = [name for name, value in model.state_dict().items() if torch.equal(value, adapted.state_dict()[name])]
+    same = [
+        name for name, value in model.state_dict().items() if torch.equal(value, adapted.state_dict()[name])
+    ]
     assert set(model.state_dict()) - set(same) == {"mlp_head.1.weight", "mlp_head.1.bias"}
     again, other = (models.with_head(model, 7, generator=generator(seed)) for seed in (5, 6))
     assert torch.equal(again.mlp_head[-1].weight, adapted.mlp_head[-1].weight)

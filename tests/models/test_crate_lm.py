@@ -23,7 +23,9 @@ ATTENTION = {
 
 
 def built(seed=0, **other):
-    return models.build(lambda: models.CRATELanguageModel(**{**SIZES, **other}), torch.Generator().manual_seed(seed))
+    return models.build(
+        lambda: models.CRATELanguageModel(**{**SIZES, **other}), torch.Generator().manual_seed(seed)
+    )
 
 
 def train(model, batches, *, lr=3e-3):
@@ -57,24 +59,43 @@ def test_a_logit_does_not_depend_on_later_tokens(attention, sparsify):
 
 @pytest.fixture
 def released():
-    """Random weights with the names and shapes of a released language model: width 128, two heads, two layers, 11 tokens, 7 in a row."""
+    """Random weights with the names and shapes of a released language model: width 128, two heads, two
+    layers, 11 tokens, 7 in a row.
+    """
     shapes = {"transformer.wte.weight": (11, 128), "transformer.wpe.weight": (7, 128)}
     for i in range(2):
-        names = {"prenorm_1.weight": (128,), "prenorm_1.bias": (128,), "attn.c_attn.weight": (128, 128), "ista.weight": (128, 128)}
-        names |= {"attn.c_proj.weight": (128, 128), "attn.c_proj.bias": (128,), "prenorm_2.weight": (128,), "prenorm_2.bias": (128,)}
+        names = {
+            "prenorm_1.weight": (128,),
+            "prenorm_1.bias": (128,),
+            "attn.c_attn.weight": (128, 128),
+            "ista.weight": (128, 128),
+        }
+        names |= {
+            "attn.c_proj.weight": (128, 128),
+            "attn.c_proj.bias": (128,),
+            "prenorm_2.weight": (128,),
+            "prenorm_2.bias": (128,),
+        }
         shapes |= {f"transformer.h.{i}.{name}": shape for name, shape in names.items()}
     generator = torch.Generator().manual_seed(0)
-    weights = {name: 0.1 * torch.randn(shape, generator=generator) + ("norm_" in name) for name, shape in shapes.items()}
+    weights = {
+        name: 0.1 * torch.randn(shape, generator=generator) + ("norm_" in name)
+        for name, shape in shapes.items()
+    }
     weights |= {f"transformer.h.{i}.attn.bias": torch.ones(7, 7).tril()[None, None] for i in range(2)}
     return weights | {"lm_head.weight": weights["transformer.wte.weight"]}
 
 
-@pytest.mark.parametrize("absent", ["none", "lm_head.weight", "transformer.wte.weight", "transformer.h.0.attn.bias"])
+@pytest.mark.parametrize(
+    "absent", ["none", "lm_head.weight", "transformer.wte.weight", "transformer.h.0.attn.bias"]
+)
 def test_released_weights_give_the_released_logits(released, absent):
     ids = torch.randint(11, (5, 6), generator=torch.Generator().manual_seed(1))
     expected = next_token_logits(released, ids, heads=2, depth=2)
     released.pop(absent, None)
-    model = models.CRATELanguageModel.from_released({"model": {f"_orig_mod.{name}": value for name, value in released.items()}})
+    model = models.CRATELanguageModel.from_released(
+        {"model": {f"_orig_mod.{name}": value for name, value in released.items()}}
+    )
     assert not model.training
     assert model.head.weight is model.embedding.weight
     with torch.no_grad():
@@ -95,16 +116,22 @@ def test_the_smallest_released_network_has_half_the_weights_of_gpt_2():
 def test_weights_that_are_not_those_of_a_released_language_model_are_named(released):
     read = models.CRATELanguageModel.from_released
     with pytest.raises(
-        ValueError, match=r"a causal CRATE as released, with transformer\.wte\.weight, transformer\.wpe\.weight, .*, got none"
+        ValueError,
+        match=r"a causal CRATE as released, with transformer\.wte\.weight, transformer\.wpe\.weight, .*, "
+        r"got none",
     ):
         read({})
-    with pytest.raises(ValueError, match=r"lm_head\.weight must be transformer\.wte\.weight, as in the released network"):
+    with pytest.raises(
+        ValueError, match=r"lm_head\.weight must be transformer\.wte\.weight, as in the released network"
+    ):
         read(released | {"lm_head.weight": torch.zeros(11, 128)})
     with pytest.raises(ValueError, match="heads must divide the 128 rows of c_attn, got 3; pass heads="):
         read(released, heads=3)
     last = released.pop("transformer.h.1.ista.weight")
     with pytest.raises(
-        ValueError, match=r"must hold the 19 weights of .*, got 1 missing: transformer\.layers\.1\.1\.fn\.weight; 1 unknown: more$"
+        ValueError,
+        match=r"must hold the 19 weights of .*, got 1 missing: transformer\.layers\.1\.1\.fn\.weight; 1 "
+        r"unknown: more$",
     ):
         read(released | {"more": last})
     with pytest.raises(ValueError, match=r"1 of another shape: pos_embedding \[7, 64\] for \[7, 128\]$"):
@@ -112,13 +139,18 @@ def test_weights_that_are_not_those_of_a_released_language_model_are_named(relea
 
 
 def test_attention_that_sees_the_future_is_refused():
-    with pytest.raises(ValueError, match="attention must be causal, got ReleasedAttention, which sees the tokens it has to predict"):
+    with pytest.raises(
+        ValueError,
+        match="attention must be causal, got ReleasedAttention, which sees the tokens it has to predict",
+    ):
         built(attention=block.ReleasedAttention)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_it_learns_a_source_down_to_its_entropy(tied):
-    """x_i is x_{i-3} with probability .9, else any: tokens and pairs of neighbours are uniform, so attention has to look back."""
+    """x_i is x_{i-3} with probability .9, else any: tokens and pairs of neighbours are uniform, so attention
+    has to look back.
+    """
     size, keep, lag = 6, 0.9, 3
     generator = torch.Generator().manual_seed(0)
 
@@ -138,16 +170,20 @@ def test_it_learns_a_source_down_to_its_entropy(tied):
     train(model, (sample(64) for _ in range(200)), lr=1e-2)
     with torch.no_grad():
         ids = sample(2000)
-        losses = torch.nn.functional.cross_entropy(model(ids[:, :-1]).mT, ids[:, 1:], reduction="none")[:, lag - 1 :].mean()
+        losses = torch.nn.functional.cross_entropy(model(ids[:, :-1]).mT, ids[:, 1:], reduction="none")[
+            :, lag - 1 :
+        ].mean()
     assert rate - 0.02 < float(losses) < rate + 0.25 * (math.log(size) - rate)
 
 
 def test_it_learns_a_text_below_the_entropy_of_its_letters():
-    text = topics["assignment"] + topics["class"]  # English prose of some 14,000 letters that comes with Python
+    # English prose of some 14,000 letters that comes with Python
+    text = topics["assignment"] + topics["class"]
     letters = sorted(set(text))
     ids = torch.tensor([letters.index(letter) for letter in text])
     split, context = int(0.9 * len(ids)), 32
-    unigram = entropy(torch.bincount(ids[split:]) / len(ids[split:]))  # the best that counting letters can do there
+    # the best that counting letters can do there
+    unigram = entropy(torch.bincount(ids[split:]) / len(ids[split:]))
     model = built(vocabulary=len(letters), context=context, dim=48, depth=2, heads=4)
     generator = torch.Generator().manual_seed(0)
     starts = (torch.randint(split - context - 1, (32, 1), generator=generator) for _ in range(100))
@@ -189,11 +225,16 @@ def test_inputs_that_do_not_fit_are_named(unchecked):
         model(torch.tensor([[3, 9]]))
     with pytest.raises(ValueError, match=r"ids must lie in \[0, 7\), got -1 to 0"):
         model(torch.tensor([[-1, 0]]))
-    with pytest.raises(ValueError, match=r"ids must be torch\.int32 or torch\.int64, got torch\.float32; convert them"):
+    with pytest.raises(
+        ValueError, match=r"ids must be torch\.int32 or torch\.int64, got torch\.float32; convert them"
+    ):
         model(torch.zeros(1, 3))
     with pytest.raises(ValueError, match="n >= 2"):
         model.loss(torch.zeros(1, 1, dtype=torch.long))
-    for count, error, message in ((-1, ValueError, "at least 0, got -1"), (2.5, TypeError, r"an integer, got float 2\.5")):
+    for count, error, message in (
+        (-1, ValueError, "at least 0, got -1"),
+        (2.5, TypeError, r"an integer, got float 2\.5"),
+    ):
         with pytest.raises(error, match=f"count must be {message}"):
             model.generate(torch.zeros(1, 1, dtype=torch.long), count, generator=torch.Generator())
     for context in (2.5, "5"):
@@ -249,7 +290,8 @@ def test_stored_tokens_change_no_sample(attention, monkeypatch):
     prompt = torch.randint(7, (2, 3), generator=torch.Generator().manual_seed(1))
 
     def generated():
-        return model.generate(prompt, 14, generator=torch.Generator().manual_seed(2))  # 17 tokens: beyond the context of 12
+        # 17 tokens: beyond the context of 12
+        return model.generate(prompt, 14, generator=torch.Generator().manual_seed(2))
 
     stored = generated()
     monkeypatch.setattr(model, "_extend", lambda *_: pytest.fail("tokens were stored"))
@@ -274,11 +316,17 @@ def test_networks_whose_blocks_cannot_store_or_that_have_hooks_are_passed_as_a_w
 
 
 def test_a_block_with_a_smaller_context_refuses_the_same_sequences():
-    for kind in (block.CausalExactAttention, block.CausalPaperAttention, block.CausalReleasedTokenStatisticsAttention):
+    for kind in (
+        block.CausalExactAttention,
+        block.CausalPaperAttention,
+        block.CausalReleasedTokenStatisticsAttention,
+    ):
         model = built(attention=partial(kind, context=5))
         prompt = torch.zeros(1, 3, dtype=torch.long)
         assert model.generate(prompt, 3, generator=torch.Generator()).shape == (1, 6)
-        with pytest.raises(ValueError, match="context must count at least the tokens of a sequence, 6, got 5"):
+        with pytest.raises(
+            ValueError, match="context must count at least the tokens of a sequence, 6, got 5"
+        ):
             model.generate(prompt, 4, generator=torch.Generator())
 
 
@@ -287,6 +335,9 @@ def test_a_stored_token_costs_one_pass_over_one_token():
     lengths = []
     for half in model.transformer.layers[0]:
         original = half.norm.forward
-        half.norm.forward = lambda tokens, original=original: (lengths.append(tokens.shape[1]), original(tokens))[1]
+        half.norm.forward = lambda tokens, original=original: (
+            lengths.append(tokens.shape[1]),
+            original(tokens),
+        )[1]
     model.generate(torch.zeros(1, 3, dtype=torch.long), 5, generator=torch.Generator())
     assert lengths[::2] == [3, 1, 1, 1, 1]

@@ -1,4 +1,6 @@
-"""CRATE-MAE: sizes, the released forward pass in plain operations, what masks hide, and images that can be completed exactly."""
+"""CRATE-MAE: sizes, the released forward pass in plain operations, what masks hide, and images that can be
+completed exactly.
+"""
 
 from functools import partial
 
@@ -48,24 +50,45 @@ def test_sizes_are_those_of_the_released_networks(name):
 
 @pytest.fixture
 def released():
-    """Random weights with the names and shapes of a released autoencoder: width 128, two heads, two layers a half, 12 px, patches of 4."""
+    """Random weights with the names and shapes of a released autoencoder: width 128, two heads, two layers a
+    half, 12 px, patches of 4.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def norm(name):
         return {f"{name}.weight": (128,), f"{name}.bias": (128,)}
 
     def attention(name):
-        return {f"{name}.qkv.weight": (128, 128), f"{name}.to_out.0.weight": (128, 128), f"{name}.to_out.0.bias": (128,)}
+        return {
+            f"{name}.qkv.weight": (128, 128),
+            f"{name}.to_out.0.weight": (128, 128),
+            f"{name}.to_out.0.bias": (128,),
+        }
 
-    shapes = {"cls_token": (1, 1, 128), "mask_token": (1, 1, 128), "pos_embed": (1, 10, 128), "decoder_pos_embed": (1, 10, 128)}
+    shapes = {
+        "cls_token": (1, 1, 128),
+        "mask_token": (1, 1, 128),
+        "pos_embed": (1, 10, 128),
+        "decoder_pos_embed": (1, 10, 128),
+    }
     shapes |= {"patch_embed.proj.weight": (128, 3, 4, 4), "patch_embed.proj.bias": (128,)}
     for i in range(2):
         layer = f"blocks.{i}.layers.0"
-        shapes |= norm(f"{layer}.0.norm") | attention(f"{layer}.0.fn") | norm(f"{layer}.1.norm") | {f"{layer}.1.fn.weight": (128, 128)}
+        shapes |= (
+            norm(f"{layer}.0.norm")
+            | attention(f"{layer}.0.fn")
+            | norm(f"{layer}.1.norm")
+            | {f"{layer}.1.fn.weight": (128, 128)}
+        )
     shapes |= norm("norm") | {"decoder_embed.weight": (128, 128), "decoder_embed.bias": (128,)}
     for i in range(2):
         layer = f"decoder_blocks.{i}.layers.0"
-        shapes |= norm(f"{layer}.0.norm") | {f"{layer}.0.fn.weight": (128, 128)} | norm(f"{layer}.1.norm") | attention(f"{layer}.1.fn")
+        shapes |= (
+            norm(f"{layer}.0.norm")
+            | {f"{layer}.0.fn.weight": (128, 128)}
+            | norm(f"{layer}.1.norm")
+            | attention(f"{layer}.1.fn")
+        )
     shapes |= norm("decoder_norm") | {"decoder_pred.weight": (48, 128), "decoder_pred.bias": (48,)}
     weights = {name: 0.1 * torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     return {name: value + (1 if "norm.weight" in name else 0) for name, value in weights.items()}
@@ -74,7 +97,10 @@ def released():
 @pytest.mark.parametrize("lam", [0.5, 5.0])
 def test_released_weights_give_the_released_patches(released, lam):
     generator = torch.Generator().manual_seed(1)
-    images, masked = torch.randn(4, 3, 12, 12, generator=generator), models.random_mask(4, 9, generator=generator)
+    images, masked = (
+        torch.randn(4, 3, 12, 12, generator=generator),
+        models.random_mask(4, 9, generator=generator),
+    )
     model = models.CRATEMAE.from_released({"epoch": 3, "model": released}, sparsify=partial(Ista, lam=lam))
     assert not model.training
     assert set(model.state_dict()) == set(released)
@@ -97,7 +123,11 @@ def test_weights_are_copied_in_their_own_precision(released):
     with torch.no_grad():
         model.mask_token.zero_()
     assert exact["mask_token"].abs().max() > 0
-    assert models.CRATEMAE.from_released(released, heads=4).blocks[0].layers[0][0].fn.subspaces().shape == (4, 128, 32)
+    assert models.CRATEMAE.from_released(released, heads=4).blocks[0].layers[0][0].fn.subspaces().shape == (
+        4,
+        128,
+        32,
+    )
 
 
 def test_weights_that_are_not_those_of_a_released_autoencoder_are_named(released):
@@ -106,14 +136,24 @@ def test_weights_that_are_not_those_of_a_released_autoencoder_are_named(released
     def without(name):
         return {other: value for other, value in released.items() if other != name}
 
-    with pytest.raises(ValueError, match=r"CRATE-MAE as released, with patch_embed\.proj\.weight, pos_embed, .*, got none"):
+    with pytest.raises(
+        ValueError, match=r"CRATE-MAE as released, with patch_embed\.proj\.weight, pos_embed, .*, got none"
+    ):
         read({})
-    with pytest.raises(ValueError, match=r"must hold the 46 weights of CRATEMAE, got 1 missing: decoder_embed\.bias; 1 unknown: extra$"):
+    with pytest.raises(
+        ValueError,
+        match=r"must hold the 46 weights of CRATEMAE, got 1 missing: decoder_embed\.bias; 1 unknown: extra$",
+    ):
         read(without("decoder_embed.bias") | {"extra": torch.zeros(1)})
     gap = {name.replace("decoder_blocks.1.", "decoder_blocks.2."): value for name, value in released.items()}
-    with pytest.raises(ValueError, match=r"8 missing: decoder_blocks\.1\.layers\.0\.0\.norm\.weight, .*; 8 unknown: decoder_blocks\.2\."):
+    with pytest.raises(
+        ValueError,
+        match=r"8 missing: decoder_blocks\.1\.layers\.0\.0\.norm\.weight, .*; 8 unknown: decoder_blocks\.2\.",
+    ):
         read(gap)
-    with pytest.raises(ValueError, match=r"1 of another shape: decoder_pos_embed \[1, 9, 128\] for \[1, 10, 128\]$"):
+    with pytest.raises(
+        ValueError, match=r"1 of another shape: decoder_pos_embed \[1, 9, 128\] for \[1, 10, 128\]$"
+    ):
         read(released | {"decoder_pos_embed": torch.zeros(1, 9, 128)})
     with pytest.raises(ValueError, match=r"square images in square patches, got 10 patches of 4 x 4 pixels"):
         read(released | {"pos_embed": torch.zeros(1, 11, 128)})
@@ -126,18 +166,27 @@ def test_weights_that_are_not_those_of_a_released_autoencoder_are_named(released
 def test_forward_is_the_formula(model, images, masked):
     expected = completed_patches(model.state_dict(), images, masked, heads=3, depth=2)
     assert_close(model(images, masked), expected)
-    errors = [(expected[i, j] - model.patches(images)[i, j]).square().mean() for i in range(5) for j in range(16) if masked[i, j]]
+    errors = [
+        (expected[i, j] - model.patches(images)[i, j]).square().mean()
+        for i in range(5)
+        for j in range(16)
+        if masked[i, j]
+    ]
     assert_close(model.loss(images, masked), torch.stack(errors).mean())
 
 
 def test_masked_pixels_are_hidden_and_visible_ones_not_scored(model, images, masked):
-    hidden = masked.unflatten(1, (4, 4)).repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None].expand_as(images)
+    hidden = (
+        masked.unflatten(1, (4, 4)).repeat_interleave(2, 1).repeat_interleave(2, 2)[:, None].expand_as(images)
+    )
     changed = torch.where(hidden, images + 1, images)
     assert torch.equal(model(changed, masked), model(images, masked))
     assert torch.equal(model.encode(changed, masked), model.encode(images, masked))
     assert not torch.equal(model.encode(changed), model.encode(images))
     assert not torch.equal(model.encode(images, masked), model.encode(images))
-    assert not torch.equal(model(torch.where(hidden, images, images + images**2), masked), model(images, masked))
+    assert not torch.equal(
+        model(torch.where(hidden, images, images + images**2), masked), model(images, masked)
+    )
     copy = model(images, masked).detach()
     model.forward = lambda *_: copy + (~masked)[..., None]
     far = model.loss(images, masked)
@@ -171,8 +220,18 @@ def test_products_of_positions_depend_on_their_distance():
     assert products[0, 0, 0, 0] == pytest.approx(12)
     assert products[0, 0].flatten()[1:].max() < 11.99
     # the released table: the column in the first half, slower waves later
-    assert_close(grid[2, 3, :6], torch.tensor([3 * 10_000.0 ** (-k / 6) for k in range(6)], dtype=torch.float64).sin(), atol=1e-6, rtol=0)
-    assert_close(grid[2, 3, 18:], torch.tensor([2 * 10_000.0 ** (-k / 6) for k in range(6)], dtype=torch.float64).cos(), atol=1e-6, rtol=0)
+    assert_close(
+        grid[2, 3, :6],
+        torch.tensor([3 * 10_000.0 ** (-k / 6) for k in range(6)], dtype=torch.float64).sin(),
+        atol=1e-6,
+        rtol=0,
+    )
+    assert_close(
+        grid[2, 3, 18:],
+        torch.tensor([2 * 10_000.0 ** (-k / 6) for k in range(6)], dtype=torch.float64).cos(),
+        atol=1e-6,
+        rtol=0,
+    )
 
 
 def test_it_learns_to_complete_images_of_one_colour():
@@ -198,17 +257,24 @@ def test_it_learns_to_complete_images_of_one_colour():
 
 
 def test_inputs_that_do_not_fit_are_named(model, images, masked, unchecked):
-    with pytest.raises(ValueError, match=r"masked must be torch\.bool \[5, 16\], one for each patch, got torch\.bool \[5, 15\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"masked must be torch\.bool \[5, 16\], one for each patch, got torch\.bool \[5, 15\]",
+    ):
         model(images, masked[:, 1:])
     with pytest.raises(ValueError, match=r"got torch\.float32 \[5, 16\]; see random_mask"):
         model(images, masked.float())
     with pytest.raises(ValueError, match="masked must hide at least one patch, got none"):
         model.loss(images, torch.zeros(5, 16, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"inputs must be torch\.float64 as the weights are, got torch\.float16"):
+    with pytest.raises(
+        ValueError, match=r"inputs must be torch\.float64 as the weights are, got torch\.float16"
+    ):
         model(images.half(), masked)
     with pytest.raises(ValueError, match=r"share must lie in \(0, 1\), got 1\.0"):
         models.random_mask(1, 16, generator=torch.Generator(), share=1.0)
-    with pytest.raises(ValueError, match="dim must be a multiple of 4, for sines and cosines of rows and columns, got 18"):
+    with pytest.raises(
+        ValueError, match="dim must be a multiple of 4, for sines and cosines of rows and columns, got 18"
+    ):
         models.CRATEMAE(**{**SIZES, "dim": 18})
     with pytest.raises(ValueError, match="depth must be at least 1, got 0"):
         models.CRATEMAE(**{**SIZES, "depth": 0})

@@ -25,15 +25,26 @@ def test_layers_are_those_of_torch(block, first):
         torch.nn.init.normal_(layer.attention_norm.weight, generator=torch.Generator().manual_seed(2))
     tokens = torch.randn(3, 7, 12, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     for ours in model.blocks:
-        theirs = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True, norm_first=first, dropout=0.0, dtype=torch.float64).eval()
+        theirs = nn.TransformerEncoderLayer(
+            12, 3, 20, batch_first=True, norm_first=first, dropout=0.0, dtype=torch.float64
+        ).eval()
         state = {
             "self_attn.in_proj_weight": ours.attention.qkv.weight,
             "self_attn.in_proj_bias": torch.zeros(36),
             "self_attn.out_proj.weight": ours.attention.out.weight,
             "self_attn.out_proj.bias": ours.attention.out.bias,
         }
-        pairs = {"linear1": ours.mlp[0], "linear2": ours.mlp[3], "norm1": ours.attention_norm, "norm2": ours.mlp_norm}
-        state |= {f"{name}.{part}": getattr(module, part) for name, module in pairs.items() for part in ("weight", "bias")}
+        pairs = {
+            "linear1": ours.mlp[0],
+            "linear2": ours.mlp[3],
+            "norm1": ours.attention_norm,
+            "norm2": ours.mlp_norm,
+        }
+        state |= {
+            f"{name}.{part}": getattr(module, part)
+            for name, module in pairs.items()
+            for part in ("weight", "bias")
+        }
         theirs.load_state_dict(state)
         mask = nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
         assert_close(ours(tokens), theirs(tokens, src_mask=mask))
@@ -48,7 +59,8 @@ def test_forward_is_the_formula():
             stream[:, t, 2 * k + 1] += math.cos(t / 10000 ** (2 * k / 12))
     for block in model.blocks:
         stream = block(stream)
-    assert_close(model(IDS), stream @ model.head.weight.T + model.head.bias, rtol=1e-6, atol=1e-7)  # frequencies are made in float32
+    # frequencies are made in float32
+    assert_close(model(IDS), stream @ model.head.weight.T + model.head.bias, rtol=1e-6, atol=1e-7)
 
 
 def test_scores_are_bilinear():

@@ -25,8 +25,12 @@ LANGUAGE = {
 
 
 def largest_difference(model: torch.nn.Module, inputs: torch.Tensor) -> float:
-    """Difference between the exported model and the model, relative to its outputs, for a larger batch than the exported example."""
-    program = torch.export.export(model.eval(), (inputs[:2],), dynamic_shapes=({0: Dim("batch", min=1, max=512)},)).module()
+    """Difference between the exported model and the model, relative to its outputs, for a larger batch than
+    the exported example.
+    """
+    program = torch.export.export(
+        model.eval(), (inputs[:2],), dynamic_shapes=({0: Dim("batch", min=1, max=512)},)
+    ).module()
     with torch.no_grad():
         expected = model(inputs)
         return float((program(inputs) - expected).abs().max() / expected.abs().max())
@@ -39,7 +43,10 @@ def pixels(name: str) -> Pixels:
 
 @pytest.mark.parametrize("name", ["crate-alpha-published", "tost"])
 def test_networks_of_images(name: str, generator: torch.Generator):
-    assert largest_difference(built(lambda: NETWORKS[name](SIZES)), torch.rand(7, 3, 8, 8, generator=generator)) < 1e-5
+    assert (
+        largest_difference(built(lambda: NETWORKS[name](SIZES)), torch.rand(7, 3, 8, 8, generator=generator))
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("name", LANGUAGE)
@@ -78,8 +85,12 @@ def test_programs_of_torch_have_our_logits_for_any_batch_size(tmp_path, name, ge
 
 def test_a_file_that_differs_from_its_network_is_not_written(tmp_path, monkeypatch):
     right = exported._to_program
-    monkeypatch.setattr(exported, "_to_program", lambda *arguments: lambda batch: right(*arguments)(batch) + 0.01)
-    with pytest.raises(NotConverged, match=r"must agree to 0\.0001 of the largest output .*, got 0\.01; nothing is written"):
+    monkeypatch.setattr(
+        exported, "_to_program", lambda *arguments: lambda batch: right(*arguments)(batch) + 0.01
+    )
+    with pytest.raises(
+        NotConverged, match=r"must agree to 0\.0001 of the largest output .*, got 0\.01; nothing is written"
+    ):
         models.export(pixels("vit"), tmp_path / "network.pt2")
     assert not list(tmp_path.iterdir())
 
@@ -110,6 +121,8 @@ def test_what_cannot_be_exported_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"Branches cannot be exported to \.pt2 \(.*values of its inputs"):
         models.export(Branches(2, 3), tmp_path / "branches.pt2", inputs=torch.zeros(1, 2))
     monkeypatch.setattr(exported, "ONNX_BYTES", 35)
-    with pytest.raises(ValueError, match=r"must fit into one ONNX file of .* GiB, got 3\.35e-08 GiB; export to \.pt2"):
+    with pytest.raises(
+        ValueError, match=r"must fit into one ONNX file of .* GiB, got 3\.35e-08 GiB; export to \.pt2"
+    ):
         models.export(nn.Linear(2, 3), tmp_path / "network.onnx", inputs=torch.zeros(1, 2))
     assert [entry.name for entry in tmp_path.iterdir()] == ["network.pt2"]

@@ -23,29 +23,40 @@ def cubic(x, a=-0.5):
 
 
 def along_one_axis(old, new):
-    """The matrix [new, old] between centres: cell j has its centre at j + 1/2; where the grid becomes coarser, the kernel widens."""
+    """The matrix [new, old] between centres: cell j has its centre at j + 1/2; where the grid becomes
+    coarser, the kernel widens.
+    """
     width = max(old / new, 1.0)
     centres = (np.arange(new) + 0.5) * old / new
     weights = cubic((np.arange(old) + 0.5 - centres[:, None]) / width)
     return weights / weights.sum(1, keepdims=True)
 
 
-@pytest.mark.parametrize(("old", "new"), [((4, 4), (8, 8)), ((8, 8), (3, 3)), ((14, 14), (16, 16)), ((6, 4), (5, 9)), ((2, 2), (7, 7))])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [((4, 4), (8, 8)), ((8, 8), (3, 3)), ((14, 14), (16, 16)), ((6, 4), (5, 9)), ((2, 2), (7, 7))],
+)
 def test_interpolation_is_that_of_the_kernel_and_of_pillow(old, new):
     positions = torch.randn(1, 1 + old[0] * old[1], 5, generator=generator())
     resized = resized_positions(positions, new, source=old)
     assert torch.equal(resized[:, 0], positions[:, 0])  # the class token keeps its own
     grid = positions[0, 1:].reshape(*old, 5).double().numpy()
-    expected = np.einsum("ri,cj,ijd->rcd", along_one_axis(old[0], new[0]), along_one_axis(old[1], new[1]), grid)
+    expected = np.einsum(
+        "ri,cj,ijd->rcd", along_one_axis(old[0], new[0]), along_one_axis(old[1], new[1]), grid
+    )
     assert_close(resized[0, 1:], torch.tensor(expected).reshape(-1, 5).float(), atol=2e-6, rtol=0)
     for channel in range(5):
-        image = Image.fromarray(grid[:, :, channel].astype(np.float32), mode=None).resize(new[::-1], Image.Resampling.BICUBIC)
+        image = Image.fromarray(grid[:, :, channel].astype(np.float32), mode=None).resize(
+            new[::-1], Image.Resampling.BICUBIC
+        )
         assert_close(resized[0, 1:, channel], torch.tensor(np.asarray(image)).flatten(), atol=2e-6, rtol=0)
 
 
 def test_without_a_source_the_grid_is_a_square_and_an_equal_grid_changes_nothing():
     positions = torch.randn(1, 17, 3, generator=generator())
-    assert torch.equal(resized_positions(positions, (6, 6)), resized_positions(positions, (6, 6), source=(4, 4)))
+    assert torch.equal(
+        resized_positions(positions, (6, 6)), resized_positions(positions, (6, 6), source=(4, 4))
+    )
     assert resized_positions(positions, (4, 4)) is positions
     half = resized_positions(positions.half(), (6, 6))
     assert half.dtype == torch.float16
@@ -74,9 +85,13 @@ def test_networks_are_resized_and_get_a_new_head(kind):
     model = models.build(lambda: kind.for_images(image_size=8, **sizes), generator()).eval()
     larger = models.with_head(models.at_resolution(model, 12), 5, generator=generator(1))
     images = torch.randn(2, 3, 12, 12, generator=generator(2))
-    reference = models.build(lambda: kind.for_images(image_size=12, **{**sizes, "num_classes": 5}), generator(3)).eval()
+    reference = models.build(
+        lambda: kind.for_images(image_size=12, **{**sizes, "num_classes": 5}), generator(3)
+    ).eval()
     state = larger.state_dict()
-    assert_close(state["pos_embedding"], resized_positions(model.pos_embedding.detach(), (6, 6)), atol=0, rtol=0)
+    assert_close(
+        state["pos_embedding"], resized_positions(model.pos_embedding.detach(), (6, 6)), atol=0, rtol=0
+    )
     reference.load_state_dict(state)
     with torch.no_grad():
         assert_close(larger(images), reference(images), atol=0, rtol=0)

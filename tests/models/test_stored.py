@@ -56,7 +56,9 @@ def test_a_run_is_loaded_with_its_settings(tmp_path):
     }  # fmt: skip
     assert repr(model).startswith("Pretrained(crate, ")
     assert len(repr(model)) < 250
-    with pytest.raises(ValueError, match=r"eta must be left out, since .*run.* holds the settings of its training"):
+    with pytest.raises(
+        ValueError, match=r"eta must be left out, since .*run.* holds the settings of its training"
+    ):
         models.load(tmp_path / "run", eta=0.2)
 
 
@@ -64,7 +66,11 @@ def test_a_running_training_may_replace_the_file_while_it_is_read(tmp_path, monk
     for seed in (0, 1):
         trained(tmp_path / f"{seed}", with_(epochs=1, seed=seed))
     files = [(tmp_path / f"{seed}" / "best.safetensors") for seed in (0, 1)]
-    contents, read, path = [file.read_bytes() for file in files], stored.read_safetensors, tmp_path / "best.safetensors"
+    contents, read, path = (
+        [file.read_bytes() for file in files],
+        stored.read_safetensors,
+        tmp_path / "best.safetensors",
+    )
     calls = iter(range(100))
 
     def reading(path):
@@ -103,12 +109,16 @@ def test_released_classifiers_are_loaded_on_images_from_0_to_1(tmp_path, ending)
     with torch.no_grad():
         assert_close(loaded(images()), model(normalised(images())) @ top[0].T + top[1])
         mean = models.CRATE.from_released(weights, 8, 4, heads=4, eta=0.2, lam=0.3, pooling="mean")
-        assert_close(models.load(path, heads=4, eta=0.2, lam=0.3, pooling="mean")(images()), mean(normalised(images())))
+        assert_close(
+            models.load(path, heads=4, eta=0.2, lam=0.3, pooling="mean")(images()), mean(normalised(images()))
+        )
     assert loaded.settings["sizes"]["patch_size"] == 4
 
 
 def test_weights_in_half_precision_and_grey_images_are_loaded(tmp_path):
-    models.save_weights({name: value.half() for name, value in built(channels=1).state_dict().items()}, tmp_path / "grey.pt")
+    models.save_weights(
+        {name: value.half() for name, value in built(channels=1).state_dict().items()}, tmp_path / "grey.pt"
+    )
     assert models.load(tmp_path / "grey.pt", heads=4)(images(channels=1)).dtype == torch.float32
 
 
@@ -121,14 +131,18 @@ def test_other_released_networks_are_loaded(tmp_path):
         assert_close(models.load(tmp_path / "alpha.pth")(pixels), expected)
         changed = models.load(tmp_path / "alpha.pth", eta=0.3, pooling="mean")(pixels)
         assert (changed - expected).abs().max() > 1e-3
-    mae = models.build(lambda: models.CRATEMAE(image_size=8, patch_size=4, dim=24, depth=1, heads=4), generator())
+    mae = models.build(
+        lambda: models.CRATEMAE(image_size=8, patch_size=4, dim=24, depth=1, heads=4), generator()
+    )
     models.save_weights(mae, tmp_path / "mae.pt")
     assert isinstance(models.load(tmp_path / "mae.pt", heads=4), models.CRATEMAE)
 
 
 def test_a_folder_of_transformers_is_loaded(tmp_path):
     transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    config = transformers.GPT2Config(
+        vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0
+    )
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     model = models.load(tmp_path / "gpt2")
     assert not model.training
@@ -141,26 +155,47 @@ def test_what_is_no_network_is_refused(tmp_path, unchecked):
     with pytest.raises(ValueError, match=r"evil\.pth, which is not read because it asks for posix\.mkdir"):
         models.load(tmp_path / "evil.pth")
     assert not (tmp_path / "ran").exists()
-    models.save_weights({f"blocks.{i}.attn.qkv.weight": torch.zeros(3) for i in range(4)}, tmp_path / "timm.pth")
+    models.save_weights(
+        {f"blocks.{i}.attn.qkv.weight": torch.zeros(3) for i in range(4)}, tmp_path / "timm.pth"
+    )
     with pytest.raises(
-        ValueError, match=r"timm\.pth: weights must have the names of a released network \(crate: to_patch.* got 4 others, bl"
+        ValueError,
+        match=r"timm\.pth: weights must have the names of a released network \(crate: to_patch.* got 4 "
+        r"others, bl",
     ):
         models.load(tmp_path / "timm.pth")
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(FileNotFoundError, match=r"folder must hold best\.safetensors, a trained network, got pytorch_model\.bin"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"folder must hold best\.safetensors, a trained network, got pytorch_model\.bin",
+    ):
         models.load(folder)
     (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    with pytest.raises(ValueError, match=r"folder must hold weights in \.safetensors files, got pytorch_model\.bin"):
+    with pytest.raises(
+        ValueError, match=r"folder must hold weights in \.safetensors files, got pytorch_model\.bin"
+    ):
         models.load(folder)
     with pytest.raises(FileNotFoundError, match="does not exist"):
         models.load(tmp_path / "nowhere")
     model = built()
     for name, change, message in (
-        ("nan.pt", {"mlp_head.1.bias": torch.full((3,), float("nan"))}, r"1 with NaN or infinity: mlp_head\.1\.bias"),
-        ("shape.pt", {"mlp_head.1.bias": torch.zeros(4)}, r"1 of another shape: mlp_head\.1\.bias \[4\] for \[3\]"),
-        ("patch.pt", {"to_patch_embedding.2.weight": torch.zeros(24, 50)}, "square patches of 3 channels or 1, got 4 patches of 50"),
+        (
+            "nan.pt",
+            {"mlp_head.1.bias": torch.full((3,), float("nan"))},
+            r"1 with NaN or infinity: mlp_head\.1\.bias",
+        ),
+        (
+            "shape.pt",
+            {"mlp_head.1.bias": torch.zeros(4)},
+            r"1 of another shape: mlp_head\.1\.bias \[4\] for \[3\]",
+        ),
+        (
+            "patch.pt",
+            {"to_patch_embedding.2.weight": torch.zeros(24, 50)},
+            "square patches of 3 channels or 1, got 4 patches of 50",
+        ),
         ("grid.pt", {"pos_embedding": torch.zeros(1, 7, 24)}, "got 6 patches"),
     ):
         models.save_weights(model.state_dict() | change, tmp_path / name)
@@ -168,7 +203,9 @@ def test_what_is_no_network_is_refused(tmp_path, unchecked):
             models.load(tmp_path / name, heads=4)
     models.save_weights(model, tmp_path / "whole.safetensors")
     (tmp_path / "half.safetensors").write_bytes((tmp_path / "whole.safetensors").read_bytes()[:-9])
-    with pytest.raises(ValueError, match=r"whole safetensors file, got .*half\.safetensors, which cannot be read"):
+    with pytest.raises(
+        ValueError, match=r"whole safetensors file, got .*half\.safetensors, which cannot be read"
+    ):
         models.load(tmp_path / "half.safetensors")
     with pytest.raises(ValueError, match=r"heads must divide the 24 rows of qkv, got None; pass heads="):
         models.load(tmp_path / "whole.safetensors")
@@ -190,6 +227,10 @@ def test_metadata_of_absurd_sizes_allocate_nothing(tmp_path):
     for change in ({"dim": 120_000}, {"depth": 10**9}, {"image_size": 2**40}, {"dim": 2**40}):
         record["sizes"] |= change
         record["crc32"] = stored.checksum(weights, record)
-        save_file(weights, tmp_path / "other.safetensors", metadata={"transformer_theory": json.dumps(record)})
-        with pytest.raises(ValueError, match=r"other\.safetensors does not describe a network that this version can build"):
+        save_file(
+            weights, tmp_path / "other.safetensors", metadata={"transformer_theory": json.dumps(record)}
+        )
+        with pytest.raises(
+            ValueError, match=r"other\.safetensors does not describe a network that this version can build"
+        ):
             models.load(tmp_path / "other.safetensors")

@@ -14,17 +14,23 @@ def tokens(*shape, seed=0):
 
 @pytest.fixture
 def model():
-    return models.build(lambda: models.ViT.for_tokens(6, 4, 3, dim=12, depth=2, heads=3), torch.Generator().manual_seed(0)).eval()
+    return models.build(
+        lambda: models.ViT.for_tokens(6, 4, 3, dim=12, depth=2, heads=3), torch.Generator().manual_seed(0)
+    ).eval()
 
 
 def test_forward_is_the_formula(model):
     x = tokens(5, 6, 4)
-    z = torch.cat([model.cls_token.expand(5, -1, -1), x @ model.embed.weight.T + model.embed.bias], 1) + model.pos_embedding
+    z = (
+        torch.cat([model.cls_token.expand(5, -1, -1), x @ model.embed.weight.T + model.embed.bias], 1)
+        + model.pos_embedding
+    )
     for block in model.blocks:
         normed = block.attention_norm(z)
         mixed = []
         for head, W in enumerate(block.attention.bilinear()):
-            weights = torch.einsum("bid,de,bje->bji", normed, W, normed).softmax(-1)  # [batch, query j, key i]
+            # [batch, query j, key i]
+            weights = torch.einsum("bid,de,bje->bji", normed, W, normed).softmax(-1)
             value = block.attention.qkv.weight[24 + 4 * head : 28 + 4 * head]
             mixed.append(weights @ normed @ value.T)
         z = z + torch.cat(mixed, -1) @ block.attention.out.weight.T + block.attention.out.bias
@@ -41,12 +47,16 @@ def test_size_of_the_digits_network():
 def test_images_and_their_patches_give_the_same_logits():
     generator = torch.Generator().manual_seed(0)
     build = {"num_classes": 3, "dim": 12, "depth": 1, "heads": 3}
-    by_image = models.build(lambda: models.ViT.for_images(image_size=4, patch_size=2, channels=2, **build), generator)
+    by_image = models.build(
+        lambda: models.ViT.for_images(image_size=4, patch_size=2, channels=2, **build), generator
+    )
     by_token = models.ViT.for_tokens(4, 8, **build)
     by_token.load_state_dict(by_image.state_dict())
     images = tokens(2, 2, 4, 4)
     assert_close(by_image(images), by_token(by_image.reader(images)))
-    assert by_image.reader(images)[0, 1].tolist() == images[0, :, 0:2, 2:4].permute(1, 2, 0).flatten().tolist()
+    assert (
+        by_image.reader(images)[0, 1].tolist() == images[0, :, 0:2, 2:4].permute(1, 2, 0).flatten().tolist()
+    )
 
 
 def test_building_uses_the_given_generator_only():
@@ -54,7 +64,9 @@ def test_building_uses_the_given_generator_only():
     state = torch.get_rng_state()
 
     def build(seed):
-        return models.build(lambda: models.ViT.for_tokens(6, 4, 3, dim=12, heads=3), torch.Generator().manual_seed(seed)).state_dict()
+        return models.build(
+            lambda: models.ViT.for_tokens(6, 4, 3, dim=12, heads=3), torch.Generator().manual_seed(seed)
+        ).state_dict()
 
     first, again, other = build(0), build(0), build(1)
     assert torch.equal(state, torch.get_rng_state())

@@ -29,7 +29,8 @@ class Runs:
 @pytest.fixture
 def network():
     return models.build(
-        lambda: models.CRATE.for_images(image_size=4, patch_size=2, num_classes=3, dim=8, depth=2, heads=2), torch.Generator()
+        lambda: models.CRATE.for_images(image_size=4, patch_size=2, num_classes=3, dim=8, depth=2, heads=2),
+        torch.Generator(),
     )
 
 
@@ -41,7 +42,9 @@ def test_saved_weights_are_loaded_unchanged(network, tmp_path, ending):
     assert sorted(back) == sorted(network.state_dict())
     assert all(torch.equal(back[name], value) for name, value in network.state_dict().items())
     images = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert_close(models.CRATE.from_released(back, 4, 2, heads=2)(images), network.eval()(images), atol=0, rtol=0)
+    assert_close(
+        models.CRATE.from_released(back, 4, 2, heads=2)(images), network.eval()(images), atol=0, rtol=0
+    )
     models.save_weights({"a": torch.ones(2)}, path)  # over the old file
     assert list(models.load_weights(path)) == ["a"]
     assert [file.name for file in tmp_path.iterdir()] == [path.name]  # no drafts
@@ -105,7 +108,8 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path, whole):
     else:
         path.write_bytes(pickle.dumps(Runs(trace), protocol=2))
     with pytest.raises(
-        ValueError, match=r"tensors alone, got .*weights\.pth, which is not read because .*, and reading could run code"
+        ValueError,
+        match=r"tensors alone, got .*weights\.pth, which is not read because .*, and reading could run code",
     ) as error:
         models.load_weights(path)
     assert not trace.exists()
@@ -116,7 +120,11 @@ def test_a_pickle_that_would_run_code_does_not(tmp_path, whole):
 
 def test_whole_models_and_damaged_files_are_refused(network, tmp_path):
     torch.save(network, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match=r"it asks for transformer_theory\.models\.crate\.network\.CRATE, .*; save model\.state_dict\(\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"it asks for transformer_theory\.models\.crate\.network\.CRATE, .*; save "
+        r"model\.state_dict\(\)",
+    ):
         models.load_weights(tmp_path / "model.pt")
     for ending in ENDINGS:
         whole, path = tmp_path / f"whole.{ending}", tmp_path / f"half.{ending}"
@@ -127,7 +135,13 @@ def test_whole_models_and_damaged_files_are_refused(network, tmp_path):
                 models.load_weights(path)
     random = torch.Generator().manual_seed(0)
     noise = [bytes(torch.randint(256, (200,), generator=random).tolist()) for _ in range(20)]
-    for content in (b"<html>404</html>", b"\x80", b"version https://git-lfs", *noise, *(b"\x80\x02" + bits for bits in noise)):
+    for content in (
+        b"<html>404</html>",
+        b"\x80",
+        b"version https://git-lfs",
+        *noise,
+        *(b"\x80\x02" + bits for bits in noise),
+    ):
         (tmp_path / "page.pt").write_bytes(content)
         with pytest.raises(ValueError, match=r"weights must be .*page\.pt"):
             models.load_weights(tmp_path / "page.pt")
@@ -137,19 +151,27 @@ def test_flipped_bits_and_tensors_that_exceed_their_file_are_refused(network, tm
     path = tmp_path / "w.pt"
     models.save_weights(network, path)
     content = bytearray(path.read_bytes())
-    content[content.index(network.cls_token.detach().numpy().tobytes())] ^= 0x40  # between the tensors lies padding without a checksum
+    # between the tensors lies padding without a checksum
+    content[content.index(network.cls_token.detach().numpy().tobytes())] ^= 0x40
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"cannot be read \(the checksum of .* is wrong\)"):
         models.load_weights(path)
     models.save_weights({"zeros": torch.zeros(2**16)}, path)
-    with zipfile.ZipFile(path) as stored, zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as packed:
+    with (
+        zipfile.ZipFile(path) as stored,
+        zipfile.ZipFile(tmp_path / "bomb.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
         for name in stored.namelist():
             packed.writestr(name, stored.read(name))
     with pytest.raises(ValueError, match=r"bomb\.pt, which cannot be read \(.* is compressed\)"):
         models.load_weights(tmp_path / "bomb.pt")
     for tensor in (torch.zeros(1).expand(10**12), torch.eye(2).to_sparse(), torch.zeros(2, device="meta")):
         torch.save({"a": torch.ones(2), "b": tensor}, path)
-        with pytest.raises(ValueError, match=r"w\.pt: weights must be dense tensors with all their numbers in the file, got others for b"):
+        with pytest.raises(
+            ValueError,
+            match=r"w\.pt: weights must be dense tensors with all their numbers in the file, got others for "
+            r"b",
+        ):
             models.load_weights(path)
 
 
@@ -159,14 +181,19 @@ def test_weights_must_be_finite_floating_point_numbers_in_the_precision_of_the_m
         (torch.ones(1, 1, dtype=torch.int64), "1 of torch.int64 in place of floating-point numbers: weight"),
         (torch.ones(1, 1, dtype=torch.complex64), "1 of torch.complex64 in place"),
         (torch.full((1, 1), 1e300, dtype=torch.float64), "1 with NaN or infinity: weight"),
-        (torch.full((10**6, 1), float("nan")).expand(10**6, 10**6), r"1 of another shape: weight \[1000000, 1000000\]"),
+        (
+            torch.full((10**6, 1), float("nan")).expand(10**6, 10**6),
+            r"1 of another shape: weight \[1000000, 1000000\]",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             fill(layer, {"weight": weight, "bias": torch.zeros(1)})
 
 
 def test_missing_files_and_folders_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"weights must be a file, got .*none\.pt, which is not there"):
+    with pytest.raises(
+        FileNotFoundError, match=r"weights must be a file, got .*none\.pt, which is not there"
+    ):
         models.load_weights(tmp_path / "none.pt")
     with pytest.raises(FileNotFoundError, match="which is a folder"):
         models.load_weights(tmp_path)
@@ -207,7 +234,9 @@ def test_files_without_weights_are_refused(tmp_path, unchecked):
 def test_nothing_is_copied_if_weights_do_not_fit():
     model = nn.Linear(2, 3)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=r"hold the 2 weights of Linear, got 1 missing: bias; 1 unknown: scale$"):
+    with pytest.raises(
+        ValueError, match=r"hold the 2 weights of Linear, got 1 missing: bias; 1 unknown: scale$"
+    ):
         fill(model, {"weight": torch.zeros(3, 2), "scale": torch.zeros(1)})
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

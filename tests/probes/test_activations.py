@@ -22,7 +22,11 @@ from transformer_theory.probes import probe
         {"scale": 0.9},
         {"groups": 1},
         {"attn_mask": torch.arange(36).reshape(6, 6) % 5 != 1},
-        {"attn_mask": torch.arange(36.0).reshape(6, 6).masked_fill(torch.arange(36).reshape(6, 6) % 5 == 1, -math.inf)},
+        {
+            "attn_mask": torch.arange(36.0)
+            .reshape(6, 6)
+            .masked_fill(torch.arange(36).reshape(6, 6) % 5 == 1, -math.inf)
+        },
         {"attn_mask": torch.tensor([True] * 4 + [False] * 2).expand(3, 1, 6, 6)},
     ],
     ids=["plain", "causal", "scale", "grouped", "boolean", "additive", "padding"],
@@ -42,7 +46,10 @@ def test_weights_and_values_reproduce_what_the_kernel_returned(options):
 
 def test_scores_are_bilinear_in_the_tokens():
     """score(key token x, query token z) = x^T W z: for the library's networks and torch's own layer."""
-    vit, crate = built(lambda: ViT.for_tokens(9, 4, 3, **WIDE)), built(lambda: CRATE.for_tokens(9, 4, 3, **WIDE))
+    vit, crate = (
+        built(lambda: ViT.for_tokens(9, 4, 3, **WIDE)),
+        built(lambda: CRATE.for_tokens(9, 4, 3, **WIDE)),
+    )
     torch_layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, bias=False).eval()
     for model in (vit, crate, nn.Sequential(torch_layer)):
         for seen in seen_in(model, tokens(5, 9, 4)).of("attention"):
@@ -51,7 +58,9 @@ def test_scores_are_bilinear_in_the_tokens():
             assert_close(scores.softmax(-1), seen.weights, rtol=1e-4, atol=1e-6)
     K, Q = vit.blocks[0].attention.qkv.weight.unflatten(0, (3, 4, 4)).transpose(-1, -2)[[1, 0]].detach()
     first = seen_in(vit, tokens(5, 9, 4)).of("attention")[0]
-    assert_close(first.weights, token_scores(first.tokens, Factored(K, Q, scale=0.5)).softmax(-1), rtol=1e-4, atol=1e-6)
+    assert_close(
+        first.weights, token_scores(first.tokens, Factored(K, Q, scale=0.5)).softmax(-1), rtol=1e-4, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -62,7 +71,13 @@ def test_multihead_attention_reports_the_same_weights(batch_first, masks, kind, 
     if kind == "other widths":
         layer = nn.MultiheadAttention(8, 2, kdim=5, vdim=3, batch_first=batch_first)
     else:
-        layer = nn.MultiheadAttention(8, 2, batch_first=batch_first, add_bias_kv=kind == "extra keys", add_zero_attn=kind == "extra keys")
+        layer = nn.MultiheadAttention(
+            8,
+            2,
+            batch_first=batch_first,
+            add_bias_kv=kind == "extra keys",
+            add_zero_attn=kind == "extra keys",
+        )
     layer = layer.double().eval()
     q, k, v = (tokens(3, n, d).double() for n, d in ((6, 8), (7, layer.kdim), (7, layer.vdim)))
     blocked = torch.arange(42).reshape(6, 7) % 5 == 1
@@ -83,7 +98,11 @@ def test_multihead_attention_reports_the_same_weights(batch_first, masks, kind, 
     assert_close(seen.weights, said)
     assert_close(seen.tokens, q)
     assert seen.output.shape == (3, 6, 8)
-    assert_close((seen.weights @ seen.value).transpose(1, 2).flatten(2) @ layer.out_proj.weight.T + layer.out_proj.bias, seen.output)
+    assert_close(
+        (seen.weights @ seen.value).transpose(1, 2).flatten(2) @ layer.out_proj.weight.T
+        + layer.out_proj.bias,
+        seen.output,
+    )
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -134,7 +153,9 @@ def test_blocks_are_seen_before_inside_and_after():
             assert_close(features.output, stream)
 
 
-@pytest.mark.parametrize("make", [lambda: ViT.for_tokens(9, 4, 3, **WIDE), lambda: CRATE.for_tokens(9, 4, 3, **WIDE)])
+@pytest.mark.parametrize(
+    "make", [lambda: ViT.for_tokens(9, 4, 3, **WIDE), lambda: CRATE.for_tokens(9, 4, 3, **WIDE)]
+)
 def test_the_librarys_networks_show_their_stream(make):
     keep = seen_in(built(make), tokens(5, 9, 4))
     for attention, block in zip(keep.of("attention"), keep.of("features"), strict=True):
@@ -166,4 +187,6 @@ def test_several_attentions_of_a_block_count_their_heads_on():
     statistics = AttentionStatistics()
     with probe(decoder, [statistics]), torch.no_grad():
         decoder(tokens(3, 5, 8), tokens(3, 7, 8))
-    assert {(row.layer, row.head) for row in statistics.compute()} == {(layer, head) for layer in (0, 1) for head in range(4)}
+    assert {(row.layer, row.head) for row in statistics.compute()} == {
+        (layer, head) for layer in (0, 1) for head in range(4)
+    }

@@ -1,4 +1,6 @@
-"""The callback for Lightning in a real Trainer, a model that Fabric wrapped, and the errors without the packages."""
+"""The callback for Lightning in a real Trainer, a model that Fabric wrapped, and the errors without the
+packages.
+"""
 
 import sys
 
@@ -16,7 +18,9 @@ from transformer_theory.theories import list_theories
 
 
 def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
-    """A module that calls a network inside it: steps 0, 2 and 4 are measured, with the labels of their batches."""
+    """A module that calls a network inside it: steps 0, 2 and 4 are measured, with the labels of their
+    batches.
+    """
     import pytorch_lightning as lightning
     from pytorch_lightning.loggers.logger import DummyLogger
 
@@ -41,7 +45,12 @@ def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
     x, y = tokens(24, 5, 8), torch.arange(24) % 3
     for callbacks in ([lightning_callback(all_metrics(), every=2, max_samples=6)], []):
         module, data = Module(), torch.utils.data.TensorDataset(x, y)
-        options = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+        options = {
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "accelerator": "cpu",
+        }
         with torch.random.fork_rng():
             torch.manual_seed(0)
             trainer = lightning.Trainer(max_steps=5, devices=1, logger=Log(), callbacks=callbacks, **options)
@@ -52,7 +61,9 @@ def test_lightnings_trainer_is_measured(tmp_path, monkeypatch):
             table = callbacks[0].result.table
     assert all(torch.equal(one, other) for one, other in zip(*trained))
     assert set(table.column("step")) == {0, 2, 4}
-    measured = {theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()}
+    measured = {
+        theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()
+    }
     measured -= {"universal", "bottleneck"}  # no token repeats, and six samples are too few
     assert {row.theory for row in table if row.value is not None} == {"network", *measured}
     assert set(table.column("model")) == {"Module"}
@@ -72,7 +83,9 @@ def test_a_model_in_fabric_shows_its_own_names():
     reference = seen_in(model, tokens(2, 5, 8), layers="blocks.0*")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     try:
-        wrapped = _FabricModule(nn.parallel.DistributedDataParallel(model), SingleDeviceStrategy(), original_module=model)
+        wrapped = _FabricModule(
+            nn.parallel.DistributedDataParallel(model), SingleDeviceStrategy(), original_module=model
+        )
         keep = Keep()
         with probe(wrapped, [keep], layers="blocks.0*") as p, torch.no_grad():
             wrapped(tokens(2, 5, 8))
@@ -80,7 +93,11 @@ def test_a_model_in_fabric_shows_its_own_names():
     finally:
         torch.distributed.destroy_process_group()
     assert p.result().table[0].model == "Net"
-    assert [seen.name for seen in keep.seen] == [seen.name for seen in reference.seen] == ["blocks.0.attention", "blocks.0"]
+    assert (
+        [seen.name for seen in keep.seen]
+        == [seen.name for seen in reference.seen]
+        == ["blocks.0.attention", "blocks.0"]
+    )
     assert_close(keep.seen[0].weights, reference.seen[0].weights)
     assert not probe(_FabricModule(model, SingleDeviceStrategy()), []).shared
 
@@ -96,7 +113,12 @@ def test_errors_are_raised_when_a_callback_is_made(monkeypatch):
             make([]).result  # noqa: B018
     for name in ("lightning.pytorch", "pytorch_lightning", "transformers"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match=r"needs lightning\.pytorch or pytorch_lightning, which is not installed; pip install"):
+    with pytest.raises(
+        ImportError,
+        match=r"needs lightning\.pytorch or pytorch_lightning, which is not installed; pip install",
+    ):
         lightning_callback([])
-    with pytest.raises(ImportError, match="needs transformers, which is not installed; pip install transformers"):
+    with pytest.raises(
+        ImportError, match="needs transformers, which is not installed; pip install transformers"
+    ):
         trainer_callback([])

@@ -92,7 +92,9 @@ def test_written_out_attention_is_seen_as_the_kernel_is(way):
     reference = seen_in(
         network(lambda module, q, k, v: functional.scaled_dot_product_attention(q, k, v, **options)).eval(), x
     )  # another way of the same
-    assert [(seen.kind, seen.name, seen.layer) for seen in keep.seen] == [(s.kind, s.name, s.layer) for s in reference.seen]
+    assert [(seen.kind, seen.name, seen.layer) for seen in keep.seen] == [
+        (s.kind, s.name, s.layer) for s in reference.seen
+    ]
     for seen, expected in zip(keep.of("attention"), reference.of("attention"), strict=True):
         assert seen.weights.shape == (3, 2, 5, 5)
         assert_close(seen.weights, expected.weights)
@@ -117,7 +119,9 @@ def test_nothing_changes(way):
             with probe(model, [Keep()]) if probed else contextlib.nullcontext():
                 out = model(tokens(3, 5, 8))
             out.square().sum().backward()
-            results.append([out, torch.get_rng_state(), *(parameter.grad for parameter in model.parameters())])
+            results.append(
+                [out, torch.get_rng_state(), *(parameter.grad for parameter in model.parameters())]
+            )
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
@@ -126,15 +130,23 @@ def test_the_bilinear_form_is_found_in_the_projections(way):
     for seen in seen_in(network(way).eval(), tokens(3, 5, 8)).of("attention"):
         scores = torch.einsum("bjd,hde,bie->bhij", seen.tokens, seen.bilinear, seen.tokens)
         log, blocked = seen.weights.log(), 2 if way is masked else 5
-        differences = (scores - log)[..., -2:, :blocked]  # centred over keys and queries: what the biases add drops out
+        # centred over keys and queries: what the biases add drops out
+        differences = (scores - log)[..., -2:, :blocked]
         differences = differences - differences.mean(-1, keepdim=True)
-        assert_close(differences, differences.mean(-2, keepdim=True).expand_as(differences), rtol=0, atol=2e-4)
+        assert_close(
+            differences, differences.mean(-2, keepdim=True).expand_as(differences), rtol=0, atol=2e-4
+        )
         assert float(scores.std()) > 0.5
 
 
 def rotary(module, q, k, v):
     turn = torch.stack(
-        [torch.linalg.matrix_exp(i * torch.tensor([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 2], [0, 0, -2, 0]])) for i in range(5)]
+        [
+            torch.linalg.matrix_exp(
+                i * torch.tensor([[0.0, 1, 0, 0], [-1, 0, 0, 0], [0, 0, 0, 2], [0, 0, -2, 0]])
+            )
+            for i in range(5)
+        ]
     )
     q, k = (torch.einsum("bhtd,tde->bhte", x, turn) for x in (q, k))
     return sdpa(module, q, k, v)
@@ -146,7 +158,9 @@ def relative(module, q, k, v):
 
 
 def relative_in_the_kernel(module, q, k, v):
-    return functional.scaled_dot_product_attention(q, k, v, attn_mask=-(torch.arange(5)[:, None] - torch.arange(5)).abs().float())
+    return functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=-(torch.arange(5)[:, None] - torch.arange(5)).abs().float()
+    )
 
 
 def temperature(module, q, k, v):
@@ -267,7 +281,9 @@ def test_time_first_and_several_windows():
 
 def test_weights_that_are_changed_in_place_are_seen_as_they_were():
     def in_place(module, q, k, v):
-        return functional.dropout((q @ k.mT).mul(module.scale).softmax(-1), 0.5, training=True, inplace=True) @ v
+        return (
+            functional.dropout((q @ k.mT).mul(module.scale).softmax(-1), 0.5, training=True, inplace=True) @ v
+        )
 
     for seen in seen_in(network(in_place), tokens(3, 5, 8)).of("attention"):
         assert_close(seen.weights.sum(-1), torch.ones(3, 2, 5))

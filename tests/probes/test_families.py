@@ -1,4 +1,6 @@
-"""Families of ``transformers`` in tiny sizes: stream, W and weights, and nothing changes. The families are those of the benchmark."""
+"""Families of ``transformers`` in tiny sizes: stream, W and weights, and nothing changes. The families are
+those of the benchmark.
+"""
 
 from importlib.util import find_spec
 
@@ -11,7 +13,11 @@ from benchmarks.probe_families import exact_layers, metrics_for, observed, strea
 from transformer_theory.probes import NoAttention, probe
 
 pytest.importorskip("transformers")
-INSTALLED = {name: family for name, family in FAMILIES.items() if not family.make or not family.model or find_spec(family.model)}
+INSTALLED = {
+    name: family
+    for name, family in FAMILIES.items()
+    if not family.make or not family.model or find_spec(family.model)
+}
 CASES = [(name, how) for name, family in INSTALLED.items() for how in family.implementations]
 HALF = [(*case, dtype) for case in CASES for dtype in (torch.bfloat16, torch.float16) if case[1] != "sdpa"]
 HALF.remove(("CRATE of this library", "", torch.float16))  # which refuses float16 on a CPU

@@ -43,7 +43,9 @@ class Scaled(nn.Module):
 def test_windows_are_joined_in_their_order():
     data = TokenData(tokens(5, 6, 4).double())
     assert torch.equal(features(Windows(), data, batch_size=2).tokens, (data.tokens.float() + 1).double())
-    with pytest.raises(ValueError, match=r"block layers\.0 must run once per forward pass, got 30 outputs for 5 sequences"):
+    with pytest.raises(
+        ValueError, match=r"block layers\.0 must run once per forward pass, got 30 outputs for 5 sequences"
+    ):
         features(Windows(runs=2), data, batch_size=2)
 
 
@@ -53,6 +55,8 @@ def test_a_wrapped_network_keeps_its_class_token():
     images = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(0)).double()
     data = TokenData(tokens(4, 9, 12).double(), images=images)
     read = features(Scaled(network), data, inputs="images")
-    plain = features(network, TokenData(data.tokens, images=((images.float() - 0.5) / 0.25).double()), inputs="images")
+    plain = features(
+        network, TokenData(data.tokens, images=((images.float() - 0.5) / 0.25).double()), inputs="images"
+    )
     assert torch.equal(read.tokens, plain.tokens)
     assert torch.equal(read.query, read.tokens[:, 0])

@@ -1,4 +1,6 @@
-"""Errors become rows, and the model never sees them; rows go to a file; passes and copies that a probe leaves alone."""
+"""Errors become rows, and the model never sees them; rows go to a file; passes and copies that a probe leaves
+alone.
+"""
 
 import pytest
 import torch
@@ -58,7 +60,10 @@ def test_an_error_in_a_metric_is_a_row_and_the_model_does_not_see_it(method):
 
 
 @pytest.mark.usefixtures("guarded")
-@pytest.mark.parametrize("where", ["flow.Flow.record", "emission.Emitter.attention", "streams.Streams.attended", "layers.Layers.left"])
+@pytest.mark.parametrize(
+    "where",
+    ["flow.Flow.record", "emission.Emitter.attention", "streams.Streams.attended", "layers.Layers.left"],
+)
 def test_an_error_of_the_probe_is_a_row_and_the_model_does_not_see_it(where, monkeypatch):
     monkeypatch.setattr(f"transformer_theory.probes.{where}", lambda *args, **kwargs: {}["fault"])
     model = built(Net).train()

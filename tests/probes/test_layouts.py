@@ -1,4 +1,6 @@
-"""The residual stream, W and the order of heads in layouts of other people's networks, each with its stream noted by the network itself."""
+"""The residual stream, W and the order of heads in layouts of other people's networks, each with its stream
+noted by the network itself.
+"""
 
 import math
 
@@ -33,21 +35,28 @@ class Attention(nn.Module):
         x = self.norm(x)
         n, t, _ = x.shape
         if self.way == "heads first":
-            q, k, v = (torch.cat(part.split(D // H, -1), 0) for part in self.to_qkv(x).chunk(3, -1))  # [heads * batch, tokens, head_dim]
+            # [heads * batch, tokens, head_dim]
+            q, k, v = (torch.cat(part.split(D // H, -1), 0) for part in self.to_qkv(x).chunk(3, -1))
             out = torch.bmm((q @ k.mT / math.sqrt(D // H)).softmax(-1), v)
             return self.out(torch.cat(out.split(n, 0), -1))
         q, k, v = self.to_qkv(x).view(n, t, 3, H, -1).permute(2, 0, 3, 1, 4).unbind(0)
         if self.way == "tied":
             q = k = v
         if self.way == "grouped":
-            k, v = (part.expand(-1, H, -1, -1) for part in self.few(x).view(n, t, 2, 1, -1).permute(2, 0, 3, 1, 4))
+            k, v = (
+                part.expand(-1, H, -1, -1) for part in self.few(x).view(n, t, 2, 1, -1).permute(2, 0, 3, 1, 4)
+            )
         if self.way == "grouped in the kernel":
             k, v = self.few(x).view(n, t, 2, 1, -1).permute(2, 0, 3, 1, 4)
             out = functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
         elif self.way == "chunks":
-            out = torch.cat([functional.scaled_dot_product_attention(part, k, v) for part in q.split(2, 2)], 2)
+            out = torch.cat(
+                [functional.scaled_dot_product_attention(part, k, v) for part in q.split(2, 2)], 2
+            )
         elif self.way == "one head at a time":
-            out = torch.stack([functional.scaled_dot_product_attention(q[:, h], k[:, h], v[:, h]) for h in range(H)], 1)
+            out = torch.stack(
+                [functional.scaled_dot_product_attention(q[:, h], k[:, h], v[:, h]) for h in range(H)], 1
+            )
         elif self.way == "written out":
             out = (q * (D // H) ** -0.5 @ k.mT).softmax(-1) @ v
         elif self.way == "hidden":  # softmax by exp and a sum
@@ -90,7 +99,12 @@ class Block(nn.Module):
     def __init__(self, network: Noted, kind: str, way: str):
         super().__init__()
         self.note, self.kind = network.note, kind
-        self.norm, self.attention, self.after, self.mlp = nn.LayerNorm(D), Attention(way), nn.LayerNorm(D), mlp()
+        self.norm, self.attention, self.after, self.mlp = (
+            nn.LayerNorm(D),
+            Attention(way),
+            nn.LayerNorm(D),
+            mlp(),
+        )
 
     def forward(self, x):
         kind, z = self.kind, x
@@ -162,7 +176,9 @@ class Sparse(nn.Module):
         self.weight = nn.Parameter(torch.randn(D, D) / D**0.5)
 
     def forward(self, x):
-        return functional.relu(x + 0.1 * functional.linear(x - functional.linear(x, self.weight), self.weight.t()) - 0.1)
+        return functional.relu(
+            x + 0.1 * functional.linear(x - functional.linear(x, self.weight), self.weight.t()) - 0.1
+        )
 
 
 class Pairs(Noted):
@@ -202,11 +218,34 @@ class Flat(Noted):
         return x.mean(1)
 
 
-KINDS = ("pre-norm", "in place", "post-norm", "deep norm", "sandwich", "wide stream", "parallel", "parallel, attention last", "long skip")
-WAYS = ("heads first", "tied", "grouped", "grouped in the kernel", "chunks", "one head at a time", "written out", "value residual")
+KINDS = (
+    "pre-norm",
+    "in place",
+    "post-norm",
+    "deep norm",
+    "sandwich",
+    "wide stream",
+    "parallel",
+    "parallel, attention last",
+    "long skip",
+)
+WAYS = (
+    "heads first",
+    "tied",
+    "grouped",
+    "grouped in the kernel",
+    "chunks",
+    "one head at a time",
+    "written out",
+    "value residual",
+)
 LAYOUTS = {kind: lambda kind=kind: Blocks(kind) for kind in (*KINDS, "checkpoint")}
 LAYOUTS |= {way: lambda way=way: Blocks(way=way) for way in (*WAYS, "local values")}
-LAYOUTS |= {"authors' CRATE": lambda: Pairs("authors' CRATE"), "vit-pytorch": lambda: Pairs("vit-pytorch"), "flat lists": Flat}
+LAYOUTS |= {
+    "authors' CRATE": lambda: Pairs("authors' CRATE"),
+    "vit-pytorch": lambda: Pairs("vit-pytorch"),
+    "flat lists": Flat,
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -227,7 +266,8 @@ def test_the_stream_is_found(layout):
         heads = 1 if layout == "one head at a time" else H
         assert seen.weights.shape == (N, heads, T, T)
         scores = torch.einsum("bjd,hde,bie->bhij", *(seen.tokens.float(), seen.bilinear, seen.tokens.float()))
-        difference = scores - seen.weights.log()  # biases of the projections drop out when centred over queries and over keys
+        # biases of the projections drop out when centred over queries and over keys
+        difference = scores - seen.weights.log()
         difference = difference - difference.mean(-1, keepdim=True)
         assert_close(difference, difference.mean(-2, keepdim=True).expand_as(difference), rtol=0, atol=1e-4)
 
@@ -243,7 +283,9 @@ def test_nothing_changes(layout):
             with probe(model, metrics) as p:
                 out = p.model(tokens(N, T, D)) if metrics else type(model).forward(model, tokens(N, T, D))
             out.square().sum().backward()
-            results.append([out, torch.get_rng_state(), *(x.grad for x in model.parameters() if x.grad is not None)])
+            results.append(
+                [out, torch.get_rng_state(), *(x.grad for x in model.parameters() if x.grad is not None)]
+            )
     assert len(results[0]) > 5
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
 
@@ -271,7 +313,10 @@ def test_without_a_residual_addition_there_is_no_guess():
     with torch.no_grad(), probe(model, [keep]) as p:
         model(tokens(N, T, D))
     assert [seen.after_attention for seen in keep.of("features")] == [None, None]
-    assert [(row.layer, row.value) for row in p.rows if row.quantity == "residual stream"] == [(0, None), (1, None)]
+    assert [(row.layer, row.value) for row in p.rows if row.quantity == "residual stream"] == [
+        (0, None),
+        (1, None),
+    ]
 
 
 def test_a_layer_whose_attention_is_not_seen_keeps_its_number():
@@ -302,14 +347,20 @@ class Mixer(nn.Module):
 
 def test_features_need_no_attention():
     """Metrics of features alone measure any network; its layers are the longest list of similar modules."""
-    model = built(lambda: nn.Sequential(nn.Linear(D, D), nn.Sequential(Mixer(), Mixer(), Mixer()), nn.Linear(D, 2))).eval()
+    model = built(
+        lambda: nn.Sequential(nn.Linear(D, D), nn.Sequential(Mixer(), Mixer(), Mixer()), nn.Linear(D, 2))
+    ).eval()
     keep = type("Features", (Keep,), {"kinds": ("features", "outputs")})()
     x = tokens(N, T, D)
     with torch.no_grad():
         plain = model(x)
         with probe(model, [keep, Geometry(), Sparsity()]) as p:
             assert torch.equal(model(x), plain)
-        assert [(seen.name, seen.layer) for seen in keep.of("features")] == [("1.0", 0), ("1.1", 1), ("1.2", 2)]
+        assert [(seen.name, seen.layer) for seen in keep.of("features")] == [
+            ("1.0", 0),
+            ("1.1", 1),
+            ("1.2", 2),
+        ]
         assert torch.equal(keep.of("features")[2].output, model[1](model[0](x)))
         assert keep.of("outputs")[0].layer == 3
         assert {row.layer for row in p.rows if row.theory == "crate"} == {0, 1, 2}

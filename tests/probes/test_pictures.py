@@ -12,7 +12,9 @@ from transformer_theory.probes import pictures, probe
 
 
 def test_rollout_of_identical_and_of_uniform_attention():
-    """Identity stays identity; with uniform attention a token keeps 2^-L of itself and spreads the rest evenly."""
+    """Identity stays identity; with uniform attention a token keeps 2^-L of itself and spreads the rest
+    evenly.
+    """
     layers, T = 5, 4
     assert_close(rollout(torch.eye(T).expand(layers, 2, T, T)), torch.eye(T))
     kept = 0.5**layers
@@ -20,7 +22,9 @@ def test_rollout_of_identical_and_of_uniform_attention():
 
 
 def test_rollout_follows_the_order_of_the_layers():
-    maps = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(-1)
+    maps = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(
+        -1
+    )
     A, B, C = (0.5 * (each.mean(0) + torch.eye(4).double()) for each in maps)
     assert_close(rollout(maps), C @ B @ A)
     assert_close(rollout(maps).sum(-1), torch.ones(4).double())
@@ -53,11 +57,14 @@ def test_heads_show_the_row_of_the_class_token(result, channels):
         assert isinstance(figure, Figure)
         assert len(figure.axes) == 2 * 4
     heat = pictures._heat(result.arrays["attention/01@1"][2, 3])
-    assert_close(torch.from_numpy(heat.flatten()), torch.from_numpy(result.arrays["attention/01@1"][2, 3][0, 1:]))
+    assert_close(
+        torch.from_numpy(heat.flatten()), torch.from_numpy(result.arrays["attention/01@1"][2, 3][0, 1:])
+    )
     figure = pictures.rollout(result, images)
     assert len(figure.axes) == 2 * 3
     first, drawn = figure.axes[0].images[0].get_array(), images[0].mean(0)
-    assert (first.argmax() == drawn.argmax()) == (channels == 1)  # ink of a digit, dark places of a photograph
+    # ink of a digit, dark places of a photograph
+    assert (first.argmax() == drawn.argmax()) == (channels == 1)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -75,5 +82,7 @@ def test_errors_of_pictures(result):
         pictures.rollout(result, torch.rand(5, 1, 7, 7))
     with probe(built(lambda: ViT.for_tokens(6, 4, 3, **WIDE)), [AttentionMaps()]) as p:
         p.model(tokens(2, 6, 4))
-    with pytest.raises(ValueError, match="tokens must be a square grid of patches, with or without a class token, got 7"):
+    with pytest.raises(
+        ValueError, match="tokens must be a square grid of patches, with or without a class token, got 7"
+    ):
         pictures.rollout(p.result(), images)

@@ -20,7 +20,9 @@ from transformer_theory.probes.explicit import ExplicitCall
 # nothing is changed
 
 
-@pytest.mark.parametrize("make", [lambda: ViT.for_tokens(9, 4, 3, **WIDE), lambda: CRATE.for_tokens(9, 4, 3, **WIDE), Net])
+@pytest.mark.parametrize(
+    "make", [lambda: ViT.for_tokens(9, 4, 3, **WIDE), lambda: CRATE.for_tokens(9, 4, 3, **WIDE), Net]
+)
 def test_training_is_bit_identical(make):
     """Outputs, gradients and random state, in training mode with dropout, with every theory's metrics."""
     results = []
@@ -45,14 +47,20 @@ def test_training_is_bit_identical(make):
 
 def test_nothing_is_left_behind():
     model = built(Net)
-    before = {name: (len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__)) for name, m in model.named_modules()}
+    before = {
+        name: (len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__))
+        for name, m in model.named_modules()
+    }
     fused = torch.backends.mha.get_fastpath_enabled()
 
     with pytest.raises(RuntimeError), probe(model, [Keep()]):  # the model fails: a wrong width
         model(tokens(2, 5, 7))
     with pytest.raises(KeyError), probe(model, [Keep()]):
         {}[model(tokens(2, 5, 8))]
-    after = {name: (len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__)) for name, m in model.named_modules()}
+    after = {
+        name: (len(m._forward_hooks), len(m._forward_pre_hooks), set(m.__dict__))
+        for name, m in model.named_modules()
+    }
     assert before == after
     assert torch.backends.mha.get_fastpath_enabled() == fused
 
@@ -234,7 +242,11 @@ def test_labels_of_the_model_are_used():
     model, x = built(Labelled).eval(), tokens(2, 5, 8)
     keep = Keep()
     with probe(model, [keep]) as p, torch.no_grad():
-        for given, labels in ((torch.tensor([1, 0]), None), (torch.zeros(2, 5).long(), None), (torch.tensor([1, 0]), torch.tensor([2, 2]))):
+        for given, labels in (
+            (torch.tensor([1, 0]), None),
+            (torch.zeros(2, 5).long(), None),
+            (torch.tensor([1, 0]), torch.tensor([2, 2])),
+        ):
             p.labels = labels
             model(x, labels=given)
             read = keep.labels[0]
@@ -244,20 +256,29 @@ def test_labels_of_the_model_are_used():
 
 def test_layers_choose_by_name():
     model = built(Net).eval()
-    assert [s.name for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1*").seen] == ["blocks.1.attention", "blocks.1"]
+    assert [s.name for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1*").seen] == [
+        "blocks.1.attention",
+        "blocks.1",
+    ]
     assert [s.layer for s in seen_in(model, tokens(2, 5, 8), layers="blocks.1").seen] == [1, 1]
-    assert [s.name for s in seen_in(model, tokens(2, 5, 8), layers="*.0.attention").seen] == ["blocks.0.attention"]
+    assert [s.name for s in seen_in(model, tokens(2, 5, 8), layers="*.0.attention").seen] == [
+        "blocks.0.attention"
+    ]
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_errors_say_what_to_do():
     model = built(Net)
     with (
-        pytest.raises(ValueError, match=r"no attention was observed in Linear: .*scaled_dot_product_attention"),
+        pytest.raises(
+            ValueError, match=r"no attention was observed in Linear: .*scaled_dot_product_attention"
+        ),
         probe(nn.Linear(2, 2), []) as p,
     ):
         p.model(tokens(3, 2))
-    with pytest.raises(ValueError, match=r"got 'blocks\.7'; there are: blocks\.0\.attention, blocks\.1\.attention"):
+    with pytest.raises(
+        ValueError, match=r"got 'blocks\.7'; there are: blocks\.0\.attention, blocks\.1\.attention"
+    ):
         seen_in(model, tokens(2, 5, 8), layers="blocks.7")
     with pytest.raises(ValueError, match="every must be at least 1, got 0"):
         probe(model, [], every=0)
@@ -269,13 +290,18 @@ def test_errors_say_what_to_do():
         p.labels = torch.zeros(3).long()
         with pytest.raises(ValueError, match="labels must have one entry per sequence, 2, got 3"):
             model(tokens(2, 5, 8))
-    with pytest.raises(ValueError, match=r"together\(\) must contain at least one forward pass"), probe(model, []) as p, p.together():
+    with (
+        pytest.raises(ValueError, match=r"together\(\) must contain at least one forward pass"),
+        probe(model, []) as p,
+        p.together(),
+    ):
         pass
 
 
 def test_a_metric_that_measures_nothing_states_the_reason():
     """The fused kernel does not reveal W: a theory that needs it must not be silent."""
-    model = built(lambda: Net(attn_mask=torch.arange(25.0).reshape(5, 5) / 9))  # a bias: its scores are not bilinear in the tokens
+    # a bias: its scores are not bilinear in the tokens
+    model = built(lambda: Net(attn_mask=torch.arange(25.0).reshape(5, 5) / 9))
     metrics = [*theory_metrics("attention_svm", "rate_reduction"), AttentionStatistics(), AttentionMaps()]
     alignment, rate = (type(metric).__name__ for metric in metrics[:2])
 
@@ -290,7 +316,8 @@ def test_a_metric_that_measures_nothing_states_the_reason():
     assert set(rows) == {alignment, rate}
     for name, row in rows.items():
         assert (row.theory, row.model, row.step) == ("network", "Net", 1)
-        assert ("bilinear(), returning W [heads, dim, dim]" in row.reason) == (name == alignment)  # the other one needs no attention
+        # the other one needs no attention
+        assert ("bilinear(), returning W [heads, dim, dim]" in row.reason) == (name == alignment)
         assert "labels were not set" in row.reason
     (row,) = silent(torch.arange(6) % 3).values()
     assert row.quantity == alignment
@@ -327,7 +354,9 @@ def test_outputs_come_last_and_only_if_a_metric_needs_them():
 def test_attention_that_nobody_reads_is_not_recomputed(kind, monkeypatch):
     """What is read of features is the same to the last bit, and layers are still found by their attention."""
     if kind == "torch's own":
-        model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False).eval()
+        model = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False
+        ).eval()
     else:
         model = built(Net).eval()
     if kind == "written out":
@@ -344,9 +373,13 @@ def test_attention_that_nobody_reads_is_not_recomputed(kind, monkeypatch):
     assert {row.layer for row in beside} == {0, 1}
     for call in (AttentionCall, ExplicitCall):
         monkeypatch.setattr(call, "weights", lambda self: pytest.fail("the weights were recomputed"))
-    monkeypatch.setattr("transformer_theory.probes.forward_pass.declared_bilinear", lambda module: pytest.fail("W was made"))
+    monkeypatch.setattr(
+        "transformer_theory.probes.forward_pass.declared_bilinear", lambda module: pytest.fail("W was made")
+    )
     assert read([FeatureRates(), Geometry()]) == beside
-    assert {row.layer for row in read([Geometry()], layers="*layers.1*" if kind == "torch's own" else "blocks.1*")} == {1}
+    assert {
+        row.layer for row in read([Geometry()], layers="*layers.1*" if kind == "torch's own" else "blocks.1*")
+    } == {1}
     with pytest.raises(ValueError, match="layers must match the name of a module with attention"):
         read([Geometry()], layers="none")
 

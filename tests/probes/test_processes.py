@@ -17,7 +17,8 @@ from transformer_theory.probes import across_processes, probe
 def tables(tmp_path_factory) -> list[dict]:
     """The tables of each process."""
     folder = tmp_path_factory.mktemp("processes")
-    get_context("forkserver").set_forkserver_preload(["tests.problems.two_processes"])  # imported once for both, which takes the time
+    # imported once for both, which takes the time
+    get_context("forkserver").set_forkserver_preload(["tests.problems.two_processes"])
     multiprocessing.start_processes(work, (str(folder),), 2, start_method="forkserver")
     return [pickle.loads((folder / str(rank)).read_bytes()) for rank in (0, 1)]
 
@@ -35,7 +36,9 @@ def assert_same(rows: list, expected: list) -> None:
 
 @pytest.mark.parametrize("how", ["ddp", "empty batch"])
 def test_every_process_has_the_rows_of_the_union(tables, how):
-    """Equal shares, unequal shares, nothing for the second process; metrics that compare measurements compare unions."""
+    """Equal shares, unequal shares, nothing for the second process; metrics that compare measurements compare
+    unions.
+    """
     first, second = tables[0][how], tables[1][how]
     assert first == second
     assert {row.step for row in first} == {0, 1, 2}
@@ -46,7 +49,9 @@ def test_every_process_has_the_rows_of_the_union(tables, how):
 def test_a_sharded_model_is_measured(tables):
     first, second = (table["fsdp"] for table in tables)
     assert first == second
-    expected = [row for row in one_process() if row.theory == "network" and row.step == 0 and row.value is not None]
+    expected = [
+        row for row in one_process() if row.theory == "network" and row.step == 0 and row.value is not None
+    ]
     assert_same(first, expected)
 
 

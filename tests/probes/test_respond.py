@@ -1,4 +1,6 @@
-"""Networks on inputs made for a test: order of tokens, doubled tokens, repeated blocks, and inputs that do not fit."""
+"""Networks on inputs made for a test: order of tokens, doubled tokens, repeated blocks, and inputs that do
+not fit.
+"""
 
 from dataclasses import replace
 
@@ -39,7 +41,9 @@ class SetModel(nn.Module):
 
 
 class Copier(nn.Module):
-    """An induction head written by hand: the next id is the one that followed the last occurrence of the present id."""
+    """An induction head written by hand: the next id is the one that followed the last occurrence of the
+    present id.
+    """
 
     def __init__(self, vocabulary: int):
         super().__init__()
@@ -47,7 +51,8 @@ class Copier(nn.Module):
 
     def forward(self, ids):
         one_hot = nn.functional.one_hot(ids, self.vocabulary).float()
-        previous = torch.cat([torch.zeros_like(one_hot[:, :1]), one_hot[:, :-1]], 1)  # key: what stands before a token
+        # key: what stands before a token
+        previous = torch.cat([torch.zeros_like(one_hot[:, :1]), one_hot[:, :-1]], 1)
         causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
         scores = (one_hot @ previous.mT * self.scale).masked_fill(~causal, -torch.inf)
         return 30 * scores.softmax(-1) @ one_hot
@@ -73,7 +78,10 @@ def test_a_network_without_positions_does_not_depend_on_the_order():
 
 def test_a_network_with_positions_depends_on_the_order():
     for kind in (ViT, CRATE):
-        model = build(lambda kind=kind: kind.for_tokens(SEQ, DIM, 3, dim=8, depth=1, heads=2), torch.Generator().manual_seed(0))
+        model = build(
+            lambda kind=kind: kind.for_tokens(SEQ, DIM, 3, dim=8, depth=1, heads=2),
+            torch.Generator().manual_seed(0),
+        )
         assert change(model, permuted_tokens(tokens(), torch.Generator().manual_seed(1))).value > 1e-3
 
 
@@ -90,7 +98,13 @@ def test_the_second_block_is_predicted_by_an_induction_head_only():
     assert torch.equal(ids[:, :8], ids[:, 8:])
     others = torch.cat([ids[:, :8], torch.randint(50, (32, 8), generator=generator)], 1)
     targets = torch.cat([ids[:, 1:], torch.full((32, 1), -1)], 1)
-    result = tt.respond(Copier(50), {"value": ids, "null": [others]}, [PositionLoss(blocks=2)], targets=targets, null_kind="other blocks")
+    result = tt.respond(
+        Copier(50),
+        {"value": ids, "null": [others]},
+        [PositionLoss(blocks=2)],
+        targets=targets,
+        null_kind="other blocks",
+    )
     first, second = (result.table.select(quantity=LOSS, setting=f"block {number}").one() for number in (0, 1))
     assert first.value > 2
     assert second.value < 0.5
@@ -101,8 +115,12 @@ def test_the_second_block_is_predicted_by_an_induction_head_only():
 
 
 def test_metrics_of_theories_run_on_synthetic_inputs():
-    model = build(lambda: ViT.for_tokens(SEQ, DIM, 3, dim=8, depth=2, heads=2), torch.Generator().manual_seed(0))
-    result = tt.respond(model, tokens(), attention_svm.THEORY.in_networks.metrics(), targets=torch.arange(N) % 3)
+    model = build(
+        lambda: ViT.for_tokens(SEQ, DIM, 3, dim=8, depth=2, heads=2), torch.Generator().manual_seed(0)
+    )
+    result = tt.respond(
+        model, tokens(), attention_svm.THEORY.in_networks.metrics(), targets=torch.arange(N) % 3
+    )
     rows = result.table.select(theory="attention_svm")
     assert {row.layer for row in rows if row.value is not None} == {0, 1}
 
@@ -121,7 +139,10 @@ def test_batches_change_nothing_and_mode_and_random_state_are_restored():
     state = torch.get_rng_state()
     targets = tokens(1)
     values = [
-        tt.respond(model, tokens(), [OutputChange()], targets=targets, batch_size=size).table.select(quantity=CHANGE).one().value
+        tt.respond(model, tokens(), [OutputChange()], targets=targets, batch_size=size)
+        .table.select(quantity=CHANGE)
+        .one()
+        .value
         for size in (2, N)
     ]
     assert values[0] == pytest.approx(values[1], rel=1e-12)

@@ -1,4 +1,6 @@
-"""Models of ``transformers``, built from a configuration: both implementations of attention, features for every theory, the Trainer."""
+"""Models of ``transformers``, built from a configuration: both implementations of attention, features for
+every theory, the Trainer.
+"""
 
 import pytest
 import torch
@@ -16,14 +18,22 @@ from transformer_theory.probes.evaluation import forward
 from transformer_theory.probes.features import features
 from transformer_theory.theories import list_theories
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32, "initializer_range": 0.5}
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 32,
+    "initializer_range": 0.5,
+}
 SIZES |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
 
 
 def vit(how: str) -> nn.Module:
     from transformers import ViTConfig, ViTForImageClassification
 
-    return ViTForImageClassification(ViTConfig(**SIZES, image_size=8, patch_size=4, num_labels=3, attn_implementation=how))
+    return ViTForImageClassification(
+        ViTConfig(**SIZES, image_size=8, patch_size=4, num_labels=3, attn_implementation=how)
+    )
 
 
 def bert(how: str) -> nn.Module:
@@ -35,13 +45,25 @@ def bert(how: str) -> nn.Module:
 def gpt2(how: str) -> nn.Module:
     from transformers import GPT2Config, GPT2Model
 
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 30, "n_positions": 12, "bos_token_id": 0, "eos_token_id": 0}
+    sizes = {
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 4,
+        "vocab_size": 30,
+        "n_positions": 12,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     return GPT2Model(GPT2Config(**sizes, initializer_range=0.5, attn_implementation=how))
 
 
 WORDS = {"input_ids": torch.arange(35).reshape(5, 7) * 11 % 30}
 PADDED = WORDS | {"attention_mask": (torch.arange(7) < torch.tensor([7, 7, 7, 7, 5])[:, None]).long()}
-MODELS = {"vit": (vit, {"pixel_values": tokens(5, 3, 8, 8), "labels": torch.arange(5) % 3}), "bert": (bert, PADDED), "gpt2": (gpt2, WORDS)}
+MODELS = {
+    "vit": (vit, {"pixel_values": tokens(5, 3, 8, 8), "labels": torch.arange(5) % 3}),
+    "bert": (bert, PADDED),
+    "gpt2": (gpt2, WORDS),
+}
 
 
 def made(name: str, how: str) -> nn.Module:
@@ -59,8 +81,14 @@ def test_both_implementations_show_the_same(name):
             plain = model(**inputs)
             with probe(model, [keep]):
                 probed = model(**inputs)
-        assert all(torch.equal(plain[key], probed[key]) for key in plain if isinstance(plain[key], torch.Tensor))
-        assert [one.layer for one in keep.of("attention")] == [one.layer for one in keep.of("features")] == [0, 1]
+        assert all(
+            torch.equal(plain[key], probed[key]) for key in plain if isinstance(plain[key], torch.Tensor)
+        )
+        assert (
+            [one.layer for one in keep.of("attention")]
+            == [one.layer for one in keep.of("features")]
+            == [0, 1]
+        )
         seen[how] = keep
     for one, other in zip(seen["sdpa"].seen, seen["eager"].seen, strict=True):
         assert (one.name, one.kind) == (other.name, other.kind)
@@ -87,7 +115,9 @@ def test_flex_attention_shows_what_the_written_out_one_shows():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bilinear_form_gives_the_observed_scores(name):
-    """Differences of log weights between two queries and two keys: there the biases of the projections drop out."""
+    """Differences of log weights between two queries and two keys: there the biases of the projections drop
+    out.
+    """
     keep = Keep()
     with probe(made(name, "sdpa").eval(), [keep]) as p, torch.no_grad():
         p.model(**MODELS[name][1])
@@ -106,14 +136,21 @@ def test_training_is_bit_identical(how):
         model = made("vit", how).train()
         with torch.random.fork_rng():
             torch.manual_seed(5)
-            with probe(model, all_metrics() if probed else [AttentionStatistics()], every=1 if probed else 99) as p:
+            with probe(
+                model, all_metrics() if probed else [AttentionStatistics()], every=1 if probed else 99
+            ) as p:
                 for _ in range(2):
                     model(**MODELS["vit"][1]).loss.backward()
         results.append([parameter.grad for parameter in model.parameters()])
         if probed:
-            measured = {theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()}
+            measured = {
+                theory.name
+                for theory in list_theories()
+                if theory.in_networks and theory.in_networks.metrics()
+            }
             assert {row.theory for row in p.result().table} == measured | {"network"}
-            assert {row.layer for row in p.result().select(theory="rate_reduction")} == {0, 1}  # the labels are the model's
+            # the labels are the model's
+            assert {row.layer for row in p.result().select(theory="rate_reduction")} == {0, 1}
     assert all(torch.equal(a, b) for a, b in zip(*results))
 
 
@@ -177,7 +214,12 @@ def test_the_trainer_is_measured(tmp_path):
     from transformers import Trainer, TrainingArguments
 
     callback, model = trainer_callback(all_metrics(), every=2, layers="*layers.1*"), made("vit", "eager")
-    options = {"max_steps": 5, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "use_cpu": True}
+    options = {
+        "max_steps": 5,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "use_cpu": True,
+    }
     quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     data = [{"pixel_values": x, "labels": i % 3} for i, x in enumerate(tokens(24, 3, 8, 8))]
     arguments = TrainingArguments(output_dir=str(tmp_path), **options, **quiet)
@@ -188,13 +230,20 @@ def test_the_trainer_is_measured(tmp_path):
     assert {row.step for row in table} == {0, 2, 4}
     assert {row.layer for row in table if row.value is not None} == {1}
     # The contexts of a token are known from the embeddings before block 0 only.
-    measured = {theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()} - {
+    measured = {
+        theory.name for theory in list_theories() if theory.in_networks and theory.in_networks.metrics()
+    } - {
         "universal",
         "bottleneck",
     }
     assert {row.theory for row in table if row.value is not None} == measured | {"network"}
-    logged = [entry for entry in trainer.state.log_history if "network/attention entropy/layer 1/head 3" in entry]
+    logged = [
+        entry for entry in trainer.state.log_history if "network/attention entropy/layer 1/head 3" in entry
+    ]
     assert [entry["step"] for entry in logged] == [0, 2, 4]
-    assert logged[1]["network/attention entropy/layer 1/head 3"] == table.select(quantity="attention entropy", step=2, head=3).one().value
+    assert (
+        logged[1]["network/attention entropy/layer 1/head 3"]
+        == table.select(quantity="attention entropy", step=2, head=3).one().value
+    )
     assert "forward" not in model.__dict__
     assert not list(tmp_path.iterdir())

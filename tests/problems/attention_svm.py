@@ -7,13 +7,18 @@ from transformer_theory.theories.attention_svm import Constraints, Instance, pub
 
 
 def two_tokens(generator: torch.Generator, dim: int = 5) -> tuple[Constraints, Tensor]:
-    """One input of two tokens, x_a - x_t = u and query z: W = u z^T / (|u|^2 |z|^2), whatever the norm (it has rank one)."""
+    """One input of two tokens, x_a - x_t = u and query z: W = u z^T / (|u|^2 |z|^2), whatever the norm (it
+    has rank one).
+    """
     u, z = torch.randn(2, dim, generator=generator, dtype=torch.float64)
     return Constraints(u[None], z[None]), torch.outer(u, z) / (u.square().sum() * z.square().sum())
 
 
-def orthogonal_constraints(generator: torch.Generator, count: int = 4, dim: int = 6) -> tuple[Constraints, Tensor, Tensor]:
-    """Orthonormal differences, and arbitrary queries: the constraints are orthogonal and W = sum_c d_c z_c^T / |z_c|^2.
+def orthogonal_constraints(
+    generator: torch.Generator, count: int = 4, dim: int = 6
+) -> tuple[Constraints, Tensor, Tensor]:
+    """Orthonormal differences, and arbitrary queries: the constraints are orthogonal and W = sum_c d_c z_c^T
+    / |z_c|^2.
 
     Multipliers: 1 / |z_c|^2. All constraints are active.
     """
@@ -23,8 +28,9 @@ def orthogonal_constraints(generator: torch.Generator, count: int = 4, dim: int 
     return Constraints(d.contiguous(), z), (d * multipliers[:, None]).T @ z, multipliers
 
 
-# The paper's two pictured examples, to the digits known: the Frobenius solution, norms of the Frobenius and nuclear solutions, the rank of
-# the latter, the selected tokens, and the cosine of W to the Frobenius solution after 2,000 steps of normalised descent from W = 0.
+# The paper's two pictured examples, to the digits known: the Frobenius solution, norms of the Frobenius and
+# nuclear solutions, the rank of the latter, the selected tokens, and the cosine of W to the Frobenius
+# solution after 2,000 steps of normalised descent from W = 0.
 PICTURES = {
     1: {
         "W": [[2.85369, -2.70294], [5.37124, 5.58053]],

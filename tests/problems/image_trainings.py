@@ -1,4 +1,6 @@
-"""Trainings of a fraction of a second: a network of one layer on images of noise, and the comparison of their files."""
+"""Trainings of a fraction of a second: a network of one layer on images of noise, and the comparison of their
+files.
+"""
 
 import contextlib
 import json
@@ -22,20 +24,39 @@ from transformer_theory.training.settings import Settings
 
 CPU = Hardware("cpu", "float32")
 SMALL = Settings(
-    network="crate", patch_size=4, dim=8, depth=1, heads=2, epochs=2, batch_size=16, validation_share=0.2, augmentation=Augmentation()
+    network="crate",
+    patch_size=4,
+    dim=8,
+    depth=1,
+    heads=2,
+    epochs=2,
+    batch_size=16,
+    validation_share=0.2,
+    augmentation=Augmentation(),
 )  # two epochs of three steps
 
 
 def noise(n: int = 60, *, seed: int = 0, name: str = "noise", channels: int = 1) -> Images:
-    pixels = torch.randint(0, 256, (n, channels, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    pixels = torch.randint(
+        0, 256, (n, channels, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
+    )
     return Images(pixels=pixels, labels=torch.arange(n) % 3, names=("a", "b", "c"), name=name, sources=())
 
 
 def trained(
-    folder: Path, settings: Settings = SMALL, *, callback: Callable[[Moment], None] = lambda moment: None, channels: int = 1, **options
+    folder: Path,
+    settings: Settings = SMALL,
+    *,
+    callback: Callable[[Moment], None] = lambda moment: None,
+    channels: int = 1,
+    **options,
 ) -> Result:
     """Trains; without ``metrics``, which may be none, the network is not probed at all, which saves time."""
-    probing = contextlib.nullcontext() if "metrics" in options else patch.object(Monitor, "_measure", side_effect=NoAttention)
+    probing = (
+        contextlib.nullcontext()
+        if "metrics" in options
+        else patch.object(Monitor, "_measure", side_effect=NoAttention)
+    )
     with probing:
         data = (noise(channels=channels), noise(12, seed=1, channels=channels))
         return train(data, settings, folder, **{"hardware": CPU, "callback": callback, **options})
@@ -47,7 +68,8 @@ def with_(**values) -> Settings:
 
 def draft_of(path: Path) -> Path:
     """The name of a draft of a file, which a process that is killed while it writes the file leaves."""
-    with contextlib.suppress(FileNotFoundError), replacing(path) as draft:  # nothing is written, so there is nothing to rename
+    # nothing is written, so there is nothing to rename
+    with contextlib.suppress(FileNotFoundError), replacing(path) as draft:
         pass
     return draft
 
@@ -69,7 +91,8 @@ def table(folder: Path) -> list[dict]:
 
 
 def assert_same(folder: Path, other: Path, **options) -> None:
-    """Two trainings have equal files: every tensor, the table and the best network, to the last bit, except for the run ids.
+    """Two trainings have equal files: every tensor, the table and the best network, to the last bit, except
+    for the run ids.
 
     Args:
         options: of :func:`.saved.load`.

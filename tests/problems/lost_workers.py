@@ -1,4 +1,6 @@
-"""Work that kills the process that does it, once: a metric, the check of a claim, and a rung. A file marks that it has happened."""
+"""Work that kills the process that does it, once: a metric, the check of a claim, and a rung. A file marks
+that it has happened.
+"""
 
 import contextlib
 import os
@@ -76,6 +78,10 @@ def rung(marker: Path, generator: torch.Generator):
 
 def theory(marker: Path) -> Theory:
     names = (("own", ""), ("real", "an assumption"))
-    rungs = tuple(Rung(name, relaxes, partial(rung, marker), column) for (name, relaxes), column in zip(names, COLUMNS))
+    rungs = tuple(
+        Rung(name, relaxes, partial(rung, marker), column) for (name, relaxes), column in zip(names, COLUMNS)
+    )
     ladder = replace(LADDER, rungs=rungs)
-    return Theory("toy", "Toy", "Which?", "None.", sources=(), assumptions=("none",), claims=(), ladder=ladder)
+    return Theory(
+        "toy", "Toy", "Which?", "None.", sources=(), assumptions=("none",), claims=(), ladder=ladder
+    )

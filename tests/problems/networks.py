@@ -1,4 +1,6 @@
-"""Small networks for probes, with every habit that probes must cope with, and a metric that keeps activations."""
+"""Small networks for probes, with every habit that probes must cope with, and a metric that keeps
+activations.
+"""
 
 import torch
 from torch import nn
@@ -104,7 +106,11 @@ def theory_metrics(*names: str) -> list[Metric]:
     """Fresh metrics of the named theories, or of all."""
     from transformer_theory.theories import list_theories
 
-    chosen = [theory for theory in list_theories() if theory.in_networks is not None and (not names or theory.name in names)]
+    chosen = [
+        theory
+        for theory in list_theories()
+        if theory.in_networks is not None and (not names or theory.name in names)
+    ]
     return [metric for theory in chosen for metric in theory.in_networks.metrics()]
 
 

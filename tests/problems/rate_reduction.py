@@ -28,6 +28,8 @@ def textbook_class_rate(features: Tensor, labels: Tensor, eps: float) -> Tensor:
         member = torch.diag((labels == j).to(features.dtype))
         size = member.trace()
         if size > 0:
-            inside = torch.eye(d, dtype=features.dtype) + d / (size * eps**2) * features.mT @ member @ features
+            inside = (
+                torch.eye(d, dtype=features.dtype) + d / (size * eps**2) * features.mT @ member @ features
+            )
             total = total + size / (2 * n) * torch.linalg.slogdet(inside).logabsdet
     return total

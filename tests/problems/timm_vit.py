@@ -1,4 +1,5 @@
-"""A vision transformer with the module names and the order of operations of timm's ``VisionTransformer``, written for the tests.
+"""A vision transformer with the module names and the order of operations of timm's ``VisionTransformer``,
+written for the tests.
 
 timm itself imports torchvision, which is not installed here. Its weights fit these names.
 """
@@ -15,8 +16,15 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.fused_attn = heads, fused
         self.qkv = nn.Linear(dim, 3 * dim)
-        self.q_norm, self.k_norm = (nn.LayerNorm(dim // heads, eps=1e-6) if normalised else nn.Identity() for _ in range(2))
-        self.attn_drop, self.norm, self.proj, self.proj_drop = nn.Dropout(0.0), nn.Identity(), nn.Linear(dim, dim), nn.Dropout(0.0)
+        self.q_norm, self.k_norm = (
+            nn.LayerNorm(dim // heads, eps=1e-6) if normalised else nn.Identity() for _ in range(2)
+        )
+        self.attn_drop, self.norm, self.proj, self.proj_drop = (
+            nn.Dropout(0.0),
+            nn.Identity(),
+            nn.Linear(dim, dim),
+            nn.Dropout(0.0),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
@@ -41,7 +49,12 @@ class LayerScale(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, dim: int, hidden: int):
         super().__init__()
-        self.fc1, self.act, self.drop1, self.norm = nn.Linear(dim, hidden), nn.GELU(), nn.Dropout(0.0), nn.Identity()
+        self.fc1, self.act, self.drop1, self.norm = (
+            nn.Linear(dim, hidden),
+            nn.GELU(),
+            nn.Dropout(0.0),
+            nn.Identity(),
+        )
         self.fc2, self.drop2 = nn.Linear(hidden, dim), nn.Dropout(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -71,7 +84,9 @@ class PatchEmbed(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """``[b, c, h, w] -> [b, classes]``; with a class token, register tokens, or pooling over the patches (``global_pool="avg"``)."""
+    """``[b, c, h, w] -> [b, classes]``; with a class token, register tokens, or pooling over the patches
+    (``global_pool="avg"``).
+    """
 
     def __init__(
         self,
@@ -94,10 +109,14 @@ class VisionTransformer(nn.Module):
         self.patch_embed = PatchEmbed(3, patch_size, embed_dim)
         self.cls_token = nn.Parameter(torch.randn(1, 1, embed_dim) * 1e-6) if class_token else None
         self.reg_token = nn.Parameter(torch.randn(1, reg_tokens, embed_dim) * 1e-6) if reg_tokens else None
-        self.pos_embed = nn.Parameter(torch.randn(1, self.num_prefix_tokens + (img_size // patch_size) ** 2, embed_dim) * 0.02)
+        self.pos_embed = nn.Parameter(
+            torch.randn(1, self.num_prefix_tokens + (img_size // patch_size) ** 2, embed_dim) * 0.02
+        )
         self.pos_drop, self.patch_drop, self.norm_pre = nn.Dropout(0.0), nn.Identity(), nn.Identity()
         options = {"fused": fused, "normalised": qk_norm}
-        self.blocks = nn.Sequential(*(Block(embed_dim, num_heads, scale=init_values, **options) for _ in range(depth)))
+        self.blocks = nn.Sequential(
+            *(Block(embed_dim, num_heads, scale=init_values, **options) for _ in range(depth))
+        )
         pooled = global_pool == "avg"
         self.norm = nn.Identity() if pooled else nn.LayerNorm(embed_dim, eps=1e-6)
         self.fc_norm = nn.LayerNorm(embed_dim, eps=1e-6) if pooled else nn.Identity()
@@ -105,8 +124,14 @@ class VisionTransformer(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         x = self.patch_embed(x)
-        before = [token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None]
-        return self.norm(self.blocks(self.norm_pre(self.patch_drop(self.pos_drop(torch.cat([*before, x], 1) + self.pos_embed)))))
+        before = [
+            token.expand(len(x), -1, -1) for token in (self.cls_token, self.reg_token) if token is not None
+        ]
+        return self.norm(
+            self.blocks(
+                self.norm_pre(self.patch_drop(self.pos_drop(torch.cat([*before, x], 1) + self.pos_embed)))
+            )
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.forward_features(x)

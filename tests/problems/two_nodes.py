@@ -1,6 +1,8 @@
-"""One node of a training on two: ``python -m tests.problems.two_nodes FOLDER PORT`` starts both, as two launches of torchrun would.
+"""One node of a training on two: ``python -m tests.problems.two_nodes FOLDER PORT`` starts both, as two
+launches of torchrun would.
 
-The options are parsed by torchrun itself; only the processes are forks of this one, since the imports take longer than the training.
+The options are parsed by torchrun itself; only the processes are forks of this one, since the imports take
+longer than the training.
 """
 
 import contextlib
@@ -22,13 +24,45 @@ from transformer_theory.data.image_sets import images
 from transformer_theory.probes import NoAttention
 from transformer_theory.training.monitor import Monitor
 
-COMMAND = ["train", "crate", "--data", "digits", "--device", "cpu", "--precision", "float32", "--dim", "8", "--depth", "1", "--heads", "2"]
-COMMAND += ["--patch-size", "4", "--validation-share", "0.5", "--epochs", "2", "--theories", "none", "--csv", "--tensorboard"]
+COMMAND = [
+    "train",
+    "crate",
+    "--data",
+    "digits",
+    "--device",
+    "cpu",
+    "--precision",
+    "float32",
+    "--dim",
+    "8",
+    "--depth",
+    "1",
+    "--heads",
+    "2",
+]
+COMMAND += [
+    "--patch-size",
+    "4",
+    "--validation-share",
+    "0.5",
+    "--epochs",
+    "2",
+    "--theories",
+    "none",
+    "--csv",
+    "--tensorboard",
+]
 
 
 def options(rank: int, port: int) -> list[str]:
     """The options of torchrun on one node."""
-    return ["--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}"]
+    return [
+        "--nnodes=2",
+        f"--node-rank={rank}",
+        "--nproc-per-node=1",
+        "--master-addr=127.0.0.1",
+        f"--master-port={port}",
+    ]
 
 
 @contextlib.contextmanager
@@ -43,7 +77,9 @@ def cheap() -> Iterator[None]:
 
 
 def process(folder: str, *more: str) -> int:
-    """The process of one node: the command, and another one that the nodes must refuse, since their seeds or folders differ."""
+    """The process of one node: the command, and another one that the nodes must refuse, since their seeds or
+    folders differ.
+    """
     torch.set_num_threads(1)
     rank = os.environ["RANK"]
     out = io.StringIO()

@@ -1,4 +1,6 @@
-"""Metrics of models wrapped for parallel training in two processes; started by tests/probes/test_processes.py."""
+"""Metrics of models wrapped for parallel training in two processes; started by
+tests/probes/test_processes.py.
+"""
 
 import pickle
 from pathlib import Path
@@ -14,7 +16,8 @@ from transformer_theory.metrics import AttentionStatistics, Geometry
 from transformer_theory.probes import probe
 
 SEQUENCES, CLASSES = 12, 3
-SHARES = (6, 9, 12)  # sequences of the first process in each measurement: equal, unequal, and nothing for the second
+# sequences of the first process in each measurement: equal, unequal, and nothing for the second
+SHARES = (6, 9, 12)
 
 
 def network() -> torch.nn.Module:
@@ -38,17 +41,24 @@ def tables(model: torch.nn.Module, shares: list[list[slice]], **options) -> list
 
 
 def one_process() -> list:
-    return tables(network(), [[part for part in (slice(n), slice(n, None)) if len(data()[1][part])] for n in SHARES])
+    return tables(
+        network(), [[part for part in (slice(n), slice(n, None)) if len(data()[1][part])] for n in SHARES]
+    )
 
 
 def work(rank: int, folder: str) -> None:
-    """One of the two: writes its tables, of a model in DDP, with an empty batch in place of none, and of one in FSDP."""
+    """One of the two: writes its tables, of a model in DDP, with an empty batch in place of none, and of one
+    in FSDP.
+    """
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     wrapped = DistributedDataParallel(network())
     parts = [slice(n) if rank == 0 else slice(n, None) for n in SHARES]
     shares = [[part] if len(data()[1][part]) else [] for part in parts]
-    found = {"ddp": tables(wrapped, shares, layers="blocks.*"), "empty batch": tables(wrapped, [[part] for part in parts])}
+    found = {
+        "ddp": tables(wrapped, shares, layers="blocks.*"),
+        "empty batch": tables(wrapped, [[part] for part in parts]),
+    }
     sharded, mesh = network(), init_device_mesh("cpu", (2,))
     for block in sharded.blocks:
         fully_shard(block, mesh=mesh)

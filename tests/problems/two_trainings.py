@@ -1,4 +1,6 @@
-"""Trainings by two processes; started by tests/training/test_processes.py with torchrun's launcher, or in one process for comparison."""
+"""Trainings by two processes; started by tests/training/test_processes.py with torchrun's launcher, or in one
+process for comparison.
+"""
 
 import contextlib
 import importlib
@@ -20,7 +22,10 @@ from transformer_theory.training.loop import Moment
 from transformer_theory.training.processes import Hardware
 from transformer_theory.training.settings import Settings
 
-SETTINGS: Settings = with_(epochs=7, interval=20, depth=2, augmentation=Augmentation(crop=1, flip=0.5, mixup=0.8))  # 21 steps
+# 21 steps
+SETTINGS: Settings = with_(
+    epochs=7, interval=20, depth=2, augmentation=Augmentation(crop=1, flip=0.5, mixup=0.8)
+)
 SHARDED = Hardware("cpu", "float32", "fsdp")
 RATES = RateReduction(features=8)
 
@@ -122,5 +127,7 @@ if __name__ == "__main__":
     # As torchrun does, but the processes are forks of this one: the imports take longer than the trainings.
     sys.modules["torchmetrics"] = None  # pyright: ignore[reportArgumentType]  # Fabric asks for its version only; its import takes seconds
     importlib.import_module("lightning_fabric")
-    settings = LaunchConfig(1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, start_method="fork")
+    settings = LaunchConfig(
+        1, 1, 2, rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=0, start_method="fork"
+    )
     elastic_launch(settings, main)(Path(sys.argv[1]))

@@ -1,4 +1,6 @@
-"""A headless Chromium for tests of pages: what it shows at a width and in a scheme, what it says on its console, what it fetches."""
+"""A headless Chromium for tests of pages: what it shows at a width and in a scheme, what it says on its
+console, what it fetches.
+"""
 
 import importlib.util
 import json
@@ -19,7 +21,13 @@ class Browser:
 
         options = ChromeOptions()
         options.binary_location = shutil.which("chromium") or ""
-        for argument in ("--headless=new", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run", "--disable-background-networking"):
+        for argument in (
+            "--headless=new",
+            "--disable-dev-shm-usage",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+        ):
             options.add_argument(argument)
         if os.geteuid() == 0:
             options.add_argument("--no-sandbox")  # Chromium refuses to run as root with it
@@ -30,7 +38,16 @@ class Browser:
     def close(self) -> None:
         self.driver.quit()
 
-    def show(self, page: Path, fragment: str = "", *, width: int = 1200, height: int = 900, dark: bool = False, still: bool = True) -> None:
+    def show(
+        self,
+        page: Path,
+        fragment: str = "",
+        *,
+        width: int = 1200,
+        height: int = 900,
+        dark: bool = False,
+        still: bool = True,
+    ) -> None:
         """Opens a page anew.
 
         Args:
@@ -38,7 +55,8 @@ class Browser:
             dark: the reader prefers dark colours.
             still: the reader prefers that nothing moves.
         """
-        self.driver.get("about:blank")  # an address that differs in its fragment only would not be loaded again
+        # an address that differs in its fragment only would not be loaded again
+        self.driver.get("about:blank")
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.media("screen", dark=dark, still=still)
@@ -46,7 +64,10 @@ class Browser:
 
     def media(self, kind: str, *, dark: bool = False, still: bool = True) -> None:
         """Shows the page as on a "screen" or in "print"."""
-        wishes = {"prefers-color-scheme": "dark" if dark else "light", "prefers-reduced-motion": "reduce" if still else "no-preference"}
+        wishes = {
+            "prefers-color-scheme": "dark" if dark else "light",
+            "prefers-reduced-motion": "reduce" if still else "no-preference",
+        }
         features = [{"name": name, "value": value} for name, value in wishes.items()]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": kind, "features": features})
 
@@ -55,12 +76,21 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def violations(self) -> list[str]:
-        """What axe finds against the Web Content Accessibility Guidelines, levels A and AA, one line an element."""
+        """What axe finds against the Web Content Accessibility Guidelines, levels A and AA, one line an
+        element.
+        """
         from axe_core_python.selenium import Axe
 
-        rules = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}, "resultTypes": ["violations"]}
+        rules = {
+            "runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]},
+            "resultTypes": ["violations"],
+        }
         found = Axe().run(self.driver, options=rules)["violations"]
-        return [f"{rule['id']}: {node['html'][:160]} ({node['failureSummary']})" for rule in found for node in rule["nodes"]]
+        return [
+            f"{rule['id']}: {node['html'][:160]} ({node['failureSummary']})"
+            for rule in found
+            for node in rule["nodes"]
+        ]
 
     def said(self) -> list[str]:
         """What the console said since the last call, at any level."""
@@ -69,7 +99,11 @@ class Browser:
     def fetched(self) -> list[str]:
         """Addresses that were asked for since the last call."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        return [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
 
 
 def open_browser() -> Browser:

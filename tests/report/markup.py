@@ -40,13 +40,18 @@ def words(page: str) -> str:
 
 
 def well_formed(page: str) -> Reader:
-    """What was read of a page whose tags match, whose ids are unique, and whose references within it lead somewhere."""
+    """What was read of a page whose tags match, whose ids are unique, and whose references within it lead
+    somewhere.
+    """
     reader = Reader(page)
     assert (reader.crossed, reader.open) == ([], [])
     ids = [attributes["id"] for _, attributes in reader.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
     targets = {
-        attributes[name][1:] for _, attributes in reader.tags for name in ("href", "xlink:href") if attributes.get(name, "")[:1] == "#"
+        attributes[name][1:]
+        for _, attributes in reader.tags
+        for name in ("href", "xlink:href")
+        if attributes.get(name, "")[:1] == "#"
     }
     assert targets | set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
     return reader

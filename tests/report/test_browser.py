@@ -1,4 +1,6 @@
-"""The page in a real browser: sort, filter, slide; phones, dark colours, print, no script; nothing on the console, nothing fetched."""
+"""The page in a real browser: sort, filter, slide; phones, dark colours, print, no script; nothing on the
+console, nothing fetched.
+"""
 
 import re
 from dataclasses import replace
@@ -9,21 +11,29 @@ from tests.report.synthetic import MODELS, STEPS, violated
 from transformer_theory.report import page as page_of
 
 ROWS = "[...document.querySelectorAll('.claims > tbody > tr')]"
-SHOWN = f"return {ROWS}.filter((row) => row.checkVisibility()).map((row) => row.querySelector('th a').textContent)"
+SHOWN = (
+    f"return {ROWS}.filter((row) => row.checkVisibility()).map((row) => row.querySelector('th "
+    "a').textContent)"
+)
 OWN = ["global direction", "local selection", "relative gain", "non negative"]  # the table's own order
 
 
 def varied(result):
-    """One claim violated on a seed, one whose control passes and whose threshold differs; the numbers of all four differ."""
+    """One claim violated on a seed, one whose control passes and whose threshold differs; the numbers of all
+    four differ.
+    """
     first, second, third, fourth = result.verifications
     evidence = tuple(replace(one, threshold=0.2) for one in third.evidence)
     third = replace(violated(third, value=1.0), evidence=evidence)
-    # The theories' figures take seconds to draw, and axe and the slider some time per point: a sixth of the points is enough.
+    # The theories' figures take seconds to draw, and axe and the slider some time per point: a sixth of the
+    # points is enough.
     arrays = {name: array for name, array in result.arrays.items() if name.startswith("network/")}
     for name in ("network/labels", *(f"network/{model}/features" for model in MODELS)):
         arrays[name] = arrays[name][::6]
     for model in MODELS:
-        arrays[f"network/{model}/features over training"] = arrays[f"network/{model}/features over training"][:, ::6]
+        arrays[f"network/{model}/features over training"] = arrays[f"network/{model}/features over training"][
+            :, ::6
+        ]
     return replace(result, verifications=(first, violated(second), third, fourth), arrays=arrays)
 
 
@@ -79,16 +89,22 @@ def test_columns_sort_up_and_down_and_keep_the_order_of_equals(browser, page):
     assert browser.run(SHOWN) == ["local selection", "relative gain", "global direction", "non negative"]
     for name in ("theory", "seeds", "threshold", "source"):
         assert press(browser, name) == "ascending"
-    for way, sign in (("ascending", 1), ("descending", -1)):  # by the number that the column shows, not by its words
+    # by the number that the column shows, not by its words
+    for way, sign in (("ascending", 1), ("descending", -1)):
         assert press(browser, "control") == way
-        controls = browser.run(f"return {ROWS}.map((row) => Number(row.querySelector('[data-label=control]').dataset.key))")
+        controls = browser.run(
+            f"return {ROWS}.map((row) => Number(row.querySelector('[data-label=control]').dataset.key))"
+        )
         assert len(set(controls)) > 1
         assert controls == sorted(controls, key=lambda value: sign * value)
 
 
 def test_filters_work_together_and_are_cleared_and_sent(browser, page):
     show_open(browser, page)
-    choose = "const form = document.querySelector('#claims form'); form.elements[arguments[0]].value = arguments[1];"
+    choose = (
+        "const form = document.querySelector('#claims form'); form.elements[arguments[0]].value = "
+        "arguments[1];"
+    )
     choose += "form.elements[arguments[0]].dispatchEvent(new Event('input', { bubbles: true }))"
     browser.run(choose, "theory", "attention_svm")
     assert browser.run(SHOWN) == OWN[:2]
@@ -112,7 +128,9 @@ def test_filters_work_together_and_are_cleared_and_sent(browser, page):
     browser.show(page, fragment)
     assert browser.run(SHOWN) == ["local selection", "global direction"]
     browser.driver.find_element("link text", "local selection").click()
-    assert browser.run("return document.querySelector(':target h4').textContent.trim()").endswith("local selection")
+    assert browser.run("return document.querySelector(':target h4').textContent.trim()").endswith(
+        "local selection"
+    )
     browser.show(page, "#claims?verdict=nothing&sort=nothing")  # of another page
     assert browser.run(SHOWN) == OWN
 
@@ -149,7 +167,10 @@ def test_the_slider_shows_every_step_by_keys_and_buttons(browser, page):
     browser.show(page, still=False)
     play = browser.driver.find_element("css selector", ".slider [data-play]")
     # in one script, since on a slow machine the next step would come between two commands
-    begun = "arguments[0].click(); return [arguments[0].textContent, document.querySelector('.slider output').textContent]"
+    begun = (
+        "arguments[0].click(); return [arguments[0].textContent, document.querySelector('.slider "
+        "output').textContent]"
+    )
     label, caption = browser.run(begun, play)
     assert label == "Pause"
     assert caption.startswith("step 0 of 600")
@@ -170,11 +191,15 @@ def test_a_phone_shows_all_of_it(browser, page):
         show_open(browser, page, folds, width=360, height=740)
         assert browser.run("return document.documentElement.scrollWidth") == 360
         assert browser.run(WIDER) == []
-    assert browser.run("return document.querySelector('.claims').getBoundingClientRect().right") <= 360  # lines are cards here
+    # lines are cards here
+    assert browser.run("return document.querySelector('.claims').getBoundingClientRect().right") <= 360
     assert press(browser, "claim") == "ascending"
 
 
-SEEN = "return arguments[0].map((name) => document.querySelector(name).checkVisibility({ contentVisibilityAuto: true }))"
+SEEN = (
+    "return arguments[0].map((name) => document.querySelector(name).checkVisibility({ contentVisibilityAuto: "
+    "true }))"
+)
 
 
 def test_print_has_figures_in_place_of_sliders_no_controls_and_no_fold_but_the_sources(browser, page):
@@ -187,7 +212,10 @@ def test_print_has_figures_in_place_of_sliders_no_controls_and_no_fold_but_the_s
 
 def test_without_script_the_page_is_whole(browser, page, tmp_path):
     bare = tmp_path / "bare.html"
-    bare.write_text(re.sub(r"<script>.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL), encoding="utf-8")
+    bare.write_text(
+        re.sub(r"<script>.*?</script>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL),
+        encoding="utf-8",
+    )
     browser.show(bare)
     assert browser.run("return document.querySelectorAll('.save, [tabindex=\"0\"]').length") == 0
     for fold in browser.driver.find_elements("css selector", "#claims summary"):
@@ -218,7 +246,9 @@ def test_only_boxes_that_scroll_are_tab_stops(browser, page, width):
     boxes, wrong = browser.run(STOPS)
     assert boxes > 50
     assert wrong == 0
-    formulas = browser.run("return [...document.querySelectorAll('math')].filter((one) => one.tabIndex === 0).length")
+    formulas = browser.run(
+        "return [...document.querySelectorAll('math')].filter((one) => one.tabIndex === 0).length"
+    )
     assert formulas == 0 or width == 360
 
 
@@ -231,8 +261,12 @@ return [one === document.body, one.tagName, one.matches(":is(a, button, input, s
 def test_the_tab_key_reaches_the_end(browser, page):
     """Every stop is a control, or a box that scrolls; in a window of this width no formula is one."""
     browser.show(page)
-    browser.run("document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')")
-    controls = browser.run("return document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]').length")
+    browser.run(
+        "document.body.tabIndex = -1; document.body.focus(); document.body.removeAttribute('tabindex')"
+    )
+    controls = browser.run(
+        "return document.querySelectorAll('a[href], button, input, select, summary, [tabindex=\"0\"]').length"
+    )
     names = []
     for _ in range(controls + 1):
         for kind in ("keyDown", "keyUp"):

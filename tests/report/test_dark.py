@@ -1,4 +1,6 @@
-"""Figures on a dark page: every colour has a replacement that can be read, scales stay in order, and the SVG keeps its light colours."""
+"""Figures on a dark page: every colour has a replacement that can be read, scales stay in order, and the SVG
+keeps its light colours.
+"""
 
 import re
 from itertools import pairwise
@@ -9,13 +11,27 @@ from transformer_theory.core.plotting import _SPARE, COLOURS, STYLE, axes, line,
 from transformer_theory.report.dark import NEUTRAL, PAPER, contrast, on_dark, sheet
 from transformer_theory.report.html import TEMPLATES, inline
 
-TEN = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf")  # matplotlib's classes
+# matplotlib's classes
+TEN = (
+    "#1f77b4",
+    "#ff7f0e",
+    "#2ca02c",
+    "#d62728",
+    "#9467bd",
+    "#8c564b",
+    "#e377c2",
+    "#7f7f7f",
+    "#bcbd22",
+    "#17becf",
+)
 STYLES = (TEMPLATES / "page.css").read_text(encoding="utf-8")
 
 
 def variable(name: str, *, dark: bool = True) -> str:
     """The value of a variable of the page's style on a dark page, or on a light one."""
-    return re.search(rf"{name}: (#[0-9a-f]{{6}});", STYLES.partition("prefers-color-scheme: dark")[2 if dark else 0])[1]
+    return re.search(
+        rf"{name}: (#[0-9a-f]{{6}});", STYLES.partition("prefers-color-scheme: dark")[2 if dark else 0]
+    )[1]
 
 
 def resolved(colour: str) -> str:
@@ -31,8 +47,13 @@ def test_contrast_is_that_of_the_guidelines():
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_words_can_be_read_at_rest_and_under_the_pointer(dark):
-    """Buttons have the background ``--faint`` under the pointer; edges and outlines are not words and need a contrast of 3."""
-    grounds = {"--paper": ("--ink", "--soft", "--link", "--good", "--bad"), "--faint": ("--ink", "--soft", "--link")}
+    """Buttons have the background ``--faint`` under the pointer; edges and outlines are not words and need a
+    contrast of 3.
+    """
+    grounds = {
+        "--paper": ("--ink", "--soft", "--link", "--good", "--bad"),
+        "--faint": ("--ink", "--soft", "--link"),
+    }
     grounds |= {f"--{name}-bg": (f"--{name}",) for name in ("good", "bad", "unsure", "outside", "none")}
     pairs = [(name, ground) for ground, names in grounds.items() for name in names]
     assert [pair for pair in pairs if contrast(*(variable(name, dark=dark) for name in pair)) < 4.5] == []
@@ -41,8 +62,20 @@ def test_words_can_be_read_at_rest_and_under_the_pointer(dark):
 
 def test_curves_and_texts_can_be_read_on_dark_paper():
     assert variable("--paper") == PAPER
-    colours = {*COLOURS.values(), *_SPARE, *TEN, *shades(9), STYLE["xtick.color"], STYLE["axes.edgecolor"], "#000000"}
-    low = {colour: contrast(resolved(colour), PAPER) for colour in colours if contrast(resolved(colour), PAPER) < 4.5}
+    colours = {
+        *COLOURS.values(),
+        *_SPARE,
+        *TEN,
+        *shades(9),
+        STYLE["xtick.color"],
+        STYLE["axes.edgecolor"],
+        "#000000",
+    }
+    low = {
+        colour: contrast(resolved(colour), PAPER)
+        for colour in colours
+        if contrast(resolved(colour), PAPER) < 4.5
+    }
     assert set(low) <= {COLOURS["null"], "#7f7f7f"}  # greys of chance levels
     assert all(value >= 3 for value in low.values())
     assert contrast(resolved(STYLE["grid.color"]), PAPER) < 2  # stays in the background
@@ -63,7 +96,8 @@ def test_the_sheet_has_a_rule_for_each_colour_of_the_figures_and_the_svg_stays_l
     assert {colour for _, colour in used} >= {"#ffffff", STYLE["grid.color"].lower()}
     assert "var(" not in svg
     rules = sheet(f'<p style="fill: #123456">{svg}</p>')
-    # A rule must not name an ancestor, which the browser does not see from the copy of a marker that <use> makes.
+    # A rule must not name an ancestor, which the browser does not see from the copy of a marker that <use>
+    # makes.
     assert set(re.findall(r'^\[style\*="(\w+): (#\w{6})"\] \{', rules, re.MULTILINE)) == used
     assert rules.startswith("@media screen and (prefers-color-scheme: dark)")
     assert sheet("<p>no figure</p>") == ""

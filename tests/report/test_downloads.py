@@ -1,4 +1,6 @@
-"""What the page saves in a browser: figures as SVG and PNG in light colours, tables as CSV; and its figures on a dark page."""
+"""What the page saves in a browser: figures as SVG and PNG in light colours, tables as CSV; and its figures
+on a dark page.
+"""
 
 import csv
 import re
@@ -14,12 +16,17 @@ from transformer_theory.core.plotting import axes, line
 from transformer_theory.report import page as page_of
 
 CRATE = THEORIES[3]
-BUTTON = "return [...document.querySelectorAll('.save button')].find((one) => one.closest(arguments[0])?.matches(arguments[0])"
+BUTTON = (
+    "return [...document.querySelectorAll('.save button')].find((one) => "
+    "one.closest(arguments[0])?.matches(arguments[0])"
+)
 BUTTON += " && one.textContent === arguments[1]).click()"
 
 
 def plot(result):
-    """A curve with ticks and words on a transparent figure; all glyphs of the page's second figure are defined in the first."""
+    """A curve with ticks and words on a transparent figure; all glyphs of the page's second figure are
+    defined in the first.
+    """
     figure, (ax,) = axes(height=1.5)
     figure.patch.set_visible(False)
     line(ax, [0, 1], [0, 1], name="crate", label="rise")
@@ -30,7 +37,13 @@ def plot(result):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     theories = [replace(CRATE, on_data=replace(CRATE.on_data, plot=plot))]
-    headline = {"theory": "crate", "quantity": CRATE.on_data.headline, "side": ">=", "threshold": 0.4, "source": SVM}
+    headline = {
+        "theory": "crate",
+        "quantity": CRATE.on_data.headline,
+        "side": ">=",
+        "threshold": 0.4,
+        "source": SVM,
+    }
     rows = [
         on_data(0.5, **headline, verdict="consistent"),
         on_data(0.5, **headline, model="ViT"),
@@ -46,7 +59,9 @@ def page(tmp_path_factory):
 @pytest.fixture
 def saved(browser, page, tmp_path):
     """A function that presses a button within a selector and returns the saved file."""
-    browser.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)})
+    browser.driver.execute_cdp_cmd(
+        "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(tmp_path)}
+    )
 
     def press(selector: str, form: str, *, dark: bool = False):
         browser.show(page, dark=dark)
@@ -66,7 +81,9 @@ def saved(browser, page, tmp_path):
 
 def test_every_figure_and_every_table_can_be_saved(browser, page):
     browser.show(page)
-    counts = "return ['figure', 'table', '.save'].map((name) => document.querySelectorAll('main ' + name).length)"
+    counts = (
+        "return ['figure', 'table', '.save'].map((name) => document.querySelectorAll('main ' + name).length)"
+    )
     figures, tables, bars = browser.run(counts)
     assert (figures, bars) == (3, figures + tables)
     forms = browser.run("return [...document.querySelectorAll('.save button')].map((one) => one.textContent)")
@@ -95,7 +112,9 @@ def test_a_table_is_saved_with_numbers_that_programs_read(saved):
 
 
 def test_each_line_of_a_saved_table_stands_alone(saved):
-    """The page omits a quantity, its prediction and its source if they repeat the line above; the file does not."""
+    """The page omits a quantity, its prediction and its source if they repeat the line above; the file does
+    not.
+    """
     file = saved("#summary", "CSV")
     assert file.name == "headlines.csv"
     first, second = csv.DictReader(file.read_text(encoding="utf-8").splitlines())
@@ -154,7 +173,10 @@ HEIGHT = "return document.documentElement.scrollHeight"
 def test_a_link_opens_the_fold_that_holds_its_target(browser, page):
     browser.show(page, "#sources")
     closed = browser.run(HEIGHT)
-    assert browser.run("return document.querySelectorAll('main section:not(#summary) details[open]').length") == 0
+    assert (
+        browser.run("return document.querySelectorAll('main section:not(#summary) details[open]').length")
+        == 0
+    )
     browser.show(page, "#r1-provenance")
     assert browser.run("return document.querySelector('#r1-provenance').open")
     assert browser.run(HEIGHT) > closed

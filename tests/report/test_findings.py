@@ -32,16 +32,30 @@ NETWORKS = tuple(np.random.default_rng(1).normal(10.0, 1.0, 19))
 def on_data(one, values, null=NORMAL, **columns) -> list[Measurement]:
     """One row per seed of a theory's headline on raw tokens."""
     columns = {"side": ">=", "predicted": 1.0, "null": Null("permuted labels", null), **columns}
-    return [Measurement(one.name, "on data", one.on_data.headline, value, seed=seed, **columns) for seed, value in enumerate(values)]
+    return [
+        Measurement(one.name, "on data", one.on_data.headline, value, seed=seed, **columns)
+        for seed, value in enumerate(values)
+    ]
 
 
 def in_network(one, values, side=">=", **columns) -> list[Measurement]:
-    columns = {"side": side, "null": Null(UNTRAINED, NETWORKS), "model": "ViT", "scope": "training", **columns}
-    return [Measurement(one.name, "in network", one.in_networks.headline, value, seed=seed, **columns) for seed, value in enumerate(values)]
+    columns = {
+        "side": side,
+        "null": Null(UNTRAINED, NETWORKS),
+        "model": "ViT",
+        "scope": "training",
+        **columns,
+    }
+    return [
+        Measurement(one.name, "in network", one.in_networks.headline, value, seed=seed, **columns)
+        for seed, value in enumerate(values)
+    ]
 
 
 def compared(*rows: Measurement, data: str = "mine") -> Result:
-    return Result("compare", {"data": data, "seeds": [0, 1, 2]}, Table(replace(row, data=data) for row in rows))
+    return Result(
+        "compare", {"data": data, "seeds": [0, 1, 2]}, Table(replace(row, data=data) for row in rows)
+    )
 
 
 def found(*rows: Measurement) -> Findings:
@@ -65,7 +79,10 @@ def test_outcomes_on_data():
     assert outcome(missing) == "not measured"
 
 
-@pytest.mark.parametrize(("values", "side", "expected"), [((14, 15, 16), ">=", "changed as predicted"), ((14, 15, 16), "<=", "opposite")])
+@pytest.mark.parametrize(
+    ("values", "side", "expected"),
+    [((14, 15, 16), ">=", "changed as predicted"), ((14, 15, 16), "<=", "opposite")],
+)
 def test_outcomes_in_networks_are_by_ranks(values, side, expected):
     (finding,) = found(*in_network(RR, values, side)).all
     assert finding.outcome == expected
@@ -86,7 +103,8 @@ def test_the_false_discovery_rate_is_controlled_over_all_headlines():
     others = [row for one in (SVM, JOMA) for row in on_data(one, (0.2, 0.2, 0.2))]
     family = found(*on_data(RR, (0.236,) * 3), *others)
     assert family.tests == 3
-    others = [row for one in (SVM, JOMA) for row in in_network(one, (30, 31, 32))]  # another family: they do not lower the bar
+    # another family: they do not lower the bar
+    others = [row for one in (SVM, JOMA) for row in in_network(one, (30, 31, 32))]
     (finding,) = (one for one in found(*on_data(RR, (0.236,) * 3), *others).all if one.theory is RR)
     assert finding.q == pytest.approx(p)
     (finding,) = (finding for finding in family.all if finding.theory is RR)
@@ -113,8 +131,13 @@ def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
     assert first.startswith("Attention as a support vector machine: on the raw tokens of mine, the cosine")
     assert "0.991" in first
     assert "as on noise (0.9930), so it is no finding about these data" in first
-    assert "training raised the cosine to the max-margin direction, as predicted, in ViT (31 against 10.3)" in first
-    assert "it cannot be distinguished from untrained networks in CRATE (paper form) (10 against 10.3)" in first
+    assert (
+        "training raised the cosine to the max-margin direction, as predicted, in ViT (31 against 10.3)"
+        in first
+    )
+    assert (
+        "it cannot be distinguished from untrained networks in CRATE (paper form) (10 against 10.3)" in first
+    )
     assert "41.0\u00a0%" in second
     assert "p = .005), a property of these data" in second
     other = sentences(found(*on_data(SVM, (0.99, 0.991, 0.992), scope="any data", on_noise=0.3)))[0]
@@ -131,12 +154,19 @@ def test_a_name_in_a_sentence_is_no_formula(name):
 
 
 def test_networks_that_disagree_about_their_own_null_are_no_finding():
-    """The mean leaves the narrow null of a mean, but a network lies inside its own, and the differences vary too much over networks."""
+    """The mean leaves the narrow null of a mean, but a network lies inside its own, and the differences vary
+    too much over networks.
+    """
 
     def outcome_of(values, centres):
-        nulls = [Null("maps of other images", tuple(np.linspace(centre - 0.01, centre + 0.01, 19))) for centre in centres]
+        nulls = [
+            Null("maps of other images", tuple(np.linspace(centre - 0.01, centre + 0.01, 19)))
+            for centre in centres
+        ]
         own = [
-            row for value, null in zip(values, nulls) for row in in_network(SVM, (value,), null=null, setting="null: maps of other images")
+            row
+            for value, null in zip(values, nulls)
+            for row in in_network(SVM, (value,), null=null, setting="null: maps of other images")
         ]
         own = [replace(row, seed=seed) for seed, row in enumerate(own)]
         (finding,) = found(*in_network(SVM, values), *own).all
@@ -146,24 +176,37 @@ def test_networks_that_disagree_about_their_own_null_are_no_finding():
     assert outcome_of((30.0, 31.0, 32.0), (29.0, 30.0, 30.0)) == "changed as predicted"  # every network
     assert outcome_of((30.005, 30.005, 30.006), (30.0, 30.0, 30.0 - 0.1)) == "explained"
     assert outcome_of((30.005, 30.3, 30.3), (30.0, 30.0, 30.0)) == "explained"
-    assert outcome_of((30.009, 30.012, 30.014), (30.0, 30.0, 30.0)) == "changed as predicted"  # one inside, the interval excludes 0
+    # one inside, the interval excludes 0
+    assert outcome_of((30.009, 30.012, 30.014), (30.0, 30.0, 30.0)) == "changed as predicted"
 
 
 def test_a_value_that_its_own_null_explains_is_no_finding():
     own = Null("sign flips", tuple(np.linspace(25, 40, 19)))
-    rows = [*in_network(SVM, (30.0, 31.0, 32.0)), *in_network(SVM, (30.0, 31.0, 32.0), null=own, setting="null: sign flips")]
+    rows = [
+        *in_network(SVM, (30.0, 31.0, 32.0)),
+        *in_network(SVM, (30.0, 31.0, 32.0), null=own, setting="null: sign flips"),
+    ]
     (finding,) = found(*rows).all
-    assert (finding.outcome, finding.row.null.kind, finding.own.null.kind) == ("explained", UNTRAINED, "sign flips")
-    assert (
-        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give as much"
-        in sentences(found(*rows))[0]
+    assert (finding.outcome, finding.row.null.kind, finding.own.null.kind) == (
+        "explained",
+        UNTRAINED,
+        "sign flips",
     )
-    # Training may move a value to the opposite side of untrained networks without leaving the metric's own null there.
-    rows = [*in_network(SVM, (30.0, 31.0, 32.0), "<="), *in_network(SVM, (30.0, 31.0, 32.0), "<=", null=own, setting="null: sign flips")]
+    assert (
+        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips "
+        "give as much" in sentences(found(*rows))[0]
+    )
+    # Training may move a value to the opposite side of untrained networks without leaving the metric's own
+    # null there.
+    rows = [
+        *in_network(SVM, (30.0, 31.0, 32.0), "<="),
+        *in_network(SVM, (30.0, 31.0, 32.0), "<=", null=own, setting="null: sign flips"),
+    ]
     (finding,) = found(*rows).all
     assert (finding.outcome, finding.side) == ("explained", -1)
     assert (
-        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give" in sentences(found(*rows))[0]
+        "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give"
+        in sentences(found(*rows))[0]
     )
     for draws, expected in ((np.linspace(5, 20, 19), "opposite"), (np.linspace(40, 60, 19), "opposite")):
         null = Null("sign flips", tuple(draws))
@@ -186,7 +229,10 @@ def test_at_most_five_sentences():
 
 
 def test_several_data_sets_stand_in_one_matrix():
-    results = [compared(*on_data(RR, (0.4, 0.41, 0.42)), *in_network(RR, (30, 31, 32)), data=data) for data in ("digits", "shapes")]
+    results = [
+        compared(*on_data(RR, (0.4, 0.41, 0.42)), *in_network(RR, (30, 31, 32)), data=data)
+        for data in ("digits", "shapes")
+    ]
     both = findings(aggregate(results))
     assert [column[0] for column in both.columns] == ["digits", "digits", "shapes", "shapes"]
     assert both.tests == 4
@@ -205,7 +251,9 @@ def test_the_figure_and_the_table_of_the_matrix():
     assert "2 tests" in table.legend
     assert matrix.matrix(found()) is None
     features = on_data(RR, (0.4, 0.41, 0.42), model="ViT")
-    narrow = matrix.matrix(found(*on_data(RR, (0.4, 0.41, 0.42)), *features, *in_network(SVM, (30, 31, 32))), column=True)
+    narrow = matrix.matrix(
+        found(*on_data(RR, (0.4, 0.41, 0.42)), *features, *in_network(SVM, (30, 31, 32))), column=True
+    )
     texts = narrow.axes[0].texts
     assert {"✓ 0.410", "✓ 31.0", "raw tokens", "in trained\nViT"} <= {text.get_text() for text in texts}
     assert not any("features" in text.get_text() for text in texts)
@@ -218,7 +266,10 @@ def test_the_figure_and_the_table_of_the_matrix():
 
 
 def test_results_of_different_settings_have_their_own_columns():
-    first, second = compared(*on_data(RR, (0.4, 0.41, 0.42))), compared(*on_data(RR, (0.3, 0.31, 0.32)), *on_data(SVM, (0.2, 0.2, 0.2)))
+    first, second = (
+        compared(*on_data(RR, (0.4, 0.41, 0.42))),
+        compared(*on_data(RR, (0.3, 0.31, 0.32)), *on_data(SVM, (0.2, 0.2, 0.2))),
+    )
     second = replace(second, settings={**second.settings, "n": 100})
     both = findings(aggregate([first, second]))
     assert [column[0] for column in both.columns] == ["mine (R2)", "mine (R1)"]
@@ -226,7 +277,9 @@ def test_results_of_different_settings_have_their_own_columns():
 
 
 def test_the_overview_names_every_theory_once_per_group(compared, theories):
-    """The first screen of a page: all theories by outcome, on the data and in the networks; those without headlines come last."""
+    """The first screen of a page: all theories by outcome, on the data and in the networks; those without
+    headlines come last.
+    """
     combined = aggregate(compared, theories=theories)
     found = findings(combined)
     groups = dict(overview(found, combined.theories))
@@ -238,7 +291,9 @@ def test_the_overview_names_every_theory_once_per_group(compared, theories):
         if finding.view == "raw tokens":
             assert outcomes[finding.theory.name] == ORDER[finding.outcome]
     only = theory("turing")
-    assert dict(overview(found, (*combined.theories, only)))["Neither"] == [Line("claims and figures only", (only,))]
+    assert dict(overview(found, (*combined.theories, only)))["Neither"] == [
+        Line("claims and figures only", (only,))
+    ]
     assert set(OUTCOMES) | {"differs"} == set(ORDER)
 
 
@@ -255,7 +310,10 @@ def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
 def test_the_page_for_beginners_shows_the_rows_of_a_demo():
     """docs/demo_rows.py copies them; a row that its text does not explain is refused."""
     own = {"setting": "own null", "null": Null("sign flips", tuple(np.linspace(30, 40, 199)))}
-    networks = [*in_network(SVM, (30.0, 31.0, 32.0)), *in_network(SVM, (30.0, 31.0, 32.0), model="CRATE (released form)")]
+    networks = [
+        *in_network(SVM, (30.0, 31.0, 32.0)),
+        *in_network(SVM, (30.0, 31.0, 32.0), model="CRATE (released form)"),
+    ]
     networks += [replace(row, **own) for row in networks if row.model != "ViT"]
     rows = [*on_data(RR, (0.4, 0.41, 0.42)), *networks]
     demo = replace(compared(*rows), provenance={"date": "2026-11-27T01:02:03Z", "machine": "two cores"})
@@ -267,10 +325,15 @@ def test_the_page_for_beginners_shows_the_rows_of_a_demo():
         ("trained ViT", "31.0", "changed as"),
         ("trained CRATE", "31.0", "explained"),
     ):
-        assert any(line.strip().startswith(where) and value in line and outcome in line for line in shown), where
+        assert any(line.strip().startswith(where) and value in line and outcome in line for line in shown), (
+            where
+        )
     assert page.splitlines()[0] == shown[0]
     assert page.splitlines()[-1] == shown[-1]
-    with pytest.raises(ValueError, match=r"explains the row .*'trained CRATE \(released form\)'.* but the demo has no such row"):
+    with pytest.raises(
+        ValueError,
+        match=r"explains the row .*'trained CRATE \(released form\)'.* but the demo has no such row",
+    ):
         demo_rows.block(compared(*rows[:-6]))
     with pytest.raises(ValueError, match=r"but the demo has \('changed as predicted', 19, 3\)"):
         demo_rows.block(compared(*rows[:-3]))

@@ -55,7 +55,13 @@ def test_three_significant_digits(value, text):
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(0.5685, "share", "56.85 %"), (1.0, "share", "100.00 %"), (2e-6, "share", "2.00·10⁻⁴ %"), (0.5685, "", "0.569"), (None, "share", "—")],
+    [
+        (0.5685, "share", "56.85 %"),
+        (1.0, "share", "100.00 %"),
+        (2e-6, "share", "2.00·10⁻⁴ %"),
+        (0.5685, "", "0.569"),
+        (None, "share", "—"),
+    ],
 )
 def test_only_shares_are_in_per_cent(value, unit, text):
     assert amount(value, unit).replace("\u00a0", " ") == text
@@ -86,7 +92,9 @@ def test_predictions_name_limit_and_threshold():
     assert shown[5:] == ["≥ 0", "≥ 1", "→ −1 (threshold: ≤ −1.00)", "≥ null", "≥ 0.200"]
 
 
-@pytest.mark.parametrize(("value", "null", "side"), [(0.1371, 0.1369, "at"), (0.138, 0.137, "above"), (0.136, 0.137, "below")])
+@pytest.mark.parametrize(
+    ("value", "null", "side"), [(0.1371, 0.1369, "at"), (0.138, 0.137, "above"), (0.136, 0.137, "below")]
+)
 def test_values_that_print_as_their_null_are_on_no_side(value, null, side):
     row = on_data(value, null=Null("n", (null,)), side=">=")
     assert beside_null(row) == side
@@ -116,7 +124,8 @@ def test_formulas_are_converted_and_text_is_escaped():
 
 
 @pytest.mark.parametrize(
-    "latex_code", [r"\frac{", r"\unknowncommand{x}", r"\text{<script>alert(1)</script>}", r"\text{<img src=x onerror=y>}"]
+    "latex_code",
+    [r"\frac{", r"\unknowncommand{x}", r"\text{<script>alert(1)</script>}", r"\text{<img src=x onerror=y>}"],
 )
 def test_what_cannot_be_converted_is_shown_as_code(latex_code):
     made = mathml(f"see ${latex_code}$")
@@ -162,7 +171,13 @@ def test_every_formula_of_the_registry_becomes_mathml():
     for theory in list_theories():
         texts = [theory.question, theory.statement, *theory.assumptions]
         for claim in theory.claims:
-            texts += [claim.statement, *claim.assumptions, claim.measures, claim.control_description, claim.corrects]
+            texts += [
+                claim.statement,
+                *claim.assumptions,
+                claim.measures,
+                claim.control_description,
+                claim.corrects,
+            ]
         formulas = [part for text in texts for kind, part in spans(text) if kind in ("inline", "block")]
         assert [formula for formula in formulas if "<code>" in mathml(f"${formula}$")] == []
         shown = [re.sub(r' data-latex="[^"]*"', "", mathml(text)) for text in texts]
@@ -188,8 +203,17 @@ def printed(shown, width=100) -> str:
 def test_the_summary_in_the_terminal_fits_and_cuts_no_word(compared, theories, width):
     text = printed(terminal.summary(compared, theories=theories), width)
     assert max(map(len, text.splitlines())) <= width
-    assert not re.search(r"\S…", text)  # rich cuts a word with this sign; between the ends of a range it stands apart
-    for word in ("white-box", "consistent", "0.999", "null 0.118", "not tested", "tests; q controls", "<script>"):
+    # rich cuts a word with this sign; between the ends of a range it stands apart
+    assert not re.search(r"\S…", text)
+    for word in (
+        "white-box",
+        "consistent",
+        "0.999",
+        "null 0.118",
+        "not tested",
+        "tests; q controls",
+        "<script>",
+    ):
         assert word in text, word
 
 
@@ -217,8 +241,12 @@ def test_verifications_take_one_line_each_where_that_fits():
 
 def test_measurements_show_the_columns_that_hold_something():
     rows = [
-        Measurement("crate", "figure", "rate", 0.25, predicted=0.3, basis="printed", step=7, setting="paper form"),
-        Measurement("crate", "figure", "bound", 0.1, op="<=", threshold=0.5, predicted=0.5, verdict="consistent"),
+        Measurement(
+            "crate", "figure", "rate", 0.25, predicted=0.3, basis="printed", step=7, setting="paper form"
+        ),
+        Measurement(
+            "crate", "figure", "bound", 0.1, op="<=", threshold=0.5, predicted=0.5, verdict="consistent"
+        ),
     ]
     text = printed(terminal.measurements(rows))
     assert text.split() == [
@@ -230,7 +258,17 @@ def test_measurements_show_the_columns_that_hold_something():
 
 def test_networks_show_quantity_value_and_reason():
     rows = [
-        Measurement("network", "network", "accuracy", 0.6458, unit="share", split="test", model="vit", n=5000, note="step 40"),
+        Measurement(
+            "network",
+            "network",
+            "accuracy",
+            0.6458,
+            unit="share",
+            split="test",
+            model="vit",
+            n=5000,
+            note="step 40",
+        ),
         Measurement("network", "network", "accuracy", None, setting="equal steps", reason="other images"),
     ]
     text = " ".join(printed(terminal.networks(small(rows))).split()).replace("\u00a0", " ")
@@ -239,8 +277,16 @@ def test_networks_show_quantity_value_and_reason():
 
 
 def test_a_stored_command_stays_a_command():
-    """Of absolute paths only the last part is kept, also behind an equals sign; what a shell would split or read stays quoted."""
-    stored = "transformer-theory compare --data '/my data/a  b & c.npz' --out=/results/x runs/d tcp://10.0.0.1:8786"
-    assert portable_command({"command": stored}) == "transformer-theory compare --data 'a  b & c.npz' --out=x runs/d tcp://10.0.0.1:8786"
+    """Of absolute paths only the last part is kept, also behind an equals sign; what a shell would split or
+    read stays quoted.
+    """
+    stored = (
+        "transformer-theory compare --data '/my data/a  b & c.npz' --out=/results/x runs/d "
+        "tcp://10.0.0.1:8786"
+    )
+    assert (
+        portable_command({"command": stored})
+        == "transformer-theory compare --data 'a  b & c.npz' --out=x runs/d tcp://10.0.0.1:8786"
+    )
     assert portable_command({"command": "it's no command"}) == "it's no command"
     assert portable_command({}) == ""

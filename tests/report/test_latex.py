@@ -1,4 +1,6 @@
-"""LaTeX, Markdown, macros and figures as files: no name of the data becomes a command, and a real LaTeX sets all of it."""
+"""LaTeX, Markdown, macros and figures as files: no name of the data becomes a command, and a real LaTeX sets
+all of it.
+"""
 
 import hashlib
 import re
@@ -38,15 +40,31 @@ def together(*results):
 
 @pytest.fixture(scope="module")
 def whole():
-    """A comparison of two seeds, an experiment with many rows, and names with all that LaTeX takes for a command."""
+    """A comparison of two seeds, an experiment with many rows, and names with all that LaTeX takes for a
+    command.
+    """
     compared = synthetic.comparison(data=EVIL)
     runs = [
-        replace(compared, arrays={}, settings={**compared.settings, "seed": seed}, provenance={**compared.provenance, "command": EVIL})
+        replace(
+            compared,
+            arrays={},
+            settings={**compared.settings, "seed": seed},
+            provenance={**compared.provenance, "command": EVIL},
+        )
         for seed in (0, 1)
     ]
     quantity = "share of $x_i$ with |p_mm|^2 > 1e-07 & 5 % of ΔR, $\\input{/etc/passwd}$"
     rows = [
-        Measurement("attention_svm", "figure", quantity, 0.1 * i, step=i, predicted=0.5, source=synthetic.SVM, setting="a_b $x^")
+        Measurement(
+            "attention_svm",
+            "figure",
+            quantity,
+            0.1 * i,
+            step=i,
+            predicted=0.5,
+            source=synthetic.SVM,
+            setting="a_b $x^",
+        )
         for i in range(60)
     ]
     rows[0] = replace(rows[0], note="[a bracket] at the start of a line * and a star")
@@ -56,7 +74,9 @@ def whole():
 @pytest.fixture(scope="module")
 def folder(whole):
     drawn = draw(pictures(whole)[:2])  # some figures are enough here
-    made, failed = latex_folder(whole, folders=[EVIL, "runs/b", "runs/c"], checksums=[{"result.json": "0f" * 32}] * 3, drawn=drawn)
+    made, failed = latex_folder(
+        whole, folders=[EVIL, "runs/b", "runs/c"], checksums=[{"result.json": "0f" * 32}] * 3, drawn=drawn
+    )
     assert failed == []
     return made
 
@@ -66,16 +86,28 @@ def test_latex_escapes_every_special_character():
         r"50\% of a\_b \& \{c\} \#1 \$x \textasciitilde{} \textasciicircum{} \textbackslash{}cmd"
     )
     assert escape("1.20·10⁻¹³ → ≥ 0 — ΔR") == (
-        r"1.20\ensuremath{\cdot}10\ensuremath{^{-13}} \ensuremath{\to} \ensuremath{\ge} 0 -- \ensuremath{\Delta R}"
+        r"1.20\ensuremath{\cdot}10\ensuremath{^{-13}} \ensuremath{\to} \ensuremath{\ge} 0 -- "
+        r"\ensuremath{\Delta R}"
     )
     assert escape("café Ł ő λ Σ Α 数 \x1b[0m\u202e\n`--x`") == (
-        r"caf\'{e} \L{} \H{o} \ensuremath{\lambda} \ensuremath{\Sigma} A \texttt{U+6570} [0m \textasciigrave{}-{}-x\textasciigrave{}"
+        r"caf\'{e} \L{} \H{o} \ensuremath{\lambda} \ensuremath{\Sigma} A \texttt{U+6570} [0m "
+        r"\textasciigrave{}-{}-x\textasciigrave{}"
     )
 
 
 @pytest.mark.parametrize(
     "formula",
-    [r"\input{/etc/passwd}", r"\write18{x}", r"x^^5cinput", r"a}b{", r"\def\a{}", r"\csname x\endcsname", "a%b", r"x\\\input y", "#1"],
+    [
+        r"\input{/etc/passwd}",
+        r"\write18{x}",
+        r"x^^5cinput",
+        r"a}b{",
+        r"\def\a{}",
+        r"\csname x\endcsname",
+        "a%b",
+        r"x\\\input y",
+        "#1",
+    ],
 )
 def test_formulas_that_could_do_harm_are_text(formula):
     assert prose(f"see ${formula}$ here") == f"see {escape(f'${formula}$')} here"
@@ -83,7 +115,10 @@ def test_formulas_that_could_do_harm_are_text(formula):
 
 def test_formulas_stay_and_dollars_are_dollars():
     assert prose(r"$\lVert W \rVert_F \ge 1$ costs \$5, 5%") == r"$\lVert W \rVert_F \ge 1$ costs \$5, 5\%"
-    assert prose(r"$Δ ≥ 0$ of $\theta \left( \frac12 \right)$") == r"${\Delta} {\ge} 0$ of $\theta \left( \frac12 \right)$"
+    assert (
+        prose(r"$Δ ≥ 0$ of $\theta \left( \frac12 \right)$")
+        == r"${\Delta} {\ge} 0$ of $\theta \left( \frac12 \right)$"
+    )
     assert prose("as `crate/a_b` says, `") == r"as \texttt{crate/a\_b} says, \textasciigrave{}"
     assert in_latex((Plain("a_i $x$"), Note("50 %"))) == r"a\_i \$x\$\newline{\scriptsize 50 \%}"
     assert in_latex(("rate", " ", synthetic.SVM)) == r"rate~\cite[{Thm. 3}]{tarzanagh2023transformers}"
@@ -93,11 +128,21 @@ def texts_of_the_registry():
     for theory in list_theories():
         yield from (theory.title, theory.question, theory.statement, *theory.assumptions)
         for claim in theory.claims:
-            yield from (claim.statement, claim.measures, claim.control_description, claim.corrects, *claim.assumptions)
+            yield from (
+                claim.statement,
+                claim.measures,
+                claim.control_description,
+                claim.corrects,
+                *claim.assumptions,
+            )
 
 
 def test_no_formula_of_the_registry_is_taken_for_harmful():
-    formulas = [found for text in texts_of_the_registry() for found in re.findall(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", text, re.DOTALL)]
+    formulas = [
+        found
+        for text in texts_of_the_registry()
+        for found in re.findall(r"(?<!\\)\$\$?(.+?)(?<!\\)\$\$?", text, re.DOTALL)
+    ]
     assert len(formulas) > 300
     assert [formula for formula in formulas if not prose(f"${formula}$").startswith("$")] == []
 
@@ -114,7 +159,11 @@ def test_theories_of_like_names_have_files_and_labels_of_their_own():
 
 
 def test_every_table_has_whole_rows_and_known_keys(folder):
-    texts = {name: text.decode() for name, text in folder.items() if name.endswith(".tex") and name not in ("macros.tex", "example.tex")}
+    texts = {
+        name: text.decode()
+        for name, text in folder.items()
+        if name.endswith(".tex") and name not in ("macros.tex", "example.tex")
+    }
     assert set(texts) == {
         "all.tex",
         "findings.tex",
@@ -129,17 +178,26 @@ def test_every_table_has_whole_rows_and_known_keys(folder):
             continue
         for part in re.split(r"(?=\\begin\{(?:longtable|tabular)\})", text)[1:]:
             columns = part.splitlines()[0].count("p{")
-            if name == "all.tex" and not part.startswith(r"\begin{tabular}[t]"):  # the titles, whose rows are tables
+            # the titles, whose rows are tables
+            if name == "all.tex" and not part.startswith(r"\begin{tabular}[t]"):
                 continue
             part = part.partition(r"\end{tabular}")[0]
             rows = [
-                line for line in part.splitlines() if line.endswith((r"\\", r"\\*")) and not line.startswith((r"\TTacross", r"\caption"))
+                line
+                for line in part.splitlines()
+                if line.endswith((r"\\", r"\\*")) and not line.startswith((r"\TTacross", r"\caption"))
             ]
             assert rows
             spans = [sum(int(n) - 1 for n in re.findall(r"\\TTwide\{(\d+)\}", line)) for line in rows]
-            assert {len(re.findall(r"(?<!\\)&", line)) + more for line, more in zip(rows, spans)} == {columns - 1}
+            assert {len(re.findall(r"(?<!\\)&", line)) + more for line, more in zip(rows, spans)} == {
+                columns - 1
+            }
         cited |= set(re.findall(r"\\cite(?:\[[^]]*\])?\{([^}]*)\}", text))
-    assert cited == {"tarzanagh2023transformers", "tian2023scan", "yu2020learning", "yu2023white"} <= set(entries())
+    assert (
+        cited
+        == {"tarzanagh2023transformers", "tian2023scan", "yu2020learning", "yu2023white"}
+        <= set(entries())
+    )
     assert all(f"{{{key}," in folder["references.bib"].decode() for key in cited)
 
 
@@ -181,9 +239,17 @@ def test_macros_have_letters_only_and_every_number_has_one(whole):
 
 
 def test_every_macro_has_n_interval_and_command_in_its_list(whole):
-    """In macros.tex: the comment above the definitions of a row or claim, and version, commit and date of each command at the head."""
-    shown = {"versions": {"transformer-theory": "0.1.0"}, "commit": "0123456789", "dirty": True, "date": "2026-11-27T01:02:03Z"}
-    command = f"transformer-theory compare --data 'Größe  50% 中.npz' {' '.join(['long'] * 50)}"  # as one copies it, all blanks included
+    """In macros.tex: the comment above the definitions of a row or claim, and version, commit and date of
+    each command at the head.
+    """
+    shown = {
+        "versions": {"transformer-theory": "0.1.0"},
+        "commit": "0123456789",
+        "dirty": True,
+        "date": "2026-11-27T01:02:03Z",
+    }
+    # as one copies it, all blanks included
+    command = f"transformer-theory compare --data 'Größe  50% 中.npz' {' '.join(['long'] * 50)}"
     first, *others = (replace(result, provenance={**result.provenance, **shown}) for result in whole.results)
     text = definitions(together(replace(first, provenance=first.provenance | {"command": command}), *others))
     head, *blocks = text.split("\n\n")
@@ -197,9 +263,14 @@ def test_every_macro_has_n_interval_and_command_in_its_list(whole):
         assert all(line.startswith(r"\newcommand{\TT") for line in lines), block
         assert re.search(r" \| R\d: \S", about), about
         if about.startswith("% of all results"):
-            assert {r"\newcommand{\TTVersion}{0.1.0} % 0.1.0", r"\newcommand{\TTCommit}{01234567} % 01234567"} <= set(lines)
+            assert {
+                r"\newcommand{\TTVersion}{0.1.0} % 0.1.0",
+                r"\newcommand{\TTCommit}{01234567} % 01234567",
+            } <= set(lines)
         elif ": claims | " not in about:
-            n, interval = re.search(r" \| n = (\d[\d,]*) .*?\| (95 % interval .+ to \S+|no interval)", about).groups()
+            n, interval = re.search(
+                r" \| n = (\d[\d,]*) .*?\| (95 % interval .+ to \S+|no interval)", about
+            ).groups()
             assert int(n) > 0 or not any(re.search(r" % -?\d", line) for line in lines), about
             intervals[interval == "no interval"] += 1
             if low := [line for line in lines if re.search(r"% low = ", line)]:
@@ -210,7 +281,8 @@ def test_every_macro_has_n_interval_and_command_in_its_list(whole):
 def test_every_table_names_version_and_commit(whole):
     record = {"versions": {"transformer-theory": "0.1.0"}}
     results = [
-        replace(result, provenance={**result.provenance, **record, "commit": 40 * str(index)}) for index, result in enumerate(whole.results)
+        replace(result, provenance={**result.provenance, **record, "commit": 40 * str(index)})
+        for index, result in enumerate(whole.results)
     ]
     made, _ = latex_folder(together(*results), drawn=draw([]))
     sentence = "Measured with transformer_theory 0.1.0, commits 00000000, 11111111, 22222222."
@@ -219,12 +291,20 @@ def test_every_table_names_version_and_commit(whole):
         assert text.count(sentence.replace("_", r"\_")) == text.count(r"\caption{") > 0, name
     assert sentence.replace("_", r"\_") in markdown(together(*results))
     assert "transformer_theory 0.1.0, commit 00000000" in page(results[0])
-    many = [replace(results[0], provenance={**results[0].provenance, "commit": 40 * digit}) for digit in "abcd"]
+    many = [
+        replace(results[0], provenance={**results[0].provenance, "commit": 40 * digit}) for digit in "abcd"
+    ]
     assert software.sentence(many) == "Measured with transformer_theory 0.1.0, 4 commits."
     mixed = [many[0], replace(many[1], provenance=many[1].provenance | {"dirty": True})]
-    assert software.made_by(mixed) == "transformer_theory 0.1.0, commits aaaaaaaa, bbbbbbbb, some with uncommitted changes"
+    assert (
+        software.made_by(mixed)
+        == "transformer_theory 0.1.0, commits aaaaaaaa, bbbbbbbb, some with uncommitted changes"
+    )
     assert software.sentence([Result("made.up")]) == ""
-    measured = {"crate": {"date": "2026-11-27T01:02:03Z", "commit": 40 * "e"}, "joma": {"date": "2026-11-23", "commit": 40 * "f"}}
+    measured = {
+        "crate": {"date": "2026-11-27T01:02:03Z", "commit": 40 * "e"},
+        "joma": {"date": "2026-11-23", "commit": 40 * "f"},
+    }
     merged = [Result("reach", {"measured": measured}, provenance={"commit": 40 * "0", "date": "2025"})]
     assert software.commits(merged) == [8 * "e", 8 * "f"]
     assert software.dates(merged) == "23 November 2026 to 27 November 2026"
@@ -240,14 +320,19 @@ def test_macros_of_one_name_get_the_columns_in_which_they_differ():
     assert named(crate("share of α = 0.5", 0.0)) == {0.0: "TTcrateShareAlphaZeroPointFiveUp"}
     assert named(crate("share of α = 0.125", 0.0)) == {0.0: "TTcrateShareAlphaZeroPointOneTwoFiveUp"}
     assert named(crate("loss of 1,797 images", 0.0)) == {0.0: "TTcrateLossOneSevenNineSevenImagesUp"}
-    assert named(crate("q", 0.0, layer=0), crate("q", 1.0, layer=12)) == {0.0: "TTcrateQUpLayerZero", 1.0: "TTcrateQUpLayerOneTwo"}
+    assert named(crate("q", 0.0, layer=0), crate("q", 1.0, layer=12)) == {
+        0.0: "TTcrateQUpLayerZero",
+        1.0: "TTcrateQUpLayerOneTwo",
+    }
     settings = named(crate("rate", 0.0, setting="paper form"), crate("rate", 1.0, setting="released form"))
     assert settings == {0.0: "TTcrateRateUpPaperForm", 1.0: "TTcrateRateUpReleasedForm"}
     assert named(crate("rate", 0.0), crate("rate", 1.0)) == {}  # they differ in no column
     assert named(crate("share of x", 0.0), crate("share, x", 1.0)) == {}
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None or shutil.which("bibtex") is None, reason="no pdflatex and bibtex here")
+@pytest.mark.skipif(
+    shutil.which("pdflatex") is None or shutil.which("bibtex") is None, reason="no pdflatex and bibtex here"
+)
 def test_a_real_latex_sets_all_of_it(folder, whole, tmp_path):
     for name, data in folder.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -255,19 +340,31 @@ def test_a_real_latex_sets_all_of_it(folder, whole, tmp_path):
     registry = "\n\n".join(prose(text) for text in texts_of_the_registry())
     example = (tmp_path / "example.tex").read_text()
     numbers = "\n\n".join(f"number: \\{macro.name}." for macro in macros(whole)[:40])
-    (tmp_path / "example.tex").write_text(example.replace(r"\bibliographystyle", f"{numbers}\n\n{registry}\n\n\\bibliographystyle"))
+    (tmp_path / "example.tex").write_text(
+        example.replace(r"\bibliographystyle", f"{numbers}\n\n{registry}\n\n\\bibliographystyle")
+    )
     quiet = ["pdflatex", "-interaction=batchmode"]
     for command in (["pdflatex", "-interaction=nonstopmode", "-halt-on-error"], ["bibtex"], quiet, quiet):
-        done = subprocess.run([*command, "example"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*command, "example"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout[-1500:]
     log = (tmp_path / "example.log").read_text(errors="replace").replace("\n", "")
-    for word in ("Undefined control sequence", "undefined", "Float too large", "multiply defined", "Missing character"):
+    for word in (
+        "Undefined control sequence",
+        "undefined",
+        "Float too large",
+        "multiply defined",
+        "Missing character",
+    ):
         assert word not in log
     tables = log.partition("appendix.tex")[0]  # not the sentences of the registry, which are in no table
     assert [wide for wide in re.findall(r"Overfull \\hbox \(([\d.]+)pt", tables) if float(wide) > 3] == []
     assert 10 <= int(re.findall(r"\((\d+) pages", log)[0]) <= 4 * len(list_theories())
     if shutil.which("pdftotext"):
-        shown = subprocess.run(["pdftotext", "example.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        shown = subprocess.run(
+            ["pdftotext", "example.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
         assert r"\input{/etc/passwd} 50% a_b & {c} #1" in " ".join(shown.split())
         assert "root:" not in shown
         plain = [macro.text for macro in macros(whole)[:40] if re.fullmatch(r"[\d.]+", macro.text)]
@@ -293,7 +390,9 @@ with style():
 
 def test_figures_are_the_same_bytes_in_every_process(monkeypatch):
     monkeypatch.setenv("PYTHONHASHSEED", "7")
-    other = subprocess.run([sys.executable, "-c", DRAW], capture_output=True, text=True, check=True).stdout.strip()
+    other = subprocess.run(
+        [sys.executable, "-c", DRAW], capture_output=True, text=True, check=True
+    ).stdout.strip()
     own: dict = {}
     exec(DRAW, own)
     made, shown, _ = draw([Picture("x", "x", None, lambda: own["figure"])])
@@ -308,7 +407,9 @@ def test_a_figure_that_cannot_be_drawn_has_a_sentence():
     def fail():
         raise KeyError("curve")
 
-    made, shown, failed = draw([Picture("x", "the title", None, fail), Picture("y", "nothing to draw", None, lambda: None)])
+    made, shown, failed = draw(
+        [Picture("x", "the title", None, fail), Picture("y", "nothing to draw", None, lambda: None)]
+    )
     assert (made, shown) == ({}, [])
     assert len(failed) == 1
     assert "the title" in failed[0]
@@ -323,7 +424,10 @@ def test_names_with_dollars_are_no_formulas():
         for model in (name, r"\$\frac$")
     ]
     crate = synthetic.THEORIES[3]
-    rows += [in_network("crate", crate.in_networks.headline, float(step), step=step, model=name, layer=0) for step in range(3)]
+    rows += [
+        in_network("crate", crate.in_networks.headline, float(step), step=step, model=name, layer=0)
+        for step in range(3)
+    ]
     result = Result("compare", {"data": "$x^2^3$", "theories": ["crate"]}, Table(rows))
     made, _, failed = draw(pictures(together(result)))
     assert failed == []
@@ -332,11 +436,16 @@ def test_names_with_dollars_are_no_formulas():
 
 
 def test_markdown_keeps_formulas_and_escapes_the_rest(whole):
-    assert in_markdown(r"for $|x| \le \|W\|$ & a_b | <i>") == r"for $\vert x\vert \le \Vert W\Vert$ &amp; a\_b \| &lt;i&gt;"
+    assert (
+        in_markdown(r"for $|x| \le \|W\|$ & a_b | <i>")
+        == r"for $\vert x\vert \le \Vert W\Vert$ &amp; a\_b \| &lt;i&gt;"
+    )
     assert in_markdown("as `crate/a|b` says") == r"as `crate/a\|b` says"
     assert in_markdown(Plain("$x$ *y* [z](u)")) == r"\$x\$ \*y\* \[z\](u)"
     assert in_markdown(Code("a|b `c`")) == r"`` a\|b `c` ``"
-    assert in_markdown(synthetic.SVM) == "[Tarzanagh et al. (2023a), Thm. 3](https://arxiv.org/abs/2308.16898)"
+    assert (
+        in_markdown(synthetic.SVM) == "[Tarzanagh et al. (2023a), Thm. 3](https://arxiv.org/abs/2308.16898)"
+    )
     made = markdown(whole, provenance(whole, ["a", "b", "c"]))
     assert "<b>" not in re.sub("`.*?`", "", made)
     for block in re.findall(r"(?:^\|.*\n)+", made, re.MULTILINE):

@@ -1,4 +1,6 @@
-"""The findings in LaTeX and Markdown: marks by outcome, a row per theory, one page in one and in two columns, names that stay names."""
+"""The findings in LaTeX and Markdown: marks by outcome, a row per theory, one page in one and in two columns,
+names that stay names.
+"""
 
 import re
 import shutil
@@ -22,8 +24,17 @@ from transformer_theory.report.markdown import markdown
 from transformer_theory.theories import list_theories
 
 NETWORKS = ("ViT", "CRATE (released form)", "CRATE (paper form)")
-LABELS, RANDOM = (Null(kind, tuple(np.linspace(0.08, 0.16, count))) for kind, count in (("permuted labels", 199), (UNTRAINED, 19)))
-VALUES = {"as predicted": 0.61234, "at chance": 0.12345, "opposite": -0.054321, "any data": 0.61234, "not tested": 0.61234}
+LABELS, RANDOM = (
+    Null(kind, tuple(np.linspace(0.08, 0.16, count)))
+    for kind, count in (("permuted labels", 199), (UNTRAINED, 19))
+)
+VALUES = {
+    "as predicted": 0.61234,
+    "at chance": 0.12345,
+    "opposite": -0.054321,
+    "any data": 0.61234,
+    "not tested": 0.61234,
+}
 
 
 def theories(count):
@@ -32,28 +43,60 @@ def theories(count):
     for index in range(count):
         one = synthetic.THEORIES[index % 4]
         in_networks = replace(one.in_networks, headline=f"stable rank of the lower layer's weights {index}")
-        on_data = replace(one.on_data, headline=f"rank correlation of held-out distinctness and logit change {index}")
+        on_data = replace(
+            one.on_data, headline=f"rank correlation of held-out distinctness and logit change {index}"
+        )
         title = f"{one.title} {index}"
-        made.append(replace(one, name=f"t{index}", title=title, claims=(), in_networks=in_networks, on_data=on_data))
+        made.append(
+            replace(one, name=f"t{index}", title=title, claims=(), in_networks=in_networks, on_data=on_data)
+        )
     return tuple(made)
 
 
 def rows(made, outcomes, networks=NETWORKS, data="digits", seeds=3):
-    """Rows of every theory on raw tokens, on features and in networks; ``outcomes`` are those of the theories, in turn."""
+    """Rows of every theory on raw tokens, on features and in networks; ``outcomes`` are those of the
+    theories, in turn.
+    """
     for index, theory in enumerate(made):
         outcome = outcomes[index % len(outcomes)]
         on_data, inside = (part.headline if part else "" for part in (theory.on_data, theory.in_networks))
         for seed in range(seeds):
             value = VALUES.get(outcome)
-            columns = {"data": data, "seed": seed, "side": ">=", "reason": "" if value is not None else "needs 100 % of a_b & <i>"}
+            columns = {
+                "data": data,
+                "seed": seed,
+                "side": ">=",
+                "reason": "" if value is not None else "needs 100 % of a_b & <i>",
+            }
             value = None if value is None else value + 0.0123 * seed * (outcome != "at chance")
             null = Null("permuted labels", (0.1,)) if outcome == "not tested" else LABELS
             more = {"scope": "any data", "on_noise": 0.5912} if outcome == "any data" else {"predicted": 1.0}
             for model in ("", *networks) if on_data else ():
-                yield Measurement(theory.name, "on data", on_data, value, model=model, null=null, unit="share", **more, **columns)
+                yield Measurement(
+                    theory.name,
+                    "on data",
+                    on_data,
+                    value,
+                    model=model,
+                    null=null,
+                    unit="share",
+                    **more,
+                    **columns,
+                )
             for model in networks if inside else ():
-                null = replace(null, kind=UNTRAINED, draws=null.draws[:1]) if outcome == "not tested" else RANDOM
-                yield Measurement(theory.name, "in network", inside, value, model=model, null=null, scope="training", **columns)
+                null = (
+                    replace(null, kind=UNTRAINED, draws=null.draws[:1]) if outcome == "not tested" else RANDOM
+                )
+                yield Measurement(
+                    theory.name,
+                    "in network",
+                    inside,
+                    value,
+                    model=model,
+                    null=null,
+                    scope="training",
+                    **columns,
+                )
 
 
 MADE = {"machine": "Linux x86_64, 2 cores", "versions": {"transformer-theory": "0.1.0"}, "commit": 40 * "a"}
@@ -76,7 +119,10 @@ def cells(text, headline):
     return [line.split(" & ") for line in lines]
 
 
-ON_DATA, INSIDE = "rank correlation of held-out distinctness and logit change ", "stable rank of the lower layer's weights "
+ON_DATA, INSIDE = (
+    "rank correlation of held-out distinctness and logit change ",
+    "stable rank of the lower layer's weights ",
+)
 
 
 def test_cells_are_marked_by_their_outcome():
@@ -84,7 +130,9 @@ def test_cells_are_marked_by_their_outcome():
     outcomes = [one.outcome for one in found(result, made).all if one.view == "raw tokens"]
     assert outcomes == list(VALUES)
     text = latex(result, theories=made)
-    predicted, chance, opposite, any_data, untested = [row[0].removeprefix(r"\TTwide{3}{")[:-1] for row in cells(text, ON_DATA)]
+    predicted, chance, opposite, any_data, untested = [
+        row[0].removeprefix(r"\TTwide{3}{")[:-1] for row in cells(text, ON_DATA)
+    ]
     assert predicted.startswith(r"\textbf{62.5~\%} [")
     assert r"null~12.0~\%, $p$~=~.005" in predicted
     assert chance == r"\TTchance{12.3~\%, null~12.0~\%, $p$~=~.46}"
@@ -97,7 +145,11 @@ def test_cells_are_marked_by_their_outcome():
     in_networks = cells(text, INSIDE)
     assert [len(row) for row in in_networks] == [len(NETWORKS)] * 5
     assert re.fullmatch(r"\\textbf\{0\.62\d*\} \(0\.1\d*\)", in_networks[0][0])
-    largest = max(one.row.p for one in found(result, made).all if one.view == "network" and one.outcome == "changed as predicted")
+    largest = max(
+        one.row.p
+        for one in found(result, made).all
+        if one.view == "network" and one.outcome == "changed as predicted"
+    )
     assert rf"in networks $p \le$ {largest:.1g}".replace(" 0.", " .") in text
 
 
@@ -123,10 +175,14 @@ def test_every_theory_has_a_row_and_a_citation():
         absent = "".join(re.findall(rf"^\\multicolumn.*\{{{ABSENT}: (.*)\}} \\\\$", text, re.MULTILINE))
         titles = re.findall(r"^([^%&{}\\]+)~\\cite\{(.+)\} &$", text, re.MULTILINE)
         others = re.findall(r"(?:^|; )([^;]+?)~\\cite\{(.+?)\}", absent)
-        without = {theory.name for theory in made if not any(row.theory == theory.name for row in shown.table)}
+        without = {
+            theory.name for theory in made if not any(row.theory == theory.name for row in shown.table)
+        }
         names = {theory.title.partition(":")[0]: theory for theory in made}
         assert {names[title].name for title, _ in others} == without
-        assert [names[title].name for title, _ in titles] == [theory.name for theory in made if theory.name not in without]
+        assert [names[title].name for title, _ in titles] == [
+            theory.name for theory in made if theory.name not in without
+        ]
         for title, key in (*titles, *others):
             assert key == names[title].sources[0].key
             assert key in entries()
@@ -137,7 +193,15 @@ def test_the_caption_is_short_and_has_what_all_cells_share():
     result, made = compared(4)
     caption = re.search(r"\\caption\{(.*)\}\\label", latex(result, theories=made))[1]
     assert len(caption.split()) <= 45
-    for shared in ("digits", "$n=1797$", "mean over 3 seeds", r"Linux x86\_64, 2 cores", "untrained networks", "0.1.0", "aaaaaaaa"):
+    for shared in (
+        "digits",
+        "$n=1797$",
+        "mean over 3 seeds",
+        r"Linux x86\_64, 2 cores",
+        "untrained networks",
+        "0.1.0",
+        "aaaaaaaa",
+    ):
         assert shared in caption
     assert "permuted labels" in caption
     bare, made = compared(2, ("as predicted",), networks=(), seeds=1)
@@ -162,7 +226,11 @@ def typeset(folder, name, body, layout):
     head = rf"\documentclass[{layout}]{{article}}\usepackage[T1]{{fontenc}}\usepackage{{lmodern}}\usepackage{{{','.join(PACKAGES)}}}"
     (folder / f"{name}.tex").write_text(f"{head}\\begin{{document}}\n{body}\n\\end{{document}}\n")
     done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name], cwd=folder, capture_output=True, text=True, check=False
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-1500:]
 
@@ -182,7 +250,12 @@ def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, ma
     outcomes, columns = (*VALUES, "not measured"), {"networks": networks, "data": data}
     if made is None:  # as in a comparison on images: two theories need other data
         result, made = compared(made=tuple(list_theories()), outcomes=outcomes, **columns)
-        result = replace(result, table=Table(row for row in result.table if row.theory not in ("graph_tokens", "chain_of_thought")))
+        result = replace(
+            result,
+            table=Table(
+                row for row in result.table if row.theory not in ("graph_tokens", "chain_of_thought")
+            ),
+        )
     else:
         result, made = compared(made=made, outcomes=outcomes, **columns)
     (tmp_path / "all.tex").write_text(latex(result, theories=made))
@@ -198,7 +271,9 @@ def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, ma
         (tmp_path / "findings.tex").write_text(itemize(found(result, made)))
         typeset(tmp_path, "list", r"\input{findings}", layout)
         if shutil.which("pdftotext"):
-            shown = subprocess.run(["pdftotext", "list.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+            shown = subprocess.run(
+                ["pdftotext", "list.pdf", "-"], cwd=tmp_path, capture_output=True, text=True, check=True
+            ).stdout
             assert "root:" not in shown
             assert re.sub(r"\s|-", "", data) in re.sub(r"\s|-", "", shown)
 

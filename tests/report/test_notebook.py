@@ -72,7 +72,10 @@ def test_every_figure_of_a_result_shows_itself(compared, theories):
     ("result", "message"),
     [
         (Result("compare"), "nothing to draw: the result 'compare' has no rows"),
-        (Result("verify", table=Table([Measurement("crate", "claim", "crate/x", 1.0)])), "holds nothing that a figure shows"),
+        (
+            Result("verify", table=Table([Measurement("crate", "claim", "crate/x", 1.0)])),
+            "holds nothing that a figure shows",
+        ),
         (Result("nothing of this name"), "has no rows"),
     ],
 )
@@ -100,7 +103,9 @@ def probed(*, steps: tuple[int, ...] = (0,), layers: int = 2) -> Result:
                     "model": "my $net",
                     "reason": "" if value is not None else "not finite",
                 }
-                rows.append(Measurement("crate", "in network", theory.in_networks.headline, value, null=null, **place))
+                rows.append(
+                    Measurement("crate", "in network", theory.in_networks.headline, value, null=null, **place)
+                )
     return Result("probe", {"model": "my $net"}, Table(rows))
 
 
@@ -120,7 +125,9 @@ def test_a_probe_of_one_layer_has_one_too():
 
 def test_a_probe_without_headlines_in_layers_has_none():
     with pytest.raises(ValueError, match="nothing to draw"):
-        Result("probe", table=Table([Measurement("network", "network", "accuracy", 0.5, model="m", step=0)])).plot()
+        Result(
+            "probe", table=Table([Measurement("network", "network", "accuracy", 0.5, model="m", step=0)])
+        ).plot()
 
 
 @pytest.fixture
@@ -128,14 +135,28 @@ def small(tmp_path, monkeypatch) -> Result:
     """A small result, in an empty working folder."""
     monkeypatch.chdir(tmp_path)
     rows = [Measurement("crate", "on data", "rate <b>", 1.0, seed=0, data="mine")]
-    return Result("compare", {"data": "My data: <1>", "x": float("nan")}, Table(rows), provenance={"date": "2026-11-27T00:00:00Z"})
+    return Result(
+        "compare",
+        {"data": "My data: <1>", "x": float("nan")},
+        Table(rows),
+        provenance={"date": "2026-11-27T00:00:00Z"},
+    )
 
 
 def test_a_report_stores_the_result_with_its_page(small):
     page = small.report("out")
     assert Path(page) == Path("out/report.html")
-    assert (os.fspath(page), str(page), repr(page)) == ("out/report.html", "out/report.html", "Page('out/report.html')")
-    assert {path.name for path in Path("out").iterdir()} == {*FILES, "report.html", "references.bib", "table.tex"}
+    assert (os.fspath(page), str(page), repr(page)) == (
+        "out/report.html",
+        "out/report.html",
+        "Page('out/report.html')",
+    )
+    assert {path.name for path in Path("out").iterdir()} == {
+        *FILES,
+        "report.html",
+        "references.bib",
+        "table.tex",
+    }
     assert Result.load("out").table == small.table
     frame = page._repr_html_()
     assert "sandbox=" in frame
@@ -167,7 +188,9 @@ def test_a_folder_with_something_else_is_kept(small):
     assert Result.load("out").table == other.table
     small.report("out", overwrite=True)
     for call in (tt.figures, lambda one: report.write(one, "out")):
-        with pytest.raises(ValueError, match=r"expected a Result, got int; pass what compare, probe or train returned"):
+        with pytest.raises(
+            ValueError, match=r"expected a Result, got int; pass what compare, probe or train returned"
+        ):
             call(3)
     with pytest.raises(ValueError, match=r"Result.load\(folder\) reads a stored one"):
         tt.figures("out")

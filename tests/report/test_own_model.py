@@ -17,27 +17,54 @@ WIDE, NARROW, FEW = 199, 19, 3  # draws
 MODEL = 'a <b> "$net"'
 
 
-def rows(name: str, *values: float, draws: int = WIDE, kind: str = "permuted labels", centre: float = 0.5, **columns) -> list[Measurement]:
-    """The headline of a theory in the heads of one layer, beside draws evenly spaced within .05 of the centre."""
+def rows(
+    name: str,
+    *values: float,
+    draws: int = WIDE,
+    kind: str = "permuted labels",
+    centre: float = 0.5,
+    **columns,
+) -> list[Measurement]:
+    """The headline of a theory in the heads of one layer, beside draws evenly spaced within .05 of the
+    centre.
+    """
     owner = theory(name).in_networks
     assert owner is not None
     null = Null(kind, tuple(centre + 0.1 * (index / (draws - 1) - 0.5) for index in range(draws)))
     columns = {"quantity": owner.headline, "null": null, "side": ">=", "model": MODEL, "layer": 0} | columns
-    return [Measurement(name, "in network", value=value, head=head, **columns) for head, value in enumerate(values)]
+    return [
+        Measurement(name, "in network", value=value, head=head, **columns)
+        for head, value in enumerate(values)
+    ]
 
 
 def untrained(name: str, value: float, low: float, high: float) -> Measurement:
     owner = theory(name).in_networks
     assert owner is not None
     null = Null(UNTRAINED, tuple(low + (high - low) * index / (NARROW - 1) for index in range(NARROW)))
-    place = {"quantity": owner.headline, "setting": UNTRAINED, "null": null, "side": owner.side, "model": MODEL}
+    place = {
+        "quantity": owner.headline,
+        "setting": UNTRAINED,
+        "null": null,
+        "side": owner.side,
+        "model": MODEL,
+    }
     return Measurement(name, "in network", value=value, **place)
 
 
 def result(*parts: list[Measurement]) -> Result:
     table = Table(row for part in parts for row in part)
     return Result(
-        "probe", {"model": MODEL, "class": "Net", "parameters": 1234, "inputs": "8 sequences", "causal": False, "labels": 0}, table
+        "probe",
+        {
+            "model": MODEL,
+            "class": "Net",
+            "parameters": 1234,
+            "inputs": "8 sequences",
+            "causal": False,
+            "labels": 0,
+        },
+        table,
     )
 
 
@@ -64,7 +91,9 @@ def test_the_outcome_depends_on_the_side_and_on_the_number_of_draws():
 
 
 def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
-    """A single head on the edge of its null does not leave it; the mean of heads that all lie there does not either."""
+    """A single head on the edge of its null does not leave it; the mean of heads that all lie there does not
+    either.
+    """
     edge = rows("scan_snap", *[0.54] * 8)
     (only,) = headlines(quantities(result(edge), list_theories()), list_theories())
     null = edge[0].null
@@ -75,9 +104,15 @@ def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
 
 
 def test_what_untrained_networks_give_as_well_does_not_stand_out():
-    """In scan_snap they give as much, in vision more, in crate less, and in bottleneck less on the other side of the null."""
+    """In scan_snap they give as much, in vision more, in crate less, and in bottleneck less on the other side
+    of the null.
+    """
     parts = [rows("scan_snap", 0.9), rows("vision", 0.7), rows("crate", 0.8), rows("bottleneck", 0.2)]
-    beside = [untrained("scan_snap", 0.9, 0.85, 0.95), untrained("vision", 0.7, 0.8, 0.9), untrained("crate", 0.8, 0.4, 0.6)]
+    beside = [
+        untrained("scan_snap", 0.9, 0.85, 0.95),
+        untrained("vision", 0.7, 0.8, 0.9),
+        untrained("crate", 0.8, 0.4, 0.6),
+    ]
     one = result(*parts, [*beside, untrained("bottleneck", 0.2, 0.3, 0.4)])
     found = quantities(one, list_theories())
     chosen = headlines(found, list_theories())
@@ -85,7 +120,8 @@ def test_what_untrained_networks_give_as_well_does_not_stand_out():
     assert [name for name, *_ in texts] == ["crate", "bottleneck"]
     assert "networks with random weights have 0.400 … 0.600" in texts[0][1]
     assert dict(rest(chosen, found, {})) == {"beyond chance, but as with random weights": "scan_snap, vision"}
-    assert report.page(one).count("as with random weights") == 3  # on the first screen and in two lines of the table
+    # on the first screen and in two lines of the table
+    assert report.page(one).count("as with random weights") == 3
 
 
 def test_every_headline_says_what_it_is_and_places_have_their_own_chance():
@@ -99,7 +135,11 @@ def test_every_headline_says_what_it_is_and_places_have_their_own_chance():
 
 
 def test_the_first_screen_names_every_theory():
-    sides = {each.name: each.in_networks.side for each in list_theories() if each.in_networks is not None and each.in_networks.side}
+    sides = {
+        each.name: each.in_networks.side
+        for each in list_theories()
+        if each.in_networks is not None and each.in_networks.side
+    }
     names = list(sides)
     assert len(names) > MAX_SENTENCES + 2
     parts = [rows(name, 0.9 if sides[name] == ">=" else 0.1) for name in names[:-1]]
@@ -110,14 +150,19 @@ def test_the_first_screen_names_every_theory():
         assert theory(name).title.partition(":")[0] in first, name
     assert first.count("<li>") == MAX_SENTENCES
     found = quantities(result(*parts, missing), list_theories())
-    outcomes = dict(rest(headlines(found, list_theories()), found, {each.name: each.title for each in list_theories()}))
+    outcomes = dict(
+        rest(headlines(found, list_theories()), found, {each.name: each.title for each in list_theories()})
+    )
     assert outcomes.keys() == {"also beyond chance", "not measured"}
 
 
 def test_places_stand_out_if_chance_does_not_explain_their_number():
-    one = rows("scan_snap", 0.9, *[0.5] * 15)  # one of sixteen, of which chance gives as many in more than half of all cases
+    # one of sixteen, of which chance gives as many in more than half of all cases
+    one = rows("scan_snap", 0.9, *[0.5] * 15)
     three = rows("crate", 0.9, 0.9, 0.9, *[0.5] * 13)
-    assert [each.theory for each in standing_out(quantities(result(one, three), list_theories()))] == ["crate"]
+    assert [each.theory for each in standing_out(quantities(result(one, three), list_theories()))] == [
+        "crate"
+    ]
 
 
 def test_the_page_escapes_names_and_speaks_of_this_network():
@@ -125,7 +170,9 @@ def test_the_page_escapes_names_and_speaks_of_this_network():
     assert "<em>a &lt;b&gt; &#34;$net&#34;</em>" in page
     assert "Net has 1 layer of 2 heads, 1,234 parameters. It was measured on 8 sequences." in page
     assert "<b>" not in page
-    assert re.search(r"sharpness: 0\.750.* on average over 2 heads in 1 layer, above chance, as predicted", page)
+    assert re.search(
+        r"sharpness: 0\.750.* on average over 2 heads in 1 layer, above chance, as predicted", page
+    )
 
 
 def test_measurements_over_a_training_have_the_general_page():

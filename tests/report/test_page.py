@@ -1,4 +1,6 @@
-"""The page of a comparison: escaped, self-contained, reproducible, and complete where data, arrays or theories are missing."""
+"""The page of a comparison: escaped, self-contained, reproducible, and complete where data, arrays or
+theories are missing.
+"""
 
 import base64
 import hashlib
@@ -21,7 +23,9 @@ from transformer_theory.report.formulas import mathml
 
 
 def curve(theory, quantity, model="ViT", steps=6, **columns):
-    return [in_network(theory, quantity, 0.1 * step, step=step, model=model, **columns) for step in range(steps)]
+    return [
+        in_network(theory, quantity, 0.1 * step, step=step, model=model, **columns) for step in range(steps)
+    ]
 
 
 def accuracy(model="ViT", steps=6):
@@ -33,7 +37,14 @@ def test_markup_is_well_formed_and_ids_are_unique(page):
 
 
 def test_broken_markup_is_found():
-    for page in ("<p><b></p></b>", "<p>", '<i id="a"></i><i id="a"></i>', '<a href="#b"></a>', '<use xlink:href="#b"/>', "url(#b)"):
+    for page in (
+        "<p><b></p></b>",
+        "<p>",
+        '<i id="a"></i><i id="a"></i>',
+        '<a href="#b"></a>',
+        '<use xlink:href="#b"/>',
+        "url(#b)",
+    ):
         with pytest.raises(AssertionError):
             well_formed(page)
 
@@ -45,15 +56,29 @@ def test_one_script_runs_and_nothing_is_loaded(page):
         assert not [name for name in attributes if name.startswith("on")]
         for name in ("src", "href", "xlink:href", "srcset", "data"):
             address = attributes.get(name, "")
-            assert address.startswith(("#", "data:image/png")) or not address or (tag == "a" and address.startswith("https://"))
+            assert (
+                address.startswith(("#", "data:image/png"))
+                or not address
+                or (tag == "a" and address.startswith("https://"))
+            )
     style = "".join(re.findall(r"<style>(.*?)</style>", page, re.DOTALL))
     assert "@import" not in style
     assert "url(" not in style
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    assert {attributes.get("type") for tag, attributes in tags if tag == "script"} == {None, "application/json"}
-    (policy,) = (attributes["content"] for _, attributes in tags if attributes.get("http-equiv") == "Content-Security-Policy")
+    assert {attributes.get("type") for tag, attributes in tags if tag == "script"} == {
+        None,
+        "application/json",
+    }
+    (policy,) = (
+        attributes["content"]
+        for _, attributes in tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}';" in policy
+    assert (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}';"
+        in policy
+    )
 
 
 def test_data_and_reasons_are_escaped(page):
@@ -73,7 +98,9 @@ def test_figures_and_sliders_with_markup_in_a_name_stay_escaped():
         "features": draws.random((8, 2)),
         "features over training": draws.random((5, 8, 2)),
     }
-    arrays = {f"network/{name}/{key}": array for key, array in arrays.items()} | {"network/labels": np.arange(8) % 2}
+    arrays = {f"network/{name}/{key}": array for key, array in arrays.items()} | {
+        "network/labels": np.arange(8) % 2
+    }
     made = page_of(small(rows, arrays), theories=THEORIES)
     assert name not in made
     assert "accuracy </script>" not in made
@@ -83,7 +110,10 @@ def test_figures_and_sliders_with_markup_in_a_name_stay_escaped():
 
 def test_the_summary_comes_first_and_holds_the_numbers(page):
     text = words(page).replace("\u00a0", " ")
-    order = [page.index(f'id="{name}"') for name in ("summary", "claims", "timeline", "attention-svm", "networks", "provenance")]
+    order = [
+        page.index(f'id="{name}"')
+        for name in ("summary", "claims", "timeline", "attention-svm", "networks", "provenance")
+    ]
     assert order == sorted(order)
     summary = words(page[: page.index('id="claims"')]).replace("\u00a0", " ")
     for piece in (
@@ -104,16 +134,26 @@ def test_the_side_of_the_null_that_a_theory_does_not_predict_is_bold():
     theory = THEORIES[0]
     sides = (("A", 0.4, ">="), ("B", 0.6, ">="), ("C", 0.4, "<="), ("D", 0.6, "<="))
     rows = [
-        in_network(theory.name, theory.in_networks.headline, value, model=name, side=side, null=Null("n", (0.5,)))
+        in_network(
+            theory.name, theory.in_networks.headline, value, model=name, side=side, null=Null("n", (0.5,))
+        )
         for name, value, side in sides
     ]
     made = page_of(small(rows), theories=THEORIES)
-    assert re.findall(r'<strong class="note">(\w+ its null)</strong>', made) == ["below its null", "above its null"]
-    assert re.findall(r'<span class="note">(\w+ its null)</span>', made) == ["above its null", "below its null"]
+    assert re.findall(r'<strong class="note">(\w+ its null)</strong>', made) == [
+        "below its null",
+        "above its null",
+    ]
+    assert re.findall(r'<span class="note">(\w+ its null)</span>', made) == [
+        "above its null",
+        "below its null",
+    ]
 
 
 def test_a_claim_is_stated_once(page):
-    assert [page.count(str(mathml(claim.statement))) for theory in THEORIES for claim in theory.claims] == [1] * 4
+    assert [page.count(str(mathml(claim.statement))) for theory in THEORIES for claim in theory.claims] == [
+        1
+    ] * 4
 
 
 def folds_of(page, theory, following):
@@ -124,8 +164,13 @@ def folds_of(page, theory, following):
 
 def test_a_theory_shows_its_first_figure_and_folds_the_rest(page):
     shown, *folds = folds_of(page, "crate", "networks")
-    assert [f'id="crate-{name}-r1-figure_1"' in shown for name in ("raw-tokens", "features-of-vit")] == [True, False]
-    assert [words(fold)[:22] for fold in folds if 'id="crate-features-of-vit-r1-figure_1"' in fold] == ["On the features of ViT"]
+    assert [f'id="crate-{name}-r1-figure_1"' in shown for name in ("raw-tokens", "features-of-vit")] == [
+        True,
+        False,
+    ]
+    assert [words(fold)[:22] for fold in folds if 'id="crate-features-of-vit-r1-figure_1"' in fold] == [
+        "On the features of ViT"
+    ]
     assert "<table" not in shown
     shown, *folds = folds_of(page, "attention-svm", "scan-snap")
     assert not re.search("<table|<article", shown)
@@ -136,14 +181,20 @@ def test_a_theory_shows_its_first_figure_and_folds_the_rest(page):
 
 
 def test_no_box_is_a_tab_stop_before_the_script_has_measured_it(page):
-    assert {attributes["tabindex"] for _, attributes in Reader(page).tags if "tabindex" in attributes} == {"-1"}
+    assert {attributes["tabindex"] for _, attributes in Reader(page).tags if "tabindex" in attributes} == {
+        "-1"
+    }
 
 
 def test_claims_have_cards_and_a_table_with_sortable_numbers(page):
     tags = Reader(page).tags
     cards = [attributes["id"] for tag, attributes in tags if tag == "article"]
-    assert cards == [f"claim-{one.id.replace('/', '-').replace('_', '-')}" for theory in THEORIES for one in theory.claims]
-    keys = [float(attributes["data-key"]) for _, attributes in tags if attributes.get("data-label") == "control"]
+    assert cards == [
+        f"claim-{one.id.replace('/', '-').replace('_', '-')}" for theory in THEORIES for one in theory.claims
+    ]
+    keys = [
+        float(attributes["data-key"]) for _, attributes in tags if attributes.get("data-label") == "control"
+    ]
     assert keys == [0.4] * 4  # the numbers, not the words below them
     assert page.count("note ok") == 4
 
@@ -161,7 +212,9 @@ def test_a_control_that_does_not_fail_is_an_alarm(control, shouted):
 
 
 def test_a_claim_that_this_version_does_not_know_is_shown_as_it_was_stored():
-    one = replace(THEORIES[0].claims[0].verify(range(2)), id="phlogiston/heat", statement="$Q$ is <conserved>")
+    one = replace(
+        THEORIES[0].claims[0].verify(range(2)), id="phlogiston/heat", statement="$Q$ is <conserved>"
+    )
     made = page_of(small(verifications=[one], theories=["phlogiston"]), theories=THEORIES)
     assert 'id="claim-phlogiston-heat"' in made
     assert "is &lt;conserved&gt;" in made
@@ -181,7 +234,10 @@ def test_a_view_restores_what_the_theory_measured(compared):
 
 
 def test_shares_are_in_per_cent_and_other_numbers_in_their_unit():
-    rows = [on_data(0.65789, quantity=name, unit=unit) for name, unit in (("p", "share"), ("q", "nats"), ("r", ""))]
+    rows = [
+        on_data(0.65789, quantity=name, unit=unit)
+        for name, unit in (("p", "share"), ("q", "nats"), ("r", ""))
+    ]
     text = words(page_of(small(rows), theories=THEORIES)).replace("\u00a0", " ")
     for piece in ("65.79 %", "0.658 nats", "0.658 —"):
         assert piece in text or piece.rstrip(" —") in text
@@ -189,11 +245,23 @@ def test_shares_are_in_per_cent_and_other_numbers_in_their_unit():
 
 def test_given_networks_come_first_with_their_accuracy_on_test_data():
     rows = [
-        Measurement("network", "network", quantity, value, unit=unit, split="test", model=model, n=5000, interval=(0.6, 0.63))
+        Measurement(
+            "network",
+            "network",
+            quantity,
+            value,
+            unit=unit,
+            split="test",
+            model=model,
+            n=5000,
+            interval=(0.6, 0.63),
+        )
         for model, value in (("crate", 0.6156), ("vit", 0.6458))
         for quantity, unit in (("accuracy", "share"), ("loss", "nats"))
     ]
-    rows.append(Measurement("network", "network", "accuracy at equal steps", None, reason="the runs saw other images"))
+    rows.append(
+        Measurement("network", "network", "accuracy at equal steps", None, reason="the runs saw other images")
+    )
     made = page_of(small(rows), theories=THEORIES)
     text = words(made).replace("\u00a0", " ")
     assert "61.56 % crate , test accuracy, 5,000 samples 95 % interval 60.00 % … 63.00 %" in text
@@ -221,7 +289,8 @@ def test_a_theory_without_data_and_networks_is_absent_from_these_parts():
     made = page_of(small(rows), theories=(THEORIES[0], bare))
     well_formed(made)
     text = words(made)
-    assert text.count("needs labels") == 3  # in the matrix, in the table of headlines and in the theory's section
+    # in the matrix, in the table of headlines and in the theory's section
+    assert text.count("needs labels") == 3
     assert "not applicable" not in text
     assert made.count('id="crate') == 1
 
@@ -246,7 +315,10 @@ def test_a_figure_that_fails_states_why_and_spares_the_page():
 
 
 def test_constant_series_and_a_single_step_are_survived():
-    still = [in_network("crate", THEORIES[3].in_networks.headline, 1.0, step=step, model="ViT") for step in range(6)]
+    still = [
+        in_network("crate", THEORIES[3].in_networks.headline, 1.0, step=step, model="ViT")
+        for step in range(6)
+    ]
     text = words(page_of(small([*still, *accuracy()]), theories=THEORIES))
     assert "does not move" in text
     assert "—" in text  # its correlations
@@ -263,7 +335,10 @@ def test_a_theory_that_this_version_does_not_know_is_named():
 
 def test_attention_without_images_or_square_grid_shows_the_maps():
     maps = np.random.default_rng(0).random((3, 1, 2, 2, 7, 7))
-    made = page_of(small(accuracy(), {"network/ViT/attention": maps, "network/ViT/steps": np.arange(3)}), theories=THEORIES)
+    made = page_of(
+        small(accuracy(), {"network/ViT/attention": maps, "network/ViT/steps": np.arange(3)}),
+        theories=THEORIES,
+    )
     assert 'id="attention-0-vit-figure_1"' in made
     wrong = page_of(small(accuracy(), {"network/ViT/attention": maps[0]}), theories=THEORIES)
     assert 'id="attention-0-vit-figure_1"' not in wrong
@@ -272,7 +347,9 @@ def test_attention_without_images_or_square_grid_shows_the_maps():
 def test_several_results_are_one_page(theories):
     rows = [on_data(0.9, verdict="consistent", data="tiny"), *accuracy()]
     first = small(rows, seed=0, verifications=[theories[0].claims[0].verify(range(2))])
-    second = replace(first, settings=first.settings | {"seed": 1}, table=first.table.replace(value=0.7), verifications=())
+    second = replace(
+        first, settings=first.settings | {"seed": 1}, table=first.table.replace(value=0.7), verifications=()
+    )
     made = page_of([first, second, synthetic.trained(layers=0, theories=False)], theories=theories)
     well_formed(made)
     text = words(made).replace("\u00a0", " ")
@@ -285,7 +362,10 @@ def test_several_results_are_one_page(theories):
 
 
 def test_an_experiment_has_its_figure_and_its_numbers():
-    rows = [Measurement("crate", "figure", "rate", float(step), step=step, setting="paper form") for step in range(20)]
+    rows = [
+        Measurement("crate", "figure", "rate", float(step), step=step, setting="paper form")
+        for step in range(20)
+    ]
     made = page_of(Result("crate.made_up", {"eta": 0.5}, Table(rows)), theories=THEORIES)
     text = words(made)
     assert "crate.made_up, paper form, step 3" in text
@@ -293,14 +373,23 @@ def test_an_experiment_has_its_figure_and_its_numbers():
 
 
 def test_a_stored_result_gives_the_same_bytes(compared, theories, tmp_path):
-    kept = [row for row in compared.table if row.theory == "crate" and row.step is None]  # all figures take seconds
-    fresh = replace(compared, table=Table(kept), arrays={name: array for name, array in compared.arrays.items() if "crate/" in name})
+    # all figures take seconds
+    kept = [row for row in compared.table if row.theory == "crate" and row.step is None]
+    fresh = replace(
+        compared,
+        table=Table(kept),
+        arrays={name: array for name, array in compared.arrays.items() if "crate/" in name},
+    )
     stored = Result.load(fresh.save(tmp_path / "stored"))
     (tmp_path / "pages").mkdir()
     path = write(stored, tmp_path / "pages", theories=theories)
     assert path == tmp_path / "pages" / "report.html"
     assert path.read_text(encoding="utf-8") == page_of(fresh, theories=theories)
-    assert sorted(file.name for file in path.parent.iterdir()) == ["references.bib", "report.html", "table.tex"]
+    assert sorted(file.name for file in path.parent.iterdir()) == [
+        "references.bib",
+        "report.html",
+        "table.tex",
+    ]
     with pytest.raises(ValueError, match="existing folder"):
         write(fresh, tmp_path / "nowhere", theories=theories)
 

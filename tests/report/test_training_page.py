@@ -1,4 +1,6 @@
-"""The page of a training: what was reached and kept, how it learned, what was measured in it; and the curves behind it."""
+"""The page of a training: what was reached and kept, how it learned, what was measured in it; and the curves
+behind it.
+"""
 
 import numpy as np
 import pytest
@@ -26,14 +28,16 @@ def made() -> str:
 
 def test_markup_is_well_formed_self_contained_and_escaped(made):
     reader = well_formed(made)
-    assert [tag for tag, _ in reader.tags if tag in ("script", "iframe", "link", "object")] == ["script"]  # the page's own
+    # the page's own
+    assert [tag for tag, _ in reader.tags if tag in ("script", "iframe", "link", "object")] == ["script"]
     assert "&lt;script&gt;alert" in made
 
 
 def test_the_head_holds_what_was_reached_kept_and_tested(made):
     text = words(made).replace("\u00a0", " ")
     for piece in (
-        "65.00 % test accuracy, 540 samples 95 % interval 60.81 % … 69.02 %",  # 351 of 540, as scipy.stats.binomtest
+        # 351 of 540, as scipy.stats.binomtest
+        "65.00 % test accuracy, 540 samples 95 % interval 60.81 % … 69.02 %",
         "1.25 test loss null, shuffled pixels: 1.50",
         "from step 40. Of 5 measurements",  # of equals the last
         "validation accuracy (60.00 % of 126 samples)",
@@ -46,7 +50,10 @@ def test_the_head_holds_what_was_reached_kept_and_tested(made):
         "above it in 1 of 2 layers",
     ):
         assert piece in text, piece
-    order = [made.index(f'id="{name}"') for name in ("summary", "learning", "timeline", "rate-reduction", "own", "layers", "provenance")]
+    order = [
+        made.index(f'id="{name}"')
+        for name in ("summary", "learning", "timeline", "rate-reduction", "own", "layers", "provenance")
+    ]
     assert order == sorted(order)
 
 
@@ -75,7 +82,14 @@ def test_no_rows_and_no_settings_still_give_a_page():
 
 def test_numbers_that_are_missing_leave_gaps():
     result = trained((0.1, None, 0.3), layers=1, heads=1, theories=False)
-    missing = Measurement("rate_reduction", "in network", "ΔR of the features", None, reason="<b>nothing</b> was measured", step=0)
+    missing = Measurement(
+        "rate_reduction",
+        "in network",
+        "ΔR of the features",
+        None,
+        reason="<b>nothing</b> was measured",
+        step=0,
+    )
     result = Result("train", result.settings, Table([*result.table, missing]))
     found = training_summary(result)
     assert (found.kept, found.kept_score.value) == (20, 0.3)
@@ -88,8 +102,23 @@ def test_an_objective_names_its_own_score():
     rows = []
     for step, (subspaces, accuracy) in enumerate(((0.2, 0.0), (0.7, 0.9), (0.6, 1.0))):
         for quantity, value in (("accuracy", accuracy), ("accuracy of nearest subspaces", subspaces)):
-            rows.append(in_network("network", quantity, value, step=step, model="crate", split="validation", unit="share"))
-    rows.append(in_network("network", "accuracy", 1.0, step=0, model="crate", split="validation", unit="share", setting="equal steps"))
+            rows.append(
+                in_network(
+                    "network", quantity, value, step=step, model="crate", split="validation", unit="share"
+                )
+            )
+    rows.append(
+        in_network(
+            "network",
+            "accuracy",
+            1.0,
+            step=0,
+            model="crate",
+            split="validation",
+            unit="share",
+            setting="equal steps",
+        )
+    )
     settings = {"score": "accuracy of nearest subspaces"}
     found = training_summary(Result("train", settings, Table(rows)))
     assert (found.score, found.kept) == ("validation accuracy of nearest subspaces", 1)
@@ -97,12 +126,22 @@ def test_an_objective_names_its_own_score():
 
 
 def test_an_untrained_network_that_was_kept_is_named_so():
-    assert "No later measurement was as good as the first" in words(page_of(trained((0.7, 0.1), layers=0, theories=False)))
+    assert "No later measurement was as good as the first" in words(
+        page_of(trained((0.7, 0.1), layers=0, theories=False))
+    )
 
 
 def test_a_network_that_no_theory_measures_says_so_once_and_has_no_empty_parts():
     result = trained(theories=False, layers=0)
-    none = Measurement("network", "network", "attention", None, reason="the network has no attention maps", model="crate", step=0)
+    none = Measurement(
+        "network",
+        "network",
+        "attention",
+        None,
+        reason="the network has no attention maps",
+        model="crate",
+        step=0,
+    )
     made = page_of(Result("train", result.settings | {"theories": ["crate"]}, Table([*result.table, none])))
     assert words(made).count("the network has no attention maps") == 1
     for name in ("own", "layers", "timeline"):
@@ -116,7 +155,11 @@ def test_samples_and_attention_maps_are_on_the_page():
     columns |= {"rules": ["right", "wrong", "right"], "names": ["<cat>", "dog"]}
     arrays = {f"samples/{name}": np.array(column) for name, column in columns.items()}
     maps = np.full((2, 1, 1, 2, 16, 16), 1 / 16)
-    arrays |= {"network/crate/attention": maps, "network/crate/steps": np.array([0, 40]), "network/images": images[:2] / 255}
+    arrays |= {
+        "network/crate/attention": maps,
+        "network/crate/steps": np.array([0, 40]),
+        "network/images": images[:2] / 255,
+    }
     made = page_of(Result("train", result.settings, result.table, arrays))
     text = words(made).replace("\u00a0", " ")
     assert "Right Of 540 test images in random order" in text
@@ -128,8 +171,14 @@ def test_samples_and_attention_maps_are_on_the_page():
 
 def test_many_quantities_of_one_network_have_two_columns():
     steps = np.arange(4)
-    few, many = ([Series("crate", f"q{number}", "crate", steps, np.arange(4.0)) for number in range(count)] for count in (6, 9))
-    assert [len({round(ax.get_position().x0, 2) for ax in timeline(group).axes if ax.get_visible()}) for group in (few, many)] == [1, 2]
+    few, many = (
+        [Series("crate", f"q{number}", "crate", steps, np.arange(4.0)) for number in range(count)]
+        for count in (6, 9)
+    )
+    assert [
+        len({round(ax.get_position().x0, 2) for ax in timeline(group).axes if ax.get_visible()})
+        for group in (few, many)
+    ] == [1, 2]
 
 
 def test_curves_are_means_over_heads():
@@ -137,7 +186,17 @@ def test_curves_are_means_over_heads():
     values, nulls = draws.random((3, 2, 4)), draws.random((3, 2, 4))
     values[1, 0, 2] = np.nan
     rows = [
-        in_network("t", "q", values[at], null=Null("n", (nulls[at],)), step=7 * at[0], layer=at[1], head=at[2], model="m", reason="")
+        in_network(
+            "t",
+            "q",
+            values[at],
+            null=Null("n", (nulls[at],)),
+            step=7 * at[0],
+            layer=at[1],
+            head=at[2],
+            model="m",
+            reason="",
+        )
         for at in np.ndindex(3, 2, 4)
     ]
     (found,) = curves(Result("train", {}, Table(rows)))
@@ -150,9 +209,16 @@ def test_curves_are_means_over_heads():
 
 
 def test_rows_of_other_splits_and_settings_have_curves_of_their_own():
-    rows = [in_network("network", "l1 norm", float(layer), step=5, layer=layer, model="m", split="validation") for layer in (0, 1)]
+    rows = [
+        in_network("network", "l1 norm", float(layer), step=5, layer=layer, model="m", split="validation")
+        for layer in (0, 1)
+    ]
     rows.append(in_network("network", "l1 norm", 99.0, step=5, layer=0, model="m", split="test"))
-    rows.append(in_network("network", "l1 norm", 98.0, step=5, layer=0, model="m", split="validation", setting="untrained"))
+    rows.append(
+        in_network(
+            "network", "l1 norm", 98.0, step=5, layer=0, model="m", split="validation", setting="untrained"
+        )
+    )
     found = curves(Result("train", {}, Table(rows)))
     assert [(one.label, one.layers, one.values.tolist()) for one in found] == [
         ("l1 norm", (0, 1), [[0.0, 1.0]]),
@@ -164,20 +230,43 @@ def test_rows_of_other_splits_and_settings_have_curves_of_their_own():
 def test_deep_networks_with_many_steps_become_heat_maps_and_thinned_lines():
     steps, layers = 10 * np.arange(3 * MAX_POINTS), 24
     values = np.random.default_rng(0).random((len(steps), layers))
-    own = Curves("crate", "compression", "", "", "m", "", steps, tuple(range(layers)), values, np.full_like(values, np.nan), values / 2)
+    own = Curves(
+        "crate",
+        "compression",
+        "",
+        "",
+        "m",
+        "",
+        steps,
+        tuple(range(layers)),
+        values,
+        np.full_like(values, np.nan),
+        values / 2,
+    )
     lines, maps = theory(own, []), panels([own])
     assert all(len(curve.get_xdata()) == MAX_POINTS for curve in lines.axes[0].get_lines())
-    assert [image.get_array().shape for ax in maps.axes for image in ax.get_images()] == [(layers, len(steps))] * 2
-    (low,), (high,) = ({image.get_clim()[end] for ax in maps.axes for image in ax.get_images()} for end in (0, 1))
+    assert [image.get_array().shape for ax in maps.axes for image in ax.get_images()] == [
+        (layers, len(steps))
+    ] * 2
+    (low,), (high,) = (
+        {image.get_clim()[end] for ax in maps.axes for image in ax.get_images()} for end in (0, 1)
+    )
     assert (low, high) == (values.min() / 2, values.max())  # one scale for the values and their nulls
 
 
 def test_the_band_of_a_headlines_null_is_filled():
     null = Null("permuted labels", (0.1, 0.4, 0.2))
-    rows = [in_network("crate", "q", 1.0 * step, null=null, step=step, layer=layer, model="m") for step in range(4) for layer in range(2)]
+    rows = [
+        in_network("crate", "q", 1.0 * step, null=null, step=step, layer=layer, model="m")
+        for step in range(4)
+        for layer in range(2)
+    ]
     (headline,) = curves(Result("train", {}, Table(rows)))
     filled = theory(headline, []).axes[0].collections
-    assert [(part.get_paths()[0].vertices[:, 1].min(), part.get_paths()[0].vertices[:, 1].max()) for part in filled] == [(0.1, 0.4)] * 2
+    assert [
+        (part.get_paths()[0].vertices[:, 1].min(), part.get_paths()[0].vertices[:, 1].max())
+        for part in filled
+    ] == [(0.1, 0.4)] * 2
 
 
 def test_a_short_last_gap_does_not_bend_the_axis_of_steps():

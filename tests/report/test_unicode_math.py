@@ -1,4 +1,6 @@
-"""Formulas in Unicode for a terminal: every formula of the catalogue, and the cases in which a reader could take one for another."""
+"""Formulas in Unicode for a terminal: every formula of the catalogue, and the cases in which a reader could
+take one for another.
+"""
 
 import pytest
 
@@ -37,6 +39,12 @@ def test_every_formula_of_the_catalogue_is_converted():
     for theory in list_theories():
         texts = [theory.statement, *theory.assumptions, *(summary(kind) for kind in theory.experiments)]
         for claim in theory.claims:
-            texts += [claim.statement, claim.measures, claim.control_description, claim.corrects, *claim.assumptions]
+            texts += [
+                claim.statement,
+                claim.measures,
+                claim.control_description,
+                claim.corrects,
+                *claim.assumptions,
+            ]
         for text in texts:
             assert not set("\\${}") & set(plain(text)), text

@@ -1,4 +1,6 @@
-"""Max-margin solvers against closed forms and other solvers, infeasible selections, descent against autograd, selections."""
+"""Max-margin solvers against closed forms and other solvers, infeasible selections, descent against autograd,
+selections.
+"""
 
 import math
 
@@ -14,14 +16,24 @@ from transformer_theory.core.errors import Infeasible, NotConverged
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.builders import distinct_constraints
 from transformer_theory.theories.attention_svm.dynamics import descent_direction, random_start
-from transformer_theory.theories.attention_svm.problem import equal_distractors, random_selection, token_logits
-from transformer_theory.theories.attention_svm.selection import first_step_condition, locally_optimal, neighbours
+from transformer_theory.theories.attention_svm.problem import (
+    equal_distractors,
+    random_selection,
+    token_logits,
+)
+from transformer_theory.theories.attention_svm.selection import (
+    first_step_condition,
+    locally_optimal,
+    neighbours,
+)
 from transformer_theory.theories.attention_svm.solvers.active_set import block_pivoting, least_distance
 from transformer_theory.theories.attention_svm.solvers.pairs import Pairs
 
 
 def problem(inputs=6, tokens=8, dim=10, seed=0):
-    instance = attention_svm.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(seed))
+    instance = attention_svm.cross_attention(
+        inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(seed)
+    )
     return instance, attention_svm.constraints(instance.tokens, instance.query, instance.optimal())
 
 
@@ -83,7 +95,9 @@ def test_orthogonal_constraints_have_the_closed_form(generator):
     assert solution.support().tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (3, 4, 2), (4, 16, 4), (5, 6, 3), (20, 10, 30), (1, 2, 1)])
+@pytest.mark.parametrize(
+    ("n", "T", "d"), [(6, 8, 10), (3, 4, 2), (4, 16, 4), (5, 6, 3), (20, 10, 30), (1, 2, 1)]
+)
 def test_kkt_conditions_hold_to_rounding(n, T, d):
     feasible = 0
     for seed in range(8):
@@ -108,7 +122,9 @@ def cvxpy_solution(pairs, norm):
 
     W = cp.Variable((pairs.difference.shape[1], pairs.query.shape[1]))
     margins = cp.sum(cp.multiply(pairs.difference.numpy() @ W, pairs.query.numpy()), axis=1)
-    cp.Problem(cp.Minimize(cp.sum_squares(W) if norm == "fro" else cp.normNuc(W)), [margins >= 1]).solve(solver="CLARABEL")
+    cp.Problem(cp.Minimize(cp.sum_squares(W) if norm == "fro" else cp.normNuc(W)), [margins >= 1]).solve(
+        solver="CLARABEL"
+    )
     return torch.from_numpy(np.array(W.value))
 
 
@@ -124,7 +140,8 @@ def test_frobenius_agrees_with_a_linear_support_vector_machine():
 
     _, pairs = problem(4, 5, 5)
     flat = outer_products(pairs).numpy()
-    both, sign = np.concatenate([flat, -flat]), np.r_[np.ones(len(flat)), -np.ones(len(flat))]  # symmetric, so the offset is zero
+    # symmetric, so the offset is zero
+    both, sign = np.concatenate([flat, -flat]), np.r_[np.ones(len(flat)), -np.ones(len(flat))]
     machine = SVC(kernel="linear", C=1e8, tol=1e-8).fit(both, sign)
     solution = attention_svm.frobenius_max_margin(pairs)
     assert_close(solution.W, torch.tensor(machine.coef_).reshape(5, 5), rtol=0, atol=1e-5 * solution.norm)
@@ -149,9 +166,12 @@ def test_nuclear_solution_meets_its_optimality_conditions():
         assert float(solution.margins.min()) >= 1 - 1e-12
         assert float(solution.dual.sum()) == pytest.approx(solution.norm, rel=1e-6)  # no duality gap
         assert solution.norm == pytest.approx(float(torch.linalg.matrix_norm(solution.W, "nuc")))
-        assert solution.norm <= float(torch.linalg.matrix_norm(attention_svm.frobenius_max_margin(pairs).W, "nuc"))
+        assert solution.norm <= float(
+            torch.linalg.matrix_norm(attention_svm.frobenius_max_margin(pairs).W, "nuc")
+        )
         active = int((solution.margins < 1 + 1e-6).sum())
-        assert solution.rank * (solution.rank + 1) / 2 <= active  # Pataki's bound: the solution is unique for random data
+        # Pataki's bound: the solution is unique for random data
+        assert solution.rank * (solution.rank + 1) / 2 <= active
 
 
 def test_nuclear_agrees_with_the_problem_as_written():
@@ -176,19 +196,32 @@ def test_rotations_turn_the_solution_and_order_does_not_matter(seed, n, T, d):
     generator = torch.Generator().manual_seed(seed)
     instance = attention_svm.cross_attention(inputs=n, tokens=T, dim=d, generator=generator)
     select = random_selection(instance, generator=generator)
-    solution = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, instance.query, select))
-    left, right = (torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0] for _ in range(2))
-    turned = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens @ left.T, instance.query @ right.T, select))
+    solution = attention_svm.frobenius_max_margin(
+        attention_svm.constraints(instance.tokens, instance.query, select)
+    )
+    left, right = (
+        torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64))[0] for _ in range(2)
+    )
+    turned = attention_svm.frobenius_max_margin(
+        attention_svm.constraints(instance.tokens @ left.T, instance.query @ right.T, select)
+    )
     assert_close(turned.W, left @ solution.W @ right.T, rtol=0, atol=1e-9 * solution.norm)
     order, places = torch.randperm(n, generator=generator), torch.randperm(T, generator=generator)
-    moved = attention_svm.constraints(instance.tokens[order][:, places], instance.query[order], places.argsort()[select[order]])
+    moved = attention_svm.constraints(
+        instance.tokens[order][:, places], instance.query[order], places.argsort()[select[order]]
+    )
     assert_close(attention_svm.frobenius_max_margin(moved).W, solution.W, rtol=0, atol=1e-9 * solution.norm)
 
 
 def test_scaling_the_tokens_scales_the_solution_inversely():
     instance, pairs = problem()
     scaled = attention_svm.constraints(1e4 * instance.tokens, 1e-2 * instance.query, instance.optimal())
-    assert_close(attention_svm.frobenius_max_margin(scaled).W, 1e-2 * attention_svm.frobenius_max_margin(pairs).W, rtol=1e-9, atol=0)
+    assert_close(
+        attention_svm.frobenius_max_margin(scaled).W,
+        1e-2 * attention_svm.frobenius_max_margin(pairs).W,
+        rtol=1e-9,
+        atol=0,
+    )
 
 
 # ---- infeasible selections
@@ -215,7 +248,10 @@ def test_infeasibility_agrees_with_linear_programming():
     for seed in range(25):
         _, pairs = problem(8, 5, 3, seed)
         flat = outer_products(pairs).numpy()
-        possible = linprog(np.zeros(flat.shape[1]), A_ub=-flat, b_ub=-np.ones(len(flat)), bounds=(None, None)).status == 0
+        possible = (
+            linprog(np.zeros(flat.shape[1]), A_ub=-flat, b_ub=-np.ones(len(flat)), bounds=(None, None)).status
+            == 0
+        )
         try:
             attention_svm.frobenius_max_margin(pairs, tol=1e-8)
             assert possible
@@ -242,12 +278,16 @@ def test_a_zero_query_is_infeasible():
     query = instance.query.clone()
     query[2] = 0
     with pytest.raises(Infeasible, match="input 2"):
-        attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, query, instance.optimal()))
+        attention_svm.frobenius_max_margin(
+            attention_svm.constraints(instance.tokens, query, instance.optimal())
+        )
 
 
 @pytest.mark.parametrize("width", [1e-3, 1e-6, 1e-9, 1e-12])
 def test_margins_below_rounding_are_not_reported_as_solved(width):
-    """Directions (1, 0) and (-1, width), feasible by a margin of about width / 2, are solved to 1e-12 or refused."""
+    """Directions (1, 0) and (-1, width), feasible by a margin of about width / 2, are solved to 1e-12 or
+    refused.
+    """
     u = torch.tensor([[1.0, 0.0], [-1.0, width]], dtype=torch.float64)
     pairs = attention_svm.Constraints(u, torch.ones(2, 1, dtype=torch.float64))
     try:
@@ -308,7 +348,9 @@ def test_equal_tokens_and_tied_scores_do_not_disturb_the_gradient(generator):
 def test_the_direction_is_exact_where_the_gradient_underflows():
     """One input, two tokens: the gradient is always along (x_a - x_t) z^T."""
     x = torch.tensor([[[1.0, 0.0], [0.0, 2.0]]], dtype=torch.float64)
-    instance = attention_svm.Instance(x, torch.tensor([[3.0, 1.0]], dtype=torch.float64), torch.tensor([[1.0, -1.0]], dtype=torch.float64))
+    instance = attention_svm.Instance(
+        x, torch.tensor([[3.0, 1.0]], dtype=torch.float64), torch.tensor([[1.0, -1.0]], dtype=torch.float64)
+    )
     line = torch.outer(x[0, 0] - x[0, 1], instance.query[0])
     M, C = descent_direction(instance, 1e3 * line)
     assert float(C) < -10_000  # exp(C) is zero in float64
@@ -330,7 +372,9 @@ def test_a_batch_is_its_trials_and_two_halves_are_the_whole(generator):
     half = attention_svm.normalised_descent(instance, begin, steps=25)
     assert_close(attention_svm.normalised_descent(instance, half, steps=35).W, whole.W, rtol=0, atol=0)
     for trial in range(3):
-        alone = attention_svm.normalised_descent(instance[trial], attention_svm.start(instance[trial], W=begin.W[trial]), steps=60)
+        alone = attention_svm.normalised_descent(
+            instance[trial], attention_svm.start(instance[trial], W=begin.W[trial]), steps=60
+        )
         assert_close(alone.W, whole.W[trial], rtol=1e-10, atol=1e-12)
     plain = attention_svm.plain_descent(instance, begin, steps=60, rate=1.0)
     assert (loss(instance, plain.W) < loss(instance, begin.W)).all()
@@ -340,9 +384,13 @@ def test_a_batch_is_its_trials_and_two_halves_are_the_whole(generator):
 def test_the_error_falls_like_one_over_the_square_of_time_and_never_rises():
     """Descent by autograd stalls near 1e-3 and turns back; the exact direction does not."""
     instance = equal_distractors(inputs=1, tokens=8, dim=10, generator=torch.Generator().manual_seed(2))
-    target = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, instance.query, instance.optimal())).W
+    target = attention_svm.frobenius_max_margin(
+        attention_svm.constraints(instance.tokens, instance.query, instance.optimal())
+    ).W
     states = attention_svm.trajectory(instance, attention_svm.start(instance), steps=(300, 1000, 3000))
-    errors = [float((state.W / state.W.norm() - target / target.norm()).square().sum()) / 2 for state in states]
+    errors = [
+        float((state.W / state.W.norm() - target / target.norm()).square().sum()) / 2 for state in states
+    ]
     assert errors[2] < 2e-4
     assert -2.4 < math.log10(errors[2] / errors[0]) < -1.6
 
@@ -375,13 +423,15 @@ def test_optimal_tokens_are_locally_optimal_and_the_worst_are_not():
     optimal = locally_optimal(instance.scores, worst, others, solution)
     touched = {i for i, _ in neighbours(others, solution)}
     assert touched
-    assert all(bool(optimal[i]) == (i not in touched) for i in range(6))  # inputs without a neighbour are locally optimal
+    # inputs without a neighbour are locally optimal
+    assert all(bool(optimal[i]) == (i not in touched) for i in range(6))
 
 
 def test_first_step_condition_by_hand():
     """One input: the first step is along sum_t c_t x_t z^T with c_t = (gamma_t - mean) / T."""
     instance = equal_distractors(inputs=1, tokens=2, dim=4, generator=torch.Generator().manual_seed(0))
-    assert first_step_condition(instance) == pytest.approx(1)  # a single direction: parallel to the constraint
+    # a single direction: parallel to the constraint
+    assert first_step_condition(instance) == pytest.approx(1)
 
 
 def test_constraints_take_numpy_arrays_float32_and_lists():

@@ -1,4 +1,6 @@
-"""Training, evaluation and measurement on an accelerator. Without one all tests are skipped, as on the machines of CI."""
+"""Training, evaluation and measurement on an accelerator. Without one all tests are skipped, as on the
+machines of CI.
+"""
 
 import copy
 from dataclasses import replace
@@ -24,7 +26,9 @@ AUGMENTED = Augmentation(crop=1, flip=0.5, operations=2, cutout=2, mixup=0.8, cu
 
 def metrics():
     """New metrics of all theories that have any."""
-    return [metric for theory in list_theories() if theory.in_networks for metric in theory.in_networks.metrics()]
+    return [
+        metric for theory in list_theories() if theory.in_networks for metric in theory.in_networks.metrics()
+    ]
 
 
 def values(rows) -> dict[tuple, float | None]:
@@ -36,7 +40,10 @@ def test_every_network_is_trained_and_measured(tmp_path, network):
     settings = replace(SMALL, network=network, augmentation=AUGMENTED, average=0.9)
     result = train((noise(), noise(12, seed=1)), settings, tmp_path / "run", metrics=metrics, hardware=GPU)
     assert result.table.select(quantity="accuracy", split="test")
-    theories = {"network"} if network in ("crate-exact", "tost") else {"attention_svm", "rate_reduction", "vision"}  # no attention maps
+    # no attention maps
+    theories = (
+        {"network"} if network in ("crate-exact", "tost") else {"attention_svm", "rate_reduction", "vision"}
+    )
     assert {row.theory for row in result.table} >= theories
 
 
@@ -53,7 +60,11 @@ def test_an_interrupted_training_continues(tmp_path, precision):
 def test_a_stored_network_has_the_same_values_on_both_devices(tmp_path):
     train((noise(), noise(12, seed=1)), SMALL, tmp_path / "run", hardware=GPU)
     rows = [
-        measure_metrics(stored_networks([tmp_path / "run"], noise(12, seed=1), device=device)[0], noise(12, seed=1), metrics=tuple)[0]
+        measure_metrics(
+            stored_networks([tmp_path / "run"], noise(12, seed=1), device=device)[0],
+            noise(12, seed=1),
+            metrics=tuple,
+        )[0]
         for device in ("cpu", "cuda")
     ]
     here, there = map(values, rows)
@@ -65,7 +76,9 @@ def test_a_stored_network_has_the_same_values_on_both_devices(tmp_path):
 @pytest.mark.parametrize("kind", [ViT, CRATE])
 def test_all_metrics_and_responses_run_on_the_device(kind):
     tokens = torch.randn(24, 16, 12, generator=torch.Generator().manual_seed(0))
-    model = build(lambda: kind.for_tokens(16, 12, 4, dim=16, depth=2, heads=2), torch.Generator().manual_seed(1)).eval()
+    model = build(
+        lambda: kind.for_tokens(16, 12, 4, dim=16, depth=2, heads=2), torch.Generator().manual_seed(1)
+    ).eval()
     found = {}
     for device in ("cpu", "cuda"):
         network, rows = copy.deepcopy(model).to(device), []
@@ -74,7 +87,13 @@ def test_all_metrics_and_responses_run_on_the_device(kind):
             network(tokens.to(device))
         rows += p.result().table
         for theory in list_theories():
-            rows += responses(network, theory, tokens, limits={"sequences": 24, "length": 16}, generator=torch.Generator().manual_seed(0))
+            rows += responses(
+                network,
+                theory,
+                tokens,
+                limits={"sequences": 24, "length": 16},
+                generator=torch.Generator().manual_seed(0),
+            )
         found[device] = values(rows)
     assert found["cpu"].keys() == found["cuda"].keys()
     same = {key: value is None for key, value in found["cpu"].items()}

@@ -19,7 +19,9 @@ def seeded():
 
 
 def bytes_of(n, channels=3, height=12, width=12, seed=0):
-    return torch.randint(256, (n, channels, height, width), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    return torch.randint(
+        256, (n, channels, height, width), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
+    )
 
 
 def evenly(counts):
@@ -48,7 +50,8 @@ def test_all_windows_are_equally_likely():
     places = torch.arange(64.0).view(1, 1, 8, 8).expand(5000, 1, 8, 8)
     middle = crop(places, padding=2)[:, 0, 4, 4].long()  # tells the window
     assert evenly(torch.bincount(middle, minlength=64)[torch.arange(64).view(8, 8)[2:7, 2:7].flatten()])
-    assert not evenly(torch.bincount(crop(places, padding=1)[:, 0, 4, 4].long(), minlength=64)[18:47])  # control: other windows
+    # control: other windows
+    assert not evenly(torch.bincount(crop(places, padding=1)[:, 0, 4, 4].long(), minlength=64)[18:47])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.5, 1.0])
@@ -75,7 +78,8 @@ def test_cutout_blackens_a_square_and_nothing_else():
 def test_cutout_is_centred_anywhere():
     ones = torch.ones(4000, 1, 6, 6)
     assert evenly((cutout(ones, size=1) == 0).sum((0, 1)).flatten())
-    assert not evenly((cutout(ones, size=3) == 0).sum((0, 1)).flatten())  # control: the border is hit less often
+    # control: the border is hit less often
+    assert not evenly((cutout(ones, size=3) == 0).sum((0, 1)).flatten())
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0])
@@ -85,7 +89,8 @@ def test_mixup_adds_images_and_targets_alike(alpha):
     mixed, shares = mixup(images, targets, alpha=alpha)
     assert torch.equal(mixed.flatten(1), shares)
     assert (shares.sum(1) - 1).abs().max() < 1e-6
-    assert torch.equal(shares > 0, (torch.eye(64) + torch.eye(64).roll(1, 0)) * shares > 0)  # its own and that of the one before
+    # its own and that of the one before
+    assert torch.equal(shares > 0, (torch.eye(64) + torch.eye(64).roll(1, 0)) * shares > 0)
 
 
 def test_shares_follow_the_beta_law():
@@ -112,7 +117,11 @@ def test_the_area_of_cutmix_is_its_share():
 def pillow(name, image, strength):
     """One image [3, h, w] by Pillow's version of the operation."""
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
-    enhance = {"brightness": ImageEnhance.Brightness, "colour": ImageEnhance.Color, "contrast": ImageEnhance.Contrast}
+    enhance = {
+        "brightness": ImageEnhance.Brightness,
+        "colour": ImageEnhance.Color,
+        "contrast": ImageEnhance.Contrast,
+    }
     if name in enhance:
         changed = enhance[name](picture).enhance(1 + 0.9 * strength)
     elif name == "sharpness":
@@ -197,7 +206,8 @@ def test_rand_augment_draws_each_operation_as_often():
             known.setdefault(bytes(operation(flat[:1], torch.tensor([sign])).numpy()), []).append(name)
     counts = dict.fromkeys(OPERATIONS, 0.0)
     for image in seen:
-        names = known[bytes(image.numpy())]  # a control in itself: an image of no operation, or of two, is not known
+        # a control in itself: an image of no operation, or of two, is not known
+        names = known[bytes(image.numpy())]
         for name in names:
             counts[name] += 1 / len(names)
     assert evenly(list(counts.values()))
@@ -208,7 +218,9 @@ def test_more_operations_and_more_magnitude_change_more():
 
     def change(operations, magnitude):
         torch.manual_seed(0)
-        return float((rand_augment(images, operations=operations, magnitude=magnitude).float() - images).abs().mean())
+        return float(
+            (rand_augment(images, operations=operations, magnitude=magnitude).float() - images).abs().mean()
+        )
 
     assert torch.equal(rand_augment(images, operations=0, magnitude=9.0), images)
     assert change(1, 0.0) < change(1, 5.0) < change(2, 5.0)
@@ -245,7 +257,9 @@ def test_of_mixup_and_cutmix_each_has_half_of_the_batches():
     pixels, labels = torch.full((2, 1, 4, 4), 255, dtype=torch.uint8), torch.arange(2)
     pixels[0] = 0
     both = Augmentation(mixup=1.0, cutmix=1.0)
-    sums = sum(bool(((images := both(pixels, labels, 2)[0]) > 0).logical_and(images < 1).any()) for _ in range(200))
+    sums = sum(
+        bool(((images := both(pixels, labels, 2)[0]) > 0).logical_and(images < 1).any()) for _ in range(200)
+    )
     assert abs(sums - 100) < 4 * 50**0.5
 
 
@@ -256,7 +270,10 @@ def test_of_mixup_and_cutmix_each_has_half_of_the_batches():
         (lambda x: crop(x, padding=0), "padding must be at least 1"),
         (lambda x: crop(x, padding=2, mode="white"), "mode must be 'constant' or 'reflect', got 'white'"),
         (lambda x: crop(x, padding=12, mode="reflect"), "padding must be below the sides"),
-        (lambda x: cutout(x, size=13), "size must be from 1 to the sides of the images, 12 x 12 pixels, got 13"),
+        (
+            lambda x: cutout(x, size=13),
+            "size must be from 1 to the sides of the images, 12 x 12 pixels, got 13",
+        ),
         (lambda x: cutout(x, size=0), "size must be from 1"),
         (lambda x: rand_augment(x, operations=1, magnitude=11), "magnitude in"),
         (lambda x: rand_augment(x, operations=-1, magnitude=1), "operations must be at least 0"),

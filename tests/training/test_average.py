@@ -1,4 +1,6 @@
-"""The moving average of weights: its law, its start, its buffers, and that it comes back from a checkpoint bit for bit."""
+"""The moving average of weights: its law, its start, its buffers, and that it comes back from a checkpoint
+bit for bit.
+"""
 
 import pytest
 import torch
@@ -44,7 +46,8 @@ def test_the_initial_weights_are_soon_forgotten():
         for step in range(100):
             model[0].weight.fill_(float(step > 0))
             average.update_parameters(model)
-    assert float(average.module[0].weight.detach().min()) > 0.99  # without the warm-up .999^99, .91 of the start, would be left
+    # without the warm-up .999^99, .91 of the start, would be left
+    assert float(average.module[0].weight.detach().min()) > 0.99
 
 
 def test_it_comes_back_bit_for_bit():

@@ -16,15 +16,24 @@ from transformer_theory.training.evaluate import StoredNetwork, evaluate, stored
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
 from transformer_theory.training.saved import load
 
-OBJECTIVES = [CrossEntropy(), RateReduction(features=9), SparseRateReduction(), MaskedAutoencoding(masked=0.5)]
+OBJECTIVES = [
+    CrossEntropy(),
+    RateReduction(features=9),
+    SparseRateReduction(),
+    MaskedAutoencoding(masked=0.5),
+]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: objective.name)
 def test_the_test_row_of_the_training_is_repeated_to_the_digit(tmp_path, monkeypatch, objective):
     test = noise(300, seed=1)  # enough images that another classifier on the features has other predictions
-    monkeypatch.setattr(image_trainings, "noise", lambda n=60, **options: test if n == 12 else noise(n, **options))
+    monkeypatch.setattr(
+        image_trainings, "noise", lambda n=60, **options: test if n == 12 else noise(n, **options)
+    )
     result = trained(tmp_path / "run", with_(epochs=1, seed=3), objective=objective)
-    expected = [(row.quantity, row.setting, row.layer, row.value, row.null) for row in result.select(split="test")]
+    expected = [
+        (row.quantity, row.setting, row.layer, row.value, row.null) for row in result.select(split="test")
+    ]
     objectives = {objective.name: type(objective)}
     rows, classes = evaluate(tmp_path / "run" / "best.safetensors", noise(60), test, objectives=objectives)
     assert [(row.quantity, row.setting, row.layer, row.value, row.null) for row in rows] == expected
@@ -67,13 +76,25 @@ def test_paths_without_a_network(tmp_path):
 @pytest.mark.parametrize(
     ("side", "patch", "stem", "advice"),
     [
-        (30, 8, "patches", "a divisor of the side of the images, 30 pixels, got 8; choose 1, 2, 3, 5, 6, 10, 15, 30"),
-        (24, 6, "convolutions", "a power of two from 2 on that divides the side of the images, 24 pixels, got 6; choose 2, 4, 8"),
+        (
+            30,
+            8,
+            "patches",
+            "a divisor of the side of the images, 30 pixels, got 8; choose 1, 2, 3, 5, 6, 10, 15, 30",
+        ),
+        (
+            24,
+            6,
+            "convolutions",
+            "a power of two from 2 on that divides the side of the images, 24 pixels, got 6; choose 2, 4, 8",
+        ),
         (9, 2, "convolutions", "9 pixels, got 2; choose stem 'patches', or images of an even side"),
     ],
 )
 def test_the_error_of_an_invalid_patch_size_lists_valid_ones(side, patch, stem, advice):
-    sizes = Sizes(image_size=side, channels=1, num_classes=2, patch_size=patch, dim=8, depth=1, heads=2, stem=stem)
+    sizes = Sizes(
+        image_size=side, channels=1, num_classes=2, patch_size=patch, dim=8, depth=1, heads=2, stem=stem
+    )
     with pytest.raises(ValueError, match=f"patch_size must be .*{advice}$"):
         crate(sizes)
 

@@ -68,7 +68,14 @@ def test_callbacks_see_every_step_in_order(model):
         lambda state: calls.append(("b", state.step, state.loss is None)),
     ]
     run(model, steps=2, rate=0.1, callbacks=callbacks)
-    assert calls == [("a", 0, 0.0), ("b", 0, True), ("a", 1, 0.5), ("b", 1, False), ("a", 2, 1.0), ("b", 2, False)]
+    assert calls == [
+        ("a", 0, 0.0),
+        ("b", 0, True),
+        ("a", 1, 0.5),
+        ("b", 1, False),
+        ("a", 2, 1.0),
+        ("b", 2, False),
+    ]
 
 
 def test_the_schedule_multiplies_the_rate_of_each_group(model):
@@ -108,10 +115,23 @@ def test_a_training_resumed_at_a_step_gets_the_same_batches():
     task = StreamTask(lambda model, x: (model(x) - 3 * x).square().mean(), noisy)
     whole, parts = nn.Linear(1, 1), nn.Linear(1, 1)
     parts.load_state_dict(whole.state_dict())
-    fit(whole, task, optimiser=torch.optim.SGD(whole.parameters(), lr=0.1), steps=5, generator=torch.Generator().manual_seed(1))
+    fit(
+        whole,
+        task,
+        optimiser=torch.optim.SGD(whole.parameters(), lr=0.1),
+        steps=5,
+        generator=torch.Generator().manual_seed(1),
+    )
     for start, steps in ((0, 2), (2, 5)):
         optimiser = torch.optim.SGD(parts.parameters(), lr=0.1)
-        fit(parts, task, optimiser=optimiser, steps=steps, start=start, generator=torch.Generator().manual_seed(1))
+        fit(
+            parts,
+            task,
+            optimiser=optimiser,
+            steps=steps,
+            start=start,
+            generator=torch.Generator().manual_seed(1),
+        )
     assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parts.parameters()))
 
 

@@ -1,4 +1,6 @@
-"""Logs hold each step once, also after an interruption; samples and the live page show what the network answers."""
+"""Logs hold each step once, also after an interruption; samples and the live page show what the network
+answers.
+"""
 
 import csv
 import errno
@@ -30,7 +32,9 @@ def logged(folder: Path) -> tuple[list[dict[str, str]], dict[str, list[tuple[int
 
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
-    scalars = {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    scalars = {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
     with (folder / "metrics.csv").open(newline="") as file:
         return list(csv.DictReader(file)), scalars
 
@@ -43,7 +47,14 @@ def whole(tmp_path_factory) -> Path:
 
 
 def without_times(lines):
-    return [{name: text for name, text in line.items() if name not in ("training/seconds", "training/images per second")} for line in lines]
+    return [
+        {
+            name: text
+            for name, text in line.items()
+            if name not in ("training/seconds", "training/images per second")
+        }
+        for line in lines
+    ]
 
 
 def test_a_log_has_the_numbers_of_the_table(whole):
@@ -51,17 +62,23 @@ def test_a_log_has_the_numbers_of_the_table(whole):
     result = Result.load(whole)
     assert [int(line["step"]) for line in lines] == [0, 2, 4, 6]
     for line in lines:
-        row = result.select(theory="network", quantity="accuracy", split="validation", step=int(line["step"])).one()
+        row = result.select(
+            theory="network", quantity="accuracy", split="validation", step=int(line["step"])
+        ).one()
         assert float(line["validation/accuracy"]) == row.value
     assert [step for step, _ in scalars["validation/loss"]] == [0, 2, 4, 6]
-    assert [value for _, value in scalars["validation/loss"]] == pytest.approx([float(line["validation/loss"]) for line in lines])
+    assert [value for _, value in scalars["validation/loss"]] == pytest.approx(
+        [float(line["validation/loss"]) for line in lines]
+    )
     assert [step for step, _ in scalars[STEP_LOSS]] == [1, 2, 3, 4, 5, 6]
     (test,) = result.select(theory="network", quantity="accuracy", split="test")
     assert scalars["test/accuracy"] == [(test.step, pytest.approx(test.value))]
 
 
 def test_an_interrupted_training_continues_its_logs_without_being_asked(whole, tmp_path):
-    """Killed after step 5: the log is ahead of the checkpoint of step 4, and what lies after it must not appear twice."""
+    """Killed after step 5: the log is ahead of the checkpoint of step 4, and what lies after it must not
+    appear twice.
+    """
     folder = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         trained(folder, with_(interval=2), loggers=BOTH, callback=interrupting(5))
@@ -130,9 +147,20 @@ def test_a_record_is_a_mean_over_layers_and_heads():
     from transformer_theory.core.measurement import Null
 
     draws = [(0.0, 0.0, 3.0), (0.0, 3.0, 0.0), (3.0, 0.0, 0.0)]  # the mean of draw i is 1; each median is 0
-    rows = [in_network("crate", "compression", float(h), layer=0, head=h, step=1, null=Null("n", draws[h])) for h in range(3)]
-    rows += [in_network("network", "entropy", 2.0, layer=1, step=1), in_network("network", "loss", 3.0, split="train", step=1)]
-    assert record(rows) == {"crate/compression": 1.0, "crate/compression, null": 1.0, "network/entropy": 2.0, "train/loss": 3.0}
+    rows = [
+        in_network("crate", "compression", float(h), layer=0, head=h, step=1, null=Null("n", draws[h]))
+        for h in range(3)
+    ]
+    rows += [
+        in_network("network", "entropy", 2.0, layer=1, step=1),
+        in_network("network", "loss", 3.0, split="train", step=1),
+    ]
+    assert record(rows) == {
+        "crate/compression": 1.0,
+        "crate/compression, null": 1.0,
+        "network/entropy": 2.0,
+        "train/loss": 3.0,
+    }
 
 
 class Constant(torch.nn.Module):
@@ -151,14 +179,23 @@ def test_samples_follow_their_rules():
     found = samples.test_samples(Constant(), images)
     answers = images.pixels[:, 0, 0, :3].double().div(255).mul(20).softmax(1)
     order = images.mixed(samples.fixed_generator())
-    chosen = {rule: found["samples/rules"] == rule for rule in (samples.RIGHT, samples.WRONG, samples.CERTAIN)}
+    chosen = {
+        rule: found["samples/rules"] == rule for rule in (samples.RIGHT, samples.WRONG, samples.CERTAIN)
+    }
     assert [int(part.sum()) for part in chosen.values()] == [samples.COUNT] * 3
     right = found["samples/answers"] == found["samples/labels"]
     assert right[chosen[samples.RIGHT]].all()
     assert not right[~chosen[samples.RIGHT]].any()
     mixed = order.pixels[:, 0, 0, :3].double().argmax(1) == order.labels
-    assert np.array_equal(found["samples/images"][chosen[samples.RIGHT]], order.pixels[mixed][: samples.COUNT].numpy())
-    worst = answers.max(1).values[answers.argmax(1) != images.labels].sort(descending=True).values[: samples.COUNT]
+    assert np.array_equal(
+        found["samples/images"][chosen[samples.RIGHT]], order.pixels[mixed][: samples.COUNT].numpy()
+    )
+    worst = (
+        answers.max(1)
+        .values[answers.argmax(1) != images.labels]
+        .sort(descending=True)
+        .values[: samples.COUNT]
+    )
     np.testing.assert_allclose(found["samples/confidences"][chosen[samples.CERTAIN]], worst, rtol=1e-6)
 
 
@@ -194,7 +231,14 @@ def test_the_page_of_a_running_training(tmp_path):
     running = pages[-1]
     assert '<meta http-equiv="refresh"' in running
     text = words(running)
-    for piece in ("crate learns noise", "images per second", "time left", "about", "Validation images", "Learning"):
+    for piece in (
+        "crate learns noise",
+        "images per second",
+        "time left",
+        "about",
+        "Validation images",
+        "Learning",
+    ):
         assert piece in text, piece
     well_formed(running)
     stopped = (folder / "report.html").read_text()
@@ -203,7 +247,9 @@ def test_the_page_of_a_running_training(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         run(3, 3, resume=True)  # before its first interval
     assert "The training is running" in words(pages[-1])
-    assert "Interrupted. The folder keeps the training up to step 2" in words((folder / "report.html").read_text())
+    assert "Interrupted. The folder keeps the training up to step 2" in words(
+        (folder / "report.html").read_text()
+    )
     assert 0 < SHARE < 0.1
     assert not list(folder.glob(".*"))
 

@@ -1,4 +1,6 @@
-"""A training that is interrupted anywhere and resumed equals an uninterrupted one; the caller's random state is restored."""
+"""A training that is interrupted anywhere and resumed equals an uninterrupted one; the caller's random state
+is restored.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,7 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.problems.image_trainings import CPU, SMALL, assert_same, draft_of, interrupting, noise, table, trained, with_
+from tests.problems.image_trainings import (
+    CPU,
+    SMALL,
+    assert_same,
+    draft_of,
+    interrupting,
+    noise,
+    table,
+    trained,
+    with_,
+)
 from tests.problems.networks import theory_metrics
 from transformer_theory.core.result import Result
 from transformer_theory.training import fitting, loop, monitor
@@ -80,7 +92,8 @@ def test_masks_are_drawn_again(tmp_path):
     assert_same(tmp_path / "whole", tmp_path / "parts")
 
 
-def test_interrupted_between_any_two_files(tmp_path, monkeypatch, unchecked):  # many trainings, whose shapes the others check
+# many trainings, whose shapes the others check
+def test_interrupted_between_any_two_files(tmp_path, monkeypatch, unchecked):
     replaced, settings = Path.replace, with_(epochs=1, interval=2)
     trained(tmp_path / "whole", settings)
     for stop in range(100):
@@ -97,7 +110,8 @@ def test_interrupted_between_any_two_files(tmp_path, monkeypatch, unchecked):  #
         except KeyboardInterrupt:
             monkeypatch.setattr(Path, "replace", replaced)
             assert not list(folder.glob(".*"))  # no draft is left
-            trained(folder, settings, resume=folder.exists())  # before the first checkpoint nothing is left at all
+            # before the first checkpoint nothing is left at all
+            trained(folder, settings, resume=folder.exists())
             assert_same(folder, tmp_path / "whole")
         else:
             break
@@ -137,13 +151,18 @@ def test_a_table_may_have_more_rows_than_the_checkpoint_but_not_fewer(tmp_path, 
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[1:]))
     n = len(lines)
-    with pytest.raises(ValueError, match=rf"table\.jsonl must hold the {n} rows of the checkpoint beside it, got {n - 1}; begin again"):
+    with pytest.raises(
+        ValueError,
+        match=rf"table\.jsonl must hold the {n} rows of the checkpoint beside it, got {n - 1}; begin again",
+    ):
         trained(tmp_path / "run", resume=True)
     path.write_text("".join([*lines, lines[-1]]))  # of an interval whose checkpoint was never written
     draft_of(tmp_path / "run" / "best.safetensors").write_bytes(b"left by a killed process")
     trained(tmp_path / "run", resume=True)
     assert_same(tmp_path / "run", whole)
-    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == sorted(entry.name for entry in whole.iterdir())
+    assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == sorted(
+        entry.name for entry in whole.iterdir()
+    )
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "missing"])
@@ -195,7 +214,9 @@ def test_the_callers_random_state_stays(tmp_path):
 def test_callbacks_and_files_of_a_training(tmp_path):
     moments = []
     names = ("crate", "rate_reduction", "scan_snap", "joma")
-    result = trained(tmp_path / "run", with_(interval=2), callback=moments.append, metrics=lambda: theory_metrics(*names))
+    result = trained(
+        tmp_path / "run", with_(interval=2), callback=moments.append, metrics=lambda: theory_metrics(*names)
+    )
     assert set(FILES[:5]) <= {entry.name for entry in (tmp_path / "run").iterdir()}
     assert [moment.step for moment in moments if moment.measured is None] == [1, 2, 3, 4, 5, 6]
     assert [moment.step for moment in moments if moment.measured is not None] == [0, 2, 4, 6]
@@ -212,7 +233,10 @@ def test_callbacks_and_files_of_a_training(tmp_path):
 
 
 def test_a_run_states_its_recipe_its_id_and_its_samples(tmp_path):
-    settings = replace(image_recipe("crate", image_size=8), **{name: getattr(SMALL, name) for name in ("patch_size", "dim", "epochs")})
+    settings = replace(
+        image_recipe("crate", image_size=8),
+        **{name: getattr(SMALL, name) for name in ("patch_size", "dim", "epochs")},
+    )
     runs = [trained(tmp_path / name, settings).settings for name in ("one", "two")]
     assert runs[0]["settings"]["recipe"] == "digits"
     assert [runs[0][f"{split}_samples"] for split in ("train", "validation", "test")] == [54, 6, 12]
@@ -223,7 +247,15 @@ def test_a_run_states_its_recipe_its_id_and_its_samples(tmp_path):
 @pytest.mark.parametrize("network", ["crate", "vit"])
 def test_the_recipe_for_an_accelerator_runs(tmp_path, network):
     """All its settings on a small network: stem, moving average, augmentation of colour images, bfloat16."""
-    settings = replace(image_recipe(network, name="hours"), dim=16, depth=1, heads=2, epochs=2, batch_size=16, validation_share=0.2)
+    settings = replace(
+        image_recipe(network, name="hours"),
+        dim=16,
+        depth=1,
+        heads=2,
+        epochs=2,
+        batch_size=16,
+        validation_share=0.2,
+    )
     result = trained(tmp_path / "run", settings, channels=3, hardware=Hardware("cpu", "bfloat16"))
     losses = result.select(quantity="loss", split="train").column("value")
     assert len(losses) == 2
@@ -232,7 +264,9 @@ def test_the_recipe_for_an_accelerator_runs(tmp_path, network):
     last = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert {weight.dtype for weight in last["network"].values()} == {torch.float32}
     average = {name.removeprefix("module.network."): weight for name, weight in last["average"].items()}
-    assert not any(torch.equal(weight, average[name]) for name, weight in last["network"].items() if weight.ndim == 2)
+    assert not any(
+        torch.equal(weight, average[name]) for name, weight in last["network"].items() if weight.ndim == 2
+    )
     assert result.select(quantity="accuracy", split="test")
 
 
@@ -278,7 +312,10 @@ def test_another_training_is_not_resumed(whole, options, message):
 
 
 def test_other_images_are_noticed(whole):
-    with pytest.raises(ValueError, match=r"images '48 images, \w+' there|images '60 images, \w{8}' there and '60 images, \w{8}' here"):
+    with pytest.raises(
+        ValueError,
+        match=r"images '48 images, \w+' there|images '60 images, \w{8}' there and '60 images, \w{8}' here",
+    ):
         train((noise(seed=7), noise(12)), SMALL, whole, hardware=CPU, resume=True)
 
 
@@ -311,7 +348,9 @@ def test_a_training_is_replaced_when_the_new_one_can_begin(tmp_path, caplog):
     trained(tmp_path / "other", with_(epochs=1, dim=16))
     first, settings = (tmp_path / "run" / "best.safetensors").read_bytes(), with_(epochs=1, seed=1)
     for weights in ("run", "run/best.safetensors"):
-        with pytest.raises(ValueError, match=r"weights must lie outside the folder that is overwritten, got .*run"):
+        with pytest.raises(
+            ValueError, match=r"weights must lie outside the folder that is overwritten, got .*run"
+        ):
             trained(tmp_path / "run", settings, overwrite=True, weights=tmp_path / weights)
     for error, message, options in (
         (ValueError, "dim 16 there and 8 here", {"weights": tmp_path / "other"}),
@@ -334,7 +373,9 @@ def test_a_stored_result_never_replaces_trained_weights(tmp_path):
     result.save(tmp_path / "result", overwrite=True)
     result.write_into(tmp_path / "seeds")
     for folder in ("seeds/seed-0", "seeds"):
-        with pytest.raises(FileExistsError, match=r"holds trained weights \(.*best\.safetensors\), so it is not overwritten"):
+        with pytest.raises(
+            FileExistsError, match=r"holds trained weights \(.*best\.safetensors\), so it is not overwritten"
+        ):
             result.save(tmp_path / folder, overwrite=True)
     assert (tmp_path / "seeds" / "seed-0" / "last.pt").exists()
 

@@ -1,4 +1,6 @@
-"""The memory of a training: exact against networks that are built, and the one line that refuses what does not fit."""
+"""The memory of a training: exact against networks that are built, and the one line that refuses what does
+not fit.
+"""
 
 import time
 from dataclasses import replace
@@ -16,7 +18,10 @@ from transformer_theory.training.optimisers import freeze_body
 
 SIZES = Sizes(image_size=16, channels=3, num_classes=5, patch_size=4, dim=24, depth=5, heads=3)
 STEMS = [
-    (name, stem) for name in NETWORKS for stem in ("patches", "convolutions") if (name, stem) != ("crate-alpha-published", "convolutions")
+    (name, stem)
+    for name in NETWORKS
+    for stem in ("patches", "convolutions")
+    if (name, stem) != ("crate-alpha-published", "convolutions")
 ]
 
 
@@ -48,7 +53,9 @@ def test_the_estimate_is_that_of_the_network(name, stem):
 @pytest.mark.parametrize("name", NETWORKS)
 def test_widths_that_torch_cannot_count_have_the_number_of_the_formula(name):
     """The second difference of a quadratic polynomial in the width is constant, far beyond 2**63 too."""
-    counts = [parameter_count(NETWORKS[name], replace(SIZES, dim=width * 3 * 2**33)) for width in (1, 2, 3, 4)]
+    counts = [
+        parameter_count(NETWORKS[name], replace(SIZES, dim=width * 3 * 2**33)) for width in (1, 2, 3, 4)
+    ]
     seconds = [counts[i + 2] - 2 * counts[i + 1] + counts[i] for i in range(2)]
     assert seconds[0] == seconds[1] > 2**63
     narrow = [parameter_count(NETWORKS[name], replace(SIZES, dim=24 * width)) for width in (1, 2, 3)]
@@ -61,7 +68,8 @@ def test_widths_that_torch_cannot_count_have_the_number_of_the_formula(name):
         (
             {"dim": 999_999_999},
             128,
-            r"a network of [\d,]+ parameters needs [\d.e+]+ GiB for .*, got 64 GiB of memory; choose a smaller",
+            r"a network of [\d,]+ parameters needs [\d.e+]+ GiB for .*, got 64 GiB of memory; choose a "
+            r"smaller",
         ),
         ({"dim": 3 * 10**20}, 128, r"needs 8\.05e\+34 GiB for weights"),
         (
@@ -115,7 +123,9 @@ def test_the_copies_of_a_checkpoint_must_fit_too(monkeypatch):
     monkeypatch.setattr(parallel, "memory", lambda: float(needed))
     check_memory(build, SIZES, batch_size=1)
     monkeypatch.setattr(parallel, "memory", lambda: float(needed - 1))
-    with pytest.raises(ValueError, match=r"for weights and optimiser with their copies while a checkpoint is written, got"):
+    with pytest.raises(
+        ValueError, match=r"for weights and optimiser with their copies while a checkpoint is written, got"
+    ):
         check_memory(build, SIZES, batch_size=1)
 
 
@@ -138,7 +148,10 @@ def test_images_that_do_not_fit_are_refused_before_one_is_read(tmp_path, monkeyp
     part = image_folder.Part(["nowhere.png"] * 1000, [0, 1] * 500, "")
     monkeypatch.setattr(parallel, "memory", lambda: 64.0 * 2**30)
     read = partial(image_folder.read_folder, image_folder.Folder(tmp_path, ("a", "b"), part, None))
-    with pytest.raises(ValueError, match=r"let 1,000 images fit into memory, got 100000, which needs 27,940 GiB of 64 GiB; choose"):
+    with pytest.raises(
+        ValueError,
+        match=r"let 1,000 images fit into memory, got 100000, which needs 27,940 GiB of 64 GiB; choose",
+    ):
         read(size=100_000)
     with pytest.raises(ValueError, match=r"nowhere\.png is not a readable image"):
         read(size=100)

@@ -1,4 +1,6 @@
-"""Monitors: attention of a few images, features with classes of many, encoders on whole images, nulls of untrained networks."""
+"""Monitors: attention of a few images, features with classes of many, encoders on whole images, nulls of
+untrained networks.
+"""
 
 from dataclasses import replace
 
@@ -24,38 +26,63 @@ IMAGES = noise(40)
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch) -> None:
-    limits = {"SAMPLES": 20, "SAMPLES_BY_CLASS": 30, "PER_PASS": 18, "PER_PASS_BY_CLASS": 25, "UNTRAINED_NETWORKS": 2}
+    limits = {
+        "SAMPLES": 20,
+        "SAMPLES_BY_CLASS": 30,
+        "PER_PASS": 18,
+        "PER_PASS_BY_CLASS": 25,
+        "UNTRAINED_NETWORKS": 2,
+    }
     for name, value in limits.items():
         monkeypatch.setattr(monitor, name, value)
 
 
 def network(seed: int = 0, objective: Objective | None = None) -> Pixels:
-    made = build(lambda: (objective or CrossEntropy()).network("crate", SIZES), torch.Generator().manual_seed(seed))
+    made = build(
+        lambda: (objective or CrossEntropy()).network("crate", SIZES), torch.Generator().manual_seed(seed)
+    )
     return Pixels.centring(made, IMAGES.pixels)
 
 
 def test_classes_are_measured_on_more_images_than_attention():
     model, tokens = network(), []
-    watched = Monitor(IMAGES, lambda: theory_metrics("rate_reduction"), name="crate", untrained=lambda number: network(1 + number))
+    watched = Monitor(
+        IMAGES,
+        lambda: theory_metrics("rate_reduction"),
+        name="crate",
+        untrained=lambda number: network(1 + number),
+    )
     rows = {(row.quantity, row.head): row for row in watched.measure(model, 0)}
-    model.network.transformer.layers[0].register_forward_hook(lambda module, inputs, out: tokens.append(out[:, 0].detach().double()))
+    model.network.transformer.layers[0].register_forward_hook(
+        lambda module, inputs, out: tokens.append(out[:, 0].detach().double())
+    )
     model.eval()(scaled(IMAGES.pixels[:30], model.mean))
     rate, collapse = rows["rate reduction", None], rows["variability within classes (NC1)", None]
-    assert_close(rate.value, float(delta(unit_norm(tokens[0]), IMAGES.labels[:30], eps=0.5**0.5)), rtol=1e-5, atol=0)
+    assert_close(
+        rate.value, float(delta(unit_norm(tokens[0]), IMAGES.labels[:30], eps=0.5**0.5)), rtol=1e-5, atol=0
+    )
     assert_close(collapse.value, neural_collapse(tokens[0], IMAGES.labels[:30]).nc1, rtol=1e-4, atol=0)
     assert rate.n == collapse.n == 30
     assert {row.split for row in rows.values()} == {"validation"}
 
     entropy = rows["attention entropy", 1]
     assert entropy.n == 20
-    others = [row.value for n in (1, 2) for row in watched.measure(network(n), 5) if (row.quantity, row.head) == ("attention entropy", 1)]
+    others = [
+        row.value
+        for n in (1, 2)
+        for row in watched.measure(network(n), 5)
+        if (row.quantity, row.head) == ("attention entropy", 1)
+    ]
     assert entropy.null == Null("untrained networks", tuple(others))
     assert rate.null.kind == "permuted labels"
 
 
 def test_a_masked_autoencoder_is_measured_in_its_encoder_on_whole_images():
     """No mask is drawn, the decoder is not measured, and the network stays in training mode."""
-    model, made = network(0, MaskedAutoencoding()).train(), [network(1 + number, MaskedAutoencoding()) for number in range(2)]
+    model, made = (
+        network(0, MaskedAutoencoding()).train(),
+        [network(1 + number, MaskedAutoencoding()) for number in range(2)],
+    )
     before = torch.get_rng_state()
     rows = Monitor(IMAGES, tuple, name="crate", untrained=made.__getitem__).measure(model, 3)
     assert torch.equal(before, torch.get_rng_state())
@@ -72,7 +99,10 @@ def test_memories_of_other_metrics_are_rejected():
 
 
 def test_means_over_heads_average_values_and_draws():
-    rows = [Measurement("crate", "in network", "q", float(head), layer=0, head=head, null=Null("n", (head, 10.0))) for head in range(3)]
+    rows = [
+        Measurement("crate", "in network", "q", float(head), layer=0, head=head, null=Null("n", (head, 10.0)))
+        for head in range(3)
+    ]
     rows.append(replace(rows[0], layer=1, null=None, value=5.0))
     first, second = mean_over_heads([*rows, replace(rows[0], value=None, reason="none")])
     assert (first.value, first.head, first.null) == (1.0, None, Null("n", (1.0, 10.0)))

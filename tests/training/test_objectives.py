@@ -1,4 +1,6 @@
-"""Objectives: losses against plain formulas, several processes against one, measurements beside their nulls, and errors."""
+"""Objectives: losses against plain formulas, several processes against one, measurements beside their nulls,
+and errors.
+"""
 
 import copy
 import functools
@@ -16,7 +18,13 @@ from transformer_theory.models.image_networks import Pixels, Sizes
 from transformer_theory.theories.crate.layer_curves import compression_layers
 from transformer_theory.theories.crate.tasks import SparseRateReduction, sparse_rate_reduction
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training.objectives import UNTRAINED, CrossEntropy, MaskedAutoencoding, Objective, alone
+from transformer_theory.training.objectives import (
+    UNTRAINED,
+    CrossEntropy,
+    MaskedAutoencoding,
+    Objective,
+    alone,
+)
 
 SIZES = Sizes(image_size=8, channels=1, num_classes=3, patch_size=2, dim=16, depth=2, heads=2)
 EACH = [CrossEntropy(), RateReduction(features=12), SparseRateReduction(weight=0.05), MaskedAutoencoding()]
@@ -24,7 +32,9 @@ each = pytest.mark.parametrize("objective", EACH, ids=lambda objective: objectiv
 
 
 def bars(n, seed=0):
-    """Noisy images with a bright pair of columns, whose position is the class: uint8 [n, 1, 8, 8] and labels [n], sorted."""
+    """Noisy images with a bright pair of columns, whose position is the class: uint8 [n, 1, 8, 8] and labels
+    [n], sorted.
+    """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) * 3 // n
     pixels = torch.randint(0, 60, (n, 1, 8, 8), generator=generator)
@@ -73,7 +83,11 @@ def measure(objective, model, *images, batch_size=50):
     rows = objective.measure(model, *(images or (TRAIN, OTHERS)), batch_size)
     values = {}
     for row in rows:
-        name = row.quantity if row.layer is None and not row.setting else (row.quantity, row.setting or row.layer)
+        name = (
+            row.quantity
+            if row.layer is None and not row.setting
+            else (row.quantity, row.setting or row.layer)
+        )
         values[name] = row.value
         if row.null is not None:
             values[row.quantity, "null"] = row.null.mean
@@ -95,7 +109,11 @@ def test_training_lowers_the_loss_and_the_score_is_measured_without_side_effects
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     again = measure(objective, model.eval(), batch_size=7)
     assert not model.training
-    assert again == pytest.approx(measured) if objective.name != "masked-autoencoding" else again.keys() == measured.keys()
+    assert (
+        again == pytest.approx(measured)
+        if objective.name != "masked-autoencoding"
+        else again.keys() == measured.keys()
+    )
 
 
 @each
@@ -114,7 +132,8 @@ def test_the_model_is_called_once_as_a_whole(objective):
     wrapped = Wrapped(made(objective))
     objective.loss(wrapped, *batch(), alone).backward()
     assert wrapped.calls == 1
-    assert all((weight.grad is not None) == weight.requires_grad for weight in wrapped.parameters())  # else several processes wait
+    # else several processes wait
+    assert all((weight.grad is not None) == weight.requires_grad for weight in wrapped.parameters())
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -125,7 +144,9 @@ def test_cross_entropy_is_torchs_and_the_formula(smoothing):
     assert_close(objective.loss(model, images, targets, alone), plain)
     images, targets = mixed(images, targets)
     soft = (1 - smoothing) * targets + smoothing / 3
-    assert_close(objective.loss(model, images, targets, alone), -(soft * log_softmax(model(images), 1)).sum(1).mean())
+    assert_close(
+        objective.loss(model, images, targets, alone), -(soft * log_softmax(model(images), 1)).sum(1).mean()
+    )
 
 
 def test_a_classifier_is_measured_on_what_it_was_not_trained_on():
@@ -141,12 +162,23 @@ def test_a_classifier_is_measured_on_what_it_was_not_trained_on():
 def rate(features, weights, scale):
     """1/2 log det(I + scale X^T diag(weights) X), as it is written."""
     d = features.shape[1]
-    return 0.5 * torch.linalg.slogdet(torch.eye(d, dtype=torch.float64) + scale * features.T @ torch.diag(weights) @ features)[1]
+    return (
+        0.5
+        * torch.linalg.slogdet(
+            torch.eye(d, dtype=torch.float64) + scale * features.T @ torch.diag(weights) @ features
+        )[1]
+    )
 
 
-@pytest.mark.parametrize("objective", [CrossEntropy(), RateReduction(features=6, eps=0.05), SparseRateReduction()], ids=lambda o: o.name)
+@pytest.mark.parametrize(
+    "objective",
+    [CrossEntropy(), RateReduction(features=6, eps=0.05), SparseRateReduction()],
+    ids=lambda o: o.name,
+)
 def test_two_processes_have_the_gradient_of_one(objective):
-    """Both halves, each with its copy of the network; the gather adds up the gradients of both losses, then copies are averaged."""
+    """Both halves, each with its copy of the network; the gather adds up the gradients of both losses, then
+    copies are averaged.
+    """
     one = made(objective)
     images, targets = mixed(*batch())
     halves = [slice(0, 6), slice(6, 12)]
@@ -168,12 +200,20 @@ def test_two_processes_have_the_gradient_of_one(objective):
     for weight, *own in zip(*(model.parameters() for model in (one, *copies))):
         assert_close(weight.grad, (own[0].grad + own[1].grad) / 2)
     if isinstance(objective, RateReduction):  # without the gather the mean of the losses is another
-        apart = sum(objective.loss(model, images[half], targets[half], alone) for model, half in zip(copies, halves)) / 2
+        apart = (
+            sum(
+                objective.loss(model, images[half], targets[half], alone)
+                for model, half in zip(copies, halves)
+            )
+            / 2
+        )
         assert abs(float((apart - losses[0]).detach())) > 0.003
 
 
 def test_sparse_rate_reduction_of_orthonormal_tokens_is_closed_form():
-    """n = d tokens e_i, K blocks of p coordinates: R = d/2 log(1 + 1/eps^2), R^c = d/2 log(1 + p/(d eps^2)), l1 norm 1."""
+    """n = d tokens e_i, K blocks of p coordinates: R = d/2 log(1 + 1/eps^2), R^c = d/2 log(1 + p/(d eps^2)),
+    l1 norm 1.
+    """
     d, K, eps = 6, 3, 0.4
     identity = torch.eye(d, dtype=torch.float64)
     bases = identity.unflatten(1, (K, d // K)).movedim(1, 0)
@@ -188,7 +228,10 @@ def test_sparse_rate_reduction_of_orthonormal_tokens_is_closed_form():
 def test_the_regulariser_is_the_formula_at_every_layer():
     model, (images, targets) = made(SparseRateReduction()), batch()
     seen, terms = [], []
-    handles = [layer.register_forward_hook(lambda _, __, tokens: seen.append(tokens)) for layer, _, _ in compression_layers(model)]
+    handles = [
+        layer.register_forward_hook(lambda _, __, tokens: seen.append(tokens))
+        for layer, _, _ in compression_layers(model)
+    ]
     entropy = CrossEntropy().loss(model, images, targets, alone)
     for handle in handles:
         handle.remove()
@@ -201,7 +244,9 @@ def test_the_regulariser_is_the_formula_at_every_layer():
     for chosen, term in ((None, sum(terms) / 2), (0, terms[0]), (1, terms[1])):
         objective = SparseRateReduction(weight=0.2, sparsity=3.0, layer=chosen)
         assert_close(objective.loss(model, images, targets, alone), entropy + 0.2 * term)
-        measured = measure(objective, model, TRAIN, ((images * 255).round().byte(), targets.argmax(1)), batch_size=5)
+        measured = measure(
+            objective, model, TRAIN, ((images * 255).round().byte(), targets.argmax(1)), batch_size=5
+        )
         assert measured["sparse rate reduction"] == pytest.approx(float(term.detach()))
     assert all(0 < measured["share of non-zeros", layer] < 1 for layer in (0, 1))
     assert not any(layer._forward_hooks for layer, _, _ in compression_layers(model))
@@ -271,19 +316,29 @@ def test_loss_and_probe_are_measured_beside_their_nulls():
     assert untrained["loss", "null"] == untrained["loss"]
     untrained = measure(objective, made(objective, seed=5), batch_size=60)
     assert abs(untrained["loss", "null"] - untrained["loss"]) > 1e-3
-    assert untrained["loss", UNTRAINED] == pytest.approx(measured["loss", UNTRAINED])  # does not depend on the training
+    # does not depend on the training
+    assert untrained["loss", UNTRAINED] == pytest.approx(measured["loss", UNTRAINED])
     assert untrained[objective.score, "null"] == pytest.approx(measured[objective.score, "null"])
 
 
 def test_settings_out_of_range():
     for wrong, message in (
-        (lambda: CrossEntropy(label_smoothing=1.0), "label_smoothing must be a finite number at least 0 and below 1, got 1.0"),
+        (
+            lambda: CrossEntropy(label_smoothing=1.0),
+            "label_smoothing must be a finite number at least 0 and below 1, got 1.0",
+        ),
         (lambda: RateReduction(gamma1=0.0), "gamma1 must be a finite number above 0, got 0.0"),
         (lambda: RateReduction(features=1), "features must be an integer at least 2, got 1"),
         (lambda: SparseRateReduction(weight=0.0), "weight must be a finite number above 0, got 0.0"),
-        (lambda: SparseRateReduction(sparsity=float("nan")), "sparsity must be a finite number above 0, got nan"),
+        (
+            lambda: SparseRateReduction(sparsity=float("nan")),
+            "sparsity must be a finite number above 0, got nan",
+        ),
         (lambda: SparseRateReduction(layer=-1), "layer must be at least 0, got -1"),
-        (lambda: MaskedAutoencoding(masked=1.0), "masked must be a finite number above 0 and below 1, got 1.0"),
+        (
+            lambda: MaskedAutoencoding(masked=1.0),
+            "masked must be a finite number above 0 and below 1, got 1.0",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             wrong()
@@ -306,12 +361,32 @@ def test_invalid_images_and_targets(unchecked):
     model, (images, targets) = made(CrossEntropy()), batch()
     features = made(RateReduction(features=6))
     for objective, network, wrong, message in (
-        (CrossEntropy(), model, targets[:, :2], r"targets must be the shares of each class, \[12, 3\], got torch.float64 \[12, 2\]"),
-        (CrossEntropy(), model, targets.argmax(1), r"got torch.int64 \[12\]; convert labels with torch.nn.functional.one_hot"),
-        (CrossEntropy(), model, 2 * targets, "targets must be >= 0 in rows that sum to 1, got rows from 0 to 2"),
+        (
+            CrossEntropy(),
+            model,
+            targets[:, :2],
+            r"targets must be the shares of each class, \[12, 3\], got torch.float64 \[12, 2\]",
+        ),
+        (
+            CrossEntropy(),
+            model,
+            targets.argmax(1),
+            r"got torch.int64 \[12\]; convert labels with torch.nn.functional.one_hot",
+        ),
+        (
+            CrossEntropy(),
+            model,
+            2 * targets,
+            "targets must be >= 0 in rows that sum to 1, got rows from 0 to 2",
+        ),
         (CrossEntropy(), model, targets * float("nan"), "targets must be >= 0 in rows that sum to 1"),
         (RateReduction(features=6), features, targets[:6], r"\[12, classes\], got torch.float64 \[6, 3\]"),
-        (RateReduction(features=6), features, targets[:1].expand(12, -1), "images of at least two classes .*, got one; take a larger"),
+        (
+            RateReduction(features=6),
+            features,
+            targets[:1].expand(12, -1),
+            "images of at least two classes .*, got one; take a larger",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             objective.loss(network, images, wrong, alone)
@@ -319,16 +394,27 @@ def test_invalid_images_and_targets(unchecked):
         RateReduction(features=6).loss(features, images * float("nan"), targets, alone)
     with pytest.raises(ValueError, match="the vectors must be finite"):
         SparseRateReduction().loss(model, images * float("nan"), targets, alone)
-    with pytest.raises(ValueError, match="no layer was seen while the model was called; a compiled model hides them"):
-        SparseRateReduction().loss(nn.Sequential(nn.Flatten(), nn.Linear(64, 3).double()), images, targets, alone)
+    with pytest.raises(
+        ValueError, match="no layer was seen while the model was called; a compiled model hides them"
+    ):
+        SparseRateReduction().loss(
+            nn.Sequential(nn.Flatten(), nn.Linear(64, 3).double()), images, targets, alone
+        )
 
 
 def test_images_that_cannot_be_measured(unchecked):
     model, (pixels, labels) = made(CrossEntropy()), OTHERS
     for others, message in (
-        ((pixels.float(), labels), r"measured images must be torch.uint8 \[n, c, h, w\] with n >= 1, got torch.float32 \[60, 1, 8, 8\]"),
+        (
+            (pixels.float(), labels),
+            r"measured images must be torch.uint8 \[n, c, h, w\] with n >= 1, got torch.float32 \[60, 1, 8, "
+            r"8\]",
+        ),
         ((pixels[:0], labels[:0]), r"with n >= 1, got torch.uint8 \[0, 1, 8, 8\]"),
-        ((pixels, labels[1:]), "measured labels must be 60 integers >= 0, one for each image, got torch.int64"),
+        (
+            (pixels, labels[1:]),
+            "measured labels must be 60 integers >= 0, one for each image, got torch.int64",
+        ),
         ((pixels, labels - 1), "measured labels must be 60 integers >= 0, .*, got torch.int64 .* from -1"),
         ((pixels, labels + 1), r"labels must lie in \[0, 3\), .*, got 3"),
     ):

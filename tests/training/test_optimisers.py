@@ -19,11 +19,15 @@ NETWORKS = {
     "vit": lambda: models.ViT.for_images(**SIZES),
     "crate_alpha": lambda: models.crate_alpha(**SIZES),
     "autoencoder": lambda: models.CRATEMAE(image_size=8, patch_size=4, dim=12, depth=3, heads=2),
-    "of torch": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 2), 3, enable_nested_tensor=False),
+    "of torch": lambda: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(12, 2), 3, enable_nested_tensor=False
+    ),
 }
 SETTINGS = {"learning_rate": 0.01, "weight_decay": 0.1}
 muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 and later have Muon")
-every_name = pytest.mark.parametrize("name", [pytest.param(name, marks=muon) if name == "muon" else name for name in NAMES])
+every_name = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=muon) if name == "muon" else name for name in NAMES]
+)
 
 
 class Wrapped(nn.Module):
@@ -84,7 +88,8 @@ def test_muon_makes_the_steps_of_hidden_matrices_nearly_orthogonal_and_no_others
             assert 0.5 < float(values.min()) <= float(values.max()) < 1.5, name  # the band its authors state
             assert 0.1 < float(step.square().mean().sqrt()) < 0.3, name  # as large as AdamW's, 0.2 to 0.4
         else:
-            assert torch.allclose(step.abs(), torch.ones_like(step), atol=1e-3), name  # AdamW's first step is the sign
+            # AdamW's first step is the sign
+            assert torch.allclose(step.abs(), torch.ones_like(step), atol=1e-3), name
     assert {len(group["params"]) for group in steps.parts[0].param_groups} == {12}  # four a layer
 
 
@@ -115,9 +120,13 @@ def test_places_follow_the_layers(name):
         if key.startswith(("transformer.layers.", "blocks.", "layers.")):
             assert place == 1 + int(next(part for part in key.split(".") if part.isdigit())), key
         else:
-            assert place == (4 if key.startswith(("mlp_head", "head", "norm", "decoder_blocks", "decoder_norm", "decoder_pred")) else 0), (
-                key
-            )
+            assert place == (
+                4
+                if key.startswith(
+                    ("mlp_head", "head", "norm", "decoder_blocks", "decoder_norm", "decoder_pred")
+                )
+                else 0
+            ), key
     assert places_of(Wrapped(model)) == ({f"network.{key}": place for key, place in places.items()}, end)
 
 
@@ -128,7 +137,9 @@ def test_each_parameter_is_held_once_with_the_learning_rate_and_decay_of_its_pla
     steps = optimiser(model, name=name, layer_decay=0.5, **SETTINGS)
     held = [weight for group in steps.param_groups for weight in group["params"]]
     learnt = [weight for weight in model.parameters() if weight.requires_grad]
-    assert len(held) == len(learnt) == len({id(weight) for weight in held} | {id(weight) for weight in learnt})
+    assert (
+        len(held) == len(learnt) == len({id(weight) for weight in held} | {id(weight) for weight in learnt})
+    )
     places, end = places_of(model)
     for key, weight in model.named_parameters():
         if weight.requires_grad:
@@ -141,7 +152,10 @@ def test_each_parameter_is_held_once_with_the_learning_rate_and_decay_of_its_pla
 
 
 def test_what_decays():
-    matrices, rest = [(4, 3), (4, 3, 2, 2), (4, 1, 3, 3)], [(), (1,), (4,), (4, 1), (1, 1, 4), (1, 5, 4), (2, 1, 1)]
+    matrices, rest = (
+        [(4, 3), (4, 3, 2, 2), (4, 1, 3, 3)],
+        [(), (1,), (4,), (4, 1), (1, 1, 4), (1, 5, 4), (2, 1, 1)],
+    )
     assert all(decays(torch.zeros(shape)) for shape in matrices)
     assert not any(decays(torch.zeros(shape)) for shape in rest)
 
@@ -171,7 +185,9 @@ def test_a_restored_one_goes_on_bit_for_bit(name, tmp_path):
     models_[1].load_state_dict(saved["model"])
     unrestored = copy.deepcopy(models_[1])
     steps[1].load_state_dict(saved["optimiser"])
-    assert [group["lr"] for group in steps[0].param_groups] == [group["lr"] for group in steps[1].param_groups]
+    assert [group["lr"] for group in steps[0].param_groups] == [
+        group["lr"] for group in steps[1].param_groups
+    ]
     for model, step in zip((*models_, unrestored), (*steps, build(unrestored))):
         scale(step, 0.5)
         give_gradients(model, 7)
@@ -214,18 +230,26 @@ def test_bad_settings_are_refused(settings, message):
 def test_networks_without_layers_or_without_anything_to_learn_are_refused(monkeypatch):
     plain = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     assert len(optimiser(plain, **SETTINGS).param_groups) == 2
-    with pytest.raises(ValueError, match=r"model must hold its layers in a torch\.nn\.ModuleList of modules of one type, got Sequential"):
+    with pytest.raises(
+        ValueError,
+        match=r"model must hold its layers in a torch\.nn\.ModuleList of modules of one type, got Sequential",
+    ):
         optimiser(plain, layer_decay=0.5, **SETTINGS)
     with pytest.raises(ValueError, match="model must have a trainable parameter"):
         optimiser(plain.requires_grad_(False), **SETTINGS)
     monkeypatch.delattr(torch.optim, "Muon", raising=False)
-    with pytest.raises(ValueError, match=r"optimiser muon needs torch 2\.9 or later, got torch .*; choose adamw, or upgrade torch"):
+    with pytest.raises(
+        ValueError,
+        match=r"optimiser muon needs torch 2\.9 or later, got torch .*; choose adamw, or upgrade torch",
+    ):
         optimiser(made(Deep), name="muon", **SETTINGS)
 
 
 @pytest.mark.parametrize("name", ["crate", "vit"])
 def test_a_convolutional_stem_is_no_layer(name):
-    sizes = Sizes(image_size=8, channels=1, num_classes=2, patch_size=4, dim=16, depth=3, heads=2, stem="convolutions")
+    sizes = Sizes(
+        image_size=8, channels=1, num_classes=2, patch_size=4, dim=16, depth=3, heads=2, stem="convolutions"
+    )
     model = IMAGE_NETWORKS[name](sizes)
     places, end = places_of(model)
     assert end == 4

@@ -41,11 +41,14 @@ def both(folder, tmp_path_factory) -> tuple[Path, list[dict]]:
         text=True,
         check=False,
     )
-    assert (together / "error").exists(), ran.stderr  # the last of it: the launcher fails, since a process was killed
+    # the last of it: the launcher fails, since a process was killed
+    assert (together / "error").exists(), ran.stderr
     return together, [pickle.loads((together / str(rank)).read_bytes()) for rank in (0, 1)]
 
 
-@pytest.mark.parametrize(("how", "given"), [("ddp", {}), ("fsdp", {}), ("rate reduction", {"objective": RATES})])
+@pytest.mark.parametrize(
+    ("how", "given"), [("ddp", {}), ("fsdp", {}), ("rate reduction", {"objective": RATES})]
+)
 def test_losses_are_those_of_one_process(both, tmp_path, how, given):
     """Each of 20 steps, and what is measured at the start and the end; weights and moments in float32.
 
@@ -53,7 +56,9 @@ def test_losses_are_those_of_one_process(both, tmp_path, how, given):
     """
     first, second = (found[how] for found in both[1])
     assert first == second
-    assert first == pytest.approx(losses(tmp_path / "run", **given), rel=1e-5, abs=5e-6 if how == "rate reduction" else None)
+    assert first == pytest.approx(
+        losses(tmp_path / "run", **given), rel=1e-5, abs=5e-6 if how == "rate reduction" else None
+    )
 
 
 def test_a_checkpoint_of_one_strategy_is_one_of_any(both, folder):
@@ -75,10 +80,14 @@ def test_two_processes_resume_bit_for_bit(both, strategy):
 
 def test_a_killed_process_is_reported_and_the_training_continues_from_its_checkpoint(both):
     killed = both[0] / "killed"
-    message = f"another process has ended; {killed / 'last.pt'} holds the last good state, of step 0, --resume continues from it"
+    message = (
+        f"another process has ended; {killed / 'last.pt'} holds the last good state, of step 0, --resume "
+        "continues from it"
+    )
     assert (both[0] / "error").read_text() == message
     undisturbed = both[1][0]["ddp"]
-    assert losses(killed, resume=True) == pytest.approx([*undisturbed[:20], *undisturbed[-2:]], rel=1e-5)  # the start is not measured again
+    # the start is not measured again
+    assert losses(killed, resume=True) == pytest.approx([*undisturbed[:20], *undisturbed[-2:]], rel=1e-5)
 
 
 def test_processes_end_together_by_the_clock(both):
@@ -88,7 +97,8 @@ def test_processes_end_together_by_the_clock(both):
 
 def test_one_process_writes(both):
     where = both[0]
-    assert [found["gathered"] for found in both[1]] == [2, 2]  # the optimiser's state, at the start and the end, by both
+    # the optimiser's state, at the start and the end, by both
+    assert [found["gathered"] for found in both[1]] == [2, 2]
     assert not (where / "no").exists()
     assert Result.load(where / "ddp").provenance["processes"] == 2
     assert not list(where.glob("*/.*"))
@@ -96,8 +106,13 @@ def test_one_process_writes(both):
 
 def test_settings_that_processes_cannot_share_are_refused(both):
     for found in both[1]:
-        assert found["indivisible"] == "batch_size must be a multiple of the 2 processes, got 15; choose another"
-        assert found["average"] == "strategy 'fsdp' has no moving average, got average 0.9; pass --average 0 or --strategy ddp"
+        assert (
+            found["indivisible"] == "batch_size must be a multiple of the 2 processes, got 15; choose another"
+        )
+        assert (
+            found["average"]
+            == "strategy 'fsdp' has no moving average, got average 0.9; pass --average 0 or --strategy ddp"
+        )
 
 
 def test_hardware_that_is_not_available():
@@ -116,7 +131,9 @@ def test_hardware_that_is_not_available():
         (False, False, "vendor_id : AuthenticAMD", "float32"),
     ],
 )
-def test_bfloat16_is_taken_where_the_processor_has_a_unit_for_it(monkeypatch, amx, instructions, processor, precision):
+def test_bfloat16_is_taken_where_the_processor_has_a_unit_for_it(
+    monkeypatch, amx, instructions, processor, precision
+):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: instructions)
     monkeypatch.setattr(processes, "_processor", lambda: processor)
@@ -124,6 +141,8 @@ def test_bfloat16_is_taken_where_the_processor_has_a_unit_for_it(monkeypatch, am
 
 
 def test_errors_of_a_lost_process():
-    assert is_lost_process(RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22938."))
+    assert is_lost_process(
+        RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:22938.")
+    )
     assert is_lost_process(torch.distributed.DistNetworkError("timed out"))
     assert not is_lost_process(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))

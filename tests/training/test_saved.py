@@ -1,4 +1,6 @@
-"""Stored networks and checkpoints: files are read back exactly, and no file, whatever its contents, runs code or passes for another."""
+"""Stored networks and checkpoints: files are read back exactly, and no file, whatever its contents, runs code
+or passes for another.
+"""
 
 import json
 import os
@@ -101,7 +103,13 @@ def test_other_files_are_no_networks(run, tmp_path):
         with pytest.raises(FileNotFoundError):
             saved.load(nowhere)
     content = (run / "best.safetensors").read_bytes()
-    for damaged in (b"", content[:7], content[: len(content) // 2], content[:-1], pickle.dumps(Malice(tmp_path / "mark"))):
+    for damaged in (
+        b"",
+        content[:7],
+        content[: len(content) // 2],
+        content[:-1],
+        pickle.dumps(Malice(tmp_path / "mark")),
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="must be a whole safetensors file"):
             saved.load(path)
@@ -122,7 +130,15 @@ def test_damaged_checkpoints(run, tmp_path):
     content = (run / "last.pt").read_bytes()
     path = tmp_path / "last.pt"
     plain = pickle.dumps(Malice(tmp_path / "mark"), protocol=4)
-    for damaged in (b"", b"\x80", content[:100], content[: len(content) // 2], content[:-50], b"no checkpoint at all", plain):
+    for damaged in (
+        b"",
+        b"\x80",
+        content[:100],
+        content[: len(content) // 2],
+        content[:-50],
+        b"no checkpoint at all",
+        plain,
+    ):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"last\.pt must be a (whole )?checkpoint"):
             checkpoint.load(path)
@@ -137,11 +153,17 @@ def flipped(content: bytes, place: int) -> bytes:
 
 
 def test_any_flipped_bit_of_the_stored_numbers_is_found(run, tmp_path):
-    """20 of the payload of each file, one at a time: of the weights and moments, and of the weights and their metadata."""
+    """20 of the payload of each file, one at a time: of the weights and moments, and of the weights and their
+    metadata.
+    """
     generator = random.Random(0)
     last, best = ((run / name).read_bytes() for name in ("last.pt", "best.safetensors"))
     with zipfile.ZipFile(run / "last.pt") as archive:
-        members = [(last.index(content), len(content)) for entry in archive.infolist() if (content := archive.read(entry))]
+        members = [
+            (last.index(content), len(content))
+            for entry in archive.infolist()
+            if (content := archive.read(entry))
+        ]
     for _ in range(20):
         offset, size = generator.choices(members, [size for _, size in members])[0]
         (tmp_path / "last.pt").write_bytes(flipped(last, 8 * offset + generator.randrange(8 * size)))
@@ -160,7 +182,9 @@ def test_a_network_without_a_checksum_was_written_by_the_version_before(run, tmp
 
 
 def test_sizes_are_compared_before_memory_is_allocated(run, tmp_path):
-    """A network of 120,000 tokens' width would need 57 GB; so many layers or dimensions could not even be counted."""
+    """A network of 120,000 tokens' width would need 57 GB; so many layers or dimensions could not even be
+    counted.
+    """
     sizes = saved.load(run).sizes
     for change in ({"dim": 120_000}, {"dim": 2**40}, {"depth": 10**9}, {"num_classes": 2**60}):
         edited(run, tmp_path / "other.safetensors", sizes={**asdict(sizes), **change})
@@ -204,7 +228,12 @@ def test_a_checkpoint_is_of_a_training(tmp_path):
 
 @pytest.mark.parametrize(
     ("part", "content"),
-    [("network", {}), ("network", {"a": torch.zeros(1)}), ("optimiser", {}), ("optimiser", {"state": {7: {}}, "param_groups": []})],
+    [
+        ("network", {}),
+        ("network", {"a": torch.zeros(1)}),
+        ("optimiser", {}),
+        ("optimiser", {"state": {7: {}}, "param_groups": []}),
+    ],
 )
 def test_states_that_do_not_fit_their_settings(tmp_path, part, content):
     with pytest.raises(KeyboardInterrupt):
@@ -233,9 +262,14 @@ def test_a_table_is_serialised_once_and_read_back(tmp_path, monkeypatch):
     assert len(GrowingTable.read(tmp_path / "table.jsonl", 4).rows) == 4
 
 
-@pytest.mark.parametrize("line", ["1", "{", '{"quantity": 1}', '{"theory": "network", "quantity": 1, "value": 1}', "\xff"])
+@pytest.mark.parametrize(
+    "line", ["1", "{", '{"quantity": 1}', '{"theory": "network", "quantity": 1, "value": 1}', "\xff"]
+)
 def test_other_rows_are_no_table(tmp_path, unchecked, line):
     path = tmp_path / "table.jsonl"
     path.write_bytes(line.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"table\.jsonl must hold the rows of the training, got others .*; begin again without --resume"):
+    with pytest.raises(
+        ValueError,
+        match=r"table\.jsonl must hold the rows of the training, got others .*; begin again without --resume",
+    ):
         GrowingTable.read(path, 0)

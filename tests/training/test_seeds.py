@@ -1,4 +1,6 @@
-"""Several seeds: each is the training of its own, one that fails leaves the others, and the summary is their mean."""
+"""Several seeds: each is the training of its own, one that fails leaves the others, and the summary is their
+mean.
+"""
 
 from unittest.mock import patch
 
@@ -20,8 +22,13 @@ def several(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seeds") / "out"
     ended = []
     # on one core, as the other trainings of the tests; without metrics, which saves time
-    with patch.object(seeds, "available_threads", return_value=1), patch.object(Monitor, "_measure", side_effect=NoAttention):
-        result = train_seeds(DATA, with_(epochs=1), folder, (0, 3), workers=1, progress=ended.append, hardware=CPU)
+    with (
+        patch.object(seeds, "available_threads", return_value=1),
+        patch.object(Monitor, "_measure", side_effect=NoAttention),
+    ):
+        result = train_seeds(
+            DATA, with_(epochs=1), folder, (0, 3), workers=1, progress=ended.append, hardware=CPU
+        )
     return folder, result, ended
 
 
@@ -31,7 +38,9 @@ def test_each_seed_is_the_training_with_that_seed(several, tmp_path):
     trained(tmp_path / "alone", with_(epochs=1, seed=3))
     alone, seed = (Result.load(path) for path in (tmp_path / "alone", folder / "seed-3"))
     timed = ("seconds", "images per second")
-    assert [row for row in alone.table if row.quantity not in timed] == [row for row in seed.table if row.quantity not in timed]
+    assert [row for row in alone.table if row.quantity not in timed] == [
+        row for row in seed.table if row.quantity not in timed
+    ]
     assert_same(tmp_path / "alone", folder / "seed-3")
     assert seed.provenance["threads"] >= 1
 

@@ -1,4 +1,6 @@
-"""Runs side by side: equal steps, time and parameters are equal, further differences are noted, and errors state their reason."""
+"""Runs side by side: equal steps, time and parameters are equal, further differences are noted, and errors
+state their reason.
+"""
 
 import math
 from dataclasses import replace
@@ -8,12 +10,27 @@ import pytest
 from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.training.moment import SECONDS, SPEED
 from transformer_theory.training.objectives import ACCURACY, LOSS
-from transformer_theory.training.side_by_side import COMPARISON, EQUAL_PARAMETERS, EQUAL_STEPS, EQUAL_TIME, Run, side_by_side
+from transformer_theory.training.side_by_side import (
+    COMPARISON,
+    EQUAL_PARAMETERS,
+    EQUAL_STEPS,
+    EQUAL_TIME,
+    Run,
+    side_by_side,
+)
 
 SETTINGS = {"validation_share": 0.5, "batch_size": 10, "epochs": 10, "minutes": None, "seed": 0}
 
 
-def run(name: str, accuracies: dict[int, float], *, speed: float = 10.0, parameters: int = 1000, seconds: float = 1.0, **changed) -> Run:
+def run(
+    name: str,
+    accuracies: dict[int, float],
+    *,
+    speed: float = 10.0,
+    parameters: int = 1000,
+    seconds: float = 1.0,
+    **changed,
+) -> Run:
     """A run of 100 images per split, 10 per step: accuracies by step, ``speed`` in images per second."""
     stored = {
         "settings": SETTINGS | {key: changed.pop(key) for key in list(changed) if key in SETTINGS},
@@ -26,15 +43,23 @@ def run(name: str, accuracies: dict[int, float], *, speed: float = 10.0, paramet
     }
     rows = []
     for step, value in accuracies.items():
-        row = Measurement("network", "network", ACCURACY, value, unit="share", split="validation", step=step, model="x")
+        row = Measurement(
+            "network", "network", ACCURACY, value, unit="share", split="validation", step=step, model="x"
+        )
         plain = replace(row, value=0.0, unit="", split="", reason="")
-        rows += [row, replace(row, quantity=LOSS, value=2 - value, unit="nats"), replace(plain, quantity=SECONDS, value=seconds * step)]
+        rows += [
+            row,
+            replace(row, quantity=LOSS, value=2 - value, unit="nats"),
+            replace(plain, quantity=SECONDS, value=seconds * step),
+        ]
         rows += [replace(plain, quantity=SPEED, value=speed)] if step else []
     return Run(name, stored | changed, Table(rows), {"device": "cpu"}, parameters)
 
 
 def rows(runs, setting, quantity=ACCURACY):
-    return {row.model: row for row in side_by_side(runs) if (row.quantity, row.setting) == (quantity, setting)}
+    return {
+        row.model: row for row in side_by_side(runs) if (row.quantity, row.setting) == (quantity, setting)
+    }
 
 
 def values(runs, setting):
@@ -55,7 +80,8 @@ def test_equal_steps_are_the_largest_common_ones():
 
 
 def test_equal_time_is_interpolated_and_never_extrapolated():
-    assert values([FAST, replace(SLOW, table=SLOW.table[:-4])], EQUAL_TIME) == {"fast": 0.4, "slow": 0.4}  # slow ends after 1 s
+    # slow ends after 1 s
+    assert values([FAST, replace(SLOW, table=SLOW.table[:-4])], EQUAL_TIME) == {"fast": 0.4, "slow": 0.4}
     brief = run("brief", {0: 0.0, 3: 0.3}, speed=20.0)  # 1.5 s
     found = rows([FAST, brief], EQUAL_TIME)
     assert found["fast"].value == pytest.approx(0.45)
@@ -108,7 +134,9 @@ def test_runs_without_a_common_step():
     apart, unmeasured = run("apart", {0: 0.1, 7: 0.3}), run("unmeasured", {0: 0.1})
     (row,) = rows([FAST, apart], EQUAL_STEPS).values()
     assert "fast steps 0 to 20, apart steps 0 to 7" in row.reason
-    assert all(row.value is None for row in side_by_side([FAST, unmeasured]) if row.setting != EQUAL_PARAMETERS)
+    assert all(
+        row.value is None for row in side_by_side([FAST, unmeasured]) if row.setting != EQUAL_PARAMETERS
+    )
     empty = replace(unmeasured, table=Table())
     assert all(row.value is None for row in side_by_side([FAST, empty]))
     assert side_by_side([FAST]) == []
@@ -117,8 +145,14 @@ def test_runs_without_a_common_step():
 @pytest.mark.parametrize(("slowest", "warned"), [(67.0, False), (66.0, True)])
 def test_an_uneven_speed_is_noted_where_time_is_compared(slowest, warned):
     # 100 images per second except in the first interval
-    table = Table(replace(row, value=slowest) if (row.quantity, row.step) == (SPEED, 10) else row for row in FAST.table)
-    noted = {(row.quantity, row.setting, row.model) for row in side_by_side([replace(FAST, table=table), SLOW]) if "66 to 100" in row.note}
+    table = Table(
+        replace(row, value=slowest) if (row.quantity, row.step) == (SPEED, 10) else row for row in FAST.table
+    )
+    noted = {
+        (row.quantity, row.setting, row.model)
+        for row in side_by_side([replace(FAST, table=table), SLOW])
+        if "66 to 100" in row.note
+    }
     assert noted == ({(quantity, EQUAL_TIME, "fast") for quantity in (ACCURACY, LOSS)} if warned else set())
 
 

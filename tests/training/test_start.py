@@ -1,4 +1,6 @@
-"""How a training starts: anew or resumed, longer than before, from stored weights, with networks of the caller's own."""
+"""How a training starts: anew or resumed, longer than before, from stored weights, with networks of the
+caller's own.
+"""
 
 import os
 from dataclasses import replace
@@ -8,7 +10,17 @@ import torch
 from torch import nn
 
 from tests.problems import image_trainings
-from tests.problems.image_trainings import SMALL, assert_equal, assert_same, draft_of, interrupting, noise, table, trained, with_
+from tests.problems.image_trainings import (
+    SMALL,
+    assert_equal,
+    assert_same,
+    draft_of,
+    interrupting,
+    noise,
+    table,
+    trained,
+    with_,
+)
 from transformer_theory.core import parallel
 from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
@@ -57,7 +69,9 @@ def test_a_start_that_was_killed_is_started_again_and_nothing_else_is_replaced(t
 
 @pytest.mark.parametrize("step", [None, 4])
 def test_an_extended_training_has_the_steps_of_the_longer_one(tmp_path, run, step):
-    """Ended or interrupted, it continues on the longer schedule; interrupted again, it is resumed bit for bit."""
+    """Ended or interrupted, it continues on the longer schedule; interrupted again, it is resumed bit for
+    bit.
+    """
     for name in ("whole", "parts"):
         if step is None:
             trained(tmp_path / name)
@@ -124,12 +138,30 @@ def test_a_training_starts_from_stored_weights_and_says_so(tmp_path, run):
 def test_a_head_for_other_classes_starts_anew(tmp_path, run, caplog):
     images = noise(40)
     images = Images(images.pixels, images.labels % 2, ("a", "b"), name="two classes")
-    with pytest.raises(KeyboardInterrupt), image_trainings.patch.object(loop.Monitor, "_measure", side_effect=image_trainings.NoAttention):
-        train((images, images), SMALL, tmp_path / "run", hardware=image_trainings.CPU, weights=run, callback=interrupting(1))
+    with (
+        pytest.raises(KeyboardInterrupt),
+        image_trainings.patch.object(loop.Monitor, "_measure", side_effect=image_trainings.NoAttention),
+    ):
+        train(
+            (images, images),
+            SMALL,
+            tmp_path / "run",
+            hardware=image_trainings.CPU,
+            weights=run,
+            callback=interrupting(1),
+        )
     (record,) = caplog.records
-    assert all(word in record.getMessage() for word in ("3 classes", "2", "mlp_head.1.weight, mlp_head.1.bias start"))
-    last, source = torch.load(tmp_path / "run" / "last.pt", weights_only=True)["network"], load(run).model.network.state_dict()
-    assert {name for name in last if last[name].shape != source[name].shape} == {"mlp_head.1.weight", "mlp_head.1.bias"}
+    assert all(
+        word in record.getMessage() for word in ("3 classes", "2", "mlp_head.1.weight, mlp_head.1.bias start")
+    )
+    last, source = (
+        torch.load(tmp_path / "run" / "last.pt", weights_only=True)["network"],
+        load(run).model.network.state_dict(),
+    )
+    assert {name for name in last if last[name].shape != source[name].shape} == {
+        "mlp_head.1.weight",
+        "mlp_head.1.bias",
+    }
     assert all(torch.equal(last[name], source[name]) for name in last if "mlp_head.1" not in name)
 
 
@@ -171,7 +203,9 @@ def test_a_network_of_ones_own_is_trained_loaded_and_evaluated(tmp_path):
     assert_same(tmp_path / "run", tmp_path / "parts", networks=networks)
     assert isinstance(load(tmp_path / "run", networks=networks).model.network, Line)
     rows, _ = evaluate(tmp_path / "run", noise(), noise(12, seed=1), networks=networks)
-    assert {row.quantity: row.value for row in rows} == {row.quantity: row.value for row in whole.select(split="test")}
+    assert {row.quantity: row.value for row in rows} == {
+        row.quantity: row.value for row in whole.select(split="test")
+    }
     for refused in (lambda: load(tmp_path / "run"), lambda: trained(tmp_path / "other", settings)):
         with pytest.raises(ValueError, match="'line'"):
             refused()
@@ -240,7 +274,9 @@ def test_the_choice_of_threads_changes_nothing_else(tmp_path, monkeypatch):
 
 
 class Clock:
-    """Time that passes only in steps: the wall time by the number of threads, and a share of it for the computing thread."""
+    """Time that passes only in steps: the wall time by the number of threads, and a share of it for the
+    computing thread.
+    """
 
     def __init__(self, seconds: dict[int, float], share: float = 1.0):
         self.seconds, self.share, self.wall, self.processor = seconds, share, 0.0, 0.0

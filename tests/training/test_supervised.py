@@ -24,11 +24,17 @@ def separable(n=96, seed=0):
 
 
 def small(seed=0, kind=models.ViT):
-    return models.build(lambda: kind.for_tokens(5, 4, CLASSES, dim=16, depth=1, heads=2), torch.Generator().manual_seed(seed))
+    return models.build(
+        lambda: kind.for_tokens(5, 4, CLASSES, dim=16, depth=1, heads=2), torch.Generator().manual_seed(seed)
+    )
 
 
 def run(model=None, *, seed=0, **settings):
-    settings = {"steps": 60, "learning_rate": 5e-3, "generator": torch.Generator().manual_seed(seed)} | settings
+    settings = {
+        "steps": 60,
+        "learning_rate": 5e-3,
+        "generator": torch.Generator().manual_seed(seed),
+    } | settings
     return train_classifier(small() if model is None else model, separable(), separable(seed=1), **settings)
 
 
@@ -45,9 +51,16 @@ def test_a_separable_set_is_learnt(kind):
 
 def test_labels_without_relation_to_the_tokens_are_not_learnt():
     data = separable()
-    shuffled = TokenData(tokens=data.tokens, labels=data.labels[torch.randperm(96, generator=torch.Generator().manual_seed(0))])
+    shuffled = TokenData(
+        tokens=data.tokens, labels=data.labels[torch.randperm(96, generator=torch.Generator().manual_seed(0))]
+    )
     trained = train_classifier(
-        small(), shuffled, separable(seed=1), steps=60, learning_rate=5e-3, generator=torch.Generator().manual_seed(0)
+        small(),
+        shuffled,
+        separable(seed=1),
+        steps=60,
+        learning_rate=5e-3,
+        generator=torch.Generator().manual_seed(0),
     )
     assert trained.accuracy[-1] < 0.7
 
@@ -85,7 +98,8 @@ def test_callbacks_change_nothing_and_run_in_evaluation_mode():
     seen = []
 
     def callback(step, model):
-        torch.rand(3)  # a callback may draw from the global generator of its fork, but not from that of the batches
+        # a callback may draw from the global generator of its fork, but not from that of the batches
+        torch.rand(3)
         seen.append((step, model.training, torch.is_grad_enabled()))
 
     watched = run(checkpoints=(0, 7, 60), callback=callback)
@@ -114,7 +128,9 @@ def test_the_schedule_rises_linearly_and_falls_as_a_cosine():
 
 def test_fewer_sequences_than_a_batch():
     data = separable(6)
-    trained = train_classifier(small(), data, data, steps=3, learning_rate=1e-3, generator=torch.Generator().manual_seed(0))
+    trained = train_classifier(
+        small(), data, data, steps=3, learning_rate=1e-3, generator=torch.Generator().manual_seed(0)
+    )
     assert torch.isfinite(trained.losses).all()
 
 
@@ -134,9 +150,13 @@ def test_a_loss_that_is_not_finite_names_the_step():
 def test_bad_settings_are_named(unchecked):
     unlabelled = TokenData(tokens=separable().tokens)
     with pytest.raises(ValueError, match=r"train data .* labels"):
-        train_classifier(small(), unlabelled, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator())
+        train_classifier(
+            small(), unlabelled, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator()
+        )
     with pytest.raises(ValueError, match=r"validation data .* labels"):
-        train_classifier(small(), separable(), unlabelled, steps=1, learning_rate=1e-3, generator=torch.Generator())
+        train_classifier(
+            small(), separable(), unlabelled, steps=1, learning_rate=1e-3, generator=torch.Generator()
+        )
     with pytest.raises(ValueError, match="accuracy needs labels"):
         accuracy(small(), unlabelled)
     with pytest.raises(ValueError, match="steps must be at least 1, got 0"):
@@ -147,4 +167,6 @@ def test_bad_settings_are_named(unchecked):
         run(checkpoints=(0, 61))
     wrong = TokenData(tokens=separable().tokens, labels=torch.full((96,), 5))
     with pytest.raises(ValueError, match="labels must lie below the number of logits, 3, got 5"):
-        train_classifier(small(), wrong, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator())
+        train_classifier(
+            small(), wrong, separable(), steps=1, learning_rate=1e-3, generator=torch.Generator()
+        )

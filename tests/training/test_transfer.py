@@ -1,4 +1,6 @@
-"""Trainings that start from given weights: of other trainings and in released layouts, whole or with a frozen body, and what is refused."""
+"""Trainings that start from given weights: of other trainings and in released layouts, whole or with a frozen
+body, and what is refused.
+"""
 
 import copy
 import os
@@ -46,10 +48,15 @@ def lines(caplog):
 
 
 def test_released_weights_are_taken_over(tmp_path, caplog):
-    """Of images twice as large and other classes: body copied, positions interpolated, head new, normalisation that of the released."""
+    """Of images twice as large and other classes: body copied, positions interpolated, head new,
+    normalisation that of the released.
+    """
     model = built(num_classes=7)
     path = tmp_path / "crate.pth"
-    torch.save({"state_dict": {f"module.{name}": value for name, value in model.state_dict().items()}, "epoch": 3}, path)
+    torch.save(
+        {"state_dict": {f"module.{name}": value for name, value in model.state_dict().items()}, "epoch": 3},
+        path,
+    )
     first = start_of(tmp_path / "run", weights=path)
     for name, value in model.state_dict().items():
         if name == "pos_embedding":
@@ -60,7 +67,10 @@ def test_released_weights_are_taken_over(tmp_path, caplog):
             assert torch.equal(first[name], value), name
     text = lines(caplog)
     assert any("4 x 4 patches, the images have 2 x 2: pos_embedding is interpolated" in line for line in text)
-    assert any("7 classes, the data have 3 classes (a, b, c): mlp_head.1.weight, mlp_head.1.bias start anew" in line for line in text)
+    assert any(
+        "7 classes, the data have 3 classes (a, b, c): mlp_head.1.weight, mlp_head.1.bias start anew" in line
+        for line in text
+    )
     path = path.rename(tmp_path / "moved.pth")  # the same weights in another place
     result = trained(tmp_path / "run", with_(depth=2), channels=3, resume=True, weights=path)
     assert result.settings["weights"]["mean"] == list(IMAGENET[0])
@@ -71,7 +81,10 @@ def test_released_weights_are_taken_over(tmp_path, caplog):
 
 def test_the_second_map_of_the_fine_tuned_layout_is_one_with_the_first(tmp_path, caplog):
     model = built(num_classes=24, image_size=8)
-    weights = model.state_dict() | {"head.weight": torch.randn(3, 24, generator=generator(1)), "head.bias": torch.ones(3)}
+    weights = model.state_dict() | {
+        "head.weight": torch.randn(3, 24, generator=generator(1)),
+        "head.bias": torch.ones(3),
+    }
     models.save_weights(weights, tmp_path / "tuned.pt")
     first = start_of(tmp_path / "run", weights=tmp_path / "tuned.pt")
     images = torch.randn(4, 3, 8, 8, generator=generator(2))
@@ -79,10 +92,13 @@ def test_the_second_map_of_the_fine_tuned_layout_is_one_with_the_first(tmp_path,
         expected = models.CRATE.from_released(weights, 8, 4, heads=2)(images)
         assert_close(models.CRATE.from_released(first, 8, 4, heads=2)(images), expected, atol=1e-5, rtol=1e-5)
     (line,) = lines(caplog)  # none of the head: as many classes, whose names are not known
-    assert "does not say everything: this training has 2 heads; no shape depends on it" in line  # of width 4, which no released network has
+    # of width 4, which no released network has
+    assert "does not say everything: this training has 2 heads; no shape depends on it" in line
     models.save_weights(weights | {"head.weight": torch.zeros(3, 5)}, tmp_path / "broken.pt")
     with pytest.raises(
-        ValueError, match=r"broken\.pt: mlp_head\.1 and head must be two linear maps, .* \[24, 8\], \[24\], \[3, 5\], \[3\]"
+        ValueError,
+        match=r"broken\.pt: mlp_head\.1 and head must be two linear maps, .* \[24, 8\], \[24\], \[3, 5\], "
+        r"\[3\]",
     ):
         transfer.read(tmp_path / "broken.pt")
 
@@ -93,13 +109,17 @@ def test_published_alpha_is_fine_tuned_as_published(tmp_path, caplog):
     settings = with_(network="crate-alpha-published", dim=128, heads=2, depth=2, epochs=1, eta=0.2)
     first = start_of(tmp_path / "run", weights=tmp_path / "alpha.pth", settings=settings)
     assert any("alpha.pth has eta 0.1, this training has 0.2" in line for line in lines(caplog))
-    assert_close(first["transformer.layers.1.1.fn.decoder"], published["transformer.layers.1.1.fn.D1"].float())
+    assert_close(
+        first["transformer.layers.1.1.fn.decoder"], published["transformer.layers.1.1.fn.D1"].float()
+    )
     assert_close(first["pos_embedding"], resized_positions(published["pos_embedding"].float(), (2, 2)))
     trained(tmp_path / "run", settings, channels=3, resume=True)
     network = models.load(tmp_path / "run").network
     assert {norm.eps for norm in network.modules() if isinstance(norm, torch.nn.LayerNorm)} == {1e-6}
     assert network.transformer.layers[0][1].fn.eta == 0.2
-    with pytest.raises(ValueError, match="'crate-alpha-published' there and 'crate-alpha' here; train crate-alpha-published"):
+    with pytest.raises(
+        ValueError, match="'crate-alpha-published' there and 'crate-alpha' here; train crate-alpha-published"
+    ):
         transfer.fitting(transfer.read(tmp_path / "alpha.pth"), "crate-alpha")
 
 
@@ -107,10 +127,15 @@ def test_sizes_are_those_of_the_weights(tmp_path):
     models.save_weights(built(dim=192), tmp_path / "crate.pt")
     start = transfer.read(tmp_path / "crate.pt")
     constants = {"stem": "patches", "pooling": "cls", "eta": 0.1, "lam": 0.1}  # of the released networks
-    assert transfer.fitting(start, "crate") == {"patch_size": 4, "dim": 192, "depth": 2, "heads": 3} | constants  # heads of width 64
+    # heads of width 64
+    assert (
+        transfer.fitting(start, "crate") == {"patch_size": 4, "dim": 192, "depth": 2, "heads": 3} | constants
+    )
     models.save_weights(built(dim=768, depth=1), tmp_path / "base.pt")
     start = transfer.read(tmp_path / "base.pt")
-    with pytest.raises(ValueError, match=r"heads must be given, since .*base\.pt does not determine them; pass 12 or 6"):
+    with pytest.raises(
+        ValueError, match=r"heads must be given, since .*base\.pt does not determine them; pass 12 or 6"
+    ):
         transfer.fitting(start, "crate")
     assert transfer.fitting(start, "crate", heads=6)["dim"] == 768
 
@@ -118,10 +143,16 @@ def test_sizes_are_those_of_the_weights(tmp_path):
 def test_weights_of_a_vit_without_metadata_fit_by_their_names(tmp_path, caplog):
     vit = built(models.ViT)
     models.save_weights(vit, tmp_path / "vit.safetensors")
-    first = start_of(tmp_path / "run", weights=tmp_path / "vit.safetensors", settings=with_(network="vit", depth=2))
-    assert_close(first["pos_embedding"], resized_positions(vit.pos_embedding.detach(), (2, 2)), atol=0, rtol=0)
+    first = start_of(
+        tmp_path / "run", weights=tmp_path / "vit.safetensors", settings=with_(network="vit", depth=2)
+    )
+    assert_close(
+        first["pos_embedding"], resized_positions(vit.pos_embedding.detach(), (2, 2)), atol=0, rtol=0
+    )
     assert torch.equal(first["head.weight"], vit.head.weight)
-    assert any("this training has 2 heads and the normalisation of its own images" in line for line in lines(caplog))
+    assert any(
+        "this training has 2 heads and the normalisation of its own images" in line for line in lines(caplog)
+    )
 
 
 # --- constants, pooling, frozen body
@@ -135,7 +166,11 @@ def test_constants_are_settings_and_a_change_is_reported(tmp_path, caplog):
     assert (network.pooling, block.eta, block.lam, step.kappa) == ("mean", 0.3, 0.2, 0.7)
     fields = transfer.fitting(transfer.read(tmp_path / "first"), "crate-paper")
     assert (fields["pooling"], fields["eta"], fields["lam"], fields["kappa"]) == ("mean", 0.3, 0.2, 0.7)
-    trained(tmp_path / "second", with_(network="crate-paper", epochs=1, pooling="mean", eta=0.3, lam=0.2), weights=tmp_path / "first")
+    trained(
+        tmp_path / "second",
+        with_(network="crate-paper", epochs=1, pooling="mean", eta=0.3, lam=0.2),
+        weights=tmp_path / "first",
+    )
     (line,) = lines(caplog)
     assert "has kappa 0.7, this training has None; no shape depends on it" in line
 
@@ -143,10 +178,19 @@ def test_constants_are_settings_and_a_change_is_reported(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"network": "vit", "pooling": "mean"}, "pooling must be left out, since this network has no choice of pooling"),
-        ({"network": "vit", "eta": 0.2}, "eta must be left out, since this network has no ISTA step, got 0.2"),
+        (
+            {"network": "vit", "pooling": "mean"},
+            "pooling must be left out, since this network has no choice of pooling",
+        ),
+        (
+            {"network": "vit", "eta": 0.2},
+            "eta must be left out, since this network has no ISTA step, got 0.2",
+        ),
         ({"network": "tost", "lam": 0.2}, "lam must be left out"),
-        ({"network": "crate", "kappa": 0.2}, "kappa must be left out, since this network has no step size of attention, got 0.2"),
+        (
+            {"network": "crate", "kappa": 0.2},
+            "kappa must be left out, since this network has no step size of attention, got 0.2",
+        ),
     ],
 )
 def test_constants_that_a_network_does_not_have_are_refused(tmp_path, change, message):
@@ -179,7 +223,9 @@ class Normalised(nn.Module):
     def __init__(self, sizes):
         super().__init__()
         self.embed = nn.Linear(sizes.channels * sizes.image_size**2, 8)
-        self.layers = nn.ModuleList(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Dropout(0.5)) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.Dropout(0.5)) for _ in range(2)
+        )
         self.head = nn.Linear(8, sizes.num_classes)
 
     def forward(self, images):
@@ -196,9 +242,19 @@ def test_a_frozen_body_keeps_its_running_statistics_and_drops_nothing(tmp_path):
     settings = with_(network="normalised", epochs=2, layer_decay=0.0, average=0.5)
     trained(tmp_path / "frozen", settings, networks=own, weights=tmp_path / "first")
     stored = torch.load(tmp_path / "frozen" / "last.pt", weights_only=True)
-    assert {name for name, value in stored["network"].items() if not torch.equal(value, before[name])} == {"head.weight", "head.bias"}
-    average = {name.removeprefix("module.network."): value for name, value in stored["average"].items() if "network." in name}
-    assert {name for name, value in average.items() if not torch.equal(value, before[name])} == {"head.weight", "head.bias"}
+    assert {name for name, value in stored["network"].items() if not torch.equal(value, before[name])} == {
+        "head.weight",
+        "head.bias",
+    }
+    average = {
+        name.removeprefix("module.network."): value
+        for name, value in stored["average"].items()
+        if "network." in name
+    }
+    assert {name for name, value in average.items() if not torch.equal(value, before[name])} == {
+        "head.weight",
+        "head.bias",
+    }
     body = models.load(tmp_path / "first", networks=own).network
     freeze_body(body)
     images = torch.rand(4, 1, 8, 8, generator=generator())
@@ -215,14 +271,23 @@ def test_images_are_read_as_they_were_for_the_weights(tmp_path):
     _, validation = SMALL.split(dark)
     with torch.no_grad():
         loss = torch.nn.functional.cross_entropy(first(validation.pixels / 255), validation.labels)
-    assert_close(result.select(quantity="loss", split="validation", step=0).one().value, float(loss), atol=1e-5, rtol=0)
+    assert_close(
+        result.select(quantity="loss", split="validation", step=0).one().value, float(loss), atol=1e-5, rtol=0
+    )
 
 
 def test_classes_of_other_names_get_a_new_head(tmp_path, caplog):
     trained(tmp_path / "first", with_(epochs=1))
     images = Images(noise().pixels, noise().labels, ("a", "b", "z"), name="others")
     with pytest.raises(KeyboardInterrupt):
-        train((images, images), SMALL, tmp_path / "run", hardware=CPU, weights=tmp_path / "first", callback=interrupting(1))
+        train(
+            (images, images),
+            SMALL,
+            tmp_path / "run",
+            hardware=CPU,
+            weights=tmp_path / "first",
+            callback=interrupting(1),
+        )
     assert any("3 classes (a, b, c), the data have 3 classes (a, b, z)" in line for line in lines(caplog))
 
 
@@ -230,7 +295,9 @@ def test_features_and_classes_follow_one_another(tmp_path, caplog):
     """Trained by another objective, with other outputs, a network keeps its body."""
     trained(tmp_path / "features", with_(epochs=1), objective=RateReduction(features=9))
     trained(tmp_path / "classes", with_(epochs=1), weights=tmp_path / "features")
-    trained(tmp_path / "again", with_(epochs=1), weights=tmp_path / "classes", objective=RateReduction(features=9))
+    trained(
+        tmp_path / "again", with_(epochs=1), weights=tmp_path / "classes", objective=RateReduction(features=9)
+    )
     text = lines(caplog)
     assert len(text) == 2
     assert all("mlp_head.1.weight, mlp_head.1.bias start anew" in line for line in text)
@@ -260,11 +327,14 @@ BAD = {
     "overflow": (crate(cls_token=torch.full((1, 1, 8), 1e300, dtype=torch.float64)), {}, "1 with NaN or infinity: cls_token"),
     "positions": (crate(pos_embedding=torch.full((1, 17, 8), float("nan"))), {}, "1 with NaN or infinity: pos_embedding"),
     "missing": ({name: value for name, value in crate().items() if ".1.0." not in name}, {}, r"5 missing: transformer\.layers\.1\.0\."),
-    "stem": (crate(), {"stem": "convolutions"}, "stem 'patches' there and 'convolutions' here; choose stem='patches'"),
+    "stem": (crate(), {"stem": "convolutions"}, "stem 'patches' there and 'convolutions' here; choose "
+    "stem='patches'"),
     "width": (crate(), {"dim": 16}, "dim 8 there and 16 here; choose dim=8"),
-    "depth": (crate(), {"depth": 1, "patch_size": 8}, "patch_size 4 there and 8 here, depth 2 there and 1 here; choose patch"),
+    "depth": (crate(), {"depth": 1, "patch_size": 8}, "patch_size 4 there and 8 here, depth 2 there and 1 "
+    "here; choose patch"),
     "kind": (crate(), {"network": "vit"}, "network 'crate' there and 'vit' here; train crate"),
-    "timm": ({"blocks.0.attn.qkv.weight": torch.zeros(24, 8)}, {}, r"\d+ missing: .* 1 unknown: blocks\.0\.attn\.qkv\.weight"),
+    "timm": ({"blocks.0.attn.qkv.weight": torch.zeros(24, 8)}, {}, r"\d+ missing: .* 1 unknown: "
+    r"blocks\.0\.attn\.qkv\.weight"),
     "optimiser": ({"state": torch.zeros(1)}, {}, r"\d+ missing: .* 1 unknown: state"),
     "grid": (crate(pos_embedding=torch.zeros(1, 16, 8)), {}, "got 15 patches of 48 numbers"),
     "encoder": ({f"patch_embed.proj.{n}": torch.zeros(8, 3, 4, 4) for n in ("weight",)}
@@ -291,8 +361,21 @@ def test_grey_images_do_not_fit_weights_of_coloured_ones(tmp_path):
 
 
 def test_the_command_executes_no_file_and_takes_the_sizes_of_the_weights(tmp_path, capsys, monkeypatch):
-    torch.save({"state_dict": {"cls_token": torch.zeros(1), "other": Runs(tmp_path / "ran")}}, tmp_path / "evil.pth")
-    arguments = ["train", "crate", "--data", "digits", "--theories", "none", "--device", "cpu", "--out", str(tmp_path / "run")]
+    torch.save(
+        {"state_dict": {"cls_token": torch.zeros(1), "other": Runs(tmp_path / "ran")}}, tmp_path / "evil.pth"
+    )
+    arguments = [
+        "train",
+        "crate",
+        "--data",
+        "digits",
+        "--theories",
+        "none",
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert main([*arguments, "--weights", str(tmp_path / "evil.pth")]) == 2
     assert "reading could run code" in capsys.readouterr().err
     assert not (tmp_path / "ran").exists()
@@ -302,7 +385,9 @@ def test_the_command_executes_no_file_and_takes_the_sizes_of_the_weights(tmp_pat
         transfer.read(tmp_path / "half.safetensors")
     (tmp_path / "folder").mkdir()
     for nowhere in ("folder", "no.pt"):
-        with pytest.raises(FileNotFoundError, match=f"{nowhere} must hold best.safetensors|{nowhere} does not exist"):
+        with pytest.raises(
+            FileNotFoundError, match=f"{nowhere} must hold best.safetensors|{nowhere} does not exist"
+        ):
             transfer.read(tmp_path / nowhere)
     seen = {}
 
@@ -311,5 +396,23 @@ def test_the_command_executes_no_file_and_takes_the_sizes_of_the_weights(tmp_pat
         raise KeyboardInterrupt
 
     monkeypatch.setattr("transformer_theory.training.loop.train", stop)
-    assert main([*arguments, "--weights", str(tmp_path / "whole.safetensors"), "--heads", "2", "--layer-decay", "0"]) == 130
-    assert (seen["settings"].dim, seen["settings"].depth, seen["settings"].patch_size, seen["settings"].layer_decay) == (8, 2, 4, 0.0)
+    assert (
+        main(
+            [
+                *arguments,
+                "--weights",
+                str(tmp_path / "whole.safetensors"),
+                "--heads",
+                "2",
+                "--layer-decay",
+                "0",
+            ]
+        )
+        == 130
+    )
+    assert (
+        seen["settings"].dim,
+        seen["settings"].depth,
+        seen["settings"].patch_size,
+        seen["settings"].layer_decay,
+    ) == (8, 2, 4, 0.0)

@@ -1,4 +1,6 @@
-"""Two nodes, launched by two commands of torchrun on loopback, train as one process: the recipe of docs/distributed.md."""
+"""Two nodes, launched by two commands of torchrun on loopback, train as one process: the recipe of
+docs/distributed.md.
+"""
 
 import ast
 import csv
@@ -28,7 +30,9 @@ def both(tmp_path_factory) -> Path:
         port = str(free.getsockname()[1])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.problems.two_nodes", str(folder), port]
-    ran = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    ran = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False, timeout=240
+    )
     assert ran.returncode == 0, ran.stderr
     return folder
 
@@ -46,23 +50,33 @@ def test_losses_gradients_and_accuracies_are_those_of_one_process(both, tmp_path
     assert two.provenance["processes"] == 2
     columns = ("quantity", "split", "layer", "head", "step")
     measured = [
-        [(*(getattr(row, name) for name in columns), row.value) for row in result.table if row.unit != "s" and row.value is not None]
+        [
+            (*(getattr(row, name) for name in columns), row.value)
+            for row in result.table
+            if row.unit != "s" and row.value is not None
+        ]
         for result in (two, one)
     ]
     there, here = ({row[:-1]: row[-1] for row in rows if row[0] != "images per second"} for rows in measured)
     assert there.keys() == here.keys()
     assert there == pytest.approx(here, rel=1e-4, abs=1e-5)
     for quantity in ("loss", "accuracy"):
-        pair = [result.select(theory="network", quantity=quantity, split="test").one().value for result in (two, one)]
+        pair = [
+            result.select(theory="network", quantity=quantity, split="test").one().value
+            for result in (two, one)
+        ]
         assert pair[0] == pytest.approx(pair[1], rel=1e-4)
-    shown = [logged(folder / "run")[1][STEP_LOSS] for folder in (both, tmp_path)]  # the mean over both shares, not the first one
+    # the mean over both shares, not the first one
+    shown = [logged(folder / "run")[1][STEP_LOSS] for folder in (both, tmp_path)]
     assert shown[0] == [(step, pytest.approx(value, rel=1e-4)) for step, value in shown[1]]
     # The first moment of AdamW is the mean of the gradients, and the weights are what they led to.
     states = [torch.load(folder / "run" / "last.pt", weights_only=True) for folder in (both, tmp_path)]
     for name, weight in states[0]["network"].items():
         assert torch.allclose(weight, states[1]["network"][name], rtol=1e-4, atol=1e-6)
     for name, moments in states[0]["optimiser"]["state"].items():
-        assert torch.allclose(moments["exp_avg"], states[1]["optimiser"]["state"][name]["exp_avg"], rtol=1e-4, atol=1e-6)
+        assert torch.allclose(
+            moments["exp_avg"], states[1]["optimiser"]["state"][name]["exp_avg"], rtol=1e-4, atol=1e-6
+        )
 
 
 def test_one_process_writes_and_prints(both):

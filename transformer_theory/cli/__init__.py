@@ -1,10 +1,11 @@
 """The command line: ``transformer-theory`` = ``python -m transformer_theory``.
 
-Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the input is wrong (one
-line on stderr states what was expected, what was given and what to do; nothing is written); 130 interrupted or terminated.
+Exit codes: 0 done; 1 a claim is violated, its control does not fail, or a computation did not converge; 2 the
+input is wrong (one line on stderr states what was expected, what was given and what to do; nothing is
+written); 130 interrupted or terminated.
 
-:mod:`.parsers` defines the options, :mod:`.fields` those of an experiment; :mod:`.commands`, :mod:`.claims`, :mod:`.training` and
-:mod:`.report` run the commands; :mod:`.terminal` shows output and progress.
+:mod:`.parsers` defines the options, :mod:`.fields` those of an experiment; :mod:`.commands`, :mod:`.claims`,
+:mod:`.training` and :mod:`.report` run the commands; :mod:`.terminal` shows output and progress.
 """
 
 import contextlib
@@ -39,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         warnings.filterwarnings("ignore", module="joblib")  # joblib warns about the workers that were aborted
         return _print_line(f"interrupted; {error}", INTERRUPTED) if str(error) else _interrupted(argv)
-    except BrokenPipeError:  # the process that reads stdout has ended, as in `transformer-theory list | head -1`
+    except BrokenPipeError:
+        # the process that reads stdout has ended, as in `transformer-theory list | head -1`
         # Python flushes stdout on exit, which would raise the error again: redirect stdout to nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
@@ -52,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM.
 
-    If a plain KeyboardInterrupt propagates out of an ``exec`` of source text (some scipy imports call ``exec``), Python exits by SIGINT
-    even if the exception is caught later. It does not do so for a subclass, so our exit code is returned.
+    If a plain KeyboardInterrupt propagates out of an ``exec`` of source text (some scipy imports call
+    ``exec``), Python exits by SIGINT even if the exception is caught later. It does not do so for a subclass,
+    so our exit code is returned.
     """
 
 
@@ -68,8 +71,11 @@ def _interruptible() -> Iterator[None]:
         raise Interrupted
 
     defaults = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
-    main_thread = threading.current_thread() is threading.main_thread()  # only this thread may set signal handlers
-    replaced = [number for number, handler in defaults.items() if main_thread and signal.getsignal(number) == handler]
+    # only this thread may set signal handlers
+    main_thread = threading.current_thread() is threading.main_thread()
+    replaced = [
+        number for number, handler in defaults.items() if main_thread and signal.getsignal(number) == handler
+    ]
     for number in replaced:
         signal.signal(number, interrupt)
     try:
@@ -80,8 +86,13 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupted(argv: list[str]) -> int:
-    """Reports an interruption. Commands that write a result create it as a whole at the end, so nothing was written."""
-    writes = argv[:1] and (argv[0] in WRITING or (argv[0] == "verify" and any(word.partition("=")[0] == "--out" for word in argv)))
+    """Reports an interruption. Commands that write a result create it as a whole at the end, so nothing was
+    written.
+    """
+    writes = argv[:1] and (
+        argv[0] in WRITING
+        or (argv[0] == "verify" and any(word.partition("=")[0] == "--out" for word in argv))
+    )
     return _print_line("interrupted; nothing was written" if writes else "interrupted", INTERRUPTED)
 
 
@@ -93,8 +104,12 @@ def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]
         traceback.print_exc()
     message = str(error)
     if isinstance(error, PermissionError) and error.filename:  # Python's own message begins with the errno
-        message = f"cannot open {error.filename} (permission denied); change its permissions, or choose another path"
-    return _print_line(with_flags(message.replace(" (overwrite=True)", ""), flags), code)  # the message names --overwrite before
+        message = (
+            f"cannot open {error.filename} (permission denied); change its permissions, or choose another "
+            "path"
+        )
+    # the message names --overwrite before
+    return _print_line(with_flags(message.replace(" (overwrite=True)", ""), flags), code)
 
 
 def _print_line(message: str, code: int) -> int:

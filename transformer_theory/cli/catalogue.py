@@ -1,6 +1,8 @@
-"""The command ``list``: prints all names with one line each, or describes a theory, a claim or an experiment. Names fit into 80 columns.
+"""The command ``list``: prints all names with one line each, or describes a theory, a claim or an experiment.
+Names fit into 80 columns.
 
-Formulas are printed in Unicode (:mod:`~transformer_theory.report.unicode_math`); the page and ``docs/claims.md`` typeset them.
+Formulas are printed in Unicode (:mod:`~transformer_theory.report.unicode_math`); the page and
+``docs/claims.md`` typeset them.
 """
 
 import argparse
@@ -21,24 +23,32 @@ from .terminal import console
 
 
 def list_theories(options: argparse.Namespace) -> int:
-    """Prints all theories with their claims and experiments or, if a name is passed, the description of one of them.
+    """Prints all theories with their claims and experiments or, if a name is passed, the description of one
+    of them.
 
     Raises:
         ValueError: the name is unknown.
     """
     from ..theories import list_theories, named
 
-    console().print(catalogue(list_theories()) if options.name is None else describe(named(options.name)), highlight=False)
+    console().print(
+        catalogue(list_theories()) if options.name is None else describe(named(options.name)), highlight=False
+    )
     return 0
 
 
 def catalogue(theories: Iterable[Theory]) -> Group:
-    """Formats the theories: name and question, and one line per claim and experiment. A text that is too long ends in an ellipsis."""
+    """Formats the theories: name and question, and one line per claim and experiment. A text that is too long
+    ends in an ellipsis.
+    """
     parts = []
     for theory in theories:
         parts += [Text(theory.name, style="bold"), Padding(Text(theory.question), (0, 0, 0, 2))]
         claims = [(claim.id, claim.statement) for claim in theory.claims]
-        for title, lines in (("claims", claims), ("experiments", [(kind.name, summary(kind)) for kind in theory.experiments])):
+        for title, lines in (
+            ("claims", claims),
+            ("experiments", [(kind.name, summary(kind)) for kind in theory.experiments]),
+        ):
             if lines:
                 table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
                 table.add_column(no_wrap=True, min_width=max(len(name) for name, _ in lines))
@@ -54,11 +64,23 @@ def describe(record: Theory | Claim | type[Experiment]) -> Group:
     """Formats the description of a theory, a claim or an experiment."""
     sources: tuple[Source, ...]
     if isinstance(record, Theory):
-        parts = [_item(record.name, record.question), _wrapped(record.statement), Text("assumptions", style="dim")]
+        parts = [
+            _item(record.name, record.question),
+            _wrapped(record.statement),
+            Text("assumptions", style="dim"),
+        ]
         parts += [_wrapped(f"- {text}") for text in record.assumptions]
-        parts += [Text(), Text("claims", style="dim"), *(_item(claim.id, claim.statement) for claim in record.claims)]
+        parts += [
+            Text(),
+            Text("claims", style="dim"),
+            *(_item(claim.id, claim.statement) for claim in record.claims),
+        ]
         if record.experiments:
-            parts += [Text(), Text("experiments", style="dim"), *(_item(kind.name, summary(kind)) for kind in record.experiments)]
+            parts += [
+                Text(),
+                Text("experiments", style="dim"),
+                *(_item(kind.name, summary(kind)) for kind in record.experiments),
+            ]
         sources = record.sources
     elif isinstance(record, Claim):
         parts = [_item(record.id, record.statement), Text("measures", style="dim"), _wrapped(record.measures)]

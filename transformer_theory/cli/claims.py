@@ -18,15 +18,18 @@ FORMAT = 2  # version of the JSON document
 
 
 def verify_claims(options: argparse.Namespace) -> int:
-    """Verifies claims with their controls, prints a table or a JSON document, and stores the result if ``--out`` is given.
+    """Verifies claims with their controls, prints a table or a JSON document, and stores the result if
+    ``--out`` is given.
 
-    With ``--out`` each finished seed is stored beside the folder (:class:`Unfinished`) until the result is complete, so that an interrupted
-    run goes on where it stopped if the command is repeated.
+    With ``--out`` each finished seed is stored beside the folder (:class:`Unfinished`) until the result is
+    complete, so that an interrupted run goes on where it stopped if the command is repeated.
 
     Returns:
-        The exit code: 1 if a claim is violated or a control does not fail, otherwise 0; 130 if seeds were stored before an interruption.
+        The exit code: 1 if a claim is violated or a control does not fail, otherwise 0; 130 if seeds were
+        stored before an interruption.
     Raises:
-        ValueError: a claim or theory is unknown, no claim is selected, or ``--overwrite`` is given without ``--out``.
+        ValueError: a claim or theory is unknown, no claim is selected, or ``--overwrite`` is given without
+            ``--out``.
         OSError: the folder exists or cannot be written, or the dask scheduler does not answer.
     """
     from ..core import parallel
@@ -41,14 +44,24 @@ def verify_claims(options: argparse.Namespace) -> int:
     selection = list({claim.id: claim for name in options.claims for claim in claims(name)}.values())
     if not selection:
         names = ", ".join(options.claims)
-        raise ValueError(f"verify needs at least one claim, got none for {names}; `transformer-theory list` shows all claims")
+        raise ValueError(
+            f"verify needs at least one claim, got none for {names}; `transformer-theory list` shows all "
+            "claims"
+        )
     if options.overwrite and options.out is None:
-        raise ValueError("--overwrite replaces the result in the folder of --out, got no --out; add --out, or drop --overwrite")
+        raise ValueError(
+            "--overwrite replaces the result in the folder of --out, got no --out; add --out, or drop "
+            "--overwrite"
+        )
     started, seeds = time.perf_counter(), options.seeds
     per_claim = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
     with contextlib.ExitStack() as stack:
         unfinished = stack.enter_context(Unfinished.of(options.out))
-        folder = stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite)) if options.out else None
+        folder = (
+            stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
+            if options.out
+            else None
+        )
         progress = stack.enter_context(progress_line())
         active = stack.enter_context(parallel.workers(options.workers))
         stack.enter_context(parallel.one_thread())
@@ -69,7 +82,11 @@ def verify_claims(options: argparse.Namespace) -> int:
         if folder is not None:
             result.write_into(folder)
     if options.json:
-        document = {"format": FORMAT, "claims": [verification.to_json() for verification in verified], "provenance": result.provenance}
+        document = {
+            "format": FORMAT,
+            "claims": [verification.to_json() for verification in verified],
+            "provenance": result.provenance,
+        }
         print(json.dumps(jsonable(document), indent=2, allow_nan=False))
     else:
         console().print(verifications(verified, console()))
@@ -79,9 +96,11 @@ def verify_claims(options: argparse.Namespace) -> int:
 
 
 class Unfinished:
-    """The finished seeds of an unfinished ledger, in the file DIR.unfinished beside the folder DIR of the result.
+    """The finished seeds of an unfinished ledger, in the file DIR.unfinished beside the folder DIR of the
+    result.
 
-    The file belongs to the sources that wrote it: seeds of other sources are dropped, since a check may have changed.
+    The file belongs to the sources that wrote it: seeds of other sources are dropped, since a check may have
+    changed.
 
     Attributes:
         done: outcomes by claim and seed.
@@ -98,9 +117,14 @@ class Unfinished:
         self.journal = Journal(path, versions())
         try:
             head, lines = self.journal.read()
-            self.done = {(name, seed): (Evidence.from_json(check), Evidence.from_json(control)) for name, seed, check, control in lines}
+            self.done = {
+                (name, seed): (Evidence.from_json(check), Evidence.from_json(control))
+                for name, seed, check, control in lines
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} must hold the finished seeds of verify, got another file ({error}); move it away") from error
+            raise ValueError(
+                f"{path} must hold the finished seeds of verify, got another file ({error}); move it away"
+            ) from error
         if head != self.journal.head:
             path.unlink()
             self.done = {}
@@ -125,7 +149,10 @@ class Unfinished:
         except (KeyboardInterrupt, ConnectionError) as error:
             if not path.exists():
                 raise
-            text = f"{len(unfinished.done)} finished seeds are stored in {path}, the same command goes on from them"
+            text = (
+                f"{len(unfinished.done)} finished seeds are stored in {path}, the same command goes on from "
+                "them"
+            )
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(text) from error
             raise ConnectionError(f"{error}; {text}") from error
@@ -142,7 +169,8 @@ class _Nothing:
 
 
 def cite_sources(options: argparse.Namespace) -> int:
-    """Prints BibTeX entries for a theory, a claim, a key or a stored result; the entry of this library comes last.
+    """Prints BibTeX entries for a theory, a claim, a key or a stored result; the entry of this library comes
+    last.
 
     Raises:
         ValueError: the name is unknown, or the folder does not hold a result.

@@ -17,7 +17,8 @@ MAX_ROWS = 20  # largest number of rows that run prints
 
 
 def compare_theories(options: argparse.Namespace) -> int:
-    """Compares theories on the same data and in the same trained networks, and stores the result with its page.
+    """Compares theories on the same data and in the same trained networks, and stores the result with its
+    page.
 
     Raises:
         ValueError: data, theories or networks are unknown or do not fit.
@@ -35,29 +36,49 @@ def compare_theories(options: argparse.Namespace) -> int:
     from ..theories import choose
     from ..training.machine import available_threads
 
-    names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
+    names = (
+        None
+        if options.theories is None
+        else [name.strip() for name in options.theories.split(",") if name.strip()]
+    )
     with atomic_directory(options.out, overwrite=options.overwrite) as folder:
         theories = choose(names)
         # Options that are omitted have the defaults of ``compare``.
         names_of_options = ("seeds", "steps", "claim_seeds")
-        arguments = {name: value for name in names_of_options if (value := getattr(options, name)) is not None}
+        arguments = {
+            name: value for name in names_of_options if (value := getattr(options, name)) is not None
+        }
         if options.networks is not None:
             arguments["networks"] = _networks(options.networks)
         if options.models:
             if options.steps is not None and not arguments.get("networks"):
                 raise ValueError(
-                    "--steps applies to the small networks, which --model replaces; name them with --networks, or drop --steps"
+                    "--steps applies to the small networks, which --model replaces; name them with "
+                    "--networks, or drop --steps"
                 )
             arguments["models"] = [network_file(path) for path in options.models]
             inputs = images(options.data, size=options.size)
         else:
-            inputs = read(options.data)[0] if options.size is None else image_tokens(options.data, size=options.size)
-            if isinstance(inputs, TokenData) and inputs.labels is not None and len(inputs.labels.unique()) < 2:
+            inputs = (
+                read(options.data)[0]
+                if options.size is None
+                else image_tokens(options.data, size=options.size)
+            )
+            if (
+                isinstance(inputs, TokenData)
+                and inputs.labels is not None
+                and len(inputs.labels.unique()) < 2
+            ):
                 single = f"only class {int(inputs.labels[0])}"
-                raise ValueError(f"{options.data}: labels must name at least two classes, got {single}; add a class, or leave labels out")
+                raise ValueError(
+                    f"{options.data}: labels must name at least two classes, got {single}; add a class, or "
+                    "leave labels out"
+                )
         processes = available_threads() if options.workers is None else options.workers
         with progress_line() as progress:
-            compare(inputs, theories, device=options.device, workers=processes, progress=progress, **arguments).write_into(folder)
+            compare(
+                inputs, theories, device=options.device, workers=processes, progress=progress, **arguments
+            ).write_into(folder)
             progress("writing the report")
             result = Result.load(folder)  # from the stored files, as the command `report` does
             with workers(processes):  # those of the comparison, which are still running
@@ -82,7 +103,10 @@ def _networks(text: str) -> tuple[str, ...]:
     if names == ("none",):
         return ()
     if not names:
-        raise ValueError(f"networks must name at least one, got none; there are: {', '.join(RECIPES)}, or 'none' for the raw tokens only")
+        raise ValueError(
+            f"networks must name at least one, got none; there are: {', '.join(RECIPES)}, or 'none' for the "
+            "raw tokens only"
+        )
     for name in names:
         if name == "none":
             raise ValueError(f"networks must be names or 'none', got both in {text!r}; leave 'none' out")
@@ -92,7 +116,8 @@ def _networks(text: str) -> tuple[str, ...]:
 
 
 def probe_model(options: argparse.Namespace) -> int:
-    """Measures a model of the user and prints which heads stand out; with --out also writes the result and its page.
+    """Measures a model of the user and prints which heads stand out; with --out also writes the result and
+    its page.
 
     Raises:
         ValueError: the model cannot be read or run, or inputs, sizes or theories do not fit.
@@ -104,11 +129,19 @@ def probe_model(options: argparse.Namespace) -> int:
     from ..report import terminal
     from ..theories import choose
 
-    names = None if options.theories is None else [name.strip() for name in options.theories.split(",") if name.strip()]
+    names = (
+        None
+        if options.theories is None
+        else [name.strip() for name in options.theories.split(",") if name.strip()]
+    )
     theories = choose(names)
     with ExitStack() as stack:
         # Opened first, so that an existing folder is refused before the measurement.
-        folder = None if options.out is None else stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
+        folder = (
+            None
+            if options.out is None
+            else stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
+        )
         progress = stack.enter_context(progress_line())
         result = _probed(options, theories, progress)
         if folder is not None:
@@ -121,7 +154,9 @@ def probe_model(options: argparse.Namespace) -> int:
     return 0
 
 
-def _probed(options: argparse.Namespace, theories: "Sequence[Theory]", progress: Callable[[str], None]) -> "Result":
+def _probed(
+    options: argparse.Namespace, theories: "Sequence[Theory]", progress: Callable[[str], None]
+) -> "Result":
     """Reads the model and measures it on the inputs of its function, on images, on a text or on random ids.
 
     Raises:
@@ -138,39 +173,65 @@ def _probed(options: argparse.Namespace, theories: "Sequence[Theory]", progress:
     given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
     if own.inputs is not None:
         if given:
-            raise ValueError(f"{options.model} returns its own inputs, got {given[0]} as well; leave one of them out")
+            raise ValueError(
+                f"{options.model} returns its own inputs, got {given[0]} as well; leave one of them out"
+            )
         return probe_model(own, theories=theories, max_samples=options.sequences, progress=progress)
     config = getattr(own.network, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
-            f"{own.name} has an encoder and a decoder, which take two inputs; return (network, {{name: inputs, ...}}) from FILE.py:FUNCTION"
+            f"{own.name} has an encoder and a decoder, which take two inputs; return (network, {{name: "
+            f"inputs, ...}}) from FILE.py:FUNCTION"
         )
     takes_images = getattr(own.network, "main_input_name", "") == "pixel_values"
     if options.data is not None or takes_images:
         if options.data is None:
-            raise ValueError(f"{own.name} takes images; name them with --data: digits, shapes, cifar10 or a folder of images")
+            raise ValueError(
+                f"{own.name} takes images; name them with --data: digits, shapes, cifar10 or a folder of "
+                "images"
+            )
         if others := [flag for flag in given if flag in ("--text", "--length")]:
-            raise ValueError(f"{others[0]} applies to models of ids, got --data with images as well; leave one of them out")
+            raise ValueError(
+                f"{others[0]} applies to models of ids, got --data with images as well; leave one of them out"
+            )
         samples = options.sequences or default_samples(own.network, ids=False)
         own, images, described = with_images(own, options.data, size=options.size, max_samples=samples)
-        return probe_model(own, theories=theories, max_samples=len(images), described=described, images=images, progress=progress)
+        return probe_model(
+            own,
+            theories=theories,
+            max_samples=len(images),
+            described=described,
+            images=images,
+            progress=progress,
+        )
     if options.size is not None:
         raise ValueError(f"--size applies to images, and {own.name} takes ids; leave it out")
     try:
         model = language_model(own.network, name=own.name, folder=own.folder)
     except ValueError as error:
-        raise ValueError(f"{options.model} must return (network, inputs), got a network alone; or name images with --data") from error
+        raise ValueError(
+            f"{options.model} must return (network, inputs), got a network alone; or name images with --data"
+        ) from error
     sequences = options.sequences or SEQUENCES
     length = options.length or min(LENGTH, model.length or LENGTH)
     ids = None if options.text is None else read_ids(options.text, model, length=length, sequences=sequences)
     described = "" if options.text is None else f"ids of {options.text.name}"
     return probe_language_model(
-        model, ids, theories=theories, length=length, sequences=sequences, described=described, causal=False, progress=progress
+        model,
+        ids,
+        theories=theories,
+        length=length,
+        sequences=sequences,
+        described=described,
+        causal=False,
+        progress=progress,
     )
 
 
 def run_experiment(options: argparse.Namespace) -> int:
-    """Runs one experiment and stores it with its figure. Prints violated rows first, then those with a prediction or a threshold."""
+    """Runs one experiment and stores it with its figure. Prints violated rows first, then those with a
+    prediction or a threshold.
+    """
     from dataclasses import fields, replace
 
     from ..core.files import atomic_directory
@@ -181,7 +242,9 @@ def run_experiment(options: argparse.Namespace) -> int:
     from ..theories import experiment
 
     kind = experiment(options.experiment)
-    settings = {field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)}
+    settings = {
+        field.name: getattr(options, field.name) for field in fields(kind) if hasattr(options, field.name)
+    }
     configured = replace(kind.quick() if options.quick else kind(), **settings)
     with atomic_directory(options.out, overwrite=options.overwrite) as folder, progress_line() as progress:
         progress(f"{kind.name}: measuring")
@@ -191,13 +254,25 @@ def run_experiment(options: argparse.Namespace) -> int:
         result = Result.load(folder)
         (folder / "figure.svg").write_text(svg(configured.plot(result)), encoding="utf-8")
     if options.workers != 1 and result.provenance["workers"] is None:
-        print(f"{NAME}: {kind.name} has no sweep over settings: it ran in one process, and --workers had no effect", file=sys.stderr)
-    console().print(f"{kind.name}: {len(result.table)} rows in {result.provenance['seconds']} s", highlight=False)
-    rows = sorted(result.table, key=lambda row: (row.verdict != "violated", row.predicted is None and row.threshold is None))
+        print(
+            f"{NAME}: {kind.name} has no sweep over settings: it ran in one process, and --workers had no "
+            "effect",
+            file=sys.stderr,
+        )
+    console().print(
+        f"{kind.name}: {len(result.table)} rows in {result.provenance['seconds']} s", highlight=False
+    )
+    rows = sorted(
+        result.table,
+        key=lambda row: (row.verdict != "violated", row.predicted is None and row.threshold is None),
+    )
     if rows:
         console().print(terminal.measurements(rows[:MAX_ROWS]), highlight=False)
     if more := rows[MAX_ROWS:]:
         violated = sum(row.verdict == "violated" for row in more)
-        print(f"... and {len(more)} more{f' ({violated} violated)' if violated else ''} in {options.out / 'table.jsonl'}")
+        print(
+            f"... and {len(more)} more{f' ({violated} violated)' if violated else ''} in "
+            f"{options.out / 'table.jsonl'}"
+        )
     print(f"figure: {options.out / 'figure.svg'}")
     return 0

@@ -13,12 +13,14 @@ from ..core.experiment import range_text
 def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
     """Adds an option ``--field-name`` for each field.
 
-    The parsed namespace has no entry for an omitted option, so that ``quick()`` or a recipe can supply the value. Fields may be int, float,
-    str, bool (``--x``, ``--no-x``), Literal or a tuple such as ``tuple[int, ...]`` (several words), each also with ``| None``.
+    The parsed namespace has no entry for an omitted option, so that ``quick()`` or a recipe can supply the
+    value. Fields may be int, float, str, bool (``--x``, ``--no-x``), Literal or a tuple such as ``tuple[int,
+    ...]`` (several words), each also with ``| None``.
 
     Args:
         parser: parser, or a group of options of a parser.
-        kind: an experiment or another dataclass, or an instance of one. The help texts show the values of an instance as defaults.
+        kind: an experiment or another dataclass, or an instance of one. The help texts show the values of an
+            instance as defaults.
         without: names of fields that get no option.
 
     Raises:
@@ -29,31 +31,45 @@ def add_fields(parser: Any, kind: Any, *, without: Sequence[str] = ()) -> None:
         if field.name in without:
             continue
         default = (
-            field.default if field.default is not MISSING else field.default_factory() if callable(field.default_factory) else "required"
+            field.default
+            if field.default is not MISSING
+            else field.default_factory()
+            if callable(field.default_factory)
+            else "required"
         )
         default = default if isinstance(kind, type) else getattr(kind, field.name)
         argument = _argument(hints[field.name], field.name, default)
         text = "; ".join(part for part in (field.metadata.get("help"), range_text(field)) if part)
-        argument["help"] = f"{text} {argument['help']}".strip().replace("%", "%%")  # argparse formats help texts with %
-        parser.add_argument(f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **argument)
+        # argparse formats help texts with %
+        argument["help"] = f"{text} {argument['help']}".strip().replace("%", "%%")
+        parser.add_argument(
+            f"--{field.name.replace('_', '-')}", dest=field.name, default=argparse.SUPPRESS, **argument
+        )
     if getattr(kind, "seed", 0) is None:
         parser.add_argument("--seed", action=_NoSeed, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def with_flags(message: str, flags: Mapping[str, str]) -> str:
-    """Replaces names of fields in an error message by their options: ``"patch_size must"`` becomes ``"--patch-size must"``.
+    """Replaces names of fields in an error message by their options: ``"patch_size must"`` becomes
+    ``"--patch-size must"``.
 
-    A name with an underscore is replaced wherever it is a word of its own. A name without one, such as ``dim``, may be an English word, so
-    it is replaced only before "must" at the start of the message and in assignments, ``size=``.
+    A name with an underscore is replaced wherever it is a word of its own. A name without one, such as
+    ``dim``, may be an English word, so it is replaced only before "must" at the start of the message and in
+    assignments, ``size=``.
 
     Args:
         message: an error message of the library.
         flags: options by the names of their fields.
     """
-    # The characters before and after a match exclude parts of longer words, paths, attributes (x.size) and quoted names.
+    # The characters before and after a match exclude parts of longer words, paths, attributes (x.size) and
+    # quoted names.
     for name, flag in flags.items():
         message = re.sub(rf"(?<![\w/.'\"-]){name}= ?", f"{flag} ", message)
-        alone = rf"^{name}(?= must )|(?<![\w/.'\"-]){name}(?![\w/'\"]|\.\w)" if "_" in name else rf"^{name}(?= must )"
+        alone = (
+            rf"^{name}(?= must )|(?<![\w/.'\"-]){name}(?![\w/'\"]|\.\w)"
+            if "_" in name
+            else rf"^{name}(?= must )"
+        )
         message = re.sub(alone, flag, message)
     return message
 
@@ -61,7 +77,8 @@ def with_flags(message: str, flags: Mapping[str, str]) -> str:
 def _argument(hint: Any, name: str, default: Any) -> dict[str, Any]:
     """Returns the arguments of ``add_argument`` for a field of this type."""
     default_text = " ".join(map(_value_text, default)) if isinstance(default, tuple) else _value_text(default)
-    common = {"help": "" if default is None else f"(default: {default_text})"}  # the help text of a field explains a default of None
+    # the help text of a field explains a default of None
+    common = {"help": "" if default is None else f"(default: {default_text})"}
     if get_origin(hint) in (Union, types.UnionType):
         inner = [part for part in get_args(hint) if part is not type(None)]
         if len(inner) == 1:
@@ -74,7 +91,10 @@ def _argument(hint: Any, name: str, default: Any) -> dict[str, Any]:
         return common | {"choices": get_args(hint), "type": type(get_args(hint)[0])}
     if get_origin(hint) is tuple and len(set(get_args(hint)) - {...}) == 1:
         return _argument(get_args(hint)[0], name, default) | {"nargs": "+", "action": _Tuple}
-    raise TypeError(f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got {hint}")
+    raise TypeError(
+        f"experiment field {name} must be int, float, str, bool, Literal or a tuple of one of them, got "
+        f"{hint}"
+    )
 
 
 def _value_text(value: Any) -> str:
@@ -82,10 +102,14 @@ def _value_text(value: Any) -> str:
 
 
 class _NoSeed(argparse.Action):
-    """A hidden option ``--seed`` whose error explains that the experiment has no seed; argparse would only call it unknown."""
+    """A hidden option ``--seed`` whose error explains that the experiment has no seed; argparse would only
+    call it unknown.
+    """
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        raise argparse.ArgumentError(self, "this experiment draws no random numbers, so it takes no seed; leave it out")
+        raise argparse.ArgumentError(
+            self, "this experiment draws no random numbers, so it takes no seed; leave it out"
+        )
 
 
 class _Tuple(argparse.Action):

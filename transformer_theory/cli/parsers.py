@@ -30,7 +30,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     """Parses the options of one command.
 
     Returns:
-        The options; also ``command``, the function that runs the command, and ``flags``, a mapping from attribute names to options.
+        The options; also ``command``, the function that runs the command, and ``flags``, a mapping from
+        attribute names to options.
     Raises:
         ValueError: a command or option is unknown or missing, or a value is invalid.
         SystemExit: help or the version was printed.
@@ -46,8 +47,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
         _refuse_unknown(subparser, argv)
     options, unknown = parser.parse_known_args(argv)
     if unknown:
-        raise ValueError(f"unknown {'option' if unknown[0].startswith('-') else 'argument'} {unknown[0]!r}; see {subparser.prog} --help")
-    options.flags = {action.dest: action.option_strings[-1] for action in subparser._actions if action.option_strings}
+        raise ValueError(
+            f"unknown {'option' if unknown[0].startswith('-') else 'argument'} {unknown[0]!r}; see "
+            f"{subparser.prog} --help"
+        )
+    options.flags = {
+        action.dest: action.option_strings[-1] for action in subparser._actions if action.option_strings
+    }
     return options
 
 
@@ -58,11 +64,15 @@ def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
         ValueError: an option is unknown.
     """
     known = {flag: action.help for action in parser._actions for flag in action.option_strings}
-    unknown = next((word for word in argv if word.startswith("--") and word.partition("=")[0] not in known), None)
+    unknown = next(
+        (word for word in argv if word.startswith("--") and word.partition("=")[0] not in known), None
+    )
     if unknown is None:
         return
     if required := parser.needs.get(unknown.partition("=")[0]):
-        raise ValueError(f"option {unknown.partition('=')[0]!r} requires {required}; add that, or leave the option out")
+        raise ValueError(
+            f"option {unknown.partition('=')[0]!r} requires {required}; add that, or leave the option out"
+        )
     # Compare without the leading dashes: all options share them, so they would raise every similarity.
     bare = unknown.partition("=")[0].removeprefix("--")
     flags = [flag for flag, help in known.items() if flag.startswith("--") and help != argparse.SUPPRESS]
@@ -76,8 +86,8 @@ def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
 def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     """Returns the parser and the parsers of its commands.
 
-    Options that need a slow import are added only for the command that ``argv`` names: ``train`` has the settings of a network, and
-    ``run EXPERIMENT`` those of the experiment.
+    Options that need a slow import are added only for the command that ``argv`` names: ``train`` has the
+    settings of a network, and ``run EXPERIMENT`` those of the experiment.
     """
     parser = _Parser(
         prog=NAME,
@@ -104,70 +114,134 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
 
     def add_size(subparser: argparse.ArgumentParser) -> None:
         text = (
-            "side in pixels to which images from a folder are cropped and scaled (default: no scaling; the images must be square and of "
-            "one size)"
+            "side in pixels to which images from a folder are cropped and scaled (default: no scaling; the "
+            "images must be square and of one size)"
         )
         subparser.add_argument("--size", type=_count, metavar="N", help=text)
 
     def add_workers(subparser: argparse.ArgumentParser, processes: str, default: int | None = 1) -> None:
-        text = f"{processes}, or the address of a dask scheduler, tcp://HOST:PORT (default: {default or 'one per core'})"
+        text = (
+            f"{processes}, or the address of a dask scheduler, tcp://HOST:PORT (default: "
+            f"{default or 'one per core'})"
+        )
         subparser.add_argument("--workers", type=_workers, default=default, metavar="N|ADDRESS", help=text)
 
-    subparser = command("list", catalogue.list_theories, "list all theories with their claims and experiments, or describe one of them")
-    subparser.add_argument("name", nargs="?", metavar="THEORY|CLAIM|EXPERIMENT", help="name to describe (default: list all names)")
+    subparser = command(
+        "list",
+        catalogue.list_theories,
+        "list all theories with their claims and experiments, or describe one of them",
+    )
+    subparser.add_argument(
+        "name",
+        nargs="?",
+        metavar="THEORY|CLAIM|EXPERIMENT",
+        help="name to describe (default: list all names)",
+    )
 
-    subparser = command("compare", commands.compare_theories, "evaluate every theory on the same data and in the same trained networks")
+    subparser = command(
+        "compare",
+        commands.compare_theories,
+        "evaluate every theory on the same data and in the same trained networks",
+    )
     text = (
-        "digits, text, or a data set of images as in train; or a path: an .npz file with an array 'tokens', a .txt file, a folder of "
-        "images, or graphs (a .graphml or .edgelist file, or a folder)"
+        "digits, text, or a data set of images as in train; or a path: an .npz file with an array "
+        "'tokens', a .txt file, a folder of images, or graphs (a .graphml or .edgelist file, or a folder)"
     )
     subparser.add_argument("--data", required=True, metavar="NAME|PATH", help=text)
     add_size(subparser)
     add_out(subparser)
     subparser.add_argument("--theories", metavar="A,B", help="theories to evaluate (default: all)")
     subparser.add_argument(
-        "--seeds", type=_seeds, metavar="N|A,B", help="number or list of seeds of the networks and the theories' models (default: 3)"
+        "--seeds",
+        type=_seeds,
+        metavar="N|A,B",
+        help="number or list of seeds of the networks and the theories' models (default: 3)",
     )
     steps = subparser.add_argument("--steps", type=_count, help="training steps of each small network")
-    networks = subparser.add_argument("--networks", metavar="A,B", help="small networks to train (default: all)")
-    text = (
-        "networks stored by train that replace the small networks: folders of runs or .safetensors files; --data must then be a data set "
-        "of images"
+    networks = subparser.add_argument(
+        "--networks", metavar="A,B", help="small networks to train (default: all)"
     )
-    subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
-    text = "number or list of seeds of each quick claim; claims do not depend on --data, so 0 skips them to save time (default: 3)"
+    text = (
+        "networks stored by train that replace the small networks: folders of runs or .safetensors files; "
+        "--data must then be a data set of images"
+    )
+    subparser.add_argument(
+        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text
+    )
+    text = (
+        "number or list of seeds of each quick claim; claims do not depend on --data, so 0 skips them to "
+        "save time (default: 3)"
+    )
     subparser.add_argument("--claim-seeds", type=_seeds_or_none, metavar="N|A,B", help=text)
-    subparser.add_argument("--device", default="cpu", help="device that trains and measures the networks (default: cpu)")
-    add_workers(subparser, "number of processes that train networks, measure and check claims in parallel", None)
+    subparser.add_argument(
+        "--device", default="cpu", help="device that trains and measures the networks (default: cpu)"
+    )
+    add_workers(
+        subparser, "number of processes that train networks, measure and check claims in parallel", None
+    )
     if argv[:1] == ["compare"]:
         _describe_networks(steps, networks)
 
-    subparser = command("reach", reach.reach_of_theories, "measure how far theories extend when their assumptions are relaxed one by one")
+    subparser = command(
+        "reach",
+        reach.reach_of_theories,
+        "measure how far theories extend when their assumptions are relaxed one by one",
+    )
     text = "theories to measure, or single rungs as THEORY/RUNG (default: all theories that have a ladder)"
     subparser.add_argument("theories", nargs="*", metavar="THEORY", help=text)
-    subparser.add_argument("--seeds", type=_seeds, metavar="N|A,B", help="number or list of seeds of each rung (default: 5)")
+    subparser.add_argument(
+        "--seeds", type=_seeds, metavar="N|A,B", help="number or list of seeds of each rung (default: 5)"
+    )
     text = "folder for the cells and the result; the cells that it holds already are not measured again"
     subparser.add_argument("--out", type=_path, required=True, metavar="DIR", help=text)
     subparser.add_argument("--overwrite", action="store_true", help="measure all cells again")
-    subparser.add_argument("--quick", action="store_true", help="two seeds, up to the column 'full block'; other options take precedence")
-    subparser.add_argument("--until", metavar="COLUMN", help="last column to measure, such as 'full block' (default: all columns)")
+    subparser.add_argument(
+        "--quick",
+        action="store_true",
+        help="two seeds, up to the column 'full block'; other options take precedence",
+    )
+    subparser.add_argument(
+        "--until",
+        metavar="COLUMN",
+        help="last column to measure, such as 'full block' (default: all columns)",
+    )
     text = (
-        "data for the rungs that need some: images (cifar10, a path) and a text (a .txt file); without them these rungs say what they need"
+        "data for the rungs that need some: images (cifar10, a path) and a text (a .txt file); without them "
+        "these rungs say what they need"
     )
     subparser.add_argument("--data", nargs="+", default=[], metavar="NAME|PATH", help=text)
-    text = "networks stored by train, folders of runs or .safetensors files, which are measured on the test images of --data"
-    subparser.add_argument("--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text)
+    text = (
+        "networks stored by train, folders of runs or .safetensors files, which are measured on the test "
+        "images of --data"
+    )
+    subparser.add_argument(
+        "--model", nargs="+", type=_path, default=[], dest="models", metavar="RUN", help=text
+    )
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
-    subparser = command("probe", commands.probe_model, "measure your own model with every theory, and write a page about it")
+    subparser = command(
+        "probe", commands.probe_model, "measure your own model with every theory, and write a page about it"
+    )
     subparser.epilog = PROBE_MORE
-    text = "folder of a model of transformers, its .safetensors file beside config.json, or FILE.py:FUNCTION or module:function"
+    text = (
+        "folder of a model of transformers, its .safetensors file beside config.json, or FILE.py:FUNCTION or "
+        "module:function"
+    )
     subparser.add_argument("model", metavar="MODEL", help=text)
-    text = "images for a model that takes images: a data set as in train, or a folder of images; the test images are used"
+    text = (
+        "images for a model that takes images: a data set as in train, or a folder of images; the test "
+        "images are used"
+    )
     subparser.add_argument("--data", metavar="NAME|PATH", help=text)
-    text = "side in pixels to which the images are scaled (default: the side in the configuration of the model for images in a folder)"
+    text = (
+        "side in pixels to which the images are scaled (default: the side in the configuration of the model "
+        "for images in a folder)"
+    )
     subparser.add_argument("--size", type=_count, metavar="N", help=text)
-    text = "a text for the metrics, read with the model's tokenizer, or ids in a .npy file, [n] or [n, seq] (default: random ids)"
+    text = (
+        "a text for the metrics, read with the model's tokenizer, or ids in a .npy file, [n] or [n, seq] "
+        "(default: random ids)"
+    )
     subparser.add_argument("--text", type=_path, metavar="FILE", help=text)
     subparser.add_argument("--theories", metavar="A,B", help="theories to measure (default: all)")
     subparser.add_argument(
@@ -176,16 +250,22 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         metavar="N",
         help="ids per sequence (default: 64, or the longest of the model); a .npy file [n, seq] has its own",
     )
-    text = "largest number of sequences (default: 8 of ids, 128 images or sequences of tokens, 64 for more than 5 million weights)"
+    text = (
+        "largest number of sequences (default: 8 of ids, 128 images or sequences of tokens, 64 for more than "
+        "5 million weights)"
+    )
     subparser.add_argument("--sequences", type=_count, metavar="N", help=text)
     add_out(subparser, required=False)
 
-    help = "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a control does not fail"
+    help = (
+        "check claims, each with a control that must fail; the exit code is 1 if a claim is violated or a "
+        "control does not fail"
+    )
     subparser = command("verify", claims.verify_claims, help)
     subparser.epilog = VERIFY_JSON
     text = (
-        "claims to check (see list): a single claim, all claims of a theory, quick (claims that take about a second per seed), training "
-        "(claims that train a network), or all"
+        "claims to check (see list): a single claim, all claims of a theory, quick (claims that take about "
+        "a second per seed), training (claims that train a network), or all"
     )
     subparser.add_argument("claims", nargs="+", metavar="CLAIM|THEORY|all", help=text)
     text = "number or list of seeds; each seed draws one instance per claim (default: 5)"
@@ -195,51 +275,89 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     add_out(subparser, required=False)
 
     subparser = command("run", commands.run_experiment, "run one experiment and plot its figure")
-    subparser.add_argument("experiment", metavar="EXPERIMENT", help="name of the experiment (see list); its settings become options")
+    subparser.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="name of the experiment (see list); its settings become options",
+    )
     add_out(subparser)
-    subparser.add_argument("--quick", action="store_true", help="use settings that take at most a minute; other options take precedence")
+    subparser.add_argument(
+        "--quick",
+        action="store_true",
+        help="use settings that take at most a minute; other options take precedence",
+    )
     add_workers(subparser, "number of processes for a sweep over settings")
     if argv[:1] == ["run"]:
         _experiment_options(subparser, argv[1:])
 
     subparser = command(
-        "train", training.train_network, "train a network on images and compute the metrics of every theory during training"
+        "train",
+        training.train_network,
+        "train a network on images and compute the metrics of every theory during training",
     )
     text = "crate, crate-paper, crate-exact, crate-alpha, crate-alpha-published, tost or vit"
     subparser.add_argument("network", metavar="NETWORK", help=text)
-    images = "cifar10, cifar100, digits, shapes, or a path: the archive or files of CIFAR, or a folder with one folder of images per class"
+    images = (
+        "cifar10, cifar100, digits, shapes, or a path: the archive or files of CIFAR, or a folder with one "
+        "folder of images per class"
+    )
     subparser.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
     add_size(subparser)
-    subparser.add_argument("--out", type=_path, metavar="DIR", help="folder for the network and its page (default: runs/NETWORK)")
-    subparser.add_argument("--overwrite", action="store_true", help="remove the training in DIR, and start again")
+    subparser.add_argument(
+        "--out", type=_path, metavar="DIR", help="folder for the network and its page (default: runs/NETWORK)"
+    )
+    subparser.add_argument(
+        "--overwrite", action="store_true", help="remove the training in DIR, and start again"
+    )
     text = "continue the training in DIR with the same options; start if DIR holds none"
     subparser.add_argument("--resume", action="store_true", help=text)
     text = "continue the training in DIR with more --epochs or --minutes, even if it has ended"
     subparser.add_argument("--extend", action="store_true", help=text)
     text = (
-        "start from given weights: the folder of a run, its .safetensors file, or a file in the layout of a released CRATE or CRATE-alpha; "
-        "sizes that are omitted are those of the weights"
+        "start from given weights: the folder of a run, its .safetensors file, or a file in the layout of "
+        "a released CRATE or CRATE-alpha; sizes that are omitted are those of the weights"
     )
     subparser.add_argument("--weights", type=_path, metavar="FILE|RUN", help=text)
-    text = "train on several seeds in parallel, a number or a list, each in a folder DIR/seed-N, and print their mean"
+    text = (
+        "train on several seeds in parallel, a number or a list, each in a folder DIR/seed-N, and print "
+        "their mean"
+    )
     subparser.add_argument("--seeds", type=_seeds, metavar="N|A,B", help=text)
     add_workers(subparser, "number of processes that train the seeds of --seeds", None)
     training.add_loggers(subparser)
     if argv[:1] == ["train"]:
         _training_options(subparser, argv[1:])
 
-    subparser = command("evaluate", training.evaluate_network, "print the test accuracy of a trained network, overall and per class")
-    subparser.add_argument("network", type=_path, metavar="RUN", help="folder of a training, or its best.safetensors")
+    subparser = command(
+        "evaluate",
+        training.evaluate_network,
+        "print the test accuracy of a trained network, overall and per class",
+    )
+    subparser.add_argument(
+        "network", type=_path, metavar="RUN", help="folder of a training, or its best.safetensors"
+    )
     subparser.add_argument("--data", required=True, metavar="NAME|PATH", help=images)
     add_size(subparser)
 
-    subparser = command("report", report.write_report, "write a page, tables, figures and references from one or several stored results")
+    subparser = command(
+        "report",
+        report.write_report,
+        "write a page, tables, figures and references from one or several stored results",
+    )
     subparser.epilog = REPORT_MORE
-    text = "folders written by compare, verify, run or train, folders that contain them, or a ledger (docs/claims.json)"
+    text = (
+        "folders written by compare, verify, run or train, folders that contain them, or a ledger "
+        "(docs/claims.json)"
+    )
     subparser.add_argument("directories", nargs="+", type=_path, metavar="DIR", help=text)
     for name, content, kind in (
         ("html", "write one page with all results", "FILE"),
-        ("latex", "write LaTeX files: tables, macros, figures, references, an appendix, and example.tex, which includes them all", "DIR"),
+        (
+            "latex",
+            "write LaTeX files: tables, macros, figures, references, an appendix, and example.tex, which "
+            "includes them all",
+            "DIR",
+        ),
         ("markdown", "write the tables in Markdown", "FILE"),
         ("bibtex", "write BibTeX entries for all sources and this library", "FILE"),
         ("figures", "write only the figures, as PDF and SVG", "DIR"),
@@ -247,14 +365,20 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
         subparser.add_argument(f"--{name}", type=_path, metavar=kind, help=content)
     subparser.add_argument("--overwrite", action="store_true", help="replace existing files")
 
-    subparser = command("cite", claims.cite_sources, "print BibTeX entries for a theory, a claim or a result, and for this library")
+    subparser = command(
+        "cite",
+        claims.cite_sources,
+        "print BibTeX entries for a theory, a claim or a result, and for this library",
+    )
     text = "theory, claim, BibTeX key, folder of a stored result, or software (this library only)"
     subparser.add_argument("name", metavar="THEORY|CLAIM|KEY|DIR|software", help=text)
     return parser, parsers
 
 
 def _describe_networks(steps: argparse.Action, networks: argparse.Action) -> None:
-    """Adds defaults of the library to the help texts of ``compare``. The import is slow, so only this command calls the function."""
+    """Adds defaults of the library to the help texts of ``compare``. The import is slow, so only this command
+    calls the function.
+    """
     import inspect
 
     from ..compare import compare
@@ -267,7 +391,8 @@ def _describe_networks(steps: argparse.Action, networks: argparse.Action) -> Non
 
 
 def _experiment_options(parser: argparse.ArgumentParser, argv: list[str]) -> None:
-    """Adds the settings of the experiment that ``argv`` names. A misspelt name is reported before missing or unknown options.
+    """Adds the settings of the experiment that ``argv`` names. A misspelt name is reported before missing or
+    unknown options.
 
     Raises:
         ValueError: the experiment is unknown.
@@ -281,15 +406,18 @@ def _experiment_options(parser: argparse.ArgumentParser, argv: list[str]) -> Non
         parser.description = summary(kind).replace("%", "%%")
         add_fields(parser.add_argument_group(f"settings of {kind.name}"), kind)
         return
-    # No word is the name of an experiment. A word that is not an option and not the value of one must be a misspelt name.
+    # No word is the name of an experiment. A word that is not an option and not the value of one must be a
+    # misspelt name.
     flags = ("--quick", "--overwrite", "--traceback")  # options without a value
-    for before, word in zip(["--quick", *argv], argv):  # the first word has no word before it; a flag gives it no special role
+    # the first word has no word before it; a flag gives it no special role
+    for before, word in zip(["--quick", *argv], argv):
         if not word.startswith("-") and (before in flags or not before.startswith("-")):
             experiment(word)  # raises the error, which suggests similar names
 
 
 def _training_options(parser: _Parser, argv: list[str]) -> None:
-    """Adds the options of ``train``. They and their defaults depend on the network, the recipe and the objective that ``argv`` names.
+    """Adds the options of ``train``. They and their defaults depend on the network, the recipe and the
+    objective that ``argv`` names.
 
     Raises:
         ValueError: the network, the recipe or the objective is unknown.
@@ -322,13 +450,16 @@ def _training_options(parser: _Parser, argv: list[str]) -> None:
     text = "theories whose metrics are computed at each interval, or none (default: all)"
     parser.add_argument("--theories", metavar="A,B", help=text)
     text = (
-        f"The defaults here and below belong to the recipe {recipe} for {network}; to see those of another recipe: "
-        f"{parser.prog} NETWORK --recipe NAME --help"
+        f"The defaults here and below belong to the recipe {recipe} for {network}; to see those of another "
+        f"recipe: {parser.prog} NETWORK --recipe NAME --help"
     )
-    add_fields(parser.add_argument_group("settings", text), settings, without=("network", "augmentation", "recipe"))
+    add_fields(
+        parser.add_argument_group("settings", text), settings, without=("network", "augmentation", "recipe")
+    )
     add_fields(parser.add_argument_group("augmentation of training images"), settings.augmentation)
     add_fields(parser.add_argument_group(f"settings of {objective}"), kinds[objective])
-    # The parser has the settings of one objective. An error for a setting of another objective names the objectives that have it.
+    # The parser has the settings of one objective. An error for a setting of another objective names the
+    # objectives that have it.
     objectives_of: dict[str, list[str]] = {}
     for name, kind in kinds.items():
         for field in fields(kind):  # pyright: ignore[reportArgumentType]
@@ -338,11 +469,19 @@ def _training_options(parser: _Parser, argv: list[str]) -> None:
     group = parser.add_argument_group("hardware", text)
     text = "device that trains the network (default: auto, the fastest available)"
     group.add_argument("--device", choices=("auto", "cpu", "cuda", "mps"), default="auto", help=text)
-    text = "number format of matrix products; weights stay in float32 (default: auto, bfloat16 on devices where it is faster)"
+    text = (
+        "number format of matrix products; weights stay in float32 (default: auto, bfloat16 on devices where "
+        "it is faster)"
+    )
     group.add_argument("--precision", choices=("auto", "float32", "bfloat16"), default="auto", help=text)
-    text = "distribution of the weights over processes: a copy in each (ddp), or a share in each (fsdp) (default: ddp)"
+    text = (
+        "distribution of the weights over processes: a copy in each (ddp), or a share in each (fsdp) "
+        "(default: ddp)"
+    )
     group.add_argument("--strategy", choices=("ddp", "fsdp"), default="ddp", help=text)
-    group.add_argument("--compile", action="store_true", help="compile the network first, which takes about a minute")
+    group.add_argument(
+        "--compile", action="store_true", help="compile the network first, which takes about a minute"
+    )
 
 
 def _path(text: str) -> Path:
@@ -361,15 +500,21 @@ def _workers(text: str) -> int | str:
     if "://" in text:
         return text
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, or the address of a dask scheduler, got {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number of at least 1, or the address of a dask scheduler, got {text!r}"
+        )
     return int(text)
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    """Reads a number of seeds, ``"3" -> (0, 1, 2)``, or a list, which has a comma: ``"0,4" -> (0, 4)``, ``"7," -> (7,)``."""
+    """Reads a number of seeds, ``"3" -> (0, 1, 2)``, or a list, which has a comma: ``"0,4" -> (0, 4)``,
+    ``"7," -> (7,)``.
+    """
     if "," not in text:
         return tuple(range(_count(text)))
-    return tuple(dict.fromkeys(_seed(part.strip()) for part in text.split(",") if part.strip())) or (_seed(text),)
+    return tuple(dict.fromkeys(_seed(part.strip()) for part in text.split(",") if part.strip())) or (
+        _seed(text),
+    )
 
 
 def _seeds_or_none(text: str) -> tuple[int, ...]:

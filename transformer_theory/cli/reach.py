@@ -9,7 +9,8 @@ QUICK_SEEDS, QUICK_UNTIL = range(2), ("full block", "relaxed encoding")
 
 
 def reach_of_theories(options: argparse.Namespace) -> int:
-    """Measures the ladders of theories, stores each cell when it is done, and finally the result with its page and the reach map.
+    """Measures the ladders of theories, stores each cell when it is done, and finally the result with its
+    page and the reach map.
 
     An interrupted run goes on where it stopped if the command is repeated with the same folder.
 
@@ -55,7 +56,9 @@ def reach_of_theories(options: argparse.Namespace) -> int:
             report.write(result, options.out)
         figure = reach_map.reach_map(reached(aggregate(result)))
         if figure is not None:
-            write_together({options.out / "reach.svg": svg(figure).encode(), options.out / "reach.pdf": pdf(figure)})
+            write_together(
+                {options.out / "reach.svg": svg(figure).encode(), options.out / "reach.pdf": pdf(figure)}
+            )
     console().print(terminal.reach(result))
     print(f"report: {options.out / 'report.html'}")
     return 0

@@ -1,4 +1,6 @@
-"""The command ``report``: writes a page, LaTeX, Markdown, BibTeX and figures from stored results, all requested outputs or none."""
+"""The command ``report``: writes a page, LaTeX, Markdown, BibTeX and figures from stored results, all
+requested outputs or none.
+"""
 
 import argparse
 import os
@@ -19,10 +21,12 @@ OUTPUTS = ("html", "latex", "markdown", "bibtex", "figures")
 
 
 def write_report(options: argparse.Namespace) -> int:
-    """Writes the requested outputs for all results together or, without an output option, the page or figure of a single result again.
+    """Writes the requested outputs for all results together or, without an output option, the page or figure
+    of a single result again.
 
     Raises:
-        ValueError: a folder is not a stored result, a result cannot be read, or no output is requested for several results.
+        ValueError: a folder is not a stored result, a result cannot be read, or no output is requested for
+            several results.
         OSError: an output cannot be written, or exists and --overwrite was not given.
     """
     from ..report.aggregate import aggregate
@@ -38,8 +42,11 @@ def write_report(options: argparse.Namespace) -> int:
             return 0
         combined = aggregate([item.result for item in stored])
         _check_places(requested)
-        _check_files(_places(requested, combined), stored, options.overwrite)  # before plotting, which takes long
-        figures = draw(pictures(combined) if requested.keys() & {"latex", "figures"} else [], progress=progress)
+        # before plotting, which takes long
+        _check_files(_places(requested, combined), stored, options.overwrite)
+        figures = draw(
+            pictures(combined) if requested.keys() & {"latex", "figures"} else [], progress=progress
+        )
         files: dict[Path, bytes] = {}
         for name, path in requested.items():
             progress(f"writing the {name}")
@@ -55,7 +62,8 @@ def write_report(options: argparse.Namespace) -> int:
 
 
 def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
-    """Writes the page of a result, or the figure of an experiment, into its folder and returns the path. An older file is replaced.
+    """Writes the page of a result, or the figure of an experiment, into its folder and returns the path. An
+    older file is replaced.
 
     Raises:
         ValueError: there are several results, or the only one is in a subfolder of the named folder.
@@ -68,9 +76,14 @@ def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
         outputs = ", ".join(f"--{name}" for name in OUTPUTS)
         if len(stored) == 1 and not stored[0].folder.is_file():
             raise ValueError(
-                f"{stored[0].folder} is the only result here; pass this folder to write its page or figure, or add one of {outputs}"
+                f"{stored[0].folder} is the only result here; pass this folder to write its page or figure, "
+                f"or add one of {outputs}"
             )
-        several = "a ledger needs" if any(item.folder.is_file() for item in stored) else f"{len(stored)} results need"
+        several = (
+            "a ledger needs"
+            if any(item.folder.is_file() for item in stored)
+            else f"{len(stored)} results need"
+        )
         raise ValueError(f"{several} the name of an output file, got none; add one of {outputs}")
     item = stored[0]
     has_page = item.result.name in ("compare", "probe", "reach", "train", "verify")
@@ -95,7 +108,9 @@ def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
     return places
 
 
-def _contents(name: str, path: Path, stored: "list[Stored]", combined: "Aggregate", figures: "Drawn") -> dict[Path, bytes]:
+def _contents(
+    name: str, path: Path, stored: "list[Stored]", combined: "Aggregate", figures: "Drawn"
+) -> dict[Path, bytes]:
     """Returns the files of one output with their contents."""
     from .. import report
     from ..report.bibtex import references
@@ -140,9 +155,15 @@ def _check_files(files: Iterable[Path], stored: "list[Stored]", overwrite: bool)
 
     files = list(files)
     check_targets(files)
-    protected = {(item.folder / name).resolve() for item in stored for name in FILES} | {item.folder.resolve() for item in stored}
+    protected = {(item.folder / name).resolve() for item in stored for name in FILES} | {
+        item.folder.resolve() for item in stored
+    }
     for path in files:
         if path.resolve() in protected:
-            raise FileExistsError(f"{path} holds the measured numbers, which a report never replaces; choose another name")
+            raise FileExistsError(
+                f"{path} holds the measured numbers, which a report never replaces; choose another name"
+            )
         if os.path.lexists(path) and not overwrite:  # lexists: a broken symbolic link counts as a file
-            raise FileExistsError(f"{path} exists already; choose another name, or pass --overwrite to replace it")
+            raise FileExistsError(
+                f"{path} exists already; choose another name, or pass --overwrite to replace it"
+            )

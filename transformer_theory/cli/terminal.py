@@ -15,12 +15,16 @@ WIDTH = 160  # characters per line if the output is not a terminal and COLUMNS i
 
 
 def console() -> "Console":
-    """Returns a console for results. In a pipe or a file its width is COLUMNS or :data:`WIDTH`, and trailing blanks are removed."""
+    """Returns a console for results. In a pipe or a file its width is COLUMNS or :data:`WIDTH`, and trailing
+    blanks are removed.
+    """
     from rich.console import Console
 
     if sys.stdout.isatty():
         return Console()
-    return Console(file=cast(IO[str], _Trimmed()), width=None if os.environ.get("COLUMNS", "").isdigit() else WIDTH)
+    return Console(
+        file=cast(IO[str], _Trimmed()), width=None if os.environ.get("COLUMNS", "").isdigit() else WIDTH
+    )
 
 
 class _Trimmed:

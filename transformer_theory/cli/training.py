@@ -58,23 +58,33 @@ def train_network(options: argparse.Namespace) -> int:
     resume = options.resume or options.extend
     last = next((path / LAST for path in folders if (path / LAST).exists()), folders[0] / LAST)
     run = stored_run(last) if options.extend or (resume and last.exists()) else None
-    images = read_images(options.data, size=options.size, progress=None if _first_process() else lambda line: None)
+    images = read_images(
+        options.data, size=options.size, progress=None if _first_process() else lambda line: None
+    )
     settings = image_recipe(options.network, name=options.recipe, image_size=images[0].size)
     if options.weights and run is None:  # sizes that are omitted are those of the weights
-        settings = replace(settings, **fitting(read(options.weights), options.network, heads=getattr(options, "heads", None)))
+        settings = replace(
+            settings, **fitting(read(options.weights), options.network, heads=getattr(options, "heads", None))
+        )
     if run is not None:  # options that are omitted keep their values from the stored run
         settings = Settings.from_stored({**run["settings"], "network": options.network})
     kind = objectives()[options.objective or (run["objective"]["name"] if run else CrossEntropy.name)]
-    objective = kind(**({} if run is None else _stored_values(run["objective"], kind)) | _field_options(options, kind))
+    objective = kind(
+        **({} if run is None else _stored_values(run["objective"], kind)) | _field_options(options, kind)
+    )
     augmentation = replace(settings.augmentation, **_field_options(options, Augmentation))
     settings = replace(settings, augmentation=augmentation, **_field_options(options, Settings))
-    hardware = Hardware(device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile)
+    hardware = Hardware(
+        device=options.device, precision=options.precision, strategy=options.strategy, compile=options.compile
+    )
     requested = options.theories.split(",") if options.theories else None if run is None else run["theories"]
     theories = () if requested in (["none"], []) else choose(requested)
     started = False
 
     def metrics() -> list[Metric]:
-        return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
+        return [
+            metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()
+        ]
 
     def callback(moment: "Moment") -> None:
         nonlocal started
@@ -98,11 +108,18 @@ def train_network(options: argparse.Namespace) -> int:
     try:
         if options.seeds is not None:
             return _train_seeds(images, settings, folder, options.seeds, options.workers, arguments)
-        with progress_table(objective.score) as show, live_page(folder) if _first_process() else contextlib.nullcontext() as draw:
+        with (
+            progress_table(objective.score) as show,
+            live_page(folder) if _first_process() else contextlib.nullcontext() as draw,
+        ):
             result = train(images, settings, folder, callback=callback, **arguments)
     except KeyboardInterrupt:
         stored = any((path / LAST).exists() for path in folders)
-        hint = f"{folder} contains the training up to its last interval; --resume continues it" if stored else "nothing was written"
+        hint = (
+            f"{folder} contains the training up to its last interval; --resume continues it"
+            if stored
+            else "nothing was written"
+        )
         if _first_process():
             print(f"{NAME}: interrupted; {hint}", file=sys.stderr)
         return INTERRUPTED
@@ -114,7 +131,8 @@ def train_network(options: argparse.Namespace) -> int:
         print(f"network: {folder / BEST}, of step {test_rows[0].step}")
         with progress_line() as progress:
             progress("writing the report")
-            page = report.write(Result.load(folder), folder)  # from the stored files, as the command `report` does
+            # from the stored files, as the command `report` does
+            page = report.write(Result.load(folder), folder)
         print(f"report: {page}")
     return 0
 
@@ -142,15 +160,27 @@ def _check_combinations(options: argparse.Namespace) -> None:
     if options.seeds is not None and hasattr(options, "seed"):
         raise ValueError("--seeds trains on several seeds and --seed on one, got both; leave one out")
     if options.workers is not None and options.seeds is None:
-        raise ValueError("--workers shares the seeds of --seeds, got no --seeds; add it, or leave out --workers")
+        raise ValueError(
+            "--workers shares the seeds of --seeds, got no --seeds; add it, or leave out --workers"
+        )
     if options.seeds is not None and int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise ValueError("--seeds starts its own processes, got it under torchrun; leave out torchrun, or train one --seed at a time")
+        raise ValueError(
+            "--seeds starts its own processes, got it under torchrun; leave out torchrun, or train one "
+            "--seed at a time"
+        )
 
 
 def _train_seeds(
-    images: Any, settings: Any, folder: Path, seeds: tuple[int, ...], workers: int | str | None, arguments: dict[str, Any]
+    images: Any,
+    settings: Any,
+    folder: Path,
+    seeds: tuple[int, ...],
+    workers: int | str | None,
+    arguments: dict[str, Any],
 ) -> int:
-    """Trains on several seeds, and prints the mean of each quantity and the seeds that failed. Returns the exit code."""
+    """Trains on several seeds, and prints the mean of each quantity and the seeds that failed. Returns the
+    exit code.
+    """
     from .. import report
     from ..core.parallel import progress_listener
     from ..core.result import Result
@@ -162,8 +192,12 @@ def _train_seeds(
         def report_seed(outcome: Outcome) -> None:
             progress(f"seed {outcome.seed}: {outcome.failure or 'done'}")
 
-        result = train_seeds(images, settings, folder, seeds, workers=workers, progress=report_seed, **arguments)
-        for seed in sorted({row.seed for row in result.table if row.seed is not None and row.value is not None}):
+        result = train_seeds(
+            images, settings, folder, seeds, workers=workers, progress=report_seed, **arguments
+        )
+        for seed in sorted(
+            {row.seed for row in result.table if row.seed is not None and row.value is not None}
+        ):
             progress(f"writing the report of seed {seed}")
             report.write(Result.load(seed_folder(folder, seed)), seed_folder(folder, seed))
     failed = {row.seed: row.reason for row in result.table.select(quantity="training")}
@@ -194,18 +228,27 @@ def evaluate_network(options: argparse.Namespace) -> int:
     if classes:
         console().print(_class_table(classes))
     else:
-        print("no table of classes: the network is not a classifier; a classifier fitted to its features has the accuracy above")
+        print(
+            "no table of classes: the network is not a classifier; a classifier fitted to its features has "
+            "the accuracy above"
+        )
     return 0
 
 
 def _stored_values(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
     """Returns the stored settings of an objective; empty if the settings of another objective were stored."""
-    return {field.name: stored[field.name] for field in fields(kind) if field.name in stored} if stored.get("name") == kind.name else {}
+    return (
+        {field.name: stored[field.name] for field in fields(kind) if field.name in stored}
+        if stored.get("name") == kind.name
+        else {}
+    )
 
 
 def _field_options(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
     """Returns the values of the fields of a dataclass that the command line sets; omitted fields are absent."""
-    values = {field.name: getattr(options, field.name, None) for field in fields(kind) if field.name != "network"}
+    values = {
+        field.name: getattr(options, field.name, None) for field in fields(kind) if field.name != "network"
+    }
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -227,7 +270,8 @@ def _print_measurements(rows: Iterable[Measurement]) -> None:
         elif row.interval is not None:
             low, high = row.interval
             print(
-                f"{name}: {plain_percent(row.value)} of {row.n or 0:,} images, 95 % interval {plain_percent(low)} to {plain_percent(high)}"
+                f"{name}: {plain_percent(row.value)} of {row.n or 0:,} images, 95 % interval "
+                f"{plain_percent(low)} to {plain_percent(high)}"
             )
         else:
             print(f"{name}: {_number(row.unit)(row.value)}")
@@ -247,15 +291,23 @@ def _class_table(classes):
     for title in ("images", "recall", "precision", "most often confused with"):
         table.add_column(title, justify="right")
     for line in classes:
-        table.add_row(line.name, str(line.images), plain_percent(line.recall), plain_percent(line.precision), line.confused or "")
+        table.add_row(
+            line.name,
+            str(line.images),
+            plain_percent(line.recall),
+            plain_percent(line.precision),
+            line.confused or "",
+        )
     return table
 
 
 @contextlib.contextmanager
 def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
-    """Shows the progress of training on stderr: a table with one row per interval and, on a terminal, a status line that is updated.
+    """Shows the progress of training on stderr: a table with one row per interval and, on a terminal, a
+    status line that is updated.
 
-    Lines have at most 80 characters. A long training has fewer rows than intervals. If there are several processes, only the first prints.
+    Lines have at most 80 characters. A long training has fewer rows than intervals. If there are several
+    processes, only the first prints.
 
     Args:
         score: quantity by which the best network is selected; it always has a column.
@@ -272,7 +324,9 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
     if not sys.stderr.isatty():
         yield lambda moment: table.show(moment, lambda text: print(text, file=sys.stderr, flush=True))
         return
-    with Progress(BarColumn(10), TextColumn("{task.description}"), console=Console(stderr=True), transient=True) as bar:
+    with Progress(
+        BarColumn(10), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
+    ) as bar:
         task = bar.add_task("starting", total=1.0)
         last = ""  # text of the last measured score, for the status line
 
@@ -284,29 +338,48 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
             loss = "" if moment.loss is None else f"loss {moment.loss:.4f}  "
             speed = "" if moment.speed is None else f"{moment.speed:,.0f} img/s  "
             left = "" if moment.left is None else f"{clock(moment.left)} left"
-            bar.update(task, completed=moment.done, description=f"step {moment.step}  {loss}{last}{speed}{left}")
+            bar.update(
+                task, completed=moment.done, description=f"step {moment.step}  {loss}{last}{speed}{left}"
+            )
 
         yield show
 
 
 class _ProgressTable:
-    """The progress table, written row by row. It has a column for each of the objective's quantities that fits into the width."""
+    """The progress table, written row by row. It has a column for each of the objective's quantities that
+    fits into the width.
+    """
 
     def __init__(self, score: str):
         self.score = score
         self.columns: list[str] | None = None  # None until the first row
-        self.count, self.part = 0, -1  # number of rows written, and the part of the training to which the last row belongs
+        # number of rows written, and the part of the training to which the last row belongs
+        self.count, self.part = 0, -1
 
     def show(self, moment: "Moment", write: Callable[[str], None]) -> None:
-        """Writes a row for a moment that has measurements; the first row follows the column titles. Skips rows of a long training."""
+        """Writes a row for a moment that has measurements; the first row follows the column titles. Skips
+        rows of a long training.
+        """
         if moment.measured is None:
             return
         measurements = _by_quantity(moment.measured)
         if self.columns is None:
             self.columns = self._select(list(measurements))
-            titles = [_title(name) for name in ["epoch", "step", "train loss", *map(_validation, self.columns), "img/s", "time", "left"]]
+            titles = [
+                _title(name)
+                for name in [
+                    "epoch",
+                    "step",
+                    "train loss",
+                    *map(_validation, self.columns),
+                    "img/s",
+                    "time",
+                    "left",
+                ]
+            ]
             self.widths = [_width(title) for title in titles]
-            # A title is a list of lines. Empty lines above the shorter titles align all of them with the bottom of the header.
+            # A title is a list of lines. Empty lines above the shorter titles align all of them with the
+            # bottom of the header.
             height = max(map(len, titles))
             for header in zip(*([""] * (height - len(title)) + title for title in titles)):
                 write(self._line(list(header)))
@@ -330,11 +403,19 @@ class _ProgressTable:
         return " ".join(cell.rjust(width) for cell, width in zip(cells, self.widths)).rstrip()
 
     def _select(self, names: list[str]) -> list[str]:
-        """Returns the quantities whose columns fit next to the fixed columns, in the original order; the score takes precedence."""
-        # Columns are separated by one blank: five between the six fixed columns, one more for each further column.
-        space = WIDTH - 5 - sum(_width(_title(name)) for name in ("epoch", "step", "train loss", "img/s", "time", "left"))
+        """Returns the quantities whose columns fit next to the fixed columns, in the original order; the
+        score takes precedence.
+        """
+        # Columns are separated by one blank: five between the six fixed columns, one more for each further
+        # column.
+        space = (
+            WIDTH
+            - 5
+            - sum(_width(_title(name)) for name in ("epoch", "step", "train loss", "img/s", "time", "left"))
+        )
         selection = []
-        for name in sorted(names, key=lambda name: name != self.score):  # a stable sort: the score, then the others in order
+        # a stable sort: the score, then the others in order
+        for name in sorted(names, key=lambda name: name != self.score):
             space -= 1 + _width(_title(_validation(name)))
             if space < 0:
                 break
@@ -364,4 +445,10 @@ def _by_quantity(table: Iterable[Measurement]) -> dict[str, Measurement]:
 def _value_text(row: Measurement) -> str:
     if row.value is None:
         return "none"
-    return plain_percent(row.value) if row.unit == "share" else f"{row.value:.4f}" if abs(row.value) < 100 else f"{row.value:.5g}"
+    return (
+        plain_percent(row.value)
+        if row.unit == "share"
+        else f"{row.value:.4f}"
+        if abs(row.value) < 100
+        else f"{row.value:.5g}"
+    )

@@ -42,7 +42,9 @@ def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
             yield from headlines(plan.theories, name, training.rows, untrained[name], answers)
             yield from training.others
     elif isinstance(plan.raw, TokenData) and (plan.recipes or not plan.networks):
-        reason = "training needs labels of at least two classes" if plan.recipes else "no network was asked for"
+        reason = (
+            "training needs labels of at least two classes" if plan.recipes else "no network was asked for"
+        )
         yield Measurement("network", "network", ACCURACY, None, unit="share", reason=reason)
     on_stored = []
     if plan.networks:
@@ -62,8 +64,12 @@ def _on_data(item: Measurement | Arrays) -> bool:
     return item.kind in ("on data", "assumption")
 
 
-def verifications_of(claims: Sequence[Claim], seeds: Sequence[int], results: Iterator[Any]) -> Iterator[Verification]:
-    """Yields the verification of each claim; ``results`` holds the evidence of all seeds of the first claim, then of the second, ..."""
+def verifications_of(
+    claims: Sequence[Claim], seeds: Sequence[int], results: Iterator[Any]
+) -> Iterator[Verification]:
+    """Yields the verification of each claim; ``results`` holds the evidence of all seeds of the first claim,
+    then of the second, ...
+    """
     theory = ""
     for claim in claims:
         if claim.theory != theory:

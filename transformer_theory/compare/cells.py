@@ -1,4 +1,6 @@
-"""The cells (theory, rung, seed) of a reach, and the file in which they are stored as soon as they are measured."""
+"""The cells (theory, rung, seed) of a reach, and the file in which they are stored as soon as they are
+measured.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +26,8 @@ def key_of(cell: Cell) -> Key:
 
 
 class Store:
-    """The finished cells of a folder, one line of JSON each. A line that was cut off when the process ended is dropped.
+    """The finished cells of a folder, one line of JSON each. A line that was cut off when the process ended
+    is dropped.
 
     Args:
         folder: the folder; it is created if it does not exist.
@@ -32,7 +35,8 @@ class Store:
         checksums: checksums of the data, by kind.
 
     Attributes:
-        older: cells that other sources of this library have measured, which may have been another rung of this name.
+        older: cells that other sources of this library have measured, which may have been another rung of
+            this name.
 
     Raises:
         ValueError: the folder holds cells of another version or of other data, or something else.
@@ -52,20 +56,34 @@ class Store:
         try:
             head, lines = self.journal.read()
             stored = head["format"], head["version"]
-            cells = {tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines}
+            cells = {
+                tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines
+            }
             data = dict(item for line in lines for item in line["data"].items())
             checksums = dict(item for line in lines for item in line.get("checksums", {}).items())
             self.older = {tuple(line["cell"]) for line in lines if line.get("sources") != sources()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{self.path} does not hold the cells of a reach ({error}); choose another --out") from error
+            raise ValueError(
+                f"{self.path} does not hold the cells of a reach ({error}); choose another --out"
+            ) from error
         if stored != (FORMAT, __version__):
-            got, expected = (f"version {version}, format {format}" for format, version in (stored, (FORMAT, __version__)))
-            raise ValueError(f"{self.path} holds cells of {got}, expected {expected}; choose another --out, or pass --overwrite")
+            got, expected = (
+                f"version {version}, format {format}" for format, version in (stored, (FORMAT, __version__))
+            )
+            raise ValueError(
+                f"{self.path} holds cells of {got}, expected {expected}; choose another --out, or pass "
+                "--overwrite"
+            )
         for kind, name in self.names.items():
             if data.get(kind, name) != name:
-                raise ValueError(f"{self.path} holds cells of {kind} {data[kind]!r}, got {name!r}; choose another --out")
+                raise ValueError(
+                    f"{self.path} holds cells of {kind} {data[kind]!r}, got {name!r}; choose another --out"
+                )
             if checksums.get(kind, self.checksums[kind]) != self.checksums[kind]:
-                raise ValueError(f"{self.path} holds cells of other {kind} with the name and size {name!r}; choose another --out")
+                raise ValueError(
+                    f"{self.path} holds cells of other {kind} with the name and size {name!r}; choose "
+                    "another --out"
+                )
         return cells
 
     def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:

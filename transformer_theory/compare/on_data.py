@@ -21,7 +21,15 @@ def raw_tokens(tokens: TokenData | Graphs, theories: tuple[Theory, ...], *, seed
     return on_view(theories, tokens, "", seed=seed, arrays=first, noise=True)
 
 
-def on_view(theories: Iterable[Theory], tokens: TokenData | Graphs, model: str, *, seed: int, arrays: bool, noise: bool) -> View:
+def on_view(
+    theories: Iterable[Theory],
+    tokens: TokenData | Graphs,
+    model: str,
+    *,
+    seed: int,
+    arrays: bool,
+    noise: bool,
+) -> View:
     """Measures the theories on the tokens of one view.
 
     Args:
@@ -40,7 +48,9 @@ def on_view(theories: Iterable[Theory], tokens: TokenData | Graphs, model: str, 
         return rows
     generator = torch.Generator().manual_seed(seed)
     random = tokens.noise_like(generator) if isinstance(tokens, Graphs) else noise_like(tokens, generator)
-    control = [item for item in _on_data(theories, random, model, seed, draws=0) if isinstance(item, Measurement)]
+    control = [
+        item for item in _on_data(theories, random, model, seed, draws=0) if isinstance(item, Measurement)
+    ]
     return with_noise(rows, control)
 
 
@@ -50,28 +60,49 @@ def reads(theory: Theory, data: TokenData | Graphs) -> bool:
 
 
 def with_noise(rows: Sequence[Measurement | Arrays], control: Iterable[Measurement]) -> View:
-    """Returns the rows with the values of the control, rows of the same quantities on noise, in the column ``on_noise``."""
+    """Returns the rows with the values of the control, rows of the same quantities on noise, in the column
+    ``on_noise``.
+    """
     values = {_place(row): row.value for row in control if row.value is not None}
-    return [item if isinstance(item, Arrays) else replace(item, on_noise=values.get(_place(item))) for item in rows]
+    return [
+        item if isinstance(item, Arrays) else replace(item, on_noise=values.get(_place(item)))
+        for item in rows
+    ]
 
 
 def _place(row: Measurement) -> tuple:
     return row.theory, row.kind, row.quantity, row.setting, row.split, row.model
 
 
-def _on_data(theories: Iterable[Theory], tokens: TokenData | Graphs, model: str, seed: int, *, draws: int) -> Stream:
+def _on_data(
+    theories: Iterable[Theory], tokens: TokenData | Graphs, model: str, seed: int, *, draws: int
+) -> Stream:
     """Yields the measurements of each theory; unsupported data give one row with the reason."""
     for theory in theories:
         assert theory.on_data is not None
         view = f"features of {model}" if model else "raw tokens"
-        parallel.progress(f"{view}, seed {seed}: {theory.title}" if draws else f"noise of the shape of the {view}: {theory.title}")
+        parallel.progress(
+            f"{view}, seed {seed}: {theory.title}"
+            if draws
+            else f"noise of the shape of the {view}: {theory.title}"
+        )
         refused = theory.on_data.not_features if model else ""
         problem = Unsupported(refused) if refused else theory.on_data.read(tokens)
         if isinstance(problem, Unsupported):
-            yield Measurement(theory.name, "on data", theory.on_data.headline, None, reason=problem.reason, model=model, seed=seed)
+            yield Measurement(
+                theory.name,
+                "on data",
+                theory.on_data.headline,
+                None,
+                reason=problem.reason,
+                model=model,
+                seed=seed,
+            )
             continue
         for item in theory.on_data.measure(problem, torch.Generator().manual_seed(seed), draws=draws):
             if isinstance(item, Arrays):
-                yield item if not model else Arrays({f"{model}::{name}": array for name, array in item.items()})
+                yield (
+                    item if not model else Arrays({f"{model}::{name}": array for name, array in item.items()})
+                )
             else:
                 yield replace(item, model=model, seed=seed)

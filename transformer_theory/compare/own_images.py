@@ -1,4 +1,6 @@
-"""Images as inputs of a user's network: side, channels and normalisation as the configuration of the network says."""
+"""Images as inputs of a user's network: side, channels and normalisation as the configuration of the network
+says.
+"""
 
 import json
 from dataclasses import replace
@@ -18,12 +20,16 @@ MAX_VALUES = 2**28  # largest number of values in all inputs, 1 GiB in float32
 NORMALISATION = "preprocessor_config.json"
 
 
-def with_images(own: OwnModel, source: str | Path, *, size: int | None = None, max_samples: int) -> tuple[OwnModel, Images, str]:
-    """Returns the model with test images as its inputs and their classes as its labels, the images, and the inputs in words.
+def with_images(
+    own: OwnModel, source: str | Path, *, size: int | None = None, max_samples: int
+) -> tuple[OwnModel, Images, str]:
+    """Returns the model with test images as its inputs and their classes as its labels, the images, and the
+    inputs in words.
 
-    The images of a folder are scaled and cropped to the side that the configuration of the network names. Other images are scaled only if
-    ``size`` asks for it. Grey images are repeated in the channels of the network. Pixels lie in [0, 1]; if the folder of the model holds
-    ``preprocessor_config.json``, its mean and standard deviation are applied.
+    The images of a folder are scaled and cropped to the side that the configuration of the network names.
+    Other images are scaled only if ``size`` asks for it. Grey images are repeated in the channels of the
+    network. Pixels lie in [0, 1]; if the folder of the model holds ``preprocessor_config.json``, its mean and
+    standard deviation are applied.
 
     Args:
         own: model without inputs.
@@ -31,24 +37,32 @@ def with_images(own: OwnModel, source: str | Path, *, size: int | None = None, m
         size: side in pixels to which the images are scaled.
         max_samples: number of images, drawn from the test images.
     Raises:
-        ValueError: the images cannot be read, do not have the side of the network, or are too large for the memory.
+        ValueError: the images cannot be read, do not have the side of the network, or are too large for the
+            memory.
     """
     side, channels = _side(own.network), _number(own.network, "num_channels", "in_chans")
     if size is not None and side is not None and size != side:
-        raise ValueError(f"size must be {side}, the side of the images of {own.name}, got {size}; leave it out")
+        raise ValueError(
+            f"size must be {side}, the side of the images of {own.name}, got {size}; leave it out"
+        )
     wanted = size or side
     values = max_samples * (channels or 3) * (wanted or 1) ** 2
     if values > MAX_VALUES:
         needed = f"{4 * values / 2**30:,.0f} GiB for {max_samples:,} images of {wanted or 1:,} pixels"
         limit = f"{4 * MAX_VALUES / 2**30:.0f} GiB"
-        raise ValueError(f"the inputs must fit into {limit}, got {needed}; choose a smaller size or fewer sequences")
+        raise ValueError(
+            f"the inputs must fit into {limit}, got {needed}; choose a smaller size or fewer sequences"
+        )
     folder = str(source) not in NAMES and Path(source).is_dir()
     chosen = images(source, size=wanted if folder else None)[1].mixed(fixed_generator())[:max_samples]
     remarks = [f"{len(chosen)} test images of {chosen.name}"]
     if wanted is not None and chosen.size != wanted:
         if size is None:
             shape = f"{chosen.size} × {chosen.size} of {chosen.name}"
-            raise ValueError(f"{own.name} takes images of {wanted} × {wanted} pixels, got {shape}; size={wanted} scales them")
+            raise ValueError(
+                f"{own.name} takes images of {wanted} × {wanted} pixels, got {shape}; size={wanted} scales "
+                "them"
+            )
         remarks.append(f"scaled from {chosen.size} to {wanted} pixels")
         chosen = replace(chosen, pixels=_scaled(chosen.pixels, wanted))
     if channels is not None and chosen.channels != channels:
@@ -75,7 +89,9 @@ def _side(network: nn.Module) -> int | None:
 
 
 def _number(network: nn.Module, *names: str) -> int | None:
-    """Returns a size from the configuration of a network, which may be a number or a pair; None if it has none."""
+    """Returns a size from the configuration of a network, which may be a number or a pair; None if it has
+    none.
+    """
     config = getattr(network, "config", None)
     for name in names:
         value: Any = getattr(config, name, None)
@@ -86,7 +102,8 @@ def _number(network: nn.Module, *names: str) -> int | None:
 
 
 def _constants(folder: Path, channels: int) -> tuple[Tensor, Tensor] | None:
-    """Reads mean and standard deviation of the normalisation, ``[channels, 1, 1]``; None if the folder states none.
+    """Reads mean and standard deviation of the normalisation, ``[channels, 1, 1]``; None if the folder states
+    none.
 
     Raises:
         ValueError: the file is damaged.
@@ -98,7 +115,13 @@ def _constants(folder: Path, channels: int) -> tuple[Tensor, Tensor] | None:
         stated = json.loads(path.read_text(encoding="utf-8"))
         if not stated.get("do_normalize", True) or "image_mean" not in stated:
             return None
-        mean, std = (torch.tensor(stated[name], dtype=torch.float32).expand(channels) for name in ("image_mean", "image_std"))
+        mean, std = (
+            torch.tensor(stated[name], dtype=torch.float32).expand(channels)
+            for name in ("image_mean", "image_std")
+        )
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
-        raise ValueError(f"{path} must hold image_mean and image_std for {channels} channels ({error}); remove it or mend it") from error
+        raise ValueError(
+            f"{path} must hold image_mean and image_std for {channels} channels ({error}); remove it or "
+            "mend it"
+        ) from error
     return mean.view(-1, 1, 1), std.view(-1, 1, 1)

@@ -1,8 +1,8 @@
 """The theories' quantities in one network of a user, on the user's inputs.
 
-Metrics measure every attention and every block in passes over the inputs, the tests of the theories (:attr:`.InNetworks.responses`) make
-inputs of their own. Rows without a null of their own are compared with networks of the same kind and random weights. A quantity that cannot
-be measured has one row with the reason.
+Metrics measure every attention and every block in passes over the inputs, the tests of the theories
+(:attr:`.InNetworks.responses`) make inputs of their own. Rows without a null of their own are compared with
+networks of the same kind and random weights. A quantity that cannot be measured has one row with the reason.
 """
 
 import re
@@ -32,14 +32,18 @@ from .small_networks import metrics_of
 
 Inputs = Tensor | Mapping[str, Tensor]
 
-SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64  # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
+# sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
+SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
 BATCH = 8  # sequences per forward pass: attention maps of a large model fill the memory soon
 BATCH_IMAGES = 32
 RESPONSE_SEQUENCES = 60  # of synthetic inputs: 20 sets of three where one set is the value
-SMALL = 5_000_000  # parameters of a network up to which it is drawn anew 19 times, which permits a test; a larger one is drawn three times
+# parameters of a network up to which it is drawn anew 19 times, which permits a test; a larger one is drawn
+# three times
+SMALL = 5_000_000
 FEW_UNTRAINED = 3  # each costs as much as the model itself
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
-PICTURED, MAP_NUMBERS = 4, 2**20  # sequences whose attention maps are stored, and the largest number of entries, 4 MiB
+# sequences whose attention maps are stored, and the largest number of entries, 4 MiB
+PICTURED, MAP_NUMBERS = 4, 2**20
 BLOCKS = "of an image, a block of pixels stands for a token"
 NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for every id"
 
@@ -57,11 +61,13 @@ def probe_model(
     images: Images | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Measures a network with the metrics and the tests of all theories; ``report.write`` makes a page of the result.
+    """Measures a network with the metrics and the tests of all theories; ``report.write`` makes a page of the
+    result.
 
     Args:
         model: network; an :class:`.OwnModel` brings its inputs and labels.
-        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by the name of the argument.
+        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by
+            the name of the argument.
         labels: class of each sequence, ``[n]``, for quantities of classes.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
@@ -70,29 +76,66 @@ def probe_model(
         described: the inputs in words. Empty: their number and shape.
         images, progress: images before normalisation, for the pictures; receives a line per step.
     Returns:
-        Rows of kind "in network" and "network" by layer and head, each with its null where there is one, and attention maps.
+        Rows of kind "in network" and "network" by layer and head, each with its null where there is one, and
+        attention maps.
     Raises:
-        ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises on them, or it has neither
-            attention nor a list of blocks.
+        ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises
+            on them, or it has neither attention nor a list of blocks.
     """
     if not isinstance(model, nn.Module | OwnModel):
-        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first")
-    own = model if isinstance(model, OwnModel) else checked(model, inputs, labels, name=name or type(model).__name__)
+        raise ValueError(
+            f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first"
+        )
+    own = (
+        model
+        if isinstance(model, OwnModel)
+        else checked(model, inputs, labels, name=name or type(model).__name__)
+    )
     if own.inputs is None:
         raise ValueError(f"{own.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
     limit = max_samples or default_samples(own.network, ids=_are_ids(own.inputs))
-    data, classes = _chosen(own.inputs, limit), None if own.labels is None else own.labels[spaced(len(own.labels), limit)]
+    data, classes = (
+        _chosen(own.inputs, limit),
+        None if own.labels is None else own.labels[spaced(len(own.labels), limit)],
+    )
     check_weights(own.network, own.name)
     outputs = _first_pass(own, data)
-    causal = isinstance(data, Tensor) and not data.is_floating_point() and is_causal(own.network, data[:1], outputs)
-    vocabulary = max(int(data.max()) + 1, outputs.shape[-1]) if causal and outputs is not None and isinstance(data, Tensor) else 0
-    limits = {"vocabulary": vocabulary, "length": int(data.shape[1])} if causal and isinstance(data, Tensor) else {}
+    causal = (
+        isinstance(data, Tensor)
+        and not data.is_floating_point()
+        and is_causal(own.network, data[:1], outputs)
+    )
+    vocabulary = (
+        max(int(data.max()) + 1, outputs.shape[-1])
+        if causal and outputs is not None and isinstance(data, Tensor)
+        else 0
+    )
+    limits = (
+        {"vocabulary": vocabulary, "length": int(data.shape[1])}
+        if causal and isinstance(data, Tensor)
+        else {}
+    )
     given = count(own.inputs)
     words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(own.inputs)}"
     settings = {"inputs": words, "labels": 0 if classes is None else len(classes.unique())}
-    if classes is not None and outputs is not None and outputs.ndim == 2 and int(classes.max()) < outputs.shape[1]:
+    if (
+        classes is not None
+        and outputs is not None
+        and outputs.ndim == 2
+        and int(classes.max()) < outputs.shape[1]
+    ):
         settings["right"] = _right(own.network, data, classes)
-    return measure(own, data, classes, limits=limits, theories=theories, seed=seed, settings=settings, pictured=images, progress=progress)
+    return measure(
+        own,
+        data,
+        classes,
+        limits=limits,
+        theories=theories,
+        seed=seed,
+        settings=settings,
+        pictured=images,
+        progress=progress,
+    )
 
 
 def measure(
@@ -113,7 +156,8 @@ def measure(
         own: the network with its name.
         data: inputs, tensors ``[n, ...]``.
         labels: class of each sequence, ``[n]``, or None.
-        limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests on ids do not run.
+        limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests
+            on ids do not run.
         theories, seed, progress: see :func:`probe_model`.
         settings: settings of the result that the caller knows.
         pictured: images of the inputs.
@@ -121,7 +165,15 @@ def measure(
     chosen = [theory for theory in choose(theories) if theory.in_networks]
     number = sum(parameter.numel() for parameter in own.network.parameters())
     title = f"metrics of {len(chosen)} theories"
-    rows = passive(own.network, chosen, data, labels, own.name, draws=HEADLINE_DRAWS, progress=lambda done: progress(f"{title}, {done}"))
+    rows = passive(
+        own.network,
+        chosen,
+        data,
+        labels,
+        own.name,
+        draws=HEADLINE_DRAWS,
+        progress=lambda done: progress(f"{title}, {done}"),
+    )
     untrained: list[list[Measurement]] = []
     if any(row.null is None and row.value is not None for row in rows):
         networks = RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED
@@ -129,10 +181,14 @@ def measure(
             for index in range(networks):
                 progress(f"untrained network {index + 1} of {networks}")
                 drawn = untrained_network(own.network, seed + index)
-                untrained.append(passive(drawn, chosen, data, labels, own.name, draws=0, progress=lambda done: None))
+                untrained.append(
+                    passive(drawn, chosen, data, labels, own.name, draws=0, progress=lambda done: None)
+                )
         except ValueError as error:
             reason = f"{str(error).rstrip('.')}: quantities without a null of their own stand alone"
-            rows.append(Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name))
+            rows.append(
+                Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name)
+            )
     draws: dict[tuple, Null] = nulls_of(untrained, UNTRAINED)
     rows = [row if row.null is not None else replace(row, null=draws.get(place_of(row))) for row in rows]
     rows = [*_without_zeros(rows)]
@@ -163,7 +219,8 @@ def measure(
 
 
 def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and with random weights.
+    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and with random
+    weights.
 
     Such are changes since an earlier measurement of the same network.
     """
@@ -171,9 +228,14 @@ def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
     for row in rows:
         groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
     for group in groups.values():
-        nulls = [row.null.draws if row.null is not None and row.null.kind == UNTRAINED else () for row in group]
+        nulls = [
+            row.null.draws if row.null is not None and row.null.kind == UNTRAINED else () for row in group
+        ]
         if all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
-            reason = "0 at every place, and also with random weights: one measurement of one network does not change it"
+            reason = (
+                "0 at every place, and also with random weights: one measurement of one network does not "
+                "change it"
+            )
             yield replace(group[0], value=None, null=None, layer=None, head=None, reason=reason)
         else:
             yield from group
@@ -182,7 +244,9 @@ def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
 def _beside_untrained(
     theories: Sequence[Theory], rows: Sequence[Measurement], untrained: Sequence[Sequence[Measurement]]
 ) -> Iterator[Measurement]:
-    """Yields the mean of each headline that has a null of its own, beside networks with random weights; UNTRAINED is its setting."""
+    """Yields the mean of each headline that has a null of its own, beside networks with random weights;
+    UNTRAINED is its setting.
+    """
     for theory in theories:
         assert theory.in_networks is not None
         place = {"theory": theory.name, "quantity": theory.in_networks.headline, "setting": ""}
@@ -190,11 +254,20 @@ def _beside_untrained(
         if not own or own[0].null is None or own[0].null.kind == UNTRAINED:
             continue
         draws = [
-            over_heads(found).value for each in untrained if (found := [r for r in Table(each).select(**place) if r.value is not None])
+            over_heads(found).value
+            for each in untrained
+            if (found := [r for r in Table(each).select(**place) if r.value is not None])
         ]
         if draws:
             null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
-            yield replace(over_heads(own), layer=None, setting=UNTRAINED, side=theory.in_networks.side, null=null, scope="training")
+            yield replace(
+                over_heads(own),
+                layer=None,
+                setting=UNTRAINED,
+                side=theory.in_networks.side,
+                null=null,
+                scope="training",
+            )
 
 
 def passive(
@@ -207,7 +280,8 @@ def passive(
     draws: int,
     progress: Callable[[str], None],
 ) -> list[Measurement]:
-    """Measures the metrics of the theories and the general ones in forward passes on inputs, tensors ``[n, ...]``.
+    """Measures the metrics of the theories and the general ones in forward passes on inputs, tensors ``[n,
+    ...]``.
 
     Raises:
         ValueError: the network has neither attention nor a list of similar modules.
@@ -216,7 +290,12 @@ def passive(
     number = count(data)
     for attempt in (metrics, [metric for metric in metrics if "attention" not in metric.kinds]):
         try:
-            with evaluation(network), torch.random.fork_rng(), probe(network, attempt, name=name, draws=draws) as p, p.together():
+            with (
+                evaluation(network),
+                torch.random.fork_rng(),
+                probe(network, attempt, name=name, draws=draws) as p,
+                p.together(),
+            ):
                 for start, batch in _batches(data):
                     progress(f"sequence {start + 1} of {number}")
                     p.labels = None if labels is None else labels[start : start + count(batch)]
@@ -230,8 +309,12 @@ def passive(
     raise ValueError(f"{name} must have attention or a list of similar blocks to be measured, got neither")
 
 
-def _named(silent: Iterable[Measurement], rows: Sequence[Measurement], theories: Sequence[Theory]) -> Iterator[Measurement]:
-    """Yields the rows of metrics that measured nothing, with their theory: its headline if that is missing, or the metric in words."""
+def _named(
+    silent: Iterable[Measurement], rows: Sequence[Measurement], theories: Sequence[Theory]
+) -> Iterator[Measurement]:
+    """Yields the rows of metrics that measured nothing, with their theory: its headline if that is missing,
+    or the metric in words.
+    """
     owners = {type(metric).__name__: theory for theory in theories for metric in metrics_of([theory])}
     kinds = {*owners, *(type(metric).__name__ for metric in with_general([]))}
     words = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower() for kind in kinds}
@@ -267,7 +350,9 @@ def check_weights(network: nn.Module, name: str) -> None:
     """
     for key, weight in network.named_parameters():
         if not bool(weight.isfinite().all()):
-            raise ValueError(f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint")
+            raise ValueError(
+                f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint"
+            )
 
 
 def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> bool:
@@ -288,19 +373,28 @@ def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> b
         changed[:, -1] = 1
     with evaluation(network), torch.random.fork_rng():
         other = logits_of(forward(network, changed))
-    first, second = outputs[:, :-1].float(), other[:, :-1].float() if other is not None else outputs[:, 1:].float()
+    first, second = (
+        outputs[:, :-1].float(),
+        other[:, :-1].float() if other is not None else outputs[:, 1:].float(),
+    )
     return float((first - second).abs().max()) <= CAUSAL_RTOL * float(first.abs().max())
 
 
 def _first_pass(own: OwnModel, data: Inputs) -> Tensor | None:
     """Runs the network on one sequence and returns its output; a ValueError names the error of the network."""
     one = next(_batches(_chosen(data, 1)))[1]
-    shape = list(one.shape) if isinstance(one, Tensor) else ", ".join(f"{key} {list(value.shape)}" for key, value in one.items())
+    shape = (
+        list(one.shape)
+        if isinstance(one, Tensor)
+        else ", ".join(f"{key} {list(value.shape)}" for key, value in one.items())
+    )
     try:
         with evaluation(own.network), torch.random.fork_rng():
             return logits_of(_run(own.network, one))
     except Exception as error:  # a network of a user raises errors of many kinds
-        raise ValueError(f"{own.name} must run on inputs {shape}, but raised {type(error).__name__}: {first_line(error)}") from error
+        raise ValueError(
+            f"{own.name} must run on inputs {shape}, but raised {type(error).__name__}: {first_line(error)}"
+        ) from error
 
 
 def _run(network: nn.Module, batch: Inputs) -> Any:
@@ -330,12 +424,25 @@ def _are_ids(data: Inputs) -> bool:
 def _described(data: Inputs) -> str:
     if isinstance(data, Mapping):
         return f"{count(data)} sequences of {', '.join(data)}"
-    kind = {2: "ids", 3: "tokens"}.get(data.ndim, "images") if not data.is_floating_point() or data.ndim != 2 else "rows"
-    return f"{len(data)} sequences of {data.shape[1]} ids" if kind == "ids" else f"{len(data)} {kind} of shape {list(data.shape[1:])}"
+    kind = (
+        {2: "ids", 3: "tokens"}.get(data.ndim, "images")
+        if not data.is_floating_point() or data.ndim != 2
+        else "rows"
+    )
+    return (
+        f"{len(data)} sequences of {data.shape[1]} ids"
+        if kind == "ids"
+        else f"{len(data)} {kind} of shape {list(data.shape[1:])}"
+    )
 
 
 def _responses(
-    own: OwnModel, theory: Theory, data: Inputs, limits: Mapping[str, int], seed: int, progress: Callable[[str], None]
+    own: OwnModel,
+    theory: Theory,
+    data: Inputs,
+    limits: Mapping[str, int],
+    seed: int,
+    progress: Callable[[str], None],
 ) -> Iterator[Measurement]:
     """Yields the rows of a theory's tests; a test that does not fit the network has one row with the reason."""
     assert theory.in_networks is not None
@@ -354,18 +461,26 @@ def _responses(
             sizes = {"length": data.shape[1]} if data.ndim == 3 else {}
             everything = {"sequences": RESPONSE_SEQUENCES, **sizes, **limits}
             try:
-                rows = responses(own.network, alone, data, limits=everything, generator=generator, name=own.name)
+                rows = responses(
+                    own.network, alone, data, limits=everything, generator=generator, name=own.name
+                )
                 yield from (replace(row, note=row.note or BLOCKS) for row in rows) if data.ndim > 3 else rows
-            except Exception as error:  # the test needs longer sequences, more ids, or inputs that the network refuses
+            except Exception as error:
+                # the test needs longer sequences, more ids, or inputs that the network refuses
                 first = first_line(error)
-                reason = first if isinstance(error, ValueError) else f"the network raised {type(error).__name__}: {first}"
+                reason = (
+                    first
+                    if isinstance(error, ValueError)
+                    else f"the network raised {type(error).__name__}: {first}"
+                )
         if reason:
             yield Measurement(theory.name, "in network", test.name, None, reason=reason, model=own.name)
 
 
 def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their images in [0, 1], and the
-    numbers of tokens and of class and register tokens in the first block."""
+    """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their
+    images in [0, 1], and the numbers of tokens and of class and register tokens in the first block.
+    """
     recorder, layout = AttentionMaps(keep=PICTURED), TokenLayout()
     try:
         with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder, layout]):
@@ -377,17 +492,24 @@ def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str,
     if not maps or len({array.shape for array in maps}) != 1:
         return {}, numbers
     stacked = np.stack(maps).astype(np.float32)
-    if 2 * stacked[:, :, 0].size > MAP_NUMBERS:  # too large for two sequences: figures show the mean over heads
+    # too large for two sequences: figures show the mean over heads
+    if 2 * stacked[:, :, 0].size > MAP_NUMBERS:
         stacked = stacked.mean(1, keepdims=True)
     stacked = stacked[:, :, : MAP_NUMBERS * stacked.shape[2] // stacked.size]
     if not stacked.size:
         return {}, numbers
-    arrays = {f"network/{own.name}/attention": stacked[None], f"network/{own.name}/steps": np.zeros(1, dtype=int)}
+    arrays = {
+        f"network/{own.name}/attention": stacked[None],
+        f"network/{own.name}/steps": np.zeros(1, dtype=int),
+    }
     if images is not None:
         arrays["network/images"] = images.pixels[:PICTURED].double().numpy() / 255
-    elif data.ndim == 4 and data.shape[1] in (1, 3):  # each image fills [0, 1], since its normalisation is not known
+    elif data.ndim == 4 and data.shape[1] in (1, 3):
+        # each image fills [0, 1], since its normalisation is not known
         pixels = data[:PICTURED].double()
-        low, high = (bound.view(-1, 1, 1, 1) for bound in (pixels.flatten(1).amin(1), pixels.flatten(1).amax(1)))
+        low, high = (
+            bound.view(-1, 1, 1, 1) for bound in (pixels.flatten(1).amin(1), pixels.flatten(1).amax(1))
+        )
         arrays["network/images"] = ((pixels - low) / (high - low).clamp(min=1e-12)).cpu().numpy()
     return arrays, numbers
 

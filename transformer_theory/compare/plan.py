@@ -48,7 +48,8 @@ class Plan:
         return self.recipes if self.parts is not None else ()
 
     def jobs(self) -> list[Callable[[], Training | View | list]]:
-        """Returns the jobs, the longest first: a training per seed and recipe, the raw tokens per seed, untrained networks per recipe.
+        """Returns the jobs, the longest first: a training per seed and recipe, the raw tokens per seed,
+        untrained networks per recipe.
 
         The first seed has the arrays of the figures and the control on noise.
         """
@@ -58,7 +59,10 @@ class Plan:
             for seed in self.seeds
             for recipe in self.trained
         ]
-        raw = [partial(raw_tokens, self.raw, self.theories, seed=seed, first=seed == first) for seed in self.seeds]
+        raw = [
+            partial(raw_tokens, self.raw, self.theories, seed=seed, first=seed == first)
+            for seed in self.seeds
+        ]
         untrained = [partial(untrained_networks, recipe, **shared) for recipe in self.trained]
         return [*trainings, *raw, *untrained]
 
@@ -66,7 +70,8 @@ class Plan:
 def inputs(
     source: TokenData | Graphs | tuple[Images, Images], recipes: Sequence[Recipe]
 ) -> tuple[TokenData | Graphs, tuple[Images, Images] | None, tuple[TokenData, TokenData] | None]:
-    """Returns the first three fields of a plan. Images are shuffled, and the theories receive the tokens of the test images.
+    """Returns the first three fields of a plan. Images are shuffled, and the theories receive the tokens of
+    the test images.
 
     Order, split and visual words do not depend on the seeds (see :mod:`~..core.statistics`).
     """
@@ -80,5 +85,9 @@ def inputs(
         raw, images = image_sets.tokens_of(test, fixed_generator()), (train, test)
     parts = None
     if recipes and raw.labels is not None and len(raw.labels.unique()) > 1:
-        parts = raw.split(TRAIN_SHARE, fixed_generator()) if images is None else (image_sets.tokens_of(images[0], fixed_generator()), raw)
+        parts = (
+            raw.split(TRAIN_SHARE, fixed_generator())
+            if images is None
+            else (image_sets.tokens_of(images[0], fixed_generator()), raw)
+        )
     return raw, images, parts

@@ -1,9 +1,11 @@
 """The reach of theories: every rung of their ladders, on several seeds.
 
-:func:`reach` measures the cells (theory, rung, seed) in parallel. If it has a folder, each cell is stored when it is done, and a later call
-with the same folder measures only the cells that are missing. The :class:`~..core.result.Result` has one row of kind "rung" per quantity,
-rung and seed. Its settings describe the rungs (``settings["ladders"]``), so that the reach map (:mod:`~..report.reach_map`) is drawn from
-the stored result alone. Means over seeds, intervals and p-values come from :meth:`.Table.summary`, as for a comparison.
+:func:`reach` measures the cells (theory, rung, seed) in parallel. If it has a folder, each cell is stored
+when it is done, and a later call with the same folder measures only the cells that are missing. The
+:class:`~..core.result.Result` has one row of kind "rung" per quantity, rung and seed. Its settings describe
+the rungs (``settings["ladders"]``), so that the reach map (:mod:`~..report.reach_map`) is drawn from the
+stored result alone. Means over seeds, intervals and p-values come from :meth:`.Table.summary`, as for a
+comparison.
 """
 
 import logging
@@ -36,7 +38,8 @@ from .cells import Cell, Key, Store, key_of
 
 LOGGER = logging.getLogger("transformer_theory")
 MAX_IMAGES = 5_000  # training and test images for the rungs that need images
-SHARED = COLUMNS[-1]  # cells of one seed in this column measure the same networks, so one process measures them together
+# cells of one seed in this column measure the same networks, so one process measures them together
+SHARED = COLUMNS[-1]
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,11 @@ class Inputs:
     text: Text | None = None
 
     @classmethod
-    def read(cls, images: tuple[Images, Images] | str | Path | None, text: Text | str | Path | None) -> "Inputs":
-        """Reads the data, and draws at most :data:`MAX_IMAGES` training and test images, the same for all seeds.
+    def read(
+        cls, images: tuple[Images, Images] | str | Path | None, text: Text | str | Path | None
+    ) -> "Inputs":
+        """Reads the data, and draws at most :data:`MAX_IMAGES` training and test images, the same for all
+        seeds.
 
         Raises:
             ValueError: the data cannot be read.
@@ -107,22 +113,27 @@ def reach(
     Args:
         theories: a name or a record, or several; ``"theory/rung"`` selects single rungs. None selects all.
         seeds: a list, or a number n for the seeds 0 to n - 1. Intervals need at least two.
-        until: last column to measure, an entry of :data:`~.core.ladder.COLUMNS` or :data:`~.core.ladder.CONSTRUCTION_COLUMNS`, or one of
-            each. It limits the ladders with this column in their map. If omitted, all columns are measured.
-        images: images for the rungs that need them: training and test images, or a name or path for :func:`data.images`.
+        until: last column to measure, an entry of :data:`~.core.ladder.COLUMNS` or
+            :data:`~.core.ladder.CONSTRUCTION_COLUMNS`, or one of each. It limits the ladders with this column
+            in their map. If omitted, all columns are measured.
+        images: images for the rungs that need them: training and test images, or a name or path for
+            :func:`data.images`.
         text: text for the rungs that need one, or the path of a text file.
-        models: networks stored by ``train``, which are measured on the test images by the theories whose ladder measures their headline.
-            Networks of one kind count as the seeds of one rung.
-        folder: folder in which finished cells are stored; cells that it holds are not measured again. None: nothing is stored.
-        workers: number of processes, or the address of a dask scheduler (see :func:`~.core.parallel.workers`). Results do not depend on it.
-        progress: function called with one line of text when a cell is done; True or False shows the lines or hides them. None shows them in
-            a notebook and in an interactive interpreter.
+        models: networks stored by ``train``, which are measured on the test images by the theories whose
+            ladder measures their headline. Networks of one kind count as the seeds of one rung.
+        folder: folder in which finished cells are stored; cells that it holds are not measured again. None:
+            nothing is stored.
+        workers: number of processes, or the address of a dask scheduler (see
+            :func:`~.core.parallel.workers`). Results do not depend on it.
+        progress: function called with one line of text when a cell is done; True or False shows the lines or
+            hides them. None shows them in a notebook and in an interactive interpreter.
     Returns:
         One result with the rows of all rungs. Rungs whose data are missing have a row with the reason.
     Raises:
-        ValueError: a theory, rung or column is unknown, the data or models cannot be used, there is no seed, or the folder holds cells of
-            another version or of other data.
-        ConnectionError: the dask scheduler does not answer, or no longer; the folder keeps the cells that are done.
+        ValueError: a theory, rung or column is unknown, the data or models cannot be used, there is no seed,
+            or the folder holds cells of another version or of other data.
+        ConnectionError: the dask scheduler does not answer, or no longer; the folder keeps the cells that are
+            done.
     """
     started = time.perf_counter()
     until = [until] if isinstance(until, str) else list(until)
@@ -132,11 +143,20 @@ def reach(
     store = None if folder is None else Store(Path(folder), inputs.names, inputs.checksums)
     done: dict[Key, list[Measurement]] = {} if store is None else store.read()
     stored = _stored_networks(models, inputs)
-    cells = [(theory, rung, seed) for seed in seeds for theory, rungs in chosen for rung in rungs if not rung.needs or inputs.of(rung)]
+    cells = [
+        (theory, rung, seed)
+        for seed in seeds
+        for theory, rungs in chosen
+        for rung in rungs
+        if not rung.needs or inputs.of(rung)
+    ]
     missing = [cell for cell in cells if key_of(cell) not in done]
     older = 0 if store is None else sum(key_of(cell) in store.older for cell in cells)
     if older:
-        line = "%d of %d stored cells in %s were measured by other sources of this library; --overwrite measures all again"
+        line = (
+            "%d of %d stored cells in %s were measured by other sources of this library; --overwrite "
+            "measures all again"
+        )
         LOGGER.warning(line, older, len(cells) - len(missing), folder)
     with (
         torch.random.fork_rng(devices=[]),
@@ -147,7 +167,10 @@ def reach(
         jobs, count = _jobs(missing), len(cells) - len(missing)
         parallel.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
         # Only jobs that need data receive them: they are large, and are sent to other processes.
-        arguments = ({"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()} for job in jobs)
+        arguments = (
+            {"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()}
+            for job in jobs
+        )
         try:
             for index, measured in parallel.as_completed(_measure, arguments):
                 for cell, rows in zip(jobs[index], measured):
@@ -155,7 +178,9 @@ def reach(
                     count += 1
                     if store is not None:
                         store.append(cell, rows)
-                    parallel.progress(f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})")
+                    parallel.progress(
+                        f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})"
+                    )
         except (ConnectionError, KeyboardInterrupt) as error:
             kept = f"{count} of {len(cells)} cells are stored in {folder}, the same command goes on from them"
             kept = kept if store is not None else "without a folder nothing is kept"
@@ -165,7 +190,11 @@ def reach(
         for number, (theory, rungs) in enumerate(chosen if stored else ()):
             extra = _stored_rungs(theory, stored, inputs)
             chosen[number] = theory, (*rungs, *extra)
-            done |= {(theory.name, rung.name, seed): [replace(row, seed=seed)] for rung, rows in extra.items() for seed, row in rows}
+            done |= {
+                (theory.name, rung.name, seed): [replace(row, seed=seed)]
+                for rung, rows in extra.items()
+                for seed, row in rows
+            }
         record = provenance(started=started) | ({"cells_of_other_sources": older} if older else {})
     table = Table(row for theory, rungs in chosen for row in _rows(theory, rungs, seeds, done))
     settings = {
@@ -179,7 +208,9 @@ def reach(
     return Result("reach", settings, table, sources=sources, provenance=record)
 
 
-def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: Sequence[str]) -> list[tuple[Theory, tuple[Rung, ...]]]:
+def _chosen(
+    theories: str | Theory | Iterable[str | Theory] | None, until: Sequence[str]
+) -> list[tuple[Theory, tuple[Rung, ...]]]:
     """Returns the selected theories, each with its selected rungs.
 
     Raises:
@@ -209,9 +240,19 @@ def _chosen(theories: str | Theory | Iterable[str | Theory] | None, until: Seque
         # The first rung is the reference of the others, so it always belongs to the selection.
         selected = [record.ladder.rungs[0], known[single]] if single else list(known.values())
         rungs.setdefault(record, []).extend(selected)
-    last = {columns: min([ORDER.index(column) for column in until if column in columns], default=len(ORDER)) for columns in MAPS}
+    last = {
+        columns: min([ORDER.index(column) for column in until if column in columns], default=len(ORDER))
+        for columns in MAPS
+    }
     return [
-        (record, tuple(rung for rung in record.ladder.rungs if rung in selected and ORDER.index(rung.column) <= last[rung.columns]))
+        (
+            record,
+            tuple(
+                rung
+                for rung in record.ladder.rungs
+                if rung in selected and ORDER.index(rung.column) <= last[rung.columns]
+            ),
+        )
         for record, selected in rungs.items()
         if record.ladder is not None
     ]
@@ -230,16 +271,26 @@ def _stored_networks(models: Sequence[str | Path | Saved], inputs: Inputs) -> li
     return stored_networks(models, inputs.images[1], objectives=objectives())
 
 
-def _stored_rungs(theory: Theory, networks: Sequence[StoredNetwork], inputs: Inputs) -> dict[Rung, list[tuple[int, Measurement]]]:
-    """Measures the stored networks: one rung per kind of network, with a row per network, if the theory measures its ladder in networks."""
-    if theory.in_networks is None or theory.ladder is None or theory.in_networks.headline != theory.ladder.quantity:
+def _stored_rungs(
+    theory: Theory, networks: Sequence[StoredNetwork], inputs: Inputs
+) -> dict[Rung, list[tuple[int, Measurement]]]:
+    """Measures the stored networks: one rung per kind of network, with a row per network, if the theory
+    measures its ladder in networks.
+    """
+    if (
+        theory.in_networks is None
+        or theory.ladder is None
+        or theory.in_networks.headline != theory.ladder.quantity
+    ):
         return {}
     assert inputs.images is not None
     rungs: dict[str, list[tuple[int, Measurement]]] = {}
     for network in networks:
         parallel.progress(f"{theory.name}: {network.name}")
         model, kind = network.saved.model, network.saved.network
-        row = headline_in(model, inputs.images[1], theory.name, theory.in_networks, name=network.name, steps=network.step)
+        row = headline_in(
+            model, inputs.images[1], theory.name, theory.in_networks, name=network.name, steps=network.step
+        )
         rows = rungs.setdefault(f"stored {kind}", [])
         rows.append((len(rows), replace(row, rung=f"stored {kind}", model=kind, verdict="not covered")))
     relaxes = "the sizes and the data of the small networks"
@@ -247,12 +298,16 @@ def _stored_rungs(theory: Theory, networks: Sequence[StoredNetwork], inputs: Inp
 
 
 def _jobs(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """Divides cells into jobs, the longest first: trained networks of one seed together, every other cell by itself."""
+    """Divides cells into jobs, the longest first: trained networks of one seed together, every other cell by
+    itself.
+    """
     together: dict[Any, list[Cell]] = {}
     for number, cell in enumerate(cells):
         _, rung, seed = cell
         together.setdefault((seed, rung.name) if rung.column == SHARED else number, []).append(cell)
-    return sorted(together.values(), key=lambda job: -max(rung.columns.index(rung.column) for _, rung, _ in job))
+    return sorted(
+        together.values(), key=lambda job: -max(rung.columns.index(rung.column) for _, rung, _ in job)
+    )
 
 
 def _measure(*, cells: Sequence[Cell], inputs: Inputs) -> list[list[Measurement]]:
@@ -274,21 +329,32 @@ def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Mea
     except (Infeasible, NotConverged) as error:
         rows = [theory.ladder.row(theory.name, None, reason=" ".join(str(error).split()))]
     quantity = theory.ladder.quantity
-    if sum(row.quantity == quantity and not row.setting for row in rows) != 1 or any(row.kind != "rung" for row in rows):
+    if sum(row.quantity == quantity and not row.setting for row in rows) != 1 or any(
+        row.kind != "rung" for row in rows
+    ):
         found = sorted({f"{row.kind}: {row.quantity}" for row in rows})
-        raise ValueError(f"a rung must measure {quantity!r} once, in rows of kind 'rung'; {theory.name}/{rung.name} gave {found}")
+        raise ValueError(
+            f"a rung must measure {quantity!r} once, in rows of kind 'rung'; {theory.name}/{rung.name} gave "
+            f"{found}"
+        )
     verdict = None if rung.covered else "not covered"
     return [replace(row, rung=rung.name, seed=seed, verdict=row.verdict or verdict) for row in rows]
 
 
-def _rows(theory: Theory, rungs: Sequence[Rung], seeds: Sequence[int], done: Mapping[Key, list[Measurement]]) -> Iterator[Measurement]:
-    """Yields the rows of one theory. If the theory predicts no number, the mean on the first rung is the reference of the headline."""
+def _rows(
+    theory: Theory, rungs: Sequence[Rung], seeds: Sequence[int], done: Mapping[Key, list[Measurement]]
+) -> Iterator[Measurement]:
+    """Yields the rows of one theory. If the theory predicts no number, the mean on the first rung is the
+    reference of the headline.
+    """
     ladder = theory.ladder
     assert ladder is not None
 
     def rows_of(rung: Rung) -> list[Measurement]:
         """Returns the rows of the seeds, or of all networks if they were stored."""
-        numbers = seeds if rung in ladder.rungs else [key[2] for key in done if key[:2] == (theory.name, rung.name)]
+        numbers = (
+            seeds if rung in ladder.rungs else [key[2] for key in done if key[:2] == (theory.name, rung.name)]
+        )
         return [row for number in numbers for row in done.get((theory.name, rung.name, number), [])]
 
     first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity and not row.setting]
@@ -297,7 +363,13 @@ def _rows(theory: Theory, rungs: Sequence[Rung], seeds: Sequence[int], done: Map
         rows = rows_of(rung)
         if not rows:
             option = {"images": "--data cifar10", "text": "--data FILE.txt"}.get(rung.needs, "")
-            yield ladder.row(theory.name, None, rung=rung.name, reason=f"needs {rung.needs} ({option})", verdict="not covered")
+            yield ladder.row(
+                theory.name,
+                None,
+                rung=rung.name,
+                reason=f"needs {rung.needs} ({option})",
+                verdict="not covered",
+            )
         for row in rows:
             own = row.quantity == ladder.quantity and row.predicted is None and reference is not None
             yield replace(row, predicted=reference, basis="own setting") if own else row
@@ -310,7 +382,13 @@ def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
         "quantity": theory.ladder.quantity,
         "null": theory.ladder.null_kind,
         "rungs": [
-            {"name": rung.name, "relaxes": rung.relaxes, "column": rung.column, "covered": rung.covered, "needs": rung.needs}
+            {
+                "name": rung.name,
+                "relaxes": rung.relaxes,
+                "column": rung.column,
+                "covered": rung.covered,
+                "needs": rung.needs,
+            }
             for rung in rungs
         ],
     }

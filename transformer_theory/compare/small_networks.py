@@ -1,4 +1,6 @@
-"""Small networks, trained on the tokens and measured with every theory's metrics, and untrained networks of the same sizes."""
+"""Small networks, trained on the tokens and measured with every theory's metrics, and untrained networks of
+the same sizes.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +25,8 @@ from .on_data import View, on_view
 CODEBOOK_SIZE = 32  # number of visual words in the codebook of a network's features
 FEATURE_SEQUENCES = 512  # validation sequences whose features the theories receive
 RESPONSE_SEQUENCES = 128  # validation sequences from which the theories make synthetic inputs
-UNTRAINED_SEED = 10_000  # seeds of the untrained networks begin here, so that no trained network starts from one of them
+# seeds of the untrained networks begin here, so that no trained network starts from one of them
+UNTRAINED_SEED = 10_000
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ def small_network(
     device: str,
     first: bool,
 ) -> Training:
-    """Trains and measures a small network of one seed, and runs the theories on its features. ``first``: with arrays and noise."""
+    """Trains and measures a small network of one seed, and runs the theories on its features. ``first``: with
+    arrays and noise.
+    """
     train, validation = parts
     trained = monitored_training(
         recipe,
@@ -70,18 +75,26 @@ def small_network(
         progress=lambda text: parallel.progress(f"{text} (seed {seed})"),
     )
     generator = torch.Generator().manual_seed(seed)
-    tokens = features_with_words(trained.model, validation[:FEATURE_SEQUENCES], words=CODEBOOK_SIZE, generator=generator)
-    others: View = [replace(row, seed=seed) for row in tested(theories, trained.model, validation.tokens, recipe.name, seed)]
+    tokens = features_with_words(
+        trained.model, validation[:FEATURE_SEQUENCES], words=CODEBOOK_SIZE, generator=generator
+    )
+    others: View = [
+        replace(row, seed=seed)
+        for row in tested(theories, trained.model, validation.tokens, recipe.name, seed)
+    ]
     if first:
         others += [trained.arrays, projections(recipe.name, tokens, trained.queries)]
     rows = [replace(row, seed=seed) for row in trained.rows]
-    return Training(rows, others, on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first))
+    return Training(
+        rows, others, on_view(theories, tokens, recipe.name, seed=seed, arrays=first, noise=first)
+    )
 
 
 def untrained_networks(
     recipe: Recipe, *, parts: tuple[TokenData, TokenData], theories: tuple[Theory, ...], device: str
 ) -> list[list[Measurement]]:
-    """Measures :data:`~..core.statistics.RANGE_DRAWS` networks of a recipe with random weights; returns the rows of each.
+    """Measures :data:`~..core.statistics.RANGE_DRAWS` networks of a recipe with random weights; returns the
+    rows of each.
 
     They are shared by all theories and all seeds.
     """
@@ -95,12 +108,16 @@ def untrained_networks(
     return measured
 
 
-def tested(theories: Iterable[Theory], model: nn.Module, samples: Tensor, name: str, seed: int) -> Iterator[Measurement]:
+def tested(
+    theories: Iterable[Theory], model: nn.Module, samples: Tensor, name: str, seed: int
+) -> Iterator[Measurement]:
     """Runs the theories' tests on synthetic inputs, made from samples [n, ...] that the network accepts."""
     samples = samples[:RESPONSE_SEQUENCES]
     limits = {"sequences": len(samples)} | ({"length": samples.shape[1]} if samples.ndim == 3 else {})
     for theory in theories:
-        yield from responses(model, theory, samples, limits=limits, generator=torch.Generator().manual_seed(seed), name=name)
+        yield from responses(
+            model, theory, samples, limits=limits, generator=torch.Generator().manual_seed(seed), name=name
+        )
 
 
 def headlines(
@@ -110,12 +127,14 @@ def headlines(
     untrained: Sequence[Sequence[Measurement]],
     answers: Sequence[Measurement] = (),
 ) -> Iterator[Measurement]:
-    """Yields the headline of each theory at the last step, averaged over layers and heads, once for each of its null distributions.
+    """Yields the headline of each theory at the last step, averaged over layers and heads, once for each of
+    its null distributions.
 
-    The first row has untrained networks as its null, the second the null of the metric itself, if there is one; ``setting`` names it. If
-    the theory's tests on synthetic inputs measured the headline beside a null, which a passive metric cannot draw, the second row is
-    theirs. A change by training that this null explains is no evidence for the theory. No theorem covers a network of several layers
-    trained by AdamW, so there is no verdict.
+    The first row has untrained networks as its null, the second the null of the metric itself, if there is
+    one; ``setting`` names it. If the theory's tests on synthetic inputs measured the headline beside a null,
+    which a passive metric cannot draw, the second row is theirs. A change by training that this null explains
+    is no evidence for the theory. No theorem covers a network of several layers trained by AdamW, so there is
+    no verdict.
 
     Args:
         theories: theories with or without :attr:`.Theory.in_networks`.
@@ -128,15 +147,32 @@ def headlines(
         if (in_networks := theory.in_networks) is None or not in_networks.metrics():
             continue  # a theory with responses alone measures nothing in these networks, which take no ids
         final = _last(rows, theory.name, in_networks.headline)
-        empty = Measurement(theory.name, "in network", in_networks.headline, None, reason=f"measured in no layer of {model}", model=model)
+        empty = Measurement(
+            theory.name,
+            "in network",
+            in_networks.headline,
+            None,
+            reason=f"measured in no layer of {model}",
+            model=model,
+        )
         empty = replace(empty, side=in_networks.side, scope="training", source=theory.sources[0])
         if not final:
             yield replace(empty, seed=rows[0].seed if rows else None)
             continue
         mean = over_heads(final)
         steps = final[0].step or 0
-        mean = replace(mean, layer=None, step=None, side=in_networks.side, note=f"mean over layers and heads after {steps:,} steps")
-        draws = [over_heads(last).value for network in untrained if (last := _last(network, theory.name, in_networks.headline))]
+        mean = replace(
+            mean,
+            layer=None,
+            step=None,
+            side=in_networks.side,
+            note=f"mean over layers and heads after {steps:,} steps",
+        )
+        draws = [
+            over_heads(last).value
+            for network in untrained
+            if (last := _last(network, theory.name, in_networks.headline))
+        ]
         null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
         yield replace(mean, null=null if null.draws else None, scope="training")
         active = Table(answers).select(theory=theory.name, quantity=in_networks.headline)
@@ -158,18 +194,24 @@ def by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterato
     """Yields the headline of each theory in each layer, averaged over heads, without step."""
     for theory in theories:
         if theory.in_networks is not None:
-            headline = [row for row in rows if row.theory == theory.name and row.quantity == theory.in_networks.headline]
+            headline = [
+                row
+                for row in rows
+                if row.theory == theory.name and row.quantity == theory.in_networks.headline
+            ]
             yield from (replace(row, step=None) for row in mean_over_heads(headline))
 
 
 def projections(name: str, tokens: TokenData, before: Sequence[Tensor] = ()) -> Arrays:
-    """Projects query tokens (in these networks the class tokens) onto the plane of their first two principal components, [n, 2].
+    """Projects query tokens (in these networks the class tokens) onto the plane of their first two principal
+    components, [n, 2].
 
     Args:
         name: name of the network.
         tokens: features of the trained network.
-        before: query tokens at the steps of the attention maps, each [n, dim]. They are projected onto the plane of the trained network,
-            so that the points move over training and the axes do not: ``network/<name>/features over training``, [steps, n, 2].
+        before: query tokens at the steps of the attention maps, each [n, dim]. They are projected onto the
+            plane of the trained network, so that the points move over training and the axes do not:
+            ``network/<name>/features over training``, [steps, n, 2].
     """
     assert tokens.query is not None
     mean = tokens.query.mean(0)

@@ -15,11 +15,24 @@ from ..training.monitor import PICTURED
 from ..training.objectives.protocol import scaled
 from ..training.side_by_side import runs_of, side_by_side
 from .on_data import Stream, on_view
-from .small_networks import CODEBOOK_SIZE, FEATURE_SEQUENCES, RESPONSE_SEQUENCES, by_layer, headlines, metrics_of, projections, tested
+from .small_networks import (
+    CODEBOOK_SIZE,
+    FEATURE_SEQUENCES,
+    RESPONSE_SEQUENCES,
+    by_layer,
+    headlines,
+    metrics_of,
+    projections,
+    tested,
+)
 
 
 def stored_networks(
-    networks: Sequence[StoredNetwork], raw: TokenData, images: tuple[Images, Images], theories: Sequence[Theory], seed: int
+    networks: Sequence[StoredNetwork],
+    raw: TokenData,
+    images: tuple[Images, Images],
+    theories: Sequence[Theory],
+    seed: int,
 ) -> Stream:
     """Yields the measurements of stored networks on test images, and the theories on their features.
 
@@ -38,13 +51,16 @@ def stored_networks(
         rows += measure_objective(network, train, test)
     rows += side_by_side(runs_of(networks))
     shares = {row.quantity: row.unit == "share" for row in rows}
-    for quantity in sorted(shares, key=lambda name: not shares[name]):  # grouped by quantity, with shares (accuracies) first
+    # grouped by quantity, with shares (accuracies) first
+    for quantity in sorted(shares, key=lambda name: not shares[name]):
         yield from Table(rows).select(quantity=quantity)
     for network in networks:
         yield from _network(network, raw, test, theories, seed)
 
 
-def _network(network: StoredNetwork, raw: TokenData, test: Images, theories: Sequence[Theory], seed: int) -> Stream:
+def _network(
+    network: StoredNetwork, raw: TokenData, test: Images, theories: Sequence[Theory], seed: int
+) -> Stream:
     """Yields the measurements of one stored network."""
     parallel.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
     measured, untrained = measure_metrics(network, test, metrics=partial(metrics_of, theories))
@@ -57,16 +73,25 @@ def _network(network: StoredNetwork, raw: TokenData, test: Images, theories: Seq
     yield maps(network, test)
     generator = torch.Generator().manual_seed(seed)
     features = features_with_words(
-        network.measured, raw[:FEATURE_SEQUENCES], layer=network.last_block, inputs="images", words=CODEBOOK_SIZE, generator=generator
+        network.measured,
+        raw[:FEATURE_SEQUENCES],
+        layer=network.last_block,
+        inputs="images",
+        words=CODEBOOK_SIZE,
+        generator=generator,
     )
     yield projections(network.name, features)
     yield from on_view(theories, features, network.name, seed=seed, arrays=True, noise=True)
 
 
-def _timeline(network: StoredNetwork, theories: Iterable[Theory], measured: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yields the measurements over a network's training, and those on test images for theories that its run did not measure.
+def _timeline(
+    network: StoredNetwork, theories: Iterable[Theory], measured: Sequence[Measurement]
+) -> Iterator[Measurement]:
+    """Yields the measurements over a network's training, and those on test images for theories that its run
+    did not measure.
 
-    A network without a run, or whose run is reported with another network, has only the measurements on test images.
+    A network without a run, or whose run is reported with another network, has only the measurements on test
+    images.
     """
     names = {"network", *(theory.name for theory in theories)}
     training = timeline(network).where(lambda row: row.theory in names)

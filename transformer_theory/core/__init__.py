@@ -1,1 +1,3 @@
-"""The types that all parts of the library share: measurements, claims, ladders, metrics, experiments, results and theories."""
+"""The types that all parts of the library share: measurements, claims, ladders, metrics, experiments, results
+and theories.
+"""

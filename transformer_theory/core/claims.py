@@ -1,9 +1,10 @@
 """Claims: a statement from the literature, a check that could refute it, and a control that must be refuted.
 
-A theorem about limits is checked at finite time and finite precision, so a check never *proves* anything: its verdict is "consistent",
-"violated", "inconclusive" (not finite, or not converged) or "not covered" (the instance does not satisfy the assumptions). A check without
-power is worthless: each claim has a control, the same check with one assumption removed or the target replaced, which must be violated.
-:class:`Verification` records the outcome on all seeds.
+A theorem about limits is checked at finite time and finite precision, so a check never *proves* anything: its
+verdict is "consistent", "violated", "inconclusive" (not finite, or not converged) or "not covered" (the
+instance does not satisfy the assumptions). A check without power is worthless: each claim has a control, the
+same check with one assumption removed or the target replaced, which must be violated. :class:`Verification`
+records the outcome on all seeds.
 """
 
 import math
@@ -31,7 +32,8 @@ CONTROL_TEXT: Mapping[ControlName, str] = {  # texts for reports
 
 @dataclass(frozen=True)
 class Evidence:
-    """The value that one check measured, with its threshold; both are stored, so that a reader can apply another threshold.
+    """The value that one check measured, with its threshold; both are stored, so that a reader can apply
+    another threshold.
 
     >>> import transformer_theory as tt
     >>> tt.Evidence(0.02, 0.1, "<=").verdict
@@ -95,15 +97,17 @@ class Claim:
     Attributes:
         id: ``"theory/name"``.
         statement: LaTeX in the notation of ``docs/notation.md``, a sentence with ``$...$``.
-        measures: name of the number that is compared with the threshold, e.g. "1 - cosine to the max-margin direction".
+        measures: name of the number that is compared with the threshold, e.g. "1 - cosine to the max-margin
+            direction".
         source: passage of the literature that makes the statement.
-        assumptions: assumptions of the statement, one short sentence each. They include every condition by which the check selects random
-            instances.
+        assumptions: assumptions of the statement, one short sentence each. They include every condition by
+            which the check selects random instances.
         check: function that draws an instance satisfying the assumptions and measures it.
         control: the same check with one assumption removed or the target replaced; it must be violated.
         control_description: description of the change that the control makes.
-        corrects: error in the literature that must be corrected for the claim to hold: the printed statement, figure or released number,
-            and the correct one. Markdown with LaTeX between dollars; empty if there is no error.
+        corrects: error in the literature that must be corrected for the claim to hold: the printed statement,
+            figure or released number, and the correct one. Markdown with LaTeX between dollars; empty if
+            there is no error.
         cost: "quick" (about a second per seed) or "training" (trains a network).
 
     Raises:
@@ -126,7 +130,9 @@ class Claim:
         if not (theory and slash and name):
             raise ValueError(f"the id of a claim must be theory/name, got {self.id!r}")
         if not self.measures:
-            raise ValueError(f"the claim {self.id} must name the number that it compares with the threshold (measures)")
+            raise ValueError(
+                f"the claim {self.id} must name the number that it compares with the threshold (measures)"
+            )
 
     def __repr__(self) -> str:
         return f"Claim({self.id!r}, measures={self.measures!r})"
@@ -140,7 +146,9 @@ class Claim:
         return self.id.partition("/")[0]
 
     def run(self, seed: int) -> Outcome:
-        """Runs check and control on one seed, each with a new generator. Evidence is inconclusive if a solver does not converge."""
+        """Runs check and control on one seed, each with a new generator. Evidence is inconclusive if a solver
+        does not converge.
+        """
         return _run(self.check, seed), _run(self.control, seed)
 
     def verify(self, seeds: Iterable[int] = range(5)) -> "Verification":
@@ -169,7 +177,9 @@ def _run(check: Check, seed: int) -> Evidence:
     try:
         return check(torch.Generator().manual_seed(seed))
     except NotConverged as error:
-        return Evidence(math.nan, math.nan, "<=", converged=False, note=f"not converged: {' '.join(str(error).split())}")
+        return Evidence(
+            math.nan, math.nan, "<=", converged=False, note=f"not converged: {' '.join(str(error).split())}"
+        )
 
 
 @dataclass(frozen=True)
@@ -177,7 +187,8 @@ class Verification:
     """The outcome of a claim on its seeds. ``verdict`` is never "proved".
 
     Attributes:
-        id, statement, measures, source, assumptions, control_description, corrects, cost: as in :class:`Claim`.
+        id, statement, measures, source, assumptions, control_description, corrects, cost: as in
+            :class:`Claim`.
         seeds: random seeds of the instances.
         evidence: evidence of the check, one entry per seed.
         controls: evidence of the control, one entry per seed.
@@ -197,7 +208,9 @@ class Verification:
 
     @classmethod
     def of(cls, claim: Claim, seeds: Iterable[int], outcomes: Iterable[Outcome]) -> "Verification":
-        """Creates the verification from the results of :meth:`Claim.run`, one per seed and in the order of ``seeds``."""
+        """Creates the verification from the results of :meth:`Claim.run`, one per seed and in the order of
+        ``seeds``.
+        """
         evidence, controls = zip(*outcomes)
         fields = {name: getattr(claim, name) for name in _CLAIM_FIELDS}
         return cls(**fields, seeds=tuple(seeds), evidence=evidence, controls=controls)
@@ -209,19 +222,25 @@ class Verification:
 
     @property
     def verdict(self) -> VerdictName:
-        """The first of violated, consistent, inconclusive and not covered that is the verdict of at least one seed."""
+        """The first of violated, consistent, inconclusive and not covered that is the verdict of at least one
+        seed.
+        """
         verdicts = {evidence.verdict for evidence in self.evidence}
         order: tuple[VerdictName, ...] = ("violated", "consistent", "inconclusive", "not covered")
         return next(name for name in order if name in verdicts)
 
     @property
     def control(self) -> ControlName:
-        """State of the control: "fails" if it is violated on every seed, "passes" if it is consistent on some seed, else "inconclusive".
+        """State of the control: "fails" if it is violated on every seed, "passes" if it is consistent on some
+        seed, else "inconclusive".
 
-        The check has power only if its control fails. A control drops an assumption, so ``covered`` is ignored.
+        The check has power only if its control fails. A control drops an assumption, so ``covered`` is
+        ignored.
         """
         verdicts = {replace(control, covered=True).verdict for control in self.controls}
-        return "fails" if verdicts == {"violated"} else "passes" if "consistent" in verdicts else "inconclusive"
+        return (
+            "fails" if verdicts == {"violated"} else "passes" if "consistent" in verdicts else "inconclusive"
+        )
 
     @property
     def consistent(self) -> int:
@@ -256,8 +275,11 @@ class Verification:
     @property
     def worst_control(self) -> Evidence:
         """The control with the most slack, which is the nearest to passing."""
-        # _slack is infinite for a control whose numbers are not finite. Such a control counts as the farthest from passing.
-        return max(self.controls, key=lambda control: slack if math.isfinite(slack := _slack(control)) else -math.inf)
+        # _slack is infinite for a control whose numbers are not finite. Such a control counts as the farthest
+        # from passing.
+        return max(
+            self.controls, key=lambda control: slack if math.isfinite(slack := _slack(control)) else -math.inf
+        )
 
     @property
     def median(self) -> float | None:
@@ -267,7 +289,9 @@ class Verification:
 
     @property
     def outcome(self) -> str:
-        """The verdict if the control fails; otherwise the state of the control, since a check without power decides nothing."""
+        """The verdict if the control fails; otherwise the state of the control, since a check without power
+        decides nothing.
+        """
         return self.verdict if self.control == "fails" else f"control {CONTROL_TEXT[self.control]}"
 
     @property
@@ -299,7 +323,9 @@ class Verification:
         return rows
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all fields as JSON values, with the quantities derived from them: verdict, share, interval, worst value and control."""
+        """Returns all fields as JSON values, with the quantities derived from them: verdict, share, interval,
+        worst value and control.
+        """
         stored = {name: getattr(self, name) for name in _CLAIM_FIELDS}
         stored |= {"source": self.source.to_json(), "assumptions": list(self.assumptions)}
         worst, control = self.worst, self.worst_control
@@ -331,7 +357,10 @@ class Verification:
         """
         try:
             fields = {name: stored[name] for name in _CLAIM_FIELDS}
-            fields |= {"source": Source.from_json(stored["source"]), "assumptions": tuple(stored["assumptions"])}
+            fields |= {
+                "source": Source.from_json(stored["source"]),
+                "assumptions": tuple(stored["assumptions"]),
+            }
             return cls(
                 **fields,
                 seeds=tuple(int(record["seed"]) for record in stored["seeds"]),
@@ -339,7 +368,9 @@ class Verification:
                 controls=tuple(Evidence.from_json(record["control"]) for record in stored["seeds"]),
             )
         except (KeyError, TypeError) as error:
-            raise ValueError(f"a stored verification must hold a claim and its seeds, got another record ({error})") from error
+            raise ValueError(
+                f"a stored verification must hold a claim and its seeds, got another record ({error})"
+            ) from error
 
     def __repr__(self) -> str:
         return f"Verification({self})"
@@ -353,12 +384,25 @@ class Verification:
         return f"{self.id}: {self.verdict} ({seeds}; control {CONTROL_TEXT[self.control]})"
 
 
-_CLAIM_FIELDS = ("id", "statement", "measures", "source", "assumptions", "control_description", "corrects", "cost")
+_CLAIM_FIELDS = (
+    "id",
+    "statement",
+    "measures",
+    "source",
+    "assumptions",
+    "control_description",
+    "corrects",
+    "cost",
+)
 
 
 def _slack(evidence: Evidence) -> float:
-    """Returns the distance of the value from the threshold, negative on the wrong side; infinite if either is not finite."""
-    slack = evidence.threshold - evidence.value if evidence.op == "<=" else evidence.value - evidence.threshold
+    """Returns the distance of the value from the threshold, negative on the wrong side; infinite if either is
+    not finite.
+    """
+    slack = (
+        evidence.threshold - evidence.value if evidence.op == "<=" else evidence.value - evidence.threshold
+    )
     return slack if math.isfinite(slack) else math.inf
 
 
@@ -374,7 +418,8 @@ def verify_claims(
     done: Mapping[tuple[str, int], Outcome] | None = None,
     finished: Callable[[Claim, int, Outcome], None] = lambda claim, seed, outcome: None,
 ) -> Iterator[Verification]:
-    """Verifies each claim on every seed, on the active workers (:func:`~.parallel.workers`), which share even a single claim.
+    """Verifies each claim on every seed, on the active workers (:func:`~.parallel.workers`), which share even
+    a single claim.
 
     Args:
         claims, seeds: what to verify.
@@ -385,7 +430,10 @@ def verify_claims(
     """
     seeds, known = tuple(seeds), dict(done or {})
     if not claims or not seeds:
-        raise ValueError(f"at least one claim and one seed are needed, got {len(claims)} claims and {len(seeds)} seeds; add one")
+        raise ValueError(
+            f"at least one claim and one seed are needed, got {len(claims)} claims and {len(seeds)} seeds; "
+            "add one"
+        )
     jobs = [(claim, seed) for claim in claims for seed in seeds if (claim.id, seed) not in known]
     outcomes = parallel.as_completed(Claim.run, ({"self": claim, "seed": seed} for claim, seed in jobs))
 

@@ -1,11 +1,13 @@
 """Calls on the workers of a dask cluster.
 
-A call belongs to no worker: if its worker dies, the scheduler runs it again on another one, so a lost worker costs time and no result. A
-lost scheduler ends the calls with one :class:`ConnectionError`; callers store what was finished (see :mod:`.journal`).
+A call belongs to no worker: if its worker dies, the scheduler runs it again on another one, so a lost worker
+costs time and no result. A lost scheduler ends the calls with one :class:`ConnectionError`; callers store
+what was finished (see :mod:`.journal`).
 
-Results must not depend on the worker. So each worker must run the same sources of this library, the same versions of Python, torch and
-numpy, and one call at a time, since torch's random state and number of threads belong to the process. This is checked when the client
-connects and again in each call, since workers may join later.
+Results must not depend on the worker. So each worker must run the same sources of this library, the same
+versions of Python, torch and numpy, and one call at a time, since torch's random state and number of threads
+belong to the process. This is checked when the client connects and again in each call, since workers may join
+later.
 """
 
 import asyncio
@@ -43,7 +45,9 @@ def sources() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions on which results depend: of this library with its sources, of Python, torch and numpy."""
+    """Returns the versions on which results depend: of this library with its sources, of Python, torch and
+    numpy.
+    """
     own = f"{__version__} with sources {sources()}"
     python = ".".join(platform.python_version_tuple()[:2])
     return {"transformer_theory": own, "python": python, "torch": torch.__version__, "numpy": np.__version__}
@@ -67,9 +71,15 @@ class Cluster:
         return len(self.client.scheduler_info(n_workers=-1)["workers"])
 
     def calls(
-        self, function: Callable[..., T], settings: Sequence[dict[str, Any]], *, ordered: bool, listener: Callable[[str], None]
+        self,
+        function: Callable[..., T],
+        settings: Sequence[dict[str, Any]],
+        *,
+        ordered: bool,
+        listener: Callable[[str], None],
     ) -> Iterator[tuple[int, T]]:
-        """Yields the number and the result of each call ``function(**setting)``, in order or as they are done.
+        """Yields the number and the result of each call ``function(**setting)``, in order or as they are
+        done.
 
         Args:
             function: importable function, or one that cloudpickle can send.
@@ -77,7 +87,8 @@ class Cluster:
             ordered: whether the results come in the order of the calls.
             listener: called with each line of progress.
         Raises:
-            ConnectionError: the scheduler no longer answers, or a call has lost several workers one after another.
+            ConnectionError: the scheduler no longer answers, or a call has lost several workers one after
+                another.
             ValueError: a worker runs another version, or several calls at a time.
         """
         from distributed import as_completed
@@ -95,8 +106,12 @@ class Cluster:
                 self.client.unsubscribe_topic(topic)
                 self.client.cancel([future for future in futures if not future.done()])
 
-    def _submitted(self, function: Callable[..., T], settings: Sequence[dict[str, Any]], topic: str) -> list[Any]:
-        """Submits the calls. A value that several calls share becomes a task of its own, which the scheduler can repeat if it is lost."""
+    def _submitted(
+        self, function: Callable[..., T], settings: Sequence[dict[str, Any]], topic: str
+    ) -> list[Any]:
+        """Submits the calls. A value that several calls share becomes a task of its own, which the scheduler
+        can repeat if it is lost.
+        """
         counts: dict[int, int] = {}
         for setting in settings:
             for value in setting.values():
@@ -104,7 +119,8 @@ class Cluster:
         shared: dict[int, Any] = {}
         futures = []
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Sending large graph")  # the data of a training; they are sent once
+            # the data of a training; they are sent once
+            warnings.filterwarnings("ignore", message="Sending large graph")
             for setting in settings:
                 values = []
                 for value in setting.values():
@@ -113,7 +129,11 @@ class Cluster:
                             shared[id(value)] = self.client.submit(_itself, value, pure=False)
                         value = shared[id(value)]
                     values.append(value)
-                futures.append(self.client.submit(_there, versions(), topic, function, tuple(setting), *values, pure=False))
+                futures.append(
+                    self.client.submit(
+                        _there, versions(), topic, function, tuple(setting), *values, pure=False
+                    )
+                )
         return futures
 
     def _result(self, future: Any) -> Any:
@@ -123,9 +143,14 @@ class Cluster:
         try:
             return future.result()
         except (CancelledError, CommClosedError) as error:  # lost before or while the result is fetched
-            raise ConnectionError(f"the dask scheduler at {self.address} no longer answers; start it again with its workers") from error
+            raise ConnectionError(
+                f"the dask scheduler at {self.address} no longer answers; start it again with its workers"
+            ) from error
         except KilledWorker as error:
-            text = "a call has lost several workers one after another; look at their logs, they may have run out of memory"
+            text = (
+                "a call has lost several workers one after another; look at their logs, they may have run "
+                "out of memory"
+            )
             raise ConnectionError(text) from error
 
 
@@ -133,7 +158,9 @@ def _itself(value: T) -> T:
     return value
 
 
-def _there(expected: dict[str, str], topic: str, function: Callable[..., T], names: Sequence[str], *values: Any) -> T:
+def _there(
+    expected: dict[str, str], topic: str, function: Callable[..., T], names: Sequence[str], *values: Any
+) -> T:
     """Runs one call in a worker."""
     from distributed import get_worker
 
@@ -151,9 +178,15 @@ def _problem(worker: str, threads: int, found: dict[str, str], expected: dict[st
     if different := [name for name in expected if found.get(name) != expected[name]]:
         name = different[0]
         there, here = found.get(name), expected[name]
-        return f"all workers must run the same versions, got {name} {there} on {worker} and {here} here; install the same on both"
+        return (
+            f"all workers must run the same versions, got {name} {there} on {worker} and {here} here; "
+            "install the same on both"
+        )
     if threads > 1:
-        return f"a worker must run one call at a time, got {threads} threads on {worker}; start it with `dask worker --nthreads 1`"
+        return (
+            f"a worker must run one call at a time, got {threads} threads on {worker}; start it with `dask "
+            "worker --nthreads 1`"
+        )
     return ""
 
 
@@ -164,7 +197,8 @@ def connected(address: str) -> Iterator[Cluster]:
     Args:
         address: "tcp://host:8786".
     Raises:
-        ValueError: the address has another form, dask is not installed, or a worker runs another version or several calls at a time.
+        ValueError: the address has another form, dask is not installed, or a worker runs another version or
+            several calls at a time.
         ConnectionError: no scheduler answers at the address, or it has no workers.
     """
     # An address has the form scheme://host:port.
@@ -173,21 +207,25 @@ def connected(address: str) -> Iterator[Cluster]:
     try:
         import distributed  # noqa: F401
     except ImportError as error:
-        raise ValueError(f"workers={address!r} needs dask: pip install 'transformer-theory[distributed]', or pass a number") from error
+        raise ValueError(
+            f"workers={address!r} needs dask: pip install 'transformer-theory[distributed]', or pass a number"
+        ) from error
     with _silenced():
         try:
             client = _client(address)
         except OSError as error:
             reason = f" ({error})" if isinstance(error, _Foreign) else ""
             raise ConnectionError(
-                f"no dask scheduler answers at {address} within {TIMEOUT:g} s{reason}; start one with `dask scheduler`"
+                f"no dask scheduler answers at {address} within {TIMEOUT:g} s{reason}; start one with `dask "
+                "scheduler`"
             ) from error
         with client:
             try:
                 client.wait_for_workers(1, timeout=TIMEOUT)
             except TimeoutError as error:
                 raise ConnectionError(
-                    f"the dask scheduler at {address} has no workers; start some with `dask worker {address} --nthreads 1`"
+                    f"the dask scheduler at {address} has no workers; start some with `dask worker "
+                    f"{address} --nthreads 1`"
                 ) from error
             _check(client)
             yield Cluster(address, client)
@@ -202,11 +240,12 @@ def _client(address: str) -> Any:
     from distributed import Client
 
     class Checked(Client):
-        # dask waits without limit for the first answer. After an OSError it closes the client; after any other error its destructor would
-        # wait for ten seconds and print a traceback.
+        # dask waits without limit for the first answer. After an OSError it closes the client; after any
+        # other error its destructor would wait for ten seconds and print a traceback.
         async def _ensure_connected(self, timeout: Any = None) -> None:
             try:
-                await asyncio.wait_for(super()._ensure_connected(timeout=timeout), 2 * TIMEOUT)  # to connect, and to answer
+                # to connect, and to answer
+                await asyncio.wait_for(super()._ensure_connected(timeout=timeout), 2 * TIMEOUT)
             except (OSError, ImportError):
                 raise
             except Exception as error:
@@ -217,8 +256,11 @@ def _client(address: str) -> Any:
 
 @contextlib.contextmanager
 def _silenced() -> Iterator[None]:
-    """Silences dask's loggers inside the block: a lost connection is reported by one error, not by tracebacks of its threads."""
-    # dask gives some of its loggers levels of their own, so that a level of their common ancestor does not suffice.
+    """Silences dask's loggers inside the block: a lost connection is reported by one error, not by tracebacks
+    of its threads.
+    """
+    # dask gives some of its loggers levels of their own, so that a level of their common ancestor does not
+    # suffice.
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     before = {logger: logger.level for logger in map(logging.getLogger, names)}
     try:
@@ -239,10 +281,14 @@ def _check(client: Any) -> None:
     try:
         found = client.run(versions, on_error="return")
     except Exception as error:  # whatever a foreign worker raises when it cannot read the call
-        raise ValueError(f"the workers cannot run transformer_theory ({error}); install the same version on each") from error
+        raise ValueError(
+            f"the workers cannot run transformer_theory ({error}); install the same version on each"
+        ) from error
     for worker, threads in client.nthreads().items():
         there = found.get(worker, {})
         if isinstance(there, BaseException):
-            raise ValueError(f"the worker {worker} cannot run transformer_theory ({there}); install the same version there")
+            raise ValueError(
+                f"the worker {worker} cannot run transformer_theory ({there}); install the same version there"
+            )
         if there and (problem := _problem(worker, threads, there, versions())):
             raise ValueError(problem)

@@ -17,7 +17,8 @@ class Infeasible(ValueError):
     """No solution exists.
 
     Attributes:
-        certificate: proof of infeasibility; for a linear system, multipliers whose combination of the constraints is a contradiction.
+        certificate: proof of infeasibility; for a linear system, multipliers whose combination of the
+            constraints is a contradiction.
     """
 
     def __init__(self, message: str, certificate=None):
@@ -39,13 +40,15 @@ class NotConverged(RuntimeError):
 
 
 def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
-    """Returns the end of an error message about an unknown name: the most similar known name, or the known names if none is similar.
+    """Returns the end of an error message about an unknown name: the most similar known name, or the known
+    names if none is similar.
 
     >>> "unknown theory 'crat'" + nearest("crat", ["crate", "joma"])
     "unknown theory 'crat'; did you mean 'crate'?"
 
-    If ``name`` has the form ``theory.name`` or ``theory/name``, only the part after the theory is compared, and only with names of the same
-    theory if there are any. If more than eight names are known, the five most similar are listed.
+    If ``name`` has the form ``theory.name`` or ``theory/name``, only the part after the theory is compared,
+    and only with names of the same theory if there are any. If more than eight names are known, the five most
+    similar are listed.
 
     Args:
         name: the unknown name.
@@ -58,7 +61,9 @@ def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
     by_short_name = {_split_theory(known)[1]: known for known in same_theory or names}
     # The theory itself may be misspelt, so without names of that theory the full name is compared first.
     full_match = [] if same_theory else difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    close = full_match or [by_short_name[match] for match in difflib.get_close_matches(short, by_short_name, n=1, cutoff=0.5)]
+    close = full_match or [
+        by_short_name[match] for match in difflib.get_close_matches(short, by_short_name, n=1, cutoff=0.5)
+    ]
     if close:
         return f"; did you mean {close[0]!r}?"
     known = same_theory or names
@@ -73,7 +78,9 @@ def nearest(name: str, names: Iterable[str], *, shown_by: str = "") -> str:
 def nearest_first(name: str, names: Iterable[str]) -> list[str]:
     """Returns the names, most similar to ``name`` first; the theory in front of a name is ignored."""
     short = _split_theory(name)[1]
-    return sorted(names, key=lambda known: -difflib.SequenceMatcher(None, short, _split_theory(known)[1]).ratio())
+    return sorted(
+        names, key=lambda known: -difflib.SequenceMatcher(None, short, _split_theory(known)[1]).ratio()
+    )
 
 
 def some(names: Iterable[str]) -> str:
@@ -83,10 +90,14 @@ def some(names: Iterable[str]) -> str:
     'a, b, c, d, e, ... (12)'
     """
     names = list(names)
-    return ", ".join(names) if len(names) <= LIST_ALL else f"{', '.join(names[:LIST_FIRST])}, ... ({len(names)})"
+    return (
+        ", ".join(names) if len(names) <= LIST_ALL else f"{', '.join(names[:LIST_FIRST])}, ... ({len(names)})"
+    )
 
 
 def _split_theory(name: str) -> tuple[str, str]:
-    """Splits "theory.name" or "theory/name" into theory and name; the theory is empty if there is no separator."""
+    """Splits "theory.name" or "theory/name" into theory and name; the theory is empty if there is no
+    separator.
+    """
     *theory, short = re.split(r"[./]", name, maxsplit=1)
     return "".join(theory), short

@@ -1,7 +1,8 @@
-"""Atomic writing. A reader sees the old file or the new one, never a part of it; a group of files is written completely or not at all.
+"""Atomic writing. A reader sees the old file or the new one, never a part of it; a group of files is written
+completely or not at all.
 
-The checksums of a stored result show whether a number was changed after it was measured. They guard against mistakes (an edited table, an
-incomplete copy), not against forgery.
+The checksums of a stored result show whether a number was changed after it was measured. They guard against
+mistakes (an edited table, an incomplete copy), not against forgery.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ from typing import Any
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields the path of a hidden draft, which replaces ``path`` when the block ends. If the block raises an error, the draft is removed.
+    """Yields the path of a hidden draft, which replaces ``path`` when the block ends. If the block raises an
+    error, the draft is removed.
 
     Raises:
         OSError: the folder does not exist or cannot be written to.
@@ -29,7 +31,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield draft
         draft.replace(path)
     finally:
-        with contextlib.suppress(OSError):  # the draft is gone after the rename, and may never have existed if the block failed
+        # the draft is gone after the rename, and may never have existed if the block failed
+        with contextlib.suppress(OSError):
             draft.unlink()
 
 
@@ -38,15 +41,21 @@ def check_targets(paths: Iterable[Path]) -> None:
 
     Raises:
         FileExistsError: a path is that of a folder or a device.
-        ValueError: a path occurs twice, or a path would have to be both a file and the folder of another file.
+        ValueError: a path occurs twice, or a path would have to be both a file and the folder of another
+            file.
         PermissionError: a folder is not writable.
     """
     places: dict[Path, Path] = {}
     for path in paths:
         if path.exists() and not path.is_file():
-            raise FileExistsError(f"{path} is a {'folder' if path.is_dir() else 'device'} where a file should be; choose another name")
+            raise FileExistsError(
+                f"{path} is a {'folder' if path.is_dir() else 'device'} where a file should be; choose "
+                "another name"
+            )
         if _place(path) in places:
-            raise ValueError(f"outputs must be different files, got {path} twice; choose another name for one of them")
+            raise ValueError(
+                f"outputs must be different files, got {path} twice; choose another name for one of them"
+            )
         places[_place(path)] = path
     for place, path in places.items():
         # Missing folders will be created, so the nearest existing one must be writable.
@@ -55,15 +64,18 @@ def check_targets(paths: Iterable[Path]) -> None:
             raise PermissionError(f"cannot write to {path} (permission denied); choose another place")
         for folder in place.parents:
             if folder in places:
-                raise ValueError(f"{places[folder]} cannot be a file and the folder of {path}; choose another name for one of them")
+                raise ValueError(
+                    f"{places[folder]} cannot be a file and the folder of {path}; choose another name for "
+                    "one of them"
+                )
 
 
 def write_together(files: Mapping[Path, bytes]) -> None:
     """Writes all files or none, and creates missing folders.
 
-    First every file is written as a hidden draft in its folder, then the drafts are renamed one after another. The files that they replace
-    are copied to hidden names first, and are put back if a rename fails. Only a process that is killed between two renames leaves some new
-    files and some old ones.
+    First every file is written as a hidden draft in its folder, then the drafts are renamed one after
+    another. The files that they replace are copied to hidden names first, and are put back if a rename fails.
+    Only a process that is killed between two renames leaves some new files and some old ones.
 
     Raises:
         FileExistsError, ValueError: a path is unsuitable, see :func:`check_targets`.
@@ -72,7 +84,8 @@ def write_together(files: Mapping[Path, bytes]) -> None:
     check_targets(files)
     new_folders: list[Path] = []
     drafts: dict[Path, Path] = {}
-    backups: dict[Path, Path | None] = {}  # copies of the old files of all renames that have begun; None if there was no old file
+    # copies of the old files of all renames that have begun; None if there was no old file
+    backups: dict[Path, Path | None] = {}
     path = None
     try:
         for path, data in files.items():
@@ -87,7 +100,8 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             place = _place(path)
             backups[place] = backup = _hidden_backup(place) if os.path.lexists(place) else None
             if backup is not None:
-                shutil.copy2(place, backup, follow_symlinks=False)  # copied, not moved: a reader finds a file at every moment
+                # copied, not moved: a reader finds a file at every moment
+                shutil.copy2(place, backup, follow_symlinks=False)
             drafts[place].replace(place)
     except BaseException as error:
         _restore(drafts, backups)
@@ -95,14 +109,18 @@ def write_together(files: Mapping[Path, bytes]) -> None:
             with contextlib.suppress(OSError):  # not empty: another process has written to it
                 folder.rmdir()
         if isinstance(error, OSError):
-            raise PermissionError(f"cannot write to {path} ({error.strerror or error}); choose another place") from error
+            raise PermissionError(
+                f"cannot write to {path} ({error.strerror or error}); choose another place"
+            ) from error
         raise
     for backup in filter(None, backups.values()):
         backup.unlink()
 
 
 def _restore(drafts: Mapping[Path, Path], backups: Mapping[Path, Path | None]) -> None:
-    """Undoes the renames and removes the drafts. An old file that cannot be restored stays under its hidden name."""
+    """Undoes the renames and removes the drafts. An old file that cannot be restored stays under its hidden
+    name.
+    """
     for place, draft in drafts.items():
         backup = backups.get(place)
         with contextlib.suppress(OSError):
@@ -116,20 +134,26 @@ def _restore(drafts: Mapping[Path, Path], backups: Mapping[Path, Path | None]) -
 
 
 def _place(path: Path) -> Path:
-    """Returns the path with its folder resolved, so that two spellings of one path are equal. A final link is not followed."""
+    """Returns the path with its folder resolved, so that two spellings of one path are equal. A final link is
+    not followed.
+    """
     return path.parent.resolve() / path.name
 
 
 def _hidden_sibling(path: Path) -> Path:
-    """Returns a new hidden name in the same folder, hence on the same file system, within which a rename is atomic.
+    """Returns a new hidden name in the same folder, hence on the same file system, within which a rename is
+    atomic.
 
-    The name holds the machine and the number of the process, so that a later process can tell whether its owner still runs.
+    The name holds the machine and the number of the process, so that a later process can tell whether its
+    owner still runs.
     """
     return path.with_name(f"{_prefix(path)}{os.getpid()}.{secrets.token_hex(4)}")
 
 
 def _hidden_backup(path: Path) -> Path:
-    """Returns a new hidden name for a copy of an old file. A later process does not remove it, since it may be the only copy."""
+    """Returns a new hidden name for a copy of an old file. A later process does not remove it, since it may
+    be the only copy.
+    """
     return path.with_name(f".{path.name}.old.{secrets.token_hex(4)}")
 
 
@@ -139,7 +163,9 @@ def _prefix(path: Path) -> str:
 
 
 def _clear_leftovers(path: Path) -> None:
-    """Removes the hidden drafts of a path whose process was killed; if it was killed between two renames, puts the old folder back."""
+    """Removes the hidden drafts of a path whose process was killed; if it was killed between two renames,
+    puts the old folder back.
+    """
     try:
         names = [name for name in os.listdir(path.parent) if name.startswith(_prefix(path))]
     except OSError:  # the folder does not exist, or must not be read
@@ -156,7 +182,9 @@ def _clear_leftovers(path: Path) -> None:
 
 
 def _runs(process: int) -> bool:
-    """Returns whether a process of this machine runs. In doubt it does, so that nothing that is in use is removed."""
+    """Returns whether a process of this machine runs. In doubt it does, so that nothing that is in use is
+    removed.
+    """
     if os.name != "posix":  # elsewhere os.kill would end the process
         return True
     try:
@@ -168,18 +196,22 @@ def _runs(process: int) -> bool:
     return True
 
 
-WEIGHTS = ("*.safetensors", "*.pt")  # files of trainings, which take hours and are never removed with a result
+# files of trainings, which take hours and are never removed with a result
+WEIGHTS = ("*.safetensors", "*.pt")
 REPLACED = "replaced"  # name of the old folder inside its hidden folder, while a new one takes its place
 
 
 class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_directory(out) as folder``
-    """A directory that appears complete or not at all: the block writes into a hidden folder, which is renamed when the block ends.
+    """A directory that appears complete or not at all: the block writes into a hidden folder, which is
+    renamed when the block ends.
 
-    Missing parents are created at entry. If the block raises an exception, they and the hidden folder are removed. The hidden folder of a
-    process that was killed is removed when the same directory is written again.
+    Missing parents are created at entry. If the block raises an exception, they and the hidden folder are
+    removed. The hidden folder of a process that was killed is removed when the same directory is written
+    again.
 
     Raises (at entry, before any work):
-        FileExistsError: the target exists, and ``overwrite`` is False, it is not a stored result, or it holds trained weights.
+        FileExistsError: the target exists, and ``overwrite`` is False, it is not a stored result, or it holds
+            trained weights.
         PermissionError: the parent is not writable.
     """
 
@@ -195,25 +227,36 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             exists = os.path.lexists(self.target)
             if exists and not self.overwrite:
                 raise FileExistsError(
-                    f"{self.label} exists already; choose another --out, or pass --overwrite to replace it (overwrite=True)"
+                    f"{self.label} exists already; choose another --out, or pass --overwrite to replace it "
+                    "(overwrite=True)"
                 )
             if exists and not self._is_result_or_empty():
-                raise FileExistsError(f"{self.label} is not a stored result, so it is not overwritten; choose another --out")
+                raise FileExistsError(
+                    f"{self.label} is not a stored result, so it is not overwritten; choose another --out"
+                )
             if exists and (weights := sorted(path for kind in WEIGHTS for path in self.target.rglob(kind))):
                 name = weights[0].relative_to(self.target)
-                raise FileExistsError(f"{self.label} holds trained weights ({name}), so it is not overwritten; choose another --out")
+                raise FileExistsError(
+                    f"{self.label} holds trained weights ({name}), so it is not overwritten; choose another "
+                    "--out"
+                )
             self._make_parents()
             self.folder = _hidden_sibling(self.target)
             self.folder.mkdir()
         except OSError as error:
             self._remove_parents()
-            if isinstance(error, FileExistsError) and error.errno is None:  # raised above, not by the operating system
+            # raised above, not by the operating system
+            if isinstance(error, FileExistsError) and error.errno is None:
                 raise
-            raise PermissionError(f"cannot write to {self.label} ({error.strerror}); choose another --out") from error
+            raise PermissionError(
+                f"cannot write to {self.label} ({error.strerror}); choose another --out"
+            ) from error
         return self.folder
 
     def _is_result_or_empty(self) -> bool:
-        return self.target.is_dir() and ((self.target / "result.json").is_file() or not any(self.target.iterdir()))
+        return self.target.is_dir() and (
+            (self.target / "result.json").is_file() or not any(self.target.iterdir())
+        )
 
     def _make_parents(self) -> None:
         for parent in reversed(self.target.parents):
@@ -244,14 +287,17 @@ class atomic_directory:  # noqa: N801 - used as a function: ``with atomic_direct
             else:
                 self.folder.rename(self.target)
         except OSError as error:
-            raise FileExistsError(f"{self.label} changed during the work ({error.strerror}); the result lies in {self.folder}") from error
+            raise FileExistsError(
+                f"{self.label} changed during the work ({error.strerror}); the result lies in {self.folder}"
+            ) from error
 
 
 FIELD = "sha256"  # field of result.json that holds the checksums
 
 
 def sealed(head: dict[str, Any], folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the head of a stored result (the contents of ``result.json``) with checksums: one per file, and one of the head itself.
+    """Returns the head of a stored result (the contents of ``result.json``) with checksums: one per file, and
+    one of the head itself.
 
     Args:
         head: fields of ``result.json``, JSON values.
@@ -272,9 +318,13 @@ def check(head: dict[str, Any], folder: Path) -> None:
         raise ValueError("result.json is not as it was stored: it was edited, or damaged")
     for name, digest in checksums.items():
         if name in ("", ".", "..") or Path(name).name != name:  # a path would read files outside the folder
-            raise ValueError(f"checksums must be of files in the folder, got one for {name!r}; result.json was edited")
+            raise ValueError(
+                f"checksums must be of files in the folder, got one for {name!r}; result.json was edited"
+            )
         if digest != of_file(folder / name):
-            raise ValueError(f"{name} is not as it was stored: it was edited, damaged, or copied from another result")
+            raise ValueError(
+                f"{name} is not as it was stored: it was edited, damaged, or copied from another result"
+            )
 
 
 def of_file(path: Path) -> str:

@@ -1,7 +1,7 @@
 """A file of finished pieces of work, one line of JSON each, from which an interrupted run goes on.
 
-A line is on the disk before the next piece is awaited. If the process is killed while it writes, the last line is cut off; it is dropped
-when the file is read again.
+A line is on the disk before the next piece is awaited. If the process is killed while it writes, the last
+line is cut off; it is dropped when the file is read again.
 """
 
 import json
@@ -42,7 +42,8 @@ class Journal:
         head, *lines = (json.loads(line) for line in whole.splitlines())
         if not isinstance(head, dict):
             raise ValueError("the first line is no head")
-        return head, [line for line in lines if line != head]  # two commands that began at the same time have written two heads
+        # two commands that began at the same time have written two heads
+        return head, [line for line in lines if line != head]
 
     def append(self, line: Any) -> None:
         """Adds a line and waits until it is on the disk.

@@ -1,7 +1,8 @@
 """Ladders: how far a theory extends when its assumptions are relaxed one after another.
 
-A ladder measures one quantity on rungs. The first rung is the theory's own setting. Rungs are cumulative: each one keeps what the earlier
-ones relaxed and relaxes one assumption more. :func:`transformer_theory.reach` measures the rungs on several seeds.
+A ladder measures one quantity on rungs. The first rung is the theory's own setting. Rungs are cumulative:
+each one keeps what the earlier ones relaxed and relaxes one assumption more. :func:`transformer_theory.reach`
+measures the rungs on several seeds.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +20,8 @@ COLUMNS = (
     "depth",
     "trained network",
 )
-"""Columns of the reach map for theories of trained networks, in the order in which assumptions are relaxed."""
+"""Columns of the reach map for theories of trained networks, in the order in which assumptions are relaxed.
+"""
 
 CONSTRUCTION_COLUMNS = (
     "exact construction",
@@ -28,15 +30,18 @@ CONSTRUCTION_COLUMNS = (
     "relaxed encoding",
     "learnt",
 )
-"""Columns of the reach map for theories that write down the weights of a network: exact arithmetic and hard-max attention; arithmetic of
-finite precision; softmax at a finite temperature; other encodings of positions, identifiers or inputs; weights learnt by gradient
-descent."""
+"""Columns of the reach map for theories that write down the weights of a network: exact arithmetic and
+hard-max attention; arithmetic of finite precision; softmax at a finite temperature; other encodings of
+positions, identifiers or inputs; weights learnt by gradient descent.
+"""
 
 MAPS: tuple[tuple[str, ...], ...] = (COLUMNS, CONSTRUCTION_COLUMNS)
 ORDER = COLUMNS + CONSTRUCTION_COLUMNS  # of all rungs
 
 Needs = Literal["", "images", "text"]
-"""The data that a rung needs from the caller of :func:`~transformer_theory.reach`: none, images (CIFAR-10), or a text (WikiText-2)."""
+"""The data that a rung needs from the caller of :func:`~transformer_theory.reach`: none, images (CIFAR-10),
+or a text (WikiText-2).
+"""
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,16 @@ class Rung:
 
     Attributes:
         name: name of the setting in a few words, unique in its ladder.
-        relaxes: the assumption that this rung drops in addition to those that earlier rungs drop; empty for the first rung.
-        measure: ``(generator) -> rows``, or ``(generator, data) -> rows`` for rungs that need data. Draws an instance and measures it. Rows
-            are of kind "rung"; one of them has the ladder's quantity, with its null distribution, and possibly a prediction. A second row
-            of the quantity, whose ``setting`` is not empty, has a second null, which may explain the value as well. Rows without a
-            value have a reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not draw independently,
-            because they share the data, come from :func:`~.statistics.permutations`.
-        column: the entry of :data:`COLUMNS` or :data:`CONSTRUCTION_COLUMNS` to which the rung belongs. Several rungs may belong to one
-            column.
+        relaxes: the assumption that this rung drops in addition to those that earlier rungs drop; empty for
+            the first rung.
+        measure: ``(generator) -> rows``, or ``(generator, data) -> rows`` for rungs that need data. Draws an
+            instance and measures it. Rows are of kind "rung"; one of them has the ladder's quantity, with its
+            null distribution, and possibly a prediction. A second row of the quantity, whose ``setting`` is
+            not empty, has a second null, which may explain the value as well. Rows without a value have a
+            reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not
+            draw independently, because they share the data, come from :func:`~.statistics.permutations`.
+        column: the entry of :data:`COLUMNS` or :data:`CONSTRUCTION_COLUMNS` to which the rung belongs.
+            Several rungs may belong to one column.
         covered: whether the theorem covers the rung: all of its assumptions hold there.
         needs: data that the caller must provide.
 
@@ -85,12 +92,12 @@ class Ladder:
         quantity, unit: name and unit of the quantity.
         side: side of the null on which the theory predicts the value.
         null_kind: method by which the null is drawn.
-        rungs: settings, from the theory's own setting outwards; their columns are in the order of :data:`COLUMNS`, or of
-            :data:`CONSTRUCTION_COLUMNS`.
+        rungs: settings, from the theory's own setting outwards; their columns are in the order of
+            :data:`COLUMNS`, or of :data:`CONSTRUCTION_COLUMNS`.
 
     Raises:
-        ValueError: two rungs have the same name, their columns are out of order or of different maps, or the first rung relaxes an
-            assumption.
+        ValueError: two rungs have the same name, their columns are out of order or of different maps, or the
+            first rung relaxes an assumption.
     """
 
     quantity: str
@@ -105,12 +112,23 @@ class Ladder:
             raise ValueError(f"the rungs of a ladder must have different names, got {names}")
         names = [rung.column for rung in self.rungs]
         if sorted(names, key=ORDER.index) != names:
-            raise ValueError(f"the columns of the rungs must be in the order of COLUMNS or of CONSTRUCTION_COLUMNS, got {names}")
+            raise ValueError(
+                "the columns of the rungs must be in the order of COLUMNS or of CONSTRUCTION_COLUMNS, got "
+                f"{names}"
+            )
         if len({rung.columns for rung in self.rungs}) > 1:
-            raise ValueError(f"the columns of the rungs must all be of COLUMNS, or all of CONSTRUCTION_COLUMNS, got {names}")
+            raise ValueError(
+                "the columns of the rungs must all be of COLUMNS, or all of CONSTRUCTION_COLUMNS, got "
+                f"{names}"
+            )
         if self.rungs and self.rungs[0].relaxes:
-            raise ValueError(f"the first rung is the theory's own setting and relaxes nothing, got {self.rungs[0].relaxes!r}")
+            raise ValueError(
+                "the first rung is the theory's own setting and relaxes nothing, got "
+                f"{self.rungs[0].relaxes!r}"
+            )
 
     def row(self, theory: str, value: float | None, **columns: Any) -> Measurement:
-        """Returns a row of the ladder's quantity, of kind "rung", with its unit and side; ``columns`` are further columns of the row."""
+        """Returns a row of the ladder's quantity, of kind "rung", with its unit and side; ``columns`` are
+        further columns of the row.
+        """
         return Measurement(theory, "rung", self.quantity, value, unit=self.unit, side=self.side, **columns)

@@ -1,4 +1,5 @@
-"""The row of every table, :class:`Measurement`, its null distribution :class:`Null`, and :class:`Table`, a sequence of rows.
+"""The row of every table, :class:`Measurement`, its null distribution :class:`Null`, and :class:`Table`, a
+sequence of rows.
 
 A quantity is a name; everything else has its own column. Notes are for people: no code reads them.
 """
@@ -32,8 +33,10 @@ Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network",
 Scope = Literal["these data", "any data", "training", "own instances"]
 """What a number is evidence of.
 
-- these data: a property of the data; on noise it is at chance by construction of its null (permuted labels, held-out quantities);
-- any data: a theorem about descent, or an identity; the same number on noise of the same shape stands beside it;
+- these data: a property of the data; on noise it is at chance by construction of its null (permuted labels,
+  held-out quantities);
+- any data: a theorem about descent, or an identity; the same number on noise of the same shape stands beside
+  it;
 - training: what training changed, compared with untrained networks;
 - own instances: instances that the theory draws itself.
 """
@@ -45,11 +48,13 @@ Basis = Literal["theory", "limit", "printed", "figure", "recomputed", "own setti
 - limit: the limit that the theory states, which a finite run need not reach;
 - printed: a number printed in the paper or by its released code;
 - figure: read from a published figure, with an error of about the width of a plotted line;
-- recomputed: no number was published; computed from the published settings by an independent method (another solver, plain autograd);
+- recomputed: no number was published; computed from the published settings by an independent method (another
+  solver, plain autograd);
 - own setting: measured in the theory's own setting, the first rung of a ladder.
 """
 Op = Literal["<=", ">="]
-Side = Literal["<=", ">=", "==", "!="]  # "!=", farther from the prediction than chance, is the opposite of "=="
+# "!=", farther from the prediction than chance, is the opposite of "=="
+Side = Literal["<=", ">=", "==", "!="]
 VerdictName = Literal["consistent", "violated", "inconclusive", "not covered", "holds", "fails"]
 
 DEFAULT_SCOPE: Mapping[str, Scope] = {
@@ -59,7 +64,9 @@ DEFAULT_SCOPE: Mapping[str, Scope] = {
 }
 
 
-def judge(value: float | None, op: Op, threshold: float, *, covered: bool = True, converged: bool = True) -> VerdictName:
+def judge(
+    value: float | None, op: Op, threshold: float, *, covered: bool = True, converged: bool = True
+) -> VerdictName:
     """Returns the verdict on ``value op threshold``.
 
     >>> judge(0.02, "<=", 0.1)
@@ -69,9 +76,10 @@ def judge(value: float | None, op: Op, threshold: float, *, covered: bool = True
         value: measured number; None if it is missing.
         op: direction of the inequality.
         threshold: bound on the value.
-        covered: whether the instance satisfies the assumptions of the theorem; if not, the verdict is "not covered".
-        converged: whether the iteration behind the value met its tolerance; if not, or if a number is missing or not finite, the verdict is
-            "inconclusive".
+        covered: whether the instance satisfies the assumptions of the theorem; if not, the verdict is "not
+            covered".
+        converged: whether the iteration behind the value met its tolerance; if not, or if a number is missing
+            or not finite, the verdict is "inconclusive".
     """
     if not covered:
         return "not covered"
@@ -93,7 +101,11 @@ class Null:
     draws: tuple[float, ...]
 
     def __post_init__(self):
-        object.__setattr__(self, "draws", tuple(float(draw) for draw in self.draws if draw is not None and math.isfinite(draw)))
+        object.__setattr__(
+            self,
+            "draws",
+            tuple(float(draw) for draw in self.draws if draw is not None and math.isfinite(draw)),
+        )
 
     def __repr__(self) -> str:
         return f"Null({self.kind!r}, {len(self.draws)} draws, median {self.median:.4g})"
@@ -122,7 +134,8 @@ class Null:
     def mean_of(cls, nulls: "Sequence[Null | None]") -> "Null | None":
         """Returns the null of a mean: its draw i is the mean of the nulls' draws i.
 
-        None if a null is missing, or if the nulls differ in kind or in number of draws: draws i would not belong together.
+        None if a null is missing, or if the nulls differ in kind or in number of draws: draws i would not
+        belong together.
         """
         known = [null for null in nulls if null is not None]
         count = len(known)
@@ -131,7 +144,8 @@ class Null:
         return cls(known[0].kind, tuple(sum(draws) / count for draws in zip(*(null.draws for null in known))))
 
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:
-        """Computes the permutation p-value of a value on one side of the null, see :func:`~.statistics.permutation_p`.
+        """Computes the permutation p-value of a value on one side of the null, see
+        :func:`~.statistics.permutation_p`.
 
         Raises:
             ValueError: there are no draws, or ``side`` is "==" or "!=" and ``predicted`` is None.
@@ -150,13 +164,16 @@ class Measurement:
         kind: subject of the row (:data:`Kind`).
         quantity: name of the quantity; the id of a claim.
         value: the measured number; None if it is missing, with the cause in ``reason``.
-        unit: unit of value, prediction, threshold, null and interval; a "share" is a number in [0, 1] that reports show in per cent.
+        unit: unit of value, prediction, threshold, null and interval; a "share" is a number in [0, 1] that
+            reports show in per cent.
         interval, interval_kind: 95 % interval of the value, and its kind ("over seeds", "over samples").
         predicted, basis: the theory's number for the same quantity, and its origin (:data:`Basis`).
         op, threshold, verdict: the inequality that decides the verdict, and the verdict.
-        null, side, p: the null distribution, the side of the null on which the theory predicts the value, and the p-value on that side.
+        null, side, p: the null distribution, the side of the null on which the theory predicts the value, and
+            the p-value on that side.
         agreement: (value - median null) / (predicted - median null): 0 is chance, 1 is the prediction.
-        on_noise: the same quantity on noise of the same shape (:func:`~transformer_theory.data.synthetic.noise_like`).
+        on_noise: the same quantity on noise of the same shape
+            (:func:`~transformer_theory.data.synthetic.noise_like`).
         reason: cause of a missing value; empty if there is a value.
         n: number of samples behind the value.
         split: part of the data: "train", "validation", "test".
@@ -166,7 +183,8 @@ class Measurement:
         data, model: names of the data set and of the network; ``model`` is empty if no network was measured.
         rung: name of the rung of a ladder.
         layer, head, step, seed: block and head of the network, training step, random seed.
-        scope: what the number is evidence of (:data:`Scope`); the default depends on the kind (:data:`DEFAULT_SCOPE`).
+        scope: what the number is evidence of (:data:`Scope`); the default depends on the kind
+            (:data:`DEFAULT_SCOPE`).
 
     Raises:
         ValueError: a column holds an unknown word, or both value and reason are missing.
@@ -219,7 +237,10 @@ class Measurement:
             if (number := getattr(self, name)) is not None:
                 set_field(self, name, int(number))
         if self.value is None and not self.reason:
-            raise ValueError(f"a measurement without a value must state its reason, got none for {self.theory}: {self.quantity}")
+            raise ValueError(
+                f"a measurement without a value must state its reason, got none for {self.theory}: "
+                f"{self.quantity}"
+            )
         if self.scope is None:
             set_field(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
@@ -244,11 +265,15 @@ class Measurement:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Measurement":
-        """Restores a row from :meth:`to_json`. Raises ValueError if a column is unknown or missing, or holds an unknown word."""
+        """Restores a row from :meth:`to_json`. Raises ValueError if a column is unknown or missing, or holds
+        an unknown word.
+        """
         if unknown := row.keys() - set(COLUMNS):
             raise ValueError(f"row columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
         if missing := {"theory", "kind", "quantity", "value"} - row.keys():
-            raise ValueError(f"a row needs theory, kind, quantity and value, got no {', '.join(sorted(missing))}")
+            raise ValueError(
+                f"a row needs theory, kind, quantity and value, got no {', '.join(sorted(missing))}"
+            )
         columns = dict(row)
         if columns.get("null") is not None:
             columns["null"] = Null(columns["null"]["kind"], tuple(columns["null"]["draws"]))
@@ -273,7 +298,9 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 
 
 class Arrays(dict[str, np.ndarray]):
-    """Named arrays (attention maps, trajectories, features) from which figures are drawn; they accompany the rows."""
+    """Named arrays (attention maps, trajectories, features) from which figures are drawn; they accompany the
+    rows.
+    """
 
 
 class Table(Sequence[Measurement]):
@@ -321,7 +348,8 @@ class Table(Sequence[Measurement]):
         return display.table_html(self)
 
     def select(self, **equal: Any) -> "Table":
-        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.
+        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0,
+        10))``.
 
         A tuple lists alternatives.
 
@@ -331,7 +359,9 @@ class Table(Sequence[Measurement]):
         if unknown := equal.keys() - set(COLUMNS):
             raise ValueError(f"columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
         choices = {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
-        return Table(row for row in self._rows if all(getattr(row, name) in values for name, values in choices.items()))
+        return Table(
+            row for row in self._rows if all(getattr(row, name) in values for name, values in choices.items())
+        )
 
     def where(self, keep: Callable[[Measurement], bool]) -> "Table":
         """Returns the rows for which ``keep`` is true."""
@@ -358,14 +388,16 @@ class Table(Sequence[Measurement]):
     def to_pandas(self) -> "pandas.DataFrame":
         """Converts the table to a ``pandas.DataFrame``.
 
-        A null becomes five columns (kind, number of draws, low, median, high) and an interval two (low, high).
+        A null becomes five columns (kind, number of draws, low, median, high) and an interval two (low,
+        high).
         """
         from .frames import frame
 
         return frame(self._rows, COLUMNS)
 
     def summary(self) -> "Table":
-        """Averages the table over seeds: mean, 95 % interval over seeds (Student's t), and the null of the mean (:meth:`Null.mean_of`).
+        """Averages the table over seeds: mean, 95 % interval over seeds (Student's t), and the null of the
+        mean (:meth:`Null.mean_of`).
 
         Rows that agree in every column of :data:`IDENTITY` form a group.
         """
@@ -377,7 +409,21 @@ class Table(Sequence[Measurement]):
         return Table(over_seeds(rows) for rows in groups.values())
 
 
-IDENTITY = ("theory", "kind", "scope", "quantity", "unit", "split", "setting", "data", "model", "rung", "layer", "head", "step")
+IDENTITY = (
+    "theory",
+    "kind",
+    "scope",
+    "quantity",
+    "unit",
+    "split",
+    "setting",
+    "data",
+    "model",
+    "rung",
+    "layer",
+    "head",
+    "step",
+)
 """The columns that identify a measurement; rows that agree in them differ in their seed."""
 
 
@@ -393,7 +439,9 @@ def collect(stream: Iterable[Measurement | Arrays]) -> tuple[Table, dict[str, np
     for item in stream:
         if isinstance(item, Arrays):
             if duplicates := arrays.keys() & item.keys():
-                raise ValueError(f"array names must be unique within a result, got {sorted(duplicates)} twice; prefix them")
+                raise ValueError(
+                    f"array names must be unique within a result, got {sorted(duplicates)} twice; prefix them"
+                )
             arrays.update({name: np.asarray(value) for name, value in item.items()})
         else:
             rows.append(item)

@@ -1,8 +1,9 @@
 """Metrics: quantities measured in any network, accumulated over batches. Their input is :class:`Activations`.
 
-A metric follows torchmetrics' pattern: ``update`` accumulates sums and counts from one module of one forward pass, ``compute`` returns the
-measurements since the last ``reset``, and ``merge`` adds another metric's state, so that batches and processes can be combined. A metric is
-passive: ``update`` draws no random numbers and changes nothing in the model.
+A metric follows torchmetrics' pattern: ``update`` accumulates sums and counts from one module of one forward
+pass, ``compute`` returns the measurements since the last ``reset``, and ``merge`` adds another metric's
+state, so that batches and processes can be combined. A metric is passive: ``update`` draws no random numbers
+and changes nothing in the model.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -29,22 +30,29 @@ class Activations:
 
     Attributes:
         name: qualified name of the module, e.g. ``"blocks.1.attention"``.
-        layer: number of the block in the order of execution, from 0. A block of a list in which no attention was seen counts as well.
-        kind: "attention" for a module that computes attention, "features" for a block of the network, "outputs" for the whole network.
-        tokens: ``[batch, seq, dim]``. Of a block, the residual stream before its first attention. Of an attention, the input of its
-            projections, on which ``bilinear`` acts (a module may normalise its own input first); its own input if they are unknown.
-        output: output of the module, ``[batch, seq, dim]``; of a block, the residual stream at its end, whether a module returns it or not.
-        query, key, value: ``[batch, heads, seq, head_dim]`` (attention only). A module that cuts sequences into windows has
-            ``[windows, heads, seq, head_dim]``; the same holds for the weights.
-        weights: attention weights before dropout, ``[batch, heads, queries, keys]``; rows sum to one (attention only). In a
-            model with sinks (learnt scores without a token) the sink is the last key, and its value is zero.
-        bilinear: for each head the matrix W with score(key token x, query token z) = x^T W z, scale included and biases of W_Q and W_K
-            omitted, ``[heads, dim, dim]``; None if it is unknown.
+        layer: number of the block in the order of execution, from 0. A block of a list in which no attention
+            was seen counts as well.
+        kind: "attention" for a module that computes attention, "features" for a block of the network,
+            "outputs" for the whole network.
+        tokens: ``[batch, seq, dim]``. Of a block, the residual stream before its first attention. Of an
+            attention, the input of its projections, on which ``bilinear`` acts (a module may normalise its
+            own input first); its own input if they are unknown.
+        output: output of the module, ``[batch, seq, dim]``; of a block, the residual stream at its end,
+            whether a module returns it or not.
+        query, key, value: ``[batch, heads, seq, head_dim]`` (attention only). A module that cuts sequences
+            into windows has ``[windows, heads, seq, head_dim]``; the same holds for the weights.
+        weights: attention weights before dropout, ``[batch, heads, queries, keys]``; rows sum to one
+            (attention only). In a model with sinks (learnt scores without a token) the sink is the last key,
+            and its value is zero.
+        bilinear: for each head the matrix W with score(key token x, query token z) = x^T W z, scale included
+            and biases of W_Q and W_K omitted, ``[heads, dim, dim]``; None if it is unknown.
         module: the module itself, for its parameters; the list, if the block is a plain list of modules.
-        mask: True for the keys that a query may attend to, broadcastable to the weights; None if all are allowed (attention only).
-        first_head: number of heads in earlier attentions of the same block: 0 unless a block attends more than once (attention only).
-        after_attention: the residual stream of a block after its first attention has been added, before any norm,
-            ``[batch, seq, dim]`` (features only); None if no such addition was found.
+        mask: True for the keys that a query may attend to, broadcastable to the weights; None if all are
+            allowed (attention only).
+        first_head: number of heads in earlier attentions of the same block: 0 unless a block attends more
+            than once (attention only).
+        after_attention: the residual stream of a block after its first attention has been added, before any
+            norm, ``[batch, seq, dim]`` (features only); None if no such addition was found.
         labels: class of each sequence, ``[batch]``; None if they are unknown.
         outputs: the logits of the network (outputs only).
         targets: what the outputs are compared with, ``[batch, ...]``, if the caller gave them (outputs only).
@@ -70,7 +78,9 @@ class Activations:
     _shared: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def shared(self, function: Callable[..., T], *arguments: Hashable) -> T:
-        """Returns ``function(self, *arguments)``, which is computed once for all metrics. They must not change the result."""
+        """Returns ``function(self, *arguments)``, which is computed once for all metrics. They must not
+        change the result.
+        """
         key = (function, *arguments)
         if key not in self._shared:
             self._shared[key] = function(self, *arguments)
@@ -84,16 +94,17 @@ Place = tuple[int, ...]
 class Metric:
     """Base class of metrics. The state is one sum of tensors per place.
 
-    A subclass defines :meth:`update`, which calls :meth:`add`, and :meth:`compute`, which returns measurements with theory, kind, quantity,
-    value, layer, head and null; the caller adds model, data, step and seed. A subclass with other state overrides the other methods too.
+    A subclass defines :meth:`update`, which calls :meth:`add`, and :meth:`compute`, which returns
+    measurements with theory, kind, quantity, value, layer, head and null; the caller adds model, data, step
+    and seed. A subclass with other state overrides the other methods too.
 
     Attributes:
         kinds: kinds of activations that the metric receives. Attention that no metric needs is not computed.
-        null_source: "own" if the metric draws its null itself; "untrained" if the caller draws it, by applying the same metric to untrained
-            networks.
+        null_source: "own" if the metric draws its null itself; "untrained" if the caller draws it, by
+            applying the same metric to untrained networks.
         sums: accumulated tensors by place.
-        draws: largest number of null draws that :meth:`compute` will be asked for after the next :meth:`reset`. Metrics that compute nulls
-            in :meth:`update` skip the rest. The probe sets it.
+        draws: largest number of null draws that :meth:`compute` will be asked for after the next
+            :meth:`reset`. Metrics that compute nulls in :meth:`update` skip the rest. The probe sets it.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
@@ -114,8 +125,8 @@ class Metric:
         Args:
             draws: number of null draws; 0: no null. A metric whose draws are expensive takes at most
                 :data:`~.statistics.RANGE_DRAWS`.
-            generator: random generator of the null draws. None: :func:`~.statistics.fixed_generator`, so that seeds and layers share the
-                draws.
+            generator: random generator of the null draws. None: :func:`~.statistics.fixed_generator`, so that
+                seeds and layers share the draws.
         """
         raise NotImplementedError(f"{type(self).__name__} must define compute()")
 
@@ -124,7 +135,9 @@ class Metric:
         self.sums = {}
 
     def merge(self, other: Any) -> None:
-        """Adds the state of another metric of the same class, which has accumulated other batches of the same measurement."""
+        """Adds the state of another metric of the same class, which has accumulated other batches of the same
+        measurement.
+        """
         for place, sums in other.sums.items():
             self.add(place, sums)
 
@@ -145,7 +158,9 @@ class Metric:
         return {}
 
     def memory(self) -> dict[Any, Tensor]:
-        """Returns the state that survives a :meth:`reset`, for comparison with earlier measurements; most metrics have none."""
+        """Returns the state that survives a :meth:`reset`, for comparison with earlier measurements; most
+        metrics have none.
+        """
         return {}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:

@@ -1,8 +1,10 @@
-"""Parallel execution of sweeps over processes of this machine or a dask cluster, the number of threads, and the memory.
+"""Parallel execution of sweeps over processes of this machine or a dask cluster, the number of threads, and
+the memory.
 
-An experiment calls :func:`sweep`; its caller chooses the workers, with :func:`workers` or joblib's ``parallel_config``. Each call runs on
-one thread, so results do not depend on the workers. Small matrices are slower on several threads than on one, and many times slower on a
-busy machine, so public solvers are :func:`single_threaded`.
+An experiment calls :func:`sweep`; its caller chooses the workers, with :func:`workers` or joblib's
+``parallel_config``. Each call runs on one thread, so results do not depend on the workers. Small matrices are
+slower on several threads than on one, and many times slower on a busy machine, so public solvers are
+:func:`single_threaded`.
 """
 
 import contextlib
@@ -31,7 +33,9 @@ _limited: ContextVar[bool] = ContextVar("limited", default=False)
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Limits torch and the numerical libraries to one thread inside the block; the previous numbers of threads are restored afterwards."""
+    """Limits torch and the numerical libraries to one thread inside the block; the previous numbers of
+    threads are restored afterwards.
+    """
     if _limited.get():  # nested: the outermost block has set the limit and will restore it
         yield
         return
@@ -47,7 +51,9 @@ def one_thread() -> Iterator[None]:
 
 @functools.cache
 def _pools() -> Any:
-    """Finds the thread pools of the libraries behind numpy and scipy. The search takes a millisecond, so its result is cached."""
+    """Finds the thread pools of the libraries behind numpy and scipy. The search takes a millisecond, so its
+    result is cached.
+    """
     import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, which would not be found otherwise
     from threadpoolctl import ThreadpoolController
 
@@ -87,8 +93,9 @@ _listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", def
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
     """Yields ``function(**setting)`` for each setting, in order, computed in the active joblib context.
 
-    With several processes, all calls are submitted immediately. By default, calls run in this process, each when its result is requested.
-    The function must be importable, and its arguments and results must be picklable. Random numbers must come from a seed in the setting.
+    With several processes, all calls are submitted immediately. By default, calls run in this process, each
+    when its result is requested. The function must be importable, and its arguments and results must be
+    picklable. Random numbers must come from a seed in the setting.
     """
     return _submit(function, settings, "generator")
 
@@ -99,7 +106,10 @@ def as_completed(function: Callable[..., T], settings: Iterable[dict[str, Any]])
     if active and active.cluster:
         active.used = True
         return active.cluster.calls(function, list(settings), ordered=False, listener=listener())
-    numbered = ({"number": number, "function": function, "setting": setting} for number, setting in enumerate(settings))
+    numbered = (
+        {"number": number, "function": function, "setting": setting}
+        for number, setting in enumerate(settings)
+    )
     return _submit(_numbered, numbered, "generator_unordered")
 
 
@@ -121,12 +131,16 @@ def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], retu
     lines = tempfile.NamedTemporaryFile("r", prefix="progress-") if active and active.count > 1 else None  # noqa: SIM115 - closed below
     path = lines.name if lines else None
     # Any: joblib's annotation does not cover return_as.
-    results: Any = Parallel(return_as=return_as)(delayed(_call)(function, setting, path) for setting in settings)
+    results: Any = Parallel(return_as=return_as)(
+        delayed(_call)(function, setting, path) for setting in settings
+    )
     return results if lines is None else _with_progress(results, lines)
 
 
 def _with_progress(results: Iterator[T], lines: IO[str]) -> Iterator[T]:
-    """Yields the results, and passes the lines of progress that workers write meanwhile to the active listener."""
+    """Yields the results, and passes the lines of progress that workers write meanwhile to the active
+    listener.
+    """
     pass_line, finished = listener(), threading.Event()
 
     def pass_on() -> None:
@@ -150,8 +164,13 @@ def sweep(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> lis
     """Returns the results of :func:`stream` as a list, and reports progress about once a second."""
     settings = list(settings)
     # A line of progress names the settings that are short and differ between calls.
-    short = [{name: value for name, value in setting.items() if isinstance(value, str | int | float)} for setting in settings]
-    varying = [name for name in (short[0] if short else {}) if len({setting.get(name) for setting in short}) > 1]
+    short = [
+        {name: value for name, value in setting.items() if isinstance(value, str | int | float)}
+        for setting in settings
+    ]
+    varying = [
+        name for name in (short[0] if short else {}) if len({setting.get(name) for setting in short}) > 1
+    ]
     results, last = [], time.monotonic()
     for setting, result in zip(short, stream(function, settings)):
         results.append(result)
@@ -172,11 +191,14 @@ def _call(function: Callable[..., T], setting: dict[str, Any], path: str | None)
 
 
 def _append(path: str, line: str) -> None:
-    """Appends a line to an existing file; does nothing where the file does not exist, as on another machine of a cluster."""
+    """Appends a line to an existing file; does nothing where the file does not exist, as on another machine
+    of a cluster.
+    """
     with contextlib.suppress(OSError):
         file = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
-            os.write(file, f"{line}\n".encode())  # a single write, so that lines of several workers do not mix
+            # a single write, so that lines of several workers do not mix
+            os.write(file, f"{line}\n".encode())
         finally:
             os.close(file)
 
@@ -192,7 +214,9 @@ def listening() -> bool:
 
 
 def listener() -> Callable[[str], None]:
-    """Returns the active listener of :func:`progress`, for code that runs in another context; without one, a function that does nothing."""
+    """Returns the active listener of :func:`progress`, for code that runs in another context; without one, a
+    function that does nothing.
+    """
     return _listener.get() or (lambda text: None)
 
 
@@ -211,10 +235,11 @@ def workers(number: int | str | None) -> Iterator[Workers]:
     """Makes :func:`stream` and :func:`sweep` use these workers inside the block.
 
     Args:
-        number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786", see :mod:`.cluster`); None keeps
-            the active joblib context.
+        number: number of processes on this machine, or address of a dask scheduler ("tcp://host:8786", see
+            :mod:`.cluster`); None keeps the active joblib context.
     Raises:
-        ValueError: the number is less than 1, the address has another form, dask is not installed, or a worker runs another version.
+        ValueError: the number is less than 1, the address has another form, dask is not installed, or a
+            worker runs another version.
         ConnectionError: no scheduler answers at the address, or it has no workers.
     """
     from joblib import effective_n_jobs, parallel_config
@@ -223,7 +248,10 @@ def workers(number: int | str | None) -> Iterator[Workers]:
         cluster = stack.enter_context(connected(number)) if isinstance(number, str) else None
         if isinstance(number, int):
             if number < 1:
-                raise ValueError(f"workers must be a number of at least 1, or the address of a dask scheduler, got {number}")
+                raise ValueError(
+                    "workers must be a number of at least 1, or the address of a dask scheduler, got "
+                    f"{number}"
+                )
             stack.enter_context(parallel_config(backend="loky", n_jobs=number, inner_max_num_threads=1))
             if number > 1:
                 stack.enter_context(_killed_if_interrupted())
@@ -234,19 +262,24 @@ def workers(number: int | str | None) -> Iterator[Workers]:
 
 @contextlib.contextmanager
 def _killed_if_interrupted() -> Iterator[None]:
-    """Kills the worker processes if the block is interrupted: joblib would wait for the calls that they have begun."""
+    """Kills the worker processes if the block is interrupted: joblib would wait for the calls that they have
+    begun.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
         from joblib.externals.loky import get_reusable_executor
 
-        # Its arguments differ from joblib's, so the first call ends joblib's executor and returns a new one, which has no processes yet.
+        # Its arguments differ from joblib's, so the first call ends joblib's executor and returns a new one,
+        # which has no processes yet.
         get_reusable_executor(kill_workers=True).shutdown(wait=False, kill_workers=True)
         raise
 
 
 def memory() -> float:
-    """Returns the memory of the machine, or of its control group if that has less, in bytes; infinity if the system reports neither."""
+    """Returns the memory of the machine, or of its control group if that has less, in bytes; infinity if the
+    system reports neither.
+    """
     limits = [float("inf")]
     with contextlib.suppress(AttributeError, ValueError, OSError):
         limits.append(float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES"))

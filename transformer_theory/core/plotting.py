@@ -1,7 +1,8 @@
-"""Figures in one style, without pyplot's global state: colours that colour-blind readers can distinguish, byte-reproducible SVG and PDF.
+"""Figures in one style, without pyplot's global state: colours that colour-blind readers can distinguish,
+byte-reproducible SVG and PDF.
 
-Decorate each function that plots with ``@style()``: matplotlib reads some settings when a title or a legend is added, others when the
-figure is drawn or saved. :func:`svg` and :func:`pdf` save in the style.
+Decorate each function that plots with ``@style()``: matplotlib reads some settings when a title or a legend
+is added, others when the figure is drawn or saved. :func:`svg` and :func:`pdf` save in the style.
 
     figure, (left, right) = axes(1, 2)
     line(left, steps, cosine, name="attention_svm", label="cosine", null=0.1)
@@ -9,8 +10,8 @@ figure is drawn or saved. :func:`svg` and :func:`pdf` save in the style.
     heatmap(right, attention, "attention")
     text = svg(figure)
 
-The colours are Okabe and Ito's for theories and Tol's for networks; other curves get :func:`shades`, so that no colour has two meanings.
-matplotlib is imported when the first figure is created.
+The colours are Okabe and Ito's for theories and Tol's for networks; other curves get :func:`shades`, so that
+no colour has two meanings. matplotlib is imported when the first figure is created.
 """
 
 import hashlib
@@ -102,7 +103,8 @@ _active = False  # whether a style is active; global, like matplotlib's settings
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Applies our style to every plotting call, as a context or a decorator; the user's settings are restored afterwards.
+    """Applies our style to every plotting call, as a context or a decorator; the user's settings are restored
+    afterwards.
 
     A nested style changes nothing.
     """
@@ -131,15 +133,20 @@ def colour(name: str) -> str:
 
 
 def shades(count: int) -> list[str]:
-    """Returns ``count`` colours from dark to light, for curves of settings, layers or tokens rather than theories or networks."""
+    """Returns ``count`` colours from dark to light, for curves of settings, layers or tokens rather than
+    theories or networks.
+    """
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]  # lighter colours would be invisible on white
+    # lighter colours would be invisible on white
+    return [to_hex(tint) for tint in colormaps["viridis"](np.linspace(0, 0.78, count))]
 
 
 def blank(width: float | int, height: float | int) -> "Figure":
-    """Creates a figure without panels and without a layout, for drawings that place every mark themselves; sizes in inches."""
+    """Creates a figure without panels and without a layout, for drawings that place every mark themselves;
+    sizes in inches.
+    """
     return _figure_class()(figsize=(width, height))
 
 
@@ -157,14 +164,17 @@ def _figure_class() -> "type[Figure]":
     return NotebookFigure
 
 
-def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8) -> "tuple[Figure, np.ndarray]":
+def axes(
+    rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float | int = 2.8
+) -> "tuple[Figure, np.ndarray]":
     """Creates a figure with ``rows * cols`` panels in the style of this module.
 
     Args:
         rows, cols: shape of the grid of panels.
         width, height: size of the whole figure, inches; the page of a report is 7 inches wide.
     Returns:
-        The figure, and its axes as a **flat** array ``[rows * cols]``, row by row, even for a single panel: ``figure, (ax,) = axes()``.
+        The figure, and its axes as a **flat** array ``[rows * cols]``, row by row, even for a single panel:
+        ``figure, (ax,) = axes()``.
     Raises:
         ValueError: rows or cols is less than 1.
     """
@@ -175,7 +185,9 @@ def axes(rows: int = 1, cols: int = 1, width: float | int = 7.0, height: float |
         return figure, np.asarray(figure.subplots(rows, cols, squeeze=False)).ravel()
 
 
-def stacked(ratios: Sequence[float | int], *, height: float | int, width: float | int = 7.0) -> "tuple[Figure, list[SubFigure]]":
+def stacked(
+    ratios: Sequence[float | int], *, height: float | int, width: float | int = 7.0
+) -> "tuple[Figure, list[SubFigure]]":
     """Creates a figure of parts one below the other, each of which has its own grid of panels.
 
     Args:
@@ -186,11 +198,16 @@ def stacked(ratios: Sequence[float | int], *, height: float | int, width: float 
     """
     with style():
         figure = _figure_class()(figsize=(width, height), layout="constrained")
-        return figure, list(np.ravel(figure.subfigures(len(ratios), 1, height_ratios=list(ratios), squeeze=False)))
+        return figure, list(
+            np.ravel(figure.subfigures(len(ratios), 1, height_ratios=list(ratios), squeeze=False))
+        )
 
 
-def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **options) -> "Line2D":
-    """Draws a curve in the colour of ``name`` (a theory or a network), and its chance level as a thin dashed line of the same colour.
+def line(
+    ax: "Axes", x, y, *, name: str = "network", label: str = "", null: float | int | None = None, **options
+) -> "Line2D":
+    """Draws a curve in the colour of ``name`` (a theory or a network), and its chance level as a thin dashed
+    line of the same colour.
 
     Args:
         x, y: arrays or lists of equal length; NaN leaves a gap.
@@ -207,18 +224,29 @@ def line(ax: "Axes", x, y, *, name: str = "network", label: str = "", null: floa
 
 
 def null_band(ax: "Axes", low: float | int, high: float | int | None = None, label: str = "null") -> None:
-    """Draws a grey band from ``low`` to ``high``, labelled at the left edge; a line if ``high`` is None or equal to ``low``."""
+    """Draws a grey band from ``low`` to ``high``, labelled at the left edge; a line if ``high`` is None or
+    equal to ``low``.
+    """
     if high is None or high == low:
         ax.axhline(low, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     else:
         ax.axhspan(low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
     transform = ax.get_yaxis_transform()  # x in axes coordinates, y in data coordinates
     top = low if high is None else max(low, high)
-    ax.annotate(label, (0.01, top), xycoords=transform, xytext=(0, 1.5), textcoords="offset points", color=COLOURS["null"], fontsize=7)
+    ax.annotate(
+        label,
+        (0.01, top),
+        xycoords=transform,
+        xytext=(0, 1.5),
+        textcoords="offset points",
+        color=COLOURS["null"],
+        fontsize=7,
+    )
 
 
 def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
-    """Writes each curve's label at its right end, in its colour, in place of a legend; labels that would overlap are moved apart.
+    """Writes each curve's label at its right end, in its colour, in place of a legend; labels that would
+    overlap are moved apart.
 
     Call it last: the limits of the axes must be final.
     """
@@ -236,22 +264,37 @@ def label_ends(ax: "Axes", *, fontsize: float | int = 7.5) -> None:
     ends.sort(key=lambda end: end[0])
     figure, spec = ax.get_figure(root=True), ax.get_subplotspec()
     rows = spec.get_gridspec().nrows if spec is not None else 1
-    # Height of a line of text in axes coordinates (72 points per inch), if the panels of a column fill 72 % of the figure's height.
+    # Height of a line of text in axes coordinates (72 points per inch), if the panels of a column fill 72 %
+    # of the figure's height.
     unit = 1.22 * fontsize / 72 / (0.72 * figure.get_size_inches()[1] / rows)  # pyright: ignore
     # A label of k lines is k lines high and gets a gap of 0.12 lines.
     heights = [unit * (1.12 + str(curve.get_label()).count("\n")) for _, curve in ends]
     for (_, curve), y in zip(ends, _apart([end[0] for end in ends], heights, low=-0.05, high=1.05)):
         text, tint = str(curve.get_label()), curve.get_color()
-        ax.text(1.015, y, text, transform=ax.transAxes, color=tint, fontsize=fontsize, va="center", linespacing=1.05, clip_on=False)
+        ax.text(
+            1.015,
+            y,
+            text,
+            transform=ax.transAxes,
+            color=tint,
+            fontsize=fontsize,
+            va="center",
+            linespacing=1.05,
+            clip_on=False,
+        )
 
 
-def _apart(places: list[float], heights: list[float], low: float = -np.inf, high: float = np.inf) -> list[float]:
-    """Moves sorted centres as little as possible (least squares), so that boxes of these heights do not overlap.
+def _apart(
+    places: list[float], heights: list[float], low: float = -np.inf, high: float = np.inf
+) -> list[float]:
+    """Moves sorted centres as little as possible (least squares), so that boxes of these heights do not
+    overlap.
 
     The boxes are then shifted into [low, high]. Boxes that do not fit extend beyond ``high``.
     """
-    # Boxes do not overlap if the centres minus the cumulative heights do not decrease, so this is isotonic regression. The algorithm of
-    # pool adjacent violators merges neighbouring blocks whose means decrease, and gives every member of a block the block's mean.
+    # Boxes do not overlap if the centres minus the cumulative heights do not decrease, so this is isotonic
+    # regression. The algorithm of pool adjacent violators merges neighbouring blocks whose means decrease,
+    # and gives every member of a block the block's mean.
     offsets = np.concatenate([[0.0], np.cumsum([(a + b) / 2 for a, b in pairwise(heights)])])
     blocks: list[tuple[float, int]] = []  # sum of (place - offset), count
     for place, offset in zip(places, offsets):
@@ -264,7 +307,9 @@ def _apart(places: list[float], heights: list[float], low: float = -np.inf, high
     return [max(lowest, min(highest, start)) + float(offset) for start, offset in zip(starts, offsets)]
 
 
-def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: str = "viridis", bar: bool = True):
+def heatmap(
+    ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: str = "viridis", bar: bool = True
+):
     """Draws a matrix as an image with square cells, without a grid, with a colour bar labelled ``label``.
 
     Args:
@@ -295,7 +340,9 @@ def heatmap(ax: "Axes", matrix, label: str = "", *, vmin=None, vmax=None, cmap: 
 
 
 def caption(figure: "Figure", text: str) -> None:
-    """Adds a caption below the panels, which explains lines, bands and marks; place a legend of the whole figure above the panels."""
+    """Adds a caption below the panels, which explains lines, bands and marks; place a legend of the whole
+    figure above the panels.
+    """
     import textwrap
 
     size = 7.2  # points; a character is about 0.53 of it wide
@@ -310,7 +357,15 @@ def text_figure(message: str, width: float | int = 7.0, height: float | int = 1.
     figure, (ax,) = axes(width=width, height=height)
     ax.axis("off")
     # At this font size, 13 characters take an inch.
-    ax.text(0.5, 0.5, textwrap.fill(message, int(13 * width)), ha="center", va="center", color=COLOURS["raw"], transform=ax.transAxes)
+    ax.text(
+        0.5,
+        0.5,
+        textwrap.fill(message, int(13 * width)),
+        ha="center",
+        va="center",
+        color=COLOURS["raw"],
+        transform=ax.transAxes,
+    )
     return figure
 
 
@@ -320,18 +375,21 @@ def plain(name: str) -> str:
 
 
 def svg(figure: "Figure", prefix: str = "") -> str:
-    """Returns the figure as an ``<svg>`` element; equal figures give equal bytes (fixed hash salt, no date, no version).
+    """Returns the figure as an ``<svg>`` element; equal figures give equal bytes (fixed hash salt, no date,
+    no version).
 
     Args:
-        prefix: prefix of the ids inside, so that several figures can share a page; if empty, a hash of the content.
+        prefix: prefix of the ids inside, so that several figures can share a page; if empty, a hash of the
+            content.
     """
     text = _saved(figure, "svg", {"Date": None, "Creator": None, "Format": None, "Type": None}).decode()
     text = text[text.index("<svg") :].strip()
     text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"[ \t]+\n", "\n", text)  # trailing spaces
     prefix = prefix or "f" + hashlib.sha256(text.encode()).hexdigest()[:8]
-    # matplotlib's <style> would apply to the whole page, so it is limited to this figure, like the ids and the references to them:
-    # id="p1" becomes id="PREFIX-p1", url(#p1) becomes url(#PREFIX-p1), and href="#p1" becomes href="#PREFIX-p1".
+    # matplotlib's <style> would apply to the whole page, so it is limited to this figure, like the ids and
+    # the references to them: id="p1" becomes id="PREFIX-p1", url(#p1) becomes url(#PREFIX-p1), and href="#p1"
+    # becomes href="#PREFIX-p1".
     text = text.replace("*{stroke", f"#{prefix}-figure_1 *{{stroke", 1)
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
@@ -339,7 +397,9 @@ def svg(figure: "Figure", prefix: str = "") -> str:
 
 
 def pdf(figure: "Figure") -> bytes:
-    """Returns the figure as a one-page PDF with embedded fonts; equal figures give equal bytes (no date, no version)."""
+    """Returns the figure as a one-page PDF with embedded fonts; equal figures give equal bytes (no date, no
+    version).
+    """
     fonts = logging.getLogger("fontTools")  # would warn about dates inside fonts
     level = fonts.level
     fonts.setLevel(logging.ERROR)

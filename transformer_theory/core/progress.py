@@ -1,7 +1,7 @@
 """Progress of long calls: one line that a terminal or a notebook updates.
 
-``compare``, ``reach``, ``verify`` and experiments show it by themselves in a notebook and in an interactive interpreter. Scripts, tests and
-worker processes stay silent.
+``compare``, ``reach``, ``verify`` and experiments show it by themselves in a notebook and in an interactive
+interpreter. Scripts, tests and worker processes stay silent.
 
     tt.compare(data)                    # shown in a notebook, silent in a script
     tt.compare(data, progress=True)     # shown in a script, too
@@ -18,7 +18,9 @@ from typing import Any
 from .parallel import listening, progress_listener
 
 Progress = Callable[[str], None] | bool | None
-"""A function that is called with each line of text; whether to show the lines; None shows them in a notebook and in an interpreter."""
+"""A function that is called with each line of text; whether to show the lines; None shows them in a notebook
+and in an interpreter.
+"""
 INTERVAL = 0.1  # seconds between two updates of a notebook's line, which travel through the browser
 
 
@@ -46,7 +48,10 @@ def shown(progress: Progress, name: str) -> Iterator[None]:
         TypeError: ``progress`` is neither a function nor a truth value nor None.
     """
     if progress is not None and not callable(progress) and not isinstance(progress, bool):
-        raise TypeError(f"progress must be a function of one line of text, True, False or None, got {type(progress).__name__}")
+        raise TypeError(
+            "progress must be a function of one line of text, True, False or None, got "
+            f"{type(progress).__name__}"
+        )
     if progress is None and (listening() or not interactive()):
         yield
     elif progress is None or progress is True:
@@ -61,7 +66,8 @@ def shown(progress: Progress, name: str) -> Iterator[None]:
 def line(name: str = "") -> Iterator[Callable[[str], None]]:
     """Yields a function that shows a stage of progress: in a notebook below the cell, elsewhere on stderr.
 
-    A notebook and a terminal show one line, which is updated. Otherwise each stage is a new line with the seconds since the start.
+    A notebook and a terminal show one line, which is updated. Otherwise each stage is a new line with the
+    seconds since the start.
     """
     shell = _shell()
     if shell is not None and hasattr(shell, "kernel"):
@@ -70,7 +76,9 @@ def line(name: str = "") -> Iterator[Callable[[str], None]]:
         return
     if not sys.stderr.isatty():
         started = time.perf_counter()
-        yield lambda text: print(f"{time.perf_counter() - started:6.1f} s  {text}", file=sys.stderr, flush=True)
+        yield lambda text: print(
+            f"{time.perf_counter() - started:6.1f} s  {text}", file=sys.stderr, flush=True
+        )
         return
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -83,7 +91,8 @@ def line(name: str = "") -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def _notebook_line(name: str) -> Iterator[Callable[[str], None]]:
-    """Yields a function that updates one line of output; at the end, the line holds the name and the duration.
+    """Yields a function that updates one line of output; at the end, the line holds the name and the
+    duration.
 
     Every notebook can show text, so that neither ipywidgets nor a script of the page is needed.
     """

@@ -1,7 +1,8 @@
-"""Results: a table, arrays and verifications with the settings and the provenance of the run, stored atomically.
+"""Results: a table, arrays and verifications with the settings and the provenance of the run, stored
+atomically.
 
-A stored :class:`Result` is a folder of ``result.json`` (name, settings, sources, provenance, checksums), ``table.jsonl`` (one measurement
-per line), ``arrays.npz`` and ``verifications.json``.
+A stored :class:`Result` is a folder of ``result.json`` (name, settings, sources, provenance, checksums),
+``table.jsonl`` (one measurement per line), ``arrays.npz`` and ``verifications.json``.
 """
 
 import json
@@ -41,7 +42,9 @@ FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # al
 class Presentation(Protocol):
     """What draws a result and writes its page: :mod:`~transformer_theory.report.notebook`."""
 
-    def report(self, result: "Result", directory: "str | PathLike[str] | None", *, overwrite: bool) -> "PathLike[str]":
+    def report(
+        self, result: "Result", directory: "str | PathLike[str] | None", *, overwrite: bool
+    ) -> "PathLike[str]":
         """Stores a result with its page, see :meth:`Result.report`."""
         ...
 
@@ -78,7 +81,8 @@ class Result:
         arrays: named arrays, from which figures are drawn.
         verifications: outcome of each claim on its seeds.
         sources: literature on which the run is based.
-        provenance: versions, seed, threads, device, wall time, commit and command line (see :func:`provenance`).
+        provenance: versions, seed, threads, device, wall time, commit and command line (see
+            :func:`provenance`).
     """
 
     name: str
@@ -94,13 +98,18 @@ class Result:
             object.__setattr__(self, "table", Table(self.table))
 
     def __repr__(self) -> str:
-        return f"Result({self.name!r}, rows={len(self.table)}, arrays={len(self.arrays)}, verifications={len(self.verifications)})"
+        return (
+            f"Result({self.name!r}, rows={len(self.table)}, arrays={len(self.arrays)}, "
+            f"verifications={len(self.verifications)})"
+        )
 
     def _repr_html_(self) -> str:
         return display.result_html(self)
 
     def select(self, **equal) -> Table:
-        """Returns the rows whose columns have the given values; a tuple lists alternatives, as in :meth:`.Table.select`."""
+        """Returns the rows whose columns have the given values; a tuple lists alternatives, as in
+        :meth:`.Table.select`.
+        """
         return self.table.select(**equal)
 
     def to_pandas(self) -> "pandas.DataFrame":
@@ -111,23 +120,29 @@ class Result:
         """Draws a figure of the result, which a notebook shows: ``result.plot().savefig("figure.pdf")``.
 
         Args:
-            name: one of the names in ``list(tt.figures(result))``. None: the first of them, which sums the result up.
+            name: one of the names in ``list(tt.figures(result))``. None: the first of them, which sums the
+                result up.
         Raises:
             ValueError: the result has no such figure, or none at all.
         """
         return _presenting().plot(self, name)
 
-    def report(self, directory: "str | PathLike[str] | None" = None, *, overwrite: bool = False) -> "PathLike[str]":
-        """Stores the result with its page, ``report.html``, and a bibliography, as the command line does with ``--out``.
+    def report(
+        self, directory: "str | PathLike[str] | None" = None, *, overwrite: bool = False
+    ) -> "PathLike[str]":
+        """Stores the result with its page, ``report.html``, and a bibliography, as the command line does with
+        ``--out``.
 
         Args:
-            directory: new folder, or a folder that holds this very result, whose page is then written again. None: ``runs/`` and the name
-                of the data or of the probed network, with a number if that folder holds something else.
+            directory: new folder, or a folder that holds this very result, whose page is then written again.
+                None: ``runs/`` and the name of the data or of the probed network, with a number if that
+                folder holds something else.
             overwrite: whether to replace another stored result in the folder.
         Returns:
             The path of the page. At the end of a notebook's cell it shows the page.
         Raises:
-            FileExistsError: the folder holds something else, and ``overwrite`` is False or it is not a stored result.
+            FileExistsError: the folder holds something else, and ``overwrite`` is False or it is not a stored
+                result.
             PermissionError: the folder is not writable.
         """
         return _presenting().report(self, directory, overwrite=overwrite)
@@ -137,7 +152,8 @@ class Result:
 
         Args:
             folder: existing folder.
-            growing: whether the run will append rows to ``table.jsonl`` and replace ``arrays.npz``, which then get no checksums.
+            growing: whether the run will append rows to ``table.jsonl`` and replace ``arrays.npz``, which
+                then get no checksums.
         """
         head = {
             "format": FORMAT,
@@ -152,7 +168,10 @@ class Result:
         with files.replacing(folder / "table.jsonl") as draft:
             draft.write_text("".join(json_line(row) for row in self.table), encoding="utf-8")
         with files.replacing(folder / "verifications.json") as draft:
-            draft.write_text(json.dumps([verification.to_json() for verification in self.verifications], indent=1) + "\n", encoding="utf-8")
+            draft.write_text(
+                json.dumps([verification.to_json() for verification in self.verifications], indent=1) + "\n",
+                encoding="utf-8",
+            )
         names = [name for name in FILES[1:] if not (growing and name in ("table.jsonl", "arrays.npz"))]
         # Written last, since it holds the checksums of the other files.
         with files.replacing(folder / "result.json") as draft:
@@ -162,7 +181,8 @@ class Result:
         """Stores the result; the directory appears complete or not at all.
 
         Raises:
-            FileExistsError: the directory exists, and ``overwrite`` is False, it holds no result, or it holds the weights of a training.
+            FileExistsError: the directory exists, and ``overwrite`` is False, it holds no result, or it holds
+                the weights of a training.
             PermissionError: the directory is not writable.
         """
         with files.atomic_directory(directory, overwrite=overwrite) as folder:
@@ -174,20 +194,30 @@ class Result:
         """Reads a stored result; nothing is unpickled.
 
         Raises:
-            ValueError: the directory does not hold a result, its format is not supported, or a file was changed after it was stored.
+            ValueError: the directory does not hold a result, its format is not supported, or a file was
+                changed after it was stored.
             PermissionError: a file is not readable.
         """
         folder = Path(directory)
         try:
             if not (folder / "result.json").is_file():
-                raise ValueError(f"{folder} must hold {', '.join(FILES)}, result.json is missing; run it again")
-            (folder / "result.json").open("rb").close()  # raises PermissionError, which the handlers below report separately
+                raise ValueError(
+                    f"{folder} must hold {', '.join(FILES)}, result.json is missing; run it again"
+                )
+            # raises PermissionError, which the handlers below report separately
+            (folder / "result.json").open("rb").close()
         except PermissionError as error:
-            raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error
+            raise PermissionError(
+                f"{folder} cannot be read (permission denied); ask its owner, or copy it"
+            ) from error
         try:
             head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
             if head["format"] != FORMAT:
-                origin = "a newer version stored: install that" if head["format"] > FORMAT else "an older version stored"
+                origin = (
+                    "a newer version stored: install that"
+                    if head["format"] > FORMAT
+                    else "an older version stored"
+                )
                 raise ValueError(f"expected format {FORMAT}, got {head['format']}, which {origin}")
             for name in FILES[1:]:
                 if not (folder / name).is_file():
@@ -200,12 +230,26 @@ class Result:
             claims = json.loads((folder / "verifications.json").read_text(encoding="utf-8"))
             verifications = tuple(Verification.from_json(record) for record in claims)
             sources = tuple(Source.from_json(record) for record in head["sources"])
-            return cls(head["name"], head["settings"], table, arrays, verifications, sources, head["provenance"])
+            return cls(
+                head["name"], head["settings"], table, arrays, verifications, sources, head["provenance"]
+            )
         except PermissionError as error:
-            raise PermissionError(f"{folder} cannot be read (permission denied); ask its owner, or copy it") from error
+            raise PermissionError(
+                f"{folder} cannot be read (permission denied); ask its owner, or copy it"
+            ) from error
         except KeyError as error:
-            raise ValueError(f"{folder} does not hold a readable result (result.json lacks {error}); run it again") from error
-        except (ValueError, TypeError, AttributeError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(
+                f"{folder} does not hold a readable result (result.json lacks {error}); run it again"
+            ) from error
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            OSError,
+            EOFError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
             raise ValueError(f"{folder} does not hold a readable result ({error}); run it again") from error
 
 
@@ -220,11 +264,16 @@ def read_table(path: Path) -> Table:
     Raises:
         ValueError: a line does not hold a measurement.
     """
-    return Table(Measurement.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    return Table(
+        Measurement.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()
+    )
 
 
-def provenance(*, seed: int | None = None, device: str = "cpu", started: float | None = None) -> dict[str, Any]:
-    """Returns the provenance of a run: versions, seed, threads, device, machine, date, wall time, commit and command line.
+def provenance(
+    *, seed: int | None = None, device: str = "cpu", started: float | None = None
+) -> dict[str, Any]:
+    """Returns the provenance of a run: versions, seed, threads, device, machine, date, wall time, commit and
+    command line.
 
     Args:
         seed: seed of the run; None if the run uses no seed, or several.
@@ -259,24 +308,46 @@ def _program(path: Path) -> str:
 
 @cache
 def _commit() -> dict[str, Any]:
-    """Returns the commit of the repository that holds this package, and whether the package differs from it; empty outside a repository."""
+    """Returns the commit of the repository that holds this package, and whether the package differs from it;
+    empty outside a repository.
+    """
     package = Path(__file__).parents[1]
     try:
-        # --porcelain=v2 --branch prints the commit, then one line for each file of this folder that differs from it.
-        command = ["git", "-C", str(package), "status", "--porcelain=v2", "--branch", "--ignored=no", "--", "."]
+        # --porcelain=v2 --branch prints the commit, then one line for each file of this folder that differs
+        # from it.
+        command = [
+            "git",
+            "-C",
+            str(package),
+            "status",
+            "--porcelain=v2",
+            "--branch",
+            "--ignored=no",
+            "--",
+            ".",
+        ]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         # An installed package may lie inside an unrelated repository, which does not track it.
         tracked = subprocess.run(
-            ["git", "-C", str(package), "ls-files", "--", "__init__.py"], capture_output=True, text=True, check=True
+            ["git", "-C", str(package), "ls-files", "--", "__init__.py"],
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
     except (OSError, subprocess.CalledProcessError):
         return {}
     commit = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), "")
-    return {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)} if commit and tracked else {}
+    return (
+        {"commit": commit, "dirty": any(not line.startswith("#") for line in lines)}
+        if commit and tracked
+        else {}
+    )
 
 
 def jsonable(value: Any) -> Any:
-    """Converts numbers of torch and numpy, tuples, paths and dataclasses to JSON values; NaN and infinities become None."""
+    """Converts numbers of torch and numpy, tuples, paths and dataclasses to JSON values; NaN and infinities
+    become None.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, dict):

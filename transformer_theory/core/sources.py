@@ -1,6 +1,7 @@
 """Sources: the places in the literature that claims, figures and rows cite, and their BibTeX.
 
-The bibliography is ``references.bib`` in this folder; a :class:`Source` is one of its keys with a locator ("Thm. 3").
+The bibliography is ``references.bib`` in this folder; a :class:`Source` is one of its keys with a locator
+("Thm. 3").
 """
 
 import re
@@ -15,10 +16,31 @@ from typing import Literal, get_args
 from .errors import nearest
 
 # Combining characters by LaTeX accent, and letters by LaTeX command.
-ACCENTS = {'"': "\u0308", "'": "\u0301", "`": "\u0300", "^": "\u0302", "~": "\u0303", "c": "\u0327", "v": "\u030c", "H": "\u030b"}
-LETTERS = {"AA": "Å", "aa": "å", "O": "Ø", "o": "ø", "ss": "ß", "L": "Ł", "l": "ł", "ae": "æ", "AE": "Æ", "&": "&"}
+ACCENTS = {
+    '"': "\u0308",
+    "'": "\u0301",
+    "`": "\u0300",
+    "^": "\u0302",
+    "~": "\u0303",
+    "c": "\u0327",
+    "v": "\u030c",
+    "H": "\u030b",
+}
+LETTERS = {
+    "AA": "Å",
+    "aa": "å",
+    "O": "Ø",
+    "o": "ø",
+    "ss": "ß",
+    "L": "Ł",
+    "l": "ł",
+    "ae": "æ",
+    "AE": "Æ",
+    "&": "&",
+}
 BIBLIOGRAPHY = Path(__file__).with_name("references.bib")
-# LICENSE, CITATION.cff and pyproject.toml repeat these, and a test compares them. The package does not contain these files.
+# LICENSE, CITATION.cff and pyproject.toml repeat these, and a test compares them. The package does not
+# contain these files.
 AUTHORS = "The transformer_theory developers"
 TITLE = "transformer_theory: theories of transformers, side by side"
 REPOSITORY = "https://github.com/transformer-theory/transformer_theory"
@@ -61,9 +83,13 @@ class Source:
 
     def __post_init__(self):
         if self.key not in entries():
-            raise ValueError(f"source key must be in references.bib, got {self.key!r}{nearest(self.key, entries())}")
+            raise ValueError(
+                f"source key must be in references.bib, got {self.key!r}{nearest(self.key, entries())}"
+            )
         if self.status not in get_args(Status):
-            raise ValueError(f"status must be one of {', '.join(map(repr, get_args(Status)))}, got {self.status!r}")
+            raise ValueError(
+                f"status must be one of {', '.join(map(repr, get_args(Status)))}, got {self.status!r}"
+            )
 
     def __str__(self) -> str:
         return f"{self.key}, {self.locator}" if self.locator else self.key
@@ -74,7 +100,8 @@ class Source:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, str]) -> "Source":
-        """Restores a source from :meth:`to_json`. Its key may be missing from the bibliography, since another version may have stored it.
+        """Restores a source from :meth:`to_json`. Its key may be missing from the bibliography, since another
+        version may have stored it.
 
         Raises:
             ValueError: the key is missing, or a field is not text.
@@ -108,12 +135,18 @@ class Source:
 def entries() -> dict[str, str]:
     """Returns all BibTeX entries by key, verbatim."""
     text = BIBLIOGRAPHY.read_text(encoding="utf-8")
-    # An entry, "@article{key, ...}", ends at the first closing brace at the start of a line; other braces are indented.
-    return {match[1]: match[0].strip() for match in re.finditer(r"^@\w+\{([^,\s]+),.*?^\}", text, re.MULTILINE | re.DOTALL)}
+    # An entry, "@article{key, ...}", ends at the first closing brace at the start of a line; other braces are
+    # indented.
+    return {
+        match[1]: match[0].strip()
+        for match in re.finditer(r"^@\w+\{([^,\s]+),.*?^\}", text, re.MULTILINE | re.DOTALL)
+    }
 
 
 def field(key: str, name: str) -> str:
-    """Returns one field of an entry as plain text, without braces and with LaTeX accents as letters; empty if absent."""
+    """Returns one field of an entry as plain text, without braces and with LaTeX accents as letters; empty if
+    absent.
+    """
     # A field is one line, such as "  year = {2020},".
     match = re.search(rf"^\s*{name}\s*=\s*\{{(.*)\}},?\s*$", entries()[key], re.MULTILINE | re.IGNORECASE)
     return re.sub(r"[{}]", "", _letters(match[1])) if match else ""
@@ -122,7 +155,8 @@ def field(key: str, name: str) -> str:
 def _letters(text: str) -> str:
     r"""Replaces LaTeX accents by letters: ``Bj{\"o}rck`` becomes ``Björck``."""
     text = re.sub(r"\\(AA|aa|ss|ae|AE|[OoLl&])(?![A-Za-z])", lambda m: LETTERS[m[1]], text)
-    # A letter is followed by its combining accent, and NFC merges the two. Accents named by letters (\c, \v, \H) need a brace.
+    # A letter is followed by its combining accent, and NFC merges the two. Accents named by letters (\c, \v,
+    # \H) need a brace.
     accented = re.sub(r"\\([\"'`^~]|[cvH](?=\{))\{?([A-Za-z])\}?", lambda m: m[2] + ACCENTS[m[1]], text)
     return unicodedata.normalize("NFC", accented)
 
@@ -138,15 +172,29 @@ def short(key: str) -> str:
 
 @cache
 def year(key: str) -> str:
-    """Returns the year, with a letter (``"2023a"``) if several entries have the same authors and year in running text."""
-    twins = [other for other in entries() if (_authors(other), field(other, "year")) == (_authors(key), field(key, "year"))]
+    """Returns the year, with a letter (``"2023a"``) if several entries have the same authors and year in
+    running text.
+    """
+    twins = [
+        other
+        for other in entries()
+        if (_authors(other), field(other, "year")) == (_authors(key), field(key, "year"))
+    ]
     return field(key, "year") + (chr(ord("a") + twins.index(key)) if len(twins) > 1 else "")
 
 
 def _authors(key: str) -> str:
-    """Returns the surnames as in running text: "Ma", "Ma and Wright", or "Ma et al." for three authors or more."""
+    """Returns the surnames as in running text: "Ma", "Ma and Wright", or "Ma et al." for three authors or
+    more.
+    """
     authors = [name.split(",")[0].strip() for name in field(key, "author").split(" and ")]
-    return authors[0] if len(authors) == 1 else " and ".join(authors) if len(authors) == 2 else f"{authors[0]} et al."
+    return (
+        authors[0]
+        if len(authors) == 1
+        else " and ".join(authors)
+        if len(authors) == 2
+        else f"{authors[0]} et al."
+    )
 
 
 def bibtex(keys) -> str:
@@ -162,10 +210,12 @@ def bibtex(keys) -> str:
 
 
 def software() -> str:
-    r"""Returns the BibTeX entry of this library: the installed version, its date and the address of the repository.
+    r"""Returns the BibTeX entry of this library: the installed version, its date and the address of the
+    repository.
 
-    The address is in ``howpublished``, since ``plain`` and the other standard styles do not print ``url``, and in no other field, so that
-    no style prints it twice. The preamble defines ``\url`` for documents without the packages url and hyperref.
+    The address is in ``howpublished``, since ``plain`` and the other standard styles do not print ``url``,
+    and in no other field, so that no style prints it twice. The preamble defines ``\url`` for documents
+    without the packages url and hyperref.
     """
     from .. import __version__
 

@@ -1,18 +1,23 @@
-r"""Statistics of claims and measurements: null distributions, p-values, intervals, false discovery rate, agreement.
+r"""Statistics of claims and measurements: null distributions, p-values, intervals, false discovery rate,
+agreement.
 
-* Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution :cite:p:`clopper1934use`.
+* Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution
+  :cite:p:`clopper1934use`.
 * Means over seeds: Student's t interval. Smooth functions of a sample: the jackknife over groups.
-* Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) / (1 + B)`, never zero.
+* Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) /
+  (1 + B)`, never zero.
 * Trained against untrained networks: the exact rank-sum test of Mann and Whitney.
-* Agreement: :math:`(v - m) / (\hat v - m)` with the prediction :math:`\hat v` and the median m of the null: 0 is chance, 1 the prediction.
+* Agreement: :math:`(v - m) / (\hat v - m)` with the prediction :math:`\hat v` and the median m of the null: 0
+  is chance, 1 the prediction.
 
-**Numbers of draws.** The null of a headline permutes only the evaluation, so :data:`HEADLINE_DRAWS` draws are cheap, and there is a
-p-value. A null that needs a new training has :data:`RANGE_DRAWS` draws; their range is shown, without a p-value. Curves over training have
-a band of :data:`BAND_DRAWS` draws.
+**Numbers of draws.** The null of a headline permutes only the evaluation, so :data:`HEADLINE_DRAWS` draws are
+cheap, and there is a p-value. A null that needs a new training has :data:`RANGE_DRAWS` draws; their range is
+shown, without a p-value. Curves over training have a band of :data:`BAND_DRAWS` draws.
 
-**Several seeds.** Seeds of a comparison share the data, their split and their labels. They therefore share the permutations as well
-(:func:`permutations`, :func:`fixed_generator`): draw i is averaged over the seeds, which gives the null of the mean. If each seed drew its
-own permutations, this null would be too narrow, and a mean over many seeds of one accident of the labels would look like a finding.
+**Several seeds.** Seeds of a comparison share the data, their split and their labels. They therefore share
+the permutations as well (:func:`permutations`, :func:`fixed_generator`): draw i is averaged over the seeds,
+which gives the null of the mean. If each seed drew its own permutations, this null would be too narrow, and a
+mean over many seeds of one accident of the labels would look like a finding.
 """
 
 import dataclasses
@@ -32,23 +37,29 @@ if TYPE_CHECKING:
     from .measurement import Measurement, Null
 
 HEADLINE_DRAWS = 199  # draws of a null that permutes the evaluation only; the smallest p-value is 1/200
-LADDER_DRAWS = 299  # the same on ladders; one value beyond all draws then remains a finding among up to 15 rungs
+# the same on ladders; one value beyond all draws then remains a finding among up to 15 rungs
+LADDER_DRAWS = 299
 RANGE_DRAWS = 19  # draws of a null that needs a new training, and of other nulls that have no p-value
 BAND_DRAWS = 9  # draws at the checkpoints of a training
-UNTRAINED = "untrained networks"  # kind of the null whose draws are networks like the measured ones, with random weights
+# kind of the null whose draws are networks like the measured ones, with random weights
+UNTRAINED = "untrained networks"
 SMALLEST_P = 0.01  # a p-value is reported only if the test can reach this number
-FIXED_SEED = 4_019_217_653  # an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
+# an unusual number: data drawn with a common seed, such as 0, must not repeat the draws of a null
+FIXED_SEED = 4_019_217_653
 MAX_CHOICES = 20_000  # largest number of choices that a rank-sum test with ties enumerates
 LEVEL = 0.05  # level of tests and of the false discovery rate
 
 
 def fixed_generator() -> torch.Generator:
-    """Returns a generator with a fixed seed, for choices that all seeds of a comparison share: splits, subsets and null draws."""
+    """Returns a generator with a fixed seed, for choices that all seeds of a comparison share: splits,
+    subsets and null draws.
+    """
     return torch.Generator().manual_seed(FIXED_SEED)
 
 
 def permutations(n: int, draws: int, generator: torch.Generator | None = None) -> Int[Tensor, "draws n"]:
-    """Draws permutations of 0 to n - 1. By default they depend only on n: row i is the same in every call, for any number of draws.
+    """Draws permutations of 0 to n - 1. By default they depend only on n: row i is the same in every call,
+    for any number of draws.
 
     >>> bool((permutations(5, 2) == permutations(5, 7)[:2]).all())
     True
@@ -59,7 +70,8 @@ def permutations(n: int, draws: int, generator: torch.Generator | None = None) -
 
 
 def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-    """Computes the lower and upper ends of the Clopper-Pearson interval of a share; they are 0 and 1 if there are no trials.
+    """Computes the lower and upper ends of the Clopper-Pearson interval of a share; they are 0 and 1 if there
+    are no trials.
 
     >>> low, high = clopper_pearson(5, 5)  # even five successes in five trials leave a wide interval
     >>> f"{low:.2f} to {high:.2f}"
@@ -80,7 +92,8 @@ def clopper_pearson(successes, trials, *, confidence: float = 0.95) -> tuple[np.
 
 
 def share_interval(share: float, n: int) -> tuple[float, float] | None:
-    """Computes the lower and upper ends of the 95 % interval for a share of n samples; None if share * n is not an integer.
+    """Computes the lower and upper ends of the 95 % interval for a share of n samples; None if share * n is
+    not an integer.
 
     >>> low, high = share_interval(0.65, 540)
     >>> f"{low:.2%} to {high:.2%}"
@@ -95,7 +108,9 @@ def share_interval(share: float, n: int) -> tuple[float, float] | None:
 
 
 def with_interval(row: "Measurement") -> "Measurement":
-    """Returns the row with the Clopper-Pearson interval; unchanged if it has an interval or its value is not a share of ``n`` samples."""
+    """Returns the row with the Clopper-Pearson interval; unchanged if it has an interval or its value is not
+    a share of ``n`` samples.
+    """
     if row.interval is not None or row.unit != "share" or row.value is None or not row.n:
         return row
     ends = share_interval(row.value, row.n)
@@ -122,11 +137,12 @@ def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tu
 def jackknife_interval(
     statistic: Callable[[Tensor], float], n: int, *, groups: int = 10, confidence: float = 0.95
 ) -> tuple[float, float] | None:
-    r"""Computes the delete-a-group jackknife interval of a smooth statistic of n samples; None for fewer samples than groups.
+    r"""Computes the delete-a-group jackknife interval of a smooth statistic of n samples; None for fewer
+    samples than groups.
 
-    The samples are divided at random into G equal groups, and the statistic is computed without each of them. With these values
-    :math:`v_g` the squared standard error is :math:`\tfrac{G-1}{G} \sum_g (v_g - \bar v)^2`. The interval has the quantile of Student's t
-    with G - 1 degrees of freedom.
+    The samples are divided at random into G equal groups, and the statistic is computed without each of them.
+    With these values :math:`v_g` the squared standard error is :math:`\tfrac{G-1}{G} \sum_g (v_g - \bar
+    v)^2`. The interval has the quantile of Student's t with G - 1 degrees of freedom.
 
     Args:
         statistic: function of the indices of the samples, ``[m]``.
@@ -150,7 +166,9 @@ def spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
     return torch.linspace(0, size - 1, min(size, count)).round().long()
 
 
-def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted: float | None = None) -> float:
+def permutation_p(
+    value: float, draws: Sequence[float], side: str, *, predicted: float | None = None
+) -> float:
     """Computes the p-value ``(1 + number of draws at least as extreme) / (1 + number of draws)``.
 
     >>> permutation_p(3.0, [0.0, 1.0, 2.0], ">=")
@@ -159,8 +177,8 @@ def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted:
     Args:
         value: measured value.
         draws: null distribution.
-        side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted`` as the value is, "!=" draws at
-            least as far from it.
+        side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted``
+            as the value is, "!=" draws at least as far from it.
         predicted: the theory's prediction; needed for "==" and "!=".
     Raises:
         ValueError: there are no draws, the side is unknown, or ``predicted`` is missing for "==" or "!=".
@@ -168,13 +186,17 @@ def permutation_p(value: float, draws: Sequence[float], side: str, *, predicted:
     if not len(draws):
         raise ValueError("a p-value needs at least one draw of the null, got none")
     (extreme,), others = _extremeness([value], draws, side, predicted)
-    # Draws that differ from the value by rounding only count as equal to it, which can only raise the p-value.
+    # Draws that differ from the value by rounding only count as equal to it, which can only raise the
+    # p-value.
     margin = 1e-12 * max(abs(value), abs(predicted or 0.0))
     return (1 + sum(other >= extreme - margin for other in others)) / (1 + len(draws))
 
 
-def rank_sum_p(values: Sequence[float], draws: Sequence[float], side: str, *, predicted: float | None = None) -> float:
-    """Computes the exact p-value of the one-sided rank-sum test of Mann and Whitney: are the values more extreme than the draws?
+def rank_sum_p(
+    values: Sequence[float], draws: Sequence[float], side: str, *, predicted: float | None = None
+) -> float:
+    """Computes the exact p-value of the one-sided rank-sum test of Mann and Whitney: are the values more
+    extreme than the draws?
 
     >>> f"{rank_sum_p([5.0, 6.0, 7.0], range(5), '>='):.4f}"  # 1 of the 56 ways to choose 3 of 8 numbers is as extreme
     '0.0179'
@@ -184,7 +206,8 @@ def rank_sum_p(values: Sequence[float], draws: Sequence[float], side: str, *, pr
         draws: values of independent untrained networks.
         side, predicted: see :func:`permutation_p`.
     Raises:
-        ValueError: there are no values or no draws, the side is unknown, or ``predicted`` is missing for "==".
+        ValueError: there are no values or no draws, the side is unknown, or ``predicted`` is missing for
+            "==".
     """
     from scipy.stats import mannwhitneyu, rankdata
 
@@ -200,13 +223,17 @@ def rank_sum_p(values: Sequence[float], draws: Sequence[float], side: str, *, pr
     return float(np.mean(sums >= ranks[: len(first)].sum() - 1e-9))
 
 
-def _extremeness(values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None) -> tuple[list[float], list[float]]:
+def _extremeness(
+    values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None
+) -> tuple[list[float], list[float]]:
     """Maps values and draws to numbers that are larger the more extreme they are on the side."""
     if side in ("==", "!="):
         if predicted is None:
             raise ValueError(f'side "{side}" needs a predicted value, got none')
         sign = -1 if side == "==" else 1
-        return [sign * abs(value - predicted) for value in values], [sign * abs(draw - predicted) for draw in draws]
+        return [sign * abs(value - predicted) for value in values], [
+            sign * abs(draw - predicted) for draw in draws
+        ]
     if side not in ("<=", ">="):
         raise ValueError(f"side must be '<=', '>=', '==' or '!=', got {side!r}")
     sign = 1 if side == ">=" else -1
@@ -214,14 +241,17 @@ def _extremeness(values: Sequence[float], draws: Sequence[float], side: str, pre
 
 
 def false_discoveries(p: Sequence[float]) -> list[float]:
-    """Adjusts p-values for the false discovery rate by the method of Benjamini and Hochberg; keeps their order."""
+    """Adjusts p-values for the false discovery rate by the method of Benjamini and Hochberg; keeps their
+    order.
+    """
     from scipy.stats import false_discovery_control
 
     return [float(adjusted) for adjusted in false_discovery_control(p)] if len(p) else []
 
 
 def agreement(value: float | None, predicted: float | None, null: float | None) -> float | None:
-    """Computes (value - null) / (predicted - null); None if a number is missing or the prediction equals the null.
+    """Computes (value - null) / (predicted - null); None if a number is missing or the prediction equals the
+    null.
 
     >>> agreement(0.9, 1.0, 0.5)
     0.8
@@ -232,11 +262,12 @@ def agreement(value: float | None, predicted: float | None, null: float | None) 
 
 
 def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
-    """Averages the rows of one quantity at one step over heads, or over layers and heads: the mean value, and the null whose draw i is
-    the mean of draws i of the rows.
+    """Averages the rows of one quantity at one step over heads, or over layers and heads: the mean value, and
+    the null whose draw i is the mean of draws i of the rows.
 
-    Rows without a value are ignored. The other columns are those of the first row, except for ``head`` and the columns that describe the
-    value of a single head (interval, p-value, agreement, verdict), which become empty.
+    Rows without a value are ignored. The other columns are those of the first row, except for ``head`` and
+    the columns that describe the value of a single head (interval, p-value, agreement, verdict), which become
+    empty.
     """
     from .measurement import Null
 
@@ -257,7 +288,9 @@ def place_of(row: "Measurement") -> tuple[str, str, str, int | None, int | None]
 
 
 def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dict[tuple, Null]":
-    """Returns one null per :func:`place_of` from repeated measurements; each measurement adds the value of the row, if any, as a draw."""
+    """Returns one null per :func:`place_of` from repeated measurements; each measurement adds the value of
+    the row, if any, as a draw.
+    """
     from .measurement import Null
 
     values: dict[tuple, list[float]] = {}
@@ -287,20 +320,27 @@ def without_p(row: "Measurement", networks: int = 1) -> str:
         return "no p-value: all draws of the null are equal"
     if row.null.kind == UNTRAINED:
         smallest = 1 / math.comb(draws + networks, networks)
-        text = f"no p-value: {several(networks, 'trained network')} and {draws} untrained ones are too few; add seeds"
+        text = (
+            f"no p-value: {several(networks, 'trained network')} and {draws} untrained ones are too few; add "
+            "seeds"
+        )
     else:
         smallest = 1 / (1 + draws)
-        text = f"no p-value: the null has {several(draws, 'draw')}, {math.ceil(1 / SMALLEST_P) - 1} are needed"
+        text = (
+            f"no p-value: the null has {several(draws, 'draw')}, {math.ceil(1 / SMALLEST_P) - 1} are needed"
+        )
     return text if smallest > SMALLEST_P else ""
 
 
 def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
-    """Summarises the rows of one quantity over seeds: the mean, its interval over seeds, the null of the mean, p-value and agreement.
+    """Summarises the rows of one quantity over seeds: the mean, its interval over seeds, the null of the
+    mean, p-value and agreement.
 
-    Draw i of the null is averaged over the seeds, which gives the null of the mean. Untrained networks are not averaged: the rank-sum test
-    compares the seeds with them. The p-value is None if there are too few draws or seeds (:func:`without_p`). If all seeds have the same
-    value, it depends on the data alone, and the row keeps its own interval. A verdict is kept only if all seeds agree. ``n`` is the number
-    of seeds, unless there is only one.
+    Draw i of the null is averaged over the seeds, which gives the null of the mean. Untrained networks are
+    not averaged: the rank-sum test compares the seeds with them. The p-value is None if there are too few
+    draws or seeds (:func:`without_p`). If all seeds have the same value, it depends on the data alone, and
+    the row keeps its own interval. A verdict is kept only if all seeds agree. ``n`` is the number of seeds,
+    unless there is only one.
     """
     from .measurement import Null
 
@@ -340,9 +380,16 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
     elif len(rows) > 1 and not same:
         summary = dataclasses.replace(summary, interval=None, interval_kind="")
     p = None
-    if not without_p(summary, len(values)) and null is not None and summary.side is not None and summary.value is not None:
+    if (
+        not without_p(summary, len(values))
+        and null is not None
+        and summary.side is not None
+        and summary.value is not None
+    ):
         if null.kind == UNTRAINED:
             p = rank_sum_p(values, null.draws, summary.side, predicted=summary.predicted)
         else:
             p = null.p(summary.value, summary.side, predicted=summary.predicted)
-    return dataclasses.replace(summary, p=p, agreement=agreement(mean, summary.predicted, None if null is None else null.median))
+    return dataclasses.replace(
+        summary, p=p, agreement=agreement(mean, summary.predicted, None if null is None else null.median)
+    )

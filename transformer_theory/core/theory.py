@@ -1,4 +1,5 @@
-"""The record of a theory: its claims, and optionally a ladder, experiments, measurements on data and measurements in networks.
+"""The record of a theory: its claims, and optionally a ladder, experiments, measurements on data and
+measurements in networks.
 
 Each section of the report omits the theories that lack the corresponding part.
 """
@@ -38,17 +39,20 @@ class OnData:
     """Measurements of the theory's minimal model on a data set.
 
     Attributes:
-        read: function that converts a data set (:class:`~transformer_theory.data.TokenData`, or what ``reads`` names) to the theory's
-            problem, or returns :class:`Unsupported`.
-        measure: ``(problem, generator, *, draws) -> measurements and arrays``. Rows are of kind "on data" or "assumption"; names of arrays
-            start with the theory's name and a slash. The generator draws initial weights and batches. Splits, subsets and null draws come
-            from :func:`~.statistics.fixed_generator` and :func:`~.statistics.permutations`, so that all seeds share them. ``draws`` is the
-            number of null draws of the headline; other quantities, and nulls that need a new training, take at most
-            :data:`~.statistics.RANGE_DRAWS`. With 0 no null is drawn.
+        read: function that converts a data set (:class:`~transformer_theory.data.TokenData`, or what
+            ``reads`` names) to the theory's problem, or returns :class:`Unsupported`.
+        measure: ``(problem, generator, *, draws) -> measurements and arrays``. Rows are of kind "on data" or
+            "assumption"; names of arrays start with the theory's name and a slash. The generator draws
+            initial weights and batches. Splits, subsets and null draws come from
+            :func:`~.statistics.fixed_generator` and :func:`~.statistics.permutations`, so that all seeds
+            share them. ``draws`` is the number of null draws of the headline; other quantities, and nulls
+            that need a new training, take at most :data:`~.statistics.RANGE_DRAWS`. With 0 no null is drawn.
         headline: the quantity that represents the theory in the summary.
         plot: function that draws a figure from the stored result alone.
-        reads: type of the data sets that the theory reads, e.g. :class:`~transformer_theory.data.Graphs`; None: tokens.
-        not_features: reason why the features of networks are not measured, e.g. because they are not at chance on noise; empty: they are.
+        reads: type of the data sets that the theory reads, e.g. :class:`~transformer_theory.data.Graphs`;
+            None: tokens.
+        not_features: reason why the features of networks are not measured, e.g. because they are not at
+            chance on noise; empty: they are.
     """
 
     read: Callable[[Any], Any]
@@ -65,13 +69,16 @@ class Response:
 
     Attributes:
         name: name of the test, e.g. "permuted tokens".
-        inputs: ``(data, limits, generator) -> mapping``: makes the synthetic inputs from inputs that the network accepts, ``[n, ...]``.
-            Keys: "value", the inputs of the test; "null" (optional), inputs, or a sequence of inputs, with the same targets, on which
-            the chance level is measured; "targets" (optional), or instead "reference": the targets are then the outputs of the network
-            for these inputs. ``limits`` maps names of sizes, such as "length", the longest sequence, to their largest values.
+        inputs: ``(data, limits, generator) -> mapping``: makes the synthetic inputs from inputs that the
+            network accepts, ``[n, ...]``. Keys: "value", the inputs of the test; "null" (optional), inputs,
+            or a sequence of inputs, with the same targets, on which the chance level is measured; "targets"
+            (optional), or instead "reference": the targets are then the outputs of the network for these
+            inputs. ``limits`` maps names of sizes, such as "length", the longest sequence, to their largest
+            values.
         metrics: ``() -> metrics``: new metrics for the forward pass on these inputs.
         null_kind: name of the null inputs, e.g. "unrelated blocks".
-        reads: "ids" if the test is made from ids and left out of networks of float tokens or images; "any" otherwise.
+        reads: "ids" if the test is made from ids and left out of networks of float tokens or images; "any"
+            otherwise.
     """
 
     name: str
@@ -88,8 +95,8 @@ class InNetworks:
     Attributes:
         metrics: ``() -> metrics``: new metrics at each call.
         headline: the quantity that represents the theory on the common timeline.
-        side: whether the theory expects a trained network above (">=") or below ("<=") the null; None if it predicts neither, and then
-            the headline is shown beside its null without a test.
+        side: whether the theory expects a trained network above (">=") or below ("<=") the null; None if it
+            predicts neither, and then the headline is shown beside its null without a test.
         responses: tests on synthetic inputs.
         meaning: what the headline is, and which value means what, in a clause without a full stop.
     """
@@ -108,16 +115,19 @@ class Theory:
     Attributes:
         name: name of its folder, e.g. ``"attention_svm"``.
         title: heading in reports, e.g. ``"Attention as a support vector machine"``.
-        question: the question that it answers, e.g. ``"Where does gradient descent send the attention weights?"``
+        question: the question that it answers, e.g. ``"Where does gradient descent send the attention
+            weights?"``
         statement: a summary in one paragraph, with LaTeX between dollars.
         sources: its papers.
         assumptions: the assumptions of its theorems, each a short sentence.
         claims: statements that a computation can check, each with a control that must fail.
-        ladder: rungs of relaxed assumptions, which measure how far the theory extends; None if it has no ladder.
+        ladder: rungs of relaxed assumptions, which measure how far the theory extends; None if it has no
+            ladder.
         experiments: subclasses of :class:`~.experiment.Experiment` that reproduce the figures of its papers.
         on_data: measurements on a data set; None if not supported.
         in_networks: measurements in trained networks; None if not supported.
-        objectives: training objectives derived from it, as classes (:class:`~transformer_theory.training.objectives.Objective`).
+        objectives: training objectives derived from it, as classes
+            (:class:`~transformer_theory.training.objectives.Objective`).
 
     Raises:
         ValueError: the name of a claim or an experiment does not start with the theory's name.
@@ -145,7 +155,12 @@ class Theory:
     def __post_init__(self):
         for claim in self.claims:
             if claim.theory != self.name:
-                raise ValueError(f"claims of {self.name} must have an id that starts with {self.name}/, got {claim.id}")
+                raise ValueError(
+                    f"claims of {self.name} must have an id that starts with {self.name}/, got {claim.id}"
+                )
         for kind in self.experiments:
             if kind.theory() != self.name:
-                raise ValueError(f"experiments of {self.name} must have a name that starts with {self.name}., got {kind.name}")
+                raise ValueError(
+                    f"experiments of {self.name} must have a name that starts with {self.name}., got "
+                    f"{kind.name}"
+                )

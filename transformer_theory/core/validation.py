@@ -1,6 +1,7 @@
 """Checks of arguments, and lossless conversion of arrays.
 
-Public numerical functions take tensors; decorated by :func:`converted` they also take numpy arrays, float32 and integers.
+Public numerical functions take tensors; decorated by :func:`converted` they also take numpy arrays, float32
+and integers.
 """
 
 import functools
@@ -15,7 +16,8 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-SHARES_ATOL = 1e-4  # largest distance of a sum of shares from 1; the rows of a float32 softmax sum to 1 within 1e-6
+# largest distance of a sum of shares from 1; the rows of a float32 softmax sum to 1 within 1e-6
+SHARES_ATOL = 1e-4
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +48,8 @@ def positive(**values: object) -> None:
 
 
 def integers(*, minimum: int = 1, **values: object) -> None:
-    """Checks that arguments such as dimensions, steps and numbers of samples are integers of at least ``minimum``.
+    """Checks that arguments such as dimensions, steps and numbers of samples are integers of at least
+    ``minimum``.
 
     Raises:
         ValueError: an argument is below ``minimum``; the message names it.
@@ -74,7 +77,10 @@ def seed_numbers(name: str, seeds: int | Iterable[int], *, minimum: int = 1) -> 
         return tuple(range(seeds))
     numbers = tuple(dict.fromkeys(int(seed) for seed in seeds))
     if len(numbers) < minimum or any(not 0 <= seed < 2**32 for seed in numbers):
-        raise ValueError(f"{name} must be a number or a list of numbers in [0, 2**32), got {list(numbers)}; pass e.g. {name}=3")
+        raise ValueError(
+            f"{name} must be a number or a list of numbers in [0, 2**32), got {list(numbers)}; pass e.g. "
+            f"{name}=3"
+        )
     return numbers
 
 
@@ -88,7 +94,9 @@ def usable_device(device: str) -> None:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # AssertionError: this build of torch lacks CUDA
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device must be usable by torch on this machine, got {device!r} ({reason}); use 'cpu'") from error
+        raise ValueError(
+            f"device must be usable by torch on this machine, got {device!r} ({reason}); use 'cpu'"
+        ) from error
 
 
 def finite(**tensors: Shaped[Tensor, "..."]) -> None:
@@ -99,11 +107,15 @@ def finite(**tensors: Shaped[Tensor, "..."]) -> None:
     """
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values; drop them")
+            raise ValueError(
+                f"{name} must be finite, got {int((~torch.isfinite(tensor)).sum())} NaN or infinite values; "
+                "drop them"
+            )
 
 
 def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
-    """Checks that tensors [...] share a dtype, so that they can be multiplied, and that none on a CPU is float16.
+    """Checks that tensors [...] share a dtype, so that they can be multiplied, and that none on a CPU is
+    float16.
 
     Under autocast, which chooses the dtype of products, the dtypes may differ.
 
@@ -116,7 +128,10 @@ def same_dtype(**tensors: Shaped[Tensor, "..."]) -> None:
     (first, tensor), *others = tensors.items()
     for second, other in others:
         if tensor.dtype != other.dtype and not torch.is_autocast_enabled(tensor.device.type):
-            raise ValueError(f"{first} and {second} must share a dtype, got {tensor.dtype} and {other.dtype}; convert one of them")
+            raise ValueError(
+                f"{first} and {second} must share a dtype, got {tensor.dtype} and {other.dtype}; convert "
+                "one of them"
+            )
 
 
 def as_float64(name: str, value: Any) -> Tensor:
@@ -124,13 +139,17 @@ def as_float64(name: str, value: Any) -> Tensor:
 
     Raises:
         TypeError: the value has another type, or holds complex numbers or booleans.
-        ValueError: the value holds integers above 2^53, which float64 does not represent exactly, or the lists are ragged.
+        ValueError: the value holds integers above 2^53, which float64 does not represent exactly, or the
+            lists are ragged.
     """
     tensor = as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex():
         raise TypeError(f"{name} must hold real numbers, got {tensor.dtype}")
     if not tensor.is_floating_point() and tensor.numel() and int(tensor.abs().max()) > 2**53:
-        raise ValueError(f"{name} must hold integers up to 2^53, which float64 holds exactly, got {int(tensor.abs().max())}")
+        raise ValueError(
+            f"{name} must hold integers up to 2^53, which float64 holds exactly, got "
+            f"{int(tensor.abs().max())}"
+        )
     return tensor.to(torch.float64)
 
 
@@ -142,12 +161,16 @@ def as_int64(name: str, value: Any) -> Tensor:
     """
     tensor = as_tensor(name, value)
     if tensor.dtype == torch.bool or tensor.is_complex() or tensor.is_floating_point():
-        raise TypeError(f"{name} must hold integers, got {tensor.dtype}; convert with .long(), or .astype(int) in numpy")
+        raise TypeError(
+            f"{name} must hold integers, got {tensor.dtype}; convert with .long(), or .astype(int) in numpy"
+        )
     return tensor.to(torch.int64)
 
 
 def as_float(name: str, value: Any) -> Tensor:
-    """Converts a value to a float32 or float64 tensor ``[...]``. Half precision becomes float32, integers become float64."""
+    """Converts a value to a float32 or float64 tensor ``[...]``. Half precision becomes float32, integers
+    become float64.
+    """
     tensor = as_tensor(name, value)
     if tensor.dtype in (torch.float32, torch.float64):
         return tensor
@@ -155,7 +178,9 @@ def as_float(name: str, value: Any) -> Tensor:
 
 
 def as_real(name: str, value: Any) -> Tensor:
-    """Converts a value to a tensor ``[...]`` of real numbers. Floating-point numbers keep their precision, integers become float64."""
+    """Converts a value to a tensor ``[...]`` of real numbers. Floating-point numbers keep their precision,
+    integers become float64.
+    """
     tensor = as_tensor(name, value)
     return tensor if tensor.is_floating_point() else as_float64(name, tensor)
 
@@ -168,12 +193,16 @@ def as_mask(name: str, value: Any) -> Tensor:
     """
     tensor = as_tensor(name, value)
     if tensor.dtype != torch.bool:
-        raise TypeError(f"{name} must hold booleans, got {tensor.dtype}; compare the numbers with 0, or convert with .bool()")
+        raise TypeError(
+            f"{name} must hold booleans, got {tensor.dtype}; compare the numbers with 0, or convert with "
+            ".bool()"
+        )
     return tensor
 
 
 def as_tensor(name: str, value: Any) -> Tensor:
-    """Converts a tensor, a numpy array, a number or nested lists to a tensor ``[...]`` of the same dtype, unless torch lacks it.
+    """Converts a tensor, a numpy array, a number or nested lists to a tensor ``[...]`` of the same dtype,
+    unless torch lacks it.
 
     Raises:
         TypeError: the value has another type; the message contains ``name``.
@@ -182,13 +211,19 @@ def as_tensor(name: str, value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        raise ValueError(f"{name} must have no masked entries, got {int(np.ma.count_masked(value))}; drop or impute them")
-    if isinstance(value, np.ndarray | np.generic | Real) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)):
+        raise ValueError(
+            f"{name} must have no masked entries, got {int(np.ma.count_masked(value))}; drop or impute them"
+        )
+    if isinstance(value, np.ndarray | np.generic | Real) or (
+        isinstance(value, Iterable) and not isinstance(value, str | bytes | dict)
+    ):
         try:
             return torch.as_tensor(_native(np.asarray(value)))
         except (TypeError, ValueError) as error:
             actual = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
-            raise ValueError(f"{name} must be a tensor, an array or a list of numbers of one shape, got {actual}") from error
+            raise ValueError(
+                f"{name} must be a tensor, an array or a list of numbers of one shape, got {actual}"
+            ) from error
     raise TypeError(f"{name} must be a torch.Tensor or a numpy array, got {type(value).__name__}")
 
 
@@ -211,7 +246,8 @@ def converted(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Returns a decorator that converts the named arguments.
 
-    The conversions are :func:`as_float64`, :func:`as_float`, :func:`as_int64`, :func:`as_real` and :func:`as_mask`.
+    The conversions are :func:`as_float64`, :func:`as_float`, :func:`as_int64`, :func:`as_real` and
+    :func:`as_mask`.
 
     An argument that is None stays None.
 
@@ -226,8 +262,12 @@ def converted(
     >>> double(np.ones(2, dtype="float32"))
     tensor([2., 2.], dtype=torch.float64)
     """
-    conversions: dict[str, Callable[[str, Any], Tensor]] = dict.fromkeys(float64, as_float64) | dict.fromkeys(floats, as_float)
-    conversions |= dict.fromkeys(int64, as_int64) | dict.fromkeys(reals, as_real) | dict.fromkeys(masks, as_mask)
+    conversions: dict[str, Callable[[str, Any], Tensor]] = dict.fromkeys(float64, as_float64) | dict.fromkeys(
+        floats, as_float
+    )
+    conversions |= (
+        dict.fromkeys(int64, as_int64) | dict.fromkeys(reals, as_real) | dict.fromkeys(masks, as_mask)
+    )
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         names = list(inspect.signature(function).parameters)
@@ -240,7 +280,9 @@ def converted(
             positional = list(args)
             for position, name, convert in positions:
                 if position < len(positional):
-                    positional[position] = None if positional[position] is None else convert(name, positional[position])
+                    positional[position] = (
+                        None if positional[position] is None else convert(name, positional[position])
+                    )
                 elif kwargs.get(name) is not None:
                     kwargs[name] = convert(name, kwargs[name])
             return function(*positional, **kwargs)  # pyright: ignore[reportCallIssue]

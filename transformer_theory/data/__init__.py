@@ -1,4 +1,6 @@
-"""Data sets loaded by name or from files, or sampled: :class:`TokenData` for theories, :class:`Images` for training networks."""
+"""Data sets loaded by name or from files, or sampled: :class:`TokenData` for theories, :class:`Images` for
+training networks.
+"""
 
 from pathlib import Path
 
@@ -30,17 +32,19 @@ __all__ = [
     "synthetic",
 ]
 
-NAMED = {"digits": digits, "text": harbour}  # data sets of tokens; the data sets in IMAGES are cut into patches
+# data sets of tokens; the data sets in IMAGES are cut into patches
+NAMED = {"digits": digits, "text": harbour}
 
 
 def load(name_or_path: str | Path) -> TokenData:
     """Loads data by name or from a path: ``load("digits")``, ``load("tokens.npz")``.
 
     Args:
-        name_or_path: ``"digits"``, ``"text"`` or a name that :func:`images` knows; or the path of an ``.npz`` file of tokens
-            (:meth:`TokenData.from_npz`), a plain-text ``.txt`` file (:meth:`.Text.sequences`), a folder of images or a CIFAR archive
-            (:func:`images`). Images are cut into patches; a stratified sample of at most 2,000 training images is used. A string is read
-            as a path if it has a separator or a suffix, or if such a file exists and no data set has this name.
+        name_or_path: ``"digits"``, ``"text"`` or a name that :func:`images` knows; or the path of an ``.npz``
+            file of tokens (:meth:`TokenData.from_npz`), a plain-text ``.txt`` file (:meth:`.Text.sequences`),
+            a folder of images or a CIFAR archive (:func:`images`). Images are cut into patches; a stratified
+            sample of at most 2,000 training images is used. A string is read as a path if it has a separator
+            or a suffix, or if such a file exists and no data set has this name.
 
     Raises:
         ValueError: the name is unknown (the message suggests the nearest one), or the file cannot be read.
@@ -63,5 +67,6 @@ def load(name_or_path: str | Path) -> TokenData:
         expected = "an .npz of tokens, a .txt of plain text, a folder of images or an archive of CIFAR"
         raise ValueError(f"{path} must be {expected}, got {path.suffix or 'no suffix'!r}; {hint}")
     raise ValueError(
-        f"unknown data {name!r}, neither a name nor a path to an .npz, a .txt or images{nearest(name, dict.fromkeys([*NAMED, *IMAGES]))}"
+        f"unknown data {name!r}, neither a name nor a path to an .npz, a .txt or "
+        f"images{nearest(name, dict.fromkeys([*NAMED, *IMAGES]))}"
     )

@@ -13,9 +13,11 @@ from ..core.validation import converted
 
 @converted(floats=("images",))
 def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq dim"]:
-    """Cuts images into square patches, row by row: token ``i * (w / size) + j`` is the patch in row i and column j.
+    """Cuts images into square patches, row by row: token ``i * (w / size) + j`` is the patch in row i and
+    column j.
 
-    Inside a patch the order is row, column, channel, so ``dim = size * size * c`` and ``seq = (h / size) * (w / size)``.
+    Inside a patch the order is row, column, channel, so ``dim = size * size * c`` and ``seq = (h / size) * (w
+    / size)``.
 
     >>> from transformer_theory import data
     >>> images = torch.arange(16.0).reshape(1, 1, 4, 4)
@@ -26,10 +28,16 @@ def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq
         ValueError: height or width is not a multiple of ``size``, or the images do not have four dimensions.
     """
     if images.ndim != 4:
-        raise ValueError(f"images must have shape [n, channels, height, width], got {list(images.shape)}; add a channel: images[:, None]")
+        raise ValueError(
+            f"images must have shape [n, channels, height, width], got {list(images.shape)}; add a channel: "
+            "images[:, None]"
+        )
     height, width = images.shape[-2:]
     if size < 1 or height % size or width % size:
-        raise ValueError(f"size must divide height and width, got size {size} for {height} x {width} images; crop, or choose another size")
+        raise ValueError(
+            f"size must divide height and width, got size {size} for {height} x {width} images; crop, or "
+            "choose another size"
+        )
     return rearrange(images, "n c (h p) (w q) -> n (h w) (p q c)", p=size, q=size)
 
 
@@ -37,10 +45,11 @@ def patches(images: Float[Tensor, "n c h w"], size: int) -> Float[Tensor, "n seq
 def codebook(
     tokens: Float[Tensor, "*batch dim"], k: int, *, generator: torch.Generator
 ) -> tuple[Int[Tensor, "*batch"], Float[Tensor, "k dim"]]:
-    """Assigns each token to the nearest of ``k`` k-means centres, which are the words of a vocabulary of size ``k``.
+    """Assigns each token to the nearest of ``k`` k-means centres, which are the words of a vocabulary of size
+    ``k``.
 
-    Centres are sorted by norm, so word 0 has the smallest norm. The generator seeds k-means, which runs on one thread, so the
-    same generator state gives the same words.
+    Centres are sorted by norm, so word 0 has the smallest norm. The generator seeds k-means, which runs on
+    one thread, so the same generator state gives the same words.
 
     Args:
         tokens: vectors, ``[*batch, dim]``.
@@ -57,7 +66,10 @@ def codebook(
     points = tokens.reshape(-1, tokens.shape[-1])  # [number of tokens, dim]
     distinct = len(points.unique(dim=0))
     if not 1 <= k <= distinct:
-        raise ValueError(f"k must lie between 1 and the number of different tokens, {distinct}, got {k}; choose a smaller codebook")
+        raise ValueError(
+            f"k must lie between 1 and the number of different tokens, {distinct}, got {k}; choose a "
+            "smaller codebook"
+        )
     seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
     with threadpool_limits(limits=1):
         kmeans = KMeans(k, n_init=1, random_state=seed).fit(points.double().cpu().numpy())  # pyright: ignore[reportArgumentType]
@@ -68,10 +80,13 @@ def codebook(
 
 def nearest_centre(points: Float[Tensor, "n dim"], centres: Float[Tensor, "k dim"]) -> Int[Tensor, " n"]:
     """Returns the number of the nearest centre of each point, ``[n]``."""
-    # Compute distances from differences: |x|^2 - 2 x.c + |c|^2 cancels if a token is near its centre. Chunks limit the memory of the
-    # distance matrix, which has one row per token.
+    # Compute distances from differences: |x|^2 - 2 x.c + |c|^2 cancels if a token is near its centre. Chunks
+    # limit the memory of the distance matrix, which has one row per token.
     return torch.cat(
-        [torch.cdist(chunk, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=-1) for chunk in points.split(65_536)]
+        [
+            torch.cdist(chunk, centres, compute_mode="donot_use_mm_for_euclid_dist").argmin(dim=-1)
+            for chunk in points.split(65_536)
+        ]
     )
 
 
@@ -84,5 +99,7 @@ def one_hot(ids: Int[Tensor, "*batch"], vocab_size: int) -> Float[Tensor, "*batc
     """
     if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
         invalid = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
-        raise ValueError(f"ids must lie in [0, {vocab_size}), got {invalid}; pass a larger vocab_size or recode")
+        raise ValueError(
+            f"ids must lie in [0, {vocab_size}), got {invalid}; pass a larger vocab_size or recode"
+        )
     return nn.functional.one_hot(ids, vocab_size).double()

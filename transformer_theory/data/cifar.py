@@ -1,15 +1,15 @@
 """CIFAR-10 and CIFAR-100, read from the official archives or from the folders to which they unpack.
 
-The Python form consists of pickles with ``data`` [n, 3072] (red, green, blue, each row by row) and lists of labels. The binary form has one
-record per image: its label (CIFAR-100: coarse label, then fine label) and the same 3,072 bytes. Archives are read as streams; nothing is
-unpacked to disk.
+The Python form consists of pickles with ``data`` [n, 3072] (red, green, blue, each row by row) and lists of
+labels. The binary form has one record per image: its label (CIFAR-100: coarse label, then fine label) and the
+same 3,072 bytes. Archives are read as streams; nothing is unpacked to disk.
 
-Loading a pickle can run arbitrary code. :func:`read_plain_pickle` accepts only numbers, text and uint8 arrays. It knows the names that
-NumPy imports to restore an array of bytes, and replaces each by a function that does only what these files need. It refuses every other
-name.
+Loading a pickle can run arbitrary code. :func:`read_plain_pickle` accepts only numbers, text and uint8
+arrays. It knows the names that NumPy imports to restore an array of bytes, and replaces each by a function
+that does only what these files need. It refuses every other name.
 
-The checksums of the image files come from torchvision (Python form) and from other libraries (binary form). The file of class names has no
-checksum; after a download the checksum of the archive covers it.
+The checksums of the image files come from torchvision (Python form) and from other libraries (binary form).
+The file of class names has no checksum; after a download the checksum of the archive covers it.
 Source: :cite:t:`krizhevsky2009learning`; https://www.cs.toronto.edu/~kriz/cifar.html.
 """
 
@@ -68,8 +68,11 @@ class Form:
         return self.test.endswith(".bin")
 
 
-def _form(name: str, folder: str, archive: str, checksums: dict[str, str], meta: tuple[str, ...], *, coarse: int = 0) -> Form:
-    # Six files: five training batches as large as the test file. Two files: one training file, five times as large.
+def _form(
+    name: str, folder: str, archive: str, checksums: dict[str, str], meta: tuple[str, ...], *, coarse: int = 0
+) -> Form:
+    # Six files: five training batches as large as the test file. Two files: one training file, five times as
+    # large.
     parts: dict[str, int] = dict(zip(checksums, (1,) * 6 if len(checksums) == 6 else (5, 1)))
     return Form(name, folder, archive, parts, checksums, meta, (100 if coarse else 10, coarse))
 
@@ -124,17 +127,21 @@ FORMS = (
 
 def is_official_form(path: Path) -> bool:
     """Returns whether a path is an archive, or a folder that holds an image file with its official name."""
-    return path.name.lower().endswith((".tar.gz", ".tgz")) or any((path / file).is_file() for form in FORMS for file in form.parts)
+    return path.name.lower().endswith((".tar.gz", ".tgz")) or any(
+        (path / file).is_file() for form in FORMS for file in form.parts
+    )
 
 
 def read_cifar(path: Path, *, coarse: bool = False) -> tuple[Images, Images]:
-    """Reads training and test images from an archive or an unpacked folder. Their name states if a checksum is not official.
+    """Reads training and test images from an archive or an unpacked folder. Their name states if a checksum
+    is not official.
 
     Args:
         path: archive or folder.
         coarse: whether to use the 20 coarse classes of CIFAR-100 instead of the 100 fine classes.
     Raises:
-        ValueError: a file is missing, damaged, cut short or too large, or not a file of CIFAR; the message names it.
+        ValueError: a file is missing, damaged, cut short or too large, or not a file of CIFAR; the message
+            names it.
     """
     reader = _Reader(path, coarse)
     for file, blob in _from_folder(path) if path.is_dir() else _from_archive(path):
@@ -171,7 +178,9 @@ class _Reader:
         pixels, labels = (_records if form.binary else _pickled)(blob, form, self.coarse)
         classes = form.classes[self.coarse]  # index 0: fine classes, 1: coarse classes
         if labels and not 0 <= min(labels) <= max(labels) < classes:
-            raise ValueError(f"labels from {min(labels)} to {max(labels)} where classes are 0 to {classes - 1}")
+            raise ValueError(
+                f"labels from {min(labels)} to {max(labels)} where classes are 0 to {classes - 1}"
+            )
         self.official &= hashlib.md5(blob, usedforsecurity=False).hexdigest() == form.checksums[file]
         self.files[file] = (pixels, np.array(labels, np.int64))
 
@@ -180,7 +189,9 @@ class _Reader:
         form = self.form
         if form is None:
             known = ", ".join(form.archive for form in FORMS)
-            raise ValueError(f"{self.path} must hold the files of CIFAR, got none of them; take one of {known}")
+            raise ValueError(
+                f"{self.path} must hold the files of CIFAR, got none of them; take one of {known}"
+            )
         if missing := [file for file in (*form.parts, *form.meta) if file not in (*self.files, *self.metas)]:
             raise ValueError(f"{self.path} lacks {missing[0]}; unpack {form.archive} again")
         # Files may be smaller than the official ones, but only in proportion.
@@ -188,14 +199,21 @@ class _Reader:
         if len(set(units.values())) > 1 or not all(units.values()):
             smallest = min(units, key=lambda file: units[file])
             expected = max(units.values()) * form.parts[smallest]
-            counts = f"{len(self.files[smallest][1])} images in {smallest}, but {expected:g} would fit the others"
+            counts = (
+                f"{len(self.files[smallest][1])} images in {smallest}, but {expected:g} would fit the others"
+            )
             raise ValueError(f"{self.path} must hold whole files, got {counts}; get it again")
         meta = form.meta[-1] if len(form.meta) == 1 or not self.coarse else form.meta[0]
         names, classes = tuple(self.metas[meta]), form.classes[self.coarse]
         if len(names) != classes:
-            raise ValueError(f"{self.path}: {meta} must name {classes} classes, got {len(names)}; get it again")
+            raise ValueError(
+                f"{self.path}: {meta} must name {classes} classes, got {len(names)}; get it again"
+            )
         name = form.name + "-coarse" * self.coarse + " (not the official files)" * (not self.official)
-        train, test = (self._joined([file for file in form.parts if (file == form.test) is is_test]) for is_test in (False, True))
+        train, test = (
+            self._joined([file for file in form.parts if (file == form.test) is is_test])
+            for is_test in (False, True)
+        )
         sources = (Source("krizhevsky2009learning"),)
         return Images(*train, names, name, sources), Images(*test, names, name, sources)
 
@@ -237,7 +255,11 @@ def _pickled(blob: bytes, form: Form, coarse: bool) -> tuple[np.ndarray, list[in
     pixels, labels = entry["data"], entry[key]
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != RECORD:
         raise ValueError(f"'data' other than an array of bytes [n, {RECORD}]")
-    if not isinstance(labels, list) or len(labels) != len(pixels) or not all(type(label) is int for label in labels):
+    if (
+        not isinstance(labels, list)
+        or len(labels) != len(pixels)
+        or not all(type(label) is int for label in labels)
+    ):
         raise ValueError(f"{key!r} other than a list of {len(pixels)} integers")
     return pixels, labels
 
@@ -249,11 +271,15 @@ def _from_folder(path: Path) -> Iterator[tuple[str, bytes]]:
                 try:
                     yield file, (path / file).read_bytes()
                 except OSError as error:
-                    raise ValueError(f"{path / file} cannot be read ({error.strerror}); check its permissions") from error
+                    raise ValueError(
+                        f"{path / file} cannot be read ({error.strerror}); check its permissions"
+                    ) from error
 
 
 def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yields the files of CIFAR in an archive, recognised by their base names. Reads the archive once, up to MAX_BYTES."""
+    """Yields the files of CIFAR in an archive, recognised by their base names. Reads the archive once, up to
+    MAX_BYTES.
+    """
     try:
         with gzip.open(path) as stream:
             bounded = _Bounded(stream)
@@ -261,11 +287,17 @@ def _from_archive(path: Path) -> Iterator[tuple[str, bytes]]:
             while bounded.read(tarfile.RECORDSIZE):  # gzip verifies its checksum at the end of the stream
                 pass
     except _TooLarge as error:
-        raise ValueError(f"{path} unpacks to more than {MAX_BYTES >> 20} MiB; take the official archive") from error
+        raise ValueError(
+            f"{path} unpacks to more than {MAX_BYTES >> 20} MiB; take the official archive"
+        ) from error
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError) as error:
-        raise ValueError(f"{path} is not a .tar.gz, is damaged or incomplete ({error}); get it again") from error
+        raise ValueError(
+            f"{path} is not a .tar.gz, is damaged or incomplete ({error}); get it again"
+        ) from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from error
+        raise ValueError(
+            f"{path} cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
 
 
 def _members(path: Path, stream: "_Bounded") -> Iterator[tuple[str, bytes]]:
@@ -274,7 +306,9 @@ def _members(path: Path, stream: "_Bounded") -> Iterator[tuple[str, bytes]]:
         for count, member in enumerate(archive):
             location = PurePosixPath(member.name)
             if location.is_absolute() or ".." in location.parts:
-                raise ValueError(f"{path} has a member outside its folder, {member.name!r}; take the official archive")
+                raise ValueError(
+                    f"{path} has a member outside its folder, {member.name!r}; take the official archive"
+                )
             if count >= MAX_MEMBERS:
                 raise ValueError(f"{path} has more than {MAX_MEMBERS} members; take the official archive")
             if member.isreg() and not member.issparse() and location.name in names:
@@ -306,7 +340,8 @@ class _Bounded:
         return block
 
 
-# Errors that damaged pickles raise. The pickle module documents some of them; tests with random bytes showed the others.
+# Errors that damaged pickles raise. The pickle module documents some of them; tests with random bytes showed
+# the others.
 PICKLE_ERRORS = (
     pickle.UnpicklingError,
     ArithmeticError,
@@ -321,7 +356,8 @@ PICKLE_ERRORS = (
 
 
 def read_plain_pickle(blob: bytes) -> Any:
-    """Reads numbers, text, lists, dicts and uint8 arrays from a pickle. Text written by Python 2 is decoded as Latin-1.
+    """Reads numbers, text, lists, dicts and uint8 arrays from a pickle. Text written by Python 2 is decoded
+    as Latin-1.
 
     Raises:
         ValueError: the pickle refers to anything else (the message names it), or is damaged or incomplete.
@@ -338,7 +374,8 @@ class _Refused(ValueError):
     """A pickle refers to something other than numbers, text and uint8 arrays."""
 
 
-# Use the unpickler written in Python: the C version allocates as much memory for its memo as a pickle requests.
+# Use the unpickler written in Python: the C version allocates as much memory for its memo as a pickle
+# requests.
 class _Plain(pickle._Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         known = {
@@ -357,7 +394,9 @@ _ARRAY = object()  # replaces numpy.ndarray, so that a pickle cannot allocate an
 
 
 def _empty_array(*size: object) -> np.ndarray:
-    """Returns an empty array, whatever size the pickle requests. The contents follow as array state, whose length NumPy checks."""
+    """Returns an empty array, whatever size the pickle requests. The contents follow as array state, whose
+    length NumPy checks.
+    """
     return np.empty(0, np.uint8)
 
 

@@ -2,7 +2,8 @@ r"""Label noise: functions that replace a share of the labels.
 
 ``floor(ratio n)`` samples are drawn without replacement, and each gets a new label by one of three rules:
 
-* uniform over **all** classes including the old one, so the mean share of wrong labels is :math:`\frac{k-1}{k}` times the ratio;
+* uniform over **all** classes including the old one, so the mean share of wrong labels is
+  :math:`\frac{k-1}{k}` times the ratio;
 * uniform over the **other** classes (symmetric noise), so the share of wrong labels is the ratio itself;
 * a map from class to class: ``j -> j + 1`` (pair flips), or between similar classes (asymmetric noise).
 
@@ -42,7 +43,9 @@ def relabel_uniformly(labels: Labels, ratio: float, *, classes: int, generator: 
 
 
 @converted(int64=("labels",))
-def relabel_symmetrically(labels: Labels, ratio: float, *, classes: int, generator: torch.Generator) -> Labels:
+def relabel_symmetrically(
+    labels: Labels, ratio: float, *, classes: int, generator: torch.Generator
+) -> Labels:
     """Returns a copy in which a share of the labels is replaced by other classes, drawn uniformly.
 
     Args:
@@ -61,13 +64,16 @@ def relabel_symmetrically(labels: Labels, ratio: float, *, classes: int, generat
 
 
 @converted(int64=("labels",))
-def relabel_by_map(labels: Labels, ratio: float, *, mapped: Sequence[int], generator: torch.Generator) -> Labels:
+def relabel_by_map(
+    labels: Labels, ratio: float, *, mapped: Sequence[int], generator: torch.Generator
+) -> Labels:
     """Returns a copy in which a share of the labels j is replaced by ``mapped[j]``.
 
     Args:
         labels: class of each sample in [0, len(mapped)), ``[n]``.
         ratio: share of samples whose label is mapped, in [0, 1].
-        mapped: replacement of each class, such as :data:`CIFAR10_CONFUSIONS` or ``next_class(k)``; j itself if class j stays.
+        mapped: replacement of each class, such as :data:`CIFAR10_CONFUSIONS` or ``next_class(k)``; j itself
+            if class j stays.
         generator: source of the random samples.
     Returns:
         The labels, ``[n]``.
@@ -75,7 +81,9 @@ def relabel_by_map(labels: Labels, ratio: float, *, mapped: Sequence[int], gener
         ValueError: labels or values of ``mapped`` are not in [0, len(mapped)), or ratio is not in [0, 1].
     """
     if invalid := [j for j in mapped if not 0 <= j < len(mapped)]:
-        raise ValueError(f"mapped must hold classes 0..{len(mapped) - 1}, one for each class, got {invalid[0]}")
+        raise ValueError(
+            f"mapped must hold classes 0..{len(mapped) - 1}, one for each class, got {invalid[0]}"
+        )
     samples = _draw_samples(labels, ratio, len(mapped), generator)
     return labels.index_copy(0, samples, torch.tensor(mapped)[labels[samples]])
 
@@ -96,7 +104,10 @@ def _draw_samples(labels: Tensor, ratio: float, classes: int, generator: torch.G
     if classes < 2:
         raise ValueError(f"classes must be at least 2 for a label to be wrong, got {classes}")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise ValueError(f"labels must lie in [0, {classes}), got {int(labels.min())} to {int(labels.max())}; pass the right number")
+        raise ValueError(
+            f"labels must lie in [0, {classes}), got {int(labels.min())} to {int(labels.max())}; pass the "
+            "right number"
+        )
     if not 0 <= ratio <= 1:
         raise ValueError(f"ratio must lie in [0, 1], the share of labels to change, got {ratio}")
     # The 1e-9 absorbs rounding: 0.29 * 100 is 28.999... in floating point, but means 29 samples.

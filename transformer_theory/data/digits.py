@@ -1,6 +1,7 @@
 """The handwritten digits of scikit-learn: 1,797 images of 8 x 8 pixels, without a download.
 
-A pixel is the number of ink points in a 4 x 4 cell, from 0 to 16. Source: :cite:t:`alpaydin1998optical` (the test part of the UCI set).
+A pixel is the number of ink points in a 4 x 4 cell, from 0 to 16. Source: :cite:t:`alpaydin1998optical` (the
+test part of the UCI set).
 """
 
 import torch
@@ -21,7 +22,8 @@ def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
 
     * images [1797, 1, 8, 8] in [0, 1], float64; labels 0..9;
     * tokens [1797, 16, 4]: patches of 2 x 2 pixels, row by row; query: the last patch;
-    * ids [1797, 16]: visual words in [0, words), from a k-means codebook of the patches; word 0 has the smallest norm;
+    * ids [1797, 16]: visual words in [0, words), from a k-means codebook of the patches; word 0 has the
+      smallest norm;
     * next_id = words + label, in a vocabulary of words + 10: the token that follows an image is its digit.
 
     Args:
@@ -48,7 +50,9 @@ def digits(*, words: int = WORDS, seed: int = 0) -> TokenData:
 
 
 def digits_split() -> tuple[Images, Images]:
-    """Returns 1,257 training and 540 test images by a fixed stratified split. Pixels are scaled from 0..16 to 0..255 and rounded."""
+    """Returns 1,257 training and 540 test images by a fixed stratified split. Pixels are scaled from 0..16 to
+    0..255 and rounded.
+    """
     from sklearn.datasets import load_digits
 
     pixels, classes = load_digits(return_X_y=True)

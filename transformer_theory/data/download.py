@@ -1,4 +1,6 @@
-"""Downloads of published archives into the data folder, from several mirrors, with resumed transfers and verified checksums."""
+"""Downloads of published archives into the data folder, from several mirrors, with resumed transfers and
+verified checksums.
+"""
 
 import hashlib
 import os
@@ -8,7 +10,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 VARIABLE = "TRANSFORMER_THEORY_DATA"
-CONNECTIONS = 10  # largest number of connections to one mirror; fetch gives up earlier if a connection receives nothing
+# largest number of connections to one mirror; fetch gives up earlier if a connection receives nothing
+CONNECTIONS = 10
 WAIT = (10, 60)  # time-outs in seconds: for the connection, and for each read of data
 BLOCK = 2**16  # bytes written at once; a transfer resumes after the last complete block
 
@@ -49,7 +52,9 @@ ARCHIVES = {
 
 
 def data_folder() -> Path:
-    """Returns the folder of data sets: $TRANSFORMER_THEORY_DATA or, if that is not set, the user's cache folder."""
+    """Returns the folder of data sets: $TRANSFORMER_THEORY_DATA or, if that is not set, the user's cache
+    folder.
+    """
     if folder := os.environ.get(VARIABLE):
         return Path(folder).expanduser()
     import pooch
@@ -58,18 +63,22 @@ def data_folder() -> Path:
 
 
 def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Path:
-    """Downloads the archive into ``folder`` from the first mirror that provides it in full and with the right checksum.
+    """Downloads the archive into ``folder`` from the first mirror that provides it in full and with the right
+    checksum.
 
-    An interrupted transfer leaves a hidden ``.part`` file, from which the next call resumes it with the same mirror.
+    An interrupted transfer leaves a hidden ``.part`` file, from which the next call resumes it with the same
+    mirror.
 
     Args:
         archive: file to download.
         folder: destination; created if it does not exist.
-        progress: function called with a line of text when a mirror is tried, after each tenth of the file, and when a mirror fails.
+        progress: function called with a line of text when a mirror is tried, after each tenth of the file,
+            and when a mirror fails.
     Returns:
         The path of the archive.
     Raises:
-        ValueError: every mirror failed (the message gives the reason for each), or the folder cannot be created.
+        ValueError: every mirror failed (the message gives the reason for each), or the folder cannot be
+            created.
     """
     import pooch
 
@@ -77,13 +86,19 @@ def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Pa
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"{folder} cannot be created ({error.strerror}); set ${VARIABLE} to a folder of yours") from error
+        raise ValueError(
+            f"{folder} cannot be created ({error.strerror}); set ${VARIABLE} to a folder of yours"
+        ) from error
     failures = []
     for url in archive.mirrors:
         host = urlsplit(url).hostname
         progress(f"fetching {archive.file} ({archive.size / 1e6:.0f} MB) from {host} into {folder}")
-        # Each mirror has its own partial file, named by a hash of the URL, so that bytes of two mirrors are never mixed.
-        part = folder / f".{archive.file}.{hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()[:8]}.part"
+        # Each mirror has its own partial file, named by a hash of the URL, so that bytes of two mirrors are
+        # never mixed.
+        part = (
+            folder
+            / f".{archive.file}.{hashlib.md5(url.encode(), usedforsecurity=False).hexdigest()[:8]}.part"
+        )
         try:
             receive = _Resuming(archive, part, progress)
             path = pooch.retrieve(url, f"md5:{archive.md5}", archive.file, folder, downloader=receive)  # pyright: ignore[reportArgumentType]
@@ -94,7 +109,9 @@ def fetch(archive: Archive, folder: Path, progress: Callable[[str], None]) -> Pa
             failures.append(f"{host}: {_reason(error)}")
             progress(failures[-1])
     reasons = "; ".join(failures)
-    raise ValueError(f"{archive.file} could not be fetched ({reasons}); copy it into {folder}, or pass the path of a copy")
+    raise ValueError(
+        f"{archive.file} could not be fetched ({reasons}); copy it into {folder}, or pass the path of a copy"
+    )
 
 
 class _Interrupted(OSError):
@@ -102,7 +119,9 @@ class _Interrupted(OSError):
 
 
 class _Resuming:
-    """A downloader for ``pooch.retrieve``. It writes a temporary file, which pooch renames once it has verified the checksum."""
+    """A downloader for ``pooch.retrieve``. It writes a temporary file, which pooch renames once it has
+    verified the checksum.
+    """
 
     def __init__(self, archive: Archive, part: Path, progress: Callable[[str], None]):
         self.archive, self.part, self.progress = archive, part, progress
@@ -114,7 +133,8 @@ class _Resuming:
             received_before = self.received()
             try:
                 self.receive(url)
-            # Python deletes the name `error` at the end of an except block, so the error is stored under another name.
+            # Python deletes the name `error` at the end of an except block, so the error is stored under
+            # another name.
             except requests.exceptions.ChunkedEncodingError as error:
                 reason: Exception = error
             except requests.ConnectionError as error:
@@ -126,28 +146,34 @@ class _Resuming:
                 return
             if self.received() <= received_before:  # no progress, so give up this mirror
                 raise reason
-        raise _Interrupted(f"interrupted {CONNECTIONS} times, {self.received()} of {self.archive.size} bytes so far")
+        raise _Interrupted(
+            f"interrupted {CONNECTIONS} times, {self.received()} of {self.archive.size} bytes so far"
+        )
 
     def received(self) -> int:
         """Returns the number of bytes received so far."""
         return self.part.stat().st_size if self.part.exists() else 0
 
     def receive(self, url: str) -> None:
-        """Opens one connection and appends the rest of the file; starts from the beginning if the server does not support ranges.
+        """Opens one connection and appends the rest of the file; starts from the beginning if the server does
+        not support ranges.
 
         Raises:
             OSError: the server returns an error, or more bytes than the archive has.
         """
         import requests
 
-        # "identity" forbids compression, which would make positions in the transfer differ from positions in the file.
+        # "identity" forbids compression, which would make positions in the transfer differ from positions in
+        # the file.
         received, total = self.received(), self.archive.size
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={received}-"} if received else {})
         with requests.get(url, headers=headers, stream=True, timeout=WAIT) as response:
             response.raise_for_status()
-            # Status 206 announces the requested range. With any other status the server sends the whole file, so the bytes received before
-            # are overwritten.
-            if response.status_code != 206 or not response.headers.get("Content-Range", "").startswith(f"bytes {received}-"):
+            # Status 206 announces the requested range. With any other status the server sends the whole file,
+            # so the bytes received before are overwritten.
+            if response.status_code != 206 or not response.headers.get("Content-Range", "").startswith(
+                f"bytes {received}-"
+            ):
                 received = 0
             with self.part.open("ab" if received else "wb") as file:
                 for block in response.iter_content(BLOCK):
@@ -157,7 +183,9 @@ class _Resuming:
                         break
                     file.write(block)
                     if 10 * received // total > tenth:
-                        self.progress(f"{self.archive.file}: {100 * received // total} % of {total / 1e6:.0f} MB")
+                        self.progress(
+                            f"{self.archive.file}: {100 * received // total} % of {total / 1e6:.0f} MB"
+                        )
         if received > total:
             self.part.unlink()
             raise _Interrupted(f"more than its {total} bytes")

@@ -22,7 +22,8 @@ _KINDS = ", ".join(SUFFIXES[:-1]) + f" or {SUFFIXES[-1]}"
 class Graphs:
     """A set of simple undirected graphs.
 
-    Nodes may have any names; they are renamed to 0, ..., n - 1 in the order of the graph, and attributes are dropped.
+    Nodes may have any names; they are renamed to 0, ..., n - 1 in the order of the graph, and attributes are
+    dropped.
 
     Attributes:
         graphs: networkx graphs, each with at least one node.
@@ -31,7 +32,8 @@ class Graphs:
         sources: publications from which the graphs come.
 
     Raises:
-        ValueError: there is no graph, a graph is directed, has parallel edges, self-loops or no node, or the names do not fit.
+        ValueError: there is no graph, a graph is directed, has parallel edges, self-loops or no node, or the
+            names do not fit.
         TypeError: an entry is not a networkx graph, or a single graph is passed.
     """
 
@@ -44,13 +46,18 @@ class Graphs:
         import networkx as nx
 
         if isinstance(self.graphs, nx.Graph):
-            raise TypeError(f"graphs must be a sequence of graphs, got a single {type(self.graphs).__name__}; pass Graphs([graph])")
+            raise TypeError(
+                f"graphs must be a sequence of graphs, got a single {type(self.graphs).__name__}; pass "
+                "Graphs([graph])"
+            )
         graphs = tuple(self.graphs)
         if not graphs:
             raise ValueError("graphs must hold at least one graph, got none")
         names = tuple(self.names) or tuple(f"graph {index}" for index in range(len(graphs)))
         if len(names) != len(graphs):
-            raise ValueError(f"names must hold one name for each of the {len(graphs)} graphs, got {len(names)}")
+            raise ValueError(
+                f"names must hold one name for each of the {len(graphs)} graphs, got {len(names)}"
+            )
         object.__setattr__(self, "graphs", tuple(_simple(graph, name) for graph, name in zip(graphs, names)))
         object.__setattr__(self, "names", names)
 
@@ -73,25 +80,33 @@ class Graphs:
         import networkx as nx
 
         seeds = torch.randint(2**31 - 1, (len(self),), generator=generator).tolist()
-        drawn = [nx.gnm_random_graph(len(graph), graph.number_of_edges(), seed=seed) for graph, seed in zip(self.graphs, seeds)]
+        drawn = [
+            nx.gnm_random_graph(len(graph), graph.number_of_edges(), seed=seed)
+            for graph, seed in zip(self.graphs, seeds)
+        ]
         return Graphs(drawn, self.names, name=f"random graphs of the sizes of {self.name}")
 
     @classmethod
     def load(cls, path: str | Path) -> "Graphs":
         """Reads a GraphML file, an edge list, or a folder of such files.
 
-        A line of an edge list names two nodes, separated by spaces or a comma, or one node without edges. What follows the two names, such
-        as weights or attributes, is ignored; "#" starts a comment. A graph has the name of its file, without the suffix if that is enough
-        to tell the files apart.
+        A line of an edge list names two nodes, separated by spaces or a comma, or one node without edges.
+        What follows the two names, such as weights or attributes, is ignored; "#" starts a comment. A graph
+        has the name of its file, without the suffix if that is enough to tell the files apart.
 
         Raises:
-            ValueError: a file cannot be read or holds no simple undirected graph, or the folder holds no such file.
+            ValueError: a file cannot be read or holds no simple undirected graph, or the folder holds no such
+                file.
             FileNotFoundError: the path does not exist.
         """
         path = Path(path)
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist; expected {_KINDS}, or a folder of such files")
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        files = (
+            sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+            if path.is_dir()
+            else [path]
+        )
         if not files:
             raise ValueError(f"{path} must hold files that end in {_KINDS}, got none")
         stems = [file.stem for file in files]
@@ -138,15 +153,24 @@ def check_simple(graph: Any, name: str = "graph") -> None:
     import networkx as nx
 
     if not isinstance(graph, nx.Graph):
-        raise TypeError(f"{name} must be a networkx graph, got {type(graph).__name__}; build one, e.g. networkx.Graph(edges)")
+        raise TypeError(
+            f"{name} must be a networkx graph, got {type(graph).__name__}; build one, e.g. "
+            "networkx.Graph(edges)"
+        )
     for wrong, problem, remedy in (
         (graph.is_directed(), "is directed", "pass graph.to_undirected()"),
         (graph.is_multigraph(), "has parallel edges", "pass nx.Graph(graph)"),
         (len(graph) == 0, "has no node", "drop it"),
-        (nx.number_of_selfloops(graph) > 0, "has an edge from a node to itself", "remove nx.selfloop_edges(graph)"),
+        (
+            nx.number_of_selfloops(graph) > 0,
+            "has an edge from a node to itself",
+            "remove nx.selfloop_edges(graph)",
+        ),
     ):
         if wrong:
-            raise ValueError(f"{name} must be a simple undirected graph with at least one node, but it {problem}; {remedy}")
+            raise ValueError(
+                f"{name} must be a simple undirected graph with at least one node, but it {problem}; {remedy}"
+            )
 
 
 def _simple(graph: Any, name: str) -> "nx.Graph":

@@ -22,7 +22,9 @@ def integer_tensor(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int
         try:
             array = np.asarray(values)
         except ValueError as error:
-            raise ValueError(f"{name} must be an array {shape} of integers, got rows of unequal length; cut or pad them") from error
+            raise ValueError(
+                f"{name} must be an array {shape} of integers, got rows of unequal length; cut or pad them"
+            ) from error
         if array.dtype.kind not in "iu":
             hint = "convert with .astype(int)" if array.dtype.kind == "f" else "number the tokens from 0"
             raise ValueError(f"{name} must be an array {shape} of integers, got dtype {array.dtype}; {hint}")
@@ -30,15 +32,22 @@ def integer_tensor(values: np.ndarray | Tensor, name: str, *, shape: str) -> Int
             raise ValueError(f"{name} must fit into int64, got {int(array.max())}; recode")
         values = torch.from_numpy(array.astype(np.int64))
     if values.is_floating_point() or values.is_complex() or values.dtype == torch.bool:
-        raise ValueError(f"{name} must be a tensor {shape} of integers, got {values.dtype}; convert with .long()")
+        raise ValueError(
+            f"{name} must be a tensor {shape} of integers, got {values.dtype}; convert with .long()"
+        )
     rank = shape.count(",") + 1
     if values.ndim != rank or not values.numel():
-        raise ValueError(f"{name} must have shape {shape} with at least one of each, got {list(values.shape)}")
+        raise ValueError(
+            f"{name} must have shape {shape} with at least one of each, got {list(values.shape)}"
+        )
     return values.detach().cpu().long()
 
 
 def sequence_ids(
-    ids: np.ndarray | Tensor, query_ids: np.ndarray | Tensor, next_ids: np.ndarray | Tensor, vocab_size: int | None
+    ids: np.ndarray | Tensor,
+    query_ids: np.ndarray | Tensor,
+    next_ids: np.ndarray | Tensor,
+    vocab_size: int | None,
 ) -> tuple[Int[Tensor, "n context"], Int[Tensor, " n"], Int[Tensor, " n"], int]:
     """Checks the ids of n sequences, and returns them with the size M of the vocabulary.
 
@@ -47,17 +56,26 @@ def sequence_ids(
         query_ids, next_ids: query token and next token of each sequence, ``[n]``.
         vocab_size: M. None: one more than the largest id, and at least 2.
     Raises:
-        ValueError: the lengths differ, an id lies outside the vocabulary, or M is invalid; otherwise see :func:`integer_tensor`.
+        ValueError: the lengths differ, an id lies outside the vocabulary, or M is invalid; otherwise see
+            :func:`integer_tensor`.
     """
     ids = integer_tensor(ids, "ids", shape="[n, context]")
-    query_ids, next_ids = integer_tensor(query_ids, "query_ids", shape="[n]"), integer_tensor(next_ids, "next_ids", shape="[n]")
+    query_ids, next_ids = (
+        integer_tensor(query_ids, "query_ids", shape="[n]"),
+        integer_tensor(next_ids, "next_ids", shape="[n]"),
+    )
     parts = (("ids", ids), ("query_ids", query_ids), ("next_ids", next_ids))
     for name, values in parts:
         if len(values) != len(ids):
             raise ValueError(
-                f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; pass arrays of one length"
+                f"{name} must have one entry for each of the {len(ids)} sequences, got {len(values)}; pass "
+                "arrays of one length"
             )
-    M = max(2, 1 + max(int(values.max()) for _, values in parts)) if vocab_size is None else count_of_tokens(vocab_size)
+    M = (
+        max(2, 1 + max(int(values.max()) for _, values in parts))
+        if vocab_size is None
+        else count_of_tokens(vocab_size)
+    )
     for name, values in parts:
         extreme = int(values.min()) if int(values.min()) < 0 else int(values.max())
         if not 0 <= extreme < M:
@@ -72,6 +90,10 @@ def count_of_tokens(vocab_size: int) -> int:
     Raises:
         ValueError: ``vocab_size`` is not an integer in [2, 2**63].
     """
-    if isinstance(vocab_size, bool) or not isinstance(vocab_size, int | np.integer) or not 2 <= vocab_size <= LIMIT:
+    if (
+        isinstance(vocab_size, bool)
+        or not isinstance(vocab_size, int | np.integer)
+        or not 2 <= vocab_size <= LIMIT
+    ):
         raise ValueError(f"vocab_size must be an integer of at least 2 and at most 2**63, got {vocab_size!r}")
     return int(vocab_size)

@@ -1,7 +1,7 @@
 """Decoded images in an ``.npz``: a file of the user, or a cache of images that are slow to decode.
 
-Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), ``train_labels`` and ``test_labels`` (integers [n]), and
-optionally ``names`` (class names).
+Arrays: ``train_pixels`` and ``test_pixels`` (uint8 [n, channels, size, size]), ``train_labels`` and
+``test_labels`` (integers [n]), and optionally ``names`` (class names).
 """
 
 import contextlib
@@ -27,7 +27,8 @@ def read_npz(path: Path) -> Pair:
     """Reads training and test images from an ``.npz``. Object arrays are refused, never unpickled.
 
     Raises:
-        ValueError: the file cannot be read, lacks an array, or holds an invalid one; the message names the file.
+        ValueError: the file cannot be read, lacks an array, or holds an invalid one; the message names the
+            file.
     """
     try:
         return _pair(_read_arrays(path), path.name)
@@ -36,7 +37,8 @@ def read_npz(path: Path) -> Pair:
 
 
 def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
-    """Returns the images of a source from the cache in the data folder; decodes and caches them if the cache is missing or outdated.
+    """Returns the images of a source from the cache in the data folder; decodes and caches them if the cache
+    is missing or outdated.
 
     A cache that cannot be read or written is ignored.
 
@@ -62,20 +64,35 @@ def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing, damaged, or holds objects."""
-    read_errors = (OSError, EOFError, NotImplementedError, MemoryError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error)
+    read_errors = (
+        OSError,
+        EOFError,
+        NotImplementedError,
+        MemoryError,
+        RuntimeError,
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+    )
     try:
         if not zipfile.is_zipfile(path):
             raise ValueError("a file that is incomplete or not a zip of arrays")
         with np.load(path, allow_pickle=False) as stored:
             return {name: np.asarray(stored[name]) for name in stored.files}
     except read_errors as error:
-        raise ValueError(f"must be an .npz of images, got {error}; write arrays of numbers with numpy.savez") from error
+        raise ValueError(
+            f"must be an .npz of images, got {error}; write arrays of numbers with numpy.savez"
+        ) from error
 
 
 def _arrays(pair: Pair) -> dict[str, np.ndarray]:
     """Converts training and test images to named arrays, the inverse of :func:`_pair`."""
     train, test = pair
-    texts = {"names": np.array(train.names), "name": np.array(train.name), "sources": np.array([str(source) for source in train.sources])}
+    texts = {
+        "names": np.array(train.names),
+        "name": np.array(train.name),
+        "sources": np.array([str(source) for source in train.sources]),
+    }
     parts = {"train": train, "test": test}
     pixels = {f"{part}_pixels": images.pixels.numpy() for part, images in parts.items()}
     return texts | pixels | {f"{part}_labels": images.labels.numpy() for part, images in parts.items()}
@@ -102,7 +119,10 @@ def _pair(arrays: dict[str, np.ndarray], name: str) -> Pair:
         for part in ("train", "test")
     )
     if train.pixels.shape[1:] != test.pixels.shape[1:]:
-        raise ValueError(f"training and test images must have one shape, got {list(train.pixels.shape)} and {list(test.pixels.shape)}")
+        raise ValueError(
+            f"training and test images must have one shape, got {list(train.pixels.shape)} and "
+            f"{list(test.pixels.shape)}"
+        )
     return train, test
 
 
@@ -115,9 +135,16 @@ def _source(text: str) -> Source:
 def _check_arrays(pixels: np.ndarray, labels: np.ndarray, part: str) -> None:
     """Raises ValueError unless pixels are uint8 [n, channels, size, size] and labels are integers [n]."""
     if pixels.dtype != np.uint8 or pixels.ndim != 4:
-        suffix = " with NaN or infinite values" if pixels.dtype.kind == "f" and not np.isfinite(pixels).all() else ""
+        suffix = (
+            " with NaN or infinite values"
+            if pixels.dtype.kind == "f" and not np.isfinite(pixels).all()
+            else ""
+        )
         actual = f"{pixels.dtype} {list(pixels.shape)}{suffix}"
-        raise ValueError(f"{part}_pixels must be uint8 [n, channels, size, size] from 0 to 255, got {actual}; scale, round, convert them")
+        raise ValueError(
+            f"{part}_pixels must be uint8 [n, channels, size, size] from 0 to 255, got {actual}; scale, "
+            "round, convert them"
+        )
     if labels.dtype.kind not in "iu" or labels.shape != (len(pixels),) or not len(labels):
         actual = f"{labels.dtype} {list(labels.shape)}"
         raise ValueError(f"{part}_labels must be integers [{len(pixels)}], one per image, got {actual}")

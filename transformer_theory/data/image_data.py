@@ -1,4 +1,6 @@
-"""Images with their classes, stored as bytes. Networks train on the images; theories receive the tokens cut from them."""
+"""Images with their classes, stored as bytes. Networks train on the images; theories receive the tokens cut
+from them.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -28,7 +30,8 @@ class Images:
         sources: references for the data.
 
     Raises:
-        ValueError: a field has the wrong type or shape, there are no images, they are not square, or a label has no name.
+        ValueError: a field has the wrong type or shape, there are no images, they are not square, or a label
+            has no name.
     """
 
     pixels: UInt8[Tensor, "n c h w"]
@@ -40,15 +43,26 @@ class Images:
     def __post_init__(self):
         if self.pixels.ndim != 4 or self.pixels.dtype != torch.uint8:
             description = f"{self.pixels.dtype} {list(self.pixels.shape)}"
-            raise ValueError(f"pixels must be uint8 [n, channels, height, width] from 0 to 255, got {description}; convert them")
+            raise ValueError(
+                f"pixels must be uint8 [n, channels, height, width] from 0 to 255, got {description}; "
+                "convert them"
+            )
         n, _, height, width = self.pixels.shape
         if not self.pixels.numel() or height != width:
-            raise ValueError(f"pixels must be at least one square image, got {list(self.pixels.shape)}; crop them")
+            raise ValueError(
+                f"pixels must be at least one square image, got {list(self.pixels.shape)}; crop them"
+            )
         if self.labels.shape != (n,) or self.labels.dtype != torch.int64:
-            raise ValueError(f"labels must be int64 [{n}], one per image, got {self.labels.dtype} {list(self.labels.shape)}")
+            raise ValueError(
+                f"labels must be int64 [{n}], one per image, got {self.labels.dtype} "
+                f"{list(self.labels.shape)}"
+            )
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= len(self.names):
-            raise ValueError(f"labels must lie in [0, {len(self.names)}), one name per class, got {low if low < 0 else high}; add names")
+            raise ValueError(
+                f"labels must lie in [0, {len(self.names)}), one name per class, got "
+                f"{low if low < 0 else high}; add names"
+            )
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -59,13 +73,17 @@ class Images:
         return f"Images({self.name!r}, {len(self)} of {shape}, {self.classes} classes)"
 
     def __getitem__(self, index) -> "Images":
-        """Returns the images at ``index``: a slice, an integer or a tensor of positions. All class names are kept."""
+        """Returns the images at ``index``: a slice, an integer or a tensor of positions. All class names are
+        kept.
+        """
         if isinstance(index, int | np.integer):
             index = slice(int(index), int(index) + 1 or None)  # the slice -1:0 would be empty, -1:None is not
         return replace(self, pixels=self.pixels[index], labels=self.labels[index])
 
     def mixed(self, generator: torch.Generator) -> "Images":
-        """Returns the images in random order, so that the first images are a random sample even if all were sorted by class."""
+        """Returns the images in random order, so that the first images are a random sample even if all were
+        sorted by class.
+        """
         return self[torch.randperm(len(self), generator=generator)]
 
     @property
@@ -84,7 +102,8 @@ class Images:
         return self.pixels.shape[-1]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["Images", "Images"]:
-        """Splits the images at random in two parts, the first with ``share`` of them; stratified by class. Both parts keep the order.
+        """Splits the images at random in two parts, the first with ``share`` of them; stratified by class.
+        Both parts keep the order.
 
         Raises:
             ValueError: one part would be empty.
@@ -92,14 +111,24 @@ class Images:
         first, second = stratified(len(self), self.labels, share, generator, what="images")
         return self[first], self[second]
 
-    def tokens(self, patch_size: int, *, max_samples: int = MAX_SAMPLES, words: int = WORDS, generator: torch.Generator) -> TokenData:
-        """Cuts the images, or a stratified sample if there are more than ``max_samples``, into tokens. The fields of the result:
+    def tokens(
+        self,
+        patch_size: int,
+        *,
+        max_samples: int = MAX_SAMPLES,
+        words: int = WORDS,
+        generator: torch.Generator,
+    ) -> TokenData:
+        """Cuts the images, or a stratified sample if there are more than ``max_samples``, into tokens. The
+        fields of the result:
 
         * images [n, channels, size, size] in [0, 1], float64, and labels;
-        * tokens [n, (size / patch_size)^2, patch_size^2 channels]: the patches, row by row; the query is the last patch;
-        * ids: for each patch its visual word, the nearest centre of a k-means codebook. There are ``words`` words, or fewer if there are
-          fewer distinct patches; word 0 has the centre of smallest norm;
-        * next_id = words + label: the class is the token that follows the image. The vocabulary has words + classes entries.
+        * tokens [n, (size / patch_size)^2, patch_size^2 channels]: the patches, row by row; the query is the
+          last patch;
+        * ids: for each patch its visual word, the nearest centre of a k-means codebook. There are ``words``
+          words, or fewer if there are fewer distinct patches; word 0 has the centre of smallest norm;
+        * next_id = words + label: the class is the token that follows the image. The vocabulary has words +
+          classes entries.
 
         Args:
             patch_size: side of a patch in pixels, a divisor of ``size``.
@@ -113,8 +142,8 @@ class Images:
         sample = self if len(self) <= max_samples else self.split(max_samples / len(self), generator)[0]
         scaled = sample.pixels.double() / 255
         tokens = patches(scaled, patch_size)
-        # k-means cannot find more clusters than there are distinct patches. Half precision is enough to count them: it represents integers
-        # up to 255 exactly and needs a quarter of the memory of float64.
+        # k-means cannot find more clusters than there are distinct patches. Half precision is enough to count
+        # them: it represents integers up to 255 exactly and needs a quarter of the memory of float64.
         words = min(words, len(patches(sample.pixels.half(), patch_size).flatten(0, 1).unique(dim=0)))
         ids, _ = codebook(tokens, words, generator=generator)
         return TokenData(

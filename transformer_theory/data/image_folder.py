@@ -1,13 +1,14 @@
 """Images from a folder with one subfolder per class, with or without a split into training and test images.
 
-* Colour: grey files (including one-bit files) stay grey if all files are grey; otherwise all are read as RGB. Transparent pixels are
-  blended with white. Palettes and CMYK become RGB by Pillow's rules, without colour profiles. Files of more than 8 bits per channel are
-  refused.
+* Colour: grey files (including one-bit files) stay grey if all files are grey; otherwise all are read as RGB.
+  Transparent pixels are blended with white. Palettes and CMYK become RGB by Pillow's rules, without colour
+  profiles. Files of more than 8 bits per channel are refused.
 * Orientation: images are rotated as their EXIF data require.
-* Size: by default, all images must be square and of the same size. If the caller passes a size, the largest central square of each image
-  is scaled to it (bicubic; smaller images are enlarged).
+* Size: by default, all images must be square and of the same size. If the caller passes a size, the largest
+  central square of each image is scaled to it (bicubic; smaller images are enlarged).
 
-All files are read before training starts. A file that cannot be read as described raises an error that names it.
+All files are read before training starts. A file that cannot be read as described raises an error that names
+it.
 """
 
 import hashlib
@@ -42,7 +43,8 @@ CONVERTED = {  # Pillow's modes that are converted to grey or RGB, with their na
 }
 STORED_GREY = (GREY, "1", "LA")
 MAY_BE_TRANSPARENT = {"LA", "P", "PA", "RGBA"}
-IGNORED = ("thumbs.db", "ehthumbs.db", "desktop.ini")  # files of Windows, in lower case; similar files of other systems are hidden
+# files of Windows, in lower case; similar files of other systems are hidden
+IGNORED = ("thumbs.db", "ehthumbs.db", "desktop.ini")
 
 
 @dataclass(frozen=True)
@@ -78,48 +80,59 @@ class Folder:
     @property
     def lossy(self) -> bool:
         """Whether the suffix of at least one file is that of a JPEG."""
-        return any(file.lower().endswith(LOSSY) for part in (self.train, self.test) if part for file in part.files)
+        return any(
+            file.lower().endswith(LOSSY) for part in (self.train, self.test) if part for file in part.files
+        )
 
 
 def find_images(path: Path) -> Folder:
-    """Finds the classes and files of ``path``: ``train/<class>/*`` with ``test/<class>/*`` (or ``val``, ``valid``), or ``<class>/*`` alone.
+    """Finds the classes and files of ``path``: ``train/<class>/*`` with ``test/<class>/*`` (or ``val``,
+    ``valid``), or ``<class>/*`` alone.
 
-    Hidden files and those of file managers (:data:`IGNORED`) are ignored. If there is a ``test`` folder, a ``val`` folder beside it is not
-    read.
+    Hidden files and those of file managers (:data:`IGNORED`) are ignored. If there is a ``test`` folder, a
+    ``val`` folder beside it is not read.
 
     Raises:
-        ValueError: the path is not a folder, there are fewer than two classes, a class has no images, a test class has no training images,
-            or a file is not an image.
+        ValueError: the path is not a folder, there are fewer than two classes, a class has no images, a test
+            class has no training images, or a file is not an image.
     """
     train = _split(path, TRAIN)
     test = _split(path, TEST) if train else None
     classes = _classes(train or path)
     if len(classes) < 2:
         present = f"only {classes[0].name!r}" if classes else "none"
-        raise ValueError(f"{train or path} must hold a folder of images for each of at least two classes, got {present}")
+        raise ValueError(
+            f"{train or path} must hold a folder of images for each of at least two classes, got {present}"
+        )
     names = tuple(folder.name for folder in classes)
     if test is None:
         return Folder(path, names, _part(classes, names), None)
     test_classes = _classes(test)
     if unknown := [folder for folder in test_classes if folder.name not in names]:
-        raise ValueError(f"{unknown[0]} has no training images, the classes are {some(names)}; rename or remove it")
+        raise ValueError(
+            f"{unknown[0]} has no training images, the classes are {some(names)}; rename or remove it"
+        )
     if not test_classes:
         raise ValueError(f"{test} must hold a folder of images for each class, got none; fill or remove it")
     return Folder(path, names, _part(classes, names), _part(test_classes, names))
 
 
-def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None) -> tuple[Images, Images]:
+def read_folder(
+    folder: Folder, *, size: int | None = None, progress: Callable[[str], None] = lambda line: None
+) -> tuple[Images, Images]:
     """Reads training and test images.
 
-    If the folder has no split, the images are split 80/20, stratified by class and always in the same way; their name states it.
+    If the folder has no split, the images are split 80/20, stratified by class and always in the same way;
+    their name states it.
 
     Args:
         folder: contents of the folder (:func:`find_images`).
         size: side in pixels to which images are cropped and scaled; None requires square images of one size.
-        progress: function called with a line of text if files were converted: their number, their kind and the result.
+        progress: function called with a line of text if files were converted: their number, their kind and
+            the result.
     Raises:
-        ValueError: a file is not an image, is damaged, has more than 8 bits per channel, or differs in size from the others; or the images
-            do not fit into memory at this size, before any is read.
+        ValueError: a file is not an image, is damaged, has more than 8 bits per channel, or differs in size
+            from the others; or the images do not fit into memory at this size, before any is read.
     """
     parts = [part for part in (folder.train, folder.test) if part]
     count = sum(len(part.files) for part in parts)
@@ -143,7 +156,9 @@ def read_folder(folder: Folder, *, size: int | None = None, progress: Callable[[
 
 
 class _Reader:
-    """Decodes files and checks that all have the size of the first file. The pixels are grey if all files are grey, otherwise RGB."""
+    """Decodes files and checks that all have the size of the first file. The pixels are grey if all files are
+    grey, otherwise RGB.
+    """
 
     def __init__(self, size: int | None):
         self.size = size
@@ -158,23 +173,31 @@ class _Reader:
             try:
                 if index == 0:
                     pixels = np.empty((len(files), *image.shape), np.uint8)
-                elif len(image) > pixels.shape[1]:  # the first colour image: earlier grey images get three equal channels
+                elif len(image) > pixels.shape[1]:
+                    # the first colour image: earlier grey images get three equal channels
                     pixels = np.repeat(pixels, len(image), axis=1)
             except MemoryError as error:
                 total = f"{len(files)} of {' x '.join(map(str, image.shape))}"
-                raise ValueError(f"images must fit into memory, got {total} bytes; pass a smaller size= to scale and crop them") from error
+                raise ValueError(
+                    f"images must fit into memory, got {total} bytes; pass a smaller size= to scale and "
+                    "crop them"
+                ) from error
             pixels[index] = image
         return torch.from_numpy(pixels)
 
     def conversions(self) -> str:
         """Describes the conversions; empty if no file was converted."""
         colour = any(mode not in STORED_GREY for mode in self.modes)
-        kinds = CONVERTED | ({GREY: "grey"} if colour else {})  # grey files are converted only if the result is RGB
+        # grey files are converted only if the result is RGB
+        kinds = CONVERTED | ({GREY: "grey"} if colour else {})
         counts = [f"{n} {kinds[mode]}" for mode, n in sorted(self.modes.items()) if mode in kinds]
         if not counts:
             return ""
         white = ", transparent pixels on white" if MAY_BE_TRANSPARENT & set(self.modes) else ""
-        return f"{', '.join(counts)} of {self.modes.total()} images are read as {RGB if colour else 'grey'}{white}"
+        return (
+            f"{', '.join(counts)} of {self.modes.total()} images are read as "
+            f"{RGB if colour else 'grey'}{white}"
+        )
 
     def decode(self, file: str) -> np.ndarray:
         """Decodes a file into uint8 [1 or 3, height, width]."""
@@ -187,23 +210,37 @@ class _Reader:
                 upright = ImageOps.exif_transpose(image) if rotated else image
                 self.check_size(file, upright.size)
                 plain = _plain(upright)
-                scaled = plain if self.size is None else ImageOps.fit(plain, (self.size, self.size), Image.Resampling.BICUBIC)
+                scaled = (
+                    plain
+                    if self.size is None
+                    else ImageOps.fit(plain, (self.size, self.size), Image.Resampling.BICUBIC)
+                )
                 # Pillow's arrays are [height, width] for grey images and [height, width, 3] for RGB.
                 return np.atleast_3d(np.asarray(scaled)).transpose(2, 0, 1)
         except PermissionError as error:
             raise ValueError(f"{file} cannot be read ({error.strerror}); check its permissions") from error
-        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:  # Pillow raises SyntaxError for a broken PNG
-            raise ValueError(f"{file} is not a readable image ({_reason(error, file)}); replace or remove it") from error
+        except (OSError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+            # Pillow raises SyntaxError for a broken PNG
+            raise ValueError(
+                f"{file} is not a readable image ({_reason(error, file)}); replace or remove it"
+            ) from error
 
     def check_mode(self, file: str, mode: str) -> None:
-        """Counts Pillow's mode of a file. Raises ValueError if the mode has more than 8 bits per channel, or is unknown."""
+        """Counts Pillow's mode of a file. Raises ValueError if the mode has more than 8 bits per channel, or
+        is unknown.
+        """
         if mode not in (GREY, RGB, *CONVERTED):
             expected = "grey or colour of 8 bits per channel"
-            raise ValueError(f"{file} must be {expected}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it again")
+            raise ValueError(
+                f"{file} must be {expected}, got Pillow's mode {mode}; scale it to 0 ... 255 and store it "
+                "again"
+            )
         self.modes[mode] += 1
 
     def check_size(self, file: str, size: tuple[int, int]) -> None:
-        """Raises ValueError if a file that is not scaled differs in size from the first file, or is not square."""
+        """Raises ValueError if a file that is not scaled differs in size from the first file, or is not
+        square.
+        """
         if self.size is not None:
             return
         if self.first is None:
@@ -213,7 +250,10 @@ class _Reader:
             sizes = f"{first_file} has {first_size[0]} x {first_size[1]} and {file} {size[0]} x {size[1]}"
             raise ValueError(f"images must be of one size, {sizes} pixels; pass size= to scale and crop them")
         if size[0] != size[1]:
-            raise ValueError(f"images must be square, {file} has {size[0]} x {size[1]} pixels; pass size= to scale and crop them")
+            raise ValueError(
+                f"images must be square, {file} has {size[0]} x {size[1]} pixels; pass size= to scale and "
+                "crop them"
+            )
 
 
 def _plain(image):
@@ -228,7 +268,9 @@ def _plain(image):
 
 
 def _split(path: Path, words: Iterable[str]) -> Path | None:
-    """Returns the first folder with one of these names that contains folders. Without subfolders, "train" may be the name of a class."""
+    """Returns the first folder with one of these names that contains folders. Without subfolders, "train" may
+    be the name of a class.
+    """
     return next((path / word for word in words if (path / word).is_dir() and _classes(path / word)), None)
 
 
@@ -255,11 +297,16 @@ def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
     for entry in _entries(folder):
         if entry.is_dir() or not entry.name.lower().endswith(SUFFIXES):
             kind = "the folder" if entry.is_dir() else "the file"
-            raise ValueError(f"{folder} must hold images only ({', '.join(SUFFIXES)}), got {kind} {entry.name!r}; move it away")
+            raise ValueError(
+                f"{folder} must hold images only ({', '.join(SUFFIXES)}), got {kind} {entry.name!r}; move "
+                "it away"
+            )
         try:
             state = entry.stat()
         except OSError as error:  # a broken link
-            raise ValueError(f"{entry.path} cannot be read ({error.strerror}); replace or remove it") from error
+            raise ValueError(
+                f"{entry.path} cannot be read ({error.strerror}); replace or remove it"
+            ) from error
         if not stat.S_ISREG(state.st_mode):  # opening a pipe would wait for its writer
             raise ValueError(f"{entry.path} must be a file, got a pipe, a socket or a device; move it away")
         yield entry.path, state.st_size, state.st_mtime_ns
@@ -269,12 +316,20 @@ def _entries(path: Path) -> list[os.DirEntry]:
     """Returns the entries of a folder except hidden files and :data:`IGNORED`."""
     try:
         with os.scandir(path) as entries:
-            return [entry for entry in entries if not entry.name.startswith(".") and entry.name.lower() not in IGNORED]
+            return [
+                entry
+                for entry in entries
+                if not entry.name.startswith(".") and entry.name.lower() not in IGNORED
+            ]
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); check the path and its permissions") from error
+        raise ValueError(
+            f"{path} cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
 
 
 def _reason(error: Exception, file: str) -> str:
     """Returns the first line of Pillow's message, or a shorter text if that line only repeats the path."""
     message = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return "its content is not an image" if file in message or message.startswith("cannot identify") else message
+    return (
+        "its content is not an image" if file in message or message.startswith("cannot identify") else message
+    )

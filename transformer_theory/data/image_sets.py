@@ -24,37 +24,45 @@ GENERATED: dict[str, Callable[[], tuple[Images, Images]]] = {"digits": digits_sp
 NAMES = (*GENERATED, *ARCHIVES, f"cifar100{COARSE}")
 
 
-def images(name_or_path: str | Path, *, size: int | None = None, progress: Callable[[str], None] | None = None) -> tuple[Images, Images]:
+def images(
+    name_or_path: str | Path, *, size: int | None = None, progress: Callable[[str], None] | None = None
+) -> tuple[Images, Images]:
     """Loads training and test images by name or from a path.
 
     * ``"digits"``, ``"shapes"``: see :func:`.digits_split`, :func:`.shapes_split`;
-    * ``"cifar10"``, ``"cifar100"`` (fine classes), ``"cifar100-coarse"``: read from the data folder (``$TRANSFORMER_THEORY_DATA``, or the
-      user's cache folder), which may hold the official archive, its unpacked folder, or a folder of images with that name; if it holds
-      none of them, the official archive is downloaded;
-    * a path: an official archive or its unpacked folder, a folder of images with ``train/<class>/*`` and ``test/<class>/*`` or only
-      ``<class>/*``, or an ``.npz`` (see :func:`.read_npz`).
+    * ``"cifar10"``, ``"cifar100"`` (fine classes), ``"cifar100-coarse"``: read from the data folder
+      (``$TRANSFORMER_THEORY_DATA``, or the user's cache folder), which may hold the official archive, its
+      unpacked folder, or a folder of images with that name; if it holds none of them, the official archive is
+      downloaded;
+    * a path: an official archive or its unpacked folder, a folder of images with ``train/<class>/*`` and
+      ``test/<class>/*`` or only ``<class>/*``, or an ``.npz`` (see :func:`.read_npz`).
 
-    The ``name`` of the images states if files are not official, are JPEGs, or were split here. Archives and folders are decoded once; the
-    decoded images are cached in the data folder.
+    The ``name`` of the images states if files are not official, are JPEGs, or were split here. Archives and
+    folders are decoded once; the decoded images are cached in the data folder.
 
     Args:
         name_or_path: name or path, see above.
         size: side in pixels to which the images of a folder are scaled and cropped; see :mod:`.image_folder`.
-        progress: function called with messages about downloads and converted files. Defaults to printing them to the standard error.
+        progress: function called with messages about downloads and converted files. Defaults to printing them
+            to the standard error.
     Raises:
-        ValueError: the name is unknown (the message suggests the nearest one), files cannot be read as images, a download failed, or
-            ``size`` differs from the size of images that are not in a folder.
+        ValueError: the name is unknown (the message suggests the nearest one), files cannot be read as
+            images, a download failed, or ``size`` differs from the size of images that are not in a folder.
     """
     if size is not None:
         integers(size=size)
     train, test = _train_and_test(name_or_path, size, progress or _to_standard_error)
     if size not in (None, train.size):
         actual = f"{size} for {train.name}, whose side is {train.size} pixels"
-        raise ValueError(f"size must be the side of the images unless they come from a folder, got {actual}; leave it out")
+        raise ValueError(
+            f"size must be the side of the images unless they come from a folder, got {actual}; leave it out"
+        )
     return train, test
 
 
-def _train_and_test(name_or_path: str | Path, size: int | None, progress: Callable[[str], None]) -> tuple[Images, Images]:
+def _train_and_test(
+    name_or_path: str | Path, size: int | None, progress: Callable[[str], None]
+) -> tuple[Images, Images]:
     name = str(name_or_path)
     if isinstance(name_or_path, str) and name in GENERATED:
         return GENERATED[name]()
@@ -71,7 +79,8 @@ def _train_and_test(name_or_path: str | Path, size: int | None, progress: Callab
 
 
 def image_tokens(name_or_path: str | Path, *, size: int | None = None) -> TokenData:
-    """Loads at most 2,000 training images as tokens: 4 patches per side, or the next larger number for which patches fill the image.
+    """Loads at most 2,000 training images as tokens: 4 patches per side, or the next larger number for which
+    patches fill the image.
 
     Args:
         name_or_path, size: source and size of the images, see :func:`images`.
@@ -82,8 +91,12 @@ def image_tokens(name_or_path: str | Path, *, size: int | None = None) -> TokenD
 
 
 def tokens_of(data: Images, generator: torch.Generator) -> TokenData:
-    """Converts images to tokens, see :func:`image_tokens`. The generator draws the sample of images and the codebook."""
-    patch = next(size for size in range(max(data.size // PATCHES_PER_SIDE, 1), 0, -1) if data.size % size == 0)
+    """Converts images to tokens, see :func:`image_tokens`. The generator draws the sample of images and the
+    codebook.
+    """
+    patch = next(
+        size for size in range(max(data.size // PATCHES_PER_SIDE, 1), 0, -1) if data.size % size == 0
+    )
     max_samples = min(MAX_SAMPLES, max(MAX_VALUES // data.pixels[0].numel(), 1))
     return data.tokens(patch, max_samples=max_samples, generator=generator)
 
@@ -91,21 +104,30 @@ def tokens_of(data: Images, generator: torch.Generator) -> TokenData:
 def _published(name: str, size: int | None, progress: Callable[[str], None]) -> tuple[Images, Images]:
     """Reads a published data set from the data folder; downloads it first if the folder lacks it."""
     base, folder = name.removesuffix(COARSE), data_folder()
-    official = [folder / entry for form in FORMS if form.name == base for entry in (form.folder, form.archive)]
+    official = [
+        folder / entry for form in FORMS if form.name == base for entry in (form.folder, form.archive)
+    ]
     local = next((path for path in (*official, folder / name) if path.exists()), None)
     return _read(local or fetch(ARCHIVES[base], folder, progress), size, progress, coarse=name != base)
 
 
-def _read(path: Path, size: int | None, progress: Callable[[str], None], *, coarse: bool = False) -> tuple[Images, Images]:
+def _read(
+    path: Path, size: int | None, progress: Callable[[str], None], *, coarse: bool = False
+) -> tuple[Images, Images]:
     if path.suffix.lower() == ".npz":
         return read_npz(path)
     if is_official_form(path):
         if path.is_dir():  # reading a cache would not be faster
             return read_cifar(path, coarse=coarse)
         state = path.stat()
-        return cached(path, f"{state.st_size} {state.st_mtime_ns} {coarse}", lambda: read_cifar(path, coarse=coarse))
+        return cached(
+            path, f"{state.st_size} {state.st_mtime_ns} {coarse}", lambda: read_cifar(path, coarse=coarse)
+        )
     if not path.is_dir():
-        raise ValueError(f"{path} must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got {path.suffix or 'no ending'!r}")
+        raise ValueError(
+            f"{path} must be a folder of images, a .tar.gz of CIFAR or an .npz of images, got "
+            f"{path.suffix or 'no ending'!r}"
+        )
     folder = find_images(path)
     stamp = f"{size} {folder.train.stamp} {folder.test and folder.test.stamp}"
     return cached(path, stamp, lambda: read_folder(folder, size=size, progress=progress))

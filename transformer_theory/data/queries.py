@@ -1,4 +1,6 @@
-"""Selection of the most frequent ids, and of a random subset of the sequences, from data sets for next-token prediction."""
+"""Selection of the most frequent ids, and of a random subset of the sequences, from data sets for next-token
+prediction.
+"""
 
 import torch
 from jaxtyping import Int
@@ -6,7 +8,8 @@ from torch import Generator, Tensor
 
 
 def most_frequent(ids: Int[Tensor, " n"], number: int, *, min_count: int = 1) -> Int[Tensor, " selected"]:
-    """Returns the most frequent ids, most frequent first; among equally frequent ids, the smaller comes first.
+    """Returns the most frequent ids, most frequent first; among equally frequent ids, the smaller comes
+    first.
 
     Args:
         ids: integers, ``[n]``.
@@ -19,7 +22,8 @@ def most_frequent(ids: Int[Tensor, " n"], number: int, *, min_count: int = 1) ->
 
 
 def subsample(rows: Int[Tensor, " n"], limit: int, generator: Generator) -> Int[Tensor, " selected"]:
-    """Draws ``limit`` random rows and returns them in their original order; returns all rows if there are at most ``limit``.
+    """Draws ``limit`` random rows and returns them in their original order; returns all rows if there are at
+    most ``limit``.
 
     Args:
         rows: row indices, ``[n]``.

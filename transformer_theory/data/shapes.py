@@ -1,7 +1,8 @@
 """Generated colour images of ten classes of shapes, for tests and for machines without a data set.
 
-An image shows one of five outlines, filled or hollow, with a random position, size and colour, on a background of another colour. Noise is
-added to each pixel. Position, size and colours have the same distribution in all classes.
+An image shows one of five outlines, filled or hollow, with a random position, size and colour, on a
+background of another colour. Noise is added to each pixel. Position, size and colours have the same
+distribution in all classes.
 """
 
 from itertools import product
@@ -44,7 +45,9 @@ def shapes_split() -> tuple[Images, Images]:
 
 
 def _draw(labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Draws one image per label, uint8 [n, 3, 32, 32]; label // 2 is the outline, and odd labels are hollow shapes."""
+    """Draws one image per label, uint8 [n, 3, 32, 32]; label // 2 is the outline, and odd labels are hollow
+    shapes.
+    """
     n = len(labels)
     low, high = RADIUS
     radius = low + (high - low) * torch.rand(n, generator=generator)
@@ -55,21 +58,27 @@ def _draw(labels: Tensor, generator: torch.Generator) -> Tensor:
     right = (grid - centres[1, :, None])[:, None, :].expand(n, SIZE, SIZE)
     distance = _distances(down, right, radius[:, None, None])[labels // 2, torch.arange(n)]
     hollow = (labels % 2 == 1)[:, None, None]
-    # The rim of a hollow shape is the band -RIM < distance < 0 inside the outline; its own signed distance replaces that of the outline.
+    # The rim of a hollow shape is the band -RIM < distance < 0 inside the outline; its own signed distance
+    # replaces that of the outline.
     distance = torch.where(hollow, (distance + RIM / 2).abs() - RIM / 2, distance)
-    # Anti-aliasing: as the distance rises from -1/2 to 1/2, the share of the pixel that the shape covers falls from 1 to 0.
+    # Anti-aliasing: as the distance rises from -1/2 to 1/2, the share of the pixel that the shape covers
+    # falls from 1 to 0.
     cover = (0.5 - distance).clamp(0, 1)[:, None]
     background, colour = _colours(n, generator)
-    images = background + cover * (colour - background) + NOISE * torch.randn(n, 3, SIZE, SIZE, generator=generator)
+    images = (
+        background
+        + cover * (colour - background)
+        + NOISE * torch.randn(n, 3, SIZE, SIZE, generator=generator)
+    )
     return (255 * images.clamp(0, 1)).round().to(torch.uint8)
 
 
 def _distances(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "outlines n size size"]:
     """Computes the signed distance of each pixel from each outline, in pixels; negative inside.
 
-    The signed distance from a half plane is linear in the offset. The maximum of two signed distances describes the intersection of two
-    shapes, the minimum their union; near corners it differs slightly from the Euclidean distance. The factors of the radius give the
-    outlines similar sizes.
+    The signed distance from a half plane is linear in the offset. The maximum of two signed distances
+    describes the intersection of two shapes, the minimum their union; near corners it differs slightly from
+    the Euclidean distance. The factors of the radius give the outlines similar sizes.
     """
     vertical, horizontal = down.abs(), right.abs()
     half_width = 0.35 * radius  # half the width of a bar of the cross
@@ -80,7 +89,8 @@ def _distances(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "ou
             torch.hypot(down, right) - 0.9 * radius,
             torch.maximum(vertical, horizontal) - 0.8 * radius,
             (vertical + horizontal) / 2**0.5 - 0.75 * radius,
-            # an upright triangle: the base, and two sides of slope 2 that meet at the top; sqrt(5) normalises (2, -1)
+            # an upright triangle: the base, and two sides of slope 2 that meet at the top; sqrt(5) normalises
+            # (2, -1)
             torch.maximum(down - 0.7 * radius, (2 * horizontal - down) / 5**0.5 - 0.42 * radius),
             torch.minimum(horizontal_bar, vertical_bar),
         ]
@@ -88,7 +98,9 @@ def _distances(down: Tensor, right: Tensor, radius: Tensor) -> Float[Tensor, "ou
 
 
 def _colours(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draws colours of background and shape, each [n, 3, 1, 1]: uniform pairs with a distance of at least CONTRAST."""
+    """Draws colours of background and shape, each [n, 3, 1, 1]: uniform pairs with a distance of at least
+    CONTRAST.
+    """
     pairs = torch.rand(n, 2, 3, generator=generator)
     # Rejection sampling: pairs that are too similar are drawn again until none is left.
     while bool((similar := torch.linalg.vector_norm(pairs[:, 0] - pairs[:, 1], dim=-1) < CONTRAST).any()):

@@ -1,9 +1,12 @@
-"""Synthetic data with known properties. Each sampler states closed-form facts about its data, with which measurements can be checked.
+"""Synthetic data with known properties. Each sampler states closed-form facts about its data, with which
+measurements can be checked.
 
-* :func:`subspace_mixture`: classes are orthogonal subspaces, the data model of rate reduction and CRATE (:cite:t:`yu2020learning`);
+* :func:`subspace_mixture`: classes are orthogonal subspaces, the data model of rate reduction and CRATE
+  (:cite:t:`yu2020learning`);
 * :func:`separable_tokens`: one token of each sequence can be selected by a linear score with a known margin
   (:cite:t:`tarzanagh2023transformers`);
-* :func:`sequence_classes`: common tokens, and distinct tokens that occur in one class only (:cite:t:`tian2023scan`);
+* :func:`sequence_classes`: common tokens, and distinct tokens that occur in one class only
+  (:cite:t:`tian2023scan`);
 * :func:`noise_like`: noise of the shape of a data set, in which tokens, words and labels are independent.
 """
 
@@ -40,10 +43,11 @@ class SeparableTokens:
     Attributes:
         data: sequences with labels 0 or 1.
         selected: position of the selected token, ``[n]``.
-        key_direction: v, a unit vector: :math:`(x_a - x_t)^\top v = m` for the selected token a and every other token t, ``[dim]``.
+        key_direction: v, a unit vector: :math:`(x_a - x_t)^\top v = m` for the selected token a and every
+            other token t, ``[dim]``.
         query_direction: u, a unit vector: :math:`u^\top z = 1` for every query z, ``[dim]``.
-        head: w, a unit vector orthogonal to v: :math:`\pm w^\top x` is 1 for the selected token and 0 for the others (the label is the
-            sign), ``[dim]``.
+        head: w, a unit vector orthogonal to v: :math:`\pm w^\top x` is 1 for the selected token and 0 for the
+            others (the label is the sign), ``[dim]``.
         margin: m, the margin along v.
     """
 
@@ -65,9 +69,11 @@ class SequenceClasses:
     """Sequences of discrete tokens whose distribution depends on the next token.
 
     Attributes:
-        data: one-hot tokens, ids, next_id and labels; the last token of every sequence is the same query token.
+        data: one-hot tokens, ids, next_id and labels; the last token of every sequence is the same query
+            token.
         conditional: P(token | class) of the contextual tokens; rows sum to one, ``[classes, vocab_size]``.
-        common: number of common tokens, ids ``0 .. common - 1``. The distinct tokens of class k start at ``common + k * distinct``.
+        common: number of common tokens, ids ``0 .. common - 1``. The distinct tokens of class k start at
+            ``common + k * distinct``.
     """
 
     data: TokenData
@@ -80,8 +86,9 @@ def subspace_mixture(
 ) -> SubspaceMixture:
     r"""Draws sequences of tokens from the subspace of their class, :math:`x = U_k a + \sigma \epsilon`.
 
-    Here :math:`a \sim N(0, I / p)` and :math:`\epsilon \sim N(0, I / d)`, so that :math:`E \|x\|^2 = 1 + \sigma^2`. Class sizes differ
-    by at most one. Without noise :math:`U_k U_k^\top x = x` and tokens of different classes are orthogonal.
+    Here :math:`a \sim N(0, I / p)` and :math:`\epsilon \sim N(0, I / d)`, so that :math:`E \|x\|^2 = 1 +
+    \sigma^2`. Class sizes differ by at most one. Without noise :math:`U_k U_k^\top x = x` and tokens of
+    different classes are orthogonal.
 
     Args:
         n, seq, dim: shape of the tokens.
@@ -93,7 +100,10 @@ def subspace_mixture(
     """
     integers(n=n, seq=seq, dim=dim, classes=classes, rank=rank)
     if classes * rank > dim:
-        raise ValueError(f"classes * rank must not exceed dim for orthogonal subspaces, got {classes} * {rank} > {dim}; enlarge dim")
+        raise ValueError(
+            f"classes * rank must not exceed dim for orthogonal subspaces, got {classes} * {rank} > {dim}; "
+            "enlarge dim"
+        )
     if not noise >= 0:
         raise ValueError(f"noise must be at least 0, got {noise}; it is a standard deviation")
     frame = _orthonormal(dim, classes * rank, generator)
@@ -106,12 +116,16 @@ def subspace_mixture(
     return SubspaceMixture(data, bases)
 
 
-def separable_tokens(n: int, *, seq: int, dim: int, margin: float = 1.0, generator: torch.Generator) -> SeparableTokens:
-    r"""Draws sequences in which a known W selects one token with a known margin, and a known head maps that token to the label.
+def separable_tokens(
+    n: int, *, seq: int, dim: int, margin: float = 1.0, generator: torch.Generator
+) -> SeparableTokens:
+    r"""Draws sequences in which a known W selects one token with a known margin, and a known head maps that
+    token to the label.
 
-    All tokens are standard normal noise orthogonal to v and w; :math:`m v \pm w` is added to the selected token. Queries are :math:`u` plus
-    standard normal noise orthogonal to u. Hence :math:`W = v u^\top / m` scores the selected token above the others of its
-    sequence by exactly one, and all other tokens have the same value for the head, as the theorems on local convergence assume.
+    All tokens are standard normal noise orthogonal to v and w; :math:`m v \pm w` is added to the selected
+    token. Queries are :math:`u` plus standard normal noise orthogonal to u. Hence :math:`W = v u^\top / m`
+    scores the selected token above the others of its sequence by exactly one, and all other tokens have the
+    same value for the head, as the theorems on local convergence assume.
 
     Args:
         n, seq, dim: shape of the tokens; dim is at least 3.
@@ -133,19 +147,33 @@ def separable_tokens(n: int, *, seq: int, dim: int, margin: float = 1.0, generat
     tokens[torch.arange(n), selected] += margin * key + (2 * labels - 1)[:, None] * head
     query = torch.randn(n, dim, generator=generator, dtype=torch.float64)
     query = query - (query @ direction)[:, None] * direction + direction
-    data = TokenData(tokens, labels=labels, query=query, name="separable tokens", sources=(Source("tarzanagh2023transformers"),))
+    data = TokenData(
+        tokens,
+        labels=labels,
+        query=query,
+        name="separable tokens",
+        sources=(Source("tarzanagh2023transformers"),),
+    )
     return SeparableTokens(data, selected, key, direction, head, float(margin))
 
 
 def sequence_classes(
-    n: int, *, seq: int, classes: int, common: int, distinct: int, common_share: float = 0.5, generator: torch.Generator
+    n: int,
+    *,
+    seq: int,
+    classes: int,
+    common: int,
+    distinct: int,
+    common_share: float = 0.5,
+    generator: torch.Generator,
 ) -> SequenceClasses:
-    r"""Draws contextual tokens from :math:`P(\cdot | k)`: common tokens with probability c, distinct tokens of class k with probability
-    1 - c. Both groups are uniform.
+    r"""Draws contextual tokens from :math:`P(\cdot | k)`: common tokens with probability c, distinct tokens
+    of class k with probability 1 - c. Both groups are uniform.
 
-    Vocabulary: common tokens, ``classes * distinct`` distinct tokens, one query token (the last token of every sequence), then the next
-    tokens (the k-th follows sequences of class k). Tokens are one-hot. Rows of the conditional have inner product
-    :math:`c^2 / \text{common}` across classes and :math:`c^2 / \text{common} + (1 - c)^2 / \text{distinct}` with themselves.
+    Vocabulary: common tokens, ``classes * distinct`` distinct tokens, one query token (the last token of
+    every sequence), then the next tokens (the k-th follows sequences of class k). Tokens are one-hot. Rows of
+    the conditional have inner product :math:`c^2 / \text{common}` across classes and :math:`c^2 /
+    \text{common} + (1 - c)^2 / \text{distinct}` with themselves.
 
     Args:
         n, seq: number and length of the sequences, the query token included (seq at least 2).
@@ -155,15 +183,18 @@ def sequence_classes(
         common_share: c, total probability of the common tokens.
         generator: source of the random numbers.
     Raises:
-        ValueError: a size is not positive, ``common_share`` lies outside [0, 1), or only one of ``common`` and
-            ``common_share`` is zero.
+        ValueError: a size is not positive, ``common_share`` lies outside [0, 1), or only one of ``common``
+            and ``common_share`` is zero.
     """
     integers(n=n, classes=classes, distinct=distinct)
     if seq < 2:
         raise ValueError(f"seq must be at least 2 (a contextual token and the query), got {seq}; enlarge it")
     if common < 0 or not 0 <= common_share < 1 or (common == 0) != (common_share == 0):
         actual = f"common={common}, common_share={common_share}"
-        raise ValueError(f"common_share must lie in (0, 1) with common tokens and be 0 without, got {actual}; change one of them")
+        raise ValueError(
+            f"common_share must lie in (0, 1) with common tokens and be 0 without, got {actual}; change one "
+            "of them"
+        )
     query_token = common + classes * distinct
     vocab_size = query_token + 1 + classes
     conditional = torch.zeros(classes, vocab_size, dtype=torch.float64)
@@ -191,16 +222,20 @@ def _orthonormal(dim: int, columns: int, generator: torch.Generator) -> Tensor:
 
 
 def noise_like(data: TokenData, generator: torch.Generator) -> TokenData:
-    """Returns noise of the shape of a data set: whatever a theory finds in it holds for any data, or by chance.
+    """Returns noise of the shape of a data set: whatever a theory finds in it holds for any data, or by
+    chance.
 
-    Tokens have independent Gaussian entries with the root mean square of the data. The query stays at its position; a query outside the
-    sequence is Gaussian too. The words of each position are permuted over the sequences, independently of the other positions, which keeps
-    their frequencies. Labels and next tokens are permuted, which keeps the sizes of the classes. There are no images.
+    Tokens have independent Gaussian entries with the root mean square of the data. The query stays at its
+    position; a query outside the sequence is Gaussian too. The words of each position are permuted over the
+    sequences, independently of the other positions, which keeps their frequencies. Labels and next tokens are
+    permuted, which keeps the sizes of the classes. There are no images.
     """
     n, seq, dim = data.tokens.shape
     assert data.query is not None
     position = data.query_position
-    tokens = data.tokens.square().mean().sqrt() * torch.randn(n, seq, dim, dtype=torch.float64, generator=generator)
+    tokens = data.tokens.square().mean().sqrt() * torch.randn(
+        n, seq, dim, dtype=torch.float64, generator=generator
+    )
     query = data.query.square().mean().sqrt() * torch.randn(n, dim, dtype=torch.float64, generator=generator)
     order = torch.randperm(n, generator=generator)
     ids = data.ids

@@ -16,7 +16,8 @@ from ..core.errors import nearest
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64
 
-# Networks compute in float32, whose largest number is 3e38. The square of 1e15 is 1e30, so sums of a hundred million squares are finite.
+# Networks compute in float32, whose largest number is 3e38. The square of 1e15 is 1e30, so sums of a hundred
+# million squares are finite.
 MAX_MAGNITUDE = 1e15
 REAL, DISCRETE = ("tokens", "query", "images"), ("labels", "ids", "next_id")  # names of fields
 
@@ -24,7 +25,8 @@ REAL, DISCRETE = ("tokens", "query", "images"), ("labels", "ids", "next_id")  # 
 def stratified(
     n: int, labels: Int[Tensor, " n"] | None, share: float, generator: torch.Generator, *, what: str
 ) -> tuple[Int[Tensor, " first"], Int[Tensor, " second"]]:
-    """Draws a random split in two parts and returns their indices in ascending order. Each class is split in the same proportion.
+    """Draws a random split in two parts and returns their indices in ascending order. Each class is split in
+    the same proportion.
 
     Args:
         n: number of samples.
@@ -38,27 +40,32 @@ def stratified(
     order = torch.randperm(n, generator=generator)
     if labels is not None:
         order = order[torch.argsort(labels[order], stable=True)]
-    # ``order`` is sorted by class and random within a class. Position i goes to the first part if floor(i * share) increases there, so
-    # every run of positions, and therefore every class, contributes its share to within one sample.
-    # The 1e-9 absorbs rounding: 100 * 0.29 is 28.999... in floating point, but means 29 samples.
+    # ``order`` is sorted by class and random within a class. Position i goes to the first part if floor(i *
+    # share) increases there, so every run of positions, and therefore every class, contributes its share to
+    # within one sample. The 1e-9 absorbs rounding: 100 * 0.29 is 28.999... in floating point, but means 29
+    # samples.
     totals = torch.floor(torch.arange(n + 1, dtype=torch.float64) * share + 1e-9)
     in_first = totals[1:] > totals[:-1]
     first, second = order[in_first], order[~in_first]
     if not len(first) or not len(second):
-        raise ValueError(f"share must leave {what} on both sides, got {share} of {n}; choose a share inside (0, 1)")
+        raise ValueError(
+            f"share must leave {what} on both sides, got {share} of {n}; choose a share inside (0, 1)"
+        )
     return first.sort().values, second.sort().values
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TokenData:
-    """n sequences of ``seq`` tokens in ``dim`` dimensions. Every field except ``tokens`` may be None, which means unknown.
+    """n sequences of ``seq`` tokens in ``dim`` dimensions. Every field except ``tokens`` may be None, which
+    means unknown.
 
-    Fields may be tensors, numpy arrays or nested lists. Real fields are converted to float64 and discrete fields to int64, if the
-    conversion is lossless.
+    Fields may be tensors, numpy arrays or nested lists. Real fields are converted to float64 and discrete
+    fields to int64, if the conversion is lossless.
 
     Attributes:
         tokens: real vectors, ``[n, seq, dim]``.
-        labels: class of each sequence, ``0 <= label < classes``, ``[n]``. One class is allowed here; training a network needs two.
+        labels: class of each sequence, ``0 <= label < classes``, ``[n]``. One class is allowed here; training
+            a network needs two.
         query: query vector (z in the papers), ``[n, dim]``. Defaults to the last token.
         ids: discrete tokens, ``0 <= id < vocab_size``, ``[n, seq]``.
         next_id: next token after each sequence, in the same vocabulary, ``[n]``.
@@ -91,17 +98,29 @@ class TokenData:
                     object.__setattr__(self, name, convert(name, value))
         if self.tokens.ndim != 3 or not self.tokens.numel():
             shape = list(self.tokens.shape)
-            raise ValueError(f"tokens must have shape [n, seq, dim] with at least one sequence, token and dimension, got {shape}; reshape")
+            raise ValueError(
+                "tokens must have shape [n, seq, dim] with at least one sequence, token and dimension, got "
+                f"{shape}; reshape"
+            )
         n, seq, dim = self.tokens.shape
         if self.query is None:
             object.__setattr__(self, "query", self.tokens[:, -1])
-        shapes = {"tokens": (n, seq, dim), "labels": (n,), "query": (n, dim), "ids": (n, seq), "next_id": (n,)}
+        shapes = {
+            "tokens": (n, seq, dim),
+            "labels": (n,),
+            "query": (n, dim),
+            "ids": (n, seq),
+            "next_id": (n,),
+        }
         shapes["images"] = (n, None, None, None)
         for name, shape in shapes.items():
             if (value := getattr(self, name)) is not None:
                 self._check_field(name, value, shape)
         if self.labels is not None and int(self.labels.min()) < 0:
-            raise ValueError(f"labels must be 0, 1, ..., got {int(self.labels.min())}; relabel from zero, or leave labels out")
+            raise ValueError(
+                f"labels must be 0, 1, ..., got {int(self.labels.min())}; relabel from zero, or leave "
+                "labels out"
+            )
         discrete = {name: value for name in ("ids", "next_id") if (value := getattr(self, name)) is not None}
         if self.vocab_size is None and discrete:
             object.__setattr__(self, "vocab_size", 1 + max(int(value.max()) for value in discrete.values()))
@@ -109,14 +128,22 @@ class TokenData:
             low, high = int(value.min()), int(value.max())
             if low < 0 or high >= (self.vocab_size or 0):
                 invalid = low if low < 0 else high
-                raise ValueError(f"{name} must lie in [0, {self.vocab_size}), got {invalid}; pass vocab_size={invalid + 1} or recode")
+                raise ValueError(
+                    f"{name} must lie in [0, {self.vocab_size}), got {invalid}; pass "
+                    f"vocab_size={invalid + 1} or recode"
+                )
         if self.words is not None:
             object.__setattr__(self, "words", tuple(self.words))
             if len(self.words) < (self.vocab_size or 0):
-                raise ValueError(f"words must hold a word for each of the {self.vocab_size} ids, got {len(self.words)}; pass them all")
+                raise ValueError(
+                    f"words must hold a word for each of the {self.vocab_size} ids, got {len(self.words)}; "
+                    "pass them all"
+                )
 
     def _check_field(self, name: str, value: Tensor, shape: tuple[int | None, ...]) -> None:
-        if value.ndim != len(shape) or any(size not in (None, length) for size, length in zip(shape, value.shape)):
+        if value.ndim != len(shape) or any(
+            size not in (None, length) for size, length in zip(shape, value.shape)
+        ):
             expected = "[" + ", ".join("·" if size is None else str(size) for size in shape) + "]"
             shapes = f"tokens {list(self.tokens.shape)}, got {list(value.shape)}"
             raise ValueError(f"{name} must have shape {expected} to fit {shapes}; reshape it")
@@ -125,16 +152,23 @@ class TokenData:
         if name in REAL and not bool(torch.isfinite(value).all()):
             invalid = ~torch.isfinite(value)
             first = int(invalid.nonzero()[0, 0])
-            actual = f"{int(invalid.sum())} NaN or infinite values of {value.numel()}, the first in sequence {first} (counted from 0)"
+            actual = (
+                f"{int(invalid.sum())} NaN or infinite values of {value.numel()}, the first in sequence "
+                f"{first} (counted from 0)"
+            )
             raise ValueError(f"{name} must be finite, got {actual}; drop or impute those sequences")
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        """Returns a text with the shapes: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10 classes, ...)``."""
+        """Returns a text with the shapes: ``TokenData('digits', tokens [1797, 16, 4], labels [1797] of 10
+        classes, ...)``.
+        """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        shapes = {name: f"{name} {list(value.shape)}" for name, value in values.items() if isinstance(value, Tensor)}
+        shapes = {
+            name: f"{name} {list(value.shape)}" for name, value in values.items() if isinstance(value, Tensor)
+        }
         if self.labels is not None:
             shapes["labels"] += f" of {self.classes} {'class' if self.classes == 1 else 'classes'}"
         if self.ids is not None:
@@ -144,7 +178,8 @@ class TokenData:
     def __getitem__(self, index) -> "TokenData":
         """Selects sequences by an index, a slice or a tensor of indices; the vocabulary does not change."""
         if isinstance(index, int | np.integer):
-            index = slice(int(index), int(index) + 1 or None)  # an end of 0, for index -1, would select nothing
+            # an end of 0, for index -1, would select nothing
+            index = slice(int(index), int(index) + 1 or None)
         rows = {f.name: getattr(self, f.name) for f in fields(self)}
         return replace(self, **{k: v[index] for k, v in rows.items() if isinstance(v, Tensor)})
 
@@ -161,7 +196,9 @@ class TokenData:
 
     @property
     def query_position(self) -> int | None:
-        """Last position where the token equals the query in every sequence (0 for a leading class token); None if there is none."""
+        """Last position where the token equals the query in every sequence (0 for a leading class token);
+        None if there is none.
+        """
         assert self.query is not None
         positions = (self.tokens == self.query[:, None]).all(-1).all(0).nonzero()[:, 0].tolist()
         return positions[-1] if positions else None
@@ -180,7 +217,9 @@ class TokenData:
         return torch.cat([self.ids[:, :position], self.ids[:, position + 1 :]], dim=1), self.ids[:, position]
 
     def checksum(self) -> str:
-        """Returns the first 16 digits of the SHA-256 of tokens, query, labels, ids and next tokens; equal data have equal checksums."""
+        """Returns the first 16 digits of the SHA-256 of tokens, query, labels, ids and next tokens; equal
+        data have equal checksums.
+        """
         digest = hashlib.sha256()
         for name in ("tokens", "query", "labels", "ids", "next_id"):
             value = getattr(self, name)
@@ -190,7 +229,8 @@ class TokenData:
         return digest.hexdigest()[:16]
 
     def split(self, share: float, generator: torch.Generator) -> tuple["TokenData", "TokenData"]:
-        """Splits the sequences at random in two parts, the first with ``share`` of them; stratified by label if there are labels.
+        """Splits the sequences at random in two parts, the first with ``share`` of them; stratified by label
+        if there are labels.
 
         Raises:
             ValueError: one part would be empty.
@@ -200,24 +240,28 @@ class TokenData:
 
     @classmethod
     def from_npz(cls, path: str | Path) -> "TokenData":
-        """Reads data from an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused, never unpickled.
+        """Reads data from an ``.npz`` with ``tokens`` and any of the other fields. Object arrays are refused,
+        never unpickled.
 
-        Real fields are converted to float64 and integers to int64; ``vocab_size`` is one integer. Tokens and queries must stay below 1e15
-        in magnitude, so that networks can compute with them in float32.
+        Real fields are converted to float64 and integers to int64; ``vocab_size`` is one integer. Tokens and
+        queries must stay below 1e15 in magnitude, so that networks can compute with them in float32.
 
         Raises:
-            ValueError: the file cannot be read, lacks ``tokens``, holds an unknown array or an object array, or a field does not
-                fit; the message names the file.
+            ValueError: the file cannot be read, lacks ``tokens``, holds an unknown array or an object array,
+                or a field does not fit; the message names the file.
         """
         path = Path(path)
         known = [f.name for f in fields(cls) if f.name not in ("words", "name", "sources")]
         arrays = _read(path)
         if "tokens" not in arrays:
             raise ValueError(
-                f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; rename the array of tokens"
+                f"{path} must hold an array 'tokens' [n, seq, dim], got {', '.join(arrays) or 'no array'}; "
+                "rename the array of tokens"
             )
         if unknown := [name for name in arrays if name not in known]:
-            raise ValueError(f"{path}: rename or leave out the unknown array {unknown[0]!r}{nearest(unknown[0], known)}")
+            raise ValueError(
+                f"{path}: rename or leave out the unknown array {unknown[0]!r}{nearest(unknown[0], known)}"
+            )
         try:
             return cls._from_arrays(arrays, path.name)
         except ValueError as error:
@@ -227,32 +271,55 @@ class TokenData:
     def _from_arrays(cls, arrays: dict[str, np.ndarray], name: str) -> "TokenData":
         size = arrays.pop("vocab_size", None)
         if size is not None and (size.size != 1 or size.dtype.kind not in "iu"):
-            raise ValueError(f"vocab_size must be one integer, got {size.dtype} of shape {list(size.shape)}; save int(vocab_size)")
-        tensors = {key: _as_tensor(array, key, floating=key in ("tokens", "query", "images")) for key, array in arrays.items()}
+            raise ValueError(
+                f"vocab_size must be one integer, got {size.dtype} of shape {list(size.shape)}; save "
+                "int(vocab_size)"
+            )
+        tensors = {
+            key: _as_tensor(array, key, floating=key in ("tokens", "query", "images"))
+            for key, array in arrays.items()
+        }
         data = cls(**tensors, vocab_size=None if size is None else int(size.item()), name=name)  # pyright: ignore[reportArgumentType]
         _check_magnitude(data.tokens, "tokens")
         assert data.query is not None
         _check_magnitude(data.query, "query")
         if data.labels is not None and data.classes > max(len(data), 2):
             label = f"label {data.classes - 1} with only {several(len(data), 'sequence')}"
-            raise ValueError(f"labels must be 0..k-1 for k classes, got {label}; relabel with numpy.unique(labels, return_inverse=True)[1]")
+            raise ValueError(
+                f"labels must be 0..k-1 for k classes, got {label}; relabel with numpy.unique(labels, "
+                "return_inverse=True)[1]"
+            )
         return data
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing or damaged, and PermissionError if it is not readable."""
+    """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing or damaged, and
+    PermissionError if it is not readable.
+    """
     if not path.exists():
-        raise ValueError(f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a .txt or images")
+        raise ValueError(
+            f"no such file: {path}; --data takes a name (digits, text, cifar10) or the path of an .npz, a "
+            ".txt or images"
+        )
     if path.is_file():
         path.open("rb").close()  # raises PermissionError, which is_zipfile would hide
     if not zipfile.is_zipfile(path):
         raise ValueError(
-            f"{path} must be an .npz (a zip of arrays), got a file that is something else or cut short; write it with numpy.savez"
+            f"{path} must be an .npz (a zip of arrays), got a file that is something else or cut short; "
+            "write it with numpy.savez"
         )
     try:
         with np.load(path, allow_pickle=False) as stored:
             return {name: _array(stored, name, path) for name in stored.files}
-    except (OSError, EOFError, NotImplementedError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        OSError,
+        EOFError,
+        NotImplementedError,
+        MemoryError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise ValueError(f"{path} is not a readable .npz ({error}); write it with numpy.savez") from error
 
 
@@ -261,18 +328,34 @@ def _array(stored: np.lib.npyio.NpzFile, name: str, path: Path) -> np.ndarray:
     try:
         array = stored[name]
     except ValueError as error:
-        # numpy raises ValueError for object arrays and for damaged arrays; only its message about objects mentions allow_pickle
-        reason = "an object array, which is never unpickled" if "allow_pickle" in str(error) else f"a damaged one ({error})"
-        raise ValueError(f"{path}: {name} must be an array of numbers, got {reason}; save numbers with numpy.savez") from error
+        # numpy raises ValueError for object arrays and for damaged arrays; only its message about objects
+        # mentions allow_pickle
+        reason = (
+            "an object array, which is never unpickled"
+            if "allow_pickle" in str(error)
+            else f"a damaged one ({error})"
+        )
+        raise ValueError(
+            f"{path}: {name} must be an array of numbers, got {reason}; save numbers with numpy.savez"
+        ) from error
     if not isinstance(array, np.ndarray):
-        raise ValueError(f"{path}: {name} must be an array of numbers, got a file of another kind; write it with numpy.savez")
+        raise ValueError(
+            f"{path}: {name} must be an array of numbers, got a file of another kind; write it with "
+            "numpy.savez"
+        )
     return array
 
 
 def _as_tensor(array: np.ndarray, name: str, *, floating: bool) -> Tensor:
-    """Converts real fields, stored as any number type or booleans, to float64 and discrete fields to int64, from any byte order."""
+    """Converts real fields, stored as any number type or booleans, to float64 and discrete fields to int64,
+    from any byte order.
+    """
     if array.dtype.kind not in "fiub":
-        remedy = "number them with numpy.unique(labels, return_inverse=True)[1]" if name == "labels" else "save real numbers"
+        remedy = (
+            "number them with numpy.unique(labels, return_inverse=True)[1]"
+            if name == "labels"
+            else "save real numbers"
+        )
         raise ValueError(f"{name} must be an array of numbers, got dtype {array.dtype}; {remedy}")
     if floating:
         return torch.from_numpy(array.astype(np.float64, order="C"))
@@ -286,4 +369,7 @@ def _check_magnitude(value: Tensor, name: str) -> None:
     sizes = value.abs().flatten(1).amax(1)  # largest magnitude per sequence, [n]
     if float(largest := sizes.max()) > MAX_MAGNITUDE:
         actual = f"largest {float(largest):.3g} in sequence {int(sizes.argmax())} (counted from 0)"
-        raise ValueError(f"{name} must stay within {MAX_MAGNITUDE:.0e} in magnitude for networks in float32, got {actual}; rescale them")
+        raise ValueError(
+            f"{name} must stay within {MAX_MAGNITUDE:.0e} in magnitude for networks in float32, got "
+            f"{actual}; rescale them"
+        )

@@ -1,13 +1,15 @@
 r"""Linear algebra that several theories share: log-determinants, cosines, bases, ranks, principal angles.
 
-Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``. All functions are batched, and
-differentiable wherever the mathematical function is.
+Vectors are rows: ``X [*batch, n, d]`` holds n vectors. Bases of subspaces are columns: ``U [*batch, d, p]``.
+All functions are batched, and differentiable wherever the mathematical function is.
 
-**Log-determinants.** In float32 an LU factorisation of the larger Gram matrix loses every eigenvalue of :math:`sX^\top X` below
-:math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`; the result can be wrong by more than half without warning. Here
-:math:`\log\det(I + sX^\top X)` is computed from the Cholesky factor of the *smaller* Gram matrix, which costs less and has positive pivots.
-(The determinants agree by Sylvester's identity :math:`\det(I_d + sX^\top X) = \det(I_n + sXX^\top)`.) Float64 is used whenever float32
-could not hold three digits. Rounding of the Gram matrix that would reach a millionth of the identity is refused.
+**Log-determinants.** In float32 an LU factorisation of the larger Gram matrix loses every eigenvalue of
+:math:`sX^\top X` below :math:`s\|X\|^2 \cdot 6\cdot 10^{-8}`; the result can be wrong by more than half
+without warning. Here
+:math:`\log\det(I + sX^\top X)` is computed from the Cholesky factor of the *smaller* Gram matrix, which costs
+less and has positive pivots. (The determinants agree by Sylvester's identity :math:`\det(I_d + sX^\top X) =
+\det(I_n + sXX^\top)`.) Float64 is used whenever float32 could not hold three digits. Rounding of the Gram
+matrix that would reach a millionth of the identity is refused.
 """
 
 import torch
@@ -18,21 +20,26 @@ from ..core.validation import converted
 
 # Largest s ||X||^2 for which I + s X^T X is computed
 LARGEST_FLOAT32_CONDITION = 1e4  # float32 keeps three digits of each logarithm: its rounding unit is 6e-8
-LARGEST_GRAM_CONDITION = 1e10  # a float64 Gram matrix has an error of a millionth of the identity: the rounding unit is 1e-16
+# a float64 Gram matrix has an error of a millionth of the identity: the rounding unit is 1e-16
+LARGEST_GRAM_CONDITION = 1e10
 LOGDET_ATOL = 1e-6  # largest accepted rounding error of a log-determinant beyond that, nats
 
 
 @converted(reals=("X",))
-def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]) -> Float[Tensor, "*batch"]:
-    r"""Computes ``log det(I + scale X^T X)`` from the smaller of the two Gram matrices, with its gradient in closed form.
+def logdet_identity_plus(
+    X: Float[Tensor, "*batch n d"], scale: float | Float[Tensor, "..."]
+) -> Float[Tensor, "*batch"]:
+    r"""Computes ``log det(I + scale X^T X)`` from the smaller of the two Gram matrices, with its gradient in
+    closed form.
 
-    The value is :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`), the gradient
-    :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor. Second derivatives are supported. Rows of zeros do not change the value, so
-    matrices of different heights may be padded to one batch.
+    The value is :math:`2\sum_i\log L_{ii}` with :math:`LL^\top = I + sXX^\top` (or :math:`I + sX^\top X`),
+    the gradient :math:`2s\,X(I + sX^\top X)^{-1}` from the same factor. Second derivatives are supported.
+    Rows of zeros do not change the value, so matrices of different heights may be padded to one batch.
 
-    Precision: half precision is promoted to float32, and float32 to float64 if ``scale ||X||_F^2`` exceeds 1e4; autocast is switched off.
-    Above 1e10 the Gram matrix may lose the identity, and the value is returned only if its error is below a millionth
-    (:func:`require_resolved`). That is the case if the smaller Gram matrix has no small eigenvalues, so X must have full rank.
+    Precision: half precision is promoted to float32, and float32 to float64 if ``scale ||X||_F^2`` exceeds
+    1e4; autocast is switched off. Above 1e10 the Gram matrix may lose the identity, and the value is returned
+    only if its error is below a millionth (:func:`require_resolved`). That is the case if the smaller Gram
+    matrix has no small eigenvalues, so X must have full rank.
 
     Args:
         X: one vector per row, ``[*batch, n, d]``.
@@ -40,8 +47,8 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     Returns:
         ``[*batch]`` in the dtype of X, nats, >= 0.
     Raises:
-        ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2`` exceeds 1e10 and X has less than
-            full rank, so that the identity is lost to rounding.
+        ValueError: X holds NaN or infinite values, the scale is negative or NaN, or ``scale ||X||_F^2``
+            exceeds 1e10 and X has less than full rank, so that the identity is lost to rounding.
     """
     if X.ndim < 2:
         raise ValueError(f"X must have shape [*batch, n, d], got {list(X.shape)}")
@@ -50,7 +57,9 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
     with torch.autocast(X.device.type, enabled=False):
         wide = X.to(dtype)
         with torch.no_grad():
-            largest = (s * torch.linalg.vector_norm(wide, dim=(-2, -1)).square()).amax() if s.numel() else s.sum()
+            largest = (
+                (s * torch.linalg.vector_norm(wide, dim=(-2, -1)).square()).amax() if s.numel() else s.sum()
+            )
         if not bool(torch.isfinite(largest)) or bool((s < 0).any()):
             _raise_for(X, s, float(largest))
         if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
@@ -59,10 +68,13 @@ def logdet_identity_plus(X: Float[Tensor, "*batch n d"], scale: float | Float[Te
 
 
 def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
-    """Raises the appropriate ValueError. It is called only if an argument is invalid, because these checks take time."""
+    """Raises the appropriate ValueError. It is called only if an argument is invalid, because these checks
+    take time.
+    """
     if not bool(torch.isfinite(X).all()):
         raise ValueError(
-            f"the vectors must be finite, got {int((~torch.isfinite(X)).sum())} NaN or infinite values of {X.numel()}; drop them"
+            f"the vectors must be finite, got {int((~torch.isfinite(X)).sum())} NaN or infinite values of "
+            f"{X.numel()}; drop them"
         )
     if not bool((s >= 0).all()):
         invalid = float(s[~(s >= 0)][0])
@@ -70,12 +82,19 @@ def _raise_for(X: Tensor, s: Tensor, largest: float) -> None:
     raise _lost(largest)
 
 
-def require_resolved(matrix: Inexact[Tensor, "*batch m m"], factor: Inexact[Tensor, "*batch m m"], failed: Int[Tensor, "*batch"]) -> None:
-    r"""Refuses :math:`I + sG` if rounding of the Gram matrix G changes its log-determinant by more than a millionth.
+def require_resolved(
+    matrix: Inexact[Tensor, "*batch m m"],
+    factor: Inexact[Tensor, "*batch m m"],
+    failed: Int[Tensor, "*batch"],
+) -> None:
+    r"""Refuses :math:`I + sG` if rounding of the Gram matrix G changes its log-determinant by more than a
+    millionth.
 
-    Up to a trace of 1e10 the rounding is below a millionth of the identity. Beyond, an error E of sG changes the log-determinant by
-    :math:`\mathrm{tr}((I + sG)^{-1}E)`, which is at most the norm of E times the trace of the inverse over the rows of G that are not
-    zero (rows of zeros have no rounding error). The bound is small if G has full rank.
+    Up to a trace of 1e10 the rounding is below a millionth of the identity. Beyond, an error E of sG changes
+    the log-determinant by
+    :math:`\mathrm{tr}((I + sG)^{-1}E)`, which is at most the norm of E times the trace of the inverse over
+    the rows of G that are not zero (rows of zeros have no rounding error). The bound is small if G has full
+    rank.
 
     Args:
         matrix: :math:`I + sG`, ``[*batch, m, m]``, real symmetric or Hermitian.
@@ -98,19 +117,21 @@ def require_resolved(matrix: Inexact[Tensor, "*batch m m"], factor: Inexact[Tens
 
 def _lost(largest: float) -> ValueError:
     return ValueError(
-        f"vectors of less than full rank must have a scaled squared norm s ||X||^2 = d ||X||^2 / (n eps^2) of at most "
-        f"{LARGEST_GRAM_CONDITION:g}, beyond which adding the identity is lost to rounding, got {largest:.1e}; "
-        "normalise the vectors, or lower the scale (take a larger eps)"
+        "vectors of less than full rank must have a scaled squared norm s ||X||^2 = d ||X||^2 / (n eps^2) "
+        f"of at most {LARGEST_GRAM_CONDITION:g}, beyond which adding the identity is lost to rounding, got "
+        f"{largest:.1e}; normalise the vectors, or lower the scale (take a larger eps)"
     )
 
 
 class _LogdetIdentityPlus(torch.autograd.Function):
-    """log det(I + s X^T X). The gradient with respect to X is 2 s times the resolvent X (I + s X^T X)^-1; with respect to s it is the inner
-    product of X and the resolvent."""
+    """log det(I + s X^T X). The gradient with respect to X is 2 s times the resolvent X (I + s X^T X)^-1;
+    with respect to s it is the inner product of X and the resolvent.
+    """
 
     @staticmethod
     def forward(ctx, X: Tensor, s: Tensor, is_large: bool) -> Tensor:
-        # Store the factor for the backward pass: computing the inverse from it costs a third of a new factorisation.
+        # Store the factor for the backward pass: computing the inverse from it costs a third of a new
+        # factorisation.
         matrix = _identity_plus(X, s)
         if is_large:
             factor, failed = torch.linalg.cholesky_ex(matrix)
@@ -123,36 +144,48 @@ class _LogdetIdentityPlus(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
         X, s, factor = ctx.saved_tensors
-        # With create_graph=True the gradient is differentiated again. Autograd treats the saved tensors as constants, so recompute the
-        # resolvent as a function of X.
-        inverse = torch.linalg.inv(_identity_plus(X, s)) if torch.is_grad_enabled() else torch.cholesky_inverse(factor)
+        # With create_graph=True the gradient is differentiated again. Autograd treats the saved tensors as
+        # constants, so recompute the resolvent as a function of X.
+        inverse = (
+            torch.linalg.inv(_identity_plus(X, s))
+            if torch.is_grad_enabled()
+            else torch.cholesky_inverse(factor)
+        )
         resolvent = _on_smaller_side(inverse, X)
         to_s = grad * (resolvent * X).sum((-2, -1)) if ctx.needs_input_grad[1] else None
         return (2 * grad * s)[..., None, None] * resolvent, to_s, None
 
 
 def smaller_gram(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch m m"]:
-    """Computes ``X X^T`` if n <= d, otherwise ``X^T X``, so m = min(n, d). The other Gram matrix has additional zero eigenvalues."""
+    """Computes ``X X^T`` if n <= d, otherwise ``X^T X``, so m = min(n, d). The other Gram matrix has
+    additional zero eigenvalues.
+    """
     return X @ X.mT if X.shape[-2] <= X.shape[-1] else X.mT @ X
 
 
 def _identity_plus(X: Tensor, s: Tensor) -> Tensor:
     """Computes I + s X X^T or I + s X^T X, whichever is smaller."""
     matrix = smaller_gram(X)
-    # In place, because a second batch of matrices costs as much time as the product. Gradients with respect to s need the product itself.
+    # In place, because a second batch of matrices costs as much time as the product. Gradients with respect
+    # to s need the product itself.
     matrix = s[..., None, None] * matrix if torch.is_grad_enabled() else matrix.mul_(s[..., None, None])
     matrix.diagonal(dim1=-2, dim2=-1).add_(1)
     return matrix
 
 
 def _on_smaller_side(inverse: Tensor, X: Tensor) -> Tensor:
-    """Computes the resolvent from the inverse of :func:`_identity_plus`, by X (I + X^T X)^-1 = (I + X X^T)^-1 X."""
+    """Computes the resolvent from the inverse of :func:`_identity_plus`, by X (I + X^T X)^-1 = (I + X X^T)^-1
+    X.
+    """
     return inverse @ X if X.shape[-2] <= X.shape[-1] else X @ inverse
 
 
 @converted(reals=("A", "B"))
-def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None) -> Float[Tensor, "..."]:
-    r"""Computes the cosine of the angle between two tensors of one shape, treated as vectors (for matrices: Frobenius inner product).
+def cosine(
+    A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple[int, ...] | None = None
+) -> Float[Tensor, "..."]:
+    r"""Computes the cosine of the angle between two tensors of one shape, treated as vectors (for matrices:
+    Frobenius inner product).
 
     Args:
         A, B: tensors of one shape.
@@ -171,17 +204,22 @@ def cosine(A: Float[Tensor, "..."], B: Float[Tensor, "..."], *, dim: int | tuple
         vector = vector / vector.abs().amax(dims, keepdim=True)
         norm = vector.square().sum(dims, keepdim=True).sqrt()
         if not bool(torch.isfinite(norm).all()):
-            raise ValueError(f"a cosine needs finite, non-zero vectors, got one that is zero, NaN or infinite in the {name} argument")
+            raise ValueError(
+                "a cosine needs finite, non-zero vectors, got one that is zero, NaN or infinite in the "
+                f"{name} argument"
+            )
         units.append(vector / norm)
-    # For unit vectors ||a + b||^2 = 2 + 2 cos and ||a - b||^2 = 2 - 2 cos. Their normalised difference always lies in [-1, 1], and the
-    # small distance ||a - b|| is computed without the cancellation that 1 - <a, b> would suffer near cos = 1.
+    # For unit vectors ||a + b||^2 = 2 + 2 cos and ||a - b||^2 = 2 - 2 cos. Their normalised difference always
+    # lies in [-1, 1], and the small distance ||a - b|| is computed without the cancellation that 1 - <a, b>
+    # would suffer near cos = 1.
     plus, minus = (units[0] + units[1]).square().sum(dims), (units[0] - units[1]).square().sum(dims)
     return (plus - minus) / (plus + minus)
 
 
 @converted(floats=("A",))
 def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"]:
-    """Computes an orthonormal basis of the column space by QR. The diagonal of R is positive, so the basis is unique and continuous in A.
+    """Computes an orthonormal basis of the column space by QR. The diagonal of R is positive, so the basis is
+    unique and continuous in A.
 
     Args:
         A: linearly independent columns, ``[*batch, d, p]`` with p <= d.
@@ -191,19 +229,27 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
         ValueError: p > d, or the columns are linearly dependent up to rounding.
     """
     if A.ndim < 2 or A.shape[-1] > A.shape[-2]:
-        raise ValueError(f"orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got {list(A.shape)}")
+        raise ValueError(
+            "orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got "
+            f"{list(A.shape)}"
+        )
     Q, R = torch.linalg.qr(A)
-    # A diagonal entry of R is the distance of a column from the span of the columns before it; below the rounding error of A it is noise.
+    # A diagonal entry of R is the distance of a column from the span of the columns before it; below the
+    # rounding error of A it is noise.
     diagonal = R.diagonal(dim1=-2, dim2=-1)
     size = torch.linalg.vector_norm(A, dim=(-2, -1))[..., None]
     if not bool((diagonal.abs() > A.shape[-2] * torch.finfo(A.dtype).eps * size).all()):
-        raise ValueError("orthonormalise expects finite, linearly independent columns, got dependent or non-finite columns; drop them")
+        raise ValueError(
+            "orthonormalise expects finite, linearly independent columns, got dependent or non-finite "
+            "columns; drop them"
+        )
     return Q * diagonal.sign()[..., None, :]
 
 
 @converted(floats=("A",))
 def stable_rank(A: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    r"""Computes the stable rank :math:`\|A\|_F^2 / \|A\|_2^2` (:cite:t:`rudelson2007sampling`), between 1 and the rank.
+    r"""Computes the stable rank :math:`\|A\|_F^2 / \|A\|_2^2` (:cite:t:`rudelson2007sampling`), between 1 and
+    the rank.
 
     It is insensitive to small singular values.
 
@@ -241,25 +287,32 @@ def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[T
 
     Args:
         A: matrices, ``[*batch, m, n]``.
-        tolerance: threshold relative to the largest singular value, in (0, 1). It should exceed the relative error of A: with an error of
-            1e-5 and a tolerance of 1e-7, the rank counts noise.
+        tolerance: threshold relative to the largest singular value, in (0, 1). It should exceed the relative
+            error of A: with an error of 1e-5 and a tolerance of 1e-7, the rank counts noise.
     Returns:
         ``[*batch]``, integers.
     Raises:
         ValueError: the tolerance is outside (0, 1), or A is not finite.
     """
     if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance must lie in (0, 1), relative to the largest singular value, got {tolerance}")
+        raise ValueError(
+            f"tolerance must lie in (0, 1), relative to the largest singular value, got {tolerance}"
+        )
     s = _singular_values(A, zero_allowed=True)
     return (s > tolerance * s[..., :1]).sum(-1)
 
 
 def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
-    """Computes the singular values in descending order. Raises ValueError if A is empty, not finite, or zero and not allowed to be."""
+    """Computes the singular values in descending order. Raises ValueError if A is empty, not finite, or zero
+    and not allowed to be.
+    """
     if A.ndim < 2 or A.numel() == 0:
         raise ValueError(f"a rank needs non-empty matrices [*batch, m, n], got {list(A.shape)}")
     if not bool(torch.isfinite(A).all()):
-        raise ValueError(f"a rank needs finite entries, got {int((~torch.isfinite(A)).sum())} NaN or infinite values of {A.numel()}")
+        raise ValueError(
+            f"a rank needs finite entries, got {int((~torch.isfinite(A)).sum())} NaN or infinite values of "
+            f"{A.numel()}"
+        )
     s = torch.linalg.svdvals(A)
     if not zero_allowed and bool((s[..., 0] == 0).any()):
         raise ValueError("a rank measure needs non-zero matrices, got a zero matrix; leave it out")
@@ -267,10 +320,14 @@ def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
 
 
 @converted(floats=("A", "B"))
-def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d q"]) -> Float[Tensor, "*batch r"]:
-    r"""Computes the ``r = min(p, q)`` principal angles between the column spaces, in ascending order (:cite:t:`bjorck1973numerical`).
+def principal_angles(
+    A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d q"]
+) -> Float[Tensor, "*batch r"]:
+    r"""Computes the ``r = min(p, q)`` principal angles between the column spaces, in ascending order
+    (:cite:t:`bjorck1973numerical`).
 
-    The cosines are the singular values of :math:`Q_A^\top Q_B`, the sines the singular values of :math:`(I - Q_AQ_A^\top)Q_B`.
+    The cosines are the singular values of :math:`Q_A^\top Q_B`, the sines the singular values of :math:`(I -
+    Q_AQ_A^\top)Q_B`.
 
     Args:
         A, B: linearly independent columns, ``[*batch, d, p]`` and ``[*batch, d, q]``.
@@ -286,5 +343,6 @@ def principal_angles(A: Float[Tensor, "*batch d p"], B: Float[Tensor, "*batch d 
     overlap = Q.mT @ P
     cosines = torch.linalg.svdvals(overlap).clamp(max=1)
     sines = torch.linalg.svdvals(P - Q @ overlap).flip(-1).clamp(max=1)
-    # acos loses half the digits near angle 0, where the cosine is flat, and asin near 90 degrees. Use each function where it is steep.
+    # acos loses half the digits near angle 0, where the cosine is flat, and asin near 90 degrees. Use each
+    # function where it is steep.
     return torch.where(cosines.square() > 0.5, sines.asin(), cosines.acos())

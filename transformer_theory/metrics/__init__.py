@@ -1,4 +1,6 @@
-"""Metrics of attention weights (entropy, sharpness, sinks), coding rates, and the geometry of features and matrices."""
+"""Metrics of attention weights (entropy, sharpness, sinks), coding rates, and the geometry of features and
+matrices.
+"""
 
 from .attention import (
     diagonal_mass,

@@ -3,14 +3,15 @@ r"""Concentration of attention, computed from each row of the attention weights.
 A row :math:`a \in R^T` holds the weights of one query over T keys, :math:`a_t \ge 0`, :math:`\sum_t a_t = 1`.
 
 .. math::
-    H(a) = -\sum_t a_t \log a_t, \qquad \text{sharpness} = 1 - \frac{H(a)}{\log T}, \qquad \text{effective support} = e^{H(a)}.
+    H(a) = -\sum_t a_t \log a_t, \qquad \text{sharpness} = 1 - \frac{H(a)}{\log T}, \qquad \text{effective
+    support} = e^{H(a)}.
 
-Entropies are in nats. Weights are ``[*batch, queries, keys]``. A mask ``allowed``, which broadcasts to this shape, marks the keys
-that a query may see; T is then the number of allowed keys of the row. Weights that are not distributions (as in linear attention)
-raise ValueError.
+Entropies are in nats. Weights are ``[*batch, queries, keys]``. A mask ``allowed``, which broadcasts to this
+shape, marks the keys that a query may see; T is then the number of allowed keys of the row. Weights that are
+not distributions (as in linear attention) raise ValueError.
 
-Source: :cite:t:`zhai2023stabilizing` (entropy and its lower bound), :cite:t:`xiao2024efficient` (sinks), :cite:t:`abnar2020quantifying`
-(rollout).
+Source: :cite:t:`zhai2023stabilizing` (entropy and its lower bound), :cite:t:`xiao2024efficient` (sinks),
+:cite:t:`abnar2020quantifying` (rollout).
 """
 
 import math
@@ -43,7 +44,8 @@ def entropy(weights: Weights) -> Rows:
 
 @converted(reals=("weights", "entropies"), masks=("allowed",))
 def sharpness(weights: Weights, *, allowed: Mask | None = None, entropies: Rows | None = None) -> Rows:
-    r"""Computes :math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the allowed keys of the row.
+    r"""Computes :math:`1 - H(a) / \log T`: 0 for uniform attention, 1 for all weight on one key. T counts the
+    allowed keys of the row.
 
     A row with a single allowed key has sharpness 0.
 
@@ -83,7 +85,8 @@ def top1_mass(weights: Weights) -> Rows:
 
 @converted(reals=("weights",))
 def effective_support(weights: Weights) -> Rows:
-    r"""Computes :math:`e^{H(a)}`, the number of keys over which a uniform distribution would have the same entropy.
+    r"""Computes :math:`e^{H(a)}`, the number of keys over which a uniform distribution would have the same
+    entropy.
 
     >>> from transformer_theory import metrics
     >>> print(f"{float(metrics.effective_support(torch.tensor([[0.5, 0.5, 0.0]]))):.2f} keys")
@@ -101,14 +104,16 @@ def effective_support(weights: Weights) -> Rows:
 
 @converted(reals=("scores",), masks=("allowed",))
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
-    r"""Computes the gap of each row of scores, largest minus second largest: :math:`g = s_{(1)} - s_{(2)} \ge 0`.
+    r"""Computes the gap of each row of scores, largest minus second largest: :math:`g = s_{(1)} - s_{(2)} \ge
+    0`.
 
-    The gap bounds the difference between softmax and hard-max: all keys except the best have total weight at most
-    :math:`(T - 1) e^{-g}`. To compute the gap from attention weights, pass ``weights.log()``. The gap of a row with a single allowed key is
-    infinite.
+    The gap bounds the difference between softmax and hard-max: all keys except the best have total weight at
+    most :math:`(T - 1) e^{-g}`. To compute the gap from attention weights, pass ``weights.log()``. The gap of
+    a row with a single allowed key is infinite.
 
     Args:
-        scores: attention scores before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not allowed.
+        scores: attention scores before the softmax, ``[*batch, queries, keys]``; -inf marks a key that is not
+            allowed.
         allowed: mask of the keys that a query may see, broadcastable to the scores. None: all keys.
     Returns:
         ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie.
@@ -117,25 +122,31 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     """
     if allowed is not None:
         scores = scores.masked_fill(~allowed, -math.inf)
-    # topk needs two scores per row; the additional score -inf gives a row with a single allowed key an infinite gap.
+    # topk needs two scores per row; the additional score -inf gives a row with a single allowed key an
+    # infinite gap.
     scores = torch.nn.functional.pad(scores, (0, 1), value=-math.inf)
     first, second = scores.topk(2, dim=-1).values.unbind(-1)
     # topk ranks NaN first, so the first score reveals NaN, +inf and rows without an allowed key.
     if not bool(torch.isfinite(first).all()):
-        raise ValueError("scores must be below infinity, with an allowed key in each row; got a row with NaN, +inf or no allowed key")
+        raise ValueError(
+            "scores must be below infinity, with an allowed key in each row; got a row with NaN, +inf or no "
+            "allowed key"
+        )
     return first - second
 
 
 @converted(reals=("weights",))
 def sink_mass(weights: Weights, *, position: int | None = None) -> Float[Tensor, "*batch"]:
-    r"""Computes the mean weight on one key: ``position``, or the key with the largest mean, :math:`\max_t \frac1Q \sum_q a_{qt}`.
+    r"""Computes the mean weight on one key: ``position``, or the key with the largest mean, :math:`\max_t
+    \frac1Q \sum_q a_{qt}`.
 
-    The maximum over keys is always at least 1 / keys. To find a sink that several sequences share, average their maps first.
+    The maximum over keys is always at least 1 / keys. To find a sink that several sequences share, average
+    their maps first.
 
     Args:
         weights: attention weights whose rows are distributions, ``[*batch, queries, keys]``.
-        position: index of the sink, e.g. 0 for the first token; negative indices count from the end. None: the key with the
-            largest mean weight.
+        position: index of the sink, e.g. 0 for the first token; negative indices count from the end. None:
+            the key with the largest mean weight.
     Returns:
         ``[*batch]``, in [0, 1], no unit; 1 / keys for uniform attention.
     Raises:
@@ -158,13 +169,16 @@ def diagonal_mass(weights: Weights) -> Float[Tensor, "*batch"]:
     Args:
         weights: self-attention weights whose rows are distributions, ``[*batch, tokens, tokens]``.
     Returns:
-        ``[*batch]``, in [0, 1], no unit; for uniform causal attention over T tokens :math:`\frac1T \sum_{i \le T} \frac1i`.
+        ``[*batch]``, in [0, 1], no unit; for uniform causal attention over T tokens :math:`\frac1T \sum_{i
+        \le T} \frac1i`.
     Raises:
         ValueError: a row is not a distribution, or the numbers of queries and keys differ.
     """
     _check_distributions(weights)
     if weights.shape[-1] != weights.shape[-2]:
-        raise ValueError(f"the diagonal needs as many queries as keys, got {list(weights.shape[-2:])}; pass self-attention")
+        raise ValueError(
+            f"the diagonal needs as many queries as keys, got {list(weights.shape[-2:])}; pass self-attention"
+        )
     return weights.diagonal(dim1=-2, dim2=-1).mean(-1)
 
 
@@ -174,9 +188,11 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
 
     For T scores whose centred vector has Euclidean norm at most s,
 
-    .. math:: H \ge \log(1 + (T-1) b) + \frac{s \sqrt{T (T-1)}\, b}{1 + (T-1) b}, \qquad b = e^{-s \sqrt{T / (T-1)}},
+    .. math:: H \ge \log(1 + (T-1) b) + \frac{s \sqrt{T (T-1)}\, b}{1 + (T-1) b}, \qquad b = e^{-s \sqrt{T /
+    (T-1)}},
 
-    with equality if one score stands above all others, which are equal. Entropy can therefore collapse only as fast as scores grow.
+    with equality if one score stands above all others, which are equal. Entropy can therefore collapse only
+    as fast as scores grow.
 
     Args:
         spread: s, the norm of ``scores - scores.mean(-1)``, >= 0, ``[*batch]``.
@@ -194,27 +210,33 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
         return torch.zeros_like(spread)
     gap = spread * math.sqrt(keys / (keys - 1))
     rest = (keys - 1) * torch.exp(-gap)
-    # With (T - 1) b = rest the second term is gap * rest / (1 + rest). For an infinite spread rest is 0, and inf * 0 must not become NaN.
+    # With (T - 1) b = rest the second term is gap * rest / (1 + rest). For an infinite spread rest is 0, and
+    # inf * 0 must not become NaN.
     return torch.log1p(rest) + torch.where(rest > 0, gap, 0.0) * rest / (1 + rest)
 
 
 @converted(reals=("maps",))
 def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, "tokens tokens"]:
-    r"""Computes the share of each input token in each token of the last layer, if attention and residual stream contribute equally.
+    r"""Computes the share of each input token in each token of the last layer, if attention and residual
+    stream contribute equally.
 
     .. math:: R = A_L A_{L-1} \cdots A_1, \qquad A_l = \tfrac12 (\bar W_l + I),
 
     where :math:`\bar W_l` is the mean over the heads of layer l. The approximation ignores values and MLPs.
 
     Args:
-        maps: attention weights of one sequence, layer by layer, whose rows are distributions, ``[layers, heads, tokens, tokens]``.
+        maps: attention weights of one sequence, layer by layer, whose rows are distributions, ``[layers,
+            heads, tokens, tokens]``.
     Returns:
         ``[tokens, tokens]``, whose rows are distributions over the input tokens.
     Raises:
         ValueError: there is no layer, a row is not a distribution, or the numbers of queries and keys differ.
     """
     if maps.ndim != 4 or maps.shape[-1] != maps.shape[-2] or not maps.shape[0] * maps.shape[1]:
-        raise ValueError(f"maps must have shape [layers, heads, tokens, tokens] with a layer and a head, got {list(maps.shape)}")
+        raise ValueError(
+            "maps must have shape [layers, heads, tokens, tokens] with a layer and a head, got "
+            f"{list(maps.shape)}"
+        )
     _check_distributions(maps)
     total = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device)
     for mean in maps.mean(1):
@@ -222,8 +244,12 @@ def rollout(maps: Float[Tensor, "layers heads tokens tokens"]) -> Float[Tensor, 
     return total
 
 
-def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*#batch keys"] | None = None) -> Float[Tensor, "*batch"]:
-    """Computes the standard deviation of each row of scores over its allowed keys (1 where allowed, else 0), ``[*batch]``."""
+def row_deviation(
+    scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "*#batch keys"] | None = None
+) -> Float[Tensor, "*batch"]:
+    """Computes the standard deviation of each row of scores over its allowed keys (1 where allowed, else 0),
+    ``[*batch]``.
+    """
     if allowed is None:
         return (scores - scores.mean(-1, keepdim=True)).square().mean(-1).sqrt()  # faster than torch.std
     count = allowed.sum(-1, keepdim=True).clamp(min=1)
@@ -234,15 +260,19 @@ def row_deviation(scores: Float[Tensor, "*batch keys"], allowed: Float[Tensor, "
 def _check_distributions(weights: Tensor) -> None:
     """Raises ValueError unless rows are distributions, up to a tolerance that depends on the dtype."""
     if weights.ndim < 2 or not weights.shape[-1]:
-        raise ValueError(f"weights must have shape [*batch, queries, keys] with at least one key, got {list(weights.shape)}")
+        raise ValueError(
+            "weights must have shape [*batch, queries, keys] with at least one key, got "
+            f"{list(weights.shape)}"
+        )
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
     errors = (weights.sum(-1) - 1).abs()
     if not weights.numel() or (bool((errors <= tolerance).all()) and float(weights.amin()) >= -tolerance):
         return
     worst, smallest = float(errors.max()), float(weights.min())
     raise ValueError(
-        f"weights must be distributions over the keys (>= 0, rows summing to 1), got a row sum off by {worst:.2g} and a smallest weight of "
-        f"{smallest:.2g}; linear or masked-out attention has no entropy"
+        "weights must be distributions over the keys (>= 0, rows summing to 1), got a row sum off by "
+        f"{worst:.2g} and a smallest weight of {smallest:.2g}; linear or masked-out attention has no "
+        "entropy"
     )
 
 
@@ -251,7 +281,10 @@ def _allowed_keys(weights: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is None:
         return weights.new_full(weights.shape[:-1], weights.shape[-1])
     if weights.numel() and float(weights.masked_fill(allowed, 0.0).amax()) > 0:
-        raise ValueError("weights must be zero on keys that are not allowed, got weight on one; pass the mask of that attention")
+        raise ValueError(
+            "weights must be zero on keys that are not allowed, got weight on one; pass the mask of that "
+            "attention"
+        )
     # The keys are counted before the mask is expanded to all sequences and heads.
     keys = allowed.expand(*allowed.shape[:-1], weights.shape[-1]).sum(-1)
     return keys.to(weights.dtype).expand(weights.shape[:-1])

@@ -1,13 +1,16 @@
-"""Class separation of each block's features: coding rates and neural collapse, with permuted labels as the null distribution.
+"""Class separation of each block's features: coding rates and neural collapse, with permuted labels as the
+null distribution.
 
-The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its tokens. A class token is
-detected in the input of the first block (:mod:`.class_token`). With register tokens too, the feature is the mean.
+The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its
+tokens. A class token is detected in the input of the first block (:mod:`.class_token`). With register tokens
+too, the feature is the mean.
 
-With few samples per class these metrics are far from zero even for random labels, so the null distribution has to be computed. If samples
-arrive sorted by class, a batch has one class, and permuting its labels changes nothing. Therefore samples of all batches are stored, and
-their labels are permuted in ``compute``. At most :func:`stored_samples` are stored: each sample gets a random key, and the samples with the
-smallest keys are kept, which is a uniform draw from all samples, independent of their order.
-Source: :cite:t:`yu2020learning` (rates), :cite:t:`papyan2020prevalence` (neural collapse).
+With few samples per class these metrics are far from zero even for random labels, so the null distribution
+has to be computed. If samples arrive sorted by class, a batch has one class, and permuting its labels changes
+nothing. Therefore samples of all batches are stored, and their labels are permuted in ``compute``. At most
+:func:`stored_samples` are stored: each sample gets a random key, and the samples with the smallest keys are
+kept, which is a uniform draw from all samples, independent of their order. Source: :cite:t:`yu2020learning`
+(rates), :cite:t:`papyan2020prevalence` (neural collapse).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,9 +30,14 @@ from .coding.memberships import blocks
 from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
-SAMPLES_PER_DIMENSION, SAMPLES = 16, 4096  # largest number of stored samples: 16 per dimension of the features, but at least 4096
+# largest number of stored samples: 16 per dimension of the features, but at least 4096
+SAMPLES_PER_DIMENSION, SAMPLES = 16, 4096
 RATE_REDUCTION, CODING_RATE, CLASS_CODING_RATE = "rate reduction", "coding rate", "class coding rate"
-NC1, NC2_NORMS, NC2_ANGLES = "variability within classes (NC1)", "spread of the class means' norms (NC2)", "class means' angles (NC2)"
+NC1, NC2_NORMS, NC2_ANGLES = (
+    "variability within classes (NC1)",
+    "spread of the class means' norms (NC2)",
+    "class means' angles (NC2)",
+)
 NULL_KIND = "permuted labels"
 BATCH_ENTRIES = 2**22  # entries of the features in one batch of permuted groups; 32 MB in float64
 
@@ -37,14 +45,16 @@ BATCH_ENTRIES = 2**22  # entries of the features in one batch of permuted groups
 class ClassFeatures(ClassTokenMetric):
     """Base class of the metrics that need labels. It stores the features of each block with their labels.
 
-    Forward passes without labels are ignored, and so are features that are not finite. The permutations depend on the order of the samples,
-    so the null values after a merge may differ slightly from the null values of one pass over the same samples.
+    Forward passes without labels are ignored, and so are features that are not finite. The permutations
+    depend on the order of the samples, so the null values after a merge may differ slightly from the null
+    values of one pass over the same samples.
 
     Args:
         seed: seed of the keys.
 
     Attributes:
-        samples: features [n, d], labels [n] and keys [n] by layer: all samples, or :func:`stored_samples` of them drawn uniformly.
+        samples: features [n, d], labels [n] and keys [n] by layer: all samples, or :func:`stored_samples` of
+            them drawn uniformly.
         class_token: whether the feature is the class token; None before the first update.
     """
 
@@ -70,15 +80,22 @@ class ClassFeatures(ClassTokenMetric):
             return
         self.recognise(activations.tokens)
         if labels.is_floating_point() or int(labels.min()) < 0:
-            raise ValueError(f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; relabel from zero")
+            raise ValueError(
+                f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; "
+                "relabel from zero"
+            )
         tokens = activations.output.detach()
-        features = self.scaled(tokens[:, 0].double() if self.class_token else tokens.mean(1, dtype=torch.float64))
+        features = self.scaled(
+            tokens[:, 0].double() if self.class_token else tokens.mean(1, dtype=torch.float64)
+        )
         finite = torch.isfinite(features).all(1)
         if not bool(finite.all()):
             features, labels = features[finite], labels.to(features.device)[finite]
         if len(features):
             keys = torch.rand(len(features), dtype=torch.float64, generator=self.generator)
-            self.add_samples(activations.layer, features, labels.to(features.device), keys.to(features.device))
+            self.add_samples(
+                activations.layer, features, labels.to(features.device), keys.to(features.device)
+            )
 
     def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         """Returns the features, scaled as the metric requires."""
@@ -95,7 +112,9 @@ class ClassFeatures(ClassTokenMetric):
         return tuple(torch.cat([stored, new.to(stored)]) for stored, new in zip(self.samples[layer], samples))
 
     def _store(self, layer: int, samples: tuple[Tensor, ...]) -> None:
-        """Replaces the stored samples of a layer. Of more than 16 d samples, those with the smallest keys are stored."""
+        """Replaces the stored samples of a layer. Of more than 16 d samples, those with the smallest keys are
+        stored.
+        """
         features, labels, keys = samples
         limit = stored_samples(features.shape[1])
         if len(keys) > limit:
@@ -118,14 +137,21 @@ class ClassFeatures(ClassTokenMetric):
             self.add_samples(layer, *samples)
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = {f"{layer}.{name}": x for layer, stored in self.samples.items() for name, x in zip(("features", "labels", "keys"), stored)}
+        state = {
+            f"{layer}.{name}": x
+            for layer, stored in self.samples.items()
+            for name, x in zip(("features", "labels", "keys"), stored)
+        }
         state["generator"] = self.generator.get_state()
         return super().state_dict() | state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         self.reset()
         layers = sorted({int(name.partition(".")[0]) for name in state if name.partition(".")[2] == "keys"})
-        self.samples = {layer: (state[f"{layer}.features"], state[f"{layer}.labels"], state[f"{layer}.keys"]) for layer in layers}
+        self.samples = {
+            layer: (state[f"{layer}.features"], state[f"{layer}.labels"], state[f"{layer}.keys"])
+            for layer in layers
+        }
         self.generator.set_state(state["generator"])
         super().load_state_dict({name: x for name, x in state.items() if name == "leading"})
 
@@ -136,11 +162,12 @@ class ClassFeatures(ClassTokenMetric):
 
 
 class FeatureRates(ClassFeatures):
-    """R, R^c and ΔR = R - R^c in nats, of the features after each block, scaled to norm 1. The null distribution has permuted labels.
+    """R, R^c and ΔR = R - R^c in nats, of the features after each block, scaled to norm 1. The null
+    distribution has permuted labels.
 
-    The rates are exact for any number of samples: beyond :func:`stored_samples` they are computed from second moments per class, which are
-    accumulated over the batches. There is then no null: rates depend on the number of samples, so the stored ones alone would give another
-    chance level.
+    The rates are exact for any number of samples: beyond :func:`stored_samples` they are computed from second
+    moments per class, which are accumulated over the batches. There is then no null: rates depend on the
+    number of samples, so the stored ones alone would give another chance level.
 
     Args:
         eps: distortion for features of norm 1; the formulas contain its square.
@@ -156,7 +183,9 @@ class FeatureRates(ClassFeatures):
         self.moments: dict[int, SecondMoments] = {}  # only for layers with more samples than are stored
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and :data:`CLASS_CODING_RATE`; none without labels."""
+        """Returns three rows per layer: :data:`RATE_REDUCTION`, :data:`CODING_RATE` and
+        :data:`CLASS_CODING_RATE`; none without labels.
+        """
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, _ = self.rates(layer)
@@ -166,9 +195,19 @@ class FeatureRates(ClassFeatures):
             labelled: dict[str, Any] = {"scope": "these data", **columns}
             null_within = permuted_labels([rate - reduction for reduction in null])
             rows += [
-                Measurement("network", "network", RATE_REDUCTION, rate - within, null=permuted_labels(null), side=">=", **labelled),
+                Measurement(
+                    "network",
+                    "network",
+                    RATE_REDUCTION,
+                    rate - within,
+                    null=permuted_labels(null),
+                    side=">=",
+                    **labelled,
+                ),
                 Measurement("network", "network", CODING_RATE, rate, scope="training", **columns),
-                Measurement("network", "network", CLASS_CODING_RATE, within, null=null_within, side="<=", **labelled),
+                Measurement(
+                    "network", "network", CLASS_CODING_RATE, within, null=null_within, side="<=", **labelled
+                ),
             ]
         return rows
 
@@ -191,7 +230,8 @@ class FeatureRates(ClassFeatures):
             if layer not in other.moments:
                 self.add_samples(layer, *samples)
                 continue
-            # The moments already contain the stored samples of the other metric, which must not be counted twice.
+            # The moments already contain the stored samples of the other metric, which must not be counted
+            # twice.
             if layer not in self.moments:
                 self.moments[layer] = SecondMoments()
                 if layer in self.samples:
@@ -210,10 +250,15 @@ class FeatureRates(ClassFeatures):
         for layer in self.samples:
             if f"{layer}.counts" in state:
                 self.moments[layer] = SecondMoments()
-                self.moments[layer].counts, self.moments[layer].moments = state[f"{layer}.counts"], state[f"{layer}.moments"]
+                self.moments[layer].counts, self.moments[layer].moments = (
+                    state[f"{layer}.counts"],
+                    state[f"{layer}.moments"],
+                )
 
     def rates(self, layer: int) -> tuple[float, float, list[int], int]:
-        """Returns R and R^c of a layer in nats, the number of samples per class, and the dimension of the features."""
+        """Returns R and R^c of a layer in nats, the number of samples per class, and the dimension of the
+        features.
+        """
         features, labels, _ = self.samples[layer]
         if layer in self.moments:
             state = self.moments[layer]
@@ -225,22 +270,30 @@ class FeatureRates(ClassFeatures):
     def null_draws(
         self, layer: int, sizes: Sequence[int], *, draws: int = 0, generator: torch.Generator | None = None
     ) -> tuple[float, ...]:
-        """Computes ΔR of a layer in nats with permuted labels, one value per permutation; none if some samples are not stored.
+        """Computes ΔR of a layer in nats with permuted labels, one value per permutation; none if some
+        samples are not stored.
 
         Args:
             layer: index of the layer.
             sizes: number of samples per class, as :meth:`rates` returns it.
             draws: number of permutations.
-            generator: source of the permutations. None: :func:`~.statistics.permutations`, which layers and seeds share.
+            generator: source of the permutations. None: :func:`~.statistics.permutations`, which layers and
+                seeds share.
         """
         if not draws or layer in self.moments:
             return ()
         n = sum(sizes)
-        return tuple(permuted_reductions(self.samples[layer][0], permutations(n, draws, generator), sizes, eps=self.eps))
+        return tuple(
+            permuted_reductions(
+                self.samples[layer][0], permutations(n, draws, generator), sizes, eps=self.eps
+            )
+        )
 
 
 def stored_samples(dim: int) -> int:
-    """Returns the largest number of samples that are stored: 16 per dimension of the features, but at least 4096."""
+    """Returns the largest number of samples that are stored: 16 per dimension of the features, but at least
+    4096.
+    """
     return max(SAMPLES, SAMPLES_PER_DIMENSION * dim)
 
 
@@ -256,33 +309,40 @@ def permuted_reductions(
 
     Args:
         features: float64, ``[m, d]``.
-        shuffled: indices of features, possibly with repetition. Each row is cut into groups of the sizes, which are the classes; all rows
-            contain the same indices in different orders.
+        shuffled: indices of features, possibly with repetition. Each row is cut into groups of the sizes,
+            which are the classes; all rows contain the same indices in different orders.
         sizes: number of samples per class, with the sum n.
         eps: distortion (squared inside).
     """
     (m, d), (draws, n) = features.shape, shuffled.shape
     if not draws:
         return []
-    # A row x that occurs r times contributes r x x^T to the second moments, as much as the single row sqrt(r) x, so rows are scaled
-    # instead of repeated.
+    # A row x that occurs r times contributes r x x^T to the second moments, as much as the single row sqrt(r)
+    # x, so rows are scaled instead of repeated.
     repeats = torch.bincount(shuffled[0], minlength=m).to(features)
     rate = 0.5 * float(logdet_identity_plus(repeats.sqrt()[:, None] * features, d / (n * eps**2)))
     together = max(1, BATCH_ENTRIES // (n * d))
     class_sizes = torch.tensor([size for size in sizes if size])
-    return [float(rate - within) for part in shuffled.split(together) for within in _rates_of_groups(features, part, class_sizes, eps)]
+    return [
+        float(rate - within)
+        for part in shuffled.split(together)
+        for within in _rates_of_groups(features, part, class_sizes, eps)
+    ]
 
 
 def _rates_of_groups(
     features: Float[Tensor, "m d"], shuffled: Int[Tensor, "draws n"], sizes: Int[Tensor, " k"], eps: float
 ) -> Float[Tensor, " draws"]:
-    """Computes R^c of the groups into which each row of ``shuffled``, indices of samples, is cut; float64, on the CPU."""
+    """Computes R^c of the groups into which each row of ``shuffled``, indices of samples, is cut; float64, on
+    the CPU.
+    """
     (m, d), (draws, n) = features.shape, shuffled.shape
     sizes = sizes.repeat(draws)
     groups = torch.arange(len(sizes)).repeat_interleave(sizes)
     pairs, repeats = torch.unique(groups * m + shuffled.flatten(), return_counts=True)
     counts = torch.bincount(pairs // m, minlength=len(sizes))
-    # The last row pads the groups of a batch to one size. It has the weight zero, which does not change the log-determinant.
+    # The last row pads the groups of a batch to one size. It has the weight zero, which does not change the
+    # log-determinant.
     indices = torch.cat([pairs % m, torch.zeros(1, dtype=torch.long)]).to(features.device)
     weights = torch.cat([repeats, torch.zeros(1, dtype=torch.long)]).to(features).sqrt()[:, None]
     logdets = torch.zeros(len(sizes), dtype=torch.float64)
@@ -295,11 +355,13 @@ def _rates_of_groups(
 
 
 class NeuralCollapse(ClassFeatures):
-    """Distance of the features of each block from neural collapse, see :func:`~transformer_theory.metrics.neural_collapse`.
+    """Distance of the features of each block from neural collapse, see
+    :func:`~transformer_theory.metrics.neural_collapse`.
 
-    There are three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2. The null has permuted labels. NC3 is not
-    measured, because it compares features with a classifier and a block has none. Of more than 16 d samples, a uniform draw of 16 d is
-    measured. A value is None if it is undefined, that is, with fewer than two classes or coinciding class means.
+    There are three rows per layer, without unit, 0 at collapse: NC1 and the two parts of NC2. The null has
+    permuted labels. NC3 is not measured, because it compares features with a classifier and a block has none.
+    Of more than 16 d samples, a uniform draw of 16 d is measured. A value is None if it is undefined, that
+    is, with fewer than two classes or coinciding class means.
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
@@ -307,9 +369,15 @@ class NeuralCollapse(ClassFeatures):
         rows: list[Measurement] = []
         for layer, (features, labels, _) in sorted(self.samples.items(), key=lambda item: item[0]):
             n = len(labels)
-            orders = permutations(n, draws) if generator is None else [torch.randperm(n, generator=generator) for _ in range(draws)]
+            orders = (
+                permutations(n, draws)
+                if generator is None
+                else [torch.randperm(n, generator=generator) for _ in range(draws)]
+            )
             nulls = [_collapse(features, labels[order.to(labels.device)]) for order in orders]
-            for number, (quantity, value) in enumerate(zip((NC1, NC2_NORMS, NC2_ANGLES), _collapse(features, labels))):
+            for number, (quantity, value) in enumerate(
+                zip((NC1, NC2_NORMS, NC2_ANGLES), _collapse(features, labels))
+            ):
                 permuted = tuple(x for null in nulls if (x := null[number]) is not None)
                 row = Measurement(
                     theory="network",

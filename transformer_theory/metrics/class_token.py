@@ -1,8 +1,9 @@
 """Whether a network has a class token, and the base class of the metrics that measure it there.
 
-Class and register tokens are recognised in the first activations after a reset: they are the tokens at the beginning, and no others, that
-are the same in every sequence. If there is one of them, it is taken for a class token. Several are a class token with registers, or
-registers alone: which of them the network reads is not known.
+Class and register tokens are recognised in the first activations after a reset: they are the tokens at the
+beginning, and no others, that are the same in every sequence. If there is one of them, it is taken for a
+class token. Several are a class token with registers, or registers alone: which of them the network reads is
+not known.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,9 @@ from ..core.metric import ActivationKind, Activations, Metric
 
 
 def same_everywhere(tokens: Float[Tensor, "batch seq dim"]) -> int:
-    """Returns the number of tokens at the beginning that are the same in every sequence; 0 if others are as well, or all are."""
+    """Returns the number of tokens at the beginning that are the same in every sequence; 0 if others are as
+    well, or all are.
+    """
     same = (tokens == tokens[:1]).all(2).all(0)
     count = int(same.long().cumprod(0).sum())
     return count if len(tokens) > 1 and count == int(same.sum()) < len(same) else 0
@@ -54,15 +57,17 @@ class ClassTokenMetric(Metric):
         """
         if None not in (self.leading, other.leading) and self.leading != other.leading:
             raise ValueError(
-                f"merge needs two states of one network, got one with {self.leading} class and register tokens and one with "
-                f"{other.leading}; measure them apart"
+                f"merge needs two states of one network, got one with {self.leading} class and register "
+                f"tokens and one with {other.leading}; measure them apart"
             )
         self.leading = other.leading if self.leading is None else self.leading
         super().merge(other)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the sums by place, and the number of class and register tokens."""
-        return super().state_dict() | ({} if self.leading is None else {"leading": torch.tensor(self.leading)})
+        return super().state_dict() | (
+            {} if self.leading is None else {"leading": torch.tensor(self.leading)}
+        )
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores the state of :meth:`state_dict`."""

@@ -1,8 +1,10 @@
-"""Metrics of transformers that belong to no theory: statistics of attention weights, geometry of the features, attention maps.
+"""Metrics of transformers that belong to no theory: statistics of attention weights, geometry of the
+features, attention maps.
 
-The state of a metric consists of sums and counts over sequences, so merging two metrics gives the state for the union of
-their sequences. Layers and heads are numbered as in :class:`~transformer_theory.core.metric.Activations`.
-Source: :cite:t:`zhai2023stabilizing` (entropy), :cite:t:`xiao2024efficient` (sinks), :cite:t:`dong2021attention` (rank collapse),
+The state of a metric consists of sums and counts over sequences, so merging two metrics gives the state for
+the union of their sequences. Layers and heads are numbered as in
+:class:`~transformer_theory.core.metric.Activations`. Source: :cite:t:`zhai2023stabilizing` (entropy),
+:cite:t:`xiao2024efficient` (sinks), :cite:t:`dong2021attention` (rank collapse),
 :cite:t:`rudelson2007sampling` (stable rank), :cite:t:`roy2007effective` (effective rank).
 """
 
@@ -23,17 +25,33 @@ from .attention import entropy, hard_max_gap
 
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
 GAP, DIAGONAL = "gap of the scores", "weight on the token itself"
-RESIDUAL, FEATURE_RANK, EFFECTIVE_RANK = "rank-collapse residual", "stable rank of the features", "effective rank of the features"
+RESIDUAL, FEATURE_RANK, EFFECTIVE_RANK = (
+    "rank-collapse residual",
+    "stable rank of the features",
+    "effective rank of the features",
+)
 UNIFORM = "uniform attention over the allowed keys"
 MIN_ROW_SUM = 0.5  # a row of weights with a smaller sum is not a distribution
-STATISTICS: tuple[tuple[str, Unit], ...] = ((ENTROPY, "nats"), (TOP1, "share"), (SUPPORT, ""), (SINK, "share"))
+STATISTICS: tuple[tuple[str, Unit], ...] = (
+    (ENTROPY, "nats"),
+    (TOP1, "share"),
+    (SUPPORT, ""),
+    (SINK, "share"),
+)
 
 
 def network_row(quantity: str, value: float, unit: Unit, *, reason: str, **columns: Any) -> Measurement:
     """Builds a measurement that belongs to no theory. ``reason`` is used only if the value is not finite."""
     finite = math.isfinite(value)
     return Measurement(
-        "network", "network", quantity, value if finite else None, unit=unit, reason="" if finite else reason, scope="training", **columns
+        "network",
+        "network",
+        quantity,
+        value if finite else None,
+        unit=unit,
+        reason="" if finite else reason,
+        scope="training",
+        **columns,
     )
 
 
@@ -42,7 +60,8 @@ class WeightRows:
     """Attention weights whose rows all are distributions, because other rows are replaced.
 
     Attributes:
-        weights: ``[batch, heads, q, k]``; a row that is no distribution (no allowed key, or not finite) has all weight on the first key.
+        weights: ``[batch, heads, q, k]``; a row that is no distribution (no allowed key, or not finite) has
+            all weight on the first key.
         valid: mask of the rows that were distributions, ``[batch, heads, q]``; None if all were.
         entropy: of each row, nats, ``[batch, heads, q]``.
     """
@@ -52,8 +71,14 @@ class WeightRows:
     entropy: Float[Tensor, "batch heads q"]
 
     def counted(self, values: Tensor) -> Tensor:
-        """Returns values of the rows, ``[batch, heads, q, ...]``, with zeros for the rows that were no distributions."""
-        return values if self.valid is None else values * self.valid.view(*self.valid.shape, *[1] * (values.ndim - 3)).to(values.dtype)
+        """Returns values of the rows, ``[batch, heads, q, ...]``, with zeros for the rows that were no
+        distributions.
+        """
+        return (
+            values
+            if self.valid is None
+            else values * self.valid.view(*self.valid.shape, *[1] * (values.ndim - 3)).to(values.dtype)
+        )
 
 
 def weight_rows(activations: Activations) -> WeightRows | None:
@@ -74,11 +99,12 @@ def weight_rows(activations: Activations) -> WeightRows | None:
 class AttentionStatistics(Metric):
     """Entropy (nats), top-1 mass, effective support (keys) and sink mass of each layer and head.
 
-    All four are means over queries and sequences. The sink is the key position with the largest mean weight. Rows without an allowed key
-    and rows with values that are not finite are left out.
+    All four are means over queries and sequences. The sink is the key position with the largest mean weight.
+    Rows without an allowed key and rows with values that are not finite are left out.
 
     Attributes:
-        sums: sums by layer and first head, ``[4 + keys, heads]``: number of rows, entropy, top-1 mass, effective support, weight per key.
+        sums: sums by layer and first head, ``[4 + keys, heads]``: number of rows, entropy, top-1 mass,
+            effective support, weight per key.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -96,14 +122,27 @@ class AttentionStatistics(Metric):
             means = torch.cat([sums[1:4] / sums[0], (sums[4:] / sums[0]).amax(0)[None]])
             for head, values in enumerate(means.T.tolist(), start=first):
                 for (quantity, unit), value in zip(STATISTICS, values):
-                    rows.append(network_row(quantity, value, unit, layer=layer, head=head, reason="no row of weights is finite"))
+                    rows.append(
+                        network_row(
+                            quantity,
+                            value,
+                            unit,
+                            layer=layer,
+                            head=head,
+                            reason="no row of weights is finite",
+                        )
+                    )
         return rows
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Adds sums. For sequences of different lengths, key positions count from the start and shorter sums are padded with zeros."""
+        """Adds sums. For sequences of different lengths, key positions count from the start and shorter sums
+        are padded with zeros.
+        """
         if (before := self.sums.get(place)) is not None:
             longest = max(len(before), len(sums))
-            self.sums[place], sums = (nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums))
+            self.sums[place], sums = (
+                nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums)
+            )
         super().add(place, sums)
 
 
@@ -112,20 +151,23 @@ def weight_sums(activations: Activations) -> Float[Tensor, "sums heads"] | None:
     if (rows := activations.shared(weight_rows)) is None:
         return None
     H = rows.entropy
-    sums = torch.stack([rows.counted(x).sum((0, 2)) for x in (torch.ones_like(H), H, rows.weights.amax(-1), H.exp())])
+    sums = torch.stack(
+        [rows.counted(x).sum((0, 2)) for x in (torch.ones_like(H), H, rows.weights.amax(-1), H.exp())]
+    )
     return torch.cat([sums.double(), rows.counted(rows.weights).sum((0, 2)).double().mT])
 
 
 class AttentionSelection(Metric):
     """Gap of the scores (how clearly attention selects one key), and weight of each token on itself.
 
-    The gap is the largest score minus the second largest, in nats, averaged over the queries with at least two allowed keys; it is 0 for
-    uniform attention. Weights that underflow are replaced by the smallest normal number of their dtype. The weight of a token on itself is
-    measured if there are as many queries as keys; its null is one draw, uniform attention over the allowed keys.
+    The gap is the largest score minus the second largest, in nats, averaged over the queries with at least
+    two allowed keys; it is 0 for uniform attention. Weights that underflow are replaced by the smallest
+    normal number of their dtype. The weight of a token on itself is measured if there are as many queries as
+    keys; its null is one draw, uniform attention over the allowed keys.
 
     Attributes:
-        sums: sums by layer and first head, ``[5, heads]``: number of gaps, gap, number of tokens, weight on the token itself,
-            chance level of that weight.
+        sums: sums by layer and first head, ``[5, heads]``: number of gaps, gap, number of tokens, weight on
+            the token itself, chance level of that weight.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -137,9 +179,13 @@ class AttentionSelection(Metric):
         weights, T = activations.weights, activations.weights.shape[-1]
         total = weights.sum(-1)
         rows = torch.isfinite(total) & (total > 0.5)
-        allowed = torch.ones_like(weights, dtype=torch.bool) if activations.mask is None else activations.mask.expand_as(weights)
-        # Log-weights differ from scores by a constant per row, which cancels in the gap. Excluded rows become ties with all keys allowed,
-        # so that hard_max_gap accepts them; they are not counted.
+        allowed = (
+            torch.ones_like(weights, dtype=torch.bool)
+            if activations.mask is None
+            else activations.mask.expand_as(weights)
+        )
+        # Log-weights differ from scores by a constant per row, which cancels in the gap. Excluded rows become
+        # ties with all keys allowed, so that hard_max_gap accepts them; they are not counted.
         scores = weights.clamp(min=torch.finfo(weights.dtype).tiny).log().masked_fill(~rows[..., None], 0.0)
         gaps = hard_max_gap(scores, allowed=allowed | ~rows[..., None])
         counted = rows & torch.isfinite(gaps)
@@ -159,21 +205,35 @@ class AttentionSelection(Metric):
             for head, (count, gap, tokens, weight, chance) in enumerate(sums.T.tolist(), start=first):
                 place = {"layer": layer, "head": head}
                 mean = gap / count if count else math.nan
-                rows.append(network_row(GAP, mean, "nats", reason="no query has two allowed keys and finite weights", **place))
+                rows.append(
+                    network_row(
+                        GAP, mean, "nats", reason="no query has two allowed keys and finite weights", **place
+                    )
+                )
                 if tokens:
                     uniform = Null(UNIFORM, (chance / tokens,)) if draws else None
-                    rows.append(network_row(DIAGONAL, weight / tokens, "share", null=uniform, reason="a weight is not finite", **place))
+                    rows.append(
+                        network_row(
+                            DIAGONAL,
+                            weight / tokens,
+                            "share",
+                            null=uniform,
+                            reason="a weight is not finite",
+                            **place,
+                        )
+                    )
         return rows
 
 
 class Geometry(Metric):
     """Rank-collapse residual, stable rank and effective rank of the features after each block.
 
-    The residual is relative, and averaged over the sequences of the block's output. The ranks are those of all output tokens, uncentred.
+    The residual is relative, and averaged over the sequences of the block's output. The ranks are those of
+    all output tokens, uncentred.
 
     Attributes:
-        sums: sums by layer. ``(layer, 0)``: number of sequences and sum of their residuals, ``[2]``. ``(layer, 1)``: sum of the outer
-            products of the tokens, ``[dim, dim]``.
+        sums: sums by layer. ``(layer, 0)``: number of sequences and sum of their residuals, ``[2]``.
+            ``(layer, 1)``: sum of the outer products of the tokens, ``[dim, dim]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -199,13 +259,21 @@ class Geometry(Metric):
         for layer in sorted({place[0] for place in self.sums}):
             count, total = self.sums[layer, 0].tolist()
             stable, effective = _ranks(self.sums[layer, 1])
-            values = {RESIDUAL: total / count if count else math.nan, FEATURE_RANK: stable, EFFECTIVE_RANK: effective}
-            rows += [network_row(quantity, x, "", layer=layer, reason="no sequence is finite") for quantity, x in values.items()]
+            values = {
+                RESIDUAL: total / count if count else math.nan,
+                FEATURE_RANK: stable,
+                EFFECTIVE_RANK: effective,
+            }
+            rows += [
+                network_row(quantity, x, "", layer=layer, reason="no sequence is finite")
+                for quantity, x in values.items()
+            ]
         return rows
 
 
 class AttentionMaps(Metric):
-    """Stores the attention maps of the first sequences for figures, as arrays ``attention/<layer>`` [sequences, heads, q, k]. Has no rows.
+    """Stores the attention maps of the first sequences for figures, as arrays ``attention/<layer>``
+    [sequences, heads, q, k]. Has no rows.
 
     The array of a second attention module in a block is ``attention/<layer>.<index of its first head>``.
 
@@ -233,7 +301,9 @@ class AttentionMaps(Metric):
         return []
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Appends maps ``[sequences, heads, queries, keys]`` of one layer and first head, up to ``keep`` sequences."""
+        """Appends maps ``[sequences, heads, queries, keys]`` of one layer and first head, up to ``keep``
+        sequences.
+        """
         before = self.sums.get(place)
         if before is None:
             self.sums[place] = sums[: self.keep].clone()
@@ -242,14 +312,18 @@ class AttentionMaps(Metric):
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns the maps by name, ``[sequences, heads, queries, keys]``."""
-        return {f"attention/{layer:02d}" + (f".{first}" if first else ""): maps.cpu().numpy() for (layer, first), maps in self.sums.items()}
+        return {
+            f"attention/{layer:02d}" + (f".{first}" if first else ""): maps.cpu().numpy()
+            for (layer, first), maps in self.sums.items()
+        }
 
 
 def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
     """Computes stable and effective rank of A from its Gram matrix A^T A; NaN for a zero or infinite matrix."""
     if not bool(torch.isfinite(gram).all()) or not float(gram.trace()) > 0:
         return math.nan, math.nan
-    squares = torch.linalg.eigvalsh(gram).clamp(min=0)  # squared singular values of A, ascending; rounding may make zeros negative
+    # squared singular values of A, ascending; rounding may make zeros negative
+    squares = torch.linalg.eigvalsh(gram).clamp(min=0)
     shares = squares.sqrt() / squares.sqrt().sum()
     return float(gram.trace() / squares[-1]), float(torch.special.entr(shares).sum().exp())
 
@@ -261,7 +335,8 @@ def rank_of(matrix: Float[Tensor, "m n"]) -> float:
 
 
 def matrix_after(block: Activations, attention: str | None) -> Float[Tensor, "m n"] | None:
-    """Finds the first two-dimensional weight of a block that is registered after its attention module: the first layer of the MLP.
+    """Finds the first two-dimensional weight of a block that is registered after its attention module: the
+    first layer of the MLP.
 
     Args:
         block: activations of kind "features".

@@ -1,4 +1,6 @@
-"""Whether an attention module attends to the tokens that the probe has seen, or to others, such as the outputs of an encoder."""
+"""Whether an attention module attends to the tokens that the probe has seen, or to others, such as the
+outputs of an encoder.
+"""
 
 import torch
 from jaxtyping import Float
@@ -8,19 +10,26 @@ from ..core.metric import Activations
 from .coding.rates import coordinates
 
 OWN_TOKENS_SAMPLE = 16  # number of tokens per sequence whose scores are compared
-OWN_TOKENS_COSINE = 0.9  # smallest cosine between stored and recomputed scores of a head that attends to its own tokens
+# smallest cosine between stored and recomputed scores of a head that attends to its own tokens
+OWN_TOKENS_COSINE = 0.9
 
 
 def attends_elsewhere(activations: Activations) -> bool:
-    r"""Returns whether the module attends to tokens other than its own, judged by its queries and keys; False if these or
-    the bilinear form W are not known.
+    r"""Returns whether the module attends to tokens other than its own, judged by its queries and keys; False
+    if these or the bilinear form W are not known.
 
-    The stored scores of queries and keys are compared with :math:`x^\top W x`. Both are centred over queries and over keys, so that
-    biases of the projections and terms common to all keys cancel.
+    The stored scores of queries and keys are compared with :math:`x^\top W x`. Both are centred over queries
+    and over keys, so that biases of the projections and terms common to all keys cancel.
     """
     T, d = activations.tokens.shape[1:]
     query, key, W = activations.query, activations.key, activations.bilinear
-    if W is None or W.shape[1:] != (d, d) or query is None or key is None or len(key) != len(activations.tokens):
+    if (
+        W is None
+        or W.shape[1:] != (d, d)
+        or query is None
+        or key is None
+        or len(key) != len(activations.tokens)
+    ):
         return False
     if query.shape[2] != T or key.shape[2] < T:
         return True
@@ -30,7 +39,10 @@ def attends_elsewhere(activations: Activations) -> bool:
     # Scores are bilinear, so centred vectors have centred scores. After this step single precision suffices.
     precision = torch.promote_types(W.dtype, torch.float32)
     x = _centred(activations.tokens[sample, positions]).to(precision)
-    queries, keys = (_centred(vectors.movedim(1, 2)[sample, positions].movedim(2, 1)).to(precision) for vectors in (query, key))
+    queries, keys = (
+        _centred(vectors.movedim(1, 2)[sample, positions].movedim(2, 1)).to(precision)
+        for vectors in (query, key)
+    )
     actual, expected = queries @ keys.mT, coordinates(x, W.detach().to(precision).mT) @ x[:, None].mT
     return float((actual * expected).sum()) < OWN_TOKENS_COSINE * float(actual.norm() * expected.norm())
 

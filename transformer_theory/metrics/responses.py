@@ -1,7 +1,8 @@
-"""Metrics that compare the outputs of a network with targets, for use with :func:`~transformer_theory.probes.respond.respond`.
+"""Metrics that compare the outputs of a network with targets, for use with
+:func:`~transformer_theory.probes.respond.respond`.
 
-Outputs and targets are ``[n, ...]``, for n sequences; the caller supplies the targets. For the null, each sequence is compared with the
-targets of another sequence, which is one draw.
+Outputs and targets are ``[n, ...]``, for n sequences; the caller supplies the targets. For the null, each
+sequence is compared with the targets of another sequence, which is one draw.
 """
 
 from collections.abc import Sequence
@@ -21,10 +22,12 @@ OTHERS = "targets of another sequence"
 
 
 class OutputChange(Metric):
-    r"""Distance of the outputs y from the targets t, relative to the targets: :math:`\|y - t\| / \|t\|` over all sequences.
+    r"""Distance of the outputs y from the targets t, relative to the targets: :math:`\|y - t\| / \|t\|` over
+    all sequences.
 
-    The distance is 0 if the network returns the targets. If the targets are the outputs for the original tokens, 0 means that the change of
-    the inputs does not affect the outputs. The null pairs each sequence with the target of the previous sequence in its batch.
+    The distance is 0 if the network returns the targets. If the targets are the outputs for the original
+    tokens, 0 means that the change of the inputs does not affect the outputs. The null pairs each sequence
+    with the target of the previous sequence in its batch.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
@@ -39,7 +42,10 @@ class OutputChange(Metric):
         if outputs is None or targets is None:
             return
         if outputs.shape != targets.shape:
-            raise ValueError(f"targets must have the shape of the outputs, {list(outputs.shape)}, got {list(targets.shape)}")
+            raise ValueError(
+                f"targets must have the shape of the outputs, {list(outputs.shape)}, got "
+                f"{list(targets.shape)}"
+            )
         y, t = outputs.double(), targets.double()
         parts = [(y - t).square().sum(), t.square().sum(), (y - t.roll(1, 0)).square().sum()]
         self.add((0,), torch.stack(parts).cpu())
@@ -55,13 +61,15 @@ class OutputChange(Metric):
 
 
 class PositionLoss(Metric):
-    """Mean cross-entropy of the targets over sequences, in nats, at each position. The column ``setting`` names the position.
+    """Mean cross-entropy of the targets over sequences, in nats, at each position. The column ``setting``
+    names the position.
 
-    Outputs are ``[n, seq, vocabulary]`` and targets ids ``[n, seq]``; negative ids are ignored. The null pairs each sequence with the
-    targets of the previous sequence in its batch.
+    Outputs are ``[n, seq, vocabulary]`` and targets ids ``[n, seq]``; negative ids are ignored. The null
+    pairs each sequence with the targets of the previous sequence in its batch.
 
     Args:
-        blocks: number of equal blocks into which the positions are divided; the loss is averaged over each. None: one row per position.
+        blocks: number of equal blocks into which the positions are divided; the loss is averaged over each.
+            None: one row per position.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
@@ -74,21 +82,24 @@ class PositionLoss(Metric):
         """Adds one forward pass; passes without targets are skipped.
 
         Raises:
-            ValueError: outputs and targets do not have the shapes ``[n, seq, vocabulary]`` and ``[n, seq]``, or ``blocks`` does not divide
-                the number of positions.
+            ValueError: outputs and targets do not have the shapes ``[n, seq, vocabulary]`` and ``[n, seq]``,
+                or ``blocks`` does not divide the number of positions.
         """
         outputs, targets = activations.outputs, activations.targets
         if outputs is None or targets is None:
             return
         if outputs.ndim != 3 or targets.shape != outputs.shape[:2]:
             raise ValueError(
-                f"outputs must be [n, seq, vocabulary] for targets [n, seq], got {list(outputs.shape)} and {list(targets.shape)}"
+                f"outputs must be [n, seq, vocabulary] for targets [n, seq], got {list(outputs.shape)} and "
+                f"{list(targets.shape)}"
             )
         seq = targets.shape[1]
         if self.blocks is not None and seq % self.blocks:
             raise ValueError(f"blocks must divide the {seq} positions, got {self.blocks}")
         # A shift of 1 pairs each sequence with the targets of the previous one.
-        sums = [part for shift in (0, 1) for part in _losses(outputs, targets.roll(shift, 0), self.blocks or seq)]
+        sums = [
+            part for shift in (0, 1) for part in _losses(outputs, targets.roll(shift, 0), self.blocks or seq)
+        ]
         self.add((0,), torch.stack(sums).cpu())
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:

@@ -1,7 +1,9 @@
-"""Complete networks, their attention (:mod:`.attention`), and functions that load and save their weights (:mod:`.weights`).
+"""Complete networks, their attention (:mod:`.attention`), and functions that load and save their weights
+(:mod:`.weights`).
 
-The networks are a ViT, a causal word decoder, the residual networks for rate reduction, and the CRATE family: classifier, CRATE-alpha,
-masked autoencoder and language model, with the names and sizes of the released networks. CRATE blocks are in :mod:`.crate`.
+The networks are a ViT, a causal word decoder, the residual networks for rate reduction, and the CRATE family:
+classifier, CRATE-alpha, masked autoencoder and language model, with the names and sizes of the released
+networks. CRATE blocks are in :mod:`.crate`.
 """
 
 from .crate.alpha import crate_alpha, crate_alpha_base, crate_alpha_from_published, crate_alpha_large

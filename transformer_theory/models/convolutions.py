@@ -1,6 +1,8 @@
-"""A convolutional stem with overlapping tokens instead of patches. It helps transformers that are trained from scratch on small images.
+"""A convolutional stem with overlapping tokens instead of patches. It helps transformers that are trained
+from scratch on small images.
 
-    images [batch, c, h, w]  ->  log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2)  ->  [batch, hw / patch^2, dim]
+    images [batch, c, h, w] -> log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2) ->
+    [batch, hw / patch^2, dim]
 
 Widths double from stage to stage and end at ``dim``. The stem adds no positions; the network adds them.
 Source: :cite:t:`hassani2021escaping`.
@@ -16,11 +18,13 @@ from .embedding import check_images
 
 
 class Convolutions(nn.Module):
-    """Maps images [batch, channels, image_size, image_size] to tokens [batch, seq, dim]; an alternative to :class:`.Patches`.
+    """Maps images [batch, channels, image_size, image_size] to tokens [batch, seq, dim]; an alternative to
+    :class:`.Patches`.
 
     Args:
         image_size, channels: side of an image in pixels, number of channels.
-        patch_size: distance between neighbouring tokens in pixels, a power of two (at least 2) that divides ``image_size``.
+        patch_size: distance between neighbouring tokens in pixels, a power of two (at least 2) that divides
+            ``image_size``.
         dim: width of the tokens.
     Raises:
         ValueError: the sizes do not fit, or the images have another shape.
@@ -32,15 +36,23 @@ class Convolutions(nn.Module):
         stages = patch_size.bit_length() - 1
         if patch_size != 2**stages or stages < 1 or image_size % patch_size:
             raise ValueError(
-                f"patch_size must be a power of two, at least 2, that divides image_size, got {patch_size} and {image_size}; take 2, 4 or 8"
+                f"patch_size must be a power of two, at least 2, that divides image_size, got {patch_size} "
+                f"and {image_size}; take 2, 4 or 8"
             )
         if dim % 2 ** (stages - 1):
-            raise ValueError(f"dim must be a multiple of {2 ** (stages - 1)} for {stages} stages of doubling width, got {dim}")
+            raise ValueError(
+                f"dim must be a multiple of {2 ** (stages - 1)} for {stages} stages of doubling width, got "
+                f"{dim}"
+            )
         self.image_size, self.patch_size, self.channels, self.dim = image_size, patch_size, channels, dim
         widths = [channels, *(dim // 2 ** (stages - 1 - stage) for stage in range(stages))]
         self.stages = nn.Sequential(
             *(
-                nn.Sequential(nn.Conv2d(width_in, width_out, 3, padding=1, bias=False), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
+                nn.Sequential(
+                    nn.Conv2d(width_in, width_out, 3, padding=1, bias=False),
+                    nn.ReLU(),
+                    nn.MaxPool2d(3, stride=2, padding=1),
+                )
                 for width_in, width_out in pairwise(widths)
             )
         )

@@ -2,18 +2,23 @@
 
 All have a class token and take images [batch, channels, image_size, image_size]. Their layers differ:
 
-* ``crate``: the released form, with shared W_Q = W_K = W_V, a free output matrix, a residual step and one ISTA step;
+* ``crate``: the released form, with shared W_Q = W_K = W_V, a free output matrix, a residual step and one
+  ISTA step;
 * ``crate-paper``: output tied to the subspaces, with the shrinking step (1 - κβ)Z + κβ MSSA(Z);
 * ``crate-exact``: the gradient step of the coding rate, computed with its p x p resolvent, without softmax;
-* ``crate-alpha``: an overcomplete dictionary of 4 dim atoms with a separate decoder, and a skip connection around it;
-* ``crate-alpha-published``: the same as published, with one linear map of patches without norms and attention without output bias;
-* ``tost``: attention by token statistics in the released form, linear in the number of tokens, with the GELU MLP of a ViT (without the
-  convolutions, layer scales and class attention of the published network);
+* ``crate-alpha``: an overcomplete dictionary of 4 dim atoms with a separate decoder, and a skip connection
+  around it;
+* ``crate-alpha-published``: the same as published, with one linear map of patches without norms and attention
+  without output bias;
+* ``tost``: attention by token statistics in the released form, linear in the number of tokens, with the GELU
+  MLP of a ViT (without the convolutions, layer scales and class attention of the published network);
 * ``vit``: the pre-norm vision transformer.
 
-Pass other networks to :func:`~transformer_theory.training.train` and :func:`.stored.load` as ``networks={"name": build}``.
+Pass other networks to :func:`~transformer_theory.training.train` and :func:`.stored.load` as
+``networks={"name": build}``.
 
-Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`, :cite:t:`dosovitskiy2021image`.
+Source: :cite:t:`yu2023white`, :cite:t:`yang2024scaling`, :cite:t:`wu2024token`,
+:cite:t:`dosovitskiy2021image`.
 """
 
 import contextlib
@@ -29,7 +34,14 @@ from torch import Tensor, nn
 
 from ..core.errors import nearest
 from .convolutions import Convolutions
-from .crate import ExactAttention, Ista, OvercompleteIsta, PaperAttention, ReleasedAttention, ReleasedTokenStatisticsAttention
+from .crate import (
+    ExactAttention,
+    Ista,
+    OvercompleteIsta,
+    PaperAttention,
+    ReleasedAttention,
+    ReleasedTokenStatisticsAttention,
+)
 from .crate.alpha import crate_alpha
 from .crate.network import CRATE, Pooling
 from .embedding import Patches
@@ -42,7 +54,8 @@ CONSTANTS = {
     "lam": "ISTA step",
     "kappa": "step size of attention",
 }
-PIXELS = 16  # smallest number of values per patch for a norm; on smaller patches it would erase the brightness
+# smallest number of values per patch for a norm; on smaller patches it would erase the brightness
+PIXELS = 16
 
 
 @dataclass(frozen=True)
@@ -106,20 +119,28 @@ class Pixels(nn.Module):
     def __init__(self, network: nn.Module, mean: Float[Tensor, " c"], std: Float[Tensor, " c"]):
         super().__init__()
         if mean.shape != std.shape or mean.ndim != 1 or not bool((std > 0).all()):
-            raise ValueError(f"mean and std must be one number per channel, std above 0, got {mean.tolist()} and {std.tolist()}")
+            raise ValueError(
+                f"mean and std must be one number per channel, std above 0, got {mean.tolist()} and "
+                f"{std.tolist()}"
+            )
         self.network = network
         self.register_buffer("mean", mean.float().view(-1, 1, 1), persistent=False)
         self.register_buffer("std", std.float().view(-1, 1, 1), persistent=False)
 
     @classmethod
     def centring(cls, network: nn.Module, pixels: UInt8[Tensor, "n c h w"]) -> "Pixels":
-        """Builds the normalisation from the mean and standard deviation of each channel of the pixels, 0 to 255."""
+        """Builds the normalisation from the mean and standard deviation of each channel of the pixels, 0 to
+        255.
+        """
         # The 256 counts per channel give both sums exactly in float64, without a float copy of all images.
-        counts = torch.stack([torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]).double()
+        counts = torch.stack(
+            [torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]
+        ).double()
         values, n = torch.arange(256, device=counts.device) / 255, counts.sum(1, keepdim=True)
         mean = (counts * values).sum(1, keepdim=True) / n
         variance = (counts * (values - mean) ** 2).sum(1) / (n[:, 0] - 1)
-        return cls(network, mean[:, 0], variance.sqrt().clamp(min=1 / 255))  # a constant channel has variance 0
+        # a constant channel has variance 0
+        return cls(network, mean[:, 0], variance.sqrt().clamp(min=1 / 255))
 
     def around(self, network: nn.Module) -> "Pixels":
         """Returns another network behind the same normalisation, on the device of this one."""
@@ -135,19 +156,33 @@ class Pixels(nn.Module):
 
 
 def _check_patches(sizes: Sizes) -> None:
-    """Raises :class:`ValueError` unless the stem can divide the images into patches; the message lists the possible sizes."""
+    """Raises :class:`ValueError` unless the stem can divide the images into patches; the message lists the
+    possible sizes.
+    """
     side, by_halves = sizes.image_size, sizes.stem == "convolutions"
     # size & (size - 1) clears the lowest bit: it is 0 for powers of two only.
-    possible = [size for size in range(1, side + 1) if side % size == 0 and not (by_halves and (size == 1 or size & (size - 1)))]
+    possible = [
+        size
+        for size in range(1, side + 1)
+        if side % size == 0 and not (by_halves and (size == 1 or size & (size - 1)))
+    ]
     if sizes.patch_size in possible or sizes.patch_size < 1:  # the patches check sizes below 1
         return
     kind = "a power of two from 2 on that divides" if by_halves else "a divisor of"
-    other = f"choose {', '.join(map(str, possible))}" if possible else "choose stem 'patches', or images of an even side"
-    raise ValueError(f"patch_size must be {kind} the side of the images, {side} pixels, got {sizes.patch_size}; {other}")
+    other = (
+        f"choose {', '.join(map(str, possible))}"
+        if possible
+        else "choose stem 'patches', or images of an even side"
+    )
+    raise ValueError(
+        f"patch_size must be {kind} the side of the images, {side} pixels, got {sizes.patch_size}; {other}"
+    )
 
 
 def _embedding(sizes: Sizes) -> tuple[nn.Sequential, int]:
-    """Returns the map from images to normalised tokens, with the parameter names of the released networks, and the number of tokens."""
+    """Returns the map from images to normalised tokens, with the parameter names of the released networks,
+    and the number of tokens.
+    """
     _check_patches(sizes)
     if sizes.stem == "convolutions":
         stem = _stem(sizes)
@@ -158,14 +193,21 @@ def _embedding(sizes: Sizes) -> tuple[nn.Sequential, int]:
 
 
 def _stem(sizes: Sizes) -> Convolutions:
-    return Convolutions(image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels, dim=sizes.dim)
+    return Convolutions(
+        image_size=sizes.image_size, patch_size=sizes.patch_size, channels=sizes.channels, dim=sizes.dim
+    )
 
 
-def crate(sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttention, sparsify: Callable[..., nn.Module] = Ista) -> nn.Module:
+def crate(
+    sizes: Sizes,
+    *,
+    attention: Callable[..., nn.Module] = ReleasedAttention,
+    sparsify: Callable[..., nn.Module] = Ista,
+) -> nn.Module:
     """Builds a CRATE for images with the given blocks, see :mod:`.crate`.
 
-    Blocks that take a step size and threshold (:class:`.Ista`, :class:`.OvercompleteIsta`) or a step size of attention
-    (:class:`.PaperAttention`, :class:`.ExactAttention`) get those of ``sizes``.
+    Blocks that take a step size and threshold (:class:`.Ista`, :class:`.OvercompleteIsta`) or a step size of
+    attention (:class:`.PaperAttention`, :class:`.ExactAttention`) get those of ``sizes``.
 
     Raises:
         ValueError: the sizes do not fit, or ``sizes`` sets a constant that these blocks do not have.
@@ -190,10 +232,17 @@ def crate(sizes: Sizes, *, attention: Callable[..., nn.Module] = ReleasedAttenti
 def _published_alpha(sizes: Sizes) -> nn.Module:
     _check_patches(sizes)
     if sizes.stem != "patches":
-        raise ValueError(f"stem must be 'patches' in crate-alpha-published, got {sizes.stem!r}; choose crate-alpha")
+        raise ValueError(
+            f"stem must be 'patches' in crate-alpha-published, got {sizes.stem!r}; choose crate-alpha"
+        )
     _check_constants(sizes, pooling=True, eta=True, lam=True)
-    shape = {name: getattr(sizes, name) for name in ("image_size", "patch_size", "channels", "num_classes", "dim", "depth", "heads")}
-    return crate_alpha(**shape, sparsify=partial(OvercompleteIsta, eta=sizes.eta, lam=sizes.lam), pooling=sizes.pooling)
+    shape = {
+        name: getattr(sizes, name)
+        for name in ("image_size", "patch_size", "channels", "num_classes", "dim", "depth", "heads")
+    }
+    return crate_alpha(
+        **shape, sparsify=partial(OvercompleteIsta, eta=sizes.eta, lam=sizes.lam), pooling=sizes.pooling
+    )
 
 
 def _check_constants(sizes: Sizes, **present: bool) -> None:
@@ -201,7 +250,10 @@ def _check_constants(sizes: Sizes, **present: bool) -> None:
     for field in fields(Sizes):
         value = getattr(sizes, field.name)
         if field.name in CONSTANTS and not present.get(field.name) and value != field.default:
-            raise ValueError(f"{field.name} must be left out, since this network has no {CONSTANTS[field.name]}, got {value!r}")
+            raise ValueError(
+                f"{field.name} must be left out, since this network has no {CONSTANTS[field.name]}, got "
+                f"{value!r}"
+            )
 
 
 def _vit(sizes: Sizes) -> nn.Module:
@@ -213,7 +265,9 @@ def _vit(sizes: Sizes) -> nn.Module:
 
 
 Builder = Callable[[Sizes], nn.Module]
-"""Builds a network with initial weights, from images ``[batch, channels, image_size, image_size]`` to logits ``[batch, num_classes]``."""
+"""Builds a network with initial weights, from images ``[batch, channels, image_size, image_size]`` to logits
+``[batch, num_classes]``.
+"""
 
 NETWORKS: dict[str, Builder] = {
     "crate": crate,
@@ -225,7 +279,8 @@ NETWORKS: dict[str, Builder] = {
     "vit": _vit,
 }
 
-# An objective builds its network from a name and sizes only. The caller's builders therefore reach it through a context variable.
+# An objective builds its network from a name and sizes only. The caller's builders therefore reach it through
+# a context variable.
 _OWN: ContextVar[Mapping[str, Builder] | None] = ContextVar("own", default=None)
 
 
@@ -238,7 +293,9 @@ def own_networks(networks: Mapping[str, Builder] | None) -> Iterator[None]:
     """
     networks = networks or {}
     if duplicates := [name for name in networks if name in NETWORKS]:
-        raise ValueError(f"networks must have names other than {', '.join(NETWORKS)}, got {duplicates[0]!r}; rename it")
+        raise ValueError(
+            f"networks must have names other than {', '.join(NETWORKS)}, got {duplicates[0]!r}; rename it"
+        )
     token = _OWN.set(networks)
     try:
         yield
@@ -247,12 +304,15 @@ def own_networks(networks: Mapping[str, Builder] | None) -> Iterator[None]:
 
 
 def builder(name: str) -> Builder:
-    """Returns the builder of a network by name, from :data:`NETWORKS` or from the block of :func:`own_networks`.
+    """Returns the builder of a network by name, from :data:`NETWORKS` or from the block of
+    :func:`own_networks`.
 
     Raises:
         ValueError: no network has this name.
     """
     known = {**NETWORKS, **(_OWN.get() or {})}
     if name not in known:
-        raise ValueError(f"unknown network {name!r}{nearest(name, known)}; pass networks= with a network of your own")
+        raise ValueError(
+            f"unknown network {name!r}{nearest(name, known)}; pass networks= with a network of your own"
+        )
     return known[name]

@@ -1,17 +1,19 @@
-"""Three 18-layer residual networks for small images. Their features have norm one, as in the experiments on rate reduction.
+"""Three 18-layer residual networks for small images. Their features have norm one, as in the experiments on
+rate reduction.
 
     z^{l+1} = relu(z^l + conv(relu(conv(z^l)))),   features = head(mean over pixels of z^L) / norm
 
-There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two blocks. Each stage
-except the first halves the image side; where the shape changes, the first skip of the stage is a 1 x 1 convolution.
+There are eight blocks of two 3 x 3 convolutions, each followed by batch normalisation, in four stages of two
+blocks. Each stage except the first halves the image side; where the shape changes, the first skip of the
+stage is a 1 x 1 convolution.
 
 ================== ============================== =================== =================== =========
 network            stem                           stages              head                published
 ================== ============================== =================== =================== =========
-ResNet18           3 x 3                          64, 128, 256, 512   two linear layers   supervised, images of 32 pixels
-ResNet18Control    3 x 3                          64, 128, 256, dim   none                self-supervised, images of 32 pixels
-ResNet18STL        5 x 5, stride 2, 3 x 3 maximum 32, 32, 64, dim     none                self-supervised, images of 96 pixels
-================== ============================== =================== =================== =========
+ResNet18 3 x 3 64, 128, 256, 512 two linear layers supervised, images of 32 pixels ResNet18Control 3 x 3 64,
+128, 256, dim none self-supervised, images of 32 pixels ResNet18STL 5 x 5, stride 2, 3 x 3 maximum 32, 32, 64,
+dim none self-supervised, images of 96 pixels ================== ==============================
+=================== =================== =========
 
 With dim = 128 they have 11,497,664, 3,546,432 and 735,072 parameters, as the released networks.
 Shapes: images [batch, channels, h, w], features [batch, dim] of norm 1.
@@ -24,7 +26,8 @@ from torch.nn import functional
 
 
 class Residual(nn.Module):
-    """Two convolutions with a skip connection, [batch, incoming, h, w] -> [batch, outgoing, h / stride, w / stride].
+    """Two convolutions with a skip connection, [batch, incoming, h, w] -> [batch, outgoing, h / stride, w /
+    stride].
 
     Args:
         incoming, outgoing: channels of input and output.
@@ -42,7 +45,9 @@ class Residual(nn.Module):
         )
         self.skip = nn.Identity()
         if stride > 1 or incoming != outgoing:
-            self.skip = nn.Sequential(nn.Conv2d(incoming, outgoing, 1, stride=stride, bias=False), nn.BatchNorm2d(outgoing))
+            self.skip = nn.Sequential(
+                nn.Conv2d(incoming, outgoing, 1, stride=stride, bias=False), nn.BatchNorm2d(outgoing)
+            )
 
     def forward(self, inputs: Float[Tensor, "batch incoming h w"]) -> Float[Tensor, "batch outgoing h2 w2"]:
         return functional.relu(self.skip(inputs) + self.change(inputs))
@@ -65,14 +70,17 @@ class ResNet18(nn.Module):
         self.stem = _stem(channels, width)
         self.blocks = _stages(width, (width, 2 * width, 4 * width, 8 * width))
         last = 8 * width
-        self.head = nn.Sequential(nn.Linear(last, last, bias=False), nn.BatchNorm1d(last), nn.ReLU(), nn.Linear(last, dim))
+        self.head = nn.Sequential(
+            nn.Linear(last, last, bias=False), nn.BatchNorm1d(last), nn.ReLU(), nn.Linear(last, dim)
+        )
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch dim"]:
         return functional.normalize(self.head(self.blocks(self.stem(images)).mean((2, 3))), dim=1)
 
 
 class ResNet18Control(nn.Module):
-    """Maps images [batch, channels, h, w] to features [batch, dim] of norm 1 without a head: the last stage has ``dim`` channels.
+    """Maps images [batch, channels, h, w] to features [batch, dim] of norm 1 without a head: the last stage
+    has ``dim`` channels.
 
     Args:
         dim: dimension of the features, and channels of the last stage.
@@ -93,7 +101,8 @@ class ResNet18Control(nn.Module):
 
 
 class ResNet18STL(nn.Module):
-    """Maps images [batch, channels, h, w] of about 96 pixels to features [batch, dim] of norm 1; the stem divides the side by four.
+    """Maps images [batch, channels, h, w] of about 96 pixels to features [batch, dim] of norm 1; the stem
+    divides the side by four.
 
     Args:
         dim: dimension of the features, and channels of the last stage.
@@ -108,7 +117,9 @@ class ResNet18STL(nn.Module):
         _check_sizes(dim, channels, width)
         # Padding by 3, one more than a 5 x 5 kernel needs, as released: 96 pixels become 49, then 25.
         first = nn.Conv2d(channels, width, 5, stride=2, padding=3, bias=False)
-        self.stem = nn.Sequential(first, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1))
+        self.stem = nn.Sequential(
+            first, nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)
+        )
         self.blocks = _stages(width, (width, width, 2 * width, dim))
 
     def forward(self, images: Float[Tensor, "batch c h w"]) -> Float[Tensor, "batch dim"]:
@@ -121,7 +132,9 @@ def _check_sizes(dim: int, channels: int, width: int) -> None:
 
 
 def _stem(channels: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(channels, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+    )
 
 
 def _stages(incoming: int, widths: tuple[int, ...]) -> nn.Sequential:

@@ -1,4 +1,5 @@
-"""Models of ``transformers`` in a local folder: configuration, weights in safetensors, and optionally a tokenizer.
+"""Models of ``transformers`` in a local folder: configuration, weights in safetensors, and optionally a
+tokenizer.
 
 Nothing is downloaded, no code of the folder is executed, and pickled weights are refused.
 """
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from ..data.ids import integer_tensor
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
-LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")  # names of the longest sequence in configurations
+# names of the longest sequence in configurations
+LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")
 
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")  # names of the number of layers in configurations
 MANY = 1000  # layers beyond which the depth is compared with the number of weights
@@ -51,7 +53,10 @@ class LanguageModel:
         """
         config = getattr(self.network, "config", None)
         if config is None or not hasattr(type(self.network), "_from_config"):
-            raise ValueError(f"{self.name} must be a model of transformers to be drawn again, got {type(self.network).__name__}")
+            raise ValueError(
+                f"{self.name} must be a model of transformers to be drawn again, got "
+                f"{type(self.network).__name__}"
+            )
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return type(self.network)(config).eval()
@@ -63,34 +68,44 @@ class LanguageModel:
             ValueError: the folder holds no tokenizer.
         """
         library = _transformers()
-        missing = f"{self.folder} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
+        missing = (
+            f"{self.folder} must hold a tokenizer to read a text, got none; pass ids as a .npy file instead"
+        )
         # Without its files some tokenizers are made nevertheless, with an empty vocabulary.
         if self.folder is None or not any((self.folder / name).exists() for name in TOKENIZERS):
             raise ValueError(missing)
         try:
-            tokenizer = library.AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
+            tokenizer = library.AutoTokenizer.from_pretrained(
+                self.folder, local_files_only=True, trust_remote_code=False
+            )
         except Exception as error:  # a missing tokenizer raises errors of many kinds
             raise ValueError(missing) from error
         return torch.tensor(tokenizer(text)["input_ids"], dtype=torch.long)
 
 
 def _transformers() -> Any:
-    """Imports ``transformers``. Its types are not checked: a type checker would read thousands of files for three names."""
+    """Imports ``transformers``. Its types are not checked: a type checker would read thousands of files for
+    three names.
+    """
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
-        raise ImportError("a folder of transformers needs the package transformers; pip install transformers") from error
+        raise ImportError(
+            "a folder of transformers needs the package transformers; pip install transformers"
+        ) from error
 
 
 def read_language_model(folder: str | Path) -> LanguageModel:
     """Reads a causal language model.
 
     Args:
-        folder: folder with ``config.json`` and weights that end in ``.safetensors``, as ``save_pretrained`` writes it.
+        folder: folder with ``config.json`` and weights that end in ``.safetensors``, as ``save_pretrained``
+            writes it.
     Raises:
         FileNotFoundError: the folder does not exist.
         ImportError: the package transformers is not installed.
-        ValueError: the folder holds no configuration or no safetensors, not those of a causal language model, or not all of its weights.
+        ValueError: the folder holds no configuration or no safetensors, not those of a causal language model,
+            or not all of its weights.
     """
     folder = Path(folder)
     described = configuration(folder)
@@ -99,11 +114,13 @@ def read_language_model(folder: str | Path) -> LanguageModel:
 
 
 def read_network(folder: str | Path) -> nn.Module:
-    """Reads a model of any kind: the class of ``transformers`` that ``config.json`` names, in evaluation mode.
+    """Reads a model of any kind: the class of ``transformers`` that ``config.json`` names, in evaluation
+    mode.
 
     Raises:
         FileNotFoundError, ImportError: see :func:`read_language_model`.
-        ValueError: the folder holds no configuration or no safetensors, its class is unknown, or not all weights are there.
+        ValueError: the folder holds no configuration or no safetensors, its class is unknown, or not all
+            weights are there.
     """
     folder = Path(folder)
     described, library = configuration(folder), _transformers()
@@ -111,7 +128,8 @@ def read_network(folder: str | Path) -> nn.Module:
     kind = getattr(library, name, None) if str(name).isidentifier() else None
     if not hasattr(kind, "from_pretrained"):
         raise ValueError(
-            f"{folder / 'config.json'} must name a class of transformers {library.__version__}, got {name!r}; update transformers"
+            f"{folder / 'config.json'} must name a class of transformers {library.__version__}, got "
+            f"{name!r}; update transformers"
         )
     return _network(folder, described, kind, f"weights of {name}")
 
@@ -124,21 +142,38 @@ def configuration(folder: Path) -> dict[str, Any]:
         ValueError: it holds no configuration, or no weights in safetensors.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder} must be a folder with config.json and .safetensors files; there is none")
+        raise FileNotFoundError(
+            f"{folder} must be a folder with config.json and .safetensors files; there is none"
+        )
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} must hold config.json, got none; write the model with save_pretrained({str(folder)!r})")
+        raise ValueError(
+            f"{folder} must hold config.json, got none; write the model with save_pretrained({str(folder)!r})"
+        )
     try:
         described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if not isinstance(described, dict):
             raise ValueError(f"a {type(described).__name__}, not an object")
     except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'} must be JSON ({error}); write the model again with save_pretrained") from error
+        raise ValueError(
+            f"{folder / 'config.json'} must be JSON ({error}); write the model again with save_pretrained"
+        ) from error
     if not any(folder.glob("*.safetensors")):
-        others = ", ".join(sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))) or "no weights"
-        raise ValueError(f"{folder} must hold weights in .safetensors files, got {others}; save_pretrained writes them")
+        others = (
+            ", ".join(
+                sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth"))
+            )
+            or "no weights"
+        )
+        raise ValueError(
+            f"{folder} must hold weights in .safetensors files, got {others}; save_pretrained writes them"
+        )
     depth = max((value for key in DEPTHS if isinstance(value := described.get(key), int)), default=0)
-    if depth > MANY and depth > (tensors := len(_shapes(folder))):  # it would be built layer by layer before shapes are compared
-        raise ValueError(f"{folder / 'config.json'} must state the depth of the weights, got {depth:,} layers for {tensors:,} tensors")
+    # it would be built layer by layer before shapes are compared
+    if depth > MANY and depth > (tensors := len(_shapes(folder))):
+        raise ValueError(
+            f"{folder / 'config.json'} must state the depth of the weights, got {depth:,} layers for "
+            f"{tensors:,} tensors"
+        )
     return described
 
 
@@ -159,7 +194,9 @@ def _of_other_shape(folder: Path, described: dict[str, Any], kind: Any) -> str:
     library, stored = _transformers(), _shapes(folder)
     try:
         with torch.device("meta"):
-            config = library.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            config = library.AutoConfig.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False
+            )
             model = kind.from_config(config) if hasattr(kind, "from_config") else kind(config)
         expected = {name: list(value.shape) for name, value in model.state_dict().items()}
     except Exception:  # the message then names no tensor
@@ -176,14 +213,23 @@ def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) 
     bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # what does not fit is said in one line below
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "output_loading_info": True}
+    options: dict[str, Any] = {
+        "local_files_only": True,
+        "trust_remote_code": False,
+        "use_safetensors": True,
+        "output_loading_info": True,
+    }
     try:
         network, loaded = kind.from_pretrained(folder, **options)
     except Exception as error:  # wrong types, shapes and damaged files raise errors of many kinds
-        actual = ", ".join(map(str, described.get("architectures") or [described.get("model_type", "no type")]))
+        actual = ", ".join(
+            map(str, described.get("architectures") or [described.get("model_type", "no type")])
+        )
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)[:200]
         if "ignore_mismatched_sizes" in first:  # its list of tensors went to the log
-            first = "weights of other shapes than config.json states: " + _of_other_shape(folder, described, kind)
+            first = "weights of other shapes than config.json states: " + _of_other_shape(
+                folder, described, kind
+            )
         raise ValueError(f"{folder} must hold {expected}, got {actual} ({first})") from error
     finally:
         logging.set_verbosity(level)
@@ -192,11 +238,16 @@ def _network(folder: Path, described: dict[str, Any], kind: Any, expected: str) 
     # transformers draws missing weights at random; a head that is tied to the embedding is not missing.
     if missing := sorted(loaded["missing_keys"]):
         names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} others" if len(missing) > 3 else "")
-        raise ValueError(f"{folder} must hold all weights of {type(network).__name__}, {names} missing; write the model again")
+        raise ValueError(
+            f"{folder} must hold all weights of {type(network).__name__}, {names} missing; write the model "
+            "again"
+        )
     return network.eval()
 
 
-def language_model(network: nn.Module, *, name: str | None = None, folder: Path | None = None) -> LanguageModel:
+def language_model(
+    network: nn.Module, *, name: str | None = None, folder: Path | None = None
+) -> LanguageModel:
     """Describes a network of ``transformers`` by its configuration.
 
     Raises:
@@ -205,25 +256,37 @@ def language_model(network: nn.Module, *, name: str | None = None, folder: Path 
     config = getattr(network, "config", None)
     vocabulary = getattr(config, "vocab_size", getattr(getattr(network, "cfg", None), "d_vocab", None))
     if not isinstance(vocabulary, int):
-        raise ValueError(f"{type(network).__name__} must have a config with vocab_size, got none; pass LanguageModel(network, name, ...)")
-    return LanguageModel(network, name or type(network).__name__, vocabulary, longest_sequence(network), folder)
+        raise ValueError(
+            f"{type(network).__name__} must have a config with vocab_size, got none; pass "
+            "LanguageModel(network, name, ...)"
+        )
+    return LanguageModel(
+        network, name or type(network).__name__, vocabulary, longest_sequence(network), folder
+    )
 
 
 def longest_sequence(network: nn.Module) -> int | None:
-    """Returns the largest number of tokens that a network accepts, from its configuration; None if it states none."""
+    """Returns the largest number of tokens that a network accepts, from its configuration; None if it states
+    none.
+    """
     places = [config for name in ("config", "cfg") if (config := getattr(network, name, None)) is not None]
-    found = (value for config in places for key in LENGTHS if isinstance(value := getattr(config, key, None), int))
+    found = (
+        value for config in places for key in LENGTHS if isinstance(value := getattr(config, key, None), int)
+    )
     return min(found, default=None)
 
 
 def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: int) -> Int[Tensor, "n seq"]:
-    """Reads sequences of ids: windows of a text, by the model's tokenizer, or of a .npy file of integers ``[n]``.
+    """Reads sequences of ids: windows of a text, by the model's tokenizer, or of a .npy file of integers
+    ``[n]``.
 
-    The first rows of a .npy file of integers ``[n, seq]`` are the sequences themselves; their length is that of the file.
+    The first rows of a .npy file of integers ``[n, seq]`` are the sequences themselves; their length is that
+    of the file.
 
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: the file is no text in UTF-8 and no array of integers, the model has no tokenizer, or the text is too short.
+        ValueError: the file is no text in UTF-8 and no array of integers, the model has no tokenizer, or the
+            text is too short.
     """
     path = Path(path)
     if not path.is_file():
@@ -232,7 +295,9 @@ def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: 
         try:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{path} must be a text in UTF-8, got {error.reason} at byte {error.start}") from error
+            raise ValueError(
+                f"{path} must be a text in UTF-8, got {error.reason} at byte {error.start}"
+            ) from error
         return windows(model.tokenize(text), length=length, sequences=sequences)
     try:
         array = np.load(path, allow_pickle=False)
@@ -244,7 +309,8 @@ def read_ids(path: str | Path, model: LanguageModel, *, length: int, sequences: 
 
 
 def windows(ids: Sequence[int] | Tensor, *, length: int, sequences: int) -> Int[Tensor, "n length"]:
-    """Cuts a stream of ids ``[n]`` into windows that are evenly spaced over it and do not overlap, ``[sequences, length]`` or fewer.
+    """Cuts a stream of ids ``[n]`` into windows that are evenly spaced over it and do not overlap,
+    ``[sequences, length]`` or fewer.
 
     Raises:
         ValueError: the stream is shorter than one window.
@@ -252,6 +318,9 @@ def windows(ids: Sequence[int] | Tensor, *, length: int, sequences: int) -> Int[
     ids = torch.as_tensor(ids, dtype=torch.long)
     count = len(ids) // length
     if not count:
-        raise ValueError(f"the text must have at least {length} tokens, got {len(ids)}; pass a longer text or a smaller length")
+        raise ValueError(
+            f"the text must have at least {length} tokens, got {len(ids)}; pass a longer text or a smaller "
+            "length"
+        )
     chosen = torch.linspace(0, count - 1, min(sequences, count)).long()
     return ids[: count * length].view(count, length)[chosen]

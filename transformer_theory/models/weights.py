@@ -1,4 +1,5 @@
-"""Weights: loading, saving and copying. Files are read without running code; names and shapes are compared before anything is copied.
+"""Weights: loading, saving and copying. Files are read without running code; names and shapes are compared
+before anything is copied.
 
 Tensors have the shapes of the model's ``state_dict()``.
 """
@@ -20,18 +21,22 @@ from ..core.files import replacing
 
 Model = TypeVar("Model", bound=nn.Module)
 
-WRAPPERS = ("state_dict", "model")  # keys under which training code stores the weights, next to the state of the optimiser
-PREFIXES = ("module.", "_orig_mod.")  # prefixes that torch's data-parallel and compiled modules add to each name
+# keys under which training code stores the weights, next to the state of the optimiser
+WRAPPERS = ("state_dict", "model")
+# prefixes that torch's data-parallel and compiled modules add to each name
+PREFIXES = ("module.", "_orig_mod.")
 WEIGHT_FILES = (".pt", ".pth", ".bin", ".ckpt", ".safetensors")  # torch.save writes all but the last
 NUMBERS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # formats of weights that are read
-MAX_LISTED = 20  # largest number of names in an error message; a name that occurs in several layers counts once
+# largest number of names in an error message; a name that occurs in several layers counts once
+MAX_LISTED = 20
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Reads the weights of a file, on the CPU, without running code from the file.
 
     Args:
-        path: a ``.safetensors`` file, or a file of ``torch.save`` with any other suffix, that holds a state dict or a checkpoint.
+        path: a ``.safetensors`` file, or a file of ``torch.save`` with any other suffix, that holds a state
+            dict or a checkpoint.
     Returns:
         Tensors by name, see :func:`unwrap`.
     Raises:
@@ -47,26 +52,36 @@ def load_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     try:
         weights = unwrap(content)
         if broken := [name for name, value in weights.items() if not _is_whole(value)]:
-            raise ValueError(f"weights must be dense tensors with all their numbers in the file, got others for {listed(broken)}")
+            raise ValueError(
+                "weights must be dense tensors with all their numbers in the file, got others for "
+                f"{listed(broken)}"
+            )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return weights
 
 
 def in_float32(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Returns the weights ``[...]`` with all floating-point numbers in float32; other dtypes stay, and :func:`fill` reports them."""
+    """Returns the weights ``[...]`` with all floating-point numbers in float32; other dtypes stay, and
+    :func:`fill` reports them.
+    """
     return {name: value.float() if value.dtype in NUMBERS else value for name, value in weights.items()}
 
 
 def check_archive(path: Path) -> None:
-    """Checks the checksums of a file of ``torch.save``, which torch does not: a flipped bit would change a weight without notice.
+    """Checks the checksums of a file of ``torch.save``, which torch does not: a flipped bit would change a
+    weight without notice.
 
     Raises:
-        ValueError: a checksum is wrong, or a part is compressed, which ``torch.save`` never does: unpacked, it may exceed the memory.
+        ValueError: a checksum is wrong, or a part is compressed, which ``torch.save`` never does: unpacked,
+            it may exceed the memory.
         zipfile.BadZipFile: the file is no archive.
     """
     with zipfile.ZipFile(path) as archive:
-        if packed := next((entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED), None):
+        if packed := next(
+            (entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED),
+            None,
+        ):
             raise ValueError(f"{packed} is compressed")
         if damaged := archive.testzip():
             raise ValueError(f"the checksum of {damaged} is wrong")
@@ -77,7 +92,8 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
 
     Args:
         weights: a model or its ``state_dict()``.
-        path: a file with the suffix ``.safetensors``, or ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` for the format of ``torch.save``.
+        path: a file with the suffix ``.safetensors``, or ``.pt``, ``.pth``, ``.bin`` or ``.ckpt`` for the
+            format of ``torch.save``.
     Raises:
         FileNotFoundError: the folder does not exist.
         ImportError: the suffix is ``.safetensors``, and the package safetensors is not installed.
@@ -86,13 +102,20 @@ def save_weights(weights: nn.Module | Mapping[str, Tensor], path: str | os.PathL
     path = Path(path)
     if path.suffix not in WEIGHT_FILES:
         raise ValueError(
-            f"weights must go into a file that ends in {', '.join(WEIGHT_FILES)}, got {path}; the suffix determines the format"
+            f"weights must go into a file that ends in {', '.join(WEIGHT_FILES)}, got {path}; the suffix "
+            "determines the format"
         )
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"weights must go into a folder that exists, got {path}; make {path.parent} first")
+        raise FileNotFoundError(
+            f"weights must go into a folder that exists, got {path}; make {path.parent} first"
+        )
     tensors = weights.state_dict() if isinstance(weights, nn.Module) else _tensors(weights)
-    # Copy first: safetensors refuses tensors that share memory (a tied head), and torch.save would write the whole storage of a view.
-    copies = {name: value.detach().cpu().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+    # Copy first: safetensors refuses tensors that share memory (a tied head), and torch.save would write the
+    # whole storage of a view.
+    copies = {
+        name: value.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
     with replacing(path) as draft:
         if path.suffix == ".safetensors":
             _safetensors().save_file(copies, draft)
@@ -104,23 +127,28 @@ def unwrap(checkpoint: Mapping[str, Any]) -> dict[str, Tensor]:
     """Returns the state dict inside a checkpoint.
 
     Args:
-        checkpoint: tensors [...] by name, or such a mapping inside ``{"state_dict": ...}`` or ``{"model": ...}``. A prefix
-            ``module.`` or ``_orig_mod.`` that all names share is removed.
+        checkpoint: tensors [...] by name, or such a mapping inside ``{"state_dict": ...}`` or ``{"model":
+            ...}``. A prefix ``module.`` or ``_orig_mod.`` that all names share is removed.
     Raises:
         ValueError: the content is not a mapping from names to tensors.
     """
     content: Any = checkpoint
     # Wrappers and prefixes may be nested: a compiled module inside a data-parallel one has both prefixes.
-    while isinstance(content, Mapping) and (inner := next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)):
+    while isinstance(content, Mapping) and (
+        inner := next((key for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
+    ):
         content = content[inner]
     weights = _tensors(content)
-    while prefix := next((prefix for prefix in PREFIXES if weights and all(name.startswith(prefix) for name in weights)), None):
+    while prefix := next(
+        (prefix for prefix in PREFIXES if weights and all(name.startswith(prefix) for name in weights)), None
+    ):
         weights = {name.removeprefix(prefix): value for name, value in weights.items()}
     return weights
 
 
 def empty_model(constructor: Callable[[], Model], *, dtype: torch.dtype) -> Model:
-    """Builds a network on the CPU whose weights are allocated but not initialised; :func:`fill` overwrites them.
+    """Builds a network on the CPU whose weights are allocated but not initialised; :func:`fill` overwrites
+    them.
 
     Args:
         constructor: function without arguments that builds the network; it draws no random numbers here.
@@ -149,8 +177,8 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copies weights into a model that has exactly the same names and shapes.
 
     Raises:
-        ValueError: weights are missing, unknown, of another shape, no floating-point numbers where the model has some, or not finite in the
-            model's precision. The message lists them all; nothing is copied.
+        ValueError: weights are missing, unknown, of another shape, no floating-point numbers where the model
+            has some, or not finite in the model's precision. The message lists them all; nothing is copied.
     """
     expected = model.state_dict()
     problems = []
@@ -160,31 +188,46 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     if unknown:
         hint = nearest(unknown[0], missing) if missing else ""
         problems.append(f"{len(unknown)} unknown: {listed(unknown)}{hint if 'did you mean' in hint else ''}")
-    if misshapen := [name for name, value in expected.items() if name in weights and weights[name].shape != value.shape]:
-        shapes = (f"{name} {list(weights[name].shape)} for {list(expected[name].shape)}" for name in misshapen)
+    if misshapen := [
+        name for name, value in expected.items() if name in weights and weights[name].shape != value.shape
+    ]:
+        shapes = (
+            f"{name} {list(weights[name].shape)} for {list(expected[name].shape)}" for name in misshapen
+        )
         problems.append(f"{len(misshapen)} of another shape: {_shortened(shapes)}")
-    floating = {name: value for name, value in expected.items() if value.is_floating_point() and name in weights}
+    floating = {
+        name: value for name, value in expected.items() if value.is_floating_point() and name in weights
+    }
     if other := [name for name in floating if weights[name].dtype not in NUMBERS]:
         kinds = ", ".join(sorted({f"{weights[name].dtype}" for name in other}))
         problems.append(f"{len(other)} of {kinds} in place of floating-point numbers: {listed(other)}")
     # In the model's precision: a number of float64 may be infinite in float32.
     sound = [name for name in floating if name not in {*misshapen, *other}]
-    if broken := [name for name in sound if not bool(torch.isfinite(weights[name].to(expected[name].dtype)).all())]:
+    if broken := [
+        name for name in sound if not bool(torch.isfinite(weights[name].to(expected[name].dtype)).all())
+    ]:
         problems.append(f"{len(broken)} with NaN or infinity: {listed(broken)}")
     if problems:
-        raise ValueError(f"state_dict must hold the {len(expected)} weights of {type(model).__name__}, got {'; '.join(problems)}")
+        raise ValueError(
+            f"state_dict must hold the {len(expected)} weights of {type(model).__name__}, got "
+            f"{'; '.join(problems)}"
+        )
     model.load_state_dict(weights)
 
 
 def listed(names: Iterable[str]) -> str:
-    """Joins names into one line. Names that differ only in the layer number are written once, as in ``layers.{0-11}.0.norm.weight``."""
+    """Joins names into one line. Names that differ only in the layer number are written once, as in
+    ``layers.{0-11}.0.norm.weight``.
+    """
     layers: dict[str, list[int]] = {}
     for name in names:
         # The first number between two dots is the layer number.
         number = re.search(r"(?<=\.)\d+(?=\.)", name)
         pattern = f"{name[: number.start()]}{{}}{name[number.end() :]}" if number else name
         layers.setdefault(pattern, []).extend([int(number[0])] if number else [])
-    return _shortened(pattern.replace("{}", _span(numbers)) if numbers else pattern for pattern, numbers in layers.items())
+    return _shortened(
+        pattern.replace("{}", _span(numbers)) if numbers else pattern for pattern, numbers in layers.items()
+    )
 
 
 def _span(numbers: list[int]) -> str:
@@ -198,21 +241,34 @@ def _span(numbers: list[int]) -> str:
 def _shortened(items: Iterable[str]) -> str:
     """Joins the first MAX_LISTED items, and adds the number of the others."""
     items = list(items)
-    return ", ".join(items[:MAX_LISTED]) + (f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else "")
+    return ", ".join(items[:MAX_LISTED]) + (
+        f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
+    )
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
     """Returns the content as tensors by name. Raises ValueError if it is not a mapping or holds other values."""
     if not isinstance(content, Mapping):
-        hint = "read a file with load_weights(path)" if isinstance(content, str | os.PathLike) else "pass model.state_dict()"
+        hint = (
+            "read a file with load_weights(path)"
+            if isinstance(content, str | os.PathLike)
+            else "pass model.state_dict()"
+        )
         raise ValueError(f"state_dict must map names to tensors, got {type(content).__name__}; {hint}")
-    if wrong := [f"{name} ({type(value).__name__})" for name, value in content.items() if not isinstance(value, Tensor)]:
-        raise ValueError(f"state_dict must map names to tensors alone, got {_shortened(wrong)}; pass the part that holds the weights")
+    if wrong := [
+        f"{name} ({type(value).__name__})" for name, value in content.items() if not isinstance(value, Tensor)
+    ]:
+        raise ValueError(
+            f"state_dict must map names to tensors alone, got {_shortened(wrong)}; pass the part that holds "
+            "the weights"
+        )
     return {str(name): value for name, value in content.items()}
 
 
 def _is_whole(value: Tensor) -> bool:
-    """Returns whether a tensor is dense and the file holds all its numbers; a view of one number may claim any shape."""
+    """Returns whether a tensor is dense and the file holds all its numbers; a view of one number may claim
+    any shape.
+    """
     if value.layout != torch.strided or value.device.type == "meta" or value.is_quantized:
         return False
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
@@ -224,18 +280,22 @@ def _read_torch(path: Path) -> Any:
             check_archive(path)
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        name = re.search(r"GLOBAL (\S+)", str(error))  # torch's message contains e.g. "GLOBAL os.system", the function it refused
+        # torch's message contains e.g. "GLOBAL os.system", the function it refused
+        name = re.search(r"GLOBAL (\S+)", str(error))
         reason = f"it asks for {name[1]}" if name else "it is not a file of tensors"
         raise ValueError(
-            f"weights must be tensors alone, got {path}, which is not read because {reason}, and reading could run code; "
-            "save model.state_dict() alone, or a .safetensors file"
+            f"weights must be tensors alone, got {path}, which is not read because {reason}, and reading "
+            "could run code; save model.state_dict() alone, or a .safetensors file"
         ) from error
-    except Exception as error:  # torch's reader raises many types for a damaged file, among them OSError with EINVAL
+    except Exception as error:
+        # torch's reader raises many types for a damaged file, among them OSError with EINVAL
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         reason = f" ({error})" if isinstance(error, ValueError) else ""  # of the archive
         hint = "get it again, or save model.state_dict() alone"
-        raise ValueError(f"weights must be a whole file of torch.save, got {path}, which cannot be read{reason}; {hint}") from error
+        raise ValueError(
+            f"weights must be a whole file of torch.save, got {path}, which cannot be read{reason}; {hint}"
+        ) from error
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -253,12 +313,16 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     except OSError:
         raise
     except Exception as error:  # safetensors raises its own error for every defect
-        raise ValueError(f"weights must be a whole safetensors file, got {path}, which cannot be read; get it again") from error
+        raise ValueError(
+            f"weights must be a whole safetensors file, got {path}, which cannot be read; get it again"
+        ) from error
 
 
 def _safetensors() -> Any:
     try:
         import safetensors.torch
     except ModuleNotFoundError as error:
-        raise ImportError("a .safetensors file needs the package safetensors; pip install safetensors, or use a .pt file") from error
+        raise ImportError(
+            "a .safetensors file needs the package safetensors; pip install safetensors, or use a .pt file"
+        ) from error
     return safetensors.torch

@@ -1,12 +1,14 @@
 """Callbacks that measure a model in the Trainer of Lightning or ``transformers``.
 
-    trainer = pytorch_lightning.Trainer(callbacks=[lightning_callback(THEORY.in_networks.metrics(), every=100)])
-    trainer = transformers.Trainer(..., callbacks=[trainer_callback(THEORY.in_networks.metrics(), every=100)])
+    trainer = pytorch_lightning.Trainer(callbacks=[lightning_callback(THEORY.in_networks.metrics(),
+    every=100)]) trainer = transformers.Trainer(..., callbacks=[trainer_callback(THEORY.in_networks.metrics(),
+    every=100)])
 
-Every ``every`` optimiser steps, a callback measures the first batch of the step with its labels and writes the values to the trainer's log.
-``callback.result`` is a :class:`~transformer_theory.core.result.Result` with all measurements. Between measurements the model runs
-unchanged. If several processes train the model, a measurement covers the batches of all of them. Lightning or ``transformers`` is imported
-when a callback is created.
+Every ``every`` optimiser steps, a callback measures the first batch of the step with its labels and writes
+the values to the trainer's log. ``callback.result`` is a :class:`~transformer_theory.core.result.Result` with
+all measurements. Between measurements the model runs unchanged. If several processes train the model, a
+measurement covers the batches of all of them. Lightning or ``transformers`` is imported when a callback is
+created.
 """
 
 import importlib
@@ -30,17 +32,19 @@ def lightning_callback(
     max_samples: int | None = None,
     labels: Callable[[Any], Tensor | None] | None = None,
 ) -> Any:
-    """Creates a callback for the Trainer of ``pytorch_lightning`` or ``lightning`` that measures the forward pass in ``training_step``.
+    """Creates a callback for the Trainer of ``pytorch_lightning`` or ``lightning`` that measures the forward
+    pass in ``training_step``.
 
     Args:
         metrics: metrics to compute, see :class:`~transformer_theory.core.metric.Metric`.
         every: number of optimiser steps from one measurement to the next; the first step is measured.
         layers, max_samples: arguments of :func:`~transformer_theory.probes.probe`.
-        labels: function from a batch to the class of each sequence, ``[batch]``, or to None. By default the labels are the second entry of
-            a tuple, or the entry ``"labels"`` or ``"label"`` of a mapping, if it holds one integer per sequence.
+        labels: function from a batch to the class of each sequence, ``[batch]``, or to None. By default the
+            labels are the second entry of a tuple, or the entry ``"labels"`` or ``"label"`` of a mapping, if
+            it holds one integer per sequence.
     Returns:
-        A ``lightning.pytorch.Callback`` with the attribute ``result``. Its values go to every logger under names such as
-        ``crate/compression by attention/layer 0``.
+        A ``lightning.pytorch.Callback`` with the attribute ``result``. Its values go to every logger under
+        names such as ``crate/compression by attention/layer 0``.
     Raises:
         ImportError: neither package is installed.
         ValueError: ``every`` is less than 1, or :func:`~transformer_theory.probes.probe` rejects an argument.
@@ -58,7 +62,9 @@ def lightning_callback(
             return measurements.result()
 
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
-            measurements.begin(pl_module, "training_step", trainer.global_step, labels_of(batch), trainer.world_size > 1)
+            measurements.begin(
+                pl_module, "training_step", trainer.global_step, labels_of(batch), trainer.world_size > 1
+            )
 
         def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
             values, step = measurements.end()
@@ -71,15 +77,19 @@ def lightning_callback(
     return TheoryCallback()
 
 
-def trainer_callback(metrics: Sequence[Metric], *, every: int = 100, layers: str = "*", max_samples: int | None = None) -> Any:
-    """Creates a ``transformers.TrainerCallback``. It uses the batch's ``labels`` if they are one integer per sequence.
+def trainer_callback(
+    metrics: Sequence[Metric], *, every: int = 100, layers: str = "*", max_samples: int | None = None
+) -> Any:
+    """Creates a ``transformers.TrainerCallback``. It uses the batch's ``labels`` if they are one integer per
+    sequence.
 
     Args:
         metrics: metrics to compute, see :class:`~transformer_theory.core.metric.Metric`.
         every: number of optimiser steps from one measurement to the next; the first step is measured.
         layers, max_samples: arguments of :func:`~transformer_theory.probes.probe`.
     Returns:
-        The callback, with the attribute ``result``. Each measurement is one entry of ``trainer.state.log_history``.
+        The callback, with the attribute ``result``. Each measurement is one entry of
+        ``trainer.state.log_history``.
     Raises:
         ImportError: transformers is not installed.
         ValueError: ``every`` is less than 1, or :func:`~transformer_theory.probes.probe` rejects an argument.
@@ -114,21 +124,27 @@ class _Once(Probe):
 
 
 class _Measurements:
-    """The measurements of either callback; :meth:`begin` opens a probe if a measurement is due, :meth:`end` closes it."""
+    """The measurements of either callback; :meth:`begin` opens a probe if a measurement is due, :meth:`end`
+    closes it.
+    """
 
     def __init__(self, metrics: Sequence[Metric], every: int, layers: str, max_samples: int | None):
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         self.every = every
         self.options: dict[str, Any] = {"layers": layers, "max_samples": max_samples}
-        self.metrics = Probe(nn.Identity(), metrics, **self.options).metrics  # invalid metrics are an error now, not during training
+        # invalid metrics are an error now, not during training
+        self.metrics = Probe(nn.Identity(), metrics, **self.options).metrics
         self.probe: _Once | None = None
         self.step: int | None = None
-        self.last: int | None = None  # step of the last measurement; with gradient accumulation several batches share a step
+        # step of the last measurement; with gradient accumulation several batches share a step
+        self.last: int | None = None
         self.logged = 0  # number of rows that are in the log
 
     def begin(self, model: nn.Module, method: str, step: int, labels: Tensor | None, shared: bool) -> None:
-        """Opens the probe if a measurement is due at this step. ``shared``: several processes train the model."""
+        """Opens the probe if a measurement is due at this step. ``shared``: several processes train the
+        model.
+        """
         if step % self.every or step == self.last:
             return
         if self.probe is None or self.probe.model is not model:
@@ -138,7 +154,9 @@ class _Measurements:
         self.probe.__enter__()
 
     def end(self) -> tuple[dict[str, float], int]:
-        """Closes the probe and returns the new values by name, and their step; no values if no measurement was due."""
+        """Closes the probe and returns the new values by name, and their step; no values if no measurement
+        was due.
+        """
         if self.probe is None or self.step is None:
             return {}, 0
         self.probe.__exit__()
@@ -147,7 +165,11 @@ class _Measurements:
         values = {}
         for row in rows:
             if row.value is not None:
-                place = [f"{name} {index}" for name, index in (("layer", row.layer), ("head", row.head)) if index is not None]
+                place = [
+                    f"{name} {index}"
+                    for name, index in (("layer", row.layer), ("head", row.head))
+                    if index is not None
+                ]
                 values["/".join([row.theory, row.quantity, *place])] = row.value
         return values, step
 
@@ -159,12 +181,19 @@ class _Measurements:
 
 
 def _labels_of(batch: Any) -> Tensor | None:
-    """Returns the class of each sequence of a batch; None if the batch does not hold one integer per sequence."""
+    """Returns the class of each sequence of a batch; None if the batch does not hold one integer per
+    sequence.
+    """
     if isinstance(batch, dict):
         labels = batch.get("labels", batch.get("label"))
     else:
         labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-    are_classes = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point() and labels.dtype != torch.bool
+    are_classes = (
+        isinstance(labels, Tensor)
+        and labels.ndim == 1
+        and not labels.is_floating_point()
+        and labels.dtype != torch.bool
+    )
     return labels if are_classes else None
 
 
@@ -175,4 +204,6 @@ def _package(names: Sequence[str], install: str) -> Any:
             return importlib.import_module(name)
         except ImportError:
             continue
-    raise ImportError(f"this callback needs {' or '.join(names)}, which is not installed; pip install {install}")
+    raise ImportError(
+        f"this callback needs {' or '.join(names)}, which is not installed; pip install {install}"
+    )

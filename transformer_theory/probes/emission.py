@@ -1,4 +1,6 @@
-"""Passes the activations of a forward pass to the metrics: unifies shapes, adds labels, limits the sequences, and defers computations."""
+"""Passes the activations of a forward pass to the metrics: unifies shapes, adds labels, limits the sequences,
+and defers computations.
+"""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -46,7 +48,8 @@ class Emitter:
     Attributes:
         emit: function that receives each :class:`.Activations`.
         labels: class of each sequence, ``[batch]``.
-        max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all sequences.
+        max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all
+            sequences.
         has_bilinear: whether the bilinear form of any attention has been known.
         targets: targets of the outputs, ``[batch, ...]``.
     """
@@ -81,13 +84,15 @@ class Emitter:
         source = projection if declared is None and is_bilinear else None
         sequences = None if source is None else source.sequences()
         if sequences is not None and source is not None and source.agrees(call.query, call.key):
-            tokens = sequences  # W acts on the input of the projections; a module may normalise its own input first
+            # W acts on the input of the projections; a module may normalise its own input first
+            tokens = sequences
         else:
             source = None
         self.has_bilinear |= declared is not None or source is not None
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)
-        if tokens is None or output is None:  # a module without tokens [batch, seq, dim]: use the values instead
+        # a module without tokens [batch, seq, dim]: use the values instead
+        if tokens is None or output is None:
             values = call.value.transpose(1, 2).flatten(2)
             tokens, output = values if tokens is None else tokens, values if output is None else output
         activations = LazyActivations(
@@ -106,7 +111,8 @@ class Emitter:
         if source is not None and scale is not None:
             makers["bilinear"] = lambda: source.bilinear(scale)
         activations.postpone(**makers)
-        # If a metric stores the activations, it may read them after the model has changed: compute deferred fields now.
+        # If a metric stores the activations, it may read them after the model has changed: compute deferred
+        # fields now.
         reference = weakref.ref(activations)
         self.emit(activations)
         del activations
@@ -120,10 +126,21 @@ class Emitter:
         output: Float[Tensor, "batch seq dim"],
         **place: Any,
     ) -> None:
-        """Emits the residual stream before, inside and after one block. The tensors are copies, which the model does not change."""
+        """Emits the residual stream before, inside and after one block. The tensors are copies, which the
+        model does not change.
+        """
         labels = self.labels_of(before)
         before, output, after_attention = self.some(before), self.some(output), self.some(after_attention)
-        self.emit(Activations(kind="features", tokens=before, output=output, after_attention=after_attention, labels=labels, **place))
+        self.emit(
+            Activations(
+                kind="features",
+                tokens=before,
+                output=output,
+                after_attention=after_attention,
+                labels=labels,
+                **place,
+            )
+        )
 
     def outputs(self, inputs: Tensor | None, logits: Tensor, layer: int, module: nn.Module) -> None:
         """Emits the logits of the network."""
@@ -136,13 +153,17 @@ class Emitter:
         self.emit(Activations("", layer, "outputs", tokens, rows, module=module, labels=labels, **extra))
 
     def labels_of(self, stream: Tensor) -> Tensor | None:
-        """Returns the labels of the emitted sequences, on their device; None if the number of sequences differs, as it does for windows."""
+        """Returns the labels of the emitted sequences, on their device; None if the number of sequences
+        differs, as it does for windows.
+        """
         if self.labels is None or len(self.labels) != len(stream):
             return None
         return self.some(self.labels.to(stream.device))
 
     def some(self, data: Any) -> Any:
-        """Returns at most ``max_samples`` sequences of a tensor [batch, ...] or a call, evenly spaced; None for None."""
+        """Returns at most ``max_samples`` sequences of a tensor [batch, ...] or a call, evenly spaced; None
+        for None.
+        """
         if data is None or self.max_samples is None:
             return data
         is_call = not isinstance(data, Tensor)
@@ -158,14 +179,18 @@ class Emitter:
 
 
 def arranged(call: Call, arrangement: Arrangement) -> Call:
-    """Returns a call with its leading axes reordered to ``[sequences, heads]``; unchanged if they do not fit the arrangement."""
+    """Returns a call with its leading axes reordered to ``[sequences, heads]``; unchanged if they do not fit
+    the arrangement.
+    """
     lead = call.query.shape[:-2]
     if (arrangement.in_order and lead == arrangement.shape) or lead.numel() != len(arrangement.order):
         return call
 
     def reorder(x: Tensor) -> Tensor:
         entries = x.expand(*lead, *x.shape[-2:]).reshape(-1, *x.shape[-2:])
-        return (entries if arrangement.in_order else entries[arrangement.order.to(entries.device)]).unflatten(0, arrangement.shape)
+        return (entries if arrangement.in_order else entries[arrangement.order.to(entries.device)]).unflatten(
+            0, arrangement.shape
+        )
 
     return _map_tensors(call, reorder)
 
@@ -179,12 +204,16 @@ def joined(calls: Sequence[Call]) -> Call:
     for name, fill in (("softmax", 0.0), ("bias", 0.0), ("allowed", True)):
         pieces = [getattr(call, name, None) for call in calls]
         if any(piece is not None for piece in pieces):
-            parts[name] = torch.cat([_full_shape(piece, call, fill) for piece, call in zip(pieces, calls)], -2)
+            parts[name] = torch.cat(
+                [_full_shape(piece, call, fill) for piece, call in zip(pieces, calls)], -2
+            )
     return replace(first, **parts)
 
 
 def _full_shape(piece: Tensor | None, call: Call, fill: float | bool) -> Tensor:
-    """Expands weights, a mask or a bias of a call to ``[batch, heads, q, k]``; None becomes a tensor filled with ``fill``."""
+    """Expands weights, a mask or a bias of a call to ``[batch, heads, q, k]``; None becomes a tensor filled
+    with ``fill``.
+    """
     shape = (*call.query.shape[:-1], call.key.shape[-2])
     if piece is None:
         return torch.full(shape, fill, device=call.query.device)
@@ -201,7 +230,8 @@ def as_stream(tensor: Tensor | None, *, time_first: bool = False) -> Tensor | No
     """Reshapes a tensor to [batch, seq, dim]; None if it cannot be a sequence of vectors.
 
     Args:
-        tensor: ``[seq, dim]``, ``[batch, seq, dim]``, or with several axes between batch and dim, such as a grid of patches.
+        tensor: ``[seq, dim]``, ``[batch, seq, dim]``, or with several axes between batch and dim, such as a
+            grid of patches.
         time_first: whether a tensor with three axes is ``[seq, batch, dim]``.
     """
     if tensor is None or not tensor.is_floating_point() or tensor.ndim < 2:

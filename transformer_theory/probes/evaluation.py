@@ -24,26 +24,35 @@ def evaluation(model: nn.Module) -> Iterator[None]:
 
 
 def converted_inputs(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Moves inputs ``[n, ...]`` to the device of a model and converts them, if they are floats, to its precision."""
+    """Moves inputs ``[n, ...]`` to the device of a model and converts them, if they are floats, to its
+    precision.
+    """
     parameter = next(model.parameters(), torch.empty(0))
-    return inputs.to(parameter.device, parameter.dtype) if inputs.is_floating_point() else inputs.to(parameter.device)
+    return (
+        inputs.to(parameter.device, parameter.dtype)
+        if inputs.is_floating_point()
+        else inputs.to(parameter.device)
+    )
 
 
 def forward(model: nn.Module, inputs: Tensor) -> Any:
     """Runs a model on one batch ``[n, ...]``, converted by :func:`converted_inputs`.
 
-    A model of ``transformers`` receives the batch as the keyword argument that its ``main_input_name`` names. A wrapper that shows this
-    attribute of its model, but has no such argument, receives the batch alone.
+    A model of ``transformers`` receives the batch as the keyword argument that its ``main_input_name`` names.
+    A wrapper that shows this attribute of its model, but has no such argument, receives the batch alone.
     """
     batch = converted_inputs(model, inputs)
     keyword = getattr(model, "main_input_name", None)
-    # The class has the signature: an instance's forward may be replaced by the probe, which takes any arguments.
+    # The class has the signature: an instance's forward may be replaced by the probe, which takes any
+    # arguments.
     if isinstance(keyword, str) and keyword in inspect.signature(type(model).forward).parameters:
         return model(**{keyword: batch})
     return model(batch)
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """Returns the logits from the output of a model: its attribute ``logits``, or else the first tensor in it."""
+    """Returns the logits from the output of a model: its attribute ``logits``, or else the first tensor in
+    it.
+    """
     logits = getattr(output, "logits", None)
     return logits if isinstance(logits, Tensor) else first_tensor((output,), {})

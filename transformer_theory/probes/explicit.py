@@ -1,12 +1,14 @@
-r"""Recognition of attention that a model writes out as softmax(s Q K^T + mask) V, from the operations of a forward pass.
+r"""Recognition of attention that a model writes out as softmax(s Q K^T + mask) V, from the operations of a
+forward pass.
 
     scores  = Q K^T             a product of two tensors [..., tokens, head_dim], neither of them a parameter
-    weights = softmax(scores)   over the last axis; before it, scaling, masks, casts and views that keep the last two axes are allowed
-    output  = weights V         the left factor; before it, dropout, masks, casts and views of the same kind are allowed
+    weights = softmax(scores) over the last axis; before it, scaling, masks, casts and views that keep the
+    last two axes are allowed output = weights V the left factor; before it, dropout, masks, casts and views
+    of the same kind are allowed
 
-All three must occur. The softmax of a classifier, the router of a mixture of experts and pooling by learned scores lack the product Q K^T,
-so they are not attention. Weights that are changed otherwise before the product with V (heads mixed, rows normalised again) are not
-recognised.
+All three must occur. The softmax of a classifier, the router of a mixture of experts and pooling by learned
+scores lack the product Q K^T, so they are not attention. Weights that are changed otherwise before the
+product with V (heads mixed, rows normalised again) are not recognised.
 Source: :cite:t:`vaswani2017attention`.
 """
 
@@ -22,10 +24,25 @@ from torch.utils.weak import WeakIdKeyDictionary
 from .projections import Operand, in_order
 
 PRODUCTS = ("matmul", "bmm", "baddbmm")
-# Names of operations without underscores: "radd" is Python's __radd__, and "add" includes the in-place add_ and __iadd__.
+# Names of operations without underscores: "radd" is Python's __radd__, and "add" includes the in-place add_
+# and __iadd__.
 SCALES, SHIFTS = {"mul", "rmul", "div", "truediv"}, {"add", "radd", "sub"}
-KEEPS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "contiguous", "clone", "masked_fill", "where", "nan_to_num"}
-KEEPS |= {"view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "expand", "dropout"}  # if the last two axes are unchanged
+KEEPS = {
+    "to",
+    "type",
+    "type_as",
+    "float",
+    "double",
+    "half",
+    "bfloat16",
+    "contiguous",
+    "clone",
+    "masked_fill",
+    "where",
+    "nan_to_num",
+}
+# if the last two axes are unchanged
+KEEPS |= {"view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze", "expand", "dropout"}
 ON_SCORES = KEEPS | SCALES | SHIFTS | {"tanh"}
 ON_WEIGHTS = KEEPS | {"mul", "rmul"}
 FOLLOWED = {*PRODUCTS, "einsum", "softmax", *ON_SCORES, *ON_WEIGHTS}
@@ -51,7 +68,8 @@ class Scores:
 
 @dataclass(frozen=True)
 class ExplicitCall:
-    """One written-out attention, with the fields of :class:`~transformer_theory.probes.attention_calls.AttentionCall`.
+    """One written-out attention, with the fields of
+    :class:`~transformer_theory.probes.attention_calls.AttentionCall`.
 
     The leading axes ``lead`` are chosen by the model: ``[batch * heads]``, ``[batch, heads]`` or more.
 
@@ -75,26 +93,34 @@ class ExplicitCall:
         """Returns the weights in float32 or a wider dtype; a row without an allowed key is zero."""
         weights = self.softmax
         if weights.dtype in (torch.float16, torch.bfloat16):
-            # The model rounded each weight to half precision, so the sum of a row can differ from one by several thousandths.
+            # The model rounded each weight to half precision, so the sum of a row can differ from one by
+            # several thousandths.
             weights = weights.float()
             total = weights.sum(-1, keepdim=True)
             weights = torch.where(total > 0, weights / total, weights)
-        return weights if self.allowed is None else torch.where(self.allowed.any(-1, keepdim=True), weights, 0.0)
+        return (
+            weights if self.allowed is None else torch.where(self.allowed.any(-1, keepdim=True), weights, 0.0)
+        )
 
     def heads_of(self, batch: int) -> "ExplicitCall":
         """Returns the call with leading axes ``[batch, heads]``.
 
-        A single leading axis is split, batch first; of several leading axes the last is the heads, and the others are merged.
+        A single leading axis is split, batch first; of several leading axes the last is the heads, and the
+        others are merged.
         """
         lead = self.softmax.shape[:-2]
         divides = len(lead) == 1 and batch > 0 and lead[0] % batch == 0
         shape = (batch, lead[0] // batch) if divides else (-1, lead[-1] if len(lead) > 1 else 1)
         tensors = {name: getattr(self, name) for name in ("query", "key", "value", "softmax", "allowed")}
-        return replace(self, **{name: x if x is None else x.reshape(*shape, *x.shape[-2:]) for name, x in tensors.items()})
+        return replace(
+            self,
+            **{name: x if x is None else x.reshape(*shape, *x.shape[-2:]) for name, x in tensors.items()},
+        )
 
 
 class Softmaxes:
-    """Follows scores and weights through the operations of a forward pass. Tensors that the model frees are forgotten.
+    """Follows scores and weights through the operations of a forward pass. Tensors that the model frees are
+    forgotten.
 
     Args:
         node_of: function from a tensor to its node in :class:`.Flow`; by default no tensor has a node.
@@ -106,9 +132,12 @@ class Softmaxes:
         others: number of softmaxes that have not been recognised as attention.
     """
 
-    def __init__(self, node_of: Callable[[Tensor], int | None] = lambda tensor: None, *, with_weights: bool = True):
+    def __init__(
+        self, node_of: Callable[[Tensor], int | None] = lambda tensor: None, *, with_weights: bool = True
+    ):
         self.node_of, self.with_weights = node_of, with_weights
-        # The keys are weak references that are compared by identity: a dictionary must neither keep tensors alive nor compare their values.
+        # The keys are weak references that are compared by identity: a dictionary must neither keep tensors
+        # alive nor compare their values.
         self.scores: Any = WeakIdKeyDictionary()  # tensor -> Scores
         self.weights: Any = WeakIdKeyDictionary()  # tensor -> (Scores, softmax, allowed)
         self.others = 0
@@ -117,10 +146,14 @@ class Softmaxes:
         """Whether an operation may be a part of an attention."""
         if name in PRODUCTS or name in ("einsum", "softmax"):
             return True
-        return bool(self.scores or self.weights) and any(x in self.scores or x in self.weights for x in inputs)
+        return bool(self.scores or self.weights) and any(
+            x in self.scores or x in self.weights for x in inputs
+        )
 
     def record(self, func: Callable, args: tuple, kwargs: dict, output: Any) -> ExplicitCall | None:
-        """Records one operation of the model. Returns the call if the operation completes an attention, otherwise None."""
+        """Records one operation of the model. Returns the call if the operation completes an attention,
+        otherwise None.
+        """
         name = getattr(func, "__name__", "").strip("_")
         name = name[1:] if name in ("imul", "iadd", "isub", "itruediv") else name
         if not isinstance(output, Tensor):
@@ -131,7 +164,14 @@ class Softmaxes:
         if name in PRODUCTS:
             *terms, left, right = [x for x in operands if isinstance(x, Tensor)]
             factors = Operand(self.node_of(left)), Operand(self.node_of(right), flip=True)
-            call = self._product(left, right, right.mT if right.ndim > 2 else right, output, factors, scale=kwargs.get("alpha", 1.0))
+            call = self._product(
+                left,
+                right,
+                right.mT if right.ndim > 2 else right,
+                output,
+                factors,
+                scale=kwargs.get("alpha", 1.0),
+            )
             if terms and kwargs.get("beta", 1.0) and output in self.scores:
                 # baddbmm adds its first argument: a mask, or a bias such as ALiBi.
                 self.scores[output] = _after_operation(self.scores[output], "add", terms)
@@ -143,9 +183,17 @@ class Softmaxes:
         return None
 
     def _product(
-        self, left: Tensor, right: Tensor, key: Tensor, output: Tensor, factors: tuple[Operand, Operand], *, scale: float = 1.0
+        self,
+        left: Tensor,
+        right: Tensor,
+        key: Tensor,
+        output: Tensor,
+        factors: tuple[Operand, Operand],
+        *,
+        scale: float = 1.0,
     ) -> ExplicitCall | None:
-        """Records a product ``left @ right`` of queries and keys, or completes a call if the left factor is a tensor of weights.
+        """Records a product ``left @ right`` of queries and keys, or completes a call if the left factor is a
+        tensor of weights.
 
         Args:
             left, right: factors of the product.
@@ -169,8 +217,8 @@ class Softmaxes:
 
         Either tensor may come first. With the letter b for the leading axes:
 
-            weights and values    bqk, bkp -> bqp    sum over k; the axes of values and output may have any order
-            queries and keys      bqp, bkp -> bqk    sum over p; the axes of queries and keys may have any order
+            weights and values bqk, bkp -> bqp sum over k; the axes of values and output may have any order
+            queries and keys bqp, bkp -> bqk sum over p; the axes of queries and keys may have any order
         """
         pair = operands[1] if len(operands) == 2 and isinstance(operands[1], list | tuple) else operands[1:]
         equation = operands[0].replace(" ", "") if isinstance(operands[0], str) else ""
@@ -186,8 +234,12 @@ class Softmaxes:
         summed = [c for c in names[0] if c in names[1] and c not in out]
         for (a, x), (b, y) in (zip(names, pair), zip(names[::-1], pair[::-1])):
             if len(summed) == 1 and out[-2] in a and out[-2] not in b and out[-1] in b and out[-1] not in a:
-                # Each side: its tensor, its letters, and its letters in the order of matmul, [..., tokens, head_dim].
-                sides = [(t, (n, out[:-2] + token_axis + summed[0])) for t, n, token_axis in ((x, a, out[-2]), (y, b, out[-1]))]
+                # Each side: its tensor, its letters, and its letters in the order of matmul, [..., tokens,
+                # head_dim].
+                sides = [
+                    (t, (n, out[:-2] + token_axis + summed[0]))
+                    for t, n, token_axis in ((x, a, out[-2]), (y, b, out[-1]))
+                ]
                 query, key = (in_order(t, *letters) for t, letters in sides)
                 factors = tuple(Operand(self.node_of(t), letters=letters) for t, letters in sides)
                 return self._product(query, key.mT, key, output, (factors[0], factors[1]))
@@ -216,19 +268,24 @@ class Softmaxes:
                 self.weights[output] = self.weights[x]
                 return
             if x in self.scores:
-                self.scores[output] = _after_operation(self.scores[x], name, [y for y in operands if y is not x])
+                self.scores[output] = _after_operation(
+                    self.scores[x], name, [y for y in operands if y is not x]
+                )
                 return
 
 
 def _after_operation(scores: Scores, name: str, others: list) -> Scores:
-    """Returns the scores after an operation that scales them, adds a term or changes nothing; ``others`` are its other arguments."""
+    """Returns the scores after an operation that scales them, adds a term or changes nothing; ``others`` are
+    its other arguments.
+    """
     other = next((y for y in others if isinstance(y, Tensor | float | int)), 1.0)
     if name in SCALES:
         number = other if isinstance(other, float | int) else float(other) if other.numel() == 1 else None
         if number is None or scores.scale is None:
             return replace(scores, scale=None)
         return replace(scores, scale=scores.scale * number if "mul" in name else scores.scale / number)
-    if name in SHIFTS and isinstance(other, Tensor):  # softmax does not change if a number is added to all scores
+    # softmax does not change if a number is added to all scores
+    if name in SHIFTS and isinstance(other, Tensor):
         if not other.is_floating_point():
             return replace(scores, biased=True)
         bias = other.detach().masked_fill(other <= torch.finfo(other.dtype).min / 2, 0.0)
@@ -236,12 +293,16 @@ def _after_operation(scores: Scores, name: str, others: list) -> Scores:
     return replace(scores, scale=None) if name == "tanh" else scores
 
 
-def _call(scores: Scores, softmax: Tensor, allowed: Tensor | None, value: Tensor, lead: torch.Size) -> ExplicitCall | None:
+def _call(
+    scores: Scores, softmax: Tensor, allowed: Tensor | None, value: Tensor, lead: torch.Size
+) -> ExplicitCall | None:
     """Creates the call, with the leading axes ``lead`` in all its tensors; None if the shapes do not match."""
     common = torch.broadcast_shapes(scores.query.shape[:-2], scores.key.shape[:-2])
     if value.ndim < 3 or common.numel() != lead.numel() or softmax.shape[:-2].numel() != lead.numel():
         return None
-    query, key = (x.expand(*common, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (scores.query, scores.key))
+    query, key = (
+        x.expand(*common, *x.shape[-2:]).reshape(*lead, *x.shape[-2:]) for x in (scores.query, scores.key)
+    )
     values = value.detach().expand(*lead, *value.shape[-2:])
     mask = None if allowed is None else allowed.reshape(*lead, *softmax.shape[-2:])
     weights = softmax.reshape(*lead, *softmax.shape[-2:])

@@ -17,38 +17,47 @@ from .forward_pass import NoAttention
 from .probing import probe
 
 
-def features(model: nn.Module, data: TokenData, *, layer: int | str = -1, inputs: str = "tokens", batch_size: int = 256) -> TokenData:
+def features(
+    model: nn.Module, data: TokenData, *, layer: int | str = -1, inputs: str = "tokens", batch_size: int = 256
+) -> TokenData:
     """Returns the data with the output of one block as tokens, ``[n, seq', dim']``, float64.
 
-    The model runs without gradients, in evaluation mode (its mode is restored), in its own precision and on its own device. A model of
-    ``transformers`` receives the inputs as the keyword argument that its ``main_input_name`` names. The query is the first token if a
-    parameter is called ``cls_token``, otherwise the last token. Labels and images are copied from the data, and so are ids and next_id if
-    the sequence has the same length; a class token has no id. If a block divides a sequence into windows, the windows are concatenated in
-    order.
+    The model runs without gradients, in evaluation mode (its mode is restored), in its own precision and on
+    its own device. A model of ``transformers`` receives the inputs as the keyword argument that its
+    ``main_input_name`` names. The query is the first token if a parameter is called ``cls_token``, otherwise
+    the last token. Labels and images are copied from the data, and so are ids and next_id if the sequence has
+    the same length; a class token has no id. If a block divides a sequence into windows, the windows are
+    concatenated in order.
 
     Args:
         model: the network.
         data: the inputs.
-        layer: index of a block in the order of execution (-1: the last block), or a glob that matches one module, such as ``"blocks.1"``.
-            Blocks are those of a probe: the layers around each attention of the residual stream. In a network without attention they are
-            the modules of its longest ``ModuleList``.
+        layer: index of a block in the order of execution (-1: the last block), or a glob that matches one
+            module, such as ``"blocks.1"``. Blocks are those of a probe: the layers around each attention of
+            the residual stream. In a network without attention they are the modules of its longest
+            ``ModuleList``.
         inputs: field of the data that the model receives: ``"tokens"``, ``"images"`` or ``"ids"``.
         batch_size: number of sequences per forward pass.
     Raises:
-        ValueError: the block does not exist, several modules match, the block does not return ``[batch, seq, dim]`` once per forward pass,
-            or the data lack ``inputs``.
+        ValueError: the block does not exist, several modules match, the block does not return ``[batch, seq,
+            dim]`` once per forward pass, or the data lack ``inputs``.
     """
     if inputs not in ("tokens", "images", "ids"):
         raise ValueError(f"inputs must be 'tokens', 'images' or 'ids', got {inputs!r}")
     source = getattr(data, inputs)
     if source is None:
-        raise ValueError(f"the model needs {inputs}, but {data.name} has none; choose another field with inputs=")
+        raise ValueError(
+            f"the model needs {inputs}, but {data.name} has none; choose another field with inputs="
+        )
     chunks, seq = source.split(batch_size), data.tokens.shape[1]
-    name, outputs = _of_module(model, layer, chunks) if isinstance(layer, str) else _of_block(model, layer, chunks)
+    name, outputs = (
+        _of_module(model, layer, chunks) if isinstance(layer, str) else _of_block(model, layer, chunks)
+    )
     if len(outputs) != len(chunks) or any(len(output) % len(chunk) for output, chunk in zip(outputs, chunks)):
         count = sum(map(len, outputs))
         raise ValueError(
-            f"block {name} must run once per forward pass, got {count} outputs for {len(source)} sequences; choose another layer"
+            f"block {name} must run once per forward pass, got {count} outputs for {len(source)} sequences; "
+            "choose another layer"
         )
     # A block of windows returns [batch * windows, tokens of a window, dim].
     joined = [output.reshape(len(chunk), -1, output.shape[-1]) for output, chunk in zip(outputs, chunks)]
@@ -68,12 +77,19 @@ def features(model: nn.Module, data: TokenData, *, layer: int | str = -1, inputs
 
 
 def features_with_words(
-    model: nn.Module, data: TokenData, *, words: int, generator: torch.Generator, layer: int | str = -1, inputs: str = "tokens"
+    model: nn.Module,
+    data: TokenData,
+    *,
+    words: int,
+    generator: torch.Generator,
+    layer: int | str = -1,
+    inputs: str = "tokens",
 ) -> TokenData:
-    """Returns :func:`features` with ids from a codebook of these tokens; without ids if the data lack ids or labels.
+    """Returns :func:`features` with ids from a codebook of these tokens; without ids if the data lack ids or
+    labels.
 
-    As in the raw data, ids of labels follow the ids of words, and ``next_id`` is the id of the label. A class token, which is the query of
-    every sequence, gets one extra id.
+    As in the raw data, ids of labels follow the ids of words, and ``next_id`` is the id of the label. A class
+    token, which is the query of every sequence, gets one extra id.
 
     Args:
         model: network.
@@ -104,7 +120,8 @@ def _has_class_token(model: nn.Module) -> bool:
 class _Blocks(Metric):
     """Collects the names of all blocks and the outputs of one, one tensor per forward pass.
 
-    A negative ``layer`` counts from the last block, so the outputs of all blocks are kept until :meth:`choose`.
+    A negative ``layer`` counts from the last block, so the outputs of all blocks are kept until
+    :meth:`choose`.
     """
 
     def __init__(self, layer: int):
@@ -144,7 +161,9 @@ def _of_block(model: nn.Module, layer: int, chunks: Sequence[Tensor]) -> tuple[s
         return _of_module(model, _member(model, layer), chunks)
     count = len(blocks.names)
     if not -count <= layer < count:
-        raise ValueError(f"layer must lie in [-{count}, {count}), got {layer}; {type(model).__name__} has {count} blocks")
+        raise ValueError(
+            f"layer must lie in [-{count}, {count}), got {layer}; {type(model).__name__} has {count} blocks"
+        )
     number = sorted(blocks.names)[layer]
     return blocks.names[number], blocks.outputs[number]
 
@@ -153,10 +172,14 @@ def _member(model: nn.Module, layer: int) -> str:
     """Returns the name of a block by its index in the longest ModuleList of a network without attention."""
     lists = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     if not lists:
-        raise ValueError(f"{type(model).__name__} has no ModuleList of blocks to count; pass the name of a module as layer")
+        raise ValueError(
+            f"{type(model).__name__} has no ModuleList of blocks to count; pass the name of a module as layer"
+        )
     name, blocks = max(lists, key=lambda pair: len(pair[1]))
     if not -len(blocks) <= layer < len(blocks):
-        raise ValueError(f"layer must lie in [-{len(blocks)}, {len(blocks)}), got {layer}; {name} has {len(blocks)} blocks")
+        raise ValueError(
+            f"layer must lie in [-{len(blocks)}, {len(blocks)}), got {layer}; {name} has {len(blocks)} blocks"
+        )
     return f"{name}.{layer % len(blocks)}"
 
 
@@ -165,11 +188,15 @@ def _of_module(model: nn.Module, pattern: str, chunks: Sequence[Tensor]) -> tupl
     names = [name for name, _ in model.named_modules() if name]
     matches = [name for name in names if fnmatchcase(name, pattern)]
     if len(matches) != 1:
-        count = f"{len(matches)} ({', '.join(matches[:3])}, ...)" if matches else f"none{nearest(pattern, names)}"
+        count = (
+            f"{len(matches)} ({', '.join(matches[:3])}, ...)" if matches else f"none{nearest(pattern, names)}"
+        )
         raise ValueError(f"layer must name one module, {pattern!r} matches {count}")
     (name,) = matches
     outputs: list[Tensor] = []
-    handle = model.get_submodule(name).register_forward_hook(lambda module, args, output: outputs.append(_hidden_state(output, name)))
+    handle = model.get_submodule(name).register_forward_hook(
+        lambda module, args, output: outputs.append(_hidden_state(output, name))
+    )
     try:
         with evaluation(model):
             for chunk in chunks:

@@ -1,13 +1,16 @@
-"""The graph of the tensors of one forward pass: from which tensors, and by which operation, each tensor was computed.
+"""The graph of the tensors of one forward pass: from which tensors, and by which operation, each tensor was
+computed.
 
-Every output of an operation becomes a node with a number; its parents are the nodes of the arguments. :mod:`.forward_pass` reports the
-operations, which it receives as a ``TorchFunctionMode``. The graph keeps no tensor alive: it finds the node of a tensor by ``id``, and a
-weak reference confirms that the tensor is the same.
+Every output of an operation becomes a node with a number; its parents are the nodes of the arguments.
+:mod:`.forward_pass` reports the operations, which it receives as a ``TorchFunctionMode``. The graph keeps no
+tensor alive: it finds the node of a tensor by ``id``, and a weak reference confirms that the tensor is the
+same.
 
     parents   numbers of the parents of each node; an older node has a smaller number
-    root      the oldest node with the same content, up to views, casts, dropout and factors (:data:`SAME_STREAM`)
+    root the oldest node with the same content, up to views, casts, dropout and factors (:data:`SAME_STREAM`)
     taint     a bit mask: bit c is set if the node was computed from the output of attention c
-    steps     how the entries of a node were moved; only for nodes computed from one product with a parameter (:mod:`.projections`)
+    steps how the entries of a node were moved; only for nodes computed from one product with a parameter
+    (:mod:`.projections`)
 
 Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`.
 """
@@ -21,12 +24,47 @@ from typing import Any
 from torch import Tensor, nn
 
 PARAMETER = -1
-MOVES = {"view", "reshape", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "mT", "T", "unbind", "chunk"}
-MOVES |= {"split", "getitem", "split_with_sizes", "tensor_split", "unsqueeze", "squeeze", "expand", "expand_as", "repeat_interleave"}
+MOVES = {
+    "view",
+    "reshape",
+    "permute",
+    "transpose",
+    "swapaxes",
+    "swapdims",
+    "movedim",
+    "moveaxis",
+    "t",
+    "mT",
+    "T",
+    "unbind",
+    "chunk",
+}
+MOVES |= {
+    "split",
+    "getitem",
+    "split_with_sizes",
+    "tensor_split",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "expand_as",
+    "repeat_interleave",
+}
 MOVES |= {"contiguous", "flatten", "unflatten", "clone", "narrow", "select", "view_as", "reshape_as", "roll"}
-CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "detach", "alias", "dropout"}  # same entries in the same places
+# same entries in the same places
+CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "detach", "alias", "dropout"}
 JOINS = {"cat", "concat", "concatenate", "stack"}
-SAME_STREAM = CASTS | {"contiguous", "clone", "view", "reshape", "unsqueeze", "squeeze", "transpose", "permute", "view_as"}
+SAME_STREAM = CASTS | {
+    "contiguous",
+    "clone",
+    "view",
+    "reshape",
+    "unsqueeze",
+    "squeeze",
+    "transpose",
+    "permute",
+    "view_as",
+}
 PLAIN = {"iadd": "add", "radd": "add", "imul": "mul", "rmul": "mul", "multiply": "mul"}
 PLAIN |= {"itruediv": "div", "truediv": "div", "divide": "div"}
 IN_PLACE = {"__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"}
@@ -47,13 +85,17 @@ class Operation:
 
 @lru_cache(maxsize=4096)
 def operation(function: Callable) -> Operation:
-    """Returns the name and kind of a function of torch. The getter of an attribute, such as ``x.mT``, has the name of the attribute."""
+    """Returns the name and kind of a function of torch. The getter of an attribute, such as ``x.mT``, has the
+    name of the attribute.
+    """
     name = getattr(function, "__name__", "")
     if name == "__get__":
         return Operation(getattr(getattr(function, "__self__", None), "__name__", ""), False)
     plain = name.strip("_")
     # By torch's convention, a single trailing underscore marks a function that works in place (add_).
-    return Operation(PLAIN.get(plain, plain), name in IN_PLACE or (name.endswith("_") and not name.startswith("__")))
+    return Operation(
+        PLAIN.get(plain, plain), name in IN_PLACE or (name.endswith("_") and not name.startswith("__"))
+    )
 
 
 @dataclass(slots=True)
@@ -61,8 +103,10 @@ class Step:
     """One operation on the way from a projection (a product of tokens with a parameter) to queries or keys.
 
     Attributes:
-        parent: node of the tensor that was moved, cast or multiplied by a number; for a projection, the node of its input.
-        function, args, kwargs: the operation that moved the entries, without its first argument. None if it changed no position.
+        parent: node of the tensor that was moved, cast or multiplied by a number; for a projection, the node
+            of its input.
+        function, args, kwargs: the operation that moved the entries, without its first argument. None if it
+            changed no position.
         part: index of the output, if the function returns several tensors.
         factor: number by which the entries were multiplied.
         joined: nodes of the parts of a concatenation; empty for other operations.
@@ -103,11 +147,14 @@ class Flow:
     def known(self, tensor: Tensor) -> int | None:
         """Returns the node of a tensor; None if no operation has created or used the tensor."""
         entry = self._nodes.get(id(tensor))
-        # Python reuses the id of a deleted object: the weak reference tells whether the entry belongs to this tensor.
+        # Python reuses the id of a deleted object: the weak reference tells whether the entry belongs to this
+        # tensor.
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def node(self, tensor: Tensor) -> int:
-        """Returns the node of a tensor. An unknown tensor gets a new node without parents, a parameter gets :data:`PARAMETER`."""
+        """Returns the node of a tensor. An unknown tensor gets a new node without parents, a parameter gets
+        :data:`PARAMETER`.
+        """
         number = self.known(tensor)
         if number is not None:
             return number
@@ -116,7 +163,8 @@ class Flow:
         return self.add(tensor, ())
 
     def add(self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None) -> int:
-        """Adds a node for a tensor and returns its number. After an in-place operation the new node replaces the old one.
+        """Adds a node for a tensor and returns its number. After an in-place operation the new node replaces
+        the old one.
 
         Args:
             tensor: output of the operation.
@@ -146,7 +194,8 @@ class Flow:
     def descends(self, node: int, ancestor: int) -> bool:
         """Whether a node was computed from another node, or has the same content.
 
-        The search follows parents backwards. Numbers increase with time, so it skips nodes older than the root of the ancestor.
+        The search follows parents backwards. Numbers increase with time, so it skips nodes older than the
+        root of the ancestor.
         """
         target, visited, todo = self.root[ancestor], set(), [node]
         while todo:
@@ -181,7 +230,13 @@ class Flow:
             in_place: whether the operation changed its first argument.
         """
         several = not isinstance(output, Tensor)
-        outputs = inputs[:1] if op.name == "setitem" else [x for x in output if isinstance(x, Tensor)] if several else [output]
+        outputs = (
+            inputs[:1]
+            if op.name == "setitem"
+            else [x for x in output if isinstance(x, Tensor)]
+            if several
+            else [output]
+        )
         parents = tuple(dict.fromkeys(node for node in nodes if node >= 0))
         if inputs and not parents:
             for tensor in outputs:
@@ -201,8 +256,12 @@ class Flow:
                     step.part, step.shape = part if several else None, tuple(tensor.shape)
                     self.steps[node] = step
 
-    def _step(self, name: str, function: Callable, args: tuple, kwargs: dict, nodes: list[int], inputs: list[Tensor]) -> Step | None:
-        """Returns the step of an operation; None if it is not a projection and does more than move, cast or scale entries."""
+    def _step(
+        self, name: str, function: Callable, args: tuple, kwargs: dict, nodes: list[int], inputs: list[Tensor]
+    ) -> Step | None:
+        """Returns the step of an operation; None if it is not a projection and does more than move, cast or
+        scale entries.
+        """
         if name in JOINS:
             # An empty part, such as a key cache before the first token, contributes no entries.
             parts = [node for node, x in zip(nodes, inputs) if x.numel() or name == "stack"]
@@ -230,10 +289,13 @@ class Flow:
 
 
 def _projection(name: str, inputs: list[Tensor], nodes: list[int]) -> tuple[int, Tensor, Tensor] | None:
-    """Returns the node of the tokens, the matrix ``[out, in]`` and the tokens of a product of tokens with a parameter, otherwise None."""
+    """Returns the node of the tokens, the matrix ``[out, in]`` and the tokens of a product of tokens with a
+    parameter, otherwise None.
+    """
     if name == "linear" and nodes[1] == PARAMETER and inputs[0].is_floating_point():
         return nodes[0], inputs[1], inputs[0]
-    if name == "addmm" and len(inputs) == 3 and nodes[2] == PARAMETER:  # bias + x @ weight, as in the Conv1D of transformers
+    # bias + x @ weight, as in the Conv1D of transformers
+    if name == "addmm" and len(inputs) == 3 and nodes[2] == PARAMETER:
         return nodes[1], inputs[2].mT, inputs[1]
     if name == "matmul" and len(inputs) == 2 and nodes[1] == PARAMETER and inputs[1].ndim == 2:
         return nodes[0], inputs[1].mT, inputs[0]

@@ -1,11 +1,13 @@
 """Observation of one forward pass: the modules that run, their attention, and the residual stream around it.
 
-A ``TorchFunctionMode`` passes every operation to :mod:`.flow`, which records from which tensors each tensor was computed. The residual
-stream (:mod:`.streams`) and the projections of queries and keys (:mod:`.projections`) are derived from this record. Attention is found in
-three ways: calls of torch's attention functions (:mod:`.attention_calls`), attention written out as softmax(Q K^T) V (:mod:`.explicit`),
-and calls of other kernels through the registry of ``transformers`` (:mod:`.registry`). Hooks maintain a stack of the running modules; an
-attention belongs to the innermost module, and :mod:`.layers` assigns that module to a block. Hooks and mode exist for one pass only. An
-error of the probe never reaches the model; the rest of the pass then runs unobserved.
+A ``TorchFunctionMode`` passes every operation to :mod:`.flow`, which records from which tensors each tensor
+was computed. The residual stream (:mod:`.streams`) and the projections of queries and keys
+(:mod:`.projections`) are derived from this record. Attention is found in three ways: calls of torch's
+attention functions (:mod:`.attention_calls`), attention written out as softmax(Q K^T) V (:mod:`.explicit`),
+and calls of other kernels through the registry of ``transformers`` (:mod:`.registry`). Hooks maintain a stack
+of the running modules; an attention belongs to the innermost module, and :mod:`.layers` assigns that module
+to a block. Hooks and mode exist for one pass only. An error of the probe never reaches the model; the rest of
+the pass then runs unobserved.
 """
 
 from collections.abc import Callable, Collection
@@ -46,8 +48,10 @@ class ForwardPass(TorchFunctionMode):
         emit: function that receives the activations of each module.
         layers: glob over the names of modules and blocks.
         labels: class of each sequence, ``[batch]``.
-        max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all sequences.
-        kinds: kinds of activations to emit. Without "attention", attention only locates the blocks, and no weights are computed.
+        max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all
+            sequences.
+        kinds: kinds of activations to emit. Without "attention", attention only locates the blocks, and no
+            weights are computed.
         cache: cache of :class:`.Projections`, shared by all passes.
         on_fault: function that receives an error of the probe itself.
         targets: targets of the outputs, ``[batch, ...]``.
@@ -67,7 +71,11 @@ class ForwardPass(TorchFunctionMode):
         targets: Tensor | None = None,
     ):
         super().__init__()
-        self.attention, self.features, self.outputs = ("attention" in kinds, "features" in kinds, "outputs" in kinds)
+        self.attention, self.features, self.outputs = (
+            "attention" in kinds,
+            "features" in kinds,
+            "outputs" in kinds,
+        )
         self.model, self.glob, self.on_fault = model, layers, on_fault
         self.emitter = Emitter(emit, labels, max_samples, targets=targets)
         self.flow = Flow(with_steps=self.attention)
@@ -76,7 +84,12 @@ class ForwardPass(TorchFunctionMode):
         self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
         self.modules = {module: name for name, module in named(model)}
         self.blocks = Blocks(self.modules)
-        self.members = {f"{name}.{key}" if name else key for m, name in self.modules.items() if isinstance(m, LISTS) for key in m._modules}
+        self.members = {
+            f"{name}.{key}" if name else key
+            for m, name in self.modules.items()
+            if isinstance(m, LISTS)
+            for key in m._modules
+        }
         options = {"features": self.features, "attention": self.attention}
         self.layers = Layers(self.flow, self.streams, self.blocks, self.emitter, self._matching, **options)
         self.stack: list[Frame] = []
@@ -93,7 +106,12 @@ class ForwardPass(TorchFunctionMode):
                 if module is not self.model and _needs_hooks(module):
                     handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
                     handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
-            with zeros_at_padding(self.modules, args, kwargs), eager(), observed_registry(self._around_registry), self:
+            with (
+                zeros_at_padding(self.modules, args, kwargs),
+                eager(),
+                observed_registry(self._around_registry),
+                self,
+            ):
                 self._enter(self.model, args, kwargs)
                 output = original(*args, **kwargs)
                 self._leave(self.model, args, kwargs, output)
@@ -119,7 +137,8 @@ class ForwardPass(TorchFunctionMode):
         """Checks that the pass contained what the metrics need.
 
         Raises:
-            NoAttention: no attention ran, although a metric needs it or nothing else was observed (no similar modules, no outputs).
+            NoAttention: no attention ran, although a metric needs it or nothing else was observed (no similar
+                modules, no outputs).
             ValueError: no module with attention matches the glob.
         """
         if self.broken:
@@ -127,14 +146,19 @@ class ForwardPass(TorchFunctionMode):
         if not self.attending:
             if self.attention or not (self.layers.unattended or self.outputs):
                 raise NoAttention(
-                    f"no attention was observed in {name}: probes observe calls of torch.nn.functional.scaled_dot_product_attention and"
-                    " torch.nn.MultiheadAttention, softmax(Q K^T) V written out with products of tensors, and the registry of transformers;"
-                    f" {self.softmaxes.others} other softmaxes are not recognised as attention; choose such an implementation of the"
-                    " model (transformers: attn_implementation='sdpa' or 'eager')"
+                    f"no attention was observed in {name}: probes observe calls of "
+                    "torch.nn.functional.scaled_dot_product_attention and torch.nn.MultiheadAttention, "
+                    "softmax(Q K^T) V written out with products of tensors, and the registry of "
+                    f"transformers; {self.softmaxes.others} other softmaxes are not recognised as "
+                    "attention; choose such an implementation of the model (transformers: "
+                    "attn_implementation='sdpa' or 'eager')"
                 )
         elif not self.matches:
             names = ", ".join(self.attending)
-            raise ValueError(f"layers must match the name of a module with attention, got {self.glob!r}; there are: {names}")
+            raise ValueError(
+                f"layers must match the name of a module with attention, got {self.glob!r}; there are: "
+                f"{names}"
+            )
 
     # operations
 
@@ -145,7 +169,8 @@ class ForwardPass(TorchFunctionMode):
         op = operation(func)
         inputs = list(tensors_in(args, kwargs))
         in_place = op.in_place or kwargs.get("inplace") is True or "out" in kwargs
-        # After an in-place operation the nodes and the values of its arguments are lost, so both are recorded before it runs.
+        # After an in-place operation the nodes and the values of its arguments are lost, so both are recorded
+        # before it runs.
         old_stream = self._copy_of_stream(inputs) if in_place and op.name == "add" else None
         nodes = [self.flow.node(x) for x in inputs]
         output = func(*args, **kwargs)
@@ -159,13 +184,19 @@ class ForwardPass(TorchFunctionMode):
 
     def _copy_of_stream(self, inputs: list[Tensor]) -> Tensor | None:
         """Copies x before ``x += f``; None if the addition cannot be a residual addition."""
-        if not self.features or len(inputs) != 2 or not self.streams.overwrites_stream([self.flow.node(x) for x in inputs]):
+        if (
+            not self.features
+            or len(inputs) != 2
+            or not self.streams.overwrites_stream([self.flow.node(x) for x in inputs])
+        ):
             return None
         with aside():
             return inputs[0].detach().clone()
 
     def _record(self, op, in_place, func, args, kwargs, nodes, inputs, output, old_stream) -> None:
-        """Records one operation: its outputs in the flow, attention, residual additions, and the inputs of projections."""
+        """Records one operation: its outputs in the flow, attention, residual additions, and the inputs of
+        projections.
+        """
         self.flow.record(op, func, args, kwargs, nodes, inputs, output, in_place=in_place)
         name = op.name
         if func in CALLS:
@@ -190,7 +221,9 @@ class ForwardPass(TorchFunctionMode):
                 self._keep_input(node)
 
     def _keep_input(self, node: int) -> None:
-        """Stores the input of a projection while its module runs, since the projection may turn out to yield queries or keys."""
+        """Stores the input of a projection while its module runs, since the projection may turn out to yield
+        queries or keys.
+        """
         stored = self.stack[-1].projections
         stored.append(node)
         if len(stored) > MAX_INPUTS:
@@ -212,7 +245,9 @@ class ForwardPass(TorchFunctionMode):
         self._record_attention(call, operands, output, shape or (0, 0))
 
     def _operands(self, query: Tensor, key: Tensor) -> tuple[Operand, Operand]:
-        """Returns queries and keys ``[..., heads, tokens, head_dim]`` as operands; with fewer heads, each key head is repeated."""
+        """Returns queries and keys ``[..., heads, tokens, head_dim]`` as operands; with fewer heads, each key
+        head is repeated.
+        """
         groups = query.shape[-3] // max(key.shape[-3], 1) if min(query.ndim, key.ndim) > 3 else 1
         return Operand(self.flow.known(query)), Operand(self.flow.known(key), repeats=max(groups, 1))
 
@@ -220,15 +255,21 @@ class ForwardPass(TorchFunctionMode):
         """Records a written-out attention."""
         self._record_attention(call, call.operands, output, (call.softmax.shape[-2], call.softmax.shape[-1]))
 
-    def _around_registry(self, function: Callable, record: Callable[[], RegistryCall], args: tuple, kwargs: dict) -> Any:
-        """Calls a function of transformers' registry, and records the call unless its operations were recognised as attention."""
+    def _around_registry(
+        self, function: Callable, record: Callable[[], RegistryCall], args: tuple, kwargs: dict
+    ) -> Any:
+        """Calls a function of transformers' registry, and records the call unless its operations were
+        recognised as attention.
+        """
         before = len(self.streams.all)
         output = function(*args, **kwargs)
         if len(self.streams.all) == before:
             self._safely(self._record_registry, record, args, kwargs, output)
         return output
 
-    def _record_registry(self, record: Callable[[], RegistryCall], args: tuple, kwargs: dict, output: Any) -> None:
+    def _record_registry(
+        self, record: Callable[[], RegistryCall], args: tuple, kwargs: dict, output: Any
+    ) -> None:
         """Records a call of a function of transformers' registry."""
         values = list(tensors_in(args, kwargs))
         if len(values) < 2 or (out := first_tensor((output,), {})) is None:
@@ -236,9 +277,16 @@ class ForwardPass(TorchFunctionMode):
         if self.flow.known(out) is None:  # the operations of a compiled kernel are not visible
             self.flow.add(out, tuple(dict.fromkeys(node for x in values if (node := self.flow.node(x)) >= 0)))
         query, key = values[:2]
-        self._record_attention(record() if self.attention else None, self._operands(query, key), out, (query.shape[-2], key.shape[-2]))
+        self._record_attention(
+            record() if self.attention else None,
+            self._operands(query, key),
+            out,
+            (query.shape[-2], key.shape[-2]),
+        )
 
-    def _record_attention(self, call: Call | None, operands: tuple[Operand, Operand], output: Tensor, shape: tuple[int, int]) -> None:
+    def _record_attention(
+        self, call: Call | None, operands: tuple[Operand, Operand], output: Tensor, shape: tuple[int, int]
+    ) -> None:
         """Adds an attention to the innermost module and its block.
 
         Args:
@@ -253,11 +301,13 @@ class ForwardPass(TorchFunctionMode):
         around = self.streams.attended(self.flow.add(output, ()) if node is None else node)
         self.layers.add(block, around)
         projection = None
-        # If the module declares W and the leading axes are batch and heads, the projections need not be searched for.
+        # If the module declares W and the leading axes are batch and heads, the projections need not be
+        # searched for.
         declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
         if call is not None and not declares:
             result = self.projections.find(*operands)
-            projection = None if isinstance(result, str) else result  # a string is the reason why there is none
+            # a string is the reason why there is none
+            projection = None if isinstance(result, str) else result
             if projection is not None:
                 call = arranged(call, projection.arrangement)
                 frame.time_first |= projection.arrangement.time_first
@@ -270,7 +320,8 @@ class ForwardPass(TorchFunctionMode):
         block.time_first |= frame.time_first
 
     def _batch(self, seq: int) -> int:
-        """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it is [seq, batch, dim].
+        """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it
+        is [seq, batch, dim].
 
         Args:
             seq: number of tokens of a sequence.
@@ -288,9 +339,12 @@ class ForwardPass(TorchFunctionMode):
         tokens = first_tensor(args, kwargs)
         name = self.modules[module]
         if tokens is not None:
-            # Models often change the stream in place, x += ..., so the input of each member of a list is copied.
+            # Models often change the stream in place, x += ..., so the input of each member of a list is
+            # copied.
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                tokens = tokens.detach().clone() if self.features and name in self.members else tokens.detach()
+                tokens = (
+                    tokens.detach().clone() if self.features and name in self.members else tokens.detach()
+                )
         self.stack.append(Frame(name, module, tokens))
         self.ran.add(name)
 
@@ -304,18 +358,31 @@ class ForwardPass(TorchFunctionMode):
                 self.on_fault(error)
 
     def _finish_module(self, frame: Frame, args: tuple, kwargs: dict, output: Any) -> None:
-        """Emits the attention of a module that has ended, records its output, and frees the inputs of its projections."""
+        """Emits the attention of a module that has ended, records its output, and frees the inputs of its
+        projections.
+        """
         first = first_tensor((output,), {})
-        if first is not None and self.flow.known(first) is None:  # computed by an operation that the mode does not see
-            self.flow.add(first, tuple(dict.fromkeys(node for x in tensors_in(args, kwargs) if (node := self.flow.node(x)) >= 0)))
+        # computed by an operation that the mode does not see
+        if first is not None and self.flow.known(first) is None:
+            self.flow.add(
+                first,
+                tuple(
+                    dict.fromkeys(node for x in tensors_in(args, kwargs) if (node := self.flow.node(x)) >= 0)
+                ),
+            )
         if frame.attentions:
             with aside():
                 self._emit_attention(frame, first)
         if self.features and first is not None:
             self.layers.left(frame, first)
         if frame.projections and self.stack:
-            # If the module returns a projection (as a wrapper of a linear layer does), the module that called it may need the input.
-            returned = {self._projection_of(node) for x in tensors_in(output) if (node := self.flow.known(x)) is not None}
+            # If the module returns a projection (as a wrapper of a linear layer does), the module that called
+            # it may need the input.
+            returned = {
+                self._projection_of(node)
+                for x in tensors_in(output)
+                if (node := self.flow.known(x)) is not None
+            }
             for node in frame.projections:
                 if node in returned:
                     self.stack[-1].projections.append(node)
@@ -351,7 +418,12 @@ class ForwardPass(TorchFunctionMode):
             call = joined(calls)
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
             if matches:
-                place = {"name": frame.name, "layer": block.layer, "module": frame.module, "first_head": first_head}
+                place = {
+                    "name": frame.name,
+                    "layer": block.layer,
+                    "module": frame.module,
+                    "first_head": first_head,
+                }
                 self.emitter.attention(call, attentions[0].projection, declared, tokens, output, **place)
 
     def _end(self, inputs: Tensor | None, output: Any) -> None:
@@ -364,7 +436,9 @@ class ForwardPass(TorchFunctionMode):
 
 
 def _needs_hooks(module: nn.Module) -> bool:
-    """Whether a module needs hooks. A layer of torch.nn without submodules contains no attention, and a compiled script is not observed."""
+    """Whether a module needs hooks. A layer of torch.nn without submodules contains no attention, and a
+    compiled script is not observed.
+    """
     is_custom = type(module).__module__.split(".")[:2] != ["torch", "nn"]
     return not isinstance(module, torch.jit.ScriptModule) and (is_custom or len(module._modules) > 0)
 
@@ -377,8 +451,17 @@ def _pieces(attentions: list[Attention]) -> list[list[Attention]]:
     groups: list[list[Attention]] = []
     for attention in attentions:
         last = groups[-1] if groups else []
-        same = bool(last) and last[0].key is not None and last[0].key == attention.key and last[0].keys == attention.keys
-        if same and attention.queries < attention.keys and sum(one.queries for one in last) + attention.queries <= attention.keys:
+        same = (
+            bool(last)
+            and last[0].key is not None
+            and last[0].key == attention.key
+            and last[0].keys == attention.keys
+        )
+        if (
+            same
+            and attention.queries < attention.keys
+            and sum(one.queries for one in last) + attention.queries <= attention.keys
+        ):
             last.append(attention)
         else:
             groups.append([attention])

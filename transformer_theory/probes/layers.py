@@ -1,8 +1,8 @@
 """Assigns each attention of a forward pass to a block, and emits the features of the blocks in order.
 
-The features of a block are its output and the residual stream before and after its first attention. They are emitted when the module of
-the block returns the stream. If no module returns it, they are emitted when the attention of the block after the next one runs, or at the
-end of the pass.
+The features of a block are its output and the residual stream before and after its first attention. They are
+emitted when the module of the block returns the stream. If no module returns it, they are emitted when the
+attention of the block after the next one runs, or at the end of the pass.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,8 @@ class Block:
 
     Attributes:
         layer: number of the block.
-        frame: frame of its module; None if the block is a list that does not run itself, because the network calls its members.
+        frame: frame of its module; None if the block is a list that does not run itself, because the network
+            calls its members.
         heads: number of heads of its attentions so far.
         time_first: whether the stream is ``[seq, batch, dim]``.
         attending: frames of its modules that compute attention, by name.
@@ -96,7 +97,8 @@ class Layers:
         emitter: emitter of the features.
         matching: function that tells whether the name of a block matches the glob.
         features: whether a metric needs features.
-        attention: whether a metric needs attention. False: in a network without attention, similar modules are its blocks.
+        attention: whether a metric needs attention. False: in a network without attention, similar modules
+            are its blocks.
 
     Attributes:
         pending: blocks whose features have not been emitted, in order.
@@ -141,10 +143,15 @@ class Layers:
         name = self.blocks.name_of(frame.name)
         running = next((one for one in stack if one.name == name), None)
         last = self.last
-        # If the block runs as a module, one run is one block. If it is a list that does not run itself, a module that runs a second time
-        # begins a new block: the network runs through the list again (shared weights).
+        # If the block runs as a module, one run is one block. If it is a list that does not run itself, a
+        # module that runs a second time begins a new block: the network runs through the list again (shared
+        # weights).
         is_last = last is not None and last.name == name and last.frame is running
-        if last is not None and is_last and (running is not None or last.attending.get(frame.name, frame) is frame):
+        if (
+            last is not None
+            and is_last
+            and (running is not None or last.attending.get(frame.name, frame) is frame)
+        ):
             last.attending[frame.name] = frame
             return last
         block = Block(name, self.blocks.number(name), running, attending={frame.name: frame})
@@ -156,12 +163,15 @@ class Layers:
     def add(self, block: Block, around: Around) -> None:
         """Adds an attention to a block."""
         block.streams.append(around)
-        # The output of a block may be known only when the attention of the next block has been added to the stream, so two blocks wait.
+        # The output of a block may be known only when the attention of the next block has been added to the
+        # stream, so two blocks wait.
         while len(self.pending) > 2 and self.features:
             self._emit_first()
 
     def left(self, frame: Frame, first: Tensor) -> None:
-        """Stores the output of a module that has ended, and emits the features of a block whose module returned the stream."""
+        """Stores the output of a module that has ended, and emits the features of a block whose module
+        returned the stream.
+        """
         node = self.flow.known(first)
         assert node is not None
         parent = frame.name.rpartition(".")[0]
@@ -193,7 +203,9 @@ class Layers:
         for number, (name, (before, after)) in enumerate(self.unattended.items()):
             tokens, output = as_stream(before), as_stream(after)
             if self.matching(name) and tokens is not None and output is not None:
-                self.emitter.features(tokens, None, output, name=name, layer=number, module=self.blocks.by_name[name])
+                self.emitter.features(
+                    tokens, None, output, name=name, layer=number, module=self.blocks.by_name[name]
+                )
 
     def _emit_first(self) -> None:
         """Emits the features of the first pending block."""
@@ -203,7 +215,13 @@ class Layers:
         streams = [around for around in block.streams if around.before is not None]
         tokens = streams[0].before if streams else block.tokens
         after = streams[0].after if streams else None
-        output = self._output_of(block, streams[-1], next_block) if streams else None if block.output is None else block.output[1]
+        output = (
+            self._output_of(block, streams[-1], next_block)
+            if streams
+            else None
+            if block.output is None
+            else block.output[1]
+        )
         for around in block.streams:
             self.streams.settle(around)
         if not self.matching(block.name):
@@ -224,15 +242,28 @@ class Layers:
             next_block: the block that runs next; None for the last block.
         """
         assert last.before is not None
-        # Candidates: the tensor that the module returned, then the stream before the first attention of the next block.
+        # Candidates: the tensor that the module returned, then the stream before the first attention of the
+        # next block.
         next_stream = next_block.streams[0] if next_block is not None else None
-        before_next = None if next_stream is None or next_stream.before is None else (next_stream.before_node, next_stream.before)
+        before_next = (
+            None
+            if next_stream is None or next_stream.before is None
+            else (next_stream.before_node, next_stream.before)
+        )
         for candidate in (block.output, before_next):
-            if candidate is not None and candidate[1].shape == last.before.shape and self.flow.descends(candidate[0], last.after_node):
+            if (
+                candidate is not None
+                and candidate[1].shape == last.before.shape
+                and self.flow.descends(candidate[0], last.after_node)
+            ):
                 return candidate[1]
         if (end := self.streams.end_of(last)) is not None:  # Z+ + f(Z+)
             return end
         child = block.child  # an MLP without a skip connection, as in the last layer of a CRATE
-        if child is not None and child[1].shape == last.before.shape and self.flow.descends(child[0], last.after_node):
+        if (
+            child is not None
+            and child[1].shape == last.before.shape
+            and self.flow.descends(child[0], last.after_node)
+        ):
             return child[1]
         return last.after  # a layer without an MLP

@@ -1,9 +1,10 @@
 """Names of the modules of a network, without wrappers, and the blocks (layers) among the modules.
 
-Blocks are identified by name, because a block need not be a module that runs: it may be a plain list ``ModuleList([attention, mlp])`` whose
-members the network calls. An attention module usually lies inside several nested lists. Its block is the member of the innermost list in
-which *every* member contains a module of the same type: ``encoder.layer.3`` for ``encoder.layer.3.attention.self``, ``layers.0.blocks.1``
-in a Swin, and ``block.0`` in a T5, whose inner list ``layer`` also has an MLP without attention.
+Blocks are identified by name, because a block need not be a module that runs: it may be a plain list
+``ModuleList([attention, mlp])`` whose members the network calls. An attention module usually lies inside
+several nested lists. Its block is the member of the innermost list in which *every* member contains a module
+of the same type: ``encoder.layer.3`` for ``encoder.layer.3.attention.self``, ``layers.0.blocks.1`` in a Swin,
+and ``block.0`` in a T5, whose inner list ``layer`` also has an MLP without attention.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-# Attributes in which wrappers hold the original module: torch.compile, Lightning Fabric, FSDP, activation checkpointing.
+# Attributes in which wrappers hold the original module: torch.compile, Lightning Fabric, FSDP, activation
+# checkpointing.
 INSIDE = ("_orig_mod", "_forward_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 PARALLEL = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 LISTS = (nn.ModuleList, nn.Sequential)
@@ -37,8 +39,9 @@ class _Round:
 class Blocks:
     """Names and layer numbers of the blocks of a network. Blocks are numbered while the network runs.
 
-    Members of a list are numbered from its first member, including members in which no attention was recognised. Numbers continue with the
-    next list, or with the next run through the same list (shared weights).
+    Members of a list are numbered from its first member, including members in which no attention was
+    recognised. Numbers continue with the next list, or with the next run through the same list (shared
+    weights).
 
     Args:
         modules: names by module, without wrappers.
@@ -55,27 +58,31 @@ class Blocks:
         self._unseen: list[tuple[int, str, str]] = []
 
     def name_of(self, name: str) -> str:
-        """Returns the name of the block of the attention module ``name``; the module itself if no list contains it."""
+        """Returns the name of the block of the attention module ``name``; the module itself if no list
+        contains it.
+        """
         if name not in self._names:
             self._names[name] = self._block_of(name, type(self.by_name[name]))
         return self._names[name]
 
     def _block_of(self, name: str, kind: type) -> str:
         """Finds the block of an attention module of type ``kind``."""
-        # One level per list that contains the module, outermost first: the member of the list that contains the module, the number of
-        # members that contain a module of this type, and whether every member does.
+        # One level per list that contains the module, outermost first: the member of the list that contains
+        # the module, the number of members that contain a module of this type, and whether every member does.
         levels: list[tuple[str, int, bool]] = []
         parts = name.split(".") if name else []
         for i in range(1, len(parts) + 1):
-            contain_kind = [self._contains(member, kind) for member in self._members(".".join(parts[: i - 1]))]
+            contain_kind = [
+                self._contains(member, kind) for member in self._members(".".join(parts[: i - 1]))
+            ]
             if contain_kind:
                 levels.append((".".join(parts[:i]), sum(contain_kind), all(contain_kind)))
         if not levels:
             return name
         if complete_levels := [member for member, count, complete in levels if complete and count > 1]:
             return complete_levels[-1]
-        # No list is complete: use the list with the most such members (every second member may be an MLP). If no list has two, prefer the
-        # outermost list of a single member.
+        # No list is complete: use the list with the most such members (every second member may be an MLP). If
+        # no list has two, prefer the outermost list of a single member.
         member, count, _ = max(levels, key=lambda level: level[1])
         return member if count > 1 else next((level[0] for level in levels if level[2]), levels[0][0])
 
@@ -88,12 +95,14 @@ class Blocks:
             current = self._rounds[parent] = _Round(self._siblings(parent, block), self.count)
         last = max(current.layers.values(), default=current.base - 1)
         number = current.base + current.members.index(block) if block in current.members else last + 1
-        current.layers[block] = max(number, last + 1)  # the order of execution may differ from the order of the list
+        # the order of execution may differ from the order of the list
+        current.layers[block] = max(number, last + 1)
         self.count = max(self.count, current.layers[block] + 1)
         return current.layers[block]
 
     def unseen(self, ran: set[str]) -> list[tuple[int, str, str]]:
-        """Lists the blocks in which no attention was recognised although it was in other members of the same list.
+        """Lists the blocks in which no attention was recognised although it was in other members of the same
+        list.
 
         Args:
             ran: names of the modules that ran.
@@ -102,7 +111,11 @@ class Blocks:
         """
         for parent in list(self._rounds):
             self._close(parent)
-        return [entry for entry in self._unseen if entry[1] in ran or any(name.startswith(f"{entry[1]}.") for name in ran)]
+        return [
+            entry
+            for entry in self._unseen
+            if entry[1] in ran or any(name.startswith(f"{entry[1]}.") for name in ran)
+        ]
 
     def _close(self, parent: str) -> None:
         """Ends the current round of a list, and stores its members without recognised attention."""
@@ -116,24 +129,41 @@ class Blocks:
     def _siblings(self, parent: str, block: str) -> list[str]:
         """Lists the members of a list that should contain attention if ``block`` does.
 
-        These are the members of the same type as the block, and the members that contain a module of the type of its attention modules.
+        These are the members of the same type as the block, and the members that contain a module of the type
+        of its attention modules.
         """
-        attention_types = {type(self.by_name[name]) for name, owner in self._names.items() if owner == block != name}
+        attention_types = {
+            type(self.by_name[name]) for name, owner in self._names.items() if owner == block != name
+        }
         block_type = type(self.by_name[block])
         siblings = []
         for member in self._members(parent, named=True):
             same_type = type(original_of(self.by_name[member])) is block_type and block_type not in LISTS
-            if member == block or same_type or any(self._contains(self.by_name[member], kind) for kind in attention_types):
+            if (
+                member == block
+                or same_type
+                or any(self._contains(self.by_name[member], kind) for kind in attention_types)
+            ):
                 siblings.append(member)
         return siblings
 
     def _members(self, name: str, *, named: bool = False) -> list[Any]:
-        """Returns the members of the list ``name`` that have submodules, as modules or as names; none if the module is not a list."""
+        """Returns the members of the list ``name`` that have submodules, as modules or as names; none if the
+        module is not a list.
+        """
         container = self.by_name.get(name)
         if not isinstance(container, LISTS):
             return []
-        members = [(key, original_of(member)) for key, member in container.named_children() if len(original_of(member)._modules)]
-        return [f"{name}.{key}" if name else key for key, _ in members] if named else [member for _, member in members]
+        members = [
+            (key, original_of(member))
+            for key, member in container.named_children()
+            if len(original_of(member)._modules)
+        ]
+        return (
+            [f"{name}.{key}" if name else key for key, _ in members]
+            if named
+            else [member for _, member in members]
+        )
 
     @staticmethod
     def _contains(member: nn.Module, kind: type) -> bool:
@@ -141,7 +171,9 @@ class Blocks:
         return any(isinstance(module, kind) for module in member.modules())
 
     def longest_list(self) -> list[str]:
-        """Returns the names of the members of the longest list of similar modules, which are the blocks of a network without attention."""
+        """Returns the names of the members of the longest list of similar modules, which are the blocks of a
+        network without attention.
+        """
         longest: list[str] = []
         for name in self.by_name:
             members = self._members(name, named=True)
@@ -154,14 +186,18 @@ class Blocks:
 
 
 def named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yields names and modules without the wrappers of ``torch.compile`` and of parallel training, the model itself first."""
+    """Yields names and modules without the wrappers of ``torch.compile`` and of parallel training, the model
+    itself first.
+    """
     yield "", model
     short_names, wrappers = {}, set()  # qualified name -> name without wrappers; qualified names of wrappers
     for name, module in model.named_modules():
         parent, _, last = name.rpartition(".")
         prefix = short_names.get(parent, "")
         # The module inside a wrapper takes the wrapper's name: the last part of its own name is dropped.
-        short_names[name] = prefix if parent in wrappers or not name else ".".join(filter(None, (prefix, last)))
+        short_names[name] = (
+            prefix if parent in wrappers or not name else ".".join(filter(None, (prefix, last)))
+        )
         if wrapped(module) is not None:
             wrappers.add(name)
         elif module is not model:
@@ -169,7 +205,9 @@ def named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def wrapped(module: nn.Module) -> nn.Module | None:
-    """Returns the module inside a wrapper (compile, Lightning Fabric, parallel training); None if the module is not a wrapper."""
+    """Returns the module inside a wrapper (compile, Lightning Fabric, parallel training); None if the module
+    is not a wrapper.
+    """
     if isinstance(module, DataParallel | DistributedDataParallel):
         return module.module
     return next((module._modules[name] for name in INSIDE if name in module._modules), None)
@@ -183,7 +221,9 @@ def original_of(module: nn.Module) -> nn.Module:
 
 
 def is_shared(module: nn.Module) -> bool:
-    """Whether a module is wrapped in DDP or FSDP, also inside Fabric, so that each of several processes trains on its share of the data."""
+    """Whether a module is wrapped in DDP or FSDP, also inside Fabric, so that each of several processes
+    trains on its share of the data.
+    """
     layer: nn.Module | None = module
     while layer is not None:
         if PARALLEL & {kind.__name__ for kind in type(layer).__mro__}:
@@ -193,7 +233,9 @@ def is_shared(module: nn.Module) -> bool:
 
 
 def first_tensor(args: tuple, kwargs: dict) -> Tensor | None:
-    """Returns the first tensor among the arguments, also in nested tuples, lists and mappings; None if there is none."""
+    """Returns the first tensor among the arguments, also in nested tuples, lists and mappings; None if there
+    is none.
+    """
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             return value

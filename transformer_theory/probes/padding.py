@@ -1,8 +1,10 @@
-"""Zeros at the padding of ``torch.nn.TransformerEncoder``, so that an observed pass returns the same outputs as its fused kernel.
+"""Zeros at the padding of ``torch.nn.TransformerEncoder``, so that an observed pass returns the same outputs
+as its fused kernel.
 
-In evaluation mode and under further conditions, the encoder packs padded sequences into nested tensors and unpacks them before its last
-norm, which sets the padding to zero. A probe disables this path (:func:`.eager`); the outputs at the padding would then not be zero. The
-conditions below are copied from torch's ``TransformerEncoder.forward``.
+In evaluation mode and under further conditions, the encoder packs padded sequences into nested tensors and
+unpacks them before its last norm, which sets the padding to zero. A probe disables this path
+(:func:`.eager`); the outputs at the padding would then not be zero. The conditions below are copied from
+torch's ``TransformerEncoder.forward``.
 """
 
 import contextlib
@@ -19,7 +21,8 @@ ENCODER = inspect.signature(nn.TransformerEncoder.forward)
 
 @contextlib.contextmanager
 def zeros_at_padding(modules: Iterable[nn.Module], args: tuple, kwargs: dict) -> Iterator[None]:
-    """Sets the padding to zero after the last layer of each encoder that would use nested tensors without a probe.
+    """Sets the padding to zero after the last layer of each encoder that would use nested tensors without a
+    probe.
 
     Args:
         modules: modules of the network, the network itself first.
@@ -29,7 +32,8 @@ def zeros_at_padding(modules: Iterable[nn.Module], args: tuple, kwargs: dict) ->
     handles = []
     for number, encoder in enumerate(modules):
         if isinstance(encoder, nn.TransformerEncoder) and fused and len(encoder.layers):
-            # The network is already running, so a hook on its start comes too late: its mask is computed here.
+            # The network is already running, so a hook on its start comes too late: its mask is computed
+            # here.
             handles += _register(encoder, None if number else _padding(encoder, args, kwargs))
     try:
         yield
@@ -39,7 +43,9 @@ def zeros_at_padding(modules: Iterable[nn.Module], args: tuple, kwargs: dict) ->
 
 
 def _register(encoder: nn.TransformerEncoder, mask: Tensor | None) -> list[Any]:
-    """Registers hooks that compute the padding when the encoder starts and set it to zero after its last layer."""
+    """Registers hooks that compute the padding when the encoder starts and set it to zero after its last
+    layer.
+    """
     padding = [mask]  # a list, so that both hooks share the current mask
 
     def begin(module: nn.Module, args: tuple, kwargs: dict) -> None:
@@ -49,18 +55,31 @@ def _register(encoder: nn.TransformerEncoder, mask: Tensor | None) -> list[Any]:
         mask = padding[0]
         return None if mask is None else output.masked_fill(mask[..., None], 0.0)
 
-    return [encoder.register_forward_pre_hook(begin, with_kwargs=True), encoder.layers[-1].register_forward_hook(set_zero)]
+    return [
+        encoder.register_forward_pre_hook(begin, with_kwargs=True),
+        encoder.layers[-1].register_forward_hook(set_zero),
+    ]
 
 
 def _padding(encoder: nn.TransformerEncoder, args: tuple, kwargs: dict) -> Tensor | None:
-    """Returns the mask of the padding, ``[batch, seq]``, if the encoder would use nested tensors; otherwise None."""
+    """Returns the mask of the padding, ``[batch, seq]``, if the encoder would use nested tensors; otherwise
+    None.
+    """
     call = ENCODER.bind(encoder, *args, **kwargs).arguments
     src, padding, first = call["src"], call.get("src_key_padding_mask"), encoder.layers[0]
-    if padding is None or call.get("mask") is not None or src.dim() != 3 or first.training or torch.is_autocast_enabled():
+    if (
+        padding is None
+        or call.get("mask") is not None
+        or src.dim() != 3
+        or first.training
+        or torch.is_autocast_enabled()
+    ):
         return None
     if not getattr(encoder, "use_nested_tensor", False) or src.device.type not in ("cpu", "cuda"):
         return None
-    if torch.is_grad_enabled() and (src.requires_grad or any(parameter.requires_grad for parameter in first.parameters())):
+    if torch.is_grad_enabled() and (
+        src.requires_grad or any(parameter.requires_grad for parameter in first.parameters())
+    ):
         return None
     keep = padding.logical_not()
     if getattr(encoder, "mask_check", True) and not LEFT_ALIGNED(src, keep):

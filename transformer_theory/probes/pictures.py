@@ -1,8 +1,9 @@
-"""Figures of the attention maps that :class:`~transformer_theory.metrics.AttentionMaps` stores: all heads of a sequence, and the rollout.
+"""Figures of the attention maps that :class:`~transformer_theory.metrics.AttentionMaps` stores: all heads of
+a sequence, and the rollout.
 
-Over an image, a map is drawn as one weight per patch: the row of the class token if there is one, otherwise the mean over queries. The
-images ``[n, channels, height, width]`` must be the inputs of the sequences whose maps are stored, in the same order.
-Source: :cite:t:`abnar2020quantifying` (rollout).
+Over an image, a map is drawn as one weight per patch: the row of the class token if there is one, otherwise
+the mean over queries. The images ``[n, channels, height, width]`` must be the inputs of the sequences whose
+maps are stored, in the same order. Source: :cite:t:`abnar2020quantifying` (rollout).
 """
 
 import math
@@ -25,16 +26,21 @@ Images = Float[Tensor, "n c h w"]
 
 
 @style()
-def heads(result: Result, *, sequence: int = 0, images: Images | None = None, step: int | None = None) -> "Figure":
-    """Draws the attention maps of one sequence: one row per layer, one column per head, one colour scale per panel.
+def heads(
+    result: Result, *, sequence: int = 0, images: Images | None = None, step: int | None = None
+) -> "Figure":
+    """Draws the attention maps of one sequence: one row per layer, one column per head, one colour scale per
+    panel.
 
     Args:
         result: result of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
         sequence: index of the sequence among the stored ones.
-        images: background of the panels. None: the maps are drawn as matrices with a row per query and a column per key.
+        images: background of the panels. None: the maps are drawn as matrices with a row per query and a
+            column per key.
         step: step of the measurement. None: the last step.
     Raises:
-        ValueError: the result has no maps of this step or sequence, or the tokens do not form a square grid of patches of the images.
+        ValueError: the result has no maps of this step or sequence, or the tokens do not form a square grid
+            of patches of the images.
     """
     maps = [each[sequence] for each in _maps(result, step, sequence)]
     columns = max(len(each) for each in maps)
@@ -57,21 +63,25 @@ def heads(result: Result, *, sequence: int = 0, images: Images | None = None, st
 
 @style()
 def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figure":
-    """Draws each stored image above its rollout: the share of each patch in the class token (or mean token) of the last layer.
+    """Draws each stored image above its rollout: the share of each patch in the class token (or mean token)
+    of the last layer.
 
     Args:
         result: result of a probe with :class:`~transformer_theory.metrics.AttentionMaps`.
         images: inputs of the sequences.
         step: step of the measurement. None: the last step.
     Raises:
-        ValueError: the result has no maps of this step, or the tokens do not form a square grid of patches of the images.
+        ValueError: the result has no maps of this step, or the tokens do not form a square grid of patches of
+            the images.
     """
     maps = _maps(result, step, 0)
     count = min(len(maps[0]), len(images))
     figure, panels = axes(2, count, 0.6 + 1.3 * count, 3.1)
     grid = _bare(panels, 2, count)
     for i in range(count):
-        shares = attention.rollout(torch.from_numpy(np.stack([each[i].mean(0, keepdims=True) for each in maps])))
+        shares = attention.rollout(
+            torch.from_numpy(np.stack([each[i].mean(0, keepdims=True) for each in maps]))
+        )
         grid[0, i].imshow(_ink(images[i]), cmap="gray_r")
         _on_image(grid[1, i], _heat(shares.numpy()), images[i])
     grid[0, 0].set_ylabel("image", fontsize=7.5)
@@ -81,20 +91,25 @@ def rollout(result: Result, images: Images, *, step: int | None = None) -> "Figu
 
 
 def _maps(result: Result, step: int | None, sequence: int) -> list[np.ndarray]:
-    """Returns the maps of one measurement, ``[sequences, heads, queries, keys]`` for the first attention of each layer."""
-    # Arrays are called attention/<layer>, or attention/<layer>.<first head> for a second attention of a layer, followed by @<step> if
-    # there are several steps.
+    """Returns the maps of one measurement, ``[sequences, heads, queries, keys]`` for the first attention of
+    each layer.
+    """
+    # Arrays are called attention/<layer>, or attention/<layer>.<first head> for a second attention of a
+    # layer, followed by @<step> if there are several steps.
     names = [name for name in result.arrays if name.startswith("attention/") and "." not in name]
     steps = sorted({int(name.partition("@")[2] or 0) for name in names})
     if not names:
-        raise ValueError("the result must hold attention maps, got none; add AttentionMaps() to the metrics of the probe")
+        raise ValueError(
+            "the result must hold attention maps, got none; add AttentionMaps() to the metrics of the probe"
+        )
     if step is not None and "@" in names[0] and step not in steps:
         raise ValueError(f"step must be one of the measured steps, {steps}, got {step}")
     suffix = f"@{steps[-1] if step is None else step}"
     maps = [result.arrays[name] for name in sorted(names) if "@" not in name or name.endswith(suffix)]
     if not -len(maps[0]) <= sequence < len(maps[0]):
         raise ValueError(
-            f"sequence must be one of the {len(maps[0])} that were kept, got {sequence}; keep more with AttentionMaps(keep=...)"
+            f"sequence must be one of the {len(maps[0])} that were kept, got {sequence}; keep more with "
+            "AttentionMaps(keep=...)"
         )
     return maps
 
@@ -104,7 +119,10 @@ def _heat(weights: np.ndarray) -> np.ndarray:
     keys = weights.shape[-1]
     side = math.isqrt(keys)
     if side**2 not in (keys, keys - 1) or side < 2:
-        raise ValueError(f"tokens must be a square grid of patches, with or without a class token, got {keys}; draw without images")
+        raise ValueError(
+            f"tokens must be a square grid of patches, with or without a class token, got {keys}; draw "
+            "without images"
+        )
     return (weights.mean(0) if side**2 == keys else weights[0, 1:]).reshape(side, side)
 
 
@@ -115,7 +133,8 @@ def _on_image(ax: "Axes", heat: np.ndarray, image: Tensor) -> None:
     ink = _ink(image)
     if ink.shape[0] % len(heat) or ink.shape[1] % len(heat):
         raise ValueError(
-            f"images must divide into {len(heat)} x {len(heat)} patches, got {list(ink.shape)} pixels; pass the model's images"
+            f"images must divide into {len(heat)} x {len(heat)} patches, got {list(ink.shape)} pixels; pass "
+            "the model's images"
         )
     tint = matplotlib.colormaps["YlOrBr"](heat / (heat.max() or 1.0) * 0.8)[..., :3]
     tall, wide = (side // len(heat) for side in ink.shape)
@@ -123,7 +142,9 @@ def _on_image(ax: "Axes", heat: np.ndarray, image: Tensor) -> None:
 
 
 def _ink(image: Tensor) -> np.ndarray:
-    """Converts an image ``[c, h, w]`` to ink in [0, 1]. Colour images are inverted (dark pixels are ink); images of one channel are not."""
+    """Converts an image ``[c, h, w]`` to ink in [0, 1]. Colour images are inverted (dark pixels are ink);
+    images of one channel are not.
+    """
     grey = image.detach().cpu().double().mean(0).numpy()
     span = float(np.ptp(grey))
     ink = (grey - grey.min()) / span if span > 0 else np.zeros_like(grey)

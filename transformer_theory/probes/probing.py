@@ -35,48 +35,65 @@ def probe(
 ) -> "Probe":
     """Creates a context manager that computes metrics of a model while it runs.
 
-    Layers are the blocks of the network, numbered in the order of execution: the members of an ``nn.ModuleList`` or ``nn.Sequential`` that
-    contain attention, whether they are modules that run or plain lists of modules. If the network has no such list, each module that
-    computes attention is a layer. If it has no attention, the layers are the members of its longest list of similar modules, which metrics
-    without attention can measure. If attention is recognised in some members of a list but not in another, the other member keeps its
-    number, and a row of the result reports it.
+    Layers are the blocks of the network, numbered in the order of execution: the members of an
+    ``nn.ModuleList`` or ``nn.Sequential`` that contain attention, whether they are modules that run or plain
+    lists of modules. If the network has no such list, each module that computes attention is a layer. If it
+    has no attention, the layers are the members of its longest list of similar modules, which metrics without
+    attention can measure. If attention is recognised in some members of a list but not in another, the other
+    member keeps its number, and a row of the result reports it.
 
-    An error in a metric or in the probe itself becomes a row without value whose ``reason`` is the error; the model never sees it.
+    An error in a metric or in the probe itself becomes a row without value whose ``reason`` is the error; the
+    model never sees it.
 
     Args:
         model: any module, compiled or not. The ``with`` block must call the model itself, not a copy.
-        metrics: metrics to compute, see :class:`~transformer_theory.core.metric.Metric`; they are reset before each measurement.
-        layers: glob over names of modules. Metrics receive the activations of a module if its name or the name of its block matches.
-        every: interval between observed forward passes; the first pass is observed. Other passes have almost no overhead.
-        max_samples: largest number of sequences of an observed pass, evenly spaced over the batch. None: all sequences.
+        metrics: metrics to compute, see :class:`~transformer_theory.core.metric.Metric`; they are reset
+            before each measurement.
+        layers: glob over names of modules. Metrics receive the activations of a module if its name or the
+            name of its block matches.
+        every: interval between observed forward passes; the first pass is observed. Other passes have almost
+            no overhead.
+        max_samples: largest number of sequences of an observed pass, evenly spaced over the batch. None: all
+            sequences.
         name: value of the column ``model``. None: the name of the model's type.
-        file: file of JSON lines. The rows of each measurement are appended to it and then removed from memory, for long trainings.
-        draws: number of null draws per measurement, see :meth:`.Metric.compute`; 0: no nulls. None: 9 if every pass is measured,
-            otherwise 0, because nulls would cost more than the measurements; take them at a few checkpoints.
+        file: file of JSON lines. The rows of each measurement are appended to it and then removed from
+            memory, for long trainings.
+        draws: number of null draws per measurement, see :meth:`.Metric.compute`; 0: no nulls. None: 9 if
+            every pass is measured, otherwise 0, because nulls would cost more than the measurements; take
+            them at a few checkpoints.
     Returns:
-        The probe. The shapes of activations are listed in :class:`~transformer_theory.core.metric.Activations`.
+        The probe. The shapes of activations are listed in
+        :class:`~transformer_theory.core.metric.Activations`.
     Raises:
-        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, or ``metrics`` are not metrics. At the first
-            observed pass: no name matches ``layers``.
+        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, or ``metrics`` are not
+            metrics. At the first observed pass: no name matches ``layers``.
         NoAttention: the first observed pass contains no attention, and a metric needs it.
     """
-    return Probe(model, metrics, layers=layers, every=every, max_samples=max_samples, name=name, file=file, draws=draws)
+    return Probe(
+        model, metrics, layers=layers, every=every, max_samples=max_samples, name=name, file=file, draws=draws
+    )
 
 
 class Probe:
-    """A context manager that observes forward passes, see :func:`probe`. A forward pass is a call of the model's ``method``.
+    """A context manager that observes forward passes, see :func:`probe`. A forward pass is a call of the
+    model's ``method``.
 
     Attributes:
-        labels: class of each sequence of the *next* forward pass, a tensor or array ``[batch]``. Set it before each pass. None: the
-            argument ``labels=`` of the model is used if it is one integer per sequence, as in ``transformers``.
-        targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the outputs.
+        labels: class of each sequence of the *next* forward pass, a tensor or array ``[batch]``. Set it
+            before each pass. None: the argument ``labels=`` of the model is used if it is one integer per
+            sequence, as in ``transformers``.
+        targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the
+            outputs.
         rows: all rows so far; with a file, the rows of the last measurement.
-        shared: whether a measurement covers the data of all processes; True for a model that is wrapped for parallel training.
-        step: value of the column ``step`` of the next measurement. None: the index of the forward pass, from 0.
+        shared: whether a measurement covers the data of all processes; True for a model that is wrapped for
+            parallel training.
+        step: value of the column ``step`` of the next measurement. None: the index of the forward pass, from
+            0.
         draws: number of null draws of the next measurement.
 
     Raises:
-        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, or ``metrics`` are not metrics.
+        ValueError: ``every`` or ``max_samples`` is less than 1, ``draws`` is negative, or ``metrics`` are not
+            metrics.
     """
 
     def __init__(
@@ -95,11 +112,19 @@ class Probe:
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if max_samples is not None and max_samples < 1:
-            raise ValueError(f"max_samples must be at least 1 sequence, got {max_samples}; leave it out for all")
+            raise ValueError(
+                f"max_samples must be at least 1 sequence, got {max_samples}; leave it out for all"
+            )
         if draws is not None and draws < 0:
             raise ValueError(f"draws must be at least 0, got {draws}")
         self.draws = (BAND_DRAWS if every == 1 else 0) if draws is None else draws
-        self.model, self.metrics, self.layers, self.every, self.max_samples = model, _checked(metrics), layers, every, max_samples
+        self.model, self.metrics, self.layers, self.every, self.max_samples = (
+            model,
+            _checked(metrics),
+            layers,
+            every,
+            max_samples,
+        )
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
         self.labels: Int[Tensor, " batch"] | np.ndarray | None = None
@@ -119,8 +144,10 @@ class Probe:
         # Position in the file at which the rows of this probe begin; rows of earlier runs come before it.
         self._start = self.file.stat().st_size if self.file is not None and self.file.exists() else 0
         self._cache: dict = {}  # arrangements of heads, which are the same in every pass
-        self._failed: dict[int, Exception] = {}  # errors of metrics in this measurement, by index of the metric
-        self._notes: dict[Measurement, None] = {}  # rows about the pass itself; a dictionary keeps the order and removes duplicates
+        # errors of metrics in this measurement, by index of the metric
+        self._failed: dict[int, Exception] = {}
+        # rows about the pass itself; a dictionary keeps the order and removes duplicates
+        self._notes: dict[Measurement, None] = {}
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
         self._restore: Callable[[], None] | None = None
 
@@ -147,12 +174,14 @@ class Probe:
 
     @contextlib.contextmanager
     def together(self, step: int | None = None) -> Iterator[None]:
-        """Combines all forward passes in a ``with`` block into one measurement, regardless of ``every``, to measure data in batches.
+        """Combines all forward passes in a ``with`` block into one measurement, regardless of ``every``, to
+        measure data in batches.
 
         Args:
             step: value of the column ``step``. None: the index of the first forward pass in the block.
         Raises:
-            ValueError: no forward pass ran in the block and the model is not shared by several processes, or the call is nested.
+            ValueError: no forward pass ran in the block and the model is not shared by several processes, or
+                the call is nested.
         """
         if self._together:
             raise ValueError("together() cannot be nested; leave the first one before")
@@ -164,25 +193,33 @@ class Probe:
         finally:
             self._together = False
         if self._passes == first and not self.shared:
-            raise ValueError("together() must contain at least one forward pass of the probed model, got none; call the model inside")
+            raise ValueError(
+                "together() must contain at least one forward pass of the probed model, got none; call the "
+                "model inside"
+            )
         self._finish(first if step is None else step)
 
     def result(self) -> Result:
         """Returns all measurements, with the columns ``model`` and ``step``, and all arrays.
 
-        If there are several steps, arrays are named ``<array>@<step>``. For a metric that measured nothing there is one row without value,
-        at the last step, whose ``reason`` lists possible causes. A metric that returns arrays gets no such row.
+        If there are several steps, arrays are named ``<array>@<step>``. For a metric that measured nothing
+        there is one row without value, at the last step, whose ``reason`` lists possible causes. A metric
+        that returns arrays gets no such row.
 
         Raises:
             ValueError: no forward pass was observed.
         """
         if not self._measured:
             raise ValueError(
-                f"no forward pass of {self.name} was observed; call the probed model itself inside the with block"
-                " (if it is compiled, probe what torch.compile returned)"
+                f"no forward pass of {self.name} was observed; call the probed model itself inside the with "
+                "block (if it is compiled, probe what torch.compile returned)"
             )
         several = len(self._arrays) > 1
-        arrays = {f"{key}@{step}" if several else key: x for step, stored in self._arrays.items() for key, x in stored.items()}
+        arrays = {
+            f"{key}@{step}" if several else key: x
+            for step, stored in self._arrays.items()
+            for key, x in stored.items()
+        }
         settings = {
             "model": self.name,
             "layers": self.layers,
@@ -191,7 +228,9 @@ class Probe:
             "forward_passes": self._passes,
             "measurements": self._measured,
         }
-        return Result("probe", settings, Table([*self._stored(), *self.silent()]), arrays, (), (), provenance())
+        return Result(
+            "probe", settings, Table([*self._stored(), *self.silent()]), arrays, (), (), provenance()
+        )
 
     def _stored(self) -> Iterable[Measurement]:
         """Returns the rows of all measurements. With a file, they are read from it."""
@@ -202,21 +241,32 @@ class Probe:
             return [Measurement.from_json(json.loads(line)) for line in file]
 
     def silent(self) -> Iterator[Measurement]:
-        """Yields a row for each metric that measured nothing: the quantity is the metric's class, the reason lists possible causes."""
+        """Yields a row for each metric that measured nothing: the quantity is the metric's class, the reason
+        lists possible causes.
+        """
         for index, metric in enumerate(self.metrics):
             if index in self._with_rows or type(metric).arrays is not Metric.arrays:
                 continue
             reasons = []
             if "attention" in metric.kinds and not self._bilinear:
                 reasons.append(
-                    "no attention module has bilinear(), returning W [heads, dim, dim] with score(key x, query z) = x^T W z, or"
-                    " projections that give its scores (rotary or relative positions do not)"
+                    "no attention module has bilinear(), returning W [heads, dim, dim] with score(key x, "
+                    "query z) = x^T W z, or projections that give its scores (rotary or relative positions "
+                    "do not)"
                 )
             if not self._labelled:
                 reasons.append("labels were not set before a forward pass")
             why = "; ".join(reasons) or "the network has no activations of the kind that this metric needs"
             name = type(metric).__name__
-            yield Measurement("network", "network", name, None, reason=f"nothing measured: {why}", model=self.name, step=self._last)
+            yield Measurement(
+                "network",
+                "network",
+                name,
+                None,
+                reason=f"nothing measured: {why}",
+                model=self.name,
+                step=self._last,
+            )
 
     def _call(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Runs one forward pass of the model, and observes it if a measurement is due."""
@@ -232,13 +282,21 @@ class Probe:
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]
-        if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:  # [batch, seq] or [seq, batch]
-            raise ValueError(f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels before each pass")
+        # [batch, seq] or [seq, batch]
+        if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:
+            raise ValueError(
+                f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels "
+                "before each pass"
+            )
         if not self._together:
             self._begin()
         step = index if step is None else step
         if inside_vmap(self.model, args, kwargs):
-            self._note("forward pass", "not observed: it ran inside torch.vmap, where values cannot be read; probe the model outside vmap")
+            self._note(
+                "forward pass",
+                "not observed: it ran inside torch.vmap, where values cannot be read; probe the model "
+                "outside vmap",
+            )
             output = original(*args, **kwargs)
         else:
             output = self._observed(original, args, kwargs, labels)
@@ -247,7 +305,12 @@ class Probe:
         return output
 
     def _observed(self, original: Callable, args: tuple, kwargs: dict, labels: Tensor | None) -> Any:
-        options = {"kinds": self._kinds, "cache": self._cache, "on_fault": self._fault, "targets": self._targets}
+        options = {
+            "kinds": self._kinds,
+            "cache": self._cache,
+            "on_fault": self._fault,
+            "targets": self._targets,
+        }
         forward = ForwardPass(self.model, self._update, self.layers, labels, self.max_samples, **options)
         self._running = True
         try:
@@ -259,12 +322,21 @@ class Probe:
             forward.check(self.name)
         except NoAttention as error:
             if not self._measured:
-                raise  # before the first measurement: the model or its implementation is wrong; later, training must not be interrupted
+                # before the first measurement: the model or its implementation is wrong; later, training must
+                # not be interrupted
+                raise
             self._note("attention", str(error))
         for layer, name, other in forward.blocks.unseen(forward.ran) if forward.attending else ():
-            self._note("attention", f"attention not recognised in {name}, although it was recognised in {other}", layer=layer)
+            self._note(
+                "attention",
+                f"attention not recognised in {name}, although it was recognised in {other}",
+                layer=layer,
+            )
         for layer, name in forward.layers.without_stream:
-            reason = f"no residual addition found in {name}; its features are its input and output, without the stream after attention"
+            reason = (
+                f"no residual addition found in {name}; its features are its input and output, without the "
+                "stream after attention"
+            )
             self._note("residual stream", reason, layer=layer)
         return output
 
@@ -285,7 +357,9 @@ class Probe:
 
     @contextlib.contextmanager
     def _guarded(self, index: int) -> Iterator[None]:
-        """Catches an error of a metric, reports it in a row, and excludes the metric from the rest of the measurement."""
+        """Catches an error of a metric, reports it in a row, and excludes the metric from the rest of the
+        measurement.
+        """
         try:
             yield
         except Exception as error:
@@ -325,20 +399,27 @@ class Probe:
             self.rows += rows
             return
         self.rows = rows
-        with self.file.open("a", encoding="utf-8") as file:  # closing the file after each measurement writes its rows to disk
+        # closing the file after each measurement writes its rows to disk
+        with self.file.open("a", encoding="utf-8") as file:
             file.writelines(json_line(row) for row in rows)
 
 
 def across_processes(metrics: Sequence[Metric]) -> None:
-    """Replaces the state of each metric by the merged states of all processes. Does nothing without a process group of two or more.
+    """Replaces the state of each metric by the merged states of all processes. Does nothing without a process
+    group of two or more.
 
-    Every process of the default group must call this function, with the same metrics in the same order. States are sums and counts, so the
-    traffic does not grow with the data. They are merged in the order of the ranks, so all processes obtain the same state to the last bit.
+    Every process of the default group must call this function, with the same metrics in the same order.
+    States are sums and counts, so the traffic does not grow with the data. They are merged in the order of
+    the ranks, so all processes obtain the same state to the last bit.
 
     Args:
         metrics: metrics that can be pickled and that store their state in ordinary attributes.
     """
-    if not distributed.is_available() or not distributed.is_initialized() or distributed.get_world_size() == 1:
+    if (
+        not distributed.is_available()
+        or not distributed.is_initialized()
+        or distributed.get_world_size() == 1
+    ):
         return
     buffer = io.BytesIO()
     torch.save(list(metrics), buffer)
@@ -347,7 +428,9 @@ def across_processes(metrics: Sequence[Metric]) -> None:
     # Every process may use a different GPU: load the tensors of all processes onto the device of this one.
     device = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
     devices = {f"cuda:{i}": device for i in range(max(torch.cuda.device_count(), 8))}
-    first, *others = (torch.load(io.BytesIO(state), map_location=devices, weights_only=False) for state in states)
+    first, *others = (
+        torch.load(io.BytesIO(state), map_location=devices, weights_only=False) for state in states
+    )
     for metric, union, *rest in zip(metrics, first, *others, strict=True):
         for other in rest:
             union.merge(other)
@@ -366,7 +449,8 @@ def _checked(metrics: Sequence[Metric]) -> tuple[Metric, ...]:
     if wrong or not isinstance(metrics, Iterable):
         name = type((wrong or entries)[0]).__name__
         raise ValueError(
-            f"metrics must be a list of metrics, got {name}; pass e.g. THEORY.in_networks.metrics() or [AttentionStatistics()]"
+            f"metrics must be a list of metrics, got {name}; pass e.g. THEORY.in_networks.metrics() or "
+            "[AttentionStatistics()]"
         )
     return tuple(entries)
 
@@ -379,8 +463,11 @@ def _per_sequence(labels: Any, count: int) -> bool:
 def _placed(row: Measurement, model: str, step: int) -> Measurement:
     """Returns a row with the name of its network and the training step, where it has none of its own.
 
-    Nothing is validated again: a measurement has hundreds of rows, and this takes a tenth of the time of :func:`dataclasses.replace`.
+    Nothing is validated again: a measurement has hundreds of rows, and this takes a tenth of the time of
+    :func:`dataclasses.replace`.
     """
     placed = object.__new__(type(row))
-    placed.__dict__.update(row.__dict__, model=row.model or model, step=step if row.step is None else row.step)
+    placed.__dict__.update(
+        row.__dict__, model=row.model or model, step=step if row.step is None else row.step
+    )
     return placed

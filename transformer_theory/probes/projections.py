@@ -1,20 +1,22 @@
-r"""The bilinear form W of the scores, and the order of heads and sequences, from the operations that led to queries and keys.
+r"""The bilinear form W of the scores, and the order of heads and sequences, from the operations that led to
+queries and keys.
 
-Queries are usually a product of tokens with a parameter, followed by operations that only move, cast or scale entries: views,
-permutations, splits, repeats and concatenations (:class:`.Step`). To find the origin of each entry, the same operations are applied to a
-tensor of *codes* with the shape of the product, [tokens, out]:
+Queries are usually a product of tokens with a parameter, followed by operations that only move, cast or scale
+entries: views, permutations, splits, repeats and concatenations (:class:`.Step`). To find the origin of each
+entry, the same operations are applied to a tensor of *codes* with the shape of the product, [tokens, out]:
 
     code = token * out + row        the entry of the product of this token with this row of the matrix
 
-The codes of the queries then show the matrix row and the token of every entry. Names of modules and conventions are not needed: matrices
-may be separate, stacked, tied or shared by groups of heads, heads may come before or after the batch, and tokens may be divided into
-windows. If head h has the rows :math:`Q_h` of the matrix of the queries and :math:`K_h` of the matrix of the keys, then
+The codes of the queries then show the matrix row and the token of every entry. Names of modules and
+conventions are not needed: matrices may be separate, stacked, tied or shared by groups of heads, heads may
+come before or after the batch, and tokens may be divided into windows. If head h has the rows :math:`Q_h` of
+the matrix of the queries and :math:`K_h` of the matrix of the keys, then
 
 .. math:: W_h = \text{scale}\, K_h^\top Q_h, \qquad s(x, z) = x^\top W_h z .
 
-W is unknown if queries or keys are computed in another way (rotary positions, normalised queries), if their codes do not factorise into
-heads and sequences, or if keys and queries come from different tokens. As a check, W is compared with the observed scores of a few tokens.
-Source: :cite:t:`vaswani2017attention`.
+W is unknown if queries or keys are computed in another way (rotary positions, normalised queries), if their
+codes do not factorise into heads and sequences, or if keys and queries come from different tokens. As a
+check, W is compared with the observed scores of a few tokens. Source: :cite:t:`vaswani2017attention`.
 """
 
 import math
@@ -30,8 +32,12 @@ from .flow import Flow, Step
 
 MAX_CODES = 2**27  # largest number of entries of a projection; their codes take half a gigabyte
 SAMPLE = 3, 8  # numbers of sequences, and of tokens per sequence, whose scores are compared with W
-SCORES_RTOL = 1e-3  # relative tolerance of this comparison for float32 and float64; 30 times as large for half precision
-NOT_FOLLOWED = "queries or keys are not a projection of tokens by a matrix (rotary positions, norms of queries, biases, a state)"
+# relative tolerance of this comparison for float32 and float64; 30 times as large for half precision
+SCORES_RTOL = 1e-3
+NOT_FOLLOWED = (
+    "queries or keys are not a projection of tokens by a matrix (rotary positions, norms of queries, biases, "
+    "a state)"
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Operand:
     Attributes:
         node: node of the tensor in :class:`.Flow`; None if unknown.
         flip: whether the tensor is transposed, ``[..., head_dim, tokens]``.
-        letters: for an einsum, the letters of the tensor, and the same letters in the order ``[..., tokens, head_dim]``; None otherwise.
+        letters: for an einsum, the letters of the tensor, and the same letters in the order ``[..., tokens,
+            head_dim]``; None otherwise.
         repeats: number of heads that share each head of the tensor.
     """
 
@@ -51,7 +58,9 @@ class Operand:
     repeats: int = 1
 
     def read(self, codes: Tensor) -> Tensor:
-        """Returns the codes of the tensor in the order ``[..., tokens, head_dim]``, with shared heads repeated."""
+        """Returns the codes of the tensor in the order ``[..., tokens, head_dim]``, with shared heads
+        repeated.
+        """
         if self.letters is not None:
             codes = in_order(codes, *self.letters)
         codes = codes.mT if self.flip else codes
@@ -63,10 +72,12 @@ class Arrangement:
     """Matrix rows of every head, and tokens of every sequence.
 
     Attributes:
-        order: permutation of the flattened leading axes of queries and keys to ``[sequences, heads]``, ``[sequences * heads]``.
+        order: permutation of the flattened leading axes of queries and keys to ``[sequences, heads]``,
+            ``[sequences * heads]``.
         in_order: whether the permutation is the identity.
         query_rows, key_rows: row indices of the matrices, ``[heads, head_dim]``.
-        query_tokens, key_tokens: positions in the flattened input of the projections, ``[sequences, tokens]``.
+        query_tokens, key_tokens: positions in the flattened input of the projections, ``[sequences,
+            tokens]``.
     """
 
     order: Int[Tensor, " lead"]
@@ -112,7 +123,9 @@ class Projection:
         """Returns the tokens on which W acts; None if they are no longer stored."""
         if self.tokens is None:
             return None
-        return self.tokens.reshape(-1, self.tokens.shape[-1])[self.arrangement.key_tokens.to(self.tokens.device)]
+        return self.tokens.reshape(-1, self.tokens.shape[-1])[
+            self.arrangement.key_tokens.to(self.tokens.device)
+        ]
 
     def bilinear(self, scale: float) -> Float[Tensor, "heads dim dim"]:
         """Computes W of each head for the scores ``scale * q @ k``."""
@@ -122,17 +135,24 @@ class Projection:
     def agrees(self, query: Float[Tensor, "n heads q p"], key: Float[Tensor, "n heads k p"]) -> bool:
         """Whether W reproduces the observed scores of a few tokens.
 
-        Both score matrices are centred over queries and over keys. Biases of the projections add terms that are constant along one of these
-        axes, so centring removes them.
+        Both score matrices are centred over queries and over keys. Biases of the projections add terms that
+        are constant along one of these axes, so centring removes them.
         """
         assert self.tokens is not None
         rows, flat = self.arrangement, self.tokens.reshape(-1, self.tokens.shape[-1])
         n, tokens = SAMPLE
-        # If the queries were joined from several calls, the arrangement covers the queries of the first call only.
+        # If the queries were joined from several calls, the arrangement covers the queries of the first call
+        # only.
         lengths = min(query.shape[2], rows.query_tokens.shape[1]), min(key.shape[2], rows.key_tokens.shape[1])
         i, j = (torch.linspace(0, length - 1, min(tokens, length)).long() for length in lengths)
-        x, z = (flat[index[:n][:, sample].to(flat.device)].double() for index, sample in ((rows.key_tokens, j), (rows.query_tokens, i)))
-        q, k = z[:, None] @ self.query_weight[rows.query_rows].double().mT, x[:, None] @ self.key_weight[rows.key_rows].double().mT
+        x, z = (
+            flat[index[:n][:, sample].to(flat.device)].double()
+            for index, sample in ((rows.key_tokens, j), (rows.query_tokens, i))
+        )
+        q, k = (
+            z[:, None] @ self.query_weight[rows.query_rows].double().mT,
+            x[:, None] @ self.key_weight[rows.key_rows].double().mT,
+        )
         expected = q @ k.mT
         observed = query[:n, :, i].double() @ key[:n, :, j].double().mT
         finite = torch.isfinite(observed).flatten(1).all(1) & torch.isfinite(expected).flatten(1).all(1)
@@ -146,7 +166,8 @@ class Projections:
 
     Args:
         flow: flow of tensors of the pass, with steps.
-        cache: arrangements by the operations that led to them. Similar layers and later passes have the same operations.
+        cache: arrangements by the operations that led to them. Similar layers and later passes have the same
+            operations.
     """
 
     def __init__(self, flow: Flow, cache: dict[Any, Arrangement | str]):
@@ -171,15 +192,18 @@ class Projections:
         q_step, k_step = self.flow.steps[q_start], self.flow.steps[k_start]
         assert q_step.weight is not None
         assert k_step.weight is not None
-        own = self.flow.root[q_step.parent] == self.flow.root[k_step.parent] and q_step.weight.shape[1] == k_step.weight.shape[1]
+        own = (
+            self.flow.root[q_step.parent] == self.flow.root[k_step.parent]
+            and q_step.weight.shape[1] == k_step.weight.shape[1]
+        )
         return Projection(arrangement, k_step.tokens, q_step.weight, k_step.weight, q_factor * k_factor, own)
 
     def _chain(self, node: int | None) -> tuple[int, list[int]] | None:
         """Follows steps backwards from a node to a projection.
 
         Returns:
-            The node of the projection, and the nodes after it, oldest first. None if a step is unknown, or if a concatenation joins several
-            projections.
+            The node of the projection, and the nodes after it, oldest first. None if a step is unknown, or if
+            a concatenation joins several projections.
         """
         chain, starts, todo = set(), set(), [node]
         while todo:
@@ -195,7 +219,9 @@ class Projections:
         return (starts.pop(), sorted(chain)) if len(starts) == 1 else None
 
     def _factor(self, start: int, chain: list[int]) -> float | None:
-        """Returns the number by which the projection was multiplied; None if its parts were multiplied by different numbers."""
+        """Returns the number by which the projection was multiplied; None if its parts were multiplied by
+        different numbers.
+        """
         factors = {start: 1.0}
         for node in chain:
             step = self.flow.steps[node]
@@ -207,12 +233,22 @@ class Projections:
 
     def _signature(self, start: int, chain: list[int], operand: Operand) -> Any:
         """Returns a hashable description of the operations of a chain. Equal signatures give equal codes."""
-        index = {node: i for i, node in enumerate([start, *chain])}  # numbers of nodes differ between layers, their order does not
+        # numbers of nodes differ between layers, their order does not
+        index = {node: i for i, node in enumerate([start, *chain])}
         steps = []
         for node in chain:
             step = self.flow.steps[node]
             parents = tuple(index[parent] for parent in step.joined or (step.parent,))
-            steps.append((step.function, _hashable(step.args), _hashable(step.kwargs), step.part, parents, bool(step.joined)))
+            steps.append(
+                (
+                    step.function,
+                    _hashable(step.args),
+                    _hashable(step.kwargs),
+                    step.part,
+                    parents,
+                    bool(step.joined),
+                )
+            )
         return self.flow.steps[start].shape, tuple(steps), operand.flip, operand.letters, operand.repeats
 
     def _codes(self, start: int, chain: list[int], operand: Operand) -> tuple[Tensor, int] | str:
@@ -240,7 +276,9 @@ def _apply(step: Step, codes: dict[int, Tensor]) -> Tensor:
 
 
 def _arrangement(query: tuple[Tensor, int] | str, key: tuple[Tensor, int] | str) -> Arrangement | str:
-    """Determines heads and sequences from the codes of queries and keys. Returns the reason if they do not factorise."""
+    """Determines heads and sequences from the codes of queries and keys. Returns the reason if they do not
+    factorise.
+    """
     if isinstance(query, str) or isinstance(key, str):
         return query if isinstance(query, str) else str(key)
     if not query[0].numel() or not key[0].numel():
@@ -249,7 +287,8 @@ def _arrangement(query: tuple[Tensor, int] | str, key: tuple[Tensor, int] | str)
     sides = []
     for codes, out in (query, key):
         codes = codes.expand(*lead, *codes.shape[-2:]).reshape(-1, *codes.shape[-2:]).long()
-        # In each [tokens, head_dim] slice, the row must depend on the last axis only, and the token on the other axis only.
+        # In each [tokens, head_dim] slice, the row must depend on the last axis only, and the token on the
+        # other axis only.
         rows, tokens = codes[:, 0] % out, codes[:, :, 0] // out
         if not torch.equal(codes, tokens[..., None] * out + rows[:, None]):
             return "queries or keys mix tokens, so scores are not bilinear in them"
@@ -264,7 +303,9 @@ def _arrangement(query: tuple[Tensor, int] | str, key: tuple[Tensor, int] | str)
     if len(order) != H * n or not torch.equal((sequence * H + head)[order], torch.arange(H * n)):
         return "heads and sequences of the queries do not factorise"
     in_order = torch.equal(order, torch.arange(H * n))
-    return Arrangement(order, in_order, q_rows[heads], k_rows[heads], q_tokens[sequences], k_tokens[sequences])
+    return Arrangement(
+        order, in_order, q_rows[heads], k_rows[heads], q_tokens[sequences], k_tokens[sequences]
+    )
 
 
 def _numbered(rows: Int[Tensor, "n m"]) -> tuple[Int[Tensor, " n"], Int[Tensor, " k"]]:
@@ -274,15 +315,20 @@ def _numbered(rows: Int[Tensor, "n m"]) -> tuple[Int[Tensor, " n"], Int[Tensor, 
         The number of each row ``[n]``, and the index at which each distinct row occurs first ``[k]``.
     """
     _, kind = torch.unique(rows, dim=0, return_inverse=True)
-    # ``kind`` numbers the distinct rows in lexicographic order; sort these numbers by the first index at which each occurs.
-    first = torch.full((int(kind.max()) + 1,), len(rows)).scatter_reduce(0, kind, torch.arange(len(rows)), "amin")
+    # ``kind`` numbers the distinct rows in lexicographic order; sort these numbers by the first index at
+    # which each occurs.
+    first = torch.full((int(kind.max()) + 1,), len(rows)).scatter_reduce(
+        0, kind, torch.arange(len(rows)), "amin"
+    )
     first, order = first.sort()
     rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
     return rank[kind], first
 
 
 def in_order(x: Tensor, letters: str, order: str) -> Tensor:
-    """Permutes the axes of a tensor from the letters of an einsum to another order of letters; missing axes get length 1."""
+    """Permutes the axes of a tensor from the letters of an einsum to another order of letters; missing axes
+    get length 1.
+    """
     ordered = x.permute(*(letters.index(c) for c in order if c in letters))
     for axis, c in enumerate(order):
         if c not in letters:
@@ -303,4 +349,9 @@ def _hashable(value: Any) -> Any:
 
 def _centred(scores: Tensor) -> Tensor:
     """Subtracts the means over queries and over keys."""
-    return scores - scores.mean(-1, keepdim=True) - scores.mean(-2, keepdim=True) + scores.mean((-1, -2), keepdim=True)
+    return (
+        scores
+        - scores.mean(-1, keepdim=True)
+        - scores.mean(-2, keepdim=True)
+        + scores.mean((-1, -2), keepdim=True)
+    )

@@ -1,12 +1,14 @@
-"""Attention from the registry of ``transformers`` that cannot be recognised from its operations: flex, flash, sinks.
+"""Attention from the registry of ``transformers`` that cannot be recognised from its operations: flex, flash,
+sinks.
 
-``AttentionInterface.get_interface`` returns the attention function of an implementation. Every model calls this function with the same
-arguments: module, queries, keys, values and mask. During an observed pass, ``get_interface`` returns a wrapper that calls the function, so
-outputs do not change, and reports the call. This module does not import ``transformers``: without that import there is no such model.
+``AttentionInterface.get_interface`` returns the attention function of an implementation. Every model calls
+this function with the same arguments: module, queries, keys, values and mask. During an observed pass,
+``get_interface`` returns a wrapper that calls the function, so outputs do not change, and reports the call.
+This module does not import ``transformers``: without that import there is no such model.
 
-A *sink* is a learnt score that takes part in the softmax but has no key. It is recorded as an additional last key with value zero that
-every query may see. Rows of the weights then sum to one, and weights times values is the output of the model.
-Source: :cite:t:`xiao2024efficient` (sinks).
+A *sink* is a learnt score that takes part in the softmax but has no key. It is recorded as an additional last
+key with value zero that every query may see. Rows of the weights then sum to one, and weights times values is
+the output of the model. Source: :cite:t:`xiao2024efficient` (sinks).
 """
 
 import contextlib
@@ -53,15 +55,21 @@ class RegistryCall(AttentionCall):
             scores = scores + self.bias[..., : scores.shape[-1]]
         if self.sinks is not None:
             scores = torch.cat([scores, self.sinks.to(dtype)], -1)
-        return scores.softmax(-1) if self.allowed is None else scores.masked_fill(~self.allowed, -math.inf).softmax(-1)
+        return (
+            scores.softmax(-1)
+            if self.allowed is None
+            else scores.masked_fill(~self.allowed, -math.inf).softmax(-1)
+        )
 
 
 @contextlib.contextmanager
-def observed_registry(around: Callable[[Callable, Callable[[], RegistryCall], tuple, dict], Any]) -> Iterator[None]:
+def observed_registry(
+    around: Callable[[Callable, Callable[[], RegistryCall], tuple, dict], Any],
+) -> Iterator[None]:
     """Replaces each call of a function of the registry by ``around(function, record, args, kwargs)``.
 
-    ``around`` must call the function and return its output; ``record()`` returns the :class:`RegistryCall`. Nothing is replaced if
-    ``transformers`` has not been imported.
+    ``around`` must call the function and return its output; ``record()`` returns the :class:`RegistryCall`.
+    Nothing is replaced if ``transformers`` has not been imported.
     """
     package = sys.modules.get("transformers.modeling_utils")
     interface = getattr(package, "AttentionInterface", None)
@@ -69,7 +77,8 @@ def observed_registry(around: Callable[[Callable, Callable[[], RegistryCall], tu
         yield
         return
     original = interface.get_interface
-    inherited = "get_interface" not in vars(interface)  # then the replacement must be deleted in the end, not overwritten
+    # then the replacement must be deleted in the end, not overwritten
+    inherited = "get_interface" not in vars(interface)
 
     def get_interface(self, implementation, default):
         function = original(self, implementation, default)
@@ -98,7 +107,9 @@ def _record(
     attention_mask: Any = None,
     **options: Any,
 ) -> RegistryCall:
-    """Records a call from the arguments of a function of the registry; keys and values have one head per group of query heads."""
+    """Records a call from the arguments of a function of the registry; keys and values have one head per
+    group of query heads.
+    """
     query, key, value = query.detach(), key.detach(), value.detach()
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (key, value))
@@ -129,8 +140,13 @@ def _mask(
     """Converts a mask in any form of the registry to a bias of the scores and the mask of the allowed keys."""
     n, heads, queries = query.shape[:3]
     keys, device = key.shape[2], query.device
-    # With a cache there are fewer queries than keys. The queries are the last tokens, so the last query sees all keys.
-    lower = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None] if causal and queries > 1 else None
+    # With a cache there are fewer queries than keys. The queries are the last tokens, so the last query sees
+    # all keys.
+    lower = (
+        torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None]
+        if causal and queries > 1
+        else None
+    )
     if mask is None:
         return None, lower
     if hasattr(mask, "mask_mod"):  # the block mask of flex attention

@@ -1,8 +1,9 @@
 """Measurements of a network on synthetic inputs (:func:`respond`), and the inputs of common tests.
 
-A probe measures a network on the inputs of the caller. Some questions require other inputs: does the output depend on the order of the
-tokens (:func:`permuted_tokens`) or on the number of times that a token occurs (:func:`doubled_tokens`)? Does the network continue a
-sequence that has occurred once before (:func:`repeated_blocks`)? :func:`respond` computes the same metrics on such inputs.
+A probe measures a network on the inputs of the caller. Some questions require other inputs: does the output
+depend on the order of the tokens (:func:`permuted_tokens`) or on the number of times that a token occurs
+(:func:`doubled_tokens`)? Does the network continue a sequence that has occurred once before
+(:func:`repeated_blocks`)? :func:`respond` computes the same metrics on such inputs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,19 +43,22 @@ def respond(
     The network runs in evaluation mode and without gradients; its mode and the random state are restored.
 
     Args:
-        model: network that takes float tokens ``[n, seq, dim]``, images ``[n, c, h, w]`` or ids ``[n, seq]``. A model of ``transformers``
-            receives the inputs as the keyword argument that its ``main_input_name`` names.
-        inputs: inputs, a tensor or numpy array ``[n, ...]``, or ``{"value": inputs, "null": null_inputs}``. The chance level is measured on
-            the null inputs: one tensor or array ``[n, ...]`` or, for several draws of the null, a sequence of them.
+        model: network that takes float tokens ``[n, seq, dim]``, images ``[n, c, h, w]`` or ids ``[n, seq]``.
+            A model of ``transformers`` receives the inputs as the keyword argument that its
+            ``main_input_name`` names.
+        inputs: inputs, a tensor or numpy array ``[n, ...]``, or ``{"value": inputs, "null": null_inputs}``.
+            The chance level is measured on the null inputs: one tensor or array ``[n, ...]`` or, for several
+            draws of the null, a sequence of them.
         metrics: metrics to compute; they are reset first.
-        targets: targets of the outputs, ``[n, ...]``: classes, next ids, or the outputs for other inputs. Metrics receive them as
-            :attr:`.Activations.targets`; integers ``[n]`` also serve as labels.
+        targets: targets of the outputs, ``[n, ...]``: classes, next ids, or the outputs for other inputs.
+            Metrics receive them as :attr:`.Activations.targets`; integers ``[n]`` also serve as labels.
         null_kind: description of the null inputs, for example "unrelated blocks".
         batch_size: number of sequences per forward pass.
         name: value of the column ``model``. None: the name of the model's type.
         layers: glob over names of modules, see :func:`.probe`.
     Returns:
-        The rows of the metrics on the value inputs. The null of a row has the values of the same row on the null inputs.
+        The rows of the metrics on the value inputs. The null of a row has the values of the same row on the
+        null inputs.
     Raises:
         ValueError: inputs and targets differ in length, the inputs are empty, or "value" is missing.
         NoAttention: a metric needs attention and the network has none.
@@ -71,13 +75,19 @@ def respond(
     for each in (values, *nulls):
         if not len(each) or (targets is not None and len(targets) != len(each)):
             raise ValueError(
-                f"inputs and targets must have one entry per sequence, got {len(each)} and {'no' if targets is None else len(targets)}"
+                f"inputs and targets must have one entry per sequence, got {len(each)} and "
+                f"{'no' if targets is None else len(targets)}"
             )
     title = type(model).__name__ if name is None else name
     run = {"targets": targets, "batch_size": batch_size, "name": title, "layers": layers}
     chance = [_measured(model, each, metrics, draws=0, **run) for each in nulls]
     rows = _measured(model, values, metrics, draws=RANGE_DRAWS, **run)
-    settings = {"model": title, "layers": layers, "sequences": len(values), "null_kind": null_kind if nulls else ""}
+    settings = {
+        "model": title,
+        "layers": layers,
+        "sequences": len(values),
+        "null_kind": null_kind if nulls else "",
+    }
     draws = nulls_of(chance, null_kind)
     table = Table(replace(row, null=draws.get(place_of(row), row.null)) for row in rows)
     return Result("respond", settings, table, {}, (), (), provenance())
@@ -97,8 +107,10 @@ def responses(
     Args:
         model: network, see :func:`respond`.
         theory: theory whose tests run.
-        data: inputs that the network accepts, ``[n, ...]``. Tests that read ids are left out if these are floats.
-        limits: sizes that the synthetic inputs must not exceed: "length" of a sequence, "vocabulary", number of "sequences".
+        data: inputs that the network accepts, ``[n, ...]``. Tests that read ids are left out if these are
+            floats.
+        limits: sizes that the synthetic inputs must not exceed: "length" of a sequence, "vocabulary", number
+            of "sequences".
         generator: random generator of the synthetic inputs.
         name: value of the column ``model``. None: the name of the model's type.
     Returns:
@@ -112,7 +124,9 @@ def responses(
         targets, reference = inputs.pop(TARGETS, None), inputs.pop(REFERENCE, None)
         if reference is not None:
             targets = _outputs(model, reference)
-        table = respond(model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name).table
+        table = respond(
+            model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name
+        ).table
         for row in table:
             setting = f"{test.name}, {row.setting}" if row.setting else test.name
             rows.append(replace(row, theory=theory.name, kind="in network", setting=setting))
@@ -124,7 +138,9 @@ def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
     with evaluation(model), torch.random.fork_rng():
         output = logits_of(forward(model, inputs))
     if output is None:
-        raise ValueError(f"{type(model).__name__} must return a tensor for a test with reference inputs, got none")
+        raise ValueError(
+            f"{type(model).__name__} must return a tensor for a test with reference inputs, got none"
+        )
     return output
 
 
@@ -140,17 +156,26 @@ def _measured(
     layers: str,
 ) -> list[Measurement]:
     """Measures the network once on all batches and returns the rows."""
-    with evaluation(model), torch.random.fork_rng(), probe(model, metrics, layers=layers, name=name, draws=draws) as p, p.together():
+    with (
+        evaluation(model),
+        torch.random.fork_rng(),
+        probe(model, metrics, layers=layers, name=name, draws=draws) as p,
+        p.together(),
+    ):
         for start in range(0, len(inputs), batch_size):
             if targets is not None:
                 part = targets[start : start + batch_size]
                 p.targets = part
                 p.labels = part if part.ndim == 1 and not part.is_floating_point() else None
             forward(model, inputs[start : start + batch_size])
-    return [replace(row, n=len(inputs) if row.n is None else row.n, step=None) for row in [*p.rows, *p.silent()]]
+    return [
+        replace(row, n=len(inputs) if row.n is None else row.n, step=None) for row in [*p.rows, *p.silent()]
+    ]
 
 
-def permuted_tokens(inputs: Shaped[Tensor, "n seq *rest"], generator: torch.Generator) -> Shaped[Tensor, "n seq *rest"]:
+def permuted_tokens(
+    inputs: Shaped[Tensor, "n seq *rest"], generator: torch.Generator
+) -> Shaped[Tensor, "n seq *rest"]:
     """Permutes the tokens of each sequence. Every sequence has an independent permutation.
 
     A network without positional information permutes its outputs in the same way.
@@ -160,12 +185,17 @@ def permuted_tokens(inputs: Shaped[Tensor, "n seq *rest"], generator: torch.Gene
 
 
 def doubled_tokens(inputs: Shaped[Tensor, "n seq *rest"]) -> Shaped[Tensor, "n twice *rest"]:
-    """Repeats each sequence once. Softmax attention without positions and masks returns the same outputs, as every weight is halved."""
+    """Repeats each sequence once. Softmax attention without positions and masks returns the same outputs, as
+    every weight is halved.
+    """
     return torch.cat([inputs, inputs], dim=1)
 
 
-def repeated_blocks(*, vocabulary: int, length: int, n: int, generator: torch.Generator, repeats: int = 2) -> Int[Tensor, "n seq"]:
-    """Returns random ids ``[n, repeats * length]``: in each sequence a block of ``length`` different ids, repeated.
+def repeated_blocks(
+    *, vocabulary: int, length: int, n: int, generator: torch.Generator, repeats: int = 2
+) -> Int[Tensor, "n seq"]:
+    """Returns random ids ``[n, repeats * length]``: in each sequence a block of ``length`` different ids,
+    repeated.
 
     The ids of the first block cannot be predicted; an induction head predicts the ids of the later blocks.
 
@@ -174,5 +204,8 @@ def repeated_blocks(*, vocabulary: int, length: int, n: int, generator: torch.Ge
     """
     integers(vocabulary=vocabulary, length=length, n=n, repeats=repeats)
     if length > vocabulary:
-        raise ValueError(f"length must be at most the vocabulary, {vocabulary} ids, since the ids of a block differ, got {length}")
+        raise ValueError(
+            f"length must be at most the vocabulary, {vocabulary} ids, since the ids of a block differ, got "
+            f"{length}"
+        )
     return torch.rand(n, vocabulary, generator=generator).argsort(1)[:, :length].repeat(1, repeats)

@@ -2,21 +2,26 @@ r"""The residual stream before and after each attention, determined from the flo
 
 The residual addition of an attention is an operation
 
-    out = a + b      a was computed from the output of the attention and from b; b was not computed from the output of the attention.
+    out = a + b a was computed from the output of the attention and from b; b was not computed from the output
+    of the attention.
 
-Then Z = b is the stream before the attention, and Z+ = out the stream after it. The definition does not refer to modules, so it does not
-matter which module adds the tensors, or whether a module returns the stream. Norms before or after the addition do not matter either.
+Then Z = b is the stream before the attention, and Z+ = out the stream after it. The definition does not refer
+to modules, so it does not matter which module adds the tensors, or whether a module returns the stream. Norms
+before or after the addition do not matter either.
 
 Special cases:
 
-* Parallel blocks compute x + (attn + mlp) or (x + mlp) + attn. In the first form attn is added to mlp, from which it was not
-  computed; in the second to x + mlp, of which only x is an ancestor of attn. In both, Z = x and Z+ = Z + attn.
-* Value residuals add V to attn V before the residual addition. The stream x is an ancestor of V, so V + attn V is recorded first and
-  replaced when an addition with an older term follows, until the MLP is added to Z+ or the next attention runs. A long skip connection at
-  the end of the network comes after that and changes nothing.
-* DeepNorm adds the attention to :math:`\alpha x`; the stream is x. A stream in a wider dtype (float64 around a float32 block) differs from
-  the input of the block by a cast only and counts as the same tensor.
-* The sum of scores and a mask could look like a residual addition if the mask is an ancestor of the scores; the caller skips such sums.
+* Parallel blocks compute x + (attn + mlp) or (x + mlp) + attn. In the first form attn is added to mlp, from
+  which it was not computed; in the second to x + mlp, of which only x is an ancestor of attn. In both, Z = x
+  and Z+ = Z + attn.
+* Value residuals add V to attn V before the residual addition. The stream x is an ancestor of V, so V + attn
+  V is recorded first and replaced when an addition with an older term follows, until the MLP is added to Z+
+  or the next attention runs. A long skip connection at the end of the network comes after that and changes
+  nothing.
+* DeepNorm adds the attention to :math:`\alpha x`; the stream is x. A stream in a wider dtype (float64 around
+  a float32 block) differs from the input of the block by a cast only and counts as the same tensor.
+* The sum of scores and a mask could look like a residual addition if the mask is an ancestor of the scores;
+  the caller skips such sums.
 """
 
 from dataclasses import dataclass
@@ -33,8 +38,8 @@ class Around:
     Attributes:
         number: index of the attention in this pass, and of its bit in :attr:`.Flow.taint`.
         before, after: copies of Z and Z+; None until the residual addition is found.
-        before_node, after_node: nodes of Z and Z+, -1 until the addition is found. In a parallel block ``after_node`` is the output of the
-            block, because Z+ itself is never computed.
+        before_node, after_node: nodes of Z and Z+, -1 until the addition is found. In a parallel block
+            ``after_node`` is the output of the block, because Z+ itself is never computed.
         parallel: whether the block is parallel.
         settled: whether later additions are ignored.
     """
@@ -64,10 +69,13 @@ class Streams:
         self._open: list[Around] = []  # attentions that are not settled
         self._sums: dict[int, tuple[int, int]] = {}  # node of a sum -> nodes of its two terms
         self._branches: dict[int, Tensor] = {}  # node of a sum attn + mlp of a parallel block -> attn
-        self._later: list[tuple[int, int, Tensor]] = []  # for each sum Z+ + f(Z+): root of Z+, node of the sum, copy of the sum
+        # for each sum Z+ + f(Z+): root of Z+, node of the sum, copy of the sum
+        self._later: list[tuple[int, int, Tensor]] = []
 
     def attended(self, output: int) -> Around:
-        """Records a new attention with this output node. Open attentions from which it was computed are settled if their Z+ is known."""
+        """Records a new attention with this output node. Open attentions from which it was computed are
+        settled if their Z+ is known.
+        """
         for other in self._open:
             other.settled |= other.after_node >= 0 and bool(self.flow.taint[output] >> other.number & 1)
         around = Around(len(self.all))
@@ -85,7 +93,9 @@ class Streams:
         self._open = [other for other in self._open if not other.settled]
 
     def overwrites_stream(self, nodes: list[int]) -> bool:
-        """Whether ``x += f`` may be a residual addition, so that x must be copied before it; ``nodes`` are those of x and f."""
+        """Whether ``x += f`` may be a residual addition, so that x must be copied before it; ``nodes`` are
+        those of x and f.
+        """
         return any(node >= 0 and self.flow.taint[node] for node in nodes[1:])
 
     def added(self, out: Tensor, terms: list[Tensor], nodes: list[int], old_stream: Tensor | None) -> None:
@@ -96,7 +106,13 @@ class Streams:
             terms, nodes: the two terms, and their nodes from before the addition.
             old_stream: copy of the first term, if the addition was in place.
         """
-        if len(terms) != 2 or min(nodes) < 0 or not self.all or out.ndim < 2 or not (terms[0].shape == terms[1].shape == out.shape):
+        if (
+            len(terms) != 2
+            or min(nodes) < 0
+            or not self.all
+            or out.ndim < 2
+            or not (terms[0].shape == terms[1].shape == out.shape)
+        ):
             return  # a bias or a positional embedding was added: the shapes differ, or a term is a parameter
         node = self.flow.known(out)
         assert node is not None
@@ -108,7 +124,8 @@ class Streams:
         self._open = [around for around in self._open if not around.settled]
 
     def _attention_added(self, node: int, out: Tensor, a: int, part: Tensor, b: int, skip: Tensor) -> bool:
-        """Records ``out = a + b`` if a contains the output of an attention and b does not. Returns whether it is a residual addition.
+        """Records ``out = a + b`` if a contains the output of an attention and b does not. Returns whether it
+        is a residual addition.
 
         Args:
             node, out: the sum.
@@ -121,7 +138,8 @@ class Streams:
                 if not flow.taint[b] >> around.number & 1:
                     pending.append(around)
                 elif around.after_node >= 0:
-                    around.settled = True  # both terms were computed from this attention: the MLP is added to Z+
+                    # both terms were computed from this attention: the MLP is added to Z+
+                    around.settled = True
         if not pending:
             return False
         if flow.descends(a, b):
@@ -129,7 +147,8 @@ class Streams:
             before = self._unscaled(b, skip)
             after = out.detach().clone() if branch is None else before + branch
             for around in pending:
-                # After a value residual, an older Z replaces the recorded Z if the recorded one was computed from it.
+                # After a value residual, an older Z replaces the recorded Z if the recorded one was computed
+                # from it.
                 if around.after_node < 0 or (b < around.before_node and flow.descends(around.before_node, b)):
                     self._set(around, before, after, b, node, parallel=branch is not None)
             return True
@@ -147,18 +166,31 @@ class Streams:
         return False
 
     @staticmethod
-    def _set(around: Around, before: Tensor, after: Tensor, before_node: int, after_node: int, *, parallel: bool) -> None:
-        around.before, around.after, around.before_node, around.after_node = before, after, before_node, after_node
+    def _set(
+        around: Around, before: Tensor, after: Tensor, before_node: int, after_node: int, *, parallel: bool
+    ) -> None:
+        around.before, around.after, around.before_node, around.after_node = (
+            before,
+            after,
+            before_node,
+            after_node,
+        )
         around.parallel = parallel
 
     def _branch_of(self, node: int) -> Tensor | None:
-        """Returns attn of a sum attn + mlp, also if views, casts or dropout follow the sum; None for any other node."""
-        while node not in self._branches and len(self.flow.parents[node]) == 1 and self.flow.root[node] != node:
+        """Returns attn of a sum attn + mlp, also if views, casts or dropout follow the sum; None for any
+        other node.
+        """
+        while (
+            node not in self._branches and len(self.flow.parents[node]) == 1 and self.flow.root[node] != node
+        ):
             node = self.flow.parents[node][0]
         return self._branches.get(node)
 
     def _unscaled(self, node: int, skip: Tensor) -> Tensor:
-        """Returns a copy of the stream x if the skip is alpha x (skip / alpha if x is gone), otherwise a copy of the skip."""
+        """Returns a copy of the stream x if the skip is alpha x (skip / alpha if x is gone), otherwise a copy
+        of the skip.
+        """
         flow, alpha = self.flow, 1.0
         while node != flow.root[node] and flow.parents[node]:
             alpha, node = alpha * flow.factors.get(node, 1.0), flow.parents[node][0]

@@ -1,7 +1,7 @@
 """Reports on stored results: a page, LaTeX, Markdown, a bibliography, and tables for the terminal.
 
-    results = [Result.load("runs/digits"), Result.load("runs/digits-1")]  # results that differ only in their seed are combined
-    text = report.page(results)
+    results = [Result.load("runs/digits"), Result.load("runs/digits-1")] # results that differ only in their
+    seed are combined text = report.page(results)
     files, failed = report.latex_folder(report.aggregate(results))  # contents by file name; errors of figures
 
 All outputs are pure functions of :class:`~transformer_theory.core.result.Result`; nothing is measured here.
@@ -23,15 +23,28 @@ from .markdown import markdown
 from .page import page
 from .stored import stored_results
 
-__all__ = ["aggregate", "bibtex", "latex", "latex_folder", "markdown", "mathml", "page", "stored_results", "terminal", "write"]
+__all__ = [
+    "aggregate",
+    "bibtex",
+    "latex",
+    "latex_folder",
+    "markdown",
+    "mathml",
+    "page",
+    "stored_results",
+    "terminal",
+    "write",
+]
 
 
 def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] | None = None) -> Path:
-    """Writes ``report.html``, ``references.bib`` and, except for a training run, ``table.tex`` into an existing folder.
+    """Writes ``report.html``, ``references.bib`` and, except for a training run, ``table.tex`` into an
+    existing folder.
 
     Args:
         result: result to report on, new or loaded from a folder.
-        directory: existing folder. Files of these names are replaced; if one of them cannot be written, none is written.
+        directory: existing folder. Files of these names are replaced; if one of them cannot be written, none
+            is written.
         theories: theories that provide titles, statements and figures; the registry if None.
     Returns:
         The path of ``report.html``.

@@ -1,8 +1,10 @@
-"""Combines several results: rows that differ only in their seed become one entry, and verifications of one claim are pooled over seeds.
+"""Combines several results: rows that differ only in their seed become one entry, and verifications of one
+claim are pooled over seeds.
 
-Rows are grouped by the columns that determine what was measured and where (:data:`~..core.measurement.IDENTITY`), by the name of the result
-("compare", "train", an experiment) and by its settings. Runs that differ only in their seed, theories, networks, processes or machine are
-pooled; every other setting separates them, and the entry names it. A seed counts once, however many results hold it.
+Rows are grouped by the columns that determine what was measured and where
+(:data:`~..core.measurement.IDENTITY`), by the name of the result ("compare", "train", an experiment) and by
+its settings. Runs that differ only in their seed, theories, networks, processes or machine are pooled; every
+other setting separates them, and the entry names it. A seed counts once, however many results hold it.
 """
 
 import dataclasses
@@ -25,11 +27,23 @@ NETWORK = "network"  # entry of the column "theory" in rows that belong to no th
 ON_DATA, IN_NETWORKS = ("on data", "assumption"), ("in network", "network")  # kinds of rows
 SAME = 1e-9  # relative difference up to which values from different machines count as equal
 _INDIFFERENT = (  # settings in which pooled runs may differ
-    *("seed", "seeds", "claims", "claim_seeds", "theories", "networks", "models", "run_id", "workers", "device"),
+    *(
+        "seed",
+        "seeds",
+        "claims",
+        "claim_seeds",
+        "theories",
+        "networks",
+        "models",
+        "run_id",
+        "workers",
+        "device",
+    ),
     *("data", "max_seconds"),  # the data are a column of the rows
     *("until", "inputs", "ladders"),  # of a reach; the rung is a column of the rows
 )
-_OF_DATA = ("n", "seq", "dim", "checksum")  # settings of a comparison on which the analysis of raw tokens depends
+# settings of a comparison on which the analysis of raw tokens depends
+_OF_DATA = ("n", "seq", "dim", "checksum")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +54,8 @@ class Entry:
         row: the summary over seeds (:func:`~..core.statistics.over_seeds`).
         rows: the rows that were pooled, one per seed.
         results: index of the result of each row.
-        on: the place of the measurement as text: data, model, setting, layer, and the settings in which results differ.
+        on: the place of the measurement as text: data, model, setting, layer, and the settings in which
+            results differ.
         note: the note that all rows share, and warnings about the aggregation.
     """
 
@@ -75,7 +90,8 @@ class Checked:
         theory: the theory that makes the claim.
         verification: the evidence of every seed.
         note: a warning about the aggregation.
-        number: 1, 2, ... among the verifications of this claim that cannot be pooled because their texts differ.
+        number: 1, 2, ... among the verifications of this claim that cannot be pooled because their texts
+            differ.
     """
 
     theory: Theory
@@ -100,9 +116,11 @@ class Aggregate:
 
     Attributes:
         results: the results, in the given order.
-        entries: quantities sorted by theory, within a theory in order of appearance; quantities of no theory come last.
+        entries: quantities sorted by theory, within a theory in order of appearance; quantities of no theory
+            come last.
         claims: pooled verifications, in the order of the theories.
-        theories: records of the theories in the results: registered theories in the order of the registry, then unknown ones.
+        theories: records of the theories in the results: registered theories in the order of the registry,
+            then unknown ones.
         notes: warnings about the results as a whole.
     """
 
@@ -113,9 +131,15 @@ class Aggregate:
     notes: tuple[str, ...]
 
     def select(self, **equal: Any) -> list[Entry]:
-        """Returns the entries whose row has the given values in the named columns; a tuple lists several accepted values."""
+        """Returns the entries whose row has the given values in the named columns; a tuple lists several
+        accepted values.
+        """
         wanted = {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
-        return [entry for entry in self.entries if all(getattr(entry.row, name) in choice for name, choice in wanted.items())]
+        return [
+            entry
+            for entry in self.entries
+            if all(getattr(entry.row, name) in choice for name, choice in wanted.items())
+        ]
 
     def claims_of(self, theory: Theory) -> list[Checked]:
         """Returns the claims of one theory."""
@@ -135,22 +159,34 @@ def aggregate(results: Result | Iterable[Result], *, theories: Iterable[Theory] 
     """Combines the results.
 
     Args:
-        results: one or several results of ``compare``, ``verify``, ``train``, ``probe`` or experiments, in any mixture.
+        results: one or several results of ``compare``, ``verify``, ``train``, ``probe`` or experiments, in
+            any mixture.
         theories: known theories; the registry if None.
     Raises:
         ValueError: there is no result.
     """
     all_results = (results,) if isinstance(results, Result) else tuple(results)
     if not all_results:
-        raise ValueError("results must hold at least one, got none; name a folder that compare, verify, run or train has written")
+        raise ValueError(
+            "results must hold at least one, got none; name a folder that compare, verify, run or train has "
+            "written"
+        )
     records = theories_of(all_results, theories)
     order = {theory.name: index for index, theory in enumerate(records)}
     entries = sorted(_entries(all_results), key=lambda entry: order.get(entry.row.theory, len(order)))
-    return Aggregate(all_results, tuple(entries), tuple(_claims(all_results, records)), tuple(records), tuple(_notes(all_results)))
+    return Aggregate(
+        all_results,
+        tuple(entries),
+        tuple(_claims(all_results, records)),
+        tuple(records),
+        tuple(_notes(all_results)),
+    )
 
 
 def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None) -> list[Theory]:
-    """Returns records of the theories in the results: known theories in their order, then unknown ones, whose records have only a name."""
+    """Returns records of the theories in the results: known theories in their order, then unknown ones, whose
+    records have only a name.
+    """
     if known is None:
         from ..theories import list_theories
 
@@ -163,7 +199,8 @@ def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None
         names |= dict.fromkeys(verification.theory for verification in result.verifications)
     unknown = [name for name in names if name not in records and name != NETWORK]
     return [theory for name, theory in records.items() if name in names] + [
-        Theory(name=name, title=name, question="", statement="", sources=(), assumptions=(), claims=()) for name in unknown
+        Theory(name=name, title=name, question="", statement="", sources=(), assumptions=(), claims=())
+        for name in unknown
     ]
 
 
@@ -175,13 +212,17 @@ def checked_result(result: object) -> None:
     """
     if not isinstance(result, Result):
         advice = (
-            "Result.load(folder) reads a stored one" if isinstance(result, str | Path) else "pass what compare, probe or train returned"
+            "Result.load(folder) reads a stored one"
+            if isinstance(result, str | Path)
+            else "pass what compare, probe or train returned"
         )
         raise ValueError(f"expected a Result, got {type(result).__name__}; {advice}")
 
 
 def data_name(result: Result) -> str:
-    """Returns the name of the data of a comparison or a training run, that of a probed network, or else the name of the result."""
+    """Returns the name of the data of a comparison or a training run, that of a probed network, or else the
+    name of the result.
+    """
     if result.name == PROBE:
         return str(result.settings.get("model") or result.name)
     return str(result.settings.get("data") or "data") if result.name in (COMPARE, TRAIN) else result.name
@@ -197,15 +238,28 @@ def _entries(results: Sequence[Result]) -> Iterator[Entry]:
         run = result.settings.get("run_id") or result.settings.get("seed")
         for row in _final_rows(result):
             identity: dict[str, Hashable] = {name: getattr(row, name) for name in IDENTITY}
-            identity |= {"data": row.data or str(result.settings.get("data", "")), "op": row.op, "basis": row.basis}
-            keys.append(identity | {"result": result.name, "settings": _settings(result, row), "run": str((run, row.seed)), "index": index})
+            identity |= {
+                "data": row.data or str(result.settings.get("data", "")),
+                "op": row.op,
+                "basis": row.basis,
+            }
+            keys.append(
+                identity
+                | {
+                    "result": result.name,
+                    "settings": _settings(result, row),
+                    "run": str((run, row.seed)),
+                    "index": index,
+                }
+            )
             rows.append(row)
     if not rows:
         return
     frame = pandas.DataFrame(keys)
     group = [*IDENTITY, "op", "basis", "result", "settings"]
-    # Rows of one run that agree in all these columns are different measurements, not seeds of the same measurement. They are numbered, so
-    # that the first is pooled with the first of every other run, the second with the second.
+    # Rows of one run that agree in all these columns are different measurements, not seeds of the same
+    # measurement. They are numbered, so that the first is pooled with the first of every other run, the
+    # second with the second.
     frame["repeat"] = frame.groupby([*group, "run", "index"], dropna=False, sort=False).cumcount()
     differences = _differing_settings({(str(key["result"]), key["settings"]) for key in keys})
     several_data = len({key["data"] for key in keys if key["data"]}) > 1
@@ -213,14 +267,17 @@ def _entries(results: Sequence[Result]) -> Iterator[Entry]:
     for indices in frame.groupby([*group, "repeat"], dropna=False, sort=False).indices.values():
         row, key = rows[indices[0]], keys[indices[0]]
         split = row.split if several_splits and row.kind == "in network" else ""
-        differing = ", ".join(filter(None, (split and f"{split} data", differences[str(key["result"]), key["settings"]])))
+        differing = ", ".join(
+            filter(None, (split and f"{split} data", differences[str(key["result"]), key["settings"]]))
+        )
         on = _on(row, str(key["result"]), str(key["data"]) if several_data else "", differing)
         yield _entry([(str(keys[i]["run"]), int(str(keys[i]["index"])), rows[i]) for i in indices], on)
 
 
 def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
-    """Pools triples ``(run, index of the result, row)``. If several results hold the same run, only its row with the most severe verdict is
-    used."""
+    """Pools triples ``(run, index of the result, row)``. If several results hold the same run, only its row
+    with the most severe verdict is used.
+    """
     runs: dict[str, list[tuple[int, Measurement]]] = {}
     for run, index, row in group:
         runs.setdefault(run, []).append((index, row))
@@ -229,8 +286,12 @@ def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
     row = over_seeds(rows)
     notes = [row.note]
     if any(not _same(same[0][1], other) for same in runs.values() for _, other in same):
-        where = ", ".join(result_label(index) for index in sorted({index for same in runs.values() for index, _ in same}))
-        notes.append(f"{where} hold different numbers for one seed; it counts once, with its most severe verdict")
+        where = ", ".join(
+            result_label(index) for index in sorted({index for same in runs.values() for index, _ in same})
+        )
+        notes.append(
+            f"{where} hold different numbers for one seed; it counts once, with its most severe verdict"
+        )
     return Entry(row, rows, tuple(index for index, _ in unique), on, _notes_together(*notes))
 
 
@@ -240,24 +301,31 @@ def _same(first: Measurement, second: Measurement) -> bool:
         return False
     if first.value is None or second.value is None:
         return True
-    scale = max(abs(number) for number in (first.value, second.value, first.threshold or 0.0, first.predicted or 0.0))
+    scale = max(
+        abs(number) for number in (first.value, second.value, first.threshold or 0.0, first.predicted or 0.0)
+    )
     return math.isclose(first.value, second.value, rel_tol=SAME, abs_tol=SAME * scale)
 
 
 def _final_rows(result: Result) -> Iterator[Measurement]:
     """Yields the rows that tables show.
 
-    Rows of claims are omitted, because tables show their verifications. A quantity that was measured during training gets one row: the
-    summary row without step and layer if the result holds one, otherwise the mean over layers and heads at the last step.
+    Rows of claims are omitted, because tables show their verifications. A quantity that was measured during
+    training gets one row: the summary row without step and layer if the result holds one, otherwise the mean
+    over layers and heads at the last step.
     """
     timelines: dict[tuple, list[Measurement]] = {}
     summarised = {
-        (row.theory, row.quantity, row.model) for row in result.table if row.kind == "in network" and (row.step, row.layer) == (None, None)
+        (row.theory, row.quantity, row.model)
+        for row in result.table
+        if row.kind == "in network" and (row.step, row.layer) == (None, None)
     }
     for row in result.table:
         if row.kind in IN_NETWORKS and row.step is not None:
             if (row.theory, row.quantity, row.model) not in summarised:
-                timelines.setdefault((row.theory, row.kind, row.quantity, row.split, row.setting, row.model, row.seed), []).append(row)
+                timelines.setdefault(
+                    (row.theory, row.kind, row.quantity, row.split, row.setting, row.model, row.seed), []
+                ).append(row)
         elif row.kind != "claim":
             yield row
     for rows in timelines.values():
@@ -271,7 +339,9 @@ def _final_rows(result: Result) -> Iterator[Measurement]:
 
 
 def _notes_together(*notes: str) -> str:
-    """Joins notes by semicolons: first the note of the measurement, without its full stop, then the remarks of the report."""
+    """Joins notes by semicolons: first the note of the measurement, without its full stop, then the remarks
+    of the report.
+    """
     first, *remarks = notes
     return "; ".join(filter(None, (first.removesuffix(".") if any(remarks) else first, *remarks)))
 
@@ -282,13 +352,16 @@ def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
     if result.name == COMPARE and row.kind in ON_DATA and not row.model:
         names &= set(_OF_DATA)
     flat = format.flatten({name: result.settings[name] for name in sorted(names)})
-    if file := (result.settings.get("models") or {}).get(row.model):  # networks from different files are different networks
+    # networks from different files are different networks
+    if file := (result.settings.get("models") or {}).get(row.model):
         flat.append(("file", str(file)))
     return tuple((name, text) for name, text in flat if name.rpartition(": ")[2] not in _INDIFFERENT)
 
 
 def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any], str]:
-    """Maps each pair (name of the result, settings) to the settings in which results of this name differ, as text: ``"steps 200"``."""
+    """Maps each pair (name of the result, settings) to the settings in which results of this name differ, as
+    text: ``"steps 200"``.
+    """
     by_name: dict[str, list[dict[str, str]]] = {}
     pairs = list(pairs)
     for name, settings in pairs:
@@ -298,12 +371,16 @@ def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any
         others = by_name[name]
         # Results without the setting are not compared: their rows do not depend on it.
         differing = [key for key, _ in settings if len({other[key] for other in others if key in other}) > 1]
-        texts[name, settings] = ", ".join(f"{key.replace('_', ' ')} {dict(settings)[key]}" for key in differing)
+        texts[name, settings] = ", ".join(
+            f"{key.replace('_', ' ')} {dict(settings)[key]}" for key in differing
+        )
     return texts
 
 
 def _on(row: Measurement, result: str, data: str, differing: str) -> str:
-    """Describes where a row was measured; ``differing`` names the settings and the split in which it differs from other entries."""
+    """Describes where a row was measured; ``differing`` names the settings and the split in which it differs
+    from other entries.
+    """
     if row.kind in ON_DATA:
         where = format.view_name(row.model)
     elif row.kind == "in network":
@@ -318,7 +395,9 @@ def _on(row: Measurement, result: str, data: str, differing: str) -> str:
 
 
 def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[Checked]:
-    """Yields the verifications of each claim. Verifications with the same texts are pooled; a seed counts once."""
+    """Yields the verifications of each claim. Verifications with the same texts are pooled; a seed counts
+    once.
+    """
     by_claim: dict[str, list[list[tuple[int, Verification]]]] = {}
     for index, result in enumerate(results):
         for verification in result.verifications:
@@ -332,7 +411,11 @@ def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[C
         for groups in (groups for id, groups in by_claim.items() if id.partition("/")[0] == theory.name):
             for number, group in enumerate(groups, 1):
                 where = ", ".join(result_label(index) for index, _ in group)
-                note = f"of {where}: the text of the claim differs between the results" if len(groups) > 1 else ""
+                note = (
+                    f"of {where}: the text of the claim differs between the results"
+                    if len(groups) > 1
+                    else ""
+                )
                 yield Checked(theory, pooled([verification for _, verification in group]), note, number)
 
 
@@ -345,13 +428,17 @@ def _texts(claim: Verification | Claim) -> tuple:
 
 def pooled(verifications: Sequence[Verification]) -> Verification:
     """Pools the seeds of several verifications of one claim. If several hold a seed, the last one is used."""
-    seeds = {seed: pair for item in verifications for seed, *pair in zip(item.seeds, item.evidence, item.controls)}
+    seeds = {
+        seed: pair for item in verifications for seed, *pair in zip(item.seeds, item.evidence, item.controls)
+    }
     evidence, controls = zip(*seeds.values())
     return dataclasses.replace(verifications[0], seeds=tuple(seeds), evidence=evidence, controls=controls)
 
 
 def unfinished(result: Result) -> bool:
-    """Returns whether the result is a training run that has not finished: it has no measurements on test data yet."""
+    """Returns whether the result is a training run that has not finished: it has no measurements on test data
+    yet.
+    """
     return result.name == TRAIN and not result.select(kind="network", split="test")
 
 
@@ -363,7 +450,9 @@ def _notes(results: Sequence[Result]) -> Iterator[str]:
     for index, result in enumerate(results):
         commits.setdefault(str(result.provenance.get("commit") or "")[:8], []).append(index)
     if len(commits) > 1:
-        listed = "; ".join(f"{commit or 'commit not known'}: {_names(indices)}" for commit, indices in commits.items())
+        listed = "; ".join(
+            f"{commit or 'commit not known'}: {_names(indices)}" for commit, indices in commits.items()
+        )
         yield f"The results were measured by different versions of the library ({listed})."
     if changed := [index for index, result in enumerate(results) if result.provenance.get("dirty")]:
         yield f"{_names(changed)} {'was' if len(changed) == 1 else 'were'} measured with changes that were not committed."

@@ -1,4 +1,6 @@
-"""Prepares stored attention maps for display: over the images if the tokens are a square grid of patches, otherwise alone."""
+"""Prepares stored attention maps for display: over the images if the tokens are a square grid of patches,
+otherwise alone.
+"""
 
 import math
 from dataclasses import dataclass
@@ -14,9 +16,11 @@ class AttentionMaps:
 
     Attributes:
         steps: training steps of the maps, ``[s]``.
-        maps: shares of attention, ``[s, layers, n, rows, columns]``. With images: the share that each patch receives from the class token,
-            or from all patches if there is none. Without images: queries by keys.
-        images: the images, ``[n, channels, height, width]``; None if the tokens are not a square grid of patches.
+        maps: shares of attention, ``[s, layers, n, rows, columns]``. With images: the share that each patch
+            receives from the class token, or from all patches if there is none. Without images: queries by
+            keys.
+        images: the images, ``[n, channels, height, width]``; None if the tokens are not a square grid of
+            patches.
     """
 
     steps: np.ndarray
@@ -30,7 +34,8 @@ class AttentionMaps:
 
 
 def attention_maps(result: Result, model: str, count: int) -> AttentionMaps | None:
-    """Returns the maps of the first ``count`` images or sequences; None if the result stores no maps of this network.
+    """Returns the maps of the first ``count`` images or sequences; None if the result stores no maps of this
+    network.
 
     The stored maps have the shape [steps, layers, heads, n, queries, keys].
     """
@@ -43,21 +48,32 @@ def attention_maps(result: Result, model: str, count: int) -> AttentionMaps | No
     # The side of the grid in patches, without class and register tokens before the patches, or with them.
     skip = int(result.settings.get("leading", 0 if image_grid(keys) else 1))
     side = image_grid(keys - skip)
-    if images is None or side is None or len(images) < n or images.shape[-1] % side or images.shape[-2] % side:
+    if (
+        images is None
+        or side is None
+        or len(images) < n
+        or images.shape[-1] % side
+        or images.shape[-2] % side
+    ):
         return AttentionMaps(steps, mean, None)
     # With a class token, row 0 is its query and column 0 its key. Otherwise: average over the patches.
     received = mean[..., 0, 1:] if skip == 1 else mean[..., skip:, skip:].mean(axis=-2)
-    return AttentionMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:n])  # maps: [steps, layers, n, side, side]
+    # maps: [steps, layers, n, side, side]
+    return AttentionMaps(steps, received.reshape(*received.shape[:-1], side, side), images[:n])
 
 
 def image_grid(count: int) -> int | None:
-    """Returns the side of a square grid of ``count`` patches; None if ``count`` is not a square or the side is below 2."""
+    """Returns the side of a square grid of ``count`` patches; None if ``count`` is not a square or the side
+    is below 2.
+    """
     side = math.isqrt(count)
     return side if side * side == count and side > 1 else None
 
 
 def displayed(image: np.ndarray) -> np.ndarray:
-    """Prepares an image ``[c, h, w]`` for display: in colour ``[h, w, 3]`` if it has three channels, otherwise as ink ``[h, w]``."""
+    """Prepares an image ``[c, h, w]`` for display: in colour ``[h, w, 3]`` if it has three channels,
+    otherwise as ink ``[h, w]``.
+    """
     if len(image) != 3:
         return ink(image)
     colours = np.moveaxis(np.asarray(image, dtype=float), 0, -1)
@@ -68,7 +84,8 @@ def displayed(image: np.ndarray) -> np.ndarray:
 def ink(image: np.ndarray) -> np.ndarray:
     """Returns the darkness of each pixel of an image ``[c, h, w]``, scaled to [0, 1], as ``[h, w]``.
 
-    With one channel, darkness is the value itself, because drawings store ink as 1; with several, it is minus the mean of the channels.
+    With one channel, darkness is the value itself, because drawings store ink as 1; with several, it is minus
+    the mean of the channels.
     """
     grey = np.asarray(image, dtype=float).mean(axis=0) * (1 if len(image) == 1 else -1)
     span = np.ptp(grey)

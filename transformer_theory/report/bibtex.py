@@ -10,7 +10,9 @@ from .aggregate import theories_of
 
 
 def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None = None) -> list[str]:
-    """Returns the BibTeX keys of all works that a report cites: sources of the results, then of theories, claims and rows."""
+    """Returns the BibTeX keys of all works that a report cites: sources of the results, then of theories,
+    claims and rows.
+    """
     all_results = (results,) if isinstance(results, Result) else tuple(results)
     cited = [source for result in all_results for source in result.sources]
     for theory in theories_of(all_results, theories):
@@ -22,7 +24,9 @@ def keys(results: Result | Iterable[Result], theories: Iterable[Theory] | None =
 
 
 def bibtex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
-    """Returns the BibTeX entries of all works that the report and the tables of the results cite; empty if they cite nothing."""
+    """Returns the BibTeX entries of all works that the report and the tables of the results cite; empty if
+    they cite nothing.
+    """
     cited = keys(results, theories)
     return sources.bibtex(cited) if cited else ""
 
@@ -41,9 +45,13 @@ def works(results: Iterable[Result], theories: Iterable[Theory]) -> list[dict[st
     """Returns the works that the results cite, in the order of the page's list of sources."""
     found = []
     for key in keys(tuple(results), theories):
-        entry = {name: sources.field(key, name) for name in ("title", "journal", "booktitle", "url", "author")}
+        entry = {
+            name: sources.field(key, name) for name in ("title", "journal", "booktitle", "url", "author")
+        }
         # BibTeX has "Last, First and Last, First"; the page prints "First Last, First Last".
         authors = [" ".join(reversed(name.split(", "))) for name in entry["author"].split(" and ")]
         venue = entry["journal"] or entry["booktitle"]
-        found.append({**entry, "key": key, "year": sources.year(key), "author": ", ".join(authors), "venue": venue})
+        found.append(
+            {**entry, "key": key, "year": sources.year(key), "author": ", ".join(authors), "venue": venue}
+        )
     return found

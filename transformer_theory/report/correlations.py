@@ -1,9 +1,10 @@
 r"""Rank correlations of the quantities of one network over training.
 
-Spearman's coefficient of the values :math:`v_t` of two series, with a percentile interval from a moving-block bootstrap over the
-checkpoints. Neighbouring checkpoints depend on one another, so blocks of :math:`\lceil n^{1/3} \rceil` are drawn. Any two increasing series
-have rank correlation 1; the report therefore also correlates their :func:`changes` between checkpoints. If there are few checkpoints, the
-interval is somewhat too narrow. Undefined numbers (constant series, too few checkpoints) are None.
+Spearman's coefficient of the values :math:`v_t` of two series, with a percentile interval from a moving-block
+bootstrap over the checkpoints. Neighbouring checkpoints depend on one another, so blocks of :math:`\lceil
+n^{1/3} \rceil` are drawn. Any two increasing series have rank correlation 1; the report therefore also
+correlates their :func:`changes` between checkpoints. If there are few checkpoints, the interval is somewhat
+too narrow. Undefined numbers (constant series, too few checkpoints) are None.
 """
 
 import math
@@ -41,15 +42,23 @@ class Correlations:
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
-    """Returns the first differences of each series; a difference belongs to the later of its two steps and has no null."""
+    """Returns the first differences of each series; a difference belongs to the later of its two steps and
+    has no null.
+    """
     without_null: dict[str, Any] = dict.fromkeys(("nulls", "null_low", "null_high", "low", "high"))
     return [replace(s, steps=s.steps[1:], values=np.diff(s.values), draws=0, **without_null) for s in group]
 
 
 def rank_correlations(
-    group: Sequence[Series], *, generator: torch.Generator, draws: int = 1000, level: float = 0.95, block: int | None = None
+    group: Sequence[Series],
+    *,
+    generator: torch.Generator,
+    draws: int = 1000,
+    level: float = 0.95,
+    block: int | None = None,
 ) -> Correlations:
-    """Computes Spearman's rank correlation of every pair of series of one network, with a moving-block bootstrap interval.
+    """Computes Spearman's rank correlation of every pair of series of one network, with a moving-block
+    bootstrap interval.
 
     Args:
         group: series of one network; only the steps that all of them share are used.
@@ -58,13 +67,18 @@ def rank_correlations(
         level: nominal coverage of the percentile interval.
         block: checkpoints per block; if None, the cube root of the number of checkpoints, rounded up.
     Returns:
-        Coefficients and intervals. A coefficient is None if a series of the pair is constant or fewer than 3 checkpoints are shared. An
-        interval is None if fewer than 5 checkpoints are shared or the coefficient is undefined in more than half of the samples.
+        Coefficients and intervals. A coefficient is None if a series of the pair is constant or fewer than 3
+        checkpoints are shared. An interval is None if fewer than 5 checkpoints are shared or the coefficient
+        is undefined in more than half of the samples.
     Raises:
-        ValueError: there is no series, the series belong to several networks, or ``draws`` or ``level`` is out of range.
+        ValueError: there is no series, the series belong to several networks, or ``draws`` or ``level`` is
+            out of range.
     """
     if len({s.model for s in group}) != 1:
-        raise ValueError(f"series must be of one network, got {sorted({s.model for s in group}) or 'none'}; select one model")
+        raise ValueError(
+            f"series must be of one network, got {sorted({s.model for s in group}) or 'none'}; select one "
+            "model"
+        )
     if draws < 1 or not 0 < level < 1:
         raise ValueError(f"draws must be at least 1 and level in (0, 1), got {draws} and {level}")
     shared = sorted(set.intersection(*(set(s.steps.tolist()) for s in group)))
@@ -82,8 +96,10 @@ def rank_correlations(
     if n < 5:
         return Correlations(names, _entries(rho), undefined, undefined, n, level)
     block = min(n, block or math.ceil(n ** (1 / 3)))
-    starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()  # [draws, blocks]
-    # Each sample joins blocks of consecutive checkpoints, which preserves the dependence of neighbours, and is cut to n checkpoints.
+    # [draws, blocks]
+    starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()
+    # Each sample joins blocks of consecutive checkpoints, which preserves the dependence of neighbours, and
+    # is cut to n checkpoints.
     index = (starts[..., None] + np.arange(block)).reshape(draws, -1)[:, :n]  # [draws, n]
     sampled = _spearman(np.moveaxis(table[:, index], 0, 1))  # [draws, k, k]
     with warnings.catch_warnings():
@@ -95,7 +111,8 @@ def rank_correlations(
 
 
 def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
-    """Returns a matrix of rank correlations: of the values below the diagonal, of their changes above it. None for fewer than two series.
+    """Returns a matrix of rank correlations: of the values below the diagonal, of their changes above it.
+    None for fewer than two series.
 
     The values are means over ``seeds`` seeds.
     """
@@ -104,8 +121,15 @@ def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
     levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
     differences = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
     size = range(len(group))
-    cells = [[None if i == j else _correlation(levels if i > j else differences, i, j) for j in size] for i in size]
-    return {"names": levels.names, "cells": cells, "checkpoints": levels.checkpoints, "seeds": max(s.seeds for s in group)}
+    cells = [
+        [None if i == j else _correlation(levels if i > j else differences, i, j) for j in size] for i in size
+    ]
+    return {
+        "names": levels.names,
+        "cells": cells,
+        "checkpoints": levels.checkpoints,
+        "seeds": max(s.seeds for s in group),
+    }
 
 
 def _correlation(correlations: Correlations, i: int, j: int) -> dict[str, Any]:
@@ -124,9 +148,12 @@ def _correlation(correlations: Correlations, i: int, j: int) -> dict[str, Any]:
 
 
 def _spearman(table: np.ndarray) -> np.ndarray:
-    """Computes correlations of ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``; NaN if a row is constant."""
-    # For few checkpoints, comparing all pairs is faster than sorting. The rank here is the number of smaller values plus half the number of
-    # equal values, including the value itself. This is the average rank minus one half; the shift does not change the correlation.
+    """Computes correlations of ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``; NaN if a row is
+    constant.
+    """
+    # For few checkpoints, comparing all pairs is faster than sorting. The rank here is the number of smaller
+    # values plus half the number of equal values, including the value itself. This is the average rank minus
+    # one half; the shift does not change the correlation.
     if table.shape[-1] <= 64:
         below = (table[..., :, None] > table[..., None, :]).sum(-1, dtype=np.float64)
         ranks = below + (table[..., :, None] == table[..., None, :]).sum(-1, dtype=np.float64) / 2

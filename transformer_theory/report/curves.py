@@ -1,14 +1,16 @@
 r"""Quantities of networks over the training steps, as means over seeds, with the bands of their nulls.
 
-A quantity is measured at steps :math:`t_1 < \dots < t_n` in layers, heads and seeds. :class:`Curves` has one curve per layer, averaged over
-heads and seeds; :class:`Series` is their mean over layers. The null of such a mean is the distribution of the same mean of null draws:
-draw i is averaged over heads, seeds and layers. Untrained networks are averaged over heads and layers only, because all seeds are compared
-with the same untrained networks. Of a null that is drawn anew at each step, the first :data:`~..core.statistics.BAND_DRAWS` draws are used
-at every step, also at the last step, which has more; the range of more draws would be wider.
+A quantity is measured at steps :math:`t_1 < \dots < t_n` in layers, heads and seeds. :class:`Curves` has one
+curve per layer, averaged over heads and seeds; :class:`Series` is their mean over layers. The null of such a
+mean is the distribution of the same mean of null draws: draw i is averaged over heads, seeds and layers.
+Untrained networks are averaged over heads and layers only, because all seeds are compared with the same
+untrained networks. Of a null that is drawn anew at each step, the first :data:`~..core.statistics.BAND_DRAWS`
+draws are used at every step, also at the last step, which has more; the range of more draws would be wider.
 
-The *band* of a null ranges from its smallest to its largest draw. By chance alone, a value lies outside the band of B draws with
-probability 2 / (B + 1) at a single step. A curve therefore :attr:`leaves <Series.departure>` its band only if it stays outside at the last
-:data:`MIN_OUTSIDE` checkpoints or longer, and :attr:`stays within it <Series.within>` unless it is outside that often in a row.
+The *band* of a null ranges from its smallest to its largest draw. By chance alone, a value lies outside the
+band of B draws with probability 2 / (B + 1) at a single step. A curve therefore :attr:`leaves
+<Series.departure>` its band only if it stays outside at the last :data:`MIN_OUTSIDE` checkpoints or longer,
+and :attr:`stays within it <Series.within>` unless it is outside that often in a row.
 """
 
 import warnings
@@ -36,7 +38,8 @@ class Series:
         theory, quantity, model: the same columns of the rows.
         steps: training steps, increasing, ``[n]``.
         values: the mean, in ``unit``, ``[n]``, finite.
-        nulls: median of the null distribution of the mean at each step, ``[n]``; None if the rows have no null.
+        nulls: median of the null distribution of the mean at each step, ``[n]``; None if the rows have no
+            null.
         split, unit: the same columns of the rows; split is empty for quantities of layers.
         null_low, null_high: smallest and largest draw of the null at each step, ``[n]``; None without null.
         draws: number of draws of the null.
@@ -65,7 +68,9 @@ class Series:
 
     @property
     def label(self) -> str:
-        """The quantity; for a quantity of the whole network, preceded by the split: ``"validation accuracy"``."""
+        """The quantity; for a quantity of the whole network, preceded by the split: ``"validation
+        accuracy"``.
+        """
         return f"{self.split} {self.quantity}" if self.split else self.quantity
 
     @property
@@ -76,7 +81,9 @@ class Series:
     @property
     def still(self) -> bool:
         """Whether the excess is constant, up to the rounding of values and nulls."""
-        return _still(self.excess, self.values if self.nulls is None else np.concatenate([self.values, self.nulls]))
+        return _still(
+            self.excess, self.values if self.nulls is None else np.concatenate([self.values, self.nulls])
+        )
 
     @property
     def constant(self) -> bool:
@@ -87,8 +94,8 @@ class Series:
     def crossing(self) -> int | None:
         """The first step at which the excess has made half of its total change.
 
-        None if the excess is constant, or if its total change is less than a quarter of its range: a curve that returns almost to its start
-        has no meaningful half.
+        None if the excess is constant, or if its total change is less than a quarter of its range: a curve
+        that returns almost to its start has no meaningful half.
         """
         if self.still:
             return None
@@ -105,7 +112,9 @@ class Series:
 
     @property
     def outside(self) -> np.ndarray:
-        """Where the value lies relative to the band of the null, ``[n]``: 1 above, -1 below, 0 inside or without a null."""
+        """Where the value lies relative to the band of the null, ``[n]``: 1 above, -1 below, 0 inside or
+        without a null.
+        """
         if self.null_low is None or self.null_high is None:
             return np.zeros(len(self.steps), dtype=int)
         margin = 1e-12 * np.abs(self.values)  # values that differ by rounding are equal
@@ -113,15 +122,20 @@ class Series:
 
     @property
     def within(self) -> bool:
-        """Whether the value is never outside on one side at :data:`MIN_OUTSIDE` checkpoints in a row (all of them, if there are fewer)."""
+        """Whether the value is never outside on one side at :data:`MIN_OUTSIDE` checkpoints in a row (all of
+        them, if there are fewer).
+        """
         sides, starts = self.outside, np.flatnonzero(np.diff(self.outside, prepend=np.inf))
         runs = np.diff(np.append(starts, len(sides)))
-        return not any(length >= min(MIN_OUTSIDE, len(sides)) for start, length in zip(starts, runs) if sides[start])
+        return not any(
+            length >= min(MIN_OUTSIDE, len(sides)) for start, length in zip(starts, runs) if sides[start]
+        )
 
     @property
     def departure(self) -> int | None:
-        """The first step from which on the value stays on one side outside the band; None if it is not outside for long enough at the
-        end."""
+        """The first step from which on the value stays on one side outside the band; None if it is not
+        outside for long enough at the end.
+        """
         outside = self.outside
         if not len(outside) or not outside[-1]:
             return None
@@ -136,7 +150,9 @@ class Series:
 
 
 def _still(curve: np.ndarray, parts: np.ndarray) -> bool:
-    """Returns whether the range of a curve is within the rounding errors of the numbers ``parts`` from which it was computed."""
+    """Returns whether the range of a curve is within the rounding errors of the numbers ``parts`` from which
+    it was computed.
+    """
     # 1e-300 keeps the bound above zero if all parts are zero.
     return len(curve) == 0 or float(np.ptp(curve)) <= 1e-12 * max(1e-300, float(np.abs(parts).max()))
 
@@ -149,7 +165,8 @@ class Curves:
         theory, quantity, split, setting, model, unit: the same columns of the rows.
         steps: training steps, increasing, ``[s]``.
         layers: indices of layers from 0, ``[l]``; ``(None,)`` for a quantity of the whole network.
-        values, nulls: means over heads and seeds, and the medians of their nulls, ``[s, l]``; NaN for missing values.
+        values, nulls: means over heads and seeds, and the medians of their nulls, ``[s, l]``; NaN for missing
+            values.
         spread: standard deviation over heads, averaged over seeds, ``[s, l]``; NaN for fewer than two heads.
         note: note of the rows, if all rows with a value have the same note; otherwise empty.
         source: first source of the rows.
@@ -175,7 +192,9 @@ class Curves:
 
     @property
     def label(self) -> str:
-        """The quantity with its setting; for a quantity of the whole network, preceded by the split: ``"validation accuracy"``."""
+        """The quantity with its setting; for a quantity of the whole network, preceded by the split:
+        ``"validation accuracy"``.
+        """
         name = f"{self.split} {self.quantity}" if self.split and self.of_network else self.quantity
         return f"{name} ({self.setting})" if self.setting else name
 
@@ -216,8 +235,8 @@ class Curves:
     def mean(self) -> Series:
         """Returns the mean over layers and seeds, with the null of this mean.
 
-        Only seeds and layers that have a value at every step are averaged, if there are any: a mean over different layers at different
-        steps would jump although no layer changes.
+        Only seeds and layers that have a value at every step are averaged, if there are any: a mean over
+        different layers at different steps would jump although no layer changes.
         """
         table = self.values[None] if self.by_seed is None else self.by_seed  # [k, s, l]
         whole = np.all(np.isfinite(table).any(axis=2), axis=1)  # seeds with a value at every step
@@ -233,7 +252,11 @@ class Curves:
         measured = np.isfinite(values)
         draws = draws[measured]
         draws = draws[:, np.isfinite(draws).all(axis=0)]  # a null that is missing at some step is dropped
-        nulls = (np.median(draws, axis=1), draws.min(axis=1), draws.max(axis=1)) if draws.size else (None, None, None)
+        nulls = (
+            (np.median(draws, axis=1), draws.min(axis=1), draws.max(axis=1))
+            if draws.size
+            else (None, None, None)
+        )
         several = len(of_seeds) > 1
         return Series(
             self.theory,
@@ -253,7 +276,9 @@ class Curves:
 
 
 def curves(result: Result) -> list[Curves]:
-    """Returns the curves of a result in order of appearance: the rows of networks that have a step, averaged over heads and seeds."""
+    """Returns the curves of a result in order of appearance: the rows of networks that have a step, averaged
+    over heads and seeds.
+    """
     rows: dict[tuple, list[Measurement]] = {}
     for row in result.table:
         if row.step is not None and row.kind in IN_NETWORKS:
@@ -263,7 +288,8 @@ def curves(result: Result) -> list[Curves]:
 
 def _curves(rows: Sequence[Measurement]) -> Curves:
     """Returns the curves of the rows of one quantity of one network."""
-    cells: dict[tuple[int, int], dict[int, list[Measurement]]] = {}  # heads by seed, for each step and layer; layer -1: the whole network
+    # heads by seed, for each step and layer; layer -1: the whole network
+    cells: dict[tuple[int, int], dict[int, list[Measurement]]] = {}
     for row in rows:
         by_seed = cells.setdefault((row.step or 0, -1 if row.layer is None else row.layer), {})
         by_seed.setdefault(row.seed or 0, []).append(row)
@@ -276,7 +302,8 @@ def _curves(rows: Sequence[Measurement]) -> Curves:
         cell, spreads = (steps.index(step), layers.index(layer)), []
         for seed, heads in by_seed.items():
             if numbers := [row.value for row in heads if row.value is not None]:
-                table[seeds.index(seed), *cell] = fmean(numbers)  # unlike a sum of floats, fmean does not depend on the order of the heads
+                # unlike a sum of floats, fmean does not depend on the order of the heads
+                table[seeds.index(seed), *cell] = fmean(numbers)
             if len(numbers) > 1:
                 spreads.append(float(np.std(numbers)))
         if spreads:
@@ -301,7 +328,10 @@ def _curves(rows: Sequence[Measurement]) -> Curves:
 
 def _null_draws(by_seed: Sequence[Sequence[Measurement]]) -> tuple[float, ...]:
     """Returns the null draws of the mean over the heads of each seed and over the seeds; empty without null."""
-    of_seeds = [Null.mean_of([row.null for row in heads if row.value is not None or row.null is not None]) for heads in by_seed]
+    of_seeds = [
+        Null.mean_of([row.null for row in heads if row.value is not None or row.null is not None])
+        for heads in by_seed
+    ]
     known = [null for null in of_seeds if null is not None]
     if not known:
         return ()
@@ -312,7 +342,8 @@ def _null_draws(by_seed: Sequence[Sequence[Measurement]]) -> tuple[float, ...]:
 
 
 def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
-    """Returns the curves of a result, averaged over layers. Curves without a network or without values, or with a setting, are omitted.
+    """Returns the curves of a result, averaged over layers. Curves without a network or without values, or
+    with a setting, are omitted.
 
     Args:
         result: the result.
@@ -320,8 +351,12 @@ def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) 
     Returns:
         One series per network, quantity and split, sorted by network in order of appearance.
     """
-    selection = [curve.mean() for curve in curves(result) if curve.model and not curve.empty and not curve.setting]
+    selection = [
+        curve.mean() for curve in curves(result) if curve.model and not curve.empty and not curve.setting
+    ]
     if quantities is not None:
-        selection = [s for pair in dict.fromkeys(quantities) for s in selection if (s.theory, s.quantity) == pair]
+        selection = [
+            s for pair in dict.fromkeys(quantities) for s in selection if (s.theory, s.quantity) == pair
+        ]
     models = list(dict.fromkeys(row.model for row in result.table if row.step is not None))
     return sorted(selection, key=lambda s: models.index(s.model))

@@ -1,4 +1,5 @@
-"""The figures of results as PDF and SVG files: one for each theory and view of the data, and those of training runs and experiments.
+"""The figures of results as PDF and SVG files: one for each theory and view of the data, and those of
+training runs and experiments.
 
 A figure depends only on the stored result: the same result gives the same bytes.
 """
@@ -65,17 +66,23 @@ class Drawn(NamedTuple):
 
 
 def view(result: Result, model: str) -> Result:
-    """Selects the part of a comparison that was measured on raw tokens (``""``) or on the features of one network.
+    """Selects the part of a comparison that was measured on raw tokens (``""``) or on the features of one
+    network.
 
-    Its arrays have the names that theories gave them, so ``theory.on_data.plot(view(result, "ViT"))`` works. If the comparison has several
-    seeds, only the first is selected.
+    Its arrays have the names that theories gave them, so ``theory.on_data.plot(view(result, "ViT"))`` works.
+    If the comparison has several seeds, only the first is selected.
     """
     rows = result.select(kind=ON_DATA, model=model)
     seeds = [row.seed for row in rows]
     prefix = f"{model}::" if model else ""  # stored arrays of networks are named "network::name"
-    arrays = {name.removeprefix(prefix): array for name, array in result.arrays.items() if name.startswith(prefix)}
-    arrays = {name: array for name, array in arrays.items() if "::" not in name}  # raw tokens: drop the arrays of networks
-    return replace(result, table=Table(row for row in rows if row.seed == seeds[0]), arrays=arrays, verifications=())
+    arrays = {
+        name.removeprefix(prefix): array for name, array in result.arrays.items() if name.startswith(prefix)
+    }
+    # raw tokens: drop the arrays of networks
+    arrays = {name: array for name, array in arrays.items() if "::" not in name}
+    return replace(
+        result, table=Table(row for row in rows if row.seed == seeds[0]), arrays=arrays, verifications=()
+    )
 
 
 def views(result: Result) -> list[str]:
@@ -90,7 +97,9 @@ def models_of(result: Result) -> list[str]:
 
 
 def pictures(aggregate: Aggregate) -> list[Picture]:
-    """Lists all figures of the results. If several results have the same data, the names contain the label of the result."""
+    """Lists all figures of the results. If several results have the same data, the names contain the label of
+    the result.
+    """
     stems = [format.slug(data_name(result))[:MAX_NAME].strip("-") for result in aggregate.results]
     all_pictures = []
     for index, (result, stem) in enumerate(zip(aggregate.results, stems)):
@@ -99,7 +108,9 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
             name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
             title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
             all_pictures.append(replace(picture, name=name, title=title, result=index))
-    stem = "-".join(dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE))
+    stem = "-".join(
+        dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE)
+    )
     all_pictures = [*of_all(aggregate, stem), *all_pictures]
     names = format.unique(picture.name for picture in all_pictures)
     return [replace(picture, name=name) for picture, name in zip(all_pictures, names)]
@@ -108,18 +119,26 @@ def pictures(aggregate: Aggregate) -> list[Picture]:
 def of_all(aggregate: Aggregate, stem: str = "") -> Iterator[Picture]:
     """Yields the figures that sum the results up.
 
-    They are the reach map and the matrix of findings, whose name begins with ``stem``, each also as wide as a column.
+    They are the reach map and the matrix of findings, whose name begins with ``stem``, each also as wide as a
+    column.
     """
     if cells := reached(aggregate):
         title = "how far the theories reach as their assumptions are relaxed"
         yield Picture("reach-map", title, None, partial(reach_map.reach_map, cells))
         title = "how far the theories reach, a square per rung, as wide as a column"
-        yield Picture(f"reach-{IN_COLUMN}", title, None, partial(reach_overview.reach_overview, cells, column=True))
+        yield Picture(
+            f"reach-{IN_COLUMN}", title, None, partial(reach_overview.reach_overview, cells, column=True)
+        )
     if found := findings(aggregate):
         title = "what was found: the headline of each theory on data and in networks"
         name = "-".join(filter(None, (stem, "findings")))
         yield Picture(name, title, None, partial(matrix.matrix, found))
-        yield Picture(f"{name}-{IN_COLUMN}", f"{title}, as wide as a column", None, partial(matrix.matrix, found, column=True))
+        yield Picture(
+            f"{name}-{IN_COLUMN}",
+            f"{title}, as wide as a column",
+            None,
+            partial(matrix.matrix, found, column=True),
+        )
 
 
 def file_names(pictures: Iterable[Picture]) -> list[str]:
@@ -142,7 +161,9 @@ def draw(pictures: Sequence[Picture], *, progress: Callable[[str], None] | None 
         try:
             contents = _svg_and_pdf(picture)
         except Exception as error:
-            failed.append(f"{picture.title} could not be drawn ({type(error).__name__}: {' '.join(str(error).split())})")
+            failed.append(
+                f"{picture.title} could not be drawn ({type(error).__name__}: {' '.join(str(error).split())})"
+            )
             continue
         if contents is not None:
             files.update(zip(file_names([picture]), contents))
@@ -157,12 +178,15 @@ def _svg_and_pdf(picture: Picture) -> tuple[bytes, bytes] | None:
         if figure is None:
             return None
         vector = svg(figure).encode()
-        figure.set_layout_engine("none")  # a second layout pass could move labels; without it, the PDF keeps the layout of the SVG
+        # a second layout pass could move labels; without it, the PDF keeps the layout of the SVG
+        figure.set_layout_engine("none")
         return vector, pdf(figure)
 
 
 def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
-    """Yields the figures of one result, with names that do not contain the name of the data; that of an experiment has none."""
+    """Yields the figures of one result, with names that do not contain the name of the data; that of an
+    experiment has none.
+    """
     if result.name == COMPARE:
         yield from _of_comparison(result, theories)
     elif result.name == TRAIN:
@@ -175,7 +199,12 @@ def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
         for theory in theories:
             for kind in theory.experiments:
                 if kind.name == result.name:
-                    yield Picture("", "the figure of the experiment", theory.name, lambda kind=kind: kind.of(result).plot(result))
+                    yield Picture(
+                        "",
+                        "the figure of the experiment",
+                        theory.name,
+                        lambda kind=kind: kind.of(result).plot(result),
+                    )
 
 
 def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
@@ -192,13 +221,25 @@ def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Pictu
     yield Picture("learning", "the networks learn", None, lambda: network_figures.learning(available))
     for model in models:
         name = f"attention-{format.slug(model)}"
-        yield Picture(name, f"attention in {model}", None, lambda model=model: network_figures.attention(result, model))
-    yield Picture("features", "features of the networks in the plane", None, lambda: network_figures.features(result, models))
+        yield Picture(
+            name, f"attention in {model}", None, lambda model=model: network_figures.attention(result, model)
+        )
+    yield Picture(
+        "features",
+        "features of the networks in the plane",
+        None,
+        lambda: network_figures.features(result, models),
+    )
 
 
 def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
     quantities = curves(result)
-    yield Picture("learning", "the network learns", None, lambda: training_figures.learning(quantities, training_summary(result)))
+    yield Picture(
+        "learning",
+        "the network learns",
+        None,
+        lambda: training_figures.learning(quantities, training_summary(result)),
+    )
     yield from _timeline(series(result), theories)
     for theory in theories:
         headline, others = split_headline(quantities, theory)
@@ -213,7 +254,9 @@ def at_last_step(result: Result) -> Result:
     for row in result.table:
         if row.step is not None:
             last[row.model] = max(row.step, last.get(row.model, row.step))
-    return replace(result, table=result.table.where(lambda row: row.step is None or row.step == last[row.model]))
+    return replace(
+        result, table=result.table.where(lambda row: row.step is None or row.step == last[row.model])
+    )
 
 
 def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
@@ -221,12 +264,20 @@ def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Pict
     titles = {theory.name: theory.title for theory in theories}
     model = next((row.model for row in result.table), "network")
     what = subject(result)
-    yield Picture("layers", f"headline of each theory by layer and head of {what}", None, lambda: by_layer(shown, titles, what))
-    yield Picture("attention", f"attention in {model}", None, lambda: network_figures.attention(result, model))
+    yield Picture(
+        "layers",
+        f"headline of each theory by layer and head of {what}",
+        None,
+        lambda: by_layer(shown, titles, what),
+    )
+    yield Picture(
+        "attention", f"attention in {model}", None, lambda: network_figures.attention(result, model)
+    )
 
 
 def split_headline(quantities: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:
-    """Separates a theory's curves into its headline (None if it was not measured) and the others; empty curves are dropped.
+    """Separates a theory's curves into its headline (None if it was not measured) and the others; empty
+    curves are dropped.
 
     Args:
         quantities: curves of one network.
@@ -243,11 +294,18 @@ def _timeline(available: Sequence[Series], theories: Sequence[Theory]) -> Iterat
     """Yields the timeline if it contains a theory's headline; learning curves have a separate figure."""
     group = timeline_series(on_timeline(available, theories))
     if group:
-        yield Picture("timeline", "all theories over the same training steps", None, lambda: network_figures.timeline(group))
+        yield Picture(
+            "timeline",
+            "all theories over the same training steps",
+            None,
+            lambda: network_figures.timeline(group),
+        )
 
 
 def timeline_series(group: Sequence[Series]) -> list[Series]:
-    """Selects the series that the timeline figure shows: theories' headlines and shares of the networks; empty without headlines."""
+    """Selects the series that the timeline figure shows: theories' headlines and shares of the networks;
+    empty without headlines.
+    """
     if not any(s.theory != NETWORK for s in group):
         return []
     return [s for s in group if s.theory != NETWORK or s.unit == "share"]

@@ -1,10 +1,11 @@
 """What a comparison found: the headlines of all theories, their tests, and sentences that say what they mean.
 
-A headline is the one quantity that stands for a theory on data, and another one in networks. Each headline is summarised over the seeds.
-The p-values about these data form one family of tests, those about training another one; in each the false discovery rate is controlled
-(Benjamini and Hochberg), also for values on the side opposite to the prediction. A headline whose scope is "any data" is a theorem about
-descent or an identity. Random data give it too, so it is no finding about the data and not part of a family: the same number on noise
-stands beside it.
+A headline is the one quantity that stands for a theory on data, and another one in networks. Each headline is
+summarised over the seeds. The p-values about these data form one family of tests, those about training
+another one; in each the false discovery rate is controlled (Benjamini and Hochberg), also for values on the
+side opposite to the prediction. A headline whose scope is "any data" is a theorem about descent or an
+identity. Random data give it too, so it is no finding about the data and not part of a family: the same
+number on noise stands beside it.
 """
 
 import math
@@ -22,13 +23,24 @@ from .formulas import literal
 from .outcomes import adjusted, other_p, side_of_own_null
 
 View = Literal["raw tokens", "features", "network"]
-Outcome = Literal["as predicted", "changed as predicted", "explained", "at chance", "opposite", "any data", "not tested", "not measured"]
+Outcome = Literal[
+    "as predicted",
+    "changed as predicted",
+    "explained",
+    "at chance",
+    "opposite",
+    "any data",
+    "not tested",
+    "not measured",
+]
 OUTCOMES: dict[Outcome, str] = {
-    "as predicted": f"on the predicted side of a null that permutes the evaluation; false discovery rate at most {LEVEL:g}",
-    "changed as predicted": "training moved the value to the predicted side of untrained networks, and beyond the metric's own null if "
-    "there is one; a network that memorises noise may change in the same way",
-    "explained": "training moved the value, but on that side it does not leave the metric's own null in every network, or by a difference "
-    "whose interval over networks excludes 0; that null gives as much",
+    "as predicted": "on the predicted side of a null that permutes the evaluation; false discovery rate at "
+    f"most {LEVEL:g}",
+    "changed as predicted": "training moved the value to the predicted side of untrained networks, and "
+    "beyond the metric's own null if there is one; a network that memorises noise may change in the same "
+    "way",
+    "explained": "training moved the value, but on that side it does not leave the metric's own null in "
+    "every network, or by a difference whose interval over networks excludes 0; that null gives as much",
     "at chance": "not distinguishable from the null, for want of an effect or of power",
     "opposite": f"on the side of the null opposite to the prediction; false discovery rate at most {LEVEL:g}",
     "any data": "a statement about any data: compare it with the value on noise",
@@ -54,7 +66,8 @@ class Finding:
         q: p-value adjusted for the false discovery rate within its scope; None without p-value.
         other_p, other_q: the same on the side opposite to the prediction.
         results: names of the results behind it, ``"R1, R2"``.
-        own: in networks, the same summary with the null of the metric itself instead of untrained networks; None if it has none.
+        own: in networks, the same summary with the null of the metric itself instead of untrained networks;
+            None if it has none.
         own_side: the side of that null on which the networks lie (:func:`~.outcomes.side_of_own_null`).
     """
 
@@ -83,7 +96,9 @@ class Finding:
 
     @property
     def on_noise(self) -> float | None:
-        """The value on noise, for statements about any data; elsewhere the permuted null is the control, and a bare number misleads."""
+        """The value on noise, for statements about any data; elsewhere the permuted null is the control, and
+        a bare number misleads.
+        """
         return self.row.on_noise if self.row.scope == "any data" else None
 
     @property
@@ -99,15 +114,30 @@ class Finding:
             return "not tested"
         if not self.side:
             return "at chance"
-        # A value that falls, but stays above a null that the theory expects it to exceed, has moved to the opposite side.
+        # A value that falls, but stays above a null that the theory expects it to exceed, has moved to the
+        # opposite side.
         if own in (0, -1) and own != self.side:
             return "explained"
-        return "opposite" if self.side == -1 else "changed as predicted" if row.scope == "training" else "as predicted"
+        return (
+            "opposite"
+            if self.side == -1
+            else "changed as predicted"
+            if row.scope == "training"
+            else "as predicted"
+        )
 
     @property
     def side(self) -> int:
-        """1 on the predicted side of the null, -1 on the opposite side, by the adjusted p-values; 0 if neither or without them."""
-        return 1 if self.q is not None and self.q <= LEVEL else -1 if self.other_q is not None and self.other_q <= LEVEL else 0
+        """1 on the predicted side of the null, -1 on the opposite side, by the adjusted p-values; 0 if
+        neither or without them.
+        """
+        return (
+            1
+            if self.q is not None and self.q <= LEVEL
+            else -1
+            if self.other_q is not None and self.other_q <= LEVEL
+            else 0
+        )
 
     @property
     def reason(self) -> str:
@@ -156,9 +186,15 @@ class Findings:
         return cells[0] if cells else None
 
     def few_columns(self) -> list[tuple[str, View, str]]:
-        """Returns the columns of a figure: all of them, or without features if there are more than :data:`MAX_COLUMNS`."""
+        """Returns the columns of a figure: all of them, or without features if there are more than
+        :data:`MAX_COLUMNS`.
+        """
         columns = self.columns
-        return columns if len(columns) <= MAX_COLUMNS else [column for column in columns if column[1] != "features"]
+        return (
+            columns
+            if len(columns) <= MAX_COLUMNS
+            else [column for column in columns if column[1] != "features"]
+        )
 
 
 def findings(aggregate: Aggregate) -> Findings:
@@ -172,20 +208,29 @@ def findings(aggregate: Aggregate) -> Findings:
 
 
 def _distinct(found: list[Finding]) -> list[Finding]:
-    """Adds the names of the results to the data of columns in which a theory was measured twice, with different settings."""
+    """Adds the names of the results to the data of columns in which a theory was measured twice, with
+    different settings.
+    """
     count = Counter((finding.theory.name, finding.column) for finding in found)
     twice = {column for (_, column), number in count.items() if number > 1}
-    return [replace(finding, data=f"{finding.data} ({finding.results})") if finding.column in twice else finding for finding in found]
+    return [
+        replace(finding, data=f"{finding.data} ({finding.results})") if finding.column in twice else finding
+        for finding in found
+    ]
 
 
 def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
     """Returns the findings of one theory, without adjusted p-values."""
     entries: list[tuple[View, Entry]] = []
     if theory.on_data is not None:
-        for entry in aggregate.select(theory=theory.name, kind="on data", quantity=theory.on_data.headline, layer=None):
+        for entry in aggregate.select(
+            theory=theory.name, kind="on data", quantity=theory.on_data.headline, layer=None
+        ):
             entries.append(("features" if entry.row.model else "raw tokens", entry))
     if theory.in_networks is not None:
-        for entry in aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None):
+        for entry in aggregate.select(
+            theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None
+        ):
             entries.append(("network", entry))
     found: list[Finding] = []
     own: dict[tuple, Entry] = {}
@@ -195,13 +240,21 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
         if results[0].name != COMPARE:
             continue
         data = entry.row.data or str(results[0].settings.get("data") or "data")
-        place = (data, entry.row.model, entry.results)  # entries of different settings come from different results
+        # entries of different settings come from different results
+        place = (data, entry.row.model, entry.results)
         if view == "network" and entry.row.setting:  # the row with the metric's own null
             own[place] = entry
         elif not entry.row.setting:
             found.append(
                 Finding(
-                    theory, entry.row, view, data, entry.row.model, entry.seeds, other_p=other_p(entry), results=aggregate.labels(entry)
+                    theory,
+                    entry.row,
+                    view,
+                    data,
+                    entry.row.model,
+                    entry.seeds,
+                    other_p=other_p(entry),
+                    results=aggregate.labels(entry),
                 )
             )
             places.append(place)
@@ -222,15 +275,22 @@ def sentences(found: Findings) -> list[str]:
 def statements(found: Findings) -> list[tuple[str, str]]:
     """Returns at most five pairs (title of a theory, what was found), without full stops.
 
-    Of more than five theories, those with the most decided outcomes are chosen. A statement gives the headline on the raw tokens with its
-    interval, its null and, if it holds for any data, its value on noise; then the number of trained networks in which the theory's quantity
-    differs as predicted from untrained ones. Names of data and networks are escaped (:func:`~.formulas.literal`).
+    Of more than five theories, those with the most decided outcomes are chosen. A statement gives the
+    headline on the raw tokens with its interval, its null and, if it holds for any data, its value on noise;
+    then the number of trained networks in which the theory's quantity differs as predicted from untrained
+    ones. Names of data and networks are escaped (:func:`~.formulas.literal`).
     """
-    by_theory = [(theory, [finding for finding in found.all if finding.theory is theory]) for theory in found.theories]
-    decided = sorted(by_theory, key=lambda pair: -sum(finding.outcome in (*FOUND, "opposite") for finding in pair[1]))
+    by_theory = [
+        (theory, [finding for finding in found.all if finding.theory is theory]) for theory in found.theories
+    ]
+    decided = sorted(
+        by_theory, key=lambda pair: -sum(finding.outcome in (*FOUND, "opposite") for finding in pair[1])
+    )
     chosen = {theory.name for theory, _ in decided[:MAX_SENTENCES]}
     names = sorted(
-        {name for finding in found.all for name in (finding.data, finding.model) if literal(name) != name}, key=len, reverse=True
+        {name for finding in found.all for name in (finding.data, finding.model) if literal(name) != name},
+        key=len,
+        reverse=True,
     )
     pairs = []
     for theory, cells in by_theory:
@@ -255,9 +315,13 @@ def _on_data(cell: Finding) -> str:
     if row.verdict == "not covered":
         facts.append("not covered by the theorem")
     elif row.predicted is not None:
-        facts.append(f"predicted {plain_number(row.predicted, row)}{' in the limit' if row.basis == 'limit' else ''}")
+        facts.append(
+            f"predicted {plain_number(row.predicted, row)}{' in the limit' if row.basis == 'limit' else ''}"
+        )
     elif row.threshold is not None and row.op is not None and row.p is None:
-        facts.append(f"predicted at {'most' if row.op == '<=' else 'least'} {plain_number(row.threshold, row)}")
+        facts.append(
+            f"predicted at {'most' if row.op == '<=' else 'least'} {plain_number(row.threshold, row)}"
+        )
     if row.p is not None and row.null is not None:
         p = f", p = {p_text(row.p)}" if row.scope != "any data" else ""
         facts.append(f"{row.null.kind} {plain_number(row.null.median, row)}{p}")
@@ -274,12 +338,18 @@ def _on_data(cell: Finding) -> str:
     }.get(cell.outcome, "")
     if cell.on_noise is not None:
         noise = short(cell.on_noise, row)
-        text += f", as on noise ({noise}), so it is no finding about these data" if _as_on_noise(row) else f"; on noise it is {noise}"
+        text += (
+            f", as on noise ({noise}), so it is no finding about these data"
+            if _as_on_noise(row)
+            else f"; on noise it is {noise}"
+        )
     return text
 
 
 def _within_null(row: Measurement) -> bool:
-    """Returns whether the value lies within the range of its null, or beyond it on the side opposite to the prediction."""
+    """Returns whether the value lies within the range of its null, or beyond it on the side opposite to the
+    prediction.
+    """
     if row.value is None or row.null is None or len(row.null.draws) < 2:
         return False
     return row.null.low <= row.value <= row.null.high or format.unexpected_side(row)
@@ -293,10 +363,17 @@ def _as_on_noise(row: Measurement) -> bool:
 
 
 def _in_networks(cells: Sequence[Finding]) -> str:
-    """Describes how training changed the theory's quantity in all trained networks, relative to untrained ones."""
+    """Describes how training changed the theory's quantity in all trained networks, relative to untrained
+    ones.
+    """
     tested = [cell for cell in cells if cell.outcome != "not tested"]
     if not tested:
-        return f"in {cells[0].model}, the {cells[0].row.quantity} is {value_text(cells[0].row)} ({cells[0].reason})" if cells else ""
+        return (
+            f"in {cells[0].model}, the {cells[0].row.quantity} is {value_text(cells[0].row)} "
+            f"({cells[0].reason})"
+            if cells
+            else ""
+        )
     row = tested[0].row
     verbs = {">=": ("raised", "lowered"), "<=": ("lowered", "raised")}.get(row.side or "", ("moved", "moved"))
     groups = {outcome: [cell for cell in tested if cell.outcome == outcome] for outcome in OUTCOMES}
@@ -305,14 +382,26 @@ def _in_networks(cells: Sequence[Finding]) -> str:
         parts.append(f"training {verbs[0]} the {row.quantity}, as predicted, in {_listed(shown, len(cells))}")
     for side, verb in zip((1, -1), verbs):
         if shown := [cell for cell in groups["explained"] if cell.side == side]:
-            kind = shown[0].own.null.kind if shown[0].own is not None and shown[0].own.null is not None else "its own null"
+            kind = (
+                shown[0].own.null.kind
+                if shown[0].own is not None and shown[0].own.null is not None
+                else "its own null"
+            )
             subject = "it too" if parts and side == 1 else "it" if parts else f"the {row.quantity}"
-            parts.append(f"{'' if parts else 'training '}{verb} {subject} in {_listed(shown, len(cells))}, but {kind} give as much")
+            parts.append(
+                f"{'' if parts else 'training '}{verb} {subject} in {_listed(shown, len(cells))}, but "
+                f"{kind} give as much"
+            )
     if shown := groups["opposite"]:
-        parts.append(f"training moved {'it' if parts else f'the {row.quantity}'} to the opposite side in {_listed(shown, len(cells))}")
+        parts.append(
+            f"training moved {'it' if parts else f'the {row.quantity}'} to the opposite side in "
+            f"{_listed(shown, len(cells))}"
+        )
     if shown := groups["at chance"]:
         subject = "it" if parts else f"the {row.quantity}"
-        parts.append(f"{subject} cannot be distinguished from untrained networks in {_listed(shown, len(cells))}")
+        parts.append(
+            f"{subject} cannot be distinguished from untrained networks in {_listed(shown, len(cells))}"
+        )
     return "; ".join(parts)
 
 
@@ -320,7 +409,11 @@ def _listed(cells: Sequence[Finding], total: int) -> str:
     """Names the networks, with the span of the values and that of the medians of untrained networks."""
     row = cells[0].row
     models = [cell.model for cell in cells]
-    names = f"all {total} networks" if len(cells) == total > 1 else " and ".join(filter(None, (", ".join(models[:-1]), models[-1])))
+    names = (
+        f"all {total} networks"
+        if len(cells) == total > 1
+        else " and ".join(filter(None, (", ".join(models[:-1]), models[-1])))
+    )
     medians = _span([cell.row.null.median for cell in cells if cell.row.null is not None], row)
     return f"{names} ({_span([cell.row.value for cell in cells], row)} against {medians})"
 
@@ -328,7 +421,11 @@ def _listed(cells: Sequence[Finding], total: int) -> str:
 def _span(numbers: "Sequence[float | None]", row: Measurement) -> str:
     """Formats the smallest and the largest number: ``"0.11 to 0.16"``."""
     known = [number for number in numbers if number is not None]
-    ends = list(dict.fromkeys(plain_number(number, row) for number in (min(known), max(known)))) if known else [format.NOTHING]
+    ends = (
+        list(dict.fromkeys(plain_number(number, row) for number in (min(known), max(known))))
+        if known
+        else [format.NOTHING]
+    )
     return " to ".join(ends)
 
 
@@ -345,7 +442,9 @@ def interval_text(row: Measurement) -> str:
 
 
 def short(value: float, row: Measurement) -> str:
-    """Formats a number of a row with two digits of the half-width of its interval, otherwise as :func:`plain_number` does."""
+    """Formats a number of a row with two digits of the half-width of its interval, otherwise as
+    :func:`plain_number` does.
+    """
     half = 0.0 if row.interval is None else (row.interval[1] - row.interval[0]) / 2
     if row.unit == "share" or not 1e-6 < half < 100:
         return plain_number(value, row)
@@ -358,10 +457,14 @@ def plain_number(value: float, row: Measurement) -> str:
 
 
 def null_text(row: Measurement) -> str:
-    """Describes the null of a row: ``"permuted labels: 0.12, 0.10 … 0.14"``, the median and the range; empty without null."""
+    """Describes the null of a row: ``"permuted labels: 0.12, 0.10 … 0.14"``, the median and the range; empty
+    without null.
+    """
     if row.null is None or not row.null.draws:
         return ""
-    low, median, high = (plain_number(number, row) for number in (row.null.low, row.null.median, row.null.high))
+    low, median, high = (
+        plain_number(number, row) for number in (row.null.low, row.null.median, row.null.high)
+    )
     return f"{row.null.kind}: {median}{f', {low} … {high}' if len(row.null.draws) > 1 else ''}"
 
 

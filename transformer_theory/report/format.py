@@ -13,15 +13,29 @@ from ..core.measurement import Measurement, Unit
 
 NOTHING = "—"
 NOT_MEASURED = "not measured"
-ROUNDING = 2e-6  # relative difference up to which threshold and prediction count as one number; it allows for the check's tolerance
+# relative difference up to which threshold and prediction count as one number; it allows for the check's
+# tolerance
+ROUNDING = 2e-6
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 VERDICTS: Mapping[str, tuple[str, str, str]] = {  # by verdict: CSS class on the page, symbol, meaning
-    "consistent": ("good", "✓", "the value lies on the predicted side of the threshold; a finite check never proves a theorem"),
+    "consistent": (
+        "good",
+        "✓",
+        "the value lies on the predicted side of the threshold; a finite check never proves a theorem",
+    ),
     "violated": ("bad", "✗", "the assumptions hold, and the value lies on the other side of the threshold"),
     "inconclusive": ("unsure", "?", "the value is not finite, or the iteration behind it did not converge"),
-    "not covered": ("outside", "○", "the theorem's assumptions do not hold here: the value is shown, the theorem is not judged"),
-    NOT_MEASURED: ("none", "–", "the data lack what the theory needs, or the quantity is not defined for them"),
+    "not covered": (
+        "outside",
+        "○",
+        "the theorem's assumptions do not hold here: the value is shown, the theorem is not judged",
+    ),
+    NOT_MEASURED: (
+        "none",
+        "–",
+        "the data lack what the theory needs, or the quantity is not defined for them",
+    ),
     "holds": ("good", "✓", "the data meet the assumption"),
     "fails": ("unsure", "✗", "the data do not meet the assumption"),
 }
@@ -29,20 +43,25 @@ _SEVERITY = ("violated", "fails", "consistent", "holds", "inconclusive", "not co
 
 
 def verdict_style(name: str) -> tuple[str, str]:
-    """Returns the CSS class and the symbol of a verdict. An unknown verdict, such as "passes" for a control, looks like an alarm."""
+    """Returns the CSS class and the symbol of a verdict. An unknown verdict, such as "passes" for a control,
+    looks like an alarm.
+    """
     style = VERDICTS.get(name)
     return style[:2] if style else ("bad", "!")
 
 
 def severity(verdict: str | None) -> int:
-    """Returns the sort key of a verdict: unknown verdicts come first, then violated ones; a missing verdict comes last."""
+    """Returns the sort key of a verdict: unknown verdicts come first, then violated ones; a missing verdict
+    comes last.
+    """
     if not verdict:
         return len(_SEVERITY)
     return _SEVERITY.index(verdict) if verdict in _SEVERITY else -1
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Formats a number, by default with three significant digits: ``0.9137 -> "0.914"``, ``1797 -> "1,797"``, ``1.2e-13 -> "1.20·10⁻¹³"``.
+    """Formats a number, by default with three significant digits: ``0.9137 -> "0.914"``, ``1797 -> "1,797"``,
+    ``1.2e-13 -> "1.20·10⁻¹³"``.
 
     None, infinite numbers and NaN become "—".
     """
@@ -63,7 +82,9 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float) -> str:
-    """Formats a share in per cent with two decimals, the resolution of 10,000 samples: ``0.5685 -> "56.85 %"``, with a no-break space."""
+    """Formats a share in per cent with two decimals, the resolution of 10,000 samples: ``0.5685 -> "56.85
+    %"``, with a no-break space.
+    """
     text = number(100 * share) if 0 < abs(share) < 1e-4 else f"{100 * share:.2f}".replace("-", "−")
     return f"{text}\u00a0%"
 
@@ -109,28 +130,42 @@ def duration(seconds: float) -> str:
 
 
 def prediction(row: Measurement) -> str:
-    """Formats the prediction and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, or ``"≥ 0"`` if the two are the same number.
+    """Formats the prediction and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, or ``"≥ 0"`` if the two are
+    the same number.
 
     If both are missing and the theory predicts a side of the null, returns this side: ``"≥ null"``.
     """
     limit = threshold(row.op, row.threshold, row.unit)
     if row.predicted is None:
-        return limit or (f"{sign(row.side)}\u00a0null" if row.null is not None and row.side in ("<=", ">=") else NOTHING)
-    if row.op and row.threshold is not None and abs(row.threshold - row.predicted) <= ROUNDING * (abs(row.predicted) or 1):
+        return limit or (
+            f"{sign(row.side)}\u00a0null" if row.null is not None and row.side in ("<=", ">=") else NOTHING
+        )
+    if (
+        row.op
+        and row.threshold is not None
+        and abs(row.threshold - row.predicted) <= ROUNDING * (abs(row.predicted) or 1)
+    ):
         return threshold(row.op, row.predicted, row.unit)
     text = f"→\u00a0{amount(row.predicted, row.unit)}"
     return f"{text} (threshold:\u00a0{limit})" if limit else text
 
 
 def beside_null(row: Measurement) -> str:
-    """Returns where the value lies relative to the median null: ``"above"``, ``"below"``, or ``"at"`` if both print as the same number.
+    """Returns where the value lies relative to the median null: ``"above"``, ``"below"``, or ``"at"`` if both
+    print as the same number.
 
     Empty if the value or the null is missing.
     """
     if row.value is None or row.null is None or not row.null.draws:
         return ""
     middle = row.null.median
-    return "at" if amount(row.value, row.unit) == amount(middle, row.unit) else "above" if row.value > middle else "below"
+    return (
+        "at"
+        if amount(row.value, row.unit) == amount(middle, row.unit)
+        else "above"
+        if row.value > middle
+        else "below"
+    )
 
 
 def unexpected_side(row: Measurement) -> bool:
@@ -140,8 +175,14 @@ def unexpected_side(row: Measurement) -> bool:
 
 
 def label(row: Measurement) -> str:
-    """Returns the quantity; for a quantity of a whole network, preceded by its split: ``"validation accuracy"``."""
-    return f"{row.split} {row.quantity}" if row.split and row.kind == "network" and row.layer is None else row.quantity
+    """Returns the quantity; for a quantity of a whole network, preceded by its split: ``"validation
+    accuracy"``.
+    """
+    return (
+        f"{row.split} {row.quantity}"
+        if row.split and row.kind == "network" and row.layer is None
+        else row.quantity
+    )
 
 
 def view_name(model: str) -> str:
@@ -159,12 +200,18 @@ def place(row: Measurement, *names: str) -> str:
         names: columns to print; by default setting, layer, head, step and seed.
     """
     values = [(name, getattr(row, name)) for name in names or ("setting", "layer", "head", "step", "seed")]
-    parts = (value if isinstance(value, str) else f"{name} {value:,}" for name, value in values if value not in (None, ""))
+    parts = (
+        value if isinstance(value, str) else f"{name} {value:,}"
+        for name, value in values
+        if value not in (None, "")
+    )
     return ", ".join(parts)
 
 
 def slug(text: str) -> str:
-    """Converts a name to an HTML id or a file name of lower-case letters, digits and hyphens: ``"rate_reduction" -> "rate-reduction"``."""
+    """Converts a name to an HTML id or a file name of lower-case letters, digits and hyphens:
+    ``"rate_reduction" -> "rate-reduction"``.
+    """
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
@@ -173,7 +220,11 @@ def unique(names: Iterable[str]) -> list[str]:
     distinct: list[str] = []
     for name in names:
         numbered = (f"{name}-{i}" for i in count(2))
-        distinct.append(name if name not in distinct else next(candidate for candidate in numbered if candidate not in distinct))
+        distinct.append(
+            name
+            if name not in distinct
+            else next(candidate for candidate in numbered if candidate not in distinct)
+        )
     return distinct
 
 
@@ -193,7 +244,9 @@ def flatten(record: Mapping[str, object], prefix: str = "") -> list[tuple[str, s
 
 
 def portable_command(record: Mapping[str, Any]) -> str:
-    """Returns the command of a provenance record, as a shell reads it; of absolute paths, which describe a machine, only the last parts."""
+    """Returns the command of a provenance record, as a shell reads it; of absolute paths, which describe a
+    machine, only the last parts.
+    """
     command = record.get("command", "")
     try:
         words = shlex.split(command)

@@ -1,7 +1,8 @@
 r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
 
-Tables that may be long use longtable, which breaks across pages. The table of all theories is a float, because longtable does not work in
-two-column documents: the findings, usually on one page (:mod:`.latex_findings`), or, for results without findings, a sequence of floats.
+Tables that may be long use longtable, which breaks across pages. The table of all theories is a float,
+because longtable does not work in two-column documents: the findings, usually on one page
+(:mod:`.latex_findings`), or, for results without findings, a sequence of floats.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,12 +40,13 @@ _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
     r"""Returns the table of all theories: the findings as a float as wide as the text.
 
-    Results without a comparison have no findings: their table is that of the rungs of a reach, of the headlines in a probed network, or the
-    summary of the results.
+    Results without a comparison have no findings: their table is that of the rungs of a reach, of the
+    headlines in a probed network, or the summary of the results.
 
     Args:
         results: one result or several; runs that differ only in their seed are averaged into one line.
-        theories: records that determine the titles and the order of the theories; None selects all registered theories.
+        theories: records that determine the titles and the order of the theories; None selects all registered
+            theories.
     Raises:
         ValueError: there is no result.
     """
@@ -62,8 +64,12 @@ def all_theories(combined: Aggregate) -> str:
 
 
 def text(cell: Cell) -> str:
-    r"""Returns the LaTeX of a cell: names are escaped, formulas kept, sources become ``\cite``, and each note starts a new line."""
-    joined = "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
+    r"""Returns the LaTeX of a cell: names are escaped, formulas kept, sources become ``\cite``, and each note
+    starts a new line.
+    """
+    joined = (
+        "".join(map(_piece, pieces(cell))).replace(r" \cite", r"~\cite").replace(r" \newline", r"\newline")
+    )
     return joined.removeprefix(r"\newline")  # a note without text before it needs no new line
 
 
@@ -86,7 +92,8 @@ def longtable(table: Table, software: str = "") -> str:
 
     Args:
         table: the table.
-        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`); may be empty.
+        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`);
+            may be empty.
     """
     head = _head(table)
     return "\n".join(
@@ -111,7 +118,8 @@ def longtable(table: Table, software: str = "") -> str:
 
 
 def floats(table: Table, software: str = "") -> str:
-    """Returns the LaTeX of a table as floats that fit on a page each. The captions of later floats refer to the first.
+    """Returns the LaTeX of a table as floats that fit on a page each. The captions of later floats refer to
+    the first.
 
     Args:
         table, software: see :func:`longtable`.
@@ -120,7 +128,9 @@ def floats(table: Table, software: str = "") -> str:
     for number, blocks in enumerate(_pages(table)):
         label = f"tab:{PREFIX}-{table.name}"
         caption = (
-            rf"\caption{{{_caption(table, software)}}}\label{{{label}}}" if not number else rf"Table~\ref{{{label}}}, continued\\[6pt]"
+            rf"\caption{{{_caption(table, software)}}}\label{{{label}}}"
+            if not number
+            else rf"Table~\ref{{{label}}}, continued\\[6pt]"
         )
         parts += [
             r"\begin{table*}",
@@ -143,8 +153,8 @@ def _caption(table: Table, software: str) -> str:
 def _pages(table: Table) -> list[list[Block]]:
     """Returns the blocks of each page.
 
-    A strong heading and the blocks up to the next strong heading form a group. A group that fits on a page is not split;
-    a longer group is split between blocks.
+    A strong heading and the blocks up to the next strong heading form a group. A group that fits on a page is
+    not split; a longer group is split between blocks.
     """
     groups: list[list[Block]] = []
     for block in table.blocks:
@@ -156,7 +166,8 @@ def _pages(table: Table) -> list[list[Block]]:
     for group in groups:
         sizes = [_height(block, table.columns) for block in group]
         for index, (block, size) in enumerate(zip(group, sizes)):
-            # A group that fits on a page needs space for all its blocks at once; a longer group needs space for one block at a time.
+            # A group that fits on a page needs space for all its blocks at once; a longer group needs space
+            # for one block at a time.
             needed = sum(sizes) if index == 0 and sum(sizes) <= PAGE_LINES else size
             if pages[-1] and used + needed > PAGE_LINES:
                 pages.append([])
@@ -170,19 +181,31 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
     """Returns an upper bound on the number of lines that a block takes on a page."""
 
     def wrapped(cell: Cell, share: int = 100) -> int:
-        # Counts the lines of a cell in a column with ``share`` per cent of the width. A note starts on a new line, in smaller type whose
-        # characters are three quarters as wide. Subtracting -a // b adds a / b, rounded up.
+        # Counts the lines of a cell in a column with ``share`` per cent of the width. A note starts on a new
+        # line, in smaller type whose characters are three quarters as wide. Subtracting -a // b adds a / b,
+        # rounded up.
         lines = 0
         letters = 0
         for piece in pieces(cell):
             length = len(piece) if isinstance(piece, str) else CITATION_LETTERS
             lines, letters = (
-                (lines - (-length * 75 // (LINE_LETTERS * share)), letters) if isinstance(piece, Note) else (lines, letters + length)
+                (lines - (-length * 75 // (LINE_LETTERS * share)), letters)
+                if isinstance(piece, Note)
+                else (lines, letters + length)
             )
         return lines - (-letters * 100 // (LINE_LETTERS * share))
 
-    lines = [max([wrapped(cell, column.share) for cell, column in zip(line.cells, columns)], default=0) for line in block.lines]
-    return wrapped(block.heading) + wrapped(block.note) + sum(lines) + sum(wrapped(line.below) for line in block.lines) + 1
+    lines = [
+        max([wrapped(cell, column.share) for cell, column in zip(line.cells, columns)], default=0)
+        for line in block.lines
+    ]
+    return (
+        wrapped(block.heading)
+        + wrapped(block.note)
+        + sum(lines)
+        + sum(wrapped(line.below) for line in block.lines)
+        + 1
+    )
 
 
 def _columns(columns: Sequence[Column]) -> str:
@@ -190,8 +213,11 @@ def _columns(columns: Sequence[Column]) -> str:
     width = rf"\linewidth-{2 * len(columns) - 2}\tabcolsep"
     cells = []
     for index, column in enumerate(columns):
-        hanging = "" if index else r"\hangindent=1em"  # cells of the first column often wrap; their later lines are indented
-        cells.append(rf">{{{_RIGHT if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}")
+        # cells of the first column often wrap; their later lines are indented
+        hanging = "" if index else r"\hangindent=1em"
+        cells.append(
+            rf">{{{_RIGHT if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}"
+        )
     return f"@{{}}{''.join(cells)}@{{}}"
 
 
@@ -201,7 +227,9 @@ def _head(table: Table) -> list[str]:
 
 
 def _block(block: Block, columns: Sequence[Column]) -> list[str]:
-    """Returns the rows of a block. No page break separates the heading from the first line, or a line from the text below it."""
+    """Returns the rows of a block. No page break separates the heading from the first line, or a line from
+    the text below it.
+    """
     rows: list[tuple[str, bool]] = []  # row, and whether the next row must be on the same page
     if block.heading:
         face = r"\textbf" if block.strong else r"\emph"
@@ -212,10 +240,14 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
             rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
         if line.below:
             rows.append((_across((r"\scriptsize " if line.cells else "") + text(line.below), columns), False))
-    # A row ends in \\, or in \\* if no page break may follow. LaTeX would read a [ or * at the start of the next row as an argument of
-    # \\; an empty group {} before it prevents this.
-    lines = [f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}" for row, joined in rows]
-    # Texts below a line and headings span all columns. Space follows the texts, but not a heading, which comes first.
+    # A row ends in \\, or in \\* if no page break may follow. LaTeX would read a [ or * at the start of the
+    # next row as an argument of \\; an empty group {} before it prevents this.
+    lines = [
+        f"{'{}' if row[:1] in ('[', '*') else ''}{row} {chr(92) * 2}{'*' if joined else ''}"
+        for row, joined in rows
+    ]
+    # Texts below a line and headings span all columns. Space follows the texts, but not a heading, which
+    # comes first.
     is_text = [index > 0 and line.startswith(r"\TTacross") for index, line in enumerate(lines)]
     spaced = [f"{line}\n\\addlinespace[2pt]" if space else line for line, space in zip(lines, is_text)]
     return [*spaced, r"\addlinespace[2pt]"] if lines else []
@@ -225,7 +257,9 @@ def _heading(face: str, heading: Cell) -> str:
     """Returns a heading. The font command ``face`` applies to its text but not to its source and note."""
     title = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
     rest = "".join(
-        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in pieces(heading) if piece not in title
+        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}"
+        for piece in pieces(heading)
+        if piece not in title
     )
     return rf"{face}{{{text(title).strip()}}}{rest}"
 

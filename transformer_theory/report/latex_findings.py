@@ -1,8 +1,10 @@
-r"""The findings in LaTeX: one compact table of one page, for papers with one or two columns, and the sentences as a list.
+r"""The findings in LaTeX: one compact table of one page, for papers with one or two columns, and the
+sentences as a list.
 
-The table has a block per theory: a line for its headline on each data set, and a line for its headline in networks, with a cell per
-network. What all cells share stands in the caption. Features, intervals over networks and p-values of single networks are in the tables of
-the theories and in the macros. Theories that do not fit on a page continue on a second one.
+The table has a block per theory: a line for its headline on each data set, and a line for its headline in
+networks, with a cell per network. What all cells share stands in the caption. Features, intervals over
+networks and p-values of single networks are in the tables of the theories and in the macros. Theories that do
+not fit on a page continue on a second one.
 """
 
 import re
@@ -25,7 +27,8 @@ SHARE = "\u00a0%"  # sign of a share
 PREFIX = "tt"  # prefix of the names in \label
 SAME = "the same, in networks"
 ABSENT = "Not measured on these data"
-_THEORY, _HEADLINE = 18, 40  # share of the width for the theories; share of the rest for the headlines; per cent
+# share of the width for the theories; share of the rest for the headlines; per cent
+_THEORY, _HEADLINE = 18, 40
 _LETTERS = 92  # letters in a line of a page with wide margins
 _COMMANDS = "\n".join(
     [
@@ -66,25 +69,44 @@ def compact(found: Findings, aggregate: Aggregate, head: str) -> str:
         floats += [
             r"\begin{table*}",
             r"\centering\TTsize\setlength{\tabcolsep}{2pt}\setlength{\belowcaptionskip}{4pt}",
-            rf"\caption{{{_caption(found, aggregate)}}}\label{{{label}}}" if not number else rf"Table~\ref{{{label}}}, continued\\[4pt]",
+            rf"\caption{{{_caption(found, aggregate)}}}\label{{{label}}}"
+            if not number
+            else rf"Table~\ref{{{label}}}, continued\\[4pt]",
             rf"\begin{{tabular}}{{@{{}}{outer}@{{}}}}",
             r"\toprule",
-            *_nested("theory", [_row("headline", map(_breakable, models) if any(models) else ["value"])], len(models)),
+            *_nested(
+                "theory",
+                [_row("headline", map(_breakable, models) if any(models) else ["value"])],
+                len(models),
+            ),
             r"\midrule",
             *(line for block in page for line in _nested(block.title, block.rows, len(models))),
             *(_absent(found, aggregate) if last else []),
             r"\bottomrule",
             r"\end{tabular}",
-            *([r"", r"\vspace{3pt}", rf"\parbox{{\linewidth}}{{\raggedright {_note(found, reasons)}}}"] if last else []),
+            *(
+                [r"", r"\vspace{3pt}", rf"\parbox{{\linewidth}}{{\raggedright {_note(found, reasons)}}}"]
+                if last
+                else []
+            ),
             r"\end{table*}",
         ]
     return "\n".join([head, _COMMANDS, *floats, ""])
 
 
 def _absent(found: Findings, aggregate: Aggregate) -> list[str]:
-    """Returns a row that names the theories of the comparisons of which no headline was measured; empty if there are none."""
-    names = {name for result in aggregate.results if result.name == COMPARE for name in result.settings.get("theories") or ()}
-    absent = [theory for theory in aggregate.theories if theory.name in names and theory not in found.theories]
+    """Returns a row that names the theories of the comparisons of which no headline was measured; empty if
+    there are none.
+    """
+    names = {
+        name
+        for result in aggregate.results
+        if result.name == COMPARE
+        for name in result.settings.get("theories") or ()
+    }
+    absent = [
+        theory for theory in aggregate.theories if theory.name in names and theory not in found.theories
+    ]
     listed = "; ".join(f"{prose(theory.title.partition(':')[0])}{_cited(theory)}" for theory in absent)
     return [rf"\multicolumn{{2}}{{@{{}}p{{\linewidth}}@{{}}}}{{{ABSENT}: {listed}}} \\"] if absent else []
 
@@ -106,7 +128,13 @@ def _nested(title: str, rows: Sequence[str], count: int) -> list[str]:
     """Returns a row with a title, which may be as high as all rows beside it, and these rows as a table."""
     cell = _column(rf"(\linewidth*{100 - _HEADLINE}/100-{2 * count}\tabcolsep)/{count}")
     specification = _column(rf"\linewidth*{_HEADLINE}/100") + cell * count
-    return [f"{title} &", rf"\begin{{tabular}}[t]{{@{{}}{specification}@{{}}}}", *rows, r"\end{tabular} \\", r"\addlinespace[\TTgap]"]
+    return [
+        f"{title} &",
+        rf"\begin{{tabular}}[t]{{@{{}}{specification}@{{}}}}",
+        *rows,
+        r"\end{tabular} \\",
+        r"\addlinespace[\TTgap]",
+    ]
 
 
 def _caption(found: Findings, aggregate: Aggregate) -> str:
@@ -121,9 +149,16 @@ def _caption(found: Findings, aggregate: Aggregate) -> str:
     machine = escape(next(iter(machines))) if len(machines) == 1 and machines != {""} else ""
     about = "; ".join(filter(None, (n, machine)))
     about = f" ({about})" if about else ""
-    known = {one.row.null.kind for one in found.all if one.view == "raw tokens" and one.row.null is not None and one.row.null.draws}
+    known = {
+        one.row.null.kind
+        for one in found.all
+        if one.view == "raw tokens" and one.row.null is not None and one.row.null.draws
+    }
     kinds = sorted(known) if len(known) <= MAX_KINDS else ["permutations"]
-    nulls = [*([prose(" or ".join(kinds))] if known else []), *(["untrained networks"] if any(_models(found)) else [])]
+    nulls = [
+        *([prose(" or ".join(kinds))] if known else []),
+        *(["untrained networks"] if any(_models(found)) else []),
+    ]
     networks = "; in networks (null)" if any(_models(found)) else ""
     null = f" Null: median of {' or '.join(nulls)}." if nulls else ""
     made = prose(sentence(aggregate.results))
@@ -134,13 +169,22 @@ def _caption(found: Findings, aggregate: Aggregate) -> str:
 def _note(found: Findings, reasons: Sequence[str]) -> str:
     """Explains the marks, and the letters of the reasons."""
     tests = format.several(found.tests, "test")
-    largest = max((one.row.p for one in found.all if one.view == "network" and one.outcome in findings.FOUND and one.row.p), default=None)
+    largest = max(
+        (
+            one.row.p
+            for one in found.all
+            if one.view == "network" and one.outcome in findings.FOUND and one.row.p
+        ),
+        default=None,
+    )
     inside = rf", in networks $p \le$ {findings.p_text(largest)}" if largest is not None else ""
     marks = (
-        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}{inside}). \TTchance{{Grey}}: at chance or explained. "
-        r"$^\dagger$: opposite side. $^\circ$: any data."
+        rf"\textbf{{Bold}}: as predicted (FDR $\le$ {LEVEL:g}, {tests}{inside}). \TTchance{{Grey}}: at "
+        r"chance or explained. $^\dagger$: opposite side. $^\circ$: any data."
     )
-    letters = "; ".join(rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons))
+    letters = "; ".join(
+        rf"\textsuperscript{{{_letter(index)}}}~{prose(reason)}" for index, reason in enumerate(reasons)
+    )
     return f"{marks} {letters}." if letters else marks
 
 
@@ -157,7 +201,9 @@ class _Block:
             where = f", {_breakable(data)}" if len(_data(found)) > 1 else ""
             if (cell := found.at(theory, (data, "raw tokens", ""))) is not None:
                 shown = _on_data(cell, reasons)
-                self.rows.append(_row(f"{prose(cell.row.quantity)}{where}", [rf"\TTwide{{{len(models)}}}{{{shown}}}"]))
+                self.rows.append(
+                    _row(f"{prose(cell.row.quantity)}{where}", [rf"\TTwide{{{len(models)}}}{{{shown}}}"])
+                )
                 width = letters * (100 - _HEADLINE) // 100
                 plain = ", ".join(_parts(cell)) if cell.row.value is not None else brief(cell.reason)
                 self._add(f"{cell.row.quantity}{where}", letters, [(plain, width)])
@@ -165,13 +211,17 @@ class _Block:
             if known := [one for one in inside if one is not None]:
                 quantity = known[0].row.quantity
                 quantity = SAME if cell is not None and quantity == cell.row.quantity else quantity
-                self.rows.append(_row(f"{prose(quantity)}{where}", [_in_network(one, reasons) for one in inside]))
+                self.rows.append(
+                    _row(f"{prose(quantity)}{where}", [_in_network(one, reasons) for one in inside])
+                )
                 width = max(1, letters * (100 - _HEADLINE) // 100 // len(models))
                 self._add(f"{quantity}{where}", letters, [(" ".join(_pair(one)), width) for one in inside])
 
     def _add(self, quantity: str, letters: int, cells: Iterable[tuple[str, int]]) -> None:
         """Adds the height of a row with a headline and cells of the given widths."""
-        self._lines += max(_wrapped(quantity, letters * _HEADLINE // 100), *(_wrapped(text, width) for text, width in cells))
+        self._lines += max(
+            _wrapped(quantity, letters * _HEADLINE // 100), *(_wrapped(text, width) for text, width in cells)
+        )
 
     @property
     def height(self) -> float:
@@ -191,7 +241,9 @@ def brief(reason: str) -> str:
 
 
 def _parts(cell: Finding) -> list[str]:
-    """Returns the cell of a headline on data in plain text: value with interval, null, value on noise and p-value."""
+    """Returns the cell of a headline on data in plain text: value with interval, null, value on noise and
+    p-value.
+    """
     row = cell.row
     interval = findings.interval_text(row)
     if row.unit == "share" and interval:  # one sign for both ends
@@ -212,8 +264,14 @@ def _pair(cell: Finding | None) -> list[str]:
         return ["" if cell is None else "–"]
     row = cell.row
     if row.unit == "share" and row.null and row.null.draws:  # one sign for both
-        return [findings.short(value, row).replace(SHARE, ""), f"({findings.short(row.null.median, row).replace(SHARE, '')}){SHARE}"]
-    return [findings.short(value, row), *([f"({findings.short(row.null.median, row)})"] if row.null and row.null.draws else [])]
+        return [
+            findings.short(value, row).replace(SHARE, ""),
+            f"({findings.short(row.null.median, row).replace(SHARE, '')}){SHARE}",
+        ]
+    return [
+        findings.short(value, row),
+        *([f"({findings.short(row.null.median, row)})"] if row.null and row.null.draws else []),
+    ]
 
 
 def _on_data(cell: Finding, reasons: list[str]) -> str:
@@ -223,7 +281,12 @@ def _on_data(cell: Finding, reasons: list[str]) -> str:
     value, *others = map(escape, _parts(cell))
     value, _, interval = value.partition(" [")
     others = [re.sub("^p~= ", "$p$~=~", text) for text in others]
-    return _marked(cell, value, f"{f' [{interval}' if interval else ''}{''.join(f', {text}' for text in others)}", reasons)
+    return _marked(
+        cell,
+        value,
+        f"{f' [{interval}' if interval else ''}{''.join(f', {text}' for text in others)}",
+        reasons,
+    )
 
 
 def _in_network(cell: Finding | None, reasons: list[str]) -> str:
@@ -233,7 +296,9 @@ def _in_network(cell: Finding | None, reasons: list[str]) -> str:
 
 
 def _marked(cell: Finding, value: str, rest: str, reasons: list[str]) -> str:
-    """Marks a value by its outcome; the reason for a missing value or test is appended to ``reasons`` if it is new."""
+    """Marks a value by its outcome; the reason for a missing value or test is appended to ``reasons`` if it
+    is new.
+    """
     outcome = cell.outcome
     if outcome in findings.FOUND:
         return rf"\textbf{{{value}}}{rest}"
@@ -257,7 +322,8 @@ def _letter(index: int) -> str:
 
 
 def _row(label: str, cells: Iterable[str]) -> str:
-    guard = "{}" if label.startswith(("[", "*")) else ""  # LaTeX would read them as an argument of the line break before
+    # LaTeX would read them as an argument of the line break before
+    guard = "{}" if label.startswith(("[", "*")) else ""
     return rf"{guard}{' & '.join([label, *cells])} \\"
 
 
@@ -269,7 +335,10 @@ def _cited(theory: Theory) -> str:
 def _breakable(name: str) -> str:
     """Escapes a name; a word that is too long for a narrow cell may be broken anywhere after a few letters."""
     words = [
-        escape(word) if len(word) <= MAX_WORD else typewriter(word).removeprefix(r"\texttt{").removesuffix("}") for word in name.split()
+        escape(word)
+        if len(word) <= MAX_WORD
+        else typewriter(word).removeprefix(r"\texttt{").removesuffix("}")
+        for word in name.split()
     ]
     return " ".join(words)
 

@@ -1,8 +1,8 @@
 r"""Text and formulas for pdflatex, in ASCII.
 
-Names of data and networks are escaped character by character, so they cannot inject a command. Other texts may contain formulas between
-dollars. These are copied unchanged unless they could read or write a file, define a command or end the formula early; such a formula is
-escaped and shown as plain text.
+Names of data and networks are escaped character by character, so they cannot inject a command. Other texts
+may contain formulas between dollars. These are copied unchanged unless they could read or write a file,
+define a command or end the formula early; such a formula is escaped and shown as plain text.
 """
 
 import re
@@ -12,7 +12,9 @@ from .formulas import spans
 
 
 def _pairs(table: str) -> dict[str, str]:
-    """Converts a table to a dict. Each key in the table is followed by its replacement; white space separates them."""
+    """Converts a table to a dict. Each key in the table is followed by its replacement; white space separates
+    them.
+    """
     words = table.split()
     return dict(zip(words[::2], words[1::2]))
 
@@ -20,7 +22,11 @@ def _pairs(table: str) -> dict[str, str]:
 _IN_FORMULAS = _pairs(r"""
 − -   → \to   ← \leftarrow   ≥ \ge   ≤ \le   ≠ \ne   ≈ \approx   ∈ \in   ∥ \Vert   ‖ \Vert   · \cdot   × \times   ᵀ ^{\top}   ᶜ ^c
 ∞ \infty   ✓ \checkmark   ± \pm   √ \surd   ° ^\circ   ε \varepsilon
-""") | {sign: f"{script}{i}" for script, signs in zip("^_", ("⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉")) for i, sign in enumerate(signs)}
+""") | {
+    sign: f"{script}{i}"
+    for script, signs in zip("^_", ("⁰¹²³⁴⁵⁶⁷⁸⁹", "₀₁₂₃₄₅₆₇₈₉"))
+    for i, sign in enumerate(signs)
+}
 _SPECIAL = (
     _pairs(r"""
 \ \textbackslash{}   { \{   } \}   $ \$   & \&   % \%   # \#   _ \_   ~ \textasciitilde{}   ^ \textasciicircum{}   < \textless{}
@@ -31,15 +37,26 @@ _SPECIAL = (
     | {sign: rf"\ensuremath{{{command}}}" for sign, command in _IN_FORMULAS.items()}
 )
 # Combining Unicode accents and the letter or sign of the LaTeX command for each, e.g. U+0301 (acute) -> \'
-_ACCENTS = dict(zip("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0328\u0331", "`'^~=u.\"rHvdckb"))
+_ACCENTS = dict(
+    zip(
+        "\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b\u030c\u0323\u0327\u0328\u0331",
+        "`'^~=u.\"rHvdckb",
+    )
+)
 _SUPERSCRIPTS = dict(zip("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
 # Greek letters that look like Latin ones have no command in LaTeX; the Latin letter is printed instead.
-_LOOKALIKES = "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Omicron=O Rho=P Tau=T Chi=X omicron=o"
+_LOOKALIKES = (
+    "Alpha=A Beta=B Epsilon=E Zeta=Z Eta=H Iota=I Kappa=K Mu=M Nu=N Omicron=O Rho=P Tau=T Chi=X omicron=o"
+)
 _LATIN = dict(pair.split("=") for pair in re.findall(r"\S+", _LOOKALIKES))
-_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega"
+_GREEK = (
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi "
+    "chi psi omega"
+)
 _CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-# Unsafe parts of a formula: commands that access files or define other commands, ^^ (TeX's notation for arbitrary characters), the
-# unescaped signs %, # and & (comment, parameter, alignment), and the line break \\.
+# Unsafe parts of a formula: commands that access files or define other commands, ^^ (TeX's notation for
+# arbitrary characters), the unescaped signs %, # and & (comment, parameter, alignment), and the line break
+# \\.
 _UNSAFE = re.compile(
     r"\\(?:input|include|openin|openout|read|write|immediate|special|[egx]?def|let|newcommand|renewcommand|csname|catcode|"
     r"begin|end|usepackage|loop|expandafter|the|show|tt|verb)(?![a-z])|\^\^|(?<!\\)[%#&]|\\\\"
@@ -51,8 +68,9 @@ def escape(text: str) -> str:
 
     A character that pdflatex cannot print is replaced by its code point: ``"中" -> \texttt{U+4E2D}``.
     """
-    # Constructs of several characters are marked first, then each character is escaped, then the marks become LaTeX. The marks are control
-    # characters, because _printable has removed these from the text: \0 and \1 enclose an exponent, \2 is "ΔR", \3 is an empty group.
+    # Constructs of several characters are marked first, then each character is escaped, then the marks become
+    # LaTeX. The marks are control characters, because _printable has removed these from the text: \0 and \1
+    # enclose an exponent, \2 is "ΔR", \3 is an empty group.
     text = re.sub(r"ΔR\b", "\2", _printable(text))
     text = re.sub("10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", lambda m: f"10\0{''.join(_SUPERSCRIPTS[c] for c in m[1])}\1", text)
     text = re.sub(r"([-,'])(?=\1)", "\\1\3", text)  # LaTeX would join --, ,, and '' into one sign
@@ -77,7 +95,8 @@ def _command(character: str) -> str:
         for mark in marks:
             base = f"\\{_ACCENTS[mark]}{{{base}}}"
         return base
-    # A variant of ASCII letters or digits, such as a ligature or a full-width letter: print the plain ones (NFKD).
+    # A variant of ASCII letters or digits, such as a ligature or a full-width letter: print the plain ones
+    # (NFKD).
     plain = unicodedata.normalize("NFKD", character)
     if plain != character and plain.isascii() and plain.isalnum():
         return plain
@@ -93,7 +112,8 @@ def _command(character: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Converts text to LaTeX: formulas between dollars are kept, code between backticks is set in typewriter type, the rest is escaped.
+    r"""Converts text to LaTeX: formulas between dollars are kept, code between backticks is set in typewriter
+    type, the rest is escaped.
 
     ``\$`` is a literal dollar.
     """
@@ -125,9 +145,15 @@ def _balanced(latex: str) -> bool:
 
 
 def _in_formula(character: str) -> str:
-    """Returns the commands for a character inside a formula: a symbol without its \\ensuremath, any other character in \\text."""
+    """Returns the commands for a character inside a formula: a symbol without its \\ensuremath, any other
+    character in \\text.
+    """
     command = _command(character)
-    return re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", command) if command.startswith(r"\ensuremath") else rf"{{\text{{{command}}}}}"
+    return (
+        re.sub(r"\\ensuremath\{(.*)\}", r"{\1}", command)
+        if command.startswith(r"\ensuremath")
+        else rf"{{\text{{{command}}}}}"
+    )
 
 
 def typewriter(name: str) -> str:

@@ -1,9 +1,12 @@
-"""The ledger: a Markdown page with every claim, its source, the measured values and the outcome of its control.
+"""The ledger: a Markdown page with every claim, its source, the measured values and the outcome of its
+control.
 
-``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes the page from the verifications of stored results and stores these as
-JSON in the same folder. Claims that no RESULT has verified keep the verification of that JSON, so one theory can be verified again alone;
-claims that no theory has any more are dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so
-that links can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as ``make mutants`` writes it, the page has its score.
+``python -m transformer_theory.report.ledger RESULT ... PAGE`` writes the page from the verifications of
+stored results and stores these as JSON in the same folder. Claims that no RESULT has verified keep the
+verification of that JSON, so one theory can be verified again alone; claims that no theory has any more are
+dropped. The page is valid for Sphinx (MyST) and for plain Markdown. Each claim has a heading, so that links
+can refer to it as ``#theory-name``. If the folder holds ``mutants.json``, as ``make mutants`` writes it, the
+page has its score.
 """
 
 import json
@@ -23,7 +26,8 @@ from .format import duration, number, portable_command, several, sign
 from .formulas import spans
 from .html import TEMPLATES
 
-Document = dict[str, Any]  # JSON values: {"provenance": record of one result, "verifications": list with one record per claim}
+# JSON values: {"provenance": record of one result, "verifications": list with one record per claim}
+Document = dict[str, Any]
 CORRECTIONS = "errors_in_the_literature.md"
 USUAL = (("converged", True), ("covered", True))  # values of nearly all seeds, omitted from the JSON
 UNDECIDED = ("inconclusive", "not covered")
@@ -35,7 +39,9 @@ STATUS: dict[Status, str] = {
     "own": "for the setting; the statement is this library's own",
     "": "",
 }
-_COMMANDS = {  # some Markdown renderers remove the backslash before punctuation, even in formulas: use the command with letters
+# some Markdown renderers remove the backslash before punctuation, even in formulas: use the command with
+# letters
+_COMMANDS = {
     r"\|": r"\Vert",
     r"\,": r"\thinspace",
     r"\;": r"\thickspace",
@@ -48,15 +54,20 @@ _COMMANDS = {  # some Markdown renderers remove the backslash before punctuation
 def document(result: Result) -> Document:
     """Returns the verifications of a result with its provenance, as JSON values.
 
-    Further numbers of a seed (``detail``) are included only for the worst seed and for seeds that are not consistent; the stored result has
-    them for all seeds.
+    Further numbers of a seed (``detail``) are included only for the worst seed and for seeds that are not
+    consistent; the stored result has them for all seeds.
     """
     record = result.provenance | {"command": portable_command(result.provenance)}
-    return {"provenance": record, "verifications": [_compact(verification) for verification in result.verifications]}
+    return {
+        "provenance": record,
+        "verifications": [_compact(verification) for verification in result.verifications],
+    }
 
 
 def _compact(verification: Verification) -> dict[str, Any]:
-    """Returns one verification without the details of ordinary seeds and without fields that have the value in :data:`USUAL`."""
+    """Returns one verification without the details of ordinary seeds and without fields that have the value
+    in :data:`USUAL`.
+    """
     stored = verification.to_json()
     for record, evidence in zip(stored["seeds"], verification.evidence):
         ordinary = evidence is not verification.worst and evidence.verdict == "consistent"
@@ -64,16 +75,24 @@ def _compact(verification: Verification) -> dict[str, Any]:
             values = record[name]
             if ordinary:
                 values.pop("detail", None)
-            record[name] = {key: value for key, value in values.items() if value not in ({}, "") and (key, value) not in USUAL}
+            record[name] = {
+                key: value
+                for key, value in values.items()
+                if value not in ({}, "") and (key, value) not in USUAL
+            }
     return stored
 
 
-def ledger(documents: Sequence[Document], theories: Iterable[Theory], *, mutants: Document | None = None) -> str:
+def ledger(
+    documents: Sequence[Document], theories: Iterable[Theory], *, mutants: Document | None = None
+) -> str:
     """Returns the whole page.
 
     Args:
-        documents: documents of one or several results (:func:`document`); each claim must be verified in at most one of them.
-        theories: theories in the order of the page. They provide the headings; their claims without a verification are listed as such.
+        documents: documents of one or several results (:func:`document`); each claim must be verified in at
+            most one of them.
+        theories: theories in the order of the page. They provide the headings; their claims without a
+            verification are listed as such.
         mutants: record of ``make mutants``; None leaves its section out.
     Raises:
         ValueError: a claim was verified in several documents.
@@ -83,9 +102,16 @@ def ledger(documents: Sequence[Document], theories: Iterable[Theory], *, mutants
     records = tuple(theories)
     verified = [Verification.from_json(stored) for item in documents for stored in item["verifications"]]
     if repeated := sorted(id for id, count in Counter(item.id for item in verified).items() if count > 1):
-        raise ValueError(f"each claim must be verified in one result, got several for {', '.join(repeated)}; leave one out")
+        raise ValueError(
+            f"each claim must be verified in one result, got several for {', '.join(repeated)}; leave one out"
+        )
     done = {verification.id for verification in verified}
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
     environment.filters |= {"prose": _prose, "cite": _cite, "table": _table, "number": number}
     environment.filters |= {"verdict": _verdict, "threshold": _threshold, "control": _control}
     return environment.get_template("ledger.md.j2").render(
@@ -115,13 +141,19 @@ def _span(numbers: Iterable[int]) -> str:
 def _origin(document: Document) -> str:
     """Returns a list item with the command, date, machine and versions behind the numbers of one result."""
     record, count = document["provenance"], len(document["verifications"])
-    versions = ", ".join(f"{name} {record['versions'][name]}" for name in ("python", "torch", "numpy", "scipy"))
-    commit = f" at commit {record['commit'][:10]}{' with changes' if record.get('dirty') else ''}" if "commit" in record else ""
+    versions = ", ".join(
+        f"{name} {record['versions'][name]}" for name in ("python", "torch", "numpy", "scipy")
+    )
+    commit = (
+        f" at commit {record['commit'][:10]}{' with changes' if record.get('dirty') else ''}"
+        if "commit" in record
+        else ""
+    )
     workers = record.get("workers") or 1
     return (
         f"- {several(count, 'claim')} by `{record['command']}`: {record['date'][:10]}, {record['machine']}, "
-        f"{workers} process{'es' if workers > 1 else ''}, {duration(record['seconds'])}; "
-        f"version {record['versions']['transformer-theory']}{commit}; {versions}."
+        f"{workers} process{'es' if workers > 1 else ''}, {duration(record['seconds'])}; version "
+        f"{record['versions']['transformer-theory']}{commit}; {versions}."
     )
 
 
@@ -131,7 +163,11 @@ def _verdict(verification: Verification) -> str:
         return f"{verification.verdict} on all {len(verification.seeds)} seeds"
     low, high = verification.interval
     undecided = len(verification.seeds) - verification.decided
-    rest = f"; {several(undecided, 'seed')} {'was' if undecided == 1 else 'were'} not decided" if undecided else ""
+    rest = (
+        f"; {several(undecided, 'seed')} {'was' if undecided == 1 else 'were'} not decided"
+        if undecided
+        else ""
+    )
     violated = "violated; " if verification.verdict == "violated" else ""
     counts = f"{violated}consistent on {verification.consistent} of {verification.decided} seeds"
     return f"{counts}, 95 % interval [{number(low)}, {number(high)}]{rest}"
@@ -144,7 +180,8 @@ def _control(verification: Verification) -> str:
     outcome = {
         "fails": f"It fails on every seed ({nearest}).",
         "passes": f"**It passes on some seed, so the check has no power** ({nearest}).",
-        "inconclusive": f"**It is inconclusive on some seed, so the power of the check is unknown** ({nearest}).",
+        "inconclusive": "**It is inconclusive on some seed, so the power of the check is unknown** "
+        f"({nearest}).",
     }[verification.control]
     return f"{text[:1].upper()}{text[1:]}. {outcome}"
 
@@ -162,7 +199,9 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
                 counts["controls fail"] += verification.control == "fails"
                 counts["corrected"] += bool(verification.corrects)
         total += counts
-        lines.append([f"[{theory.title}](#{_slug(theory.title)})", *(str(counts[head]) for head in heads[1:])])
+        lines.append(
+            [f"[{theory.title}](#{_slug(theory.title)})", *(str(counts[head]) for head in heads[1:])]
+        )
     return _markdown(heads, [*lines, ["all", *(str(total[head]) for head in heads[1:])]])
 
 
@@ -171,12 +210,20 @@ def _locators(theories: Sequence[Theory]) -> str:
     heads = ["theory", *filter(None, STATUS)]
     counted = [(theory.title, Counter(claim.source.status for claim in theory.claims)) for theory in theories]
     counted.append(("all", sum((counts for _, counts in counted), Counter[str]())))
-    return _markdown(heads, [[title, *(str(counts[head]) for head in heads[1:])] for title, counts in counted])
+    return _markdown(
+        heads, [[title, *(str(counts[head]) for head in heads[1:])] for title, counts in counted]
+    )
 
 
 def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
-    """Returns the parts of the section on mutants: scores by theory, mutants that were not detected, and the origin of the numbers."""
-    heads, lines, total = ["theory", "mutants", "equivalent", "detected", "undecided", "undetected", "score"], [], Counter[str]()
+    """Returns the parts of the section on mutants: scores by theory, mutants that were not detected, and the
+    origin of the numbers.
+    """
+    heads, lines, total = (
+        ["theory", "mutants", "equivalent", "detected", "undecided", "undetected", "score"],
+        [],
+        Counter[str](),
+    )
     for theory in theories:
         counts = Counter(one["outcome"] for one in record["mutants"] if one["theory"] == theory.name)
         total += counts
@@ -185,18 +232,26 @@ def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     return {
         "table": _markdown(heads, [*lines, ["all", *_score(total)]]),
         "survivors": [
-            f"{one['theory']}, {_prose(one['description'])}: {one['outcome']}{': ' if one['by'] else ''}{_prose(one['by'])}"
+            f"{one['theory']}, {_prose(one['description'])}: "
+            f"{one['outcome']}{': ' if one['by'] else ''}{_prose(one['by'])}"
             for one in survivors
         ],
-        "origin": f"{' · '.join(record['made'])}; seeds {', '.join(map(str, record['seeds']))}; {duration(record['seconds'])}",
+        "origin": f"{' · '.join(record['made'])}; seeds {', '.join(map(str, record['seeds']))}; "
+        f"{duration(record['seconds'])}",
     }
 
 
 def _score(counts: Counter[str]) -> list[str]:
-    """Returns the numbers of one row: all mutants, the outcomes, and the share of detected ones among those that are not equivalent."""
+    """Returns the numbers of one row: all mutants, the outcomes, and the share of detected ones among those
+    that are not equivalent.
+    """
     different = counts.total() - counts["equivalent"]
     share = f"{100 * counts['detected'] / different:.0f}\N{NO-BREAK SPACE}%" if different else "–"
-    return [str(counts.total()), *(str(counts[name]) for name in ("equivalent", "detected", "undecided", "undetected")), share]
+    return [
+        str(counts.total()),
+        *(str(counts[name]) for name in ("equivalent", "detected", "undecided", "undetected")),
+        share,
+    ]
 
 
 def _table(claims: Sequence[Verification]) -> str:
@@ -206,13 +261,25 @@ def _table(claims: Sequence[Verification]) -> str:
         control = number(claim.worst_control.value) if claim.control == "fails" else f"**{claim.control}**"
         verdict = f"{claim.verdict}\N{NO-BREAK SPACE}{claim.consistent}/{len(claim.seeds)}"
         name = f"[{claim.id.partition('/')[2]}](#{_slug(claim.id)})"
-        lines.append([name, verdict, number(claim.worst.value), _threshold(claim), control, "yes" if claim.corrects else ""])
+        lines.append(
+            [
+                name,
+                verdict,
+                number(claim.worst.value),
+                _threshold(claim),
+                control,
+                "yes" if claim.corrects else "",
+            ]
+        )
     return _markdown(["claim", "verdict", "worst seed", "threshold", "control, nearest", "corrects"], lines)
 
 
 def _threshold(verification: Verification) -> str:
-    """Formats the threshold of the worst seed without trailing zeros: ``0.990 -> 0.99``, ``1.00·10⁻³ -> 10⁻³``."""
-    # Remove zeros at the end of the decimals, then a decimal point at the end, then a mantissa of 1 before a power of ten.
+    """Formats the threshold of the worst seed without trailing zeros: ``0.990 -> 0.99``, ``1.00·10⁻³ ->
+    10⁻³``.
+    """
+    # Remove zeros at the end of the decimals, then a decimal point at the end, then a mantissa of 1 before a
+    # power of ten.
     digits = re.sub(r"(\.\d*?)0+(?!\d)", r"\1", number(verification.worst.threshold)).replace(".·", "·")
     return f"{sign(verification.worst.op)}\N{NO-BREAK SPACE}{digits.rstrip('.').removeprefix('1·')}"
 
@@ -233,7 +300,9 @@ def _cite(source: Source) -> str:
 
 
 def _prose(text: str) -> str:
-    """Converts text to MyST. Its formulas contain only commands that Markdown does not change; plain text is escaped for Markdown."""
+    """Converts text to MyST. Its formulas contain only commands that Markdown does not change; plain text is
+    escaped for Markdown.
+    """
     parts = []
     for kind, part in spans(text):
         if kind == "text":
@@ -245,7 +314,9 @@ def _prose(text: str) -> str:
 
 def _formula(latex: str) -> str:
     # A command with letters needs a space if a letter follows: \|x becomes \Vert x.
-    return re.sub(r"\\[|,;!{}](?=(.?))", lambda match: _COMMANDS[match[0]] + (" " if match[1].isalpha() else ""), latex).strip()
+    return re.sub(
+        r"\\[|,;!{}](?=(.?))", lambda match: _COMMANDS[match[0]] + (" " if match[1].isalpha() else ""), latex
+    ).strip()
 
 
 def _slug(heading: str) -> str:
@@ -254,33 +325,43 @@ def _slug(heading: str) -> str:
 
 
 def updated(stored: Sequence[Document], new: Sequence[Document], claims: Iterable[str]) -> list[Document]:
-    """Returns the stored documents with the claims that the new ones do not have, then the new ones; documents without claims are left out.
+    """Returns the stored documents with the claims that the new ones do not have, then the new ones;
+    documents without claims are left out.
 
     Args:
         stored, new: documents, see :func:`document`.
         claims: ids of all claims that exist; others are dropped.
     """
     kept = set(claims) - {claim["id"] for item in new for claim in item["verifications"]}
-    old = [item | {"verifications": [claim for claim in item["verifications"] if claim["id"] in kept]} for item in stored]
+    old = [
+        item | {"verifications": [claim for claim in item["verifications"] if claim["id"] in kept]}
+        for item in stored
+    ]
     return [item for item in old if item["verifications"]] + list(new)
 
 
 def results(path: Path) -> list[Result]:
-    """Loads a ledger, the JSON that :func:`main` writes, as results of ``verify``: one for each command that verified some of its claims.
+    """Loads a ledger, the JSON that :func:`main` writes, as results of ``verify``: one for each command that
+    verified some of its claims.
 
     Raises:
         ValueError: the file is no ledger.
     """
     try:
         found = [
-            Result("verify", verifications=tuple(map(Verification.from_json, item["verifications"])), provenance=dict(item["provenance"]))
+            Result(
+                "verify",
+                verifications=tuple(map(Verification.from_json, item["verifications"])),
+                provenance=dict(item["provenance"]),
+            )
             for item in json.loads(path.read_text(encoding="utf-8"))
         ]
     except (ValueError, KeyError, TypeError, AttributeError):
         found = []
     if not found:
         raise ValueError(
-            f"a file must be a ledger such as docs/claims.json, which `make ledger` writes, got {path}; name one, or the folder of a result"
+            f"a file must be a ledger such as docs/claims.json, which `make ledger` writes, got {path}; "
+            "name one, or the folder of a result"
         )
     return found
 
@@ -289,13 +370,20 @@ def _lines(documents: Sequence[Document]) -> str:
     """Formats the documents as JSON with one claim per line, so that a diff shows which claims have changed."""
     parts = []
     for item in documents:
-        claims = ",\n".join(json.dumps(claim, ensure_ascii=False, separators=(",", ":")) for claim in item["verifications"])
-        parts.append(f'{{"provenance": {json.dumps(item["provenance"], ensure_ascii=False)},\n"verifications": [\n{claims}\n]}}')
+        claims = ",\n".join(
+            json.dumps(claim, ensure_ascii=False, separators=(",", ":")) for claim in item["verifications"]
+        )
+        parts.append(
+            f'{{"provenance": {json.dumps(item["provenance"], ensure_ascii=False)},\n"verifications": '
+            f"[\n{claims}\n]}}"
+        )
     return "[" + ",\n".join(parts) + "]\n"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes the page and the JSON, and returns the exit status: 0, or 2 after printing one line if an error is raised."""
+    """Writes the page and the JSON, and returns the exit status: 0, or 2 after printing one line if an error
+    is raised.
+    """
     from ..theories import list_theories
 
     try:

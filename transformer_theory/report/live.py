@@ -1,7 +1,7 @@
 """The page of a running training: curves, every theory's headline, speed, remaining time, sample images.
 
-The page is drawn at intervals and replaces itself in the browser. It leaves out what takes long to draw, so that it costs little of the
-training's time; the page of the finished training (:mod:`.page`) has everything.
+The page is drawn at intervals and replaces itself in the browser. It leaves out what takes long to draw, so
+that it costs little of the training's time; the page of the finished training (:mod:`.page`) has everything.
 """
 
 import time
@@ -67,9 +67,15 @@ def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None 
         now: time at which the page is drawn, as text.
     """
     known = aggregate(Result(result.name, result.settings, Table()), theories=theories).theories
-    headlines = {(theory.name, theory.in_networks.headline) for theory in known if theory.in_networks is not None}
+    headlines = {
+        (theory.name, theory.in_networks.headline) for theory in known if theory.in_networks is not None
+    }
     # Only the rows of the figures: a long training has a hundred times as many.
-    rows = [row for row in result.table if (row.theory, row.quantity) in headlines or (row.theory == NETWORK and row.layer is None)]
+    rows = [
+        row
+        for row in result.table
+        if (row.theory, row.quantity) in headlines or (row.theory == NETWORK and row.layer is None)
+    ]
     small = Result(result.name, result.settings, Table(rows), result.arrays)
     quantities = curves(small)
     model = next((row.model for row in rows if row.model), "network")
@@ -81,11 +87,21 @@ def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None 
         "now": now,
         "refresh": 0 if status.ended else REFRESH,
         "learning": inline(
-            lambda: training_figures.learning(quantities, training.training_summary(small)), "learning", "Loss and accuracy over the steps"
+            lambda: training_figures.learning(quantities, training.training_summary(small)),
+            "learning",
+            "Loss and accuracy over the steps",
         ),
-        "timeline": inline(lambda: timeline(timeline_series(_headlines(quantities, known))), "timeline", "The theories' headlines"),
+        "timeline": inline(
+            lambda: timeline(timeline_series(_headlines(quantities, known))),
+            "timeline",
+            "The theories' headlines",
+        ),
         "samples": samples.groups(result),
-        "attention": inline(lambda: attention(result, model, images=3, layers=4), "attention", "Attention on validation images"),
+        "attention": inline(
+            lambda: attention(result, model, images=3, layers=4),
+            "attention",
+            "Attention on validation images",
+        ),
     }
     return rendered("live.html.j2", context)
 
@@ -97,10 +113,12 @@ def _headlines(quantities: list[Curves], theories: tuple[Theory, ...]) -> list[S
 
 @contextmanager
 def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
-    """Yields a callback of :func:`~..training.loop.train` that writes the page of the training into its folder.
+    """Yields a callback of :func:`~..training.loop.train` that writes the page of the training into its
+    folder.
 
-    The first interval with a step is drawn, and later ones as often as :data:`SHARE` permits. The page is replaced as a whole. If the
-    training is interrupted or fails, its page states so and stays. An error of the page does not end the training.
+    The first interval with a step is drawn, and later ones as often as :data:`SHARE` permits. The page is
+    replaced as a whole. If the training is interrupted or fails, its page states so and stays. An error of
+    the page does not end the training.
     """
     spent, last, drawn = 0.0, None, -1
 
@@ -130,5 +148,10 @@ def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
         yield callback
     except BaseException as error:
         if last is not None and last.step:
-            write(last, "interrupted" if isinstance(error, KeyboardInterrupt) else " ".join(str(error).split()) or type(error).__name__)
+            write(
+                last,
+                "interrupted"
+                if isinstance(error, KeyboardInterrupt)
+                else " ".join(str(error).split()) or type(error).__name__,
+            )
         raise

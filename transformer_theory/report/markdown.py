@@ -1,4 +1,6 @@
-"""The tables in GitHub's Markdown, for notes and README files. Formulas stay between dollars; sources become links."""
+"""The tables in GitHub's Markdown, for notes and README files. Formulas stay between dollars; sources become
+links.
+"""
 
 import re
 
@@ -16,11 +18,13 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
 
 
 def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
-    """Returns the findings in sentences and as a matrix, then all tables: the summary, each theory, the networks and the provenance.
+    """Returns the findings in sentences and as a matrix, then all tables: the summary, each theory, the
+    networks and the provenance.
 
     Args:
         aggregate: the results.
-        provenance: table of provenance; if None, a table without folders and checksums is made from the results.
+        provenance: table of provenance; if None, a table without folders and checksums is made from the
+            results.
     """
     found = findings.findings(aggregate)
     parts = ["# Results", *filter(None, (_prose(sentence(aggregate.results)),))]
@@ -40,7 +44,9 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
 
 
 def matrix(found: Findings) -> str:
-    """Formats the findings as a table with a line per theory and a column per view of the data and per network, and explains the marks."""
+    """Formats the findings as a table with a line per theory and a column per view of the data and per
+    network, and explains the marks.
+    """
     columns = found.columns
     several = len({column[0] for column in columns}) > 1
     heads = [
@@ -55,21 +61,29 @@ def matrix(found: Findings) -> str:
         name = "<br>".join([f"**{text(theory.title)}**", *map(_prose, quantities)])
         lines.append(_line([name, *("" if cell is None else _finding(cell) for cell in cells.values())]))
     marks = (
-        f"Bold: as predicted (false discovery rate at most {LEVEL:g}, {format.several(found.tests, 'test')}); ↓: on the side opposite to "
-        "the prediction; ≈: a null gives as much. In brackets: the 95 % interval. "
-        "A: agreement with a predicted number (0: chance, 1: prediction)."
+        f"Bold: as predicted (false discovery rate at most {LEVEL:g}, "
+        f"{format.several(found.tests, 'test')}); ↓: on the side opposite to the prediction; ≈: a null "
+        "gives as much. In brackets: the 95 % interval. A: agreement with a predicted number (0: chance, "
+        "1: prediction)."
     )
     return "\n".join([*lines, "", _prose(marks)])
 
 
 def _finding(cell: Finding) -> str:
-    """Formats one cell: the value with its interval and mark, null, noise, p-value and agreement, or the reason."""
+    """Formats one cell: the value with its interval and mark, null, noise, p-value and agreement, or the
+    reason.
+    """
     row = cell.row
     if row.value is None:
         return f"{format.NOTHING} {_prose(cell.reason)}"
     value = escape(findings.value_text(row))
     chance = f"≈ {value}"
-    marked = {**dict.fromkeys(findings.FOUND, f"**{value}**"), "opposite": f"{value} ↓", "at chance": chance, "explained": chance}
+    marked = {
+        **dict.fromkeys(findings.FOUND, f"**{value}**"),
+        "opposite": f"{value} ↓",
+        "at chance": chance,
+        "explained": chance,
+    }
     value = marked.get(cell.outcome, value)
     numbers = [findings.against(row)]
     if row.scope == "any data":
@@ -83,7 +97,8 @@ def _finding(cell: Finding) -> str:
 def table(source: Table) -> str:
     """Formats a table below its caption.
 
-    A Markdown cell cannot span several columns. A text that spans them elsewhere becomes the first cell of its line.
+    A Markdown cell cannot span several columns. A text that spans them elsewhere becomes the first cell of
+    its line.
     """
     width = len(source.columns)
     caption = " ".join(filter(None, (text(source.caption), text(source.legend))))
@@ -94,7 +109,12 @@ def table(source: Table) -> str:
             mark = "**" if block.strong else "*"
             title = tuple(piece for piece in pieces(block.heading) if not isinstance(piece, Source | Note))
             rest = [piece for piece in pieces(block.heading) if piece not in title]
-            heading = " ".join([f"{mark}{text(title).strip()}{mark}", *(text(piece) for piece in rest if isinstance(piece, Source))])
+            heading = " ".join(
+                [
+                    f"{mark}{text(title).strip()}{mark}",
+                    *(text(piece) for piece in rest if isinstance(piece, Source)),
+                ]
+            )
             notes = [text(str(piece)) for piece in rest if isinstance(piece, Note) and piece]
             heading = "<br>".join([heading, *notes, *([text(block.note)] if block.note else [])])
             lines.append(_line([heading, *[""] * (width - 1)]))
@@ -111,7 +131,9 @@ def _line(cells: list[str]) -> str:
 
 
 def text(cell: Cell) -> str:
-    """Formats a cell: names are escaped, formulas stay, sources become links, and each note begins a new line."""
+    """Formats a cell: names are escaped, formulas stay, sources become links, and each note begins a new
+    line.
+    """
     return "".join(map(_piece, pieces(cell)))
 
 
@@ -119,7 +141,13 @@ def _piece(piece: Piece) -> str:
     if isinstance(piece, Source):
         return f"[{escape(piece.label)}]({piece.url})" if piece.url else escape(piece.label)
     if isinstance(piece, Note):
-        return f"<br>**{_prose(piece)}**" if isinstance(piece, StrongNote) else f"<br>{_prose(piece)}" if piece else ""
+        return (
+            f"<br>**{_prose(piece)}**"
+            if isinstance(piece, StrongNote)
+            else f"<br>{_prose(piece)}"
+            if piece
+            else ""
+        )
     if isinstance(piece, Strong):
         return f"**{escape(piece)}**"
     if isinstance(piece, Code):
@@ -128,7 +156,9 @@ def _piece(piece: Piece) -> str:
 
 
 def code(name: str) -> str:
-    """Formats a span of code. Its fence is longer than any run of backticks in it; bars are escaped, because a bar ends a table cell."""
+    """Formats a span of code. Its fence is longer than any run of backticks in it; bars are escaped, because
+    a bar ends a table cell.
+    """
     name = " ".join(name.split()).replace("|", r"\|")
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", name)), default=0))
     return f"{fence} {name} {fence}" if "`" in name else f"{fence}{name}{fence}"
@@ -136,12 +166,15 @@ def code(name: str) -> str:
 
 def escape(name: str) -> str:
     r"""Escapes plain text, so that Markdown and HTML print it literally, and joins its lines."""
-    name = re.sub(r"[^\S\u00a0]+", " ", name)  # each run of white space becomes one blank; no-break spaces stay
+    # each run of white space becomes one blank; no-break spaces stay
+    name = re.sub(r"[^\S\u00a0]+", " ", name)
     return _SPECIAL.sub(r"\\\1", name.replace("&", "&amp;")).replace(r"\<", "&lt;").replace(r"\>", "&gt;")
 
 
 def _prose(words: str) -> str:
-    """Formats a text: formulas between dollars stay, code between backticks becomes a span of code, the rest is escaped."""
+    """Formats a text: formulas between dollars stay, code between backticks becomes a span of code, the rest
+    is escaped.
+    """
     parts = []
     for kind, part in spans(words):
         if kind == "text":
@@ -152,7 +185,9 @@ def _prose(words: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """Replaces the bars in a formula, which would end the table cell, and the signs < and >, which HTML would read as tags."""
+    """Replaces the bars in a formula, which would end the table cell, and the signs < and >, which HTML would
+    read as tags.
+    """
     for sign, command in ((r"\|", r"\Vert "), ("|", r"\vert "), ("<", r"\lt "), (">", r"\gt ")):
         latex = latex.replace(sign, command)
     return f"${' '.join(latex.split())}$"

@@ -1,9 +1,10 @@
 """The matrix of findings, theories by data and networks: as a figure, and as a table of its numbers.
 
-A cell of the figure shows the headline of a theory. Its scale is that of the theory and the kind of view, so that the cells of a row can be
-compared. Grey bar: the range of the null draws, with their median. Dashed: the prediction. Dot: the mean over seeds, with its interval.
-Diamond: the value on noise of the same shape. Below stand value, interval, agreement and p-value; in the figure for a column of a paper,
-which shows no features of networks, value and mark of the outcome.
+A cell of the figure shows the headline of a theory. Its scale is that of the theory and the kind of view, so
+that the cells of a row can be compared. Grey bar: the range of the null draws, with their median. Dashed: the
+prediction. Dot: the mean over seeds, with its interval. Diamond: the value on noise of the same shape. Below
+stand value, interval, agreement and p-value; in the figure for a column of a paper, which shows no features
+of networks, value and mark of the outcome.
 """
 
 import math
@@ -16,7 +17,19 @@ from ..core.statistics import LEVEL
 from ..core.theory import Theory
 from . import format, table_model
 from .aggregate import Aggregate
-from .findings import FOUND, OUTCOMES, Finding, Findings, View, findings, interval_text, null_text, p_text, short, statements
+from .findings import (
+    FOUND,
+    OUTCOMES,
+    Finding,
+    Findings,
+    View,
+    findings,
+    interval_text,
+    null_text,
+    p_text,
+    short,
+    statements,
+)
 from .html import inline
 from .overview import overview
 from .table_model import Block, Column, Line, Note, Plain, Strong
@@ -55,8 +68,9 @@ def matrix(found: Findings, *, column: bool = False) -> "Figure | None":
 
     Args:
         found: the findings.
-        column: whether the figure is as wide as a column of a paper instead of a page; it then has neither features nor p-values, and is
-            None if there are more than :data:`MAX_IN_COLUMN` data sets and networks.
+        column: whether the figure is as wide as a column of a paper instead of a page; it then has neither
+            features nor p-values, and is None if there are more than :data:`MAX_IN_COLUMN` data sets and
+            networks.
     """
     sizes = COLUMN if column else PAGE
     columns = [one for one in found.few_columns() if not (column and one[1] == "features")]
@@ -72,9 +86,22 @@ def matrix(found: Findings, *, column: bool = False) -> "Figure | None":
     for i, theory in enumerate(theories):
         top = sizes.header + sizes.row * i
         ax.plot((0, sizes.width), (top, top), color="#D5D9DE", linewidth=0.7)
-        title = theory.title.partition(":")[0] if column else textwrap.fill(theory.title, 15, break_long_words=False)
+        title = (
+            theory.title.partition(":")[0]
+            if column
+            else textwrap.fill(theory.title, 15, break_long_words=False)
+        )
         gap = 0.03 if column else 0.1
-        ax.text(0.02, top + gap, title, fontsize=SMALL + 0.4, weight="bold", color=colour(theory.name), va="top", linespacing=1.15)
+        ax.text(
+            0.02,
+            top + gap,
+            title,
+            fontsize=SMALL + 0.4,
+            weight="bold",
+            color=colour(theory.name),
+            va="top",
+            linespacing=1.15,
+        )
         for views in GROUPS.values():
             inside = [(j, one) for j, one in enumerate(columns) if one[1] in views]
             _group(ax, found, theory, inside, top, width, sizes, len(title) if column else 0)
@@ -104,7 +131,8 @@ def _group(
 ) -> None:
     """Draws the cells of one quantity of a theory, with its name above them, on a common scale.
 
-    In a column of a paper the name on the raw tokens stands behind the title of ``letters`` letters, that in networks on the next line.
+    In a column of a paper the name on the raw tokens stands behind the title of ``letters`` letters, that in
+    networks on the next line.
     """
     cells = [(j, cell) for j, column in columns if (cell := found.at(theory, column)) is not None]
     if not cells:
@@ -124,10 +152,14 @@ def _group(
 
 
 def _scale(cells: list[Finding]) -> tuple[float, float]:
-    """Returns the common range of the cells: values, nulls, predictions and noise; intervals may be wider and are cut off."""
+    """Returns the common range of the cells: values, nulls, predictions and noise; intervals may be wider and
+    are cut off.
+    """
     numbers: list[float] = []
     for cell in cells:
-        numbers += [number for number in (cell.row.value, cell.row.predicted, cell.on_noise) if number is not None]
+        numbers += [
+            number for number in (cell.row.value, cell.row.predicted, cell.on_noise) if number is not None
+        ]
         for row in filter(None, (cell.row, cell.own)):
             numbers += [row.null.low, row.null.high] if row.null is not None and row.null.draws else []
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
@@ -135,7 +167,15 @@ def _scale(cells: list[Finding]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scale: tuple[float, float], sizes: _Sizes) -> None:
+def _cell(
+    ax: "Axes",
+    cell: Finding,
+    left: float,
+    width: float,
+    top: float,
+    scale: tuple[float, float],
+    sizes: _Sizes,
+) -> None:
     """Draws one cell: the plotted line and the lines of text below it."""
     row, y = cell.row, top + sizes.plot
     centre = left + width / 2
@@ -145,29 +185,56 @@ def _cell(ax: "Axes", cell: Finding, left: float, width: float, top: float, scal
         return left + width * min(1.0, max(0.0, share))
 
     if row.value is None:
-        reason = textwrap.fill(textwrap.shorten(cell.reason, 60, placeholder="…"), max(10, int(width / 0.048)))
+        reason = textwrap.fill(
+            textwrap.shorten(cell.reason, 60, placeholder="…"), max(10, int(width / 0.048))
+        )
         ax.text(centre, top + 0.2, reason, ha="center", va="top", fontsize=TINY, color=GREY, linespacing=1.05)
         return
     ax.plot((left, left + width), (y, y), color="#E4E7EB", linewidth=0.8, zorder=1)
     if row.null is not None and row.null.draws:
         low, high = x(row.null.low), x(row.null.high)
-        ax.fill_between((low, max(high, low + 0.01)), y - 0.055, y + 0.055, color="#C9CED5", linewidth=0, zorder=2)
+        ax.fill_between(
+            (low, max(high, low + 0.01)), y - 0.055, y + 0.055, color="#C9CED5", linewidth=0, zorder=2
+        )
         ax.plot([x(row.null.median)] * 2, (y - 0.075, y + 0.075), color=GREY, linewidth=1, zorder=3)
     if cell.own is not None and cell.own.null is not None and cell.own.null.draws:
         low, high = x(cell.own.null.low), x(cell.own.null.high)
         box = ((low, low, max(high, low + 0.01), max(high, low + 0.01)), (y, y + 0.055, y + 0.055, y))
         ax.fill(*box, facecolor="#F2D9A6", edgecolor="#A67C1F", linewidth=0.6, zorder=2.5)
     if row.predicted is not None:
-        ax.plot([x(row.predicted)] * 2, (y - 0.085, y + 0.085), color=INK, linewidth=0.9, linestyle=(0, (2, 1.4)), zorder=3)
+        ax.plot(
+            [x(row.predicted)] * 2,
+            (y - 0.085, y + 0.085),
+            color=INK,
+            linewidth=0.9,
+            linestyle=(0, (2, 1.4)),
+            zorder=3,
+        )
     if cell.on_noise is not None:
         ax.plot(
-            [x(cell.on_noise)], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8, zorder=4
+            [x(cell.on_noise)],
+            [y],
+            marker="D",
+            markersize=3.6,
+            markerfacecolor="white",
+            markeredgecolor=INK,
+            markeredgewidth=0.8,
+            zorder=4,
         )
-    tint = {**dict.fromkeys(FOUND, colour(cell.theory.name)), "any data": colour(cell.theory.name), "opposite": ALARM}.get(
-        cell.outcome, GREY
-    )
+    tint = {
+        **dict.fromkeys(FOUND, colour(cell.theory.name)),
+        "any data": colour(cell.theory.name),
+        "opposite": ALARM,
+    }.get(cell.outcome, GREY)
     if row.interval is not None:
-        ax.plot((x(row.interval[0]), x(row.interval[1])), (y, y), color=tint, linewidth=1.4, solid_capstyle="butt", zorder=5)
+        ax.plot(
+            (x(row.interval[0]), x(row.interval[1])),
+            (y, y),
+            color=tint,
+            linewidth=1.4,
+            solid_capstyle="butt",
+            zorder=5,
+        )
     ax.plot([x(row.value)], [y], marker="o", markersize=4.2, color=tint, zorder=6)
     mark = MARKS.get(cell.outcome, "") if sizes is COLUMN else ""
     value = {"ha": "center", "va": "top", "fontsize": SMALL, "weight": "bold"}
@@ -207,7 +274,15 @@ def _legend(ax: "Axes", height: float) -> None:
     ax.plot((3.1, 3.28), (y, y), color=INK, linewidth=1.4)
     ax.plot([3.19], [y], marker="o", markersize=4.2, color=INK)
     ax.text(3.32, y, "mean over seeds, 95 % interval", **texts)
-    ax.plot([4.78], [y], marker="D", markersize=3.6, markerfacecolor="white", markeredgecolor=INK, markeredgewidth=0.8)
+    ax.plot(
+        [4.78],
+        [y],
+        marker="D",
+        markersize=3.6,
+        markerfacecolor="white",
+        markeredgecolor=INK,
+        markeredgewidth=0.8,
+    )
     ax.text(4.84, y, "on noise", **texts)
     ax.text(PAGE.width - 0.03, y, "✓ as predicted  ~ explained  ✗ opposite", **{**texts, "ha": "right"})
 
@@ -223,7 +298,9 @@ def _column_legend(ax: "Axes", height: float) -> None:
             "without mark: grey, none of these; coloured, a statement about any data",
         )
     ):
-        ax.text(0.02, height - COLUMN.legend + 0.1 + 0.115 * number, text, fontsize=TINY, va="center", color=INK)
+        ax.text(
+            0.02, height - COLUMN.legend + 0.1 + 0.115 * number, text, fontsize=TINY, va="center", color=INK
+        )
 
 
 def table(found: Findings) -> table_model.Table | None:
@@ -240,10 +317,13 @@ def table(found: Findings) -> table_model.Table | None:
             lines.append(Line(_cells(finding, quantity, several)))
         blocks.append(Block(Plain(theory.title), tuple(lines), strong=True))
     legend = (
-        f"{format.several(found.tests, 'test')}; q is the p-value adjusted for the false discovery rate (Benjamini and Hochberg). "
+        f"{format.several(found.tests, 'test')}; q is the p-value adjusted for the false discovery rate "
+        "(Benjamini and Hochberg). "
         + " ".join(f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items())
     )
-    return table_model.Table("matrix", "The numbers of the matrix.", COLUMNS, tuple(blocks), legend).without_empty()
+    return table_model.Table(
+        "matrix", "The numbers of the matrix.", COLUMNS, tuple(blocks), legend
+    ).without_empty()
 
 
 COLUMNS = (
@@ -262,9 +342,21 @@ COLUMNS = (
 def _cells(finding: Finding, quantity: str, several: bool) -> tuple[table_model.Cell, ...]:
     row = finding.row
     seeds = format.several(finding.seeds, "seed") if finding.seeds > 1 else ""
-    value = (Strong(short(row.value, row)), Note(", ".join(filter(None, (interval_text(row), seeds))))) if row.value is not None else ""
-    null = () if row.null is None or not row.null.draws else (short(row.null.median, row), Note(null_text(row)))
-    p = "" if row.p is None else p_text(row.p) if finding.q is None else f"{p_text(row.p)} ({p_text(finding.q)})"
+    value = (
+        (Strong(short(row.value, row)), Note(", ".join(filter(None, (interval_text(row), seeds)))))
+        if row.value is not None
+        else ""
+    )
+    null = (
+        () if row.null is None or not row.null.draws else (short(row.null.median, row), Note(null_text(row)))
+    )
+    p = (
+        ""
+        if row.p is None
+        else p_text(row.p)
+        if finding.q is None
+        else f"{p_text(row.p)} ({p_text(finding.q)})"
+    )
     return (
         Plain(f"{finding.data}: {finding.where}" if several else finding.where),
         quantity,
@@ -284,6 +376,16 @@ def section(aggregate: Aggregate) -> dict[str, Any] | None:
     if not found:
         return None
     tests = f"{format.several(found.tests, 'test')}, false discovery rate at most {100 * LEVEL:.0f}\u00a0%."
-    figure = inline(lambda: matrix(found), "findings-matrix", "The headline of each theory on the data and in the networks")
+    figure = inline(
+        lambda: matrix(found),
+        "findings-matrix",
+        "The headline of each theory on the data and in the networks",
+    )
     lines = overview(found, aggregate.theories)
-    return {"statements": statements(found), "overview": lines, "matrix": figure, "caption": tests, "table": table(found)}
+    return {
+        "statements": statements(found),
+        "overview": lines,
+        "matrix": figure,
+        "caption": tests,
+        "table": table(found),
+    }

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")  # used if a network has no fixed colour
+# used if a network has no fixed colour
+_TINTS = ("#4477AA", "#AA3377", "#C78A1B", "#117733", "#56B4E9", "#661100")
 MAX_ROWS = 6  # largest number of quantities of one network below one another
 HEADING = 64  # characters of a line of a heading above one of two columns
-MAX_HEIGHT, TALL = 6.5, 7.5  # inches of the timeline, so that it fits on a page together with its caption; in two columns
+# inches of the timeline, so that it fits on a page together with its caption; in two columns
+MAX_HEIGHT, TALL = 6.5, 7.5
 SMALL = 6.5  # points; the smallest type in the timeline
 _TICKS = (0, 0.01, 0.05, 0.15, 0.3, 0.5, 0.75, 1)  # shares of the last step
 _FEW_TICKS = (0, 0.05, 0.3, 0.6, 1)  # shares of the last step, for narrow panels
@@ -29,9 +31,10 @@ _FEW_TICKS = (0, 0.05, 0.3, 0.6, 1)  # shares of the last step, for narrow panel
 def timeline(group: Sequence[Series]) -> "Figure | None":
     """Draws every theory's headline over the training steps: a row per quantity, a column per network.
 
-    The panels of a row have the same y-axis, which points upwards to the values that the theory predicts: it is reversed if the theory
-    predicts small values. The band of the null and the range over seeds are filled. A curve that does not leave the band is faint, and the
-    panel is at least twice as high as its band, so noise does not look like a change. A dot marks the step of departure from the band.
+    The panels of a row have the same y-axis, which points upwards to the values that the theory predicts: it
+    is reversed if the theory predicts small values. The band of the null and the range over seeds are filled.
+    A curve that does not leave the band is faint, and the panel is at least twice as high as its band, so
+    noise does not look like a change. A dot marks the step of departure from the band.
     """
     group = [s for s in group if len(s.steps) > 1]
     models = list(dict.fromkeys(s.model for s in group))
@@ -39,11 +42,15 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     rows = list(dict.fromkeys((s.theory, s.label) for s in sorted(group, key=lambda s: s.theory != NETWORK)))
     if not models:
         return None
-    # Many quantities of one network would be too flat below one another: they get two columns, and headings of two lines.
+    # Many quantities of one network would be too flat below one another: they get two columns, and headings
+    # of two lines.
     two = len(models) == 1 and len(rows) > MAX_ROWS
     height = -(-len(rows) // 2) if two else len(rows)  # -(-a // b) rounds up
     figure, panels = axes(
-        height, 2 if two else len(models), 7.2, min(TALL, 0.75 + 1.15 * height) if two else min(MAX_HEIGHT, 0.75 + 1.02 * height)
+        height,
+        2 if two else len(models),
+        7.2,
+        min(TALL, 0.75 + 1.15 * height) if two else min(MAX_HEIGHT, 0.75 + 1.02 * height),
     )
     grid = panels.reshape(height, -1)
     places = [grid[i % height, i // height :][:1] for i in range(len(rows))] if two else list(grid)
@@ -58,21 +65,43 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
             ax.tick_params(labelsize=SMALL, length=2, labelleft=ax is row[0])
             of_panel = [s for s in of_row if s.model == model]
             if not of_panel:
-                ax.text(0.5, 0.5, "not measured", transform=ax.transAxes, ha="center", va="center", fontsize=SMALL, color=COLOURS["null"])
+                ax.text(
+                    0.5,
+                    0.5,
+                    "not measured",
+                    transform=ax.transAxes,
+                    ha="center",
+                    va="center",
+                    fontsize=SMALL,
+                    color=COLOURS["null"],
+                )
             for s in of_panel:
                 _draw_series(ax, s)
-            square_root |= _steps([s for s in group if s.model == model], ax, _FEW_TICKS if len(models) > 1 else _TICKS)
+            square_root |= _steps(
+                [s for s in group if s.model == model], ax, _FEW_TICKS if len(models) > 1 else _TICKS
+            )
             ax.locator_params(axis="y", nbins=3)
             ax.set_ylim(*((high, low) if of_row[0].side == "<=" else (low, high)))
             ax.tick_params(labelbottom=ax in lowest)
             if of_row[0].unit == "share":
                 per_cent(ax)
-        row[0].set_title("\n" if two else " ", fontsize=7, pad=3)  # reserves the height of the heading, which may extend over other panels
+        # reserves the height of the heading, which may extend over other panels
+        row[0].set_title("\n" if two else " ", fontsize=7, pad=3)
         text = "\n".join(textwrap.wrap(_heading(of_row[0]), HEADING)) if two else _heading(of_row[0])
-        heading = row[0].annotate(text, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7)
+        heading = row[0].annotate(
+            text, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7
+        )
         heading.set(color=colour(of_row[0].theory), in_layout=False)
     for ax, model in zip(grid[0], () if two else models):
-        ax.annotate(plain(model), (0.5, 1), (0, 15), xycoords="axes fraction", textcoords="offset points", ha="center", fontweight="bold")
+        ax.annotate(
+            plain(model),
+            (0.5, 1),
+            (0, 15),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="center",
+            fontweight="bold",
+        )
     if two:
         figure.suptitle(plain(models[0]), fontsize=9, fontweight="bold")
     for ax in lowest:
@@ -81,34 +110,57 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
     several = f" Lines are means over {seeds} seeds, coloured bands their range." if seeds > 1 else ""
     caption(
         figure,
-        f"Upwards is what the theory predicts. Grey: the null, from its smallest to its largest draw, and its median (dashed).{several} "
-        "Dot: the curve leaves this band and stays outside. Faint: it does not leave it.",
+        "Upwards is what the theory predicts. Grey: the null, from its smallest to its largest draw, and "
+        f"its median (dashed).{several} Dot: the curve leaves this band and stays outside. Faint: it does "
+        "not leave it.",
     )
     return figure
 
 
 def _draw_series(ax: "Axes", s: Series) -> None:
-    """Draws the band of the null, the range over seeds and the curve; a dot marks the departure from the band."""
+    """Draws the band of the null, the range over seeds and the curve; a dot marks the departure from the
+    band.
+    """
     tint = colour(s.theory)
     if s.null_low is not None and s.null_high is not None:
-        ax.fill_between(s.steps, s.null_low, s.null_high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1)
+        ax.fill_between(
+            s.steps, s.null_low, s.null_high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1
+        )
     if s.nulls is not None:
         line(ax, s.steps, s.nulls, color=COLOURS["null"], linewidth=0.8, linestyle=(0, (4, 3)), zorder=1.5)
     faint = s.judged and s.within
     if s.low is not None and s.high is not None:
-        ax.fill_between(s.steps, s.low, s.high, color=tint, alpha=0.1 if faint else 0.22, linewidth=0, zorder=1.8)
+        ax.fill_between(
+            s.steps, s.low, s.high, color=tint, alpha=0.1 if faint else 0.22, linewidth=0, zorder=1.8
+        )
     line(ax, s.steps, s.values, color=tint, linewidth=0.8 if faint else 1.6, alpha=0.6 if faint else 1.0)
     if s.judged and s.departure is not None:
         height = s.values[np.searchsorted(s.steps, s.departure)]
-        ax.plot(s.departure, height, "o", color=tint, markersize=4.2, markeredgecolor="white", markeredgewidth=0.8, zorder=5, clip_on=False)
+        ax.plot(
+            s.departure,
+            height,
+            "o",
+            color=tint,
+            markersize=4.2,
+            markeredgecolor="white",
+            markeredgewidth=0.8,
+            zorder=5,
+            clip_on=False,
+        )
 
 
 def _limits(group: Sequence[Series]) -> tuple[float, float]:
     """Returns the limits of the y-axis that panels of one quantity share.
 
-    They hold all values, seeds and bands. The band of a curve that does not leave it takes at most half of the height.
+    They hold all values, seeds and bands. The band of a curve that does not leave it takes at most half of
+    the height.
     """
-    parts = [part for s in group for part in (s.values, s.low, s.high, s.nulls, s.null_low, s.null_high) if part is not None]
+    parts = [
+        part
+        for s in group
+        for part in (s.values, s.low, s.high, s.nulls, s.null_low, s.null_high)
+        if part is not None
+    ]
     low, high = min(float(part.min()) for part in parts), max(float(part.max()) for part in parts)
     for s in group:
         if s.null_low is not None and s.null_high is not None and s.nulls is not None and s.within:
@@ -122,20 +174,23 @@ def _heading(s: Series) -> str:
     """Names the theory, the quantity and the predicted direction."""
     if s.theory == NETWORK:
         return s.label
-    direction = {">=": "  ↑ predicted", "<=": "  ↑ predicted: small values (axis reversed)"}.get(s.side or "", "")
+    direction = {">=": "  ↑ predicted", "<=": "  ↑ predicted: small values (axis reversed)"}.get(
+        s.side or "", ""
+    )
     return f"{plain(s.title or s.theory)}: {s.label}{direction}"
 
 
 def _steps(group: Sequence[Series], ax: "Axes", shares: Sequence[float] = _TICKS) -> bool:
-    """Sets up the axis of steps and returns whether its scale is the square root; its ticks are then at these shares of the last step.
+    """Sets up the axis of steps and returns whether its scale is the square root; its ticks are then at these
+    shares of the last step.
 
     The square root is used if the first measurements are much denser than later ones.
     """
     ax.locator_params(axis="x", integer=True)
     steps = max((s.steps for s in group), key=len)
     gaps = np.diff(steps)
-    # Only the first half of the gaps is compared with the largest gap. The last gap is short if training ends between two regular
-    # measurements; this is not a reason to change the scale.
+    # Only the first half of the gaps is compared with the largest gap. The last gap is short if training ends
+    # between two regular measurements; this is not a reason to change the scale.
     if len(steps) < 4 or steps[0] < 0 or gaps.max() < 4 * gaps[: len(gaps) // 2].min():
         return False
     ax.set_xscale("function", functions=(lambda x: np.sqrt(np.maximum(x, 0)), np.square))
@@ -149,10 +204,13 @@ def _steps(group: Sequence[Series], ax: "Axes", shares: Sequence[float] = _TICKS
 
 @style()
 def learning(available: Sequence[Series]) -> "Figure | None":
-    """Draws loss, accuracy and other quantities with a split over the training steps, one panel per quantity; shares come last."""
+    """Draws loss, accuracy and other quantities with a split over the training steps, one panel per quantity;
+    shares come last.
+    """
     group = [s for s in available if s.theory == NETWORK and s.split]
     quantities = sorted(
-        dict.fromkeys(s.quantity for s in group), key=lambda name: any(s.unit == "share" for s in group if s.quantity == name)
+        dict.fromkeys(s.quantity for s in group),
+        key=lambda name: any(s.unit == "share" for s in group if s.quantity == name),
     )
     if not quantities:
         return None
@@ -181,7 +239,8 @@ def learning(available: Sequence[Series]) -> "Figure | None":
 
 @style()
 def attention(result: Result, model: str, *, images: int = 3, layers: int = 2) -> "Figure | None":
-    """Draws attention maps at several steps and layers: over the input images if the tokens are a square grid of patches, else alone.
+    """Draws attention maps at several steps and layers: over the input images if the tokens are a square grid
+    of patches, else alone.
 
     Args:
         result: result that stores the maps.
@@ -217,7 +276,8 @@ def attention(result: Result, model: str, *, images: int = 3, layers: int = 2) -
                 if inputs is not None:
                     ax.imshow(_overlay(maps[b, a, i] / top, ink(inputs[i])))
                 else:
-                    ax.imshow(maps[b, a, i], norm=PowerNorm(0.5, 0, top), cmap="YlOrBr")  # rows of many keys have small shares
+                    # rows of many keys have small shares
+                    ax.imshow(maps[b, a, i], norm=PowerNorm(0.5, 0, top), cmap="YlOrBr")
                 if i == 0:
                     start = f"layer {layer}" if b == 0 else ""
                     step = f"\nstep {int(stored.steps[time]):,}" if len(times) > 1 else ""
@@ -228,9 +288,15 @@ def attention(result: Result, model: str, *, images: int = 3, layers: int = 2) -
 
 @style()
 def features(result: Result, models: Sequence[str]) -> "Figure | None":
-    """Draws the features of each network in the plane of its first two principal components, coloured and numbered by class."""
+    """Draws the features of each network in the plane of its first two principal components, coloured and
+    numbered by class.
+    """
     labels = result.arrays.get("network/labels")
-    models = [model for model in models if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2]
+    models = [
+        model
+        for model in models
+        if (points := result.arrays.get(f"network/{model}/features")) is not None and points.ndim == 2
+    ]
     if not models or labels is None:
         return None
     figure, panels = axes(1, max(2, len(models)), 7.6, 3.6)
@@ -242,11 +308,29 @@ def features(result: Result, models: Sequence[str]) -> "Figure | None":
         classes = labels[: len(points)]
         for label in np.unique(classes):
             members = points[classes == label]
-            ax.scatter(members[:, 0], members[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0)
+            ax.scatter(
+                members[:, 0], members[:, 1], s=7, color=palette(int(label) % 10), alpha=0.55, linewidths=0
+            )
         for label in np.unique(classes):
             x, y = np.median(points[classes == label], axis=0)[:2]
-            text = ax.text(x, y, str(int(label)), ha="center", va="center", fontsize=9, fontweight="bold", color="#15181C")
-            text.set_bbox({"boxstyle": "circle,pad=0.18", "facecolor": "white", "edgecolor": palette(int(label) % 10), "alpha": 0.85})
+            text = ax.text(
+                x,
+                y,
+                str(int(label)),
+                ha="center",
+                va="center",
+                fontsize=9,
+                fontweight="bold",
+                color="#15181C",
+            )
+            text.set_bbox(
+                {
+                    "boxstyle": "circle,pad=0.18",
+                    "facecolor": "white",
+                    "edgecolor": palette(int(label) % 10),
+                    "alpha": 0.85,
+                }
+            )
         ax.set(xticks=[], yticks=[], title=plain(model), xlabel="first principal component", ylabel="second")
         ax.grid(False)
     for ax in panels[len(models) :]:
@@ -259,16 +343,21 @@ def per_cent(ax: "Axes") -> None:
     from matplotlib.ticker import PercentFormatter
 
     low, high = ax.get_ylim()
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0 if high - low > 0.05 else 1, symbol="\u2009%"))
+    ax.yaxis.set_major_formatter(
+        PercentFormatter(1, decimals=0 if high - low > 0.05 else 1, symbol="\u2009%")
+    )
 
 
 def positions(length: int, count: int) -> list[int]:
-    """Returns at most ``count`` indices into a sequence of this length, evenly spaced, with the first and the last."""
+    """Returns at most ``count`` indices into a sequence of this length, evenly spaced, with the first and the
+    last.
+    """
     return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
 
 
 def _overlay(heat: np.ndarray, ink: np.ndarray) -> np.ndarray:
-    """Combines an image with its heat map: each patch is tinted by its heat in [0, 1], and ink darkens the tint.
+    """Combines an image with its heat map: each patch is tinted by its heat in [0, 1], and ink darkens the
+    tint.
 
     Args:
         heat: share of attention of each patch, scaled to [0, 1], ``[rows, columns]``.
@@ -291,7 +380,11 @@ def _bar(figure: "Figure", grid: np.ndarray, top: float, label: str) -> None:
     from matplotlib.colors import ListedColormap, Normalize, PowerNorm
 
     # Over images, whose label is "attention received", _overlay uses the first 80 % of the colours.
-    cmap = ListedColormap(matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.8, 128))) if label != "attention" else "YlOrBr"
+    cmap = (
+        ListedColormap(matplotlib.colormaps["YlOrBr"](np.linspace(0, 0.8, 128)))
+        if label != "attention"
+        else "YlOrBr"
+    )
     bar = figure.colorbar(
         ScalarMappable(PowerNorm(0.5, 0, top) if label == "attention" else Normalize(0, top), cmap),
         ax=list(grid.ravel()),

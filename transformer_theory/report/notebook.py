@@ -68,22 +68,32 @@ def _shown(figure: "Figure", title: str) -> str:
     """Returns a figure as an image with its title. In an image the ids of several figures cannot collide."""
     data = base64.b64encode(_with_namespace(svg(figure)).encode()).decode()
     title = escape(title)
-    return f'<figure><img alt="{title}" src="data:image/svg+xml;base64,{data}"><figcaption>{title}</figcaption></figure>'
+    return (
+        f'<figure><img alt="{title}" '
+        f'src="data:image/svg+xml;base64,{data}"><figcaption>{title}</figcaption></figure>'
+    )
 
 
 def _with_namespace(text: str) -> str:
     """Returns an ``<svg>`` element that stands alone as a file."""
-    return text if "xmlns=" in text[: text.index(">")] else text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    return (
+        text
+        if "xmlns=" in text[: text.index(">")]
+        else text.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
+    )
 
 
 def figures(result: Result, *, theories: Iterable[Theory] | None = None) -> Figures:
-    """Returns the figures of a result, which a notebook shows: ``figures(result)``, or one of them, ``figures(result)["timeline"]``.
+    """Returns the figures of a result, which a notebook shows: ``figures(result)``, or one of them,
+    ``figures(result)["timeline"]``.
 
-    Names are those of the command ``report --figures``, without the name of the data. The first sums the result up: the matrix of findings
-    of a comparison, the map of a reach, the layers of a probed model, the learning curves of a training.
+    Names are those of the command ``report --figures``, without the name of the data. The first sums the
+    result up: the matrix of findings of a comparison, the map of a reach, the layers of a probed model, the
+    learning curves of a training.
 
     Args:
-        result: result of ``compare``, ``reach``, ``train``, a probe or an experiment, new or loaded from a folder.
+        result: result of ``compare``, ``reach``, ``train``, a probe or an experiment, new or loaded from a
+            folder.
         theories: theories that draw the figures; the registry if None.
     Raises:
         ValueError: this is no result.
@@ -104,13 +114,18 @@ def plot(result: Result, name: str | None = None) -> "Figure":
     if name is None:
         if (first := next(iter(available), None)) is None:
             content = "has no rows" if not result.table else "holds nothing that a figure shows"
-            raise ValueError(f"there is nothing to draw: the result {result.name!r} {content}; result.to_pandas() has its numbers")
+            raise ValueError(
+                f"there is nothing to draw: the result {result.name!r} {content}; result.to_pandas() has "
+                "its numbers"
+            )
         return available[first]
     try:
         return available[name]
     except KeyError:
         known = list(available)
-        raise ValueError(f"there is no figure {name!r}{nearest(name, known) if known else ', nor any other'}") from None
+        raise ValueError(
+            f"there is no figure {name!r}{nearest(name, known) if known else ', nor any other'}"
+        ) from None
 
 
 class Page(os.PathLike[str]):
@@ -133,20 +148,27 @@ class Page(os.PathLike[str]):
         return f"Page({str(self.path)!r})"
 
     def _repr_html_(self) -> str:
-        # The frame holds the page itself, since notebooks serve no files of arbitrary folders. In the frame, the page's script cannot reach
-        # the notebook. Its links to its own sections need the base: they would otherwise lead to the notebook.
+        # The frame holds the page itself, since notebooks serve no files of arbitrary folders. In the frame,
+        # the page's script cannot reach the notebook. Its links to its own sections need the base: they would
+        # otherwise lead to the notebook.
         text = self.path.read_text(encoding="utf-8").replace("<head>", '<head><base href="about:srcdoc">', 1)
         sandbox = "allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
         size = f'width="100%" height="{HEIGHT}"'
-        frame = f'<iframe srcdoc="{escape(text)}" sandbox="{sandbox}" title="report" {size} loading="lazy"></iframe>'
+        frame = (
+            f'<iframe srcdoc="{escape(text)}" sandbox="{sandbox}" title="report" {size} '
+            'loading="lazy"></iframe>'
+        )
         return f"<p><code>{escape(str(self.path))}</code></p>{frame}"
 
 
-def report(result: Result, directory: "str | os.PathLike[str] | None" = None, *, overwrite: bool = False) -> Page:
+def report(
+    result: Result, directory: "str | os.PathLike[str] | None" = None, *, overwrite: bool = False
+) -> Page:
     """Stores a result with its page, see :meth:`.Result.report`.
 
     Raises:
-        FileExistsError: the folder holds something else, and ``overwrite`` is False or it is not a stored result.
+        FileExistsError: the folder holds something else, and ``overwrite`` is False or it is not a stored
+            result.
         PermissionError: the folder is not writable.
     """
     folder = _free_folder(result) if directory is None else Path(directory)
@@ -175,5 +197,6 @@ def holds(folder: Path, result: Result) -> bool:
         stored = Result.load(folder)
     except (ValueError, KeyError, TypeError, OSError):  # no folder, or another file
         return False
-    evidence = ([verification.to_json() for verification in one.verifications] for one in (stored, result))  # JSON: NaN differs from NaN
+    # JSON: NaN differs from NaN
+    evidence = ([verification.to_json() for verification in one.verifications] for one in (stored, result))
     return stored.table == result.table and next(evidence) == next(evidence)

@@ -1,4 +1,6 @@
-"""What the tests of a summary over seeds say: shared by the findings of a comparison and by the reach of theories."""
+"""What the tests of a summary over seeds say: shared by the findings of a comparison and by the reach of
+theories.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,8 +24,9 @@ def enough_draws(row: Measurement) -> bool:
 
 
 def side_of_null(row: Measurement) -> int | None:
-    """Returns 1 if a value leaves the draws of its null on the predicted side, with a p-value of at most 5 %, -1 if it leaves them on the
-    opposite side, 0 if it stays within; None without a value, or if the null has too few draws.
+    """Returns 1 if a value leaves the draws of its null on the predicted side, with a p-value of at most 5 %,
+    -1 if it leaves them on the opposite side, 0 if it stays within; None without a value, or if the null has
+    too few draws.
     """
     if row.null is None or row.value is None or row.side is None or not enough_draws(row):
         return None
@@ -34,21 +37,27 @@ def side_of_null(row: Measurement) -> int | None:
 
 
 def side_of_own_null(entry: Entry) -> int | None:
-    """Returns the side of a metric's own null on which networks lie: 1, -1, 0 or None, as :func:`side_of_null`.
+    """Returns the side of a metric's own null on which networks lie: 1, -1, 0 or None, as
+    :func:`side_of_null`.
 
-    Draws of such a null differ in a permutation within each network, not in the network, so the null of a mean over networks is narrow. A
-    side therefore counts only if every network leaves its own null on it, or if the interval of the difference over networks excludes 0.
+    Draws of such a null differ in a permutation within each network, not in the network, so the null of a
+    mean over networks is narrow. A side therefore counts only if every network leaves its own null on it, or
+    if the interval of the difference over networks excludes 0.
     """
     side = side_of_null(entry.row)
     rows = [row for row in entry.rows if row.value is not None and row.null is not None and row.null.draws]
     if not side or len(rows) < 2 or all(side_of_null(row) == side for row in rows):
         return side
-    ends = student_interval([row.value - row.null.median for row in rows if row.value is not None and row.null is not None])
+    ends = student_interval(
+        [row.value - row.null.median for row in rows if row.value is not None and row.null is not None]
+    )
     return side if ends is not None and not ends[0] <= 0 <= ends[1] else 0
 
 
 def adjusted(family: "Sequence[Tested]") -> "list[Tested]":
-    """Returns the members of a family of tests, those with p-values with ``q`` and ``other_q`` adjusted for the false discovery rate."""
+    """Returns the members of a family of tests, those with p-values with ``q`` and ``other_q`` adjusted for
+    the false discovery rate.
+    """
     tested = [one for one in family if one.row.p is not None]
     q = false_discoveries([1.0 if one.row.p is None else one.row.p for one in tested])
     other_q = false_discoveries([1.0 if one.other_p is None else one.other_p for one in tested])
@@ -66,4 +75,8 @@ def adjusted(family: "Sequence[Tested]") -> "list[Tested]":
 def other_p(entry: Entry) -> float | None:
     """Returns the p-value on the side opposite to the prediction; None if there is no such side."""
     other = OTHER_SIDE.get(entry.row.side)
-    return None if other is None or entry.row.p is None else over_seeds([replace(row, side=other) for row in entry.rows]).p
+    return (
+        None
+        if other is None or entry.row.p is None
+        else over_seeds([replace(row, side=other) for row in entry.rows]).p
+    )

@@ -1,6 +1,8 @@
-"""All theories of a comparison in a few lines: which of them lie where they predict, on the data and in the networks.
+"""All theories of a comparison in a few lines: which of them lie where they predict, on the data and in the
+networks.
 
-The statements of a page (:func:`.findings.statements`) describe at most five theories; these lines name every theory.
+The statements of a page (:func:`.findings.statements`) describe at most five theories; these lines name every
+theory.
 """
 
 from collections.abc import Sequence
@@ -36,9 +38,11 @@ class Line:
 
 
 def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, list[Line]]]:
-    """Returns groups (title, lines): the headlines on data, those in networks, and the theories without a headline.
+    """Returns groups (title, lines): the headlines on data, those in networks, and the theories without a
+    headline.
 
-    On data the raw tokens count, or features if there are no raw tokens. In networks a theory has an outcome if it has it in every network.
+    On data the raw tokens count, or features if there are no raw tokens. In networks a theory has an outcome
+    if it has it in every network.
 
     Args:
         found: the findings.
@@ -47,10 +51,15 @@ def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, lis
     on_data, inside = {}, {}
     for theory in theories:
         cells = [finding for finding in found.all if finding.theory is theory]
-        outside = [cell for cell in cells if cell.view == "raw tokens"] or [cell for cell in cells if cell.view == "features"]
+        outside = [cell for cell in cells if cell.view == "raw tokens"] or [
+            cell for cell in cells if cell.view == "features"
+        ]
         on_data[theory.name] = _outcome(outside)
         inside[theory.name] = _outcome([cell for cell in cells if cell.view == "network"])
-    groups = [(title, _lines(theories, outcomes)) for title, outcomes in (("On the data", on_data), ("In networks", inside))]
+    groups = [
+        (title, _lines(theories, outcomes))
+        for title, outcomes in (("On the data", on_data), ("In networks", inside))
+    ]
     rest = tuple(theory for theory in theories if not on_data[theory.name] and not inside[theory.name])
     if rest:
         groups.append(("Neither", [Line("claims and figures only", rest)]))
@@ -64,5 +73,8 @@ def _outcome(cells: Sequence[Finding]) -> str:
 
 
 def _lines(theories: Sequence[Theory], outcomes: dict[str, str]) -> list[Line]:
-    lines = [Line(text, tuple(theory for theory in theories if outcomes[theory.name] == outcome)) for outcome, text in ORDER.items()]
+    lines = [
+        Line(text, tuple(theory for theory in theories if outcomes[theory.name] == outcome))
+        for outcome, text in ORDER.items()
+    ]
     return [line for line in lines if line.theories]

@@ -24,7 +24,8 @@ MAX_TICKS = 8  # layers that are named below a panel
 
 @style()
 def by_layer(shown: "Sequence[Quantity]", titles: dict[str, str], subject: str) -> "Figure | None":
-    """Draws one panel per quantity that was measured in layers: heads as dots, their mean as a line, the null of the mean as a band.
+    """Draws one panel per quantity that was measured in layers: heads as dots, their mean as a line, the null
+    of the mean as a band.
 
     Args:
         shown: the quantities.
@@ -49,29 +50,56 @@ def by_layer(shown: "Sequence[Quantity]", titles: dict[str, str], subject: str) 
     )
     caption(
         figure,
-        f"{plain(subject)}. Line: mean over the heads of a layer. {dots}"
-        "Grey: the null of the mean, from its smallest to its largest draw, and its median (dashed). "
-        "↑ or ↓: the side that the theory predicts.",
+        f"{plain(subject)}. Line: mean over the heads of a layer. {dots}Grey: the null of the mean, from "
+        "its smallest to its largest draw, and its median (dashed). ↑ or ↓: the side that the theory "
+        "predicts.",
     )
     return figure
 
 
 def _panel(ax: "Axes", quantity: "Quantity", title: str) -> None:
-    tint, layers = colour(quantity.theory), sorted({row.layer for row in quantity.rows if row.layer is not None})
+    tint, layers = (
+        colour(quantity.theory),
+        sorted({row.layer for row in quantity.rows if row.layer is not None}),
+    )
     means = [over_heads([row for row in quantity.rows if row.layer == layer]) for layer in layers]
     _band(ax, layers, means)
     for layer in layers:
         _heads(ax, layer, [row for row in quantity.rows if row.layer == layer], tint)
     values = [float("nan") if row.value is None else row.value for row in means]
-    ax.plot(layers, values, color=tint, linewidth=1.3, marker="_" if len(layers) == 1 else None, markersize=12, zorder=3)
+    ax.plot(
+        layers,
+        values,
+        color=tint,
+        linewidth=1.3,
+        marker="_" if len(layers) == 1 else None,
+        markersize=12,
+        zorder=3,
+    )
     arrow = {">=": " ↑", "<=": " ↓"}.get(quantity.mean.side or "", "")
     name = textwrap.fill(f"{plain(quantity.label)}{arrow}", 42, max_lines=2, placeholder=" …")
     null = quantity.mean.null
-    name += "" if null is None or not null.draws else f"\n{textwrap.shorten(f'null: {null.kind}', 46, placeholder=' …')}"
+    name += (
+        ""
+        if null is None or not null.draws
+        else f"\n{textwrap.shorten(f'null: {null.kind}', 46, placeholder=' …')}"
+    )
     lines = "\n" * (1 + name.count("\n"))  # room for the name below the title
-    ax.set_title(f"{textwrap.shorten(plain(title.partition(':')[0]), 38, placeholder=' …')}{lines}", fontsize=7, color=tint, pad=3)
+    ax.set_title(
+        f"{textwrap.shorten(plain(title.partition(':')[0]), 38, placeholder=' …')}{lines}",
+        fontsize=7,
+        color=tint,
+        pad=3,
+    )
     ax.annotate(
-        name, (0, 1), (0, 2), xycoords="axes fraction", textcoords="offset points", fontsize=SMALL - 0.3, color=COLOURS["raw"], va="bottom"
+        name,
+        (0, 1),
+        (0, 2),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=SMALL - 0.3,
+        color=COLOURS["raw"],
+        va="bottom",
     )
     ax.set_xlim(min(layers) - 0.5, max(layers) + 0.5)
     ax.set_xticks([layers[position] for position in positions(len(layers), MAX_TICKS)])
@@ -86,8 +114,17 @@ def _band(ax: "Axes", layers: Sequence[int], means: Sequence[Measurement]) -> No
     for layer, row in zip(layers, means):
         if row.null is not None and row.null.draws:
             box = (layer - 0.42, layer + 0.42)
-            ax.fill_between(box, row.null.low, row.null.high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1)
-            ax.plot(box, [row.null.median] * 2, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (3, 2)), zorder=1.5)
+            ax.fill_between(
+                box, row.null.low, row.null.high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1
+            )
+            ax.plot(
+                box,
+                [row.null.median] * 2,
+                color=COLOURS["null"],
+                linewidth=0.9,
+                linestyle=(0, (3, 2)),
+                zorder=1.5,
+            )
 
 
 def _heads(ax: "Axes", layer: int, rows: Sequence[Measurement], tint: str) -> None:
@@ -98,4 +135,12 @@ def _heads(ax: "Axes", layer: int, rows: Sequence[Measurement], tint: str) -> No
             continue
         shift = 0.0 if count == 1 else MAX_JITTER * (2 * index / (count - 1) - 1)
         strong = side_of_null(row) == 1
-        ax.plot([layer + shift], [row.value], "o", color=tint, markersize=4.2 if strong else 2.0, alpha=0.95 if strong else 0.55, zorder=4)
+        ax.plot(
+            [layer + shift],
+            [row.value],
+            "o",
+            color=tint,
+            markersize=4.2 if strong else 2.0,
+            alpha=0.95 if strong else 0.55,
+            zorder=4,
+        )

@@ -1,4 +1,5 @@
-"""The page: one HTML file with the results of a comparison, of a training run, or of several results together.
+"""The page: one HTML file with the results of a comparison, of a training run, or of several results
+together.
 
 It depends only on the stored results; the same results give the same bytes.
 """
@@ -13,8 +14,33 @@ from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import figures, format, matrix, network_figures, own_model, own_quantities, reach_map, samples, tables, training, training_figures
-from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, Checked, Entry, aggregate, data_name, result_label, unfinished
+from . import (
+    figures,
+    format,
+    matrix,
+    network_figures,
+    own_model,
+    own_quantities,
+    reach_map,
+    samples,
+    tables,
+    training,
+    training_figures,
+)
+from .aggregate import (
+    COMPARE,
+    NETWORK,
+    ON_DATA,
+    PROBE,
+    TRAIN,
+    Aggregate,
+    Checked,
+    Entry,
+    aggregate,
+    data_name,
+    result_label,
+    unfinished,
+)
 from .bibtex import works
 from .correlations import correlation_table
 from .curves import Curves, Series, curves, series
@@ -24,11 +50,12 @@ from .software import made_by
 from .timeline import on_timeline, sentences
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
-FIRST_NUMBERS = 12  # largest number of measurements that are listed without a fold; of more, some are folded into <details>
+# largest number of measurements that are listed without a fold; of more, some are folded into <details>
+FIRST_NUMBERS = 12
 JPEGS = "JPEG copy"  # suffix of the name of images that were compressed again
 COPY = (
-    "The images are a copy compressed as JPEGs, not the files of the data set: "
-    "compare numbers on them with one another, not with published ones."
+    "The images are a copy compressed as JPEGs, not the files of the data set: compare numbers on them "
+    "with one another, not with published ones."
 )
 SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training run
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # CSS classes of verdicts, the most severe first
@@ -38,14 +65,20 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     """Returns the page of the results, a complete HTML document.
 
     Args:
-        results: one or several results of ``compare``, ``verify``, ``train``, ``probe`` or experiments, in any mixture.
+        results: one or several results of ``compare``, ``verify``, ``train``, ``probe`` or experiments, in
+            any mixture.
         theories: theories that provide titles, statements and figures; the registry if None.
     Raises:
         ValueError: there is no result.
     """
     combined = aggregate(results, theories=theories)
-    # A single comparison, training run or network has a separate layout. On all other pages, a table of the results comes first.
-    single = combined.results[0] if len(combined.results) == 1 and combined.results[0].name in (COMPARE, TRAIN) else None
+    # A single comparison, training run or network has a separate layout. On all other pages, a table of the
+    # results comes first.
+    single = (
+        combined.results[0]
+        if len(combined.results) == 1 and combined.results[0].name in (COMPARE, TRAIN)
+        else None
+    )
     if len(combined.results) == 1 and own_quantities.is_of_one_network(combined.results[0]):
         return own_model.page(combined)
     pictures, quantities = figures.pictures(combined), [] if single is None else curves(single)
@@ -61,18 +94,30 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         "found": matrix.section(combined),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
-        "results": [] if single else [_result_line(index, result) for index, result in enumerate(combined.results)],
-        "training": _training(combined, single, quantities) if single is not None and single.name == TRAIN else None,
+        "results": []
+        if single
+        else [_result_line(index, result) for index, result in enumerate(combined.results)],
+        "training": _training(combined, single, quantities)
+        if single is not None and single.name == TRAIN
+        else None,
         "reached": _reached(combined) if single is None or single.name != TRAIN else [],
         "summary": tables.summary(combined) if single is None or single.name != TRAIN else None,
         "verdicts": format.VERDICTS,
         "board": _board(combined, "" if single is None else data_name(single)),
-        "timelines": [timeline for index, group in enumerate(available) if (timeline := _timeline(combined, index, group))],
+        "timelines": [
+            timeline
+            for index, group in enumerate(available)
+            if (timeline := _timeline(combined, index, group))
+        ],
         "sections": sections,
         "networks": _networks(combined, single, quantities, available),
         "bibliography": works(combined.results, combined.theories),
         "provenance": [
-            (result_label(index), result.name, format.flatten(result.settings) + format.flatten(result.provenance))
+            (
+                result_label(index),
+                result.name,
+                format.flatten(result.settings) + format.flatten(result.provenance),
+            )
             for index, result in enumerate(combined.results)
         ],
     }
@@ -85,25 +130,40 @@ def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
     """Returns the head of the page: title, heading, lead and a line of facts (data, networks, seeds, time)."""
     if single is not None and single.name == TRAIN:
         network, data = _network(single), data_name(single)
-        lead = "How one network learned, and the quantities of each theory of transformers, measured at every interval."
+        lead = (
+            "How one network learned, and the quantities of each theory of transformers, measured at every "
+            "interval."
+        )
         heading = Markup("<em>{}</em> trained on <em>{}</em>").format(network, data)
         return {"title": f"{network} trained on {data}", "heading": heading, "lead": lead, "facts": ""}
-    names = list(dict.fromkeys(data_name(result) for result in combined.results if result.name in (COMPARE, TRAIN)))
+    names = list(
+        dict.fromkeys(data_name(result) for result in combined.results if result.name in (COMPARE, TRAIN))
+    )
     kinds = [{"verify": "claims"}.get(result.name, result.name) for result in combined.results]
     title = (
-        f"Theories of transformers on {' and '.join(names)}" if names else f"Theories of transformers: {' and '.join(dict.fromkeys(kinds))}"
+        f"Theories of transformers on {' and '.join(names)}"
+        if names
+        else f"Theories of transformers: {' and '.join(dict.fromkeys(kinds))}"
     )
     emphasis = Markup(" and ").join(Markup("<em>{}</em>").format(name) for name in names)
     heading = Markup("Theories of transformers on {}").format(emphasis) if names else title
     if single is None:
         count = len(combined.results)
-        lead = f"The measurements of {f'{count} results' if count > 1 else 'one result'} next to the predictions of the theories."
+        lead = (
+            f"The measurements of {f'{count} results' if count > 1 else 'one result'} next to the "
+            "predictions of the theories."
+        )
         return {"title": title, "heading": heading, "lead": lead, "facts": ""}
     settings, models = single.settings, figures.models_of(single)
-    lead = f"The prediction of each theory next to measurements on the same data{' and in the same trained networks' if models else ''}."
+    lead = (
+        "The prediction of each theory next to measurements on the same "
+        f"data{' and in the same trained networks' if models else ''}."
+    )
     facts = []
     if all(isinstance(settings.get(name), int) for name in ("n", "seq", "dim")):
-        facts.append(f"{settings['n']:,} sequences of {settings['seq']:,} tokens in {settings['dim']:,} dimensions")
+        facts.append(
+            f"{settings['n']:,} sequences of {settings['seq']:,} tokens in {settings['dim']:,} dimensions"
+        )
     steps = f", {settings['steps']:,} training steps each" if isinstance(settings.get("steps"), int) else ""
     facts += [f"networks: {', '.join(models)}{steps}"] if models else []
     seeds = settings.get("seeds") or [settings["seed"]] if "seeds" in settings or "seed" in settings else []
@@ -127,7 +187,11 @@ def _result_line(index: int, result: Result) -> dict[str, Any]:
         "label": result_label(index),
         "name": result.name,
         "data": str(settings.get("data", claims)),
-        "seeds": "" if seeds is None else ", ".join(map(str, seeds)) if isinstance(seeds, list | tuple) else str(seeds),
+        "seeds": ""
+        if seeds is None
+        else ", ".join(map(str, seeds))
+        if isinstance(seeds, list | tuple)
+        else str(seeds),
         "date": str(record.get("date", "")).partition("T")[0],
         "commit": f"{str(record.get('commit', ''))[:8]}{' (changed)' if record.get('dirty') else ''}",
         "seconds": record.get("seconds"),
@@ -136,8 +200,14 @@ def _result_line(index: int, result: Result) -> dict[str, Any]:
 
 
 def _reached(combined: Aggregate) -> list[dict[str, Any]]:
-    """Returns the test accuracies (or other shares) of the networks, which the page prints in large type: one per network and data."""
-    entries = [entry for entry in combined.select(theory=NETWORK, split="test", unit="share", layer=None) if not entry.missing]
+    """Returns the test accuracies (or other shares) of the networks, which the page prints in large type: one
+    per network and data.
+    """
+    entries = [
+        entry
+        for entry in combined.select(theory=NETWORK, split="test", unit="share", layer=None)
+        if not entry.missing
+    ]
     # A dictionary keeps the last value of each key; in reversed order, this is the first entry.
     first = {(entry.row.model, entry.row.data): entry for entry in reversed(entries)}
     return [_large(entry.row, entry.row.model, entry.note) for entry in entries if entry in first.values()]
@@ -145,8 +215,16 @@ def _reached(combined: Aggregate) -> list[dict[str, Any]]:
 
 def _large(row, model: str, note: str = "") -> dict[str, Any]:
     """Returns a value in large type with its label, and the interval, the null and the note below it."""
-    interval = f"95 % interval {format.bounds(row.interval, row.unit)} {row.interval_kind}" if row.interval is not None else ""
-    null = f"null, {row.null.kind}: {format.amount(row.null.median, row.unit)}" if row.null is not None and row.null.draws else ""
+    interval = (
+        f"95 % interval {format.bounds(row.interval, row.unit)} {row.interval_kind}"
+        if row.interval is not None
+        else ""
+    )
+    null = (
+        f"null, {row.null.kind}: {format.amount(row.null.median, row.unit)}"
+        if row.null is not None and row.null.draws
+        else ""
+    )
     label = f"{format.label(row)}{f', {row.n:,} samples' if row.n else ''}"
     return {
         "value": format.amount(row.value, row.unit),
@@ -157,29 +235,67 @@ def _large(row, model: str, note: str = "") -> dict[str, Any]:
 
 
 def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -> dict[str, Any]:
-    """Returns the summary of a training run: test results, the kept network, key facts, the theories' headlines, and figures of layers."""
+    """Returns the summary of a training run: test results, the kept network, key facts, the theories'
+    headlines, and figures of layers.
+    """
     summary, settings, record = training.training_summary(result), result.settings, result.provenance
     network_settings = settings.get("settings") or settings
     steps = sorted({int(step) for curve in quantities for step in curve.steps})
     three_steps = [steps[i] for i in network_figures.positions(len(steps), 3)]  # first, middle, last
     layered = [curve for curve in quantities if curve.layers != (None,) and not curve.empty]
-    headlines = [(theory.name, theory.in_networks.headline) for theory in combined.theories if theory.in_networks is not None]
+    headlines = [
+        (theory.name, theory.in_networks.headline)
+        for theory in combined.theories
+        if theory.in_networks is not None
+    ]
     # At most nine quantities: the figure has rows of three panels.
-    by_layer = [curve for curve in layered if (curve.theory, curve.quantity) in headlines or curve.theory == NETWORK][:9]
+    by_layer = [
+        curve for curve in layered if (curve.theory, curve.quantity) in headlines or curve.theory == NETWORK
+    ][:9]
     reasons: dict[str, list[str]] = {}
     for entry in combined.select(kind=("in network", "network"), value=None):
-        title = next((theory.title for theory in combined.theories if theory.name == entry.row.theory), "No theory measures this network")
+        title = next(
+            (theory.title for theory in combined.theories if theory.name == entry.row.theory),
+            "No theory measures this network",
+        )
         reasons.setdefault(entry.row.reason, []).append(title)
     speed = summary.speed
     glance = [
-        ("network", "; ".join([_network(result), *(f"{count:,} parameters" for count in [record.get("parameters")] if count)])),
+        (
+            "network",
+            "; ".join(
+                [
+                    _network(result),
+                    *(f"{count:,} parameters" for count in [record.get("parameters")] if count),
+                ]
+            ),
+        ),
         ("data", data_name(result)),
         ("objective", training.one_line(settings.get("objective"))),
-        ("samples", ", ".join(f"{settings[key]:,} {key.partition('_')[0]}" for key in SAMPLES if key in settings)),
+        (
+            "samples",
+            ", ".join(f"{settings[key]:,} {key.partition('_')[0]}" for key in SAMPLES if key in settings),
+        ),
         ("recipe", training.recipe(network_settings)),
         ("steps", f"{summary.steps:,}"),
-        ("time", " on ".join(filter(None, ("" if summary.seconds is None else format.duration(summary.seconds), record.get("device"))))),
-        ("speed", "" if speed is None else f"{speed[0]:,.0f} images per second, median ({speed[1]:,.0f} to {speed[2]:,.0f})"),
+        (
+            "time",
+            " on ".join(
+                filter(
+                    None,
+                    (
+                        "" if summary.seconds is None else format.duration(summary.seconds),
+                        record.get("device"),
+                    ),
+                )
+            ),
+        ),
+        (
+            "speed",
+            ""
+            if speed is None
+            else f"{speed[0]:,.0f} images per second, median ({speed[1]:,.0f} to {speed[2]:,.0f})",
+        ),
     ]
     return {
         "found": summary,
@@ -188,32 +304,74 @@ def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves])
         "glance": [(name, text) for name, text in glance if text],
         "headlines": training.headlines_in_training(combined.theories, quantities, summary.kept),
         "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
-        "learning": inline(lambda: training_figures.learning(quantities, summary), "learning", "Loss and accuracy over the training steps"),
+        "learning": inline(
+            lambda: training_figures.learning(quantities, summary),
+            "learning",
+            "Loss and accuracy over the training steps",
+        ),
         "samples": samples.groups(result),
-        "attention": inline(lambda: network_figures.attention(result, _network(result), images=4, layers=4), "attention", "Attention maps"),
-        "own": _in_training([curve for curve in layered if curve.theory == NETWORK], "own", "Attention and geometry", None, draw=True),
-        "layers": inline(lambda: training_figures.by_layer(by_layer, three_steps), "layers", "Quantities from the first layer to the last"),
+        "attention": inline(
+            lambda: network_figures.attention(result, _network(result), images=4, layers=4),
+            "attention",
+            "Attention maps",
+        ),
+        "own": _in_training(
+            [curve for curve in layered if curve.theory == NETWORK],
+            "own",
+            "Attention and geometry",
+            None,
+            draw=True,
+        ),
+        "layers": inline(
+            lambda: training_figures.by_layer(by_layer, three_steps),
+            "layers",
+            "Quantities from the first layer to the last",
+        ),
         "by_layer": training.by_layer(by_layer, three_steps),
     }
 
 
-def _in_training(quantities: Sequence[Curves], name: str, title: str, theory: Theory | None, *, draw: bool) -> dict[str, Any] | None:
-    """Returns a table, and figures if ``draw``, of quantities measured during training; None if there are none."""
-    table = training.first_and_last(quantities, f"{name}-training", "Mean over layers and heads at the first and at the last step")
+def _in_training(
+    quantities: Sequence[Curves], name: str, title: str, theory: Theory | None, *, draw: bool
+) -> dict[str, Any] | None:
+    """Returns a table, and figures if ``draw``, of quantities measured during training; None if there are
+    none.
+    """
+    table = training.first_and_last(
+        quantities, f"{name}-training", "Mean over layers and heads at the first and at the last step"
+    )
     if table is None or not draw:
         return None if table is None else {"figure": None, "all": None, "table": table}
     headline, others = figures.split_headline(quantities, theory)
-    lines = inline(lambda: training_figures.theory(headline, others), f"{name}-lines", f"{title}: over the training steps")
+    lines = inline(
+        lambda: training_figures.theory(headline, others),
+        f"{name}-lines",
+        f"{title}: over the training steps",
+    )
     many = training_figures.many_layers(quantities)
-    maps = inline(lambda: training_figures.panels(quantities), f"{name}-maps", f"{title}: by layer and step") if many else None
+    maps = (
+        inline(lambda: training_figures.panels(quantities), f"{name}-maps", f"{title}: by layer and step")
+        if many
+        else None
+    )
     return {"figure": lines or maps, "all": maps if lines else None, "table": table}
 
 
 def _section(
-    combined: Aggregate, single: Result | None, theory: Theory, pictures: Sequence[figures.Picture], quantities: Sequence[Curves]
+    combined: Aggregate,
+    single: Result | None,
+    theory: Theory,
+    pictures: Sequence[figures.Picture],
+    quantities: Sequence[Curves],
 ) -> dict[str, Any]:
-    """Returns the section of one theory: its views of the data, its experiments, its quantities in networks, its claims."""
-    pictures = [item for item in pictures if item.theory == theory.name and combined.results[item.result].name != TRAIN]
+    """Returns the section of one theory: its views of the data, its experiments, its quantities in networks,
+    its claims.
+    """
+    pictures = [
+        item
+        for item in pictures
+        if item.theory == theory.name and combined.results[item.result].name != TRAIN
+    ]
     quantities = [item for item in quantities if item.theory == theory.name]
     parts = []
     for (data, model), entries in tables.grouped(
@@ -222,25 +380,41 @@ def _section(
         panels = [
             picture
             for picture in pictures
-            if combined.results[picture.result].name == COMPARE and picture.model == model and (single is not None or not model)
+            if combined.results[picture.result].name == COMPARE
+            and picture.model == model
+            and (single is not None or not model)
         ]
-        parts.append(_part(combined, theory, entries, panels, format.view_name(model), data, features=bool(model)))
+        parts.append(
+            _part(combined, theory, entries, panels, format.view_name(model), data, features=bool(model))
+        )
     parts.sort(key=lambda part: part["features"])
     for name, entries in tables.grouped(
-        combined.select(theory=theory.name, kind=("figure", "rung")), lambda entry: tables.experiment_of(combined, entry)
+        combined.select(theory=theory.name, kind=("figure", "rung")),
+        lambda entry: tables.experiment_of(combined, entry),
     ):
         panels = [picture for picture in pictures if combined.results[picture.result].name == name]
         parts.append(_part(combined, theory, entries, panels, name, ""))
     in_network = combined.select(theory=theory.name, kind="in network")
-    if single is not None:  # the table of curves has the quantities with curves, and the summary has the headlines
+    # the table of curves has the quantities with curves, and the summary has the headlines
+    if single is not None:
         with_curves = {curve.quantity for curve in quantities}
-        in_network = [entry for entry in in_network if entry.row.quantity not in with_curves or entry.row.layer is not None]
+        in_network = [
+            entry
+            for entry in in_network
+            if entry.row.quantity not in with_curves or entry.row.layer is not None
+        ]
     if in_network:
         parts.append(_part(combined, theory, in_network, [], "trained networks", ""))
     draw = single is not None and single.name == TRAIN
     in_training = _in_training(quantities, format.slug(theory.name), theory.title, theory, draw=draw)
     claims = combined.claims_of(theory)
-    return {"theory": theory, "parts": parts, "training": in_training, "claims": claims, "verdicts": _verdicts(claims)}
+    return {
+        "theory": theory,
+        "parts": parts,
+        "training": in_training,
+        "claims": claims,
+        "verdicts": _verdicts(claims),
+    }
 
 
 def _part(
@@ -253,25 +427,34 @@ def _part(
     *,
     features: bool = False,
 ) -> dict[str, Any]:
-    """Returns one view of the data, or one experiment: figures, numbers, assumptions, and the reasons for missing measurements."""
+    """Returns one view of the data, or one experiment: figures, numbers, assumptions, and the reasons for
+    missing measurements.
+    """
     several = len({result for entry in combined.entries for result in entry.results}) > 1
     full_name = f"{name} of {data}" if data and several else name
     headline = "" if theory.on_data is None else theory.on_data.headline
     measured = [entry for entry in entries if entry.row.kind != "assumption"]
     numbers = sorted(
-        (entry for entry in measured if not entry.missing), key=lambda entry: (entry.row.quantity, entry.row.layer) != (headline, None)
+        (entry for entry in measured if not entry.missing),
+        key=lambda entry: (entry.row.quantity, entry.row.layer) != (headline, None),
     )
     # If the list is too long, fold at least five numbers; folding one or two would save no space.
     first = numbers if len(numbers) <= FIRST_NUMBERS else numbers[: FIRST_NUMBERS - 4]
     rest = numbers[len(first) : MAX_NUMBERS]
     experiment = any(entry.row.kind in ("figure", "rung") for entry in entries)
     title = full_name if experiment else f"{'In' if name == 'trained networks' else 'On'} the {full_name}"
-    slug, caption = f"{format.slug(theory.name)}-{format.slug(full_name)}", f"{theory.title}: prediction and measurement, {full_name}"
+    slug, caption = (
+        f"{format.slug(theory.name)}-{format.slug(full_name)}",
+        f"{theory.title}: prediction and measurement, {full_name}",
+    )
     return {
         "name": full_name,
         "title": title,
         "features": features,
-        "figures": [_figure(combined, picture, f"{slug}-{result_label(picture.result)}", f"{title}.") for picture in plots],
+        "figures": [
+            _figure(combined, picture, f"{slug}-{result_label(picture.result)}", f"{title}.")
+            for picture in plots
+        ],
         "headline": numbers[0] if numbers and numbers[0].row.quantity == headline else None,
         "reasons": [entry for entry in measured if entry.missing],
         "first": tables.numbers(first, slug, caption) if first else None,
@@ -282,21 +465,45 @@ def _part(
 
 
 def _figure(combined: Aggregate, picture: figures.Picture, name: str, view: str) -> dict[str, Any]:
-    """Returns the arguments of :func:`inline` for a figure, and its caption: the view, or an experiment with its settings."""
+    """Returns the arguments of :func:`inline` for a figure, and its caption: the view, or an experiment with
+    its settings.
+    """
     result = combined.results[picture.result]
-    settings = ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in format.flatten(result.settings)) if not picture.model else ""
-    caption = f"{result_label(picture.result)}: {result.name}{f' ({settings})' if settings else ''}" if result.name != COMPARE else view
+    settings = (
+        ", ".join(f"{key.replace('_', ' ')} {text}" for key, text in format.flatten(result.settings))
+        if not picture.model
+        else ""
+    )
+    caption = (
+        f"{result_label(picture.result)}: {result.name}{f' ({settings})' if settings else ''}"
+        if result.name != COMPARE
+        else view
+    )
     return {"drawing": {"draw": picture.draw, "name": name, "label": picture.title}, "caption": caption}
 
 
 def _networks(
-    combined: Aggregate, single: Result | None, quantities: Sequence[Curves], available: Sequence[Sequence[Series]]
+    combined: Aggregate,
+    single: Result | None,
+    quantities: Sequence[Curves],
+    available: Sequence[Sequence[Series]],
 ) -> dict[str, Any] | None:
-    """Returns the results of the networks, their learning curves, attention maps and features; None if there are no networks."""
+    """Returns the results of the networks, their learning curves, attention maps and features; None if there
+    are no networks.
+    """
     entries = [entry for entry in combined.select(theory=NETWORK) if single is None or single.name != TRAIN]
-    quantities = [curve for curve in quantities if curve.theory == NETWORK] if single is not None and single.name == COMPARE else []
-    with_curves = {(curve.quantity, curve.model, curve.split) for curve in quantities}  # the table of curves has these
-    entries = [entry for entry in entries if (entry.row.quantity, entry.row.model, entry.row.split) not in with_curves or entry.row.setting]
+    quantities = (
+        [curve for curve in quantities if curve.theory == NETWORK]
+        if single is not None and single.name == COMPARE
+        else []
+    )
+    # the table of curves has these
+    with_curves = {(curve.quantity, curve.model, curve.split) for curve in quantities}
+    entries = [
+        entry
+        for entry in entries
+        if (entry.row.quantity, entry.row.model, entry.row.split) not in with_curves or entry.row.setting
+    ]
     entries.sort(key=lambda entry: entry.row.unit != "share")
     first, rest = entries[: 2 * FIRST_NUMBERS], entries[2 * FIRST_NUMBERS : MAX_NUMBERS]
     learning, pictures = [], []
@@ -304,7 +511,9 @@ def _networks(
         label = "" if single is not None else f"{result_label(index)}: "
         if result.name == COMPARE or (result.name == TRAIN and single is None):
             figure = inline(
-                lambda group=group: network_figures.learning(group), f"learning-{index}", "Loss and accuracy over the training steps"
+                lambda group=group: network_figures.learning(group),
+                f"learning-{index}",
+                "Loss and accuracy over the training steps",
             )
             learning += [(f"{label}How the networks learn on {data_name(result)}.", figure)] if figure else []
         pictures += [maps] if result.name == COMPARE and (maps := _pictures(result, index, label)) else []
@@ -315,37 +524,65 @@ def _networks(
         "training": training.first_and_last(
             quantities, "networks-training", "Mean over layers and heads at the first and at the last step"
         ),
-        "first": tables.numbers(first, "networks", "Results of the networks", judged=False) if first else None,
-        "more": tables.numbers(rest, "networks-more", "Results of the networks, continued", judged=False) if rest else None,
+        "first": tables.numbers(first, "networks", "Results of the networks", judged=False)
+        if first
+        else None,
+        "more": tables.numbers(rest, "networks-more", "Results of the networks, continued", judged=False)
+        if rest
+        else None,
         "pictures": pictures,
     }
 
 
 def _pictures(result: Result, index: int, label: str) -> dict[str, Any] | None:
-    """Returns the sliders of a comparison, and figures that replace them in print and where scripts do not run."""
+    """Returns the sliders of a comparison, and figures that replace them in print and where scripts do not
+    run.
+    """
     models, networks = figures.models_of(result), []
     for model in models:
         name = f"attention-{index}-{format.slug(model)}"
         title = f"Where {model} looks: the attention that each token receives, at some of the training steps"
         attention = inline(lambda model=model: network_figures.attention(result, model), name, title)
         networks.append(
-            {"model": model, "slider": slider(result, model), "attention": attention, "id": f"slider-{index}-{format.slug(model)}"}
+            {
+                "model": model,
+                "slider": slider(result, model),
+                "attention": attention,
+                "id": f"slider-{index}-{format.slug(model)}",
+            }
         )
     title = "Features of the trained networks in the plane, by class"
     features = inline(lambda: network_figures.features(result, models), f"features-{index}", title)
-    # The screen does not show the figure of features if every network with features has a slider that moves them.
+    # The screen does not show the figure of features if every network with features has a slider that moves
+    # them.
     with_features = {model for model in models if f"network/{model}/features" in result.arrays}
     moving = {network["model"] for network in networks if network["slider"] and network["slider"].moving}
     if features is None and not any(network["attention"] or network["slider"] for network in networks):
         return None
-    return {"label": label, "data": data_name(result), "networks": networks, "features": features, "all_move": with_features <= moving}
+    return {
+        "label": label,
+        "data": data_name(result),
+        "networks": networks,
+        "features": features,
+        "all_move": with_features <= moving,
+    }
 
 
 def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> dict[str, Any] | None:
-    """Returns the theories' headlines over the training steps of one result: figure, sentences, rank correlations; None if empty."""
-    group = on_timeline(available, combined.theories) if combined.results[index].name in (COMPARE, TRAIN, PROBE) else []
+    """Returns the theories' headlines over the training steps of one result: figure, sentences, rank
+    correlations; None if empty.
+    """
+    group = (
+        on_timeline(available, combined.theories)
+        if combined.results[index].name in (COMPARE, TRAIN, PROBE)
+        else []
+    )
     shown = figures.timeline_series(group)
-    figure = inline(lambda: network_figures.timeline(shown), f"timeline-{index}", "The theories' headlines over the training steps")
+    figure = inline(
+        lambda: network_figures.timeline(shown),
+        f"timeline-{index}",
+        "The theories' headlines over the training steps",
+    )
     if figure is None:
         return None
     models = dict.fromkeys(s.model for s in group)
@@ -359,7 +596,9 @@ def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> d
 
 
 def _board(combined: Aggregate, data: str) -> dict[str, Any]:
-    """Returns the table of all claims and the options of its filters, each option as (value, label, number of claims)."""
+    """Returns the table of all claims and the options of its filters, each option as (value, label, number of
+    claims).
+    """
     claims = combined.claims
     by_source = sorted(
         (checked.verification.source for checked in claims if checked.verification.source.known),
@@ -381,7 +620,9 @@ def rank(checked: Checked) -> int:
 
 def _verdicts(claims: Sequence[Checked]) -> list[tuple[str, str, int]]:
     """Returns the verdicts of claims, the most severe first, each as (value, label, number of claims)."""
-    return _choices([(checked.verification.outcome, checked.verification.outcome) for checked in sorted(claims, key=rank)])
+    return _choices(
+        [(checked.verification.outcome, checked.verification.outcome) for checked in sorted(claims, key=rank)]
+    )
 
 
 def _choices(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, int]]:

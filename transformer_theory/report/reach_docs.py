@@ -1,9 +1,10 @@
 """The pages of the documentation about the reach of the theories.
 
-``python -m transformer_theory.report.reach_docs DOCS [RESULT ...]`` stores results of ``transformer-theory reach`` as DOCS/reach, with
-fewer digits of the null draws of the ladders' quantities and without the other draws. From it the program writes reach.svg and
-reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and DOCS/reach_rungs.md. Theories that no RESULT has measured keep the rungs
-stored there, so one theory can be measured again alone.
+``python -m transformer_theory.report.reach_docs DOCS [RESULT ...]`` stores results of ``transformer-theory
+reach`` as DOCS/reach, with fewer digits of the null draws of the ladders' quantities and without the other
+draws. From it the program writes reach.svg and reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and
+DOCS/reach_rungs.md. Theories that no RESULT has measured keep the rungs stored there, so one theory can be
+measured again alone.
 """
 
 import sys
@@ -41,7 +42,9 @@ def pages(result: Result) -> dict[str, str]:
     lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in statements(cells)]
     runs: dict[str, list[str]] = {}
     for name, record in _records(result).items():
-        runs.setdefault(f"{str(record.get('date', ''))[:10]}, commit {str(record.get('commit', ''))[:8]}", []).append(name)
+        runs.setdefault(
+            f"{str(record.get('date', ''))[:10]}, commit {str(record.get('commit', ''))[:8]}", []
+        ).append(name)
     measured = "; ".join(f"{run}: {', '.join(names)}" for run, names in sorted(runs.items()))
     machine = result.provenance.get("machine", "")
     origin = f"*{seeds} seeds, {len(cells)} rungs; {machine}{f'; {inputs}' if inputs else ''}. {measured}.*"
@@ -57,7 +60,9 @@ def _shortened(row: Measurement, quantities: set[str]) -> Measurement:
     """Returns a row with rounded draws if it has a ladder's quantity, and without draws otherwise."""
     if row.null is None or row.quantity not in quantities:
         return replace(row, null=None)
-    return replace(row, null=replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws)))
+    return replace(
+        row, null=replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws))
+    )
 
 
 def _records(result: Result) -> dict[str, dict]:
@@ -73,7 +78,10 @@ def merged(stored: Result, new: Result) -> Result:
         ValueError: the seeds differ.
     """
     if stored.settings["seeds"] != new.settings["seeds"]:
-        raise ValueError(f"expected the seeds {stored.settings['seeds']}, got {new.settings['seeds']}; measure the same seeds")
+        raise ValueError(
+            f"expected the seeds {stored.settings['seeds']}, got {new.settings['seeds']}; measure the same "
+            "seeds"
+        )
     ladders = stored.settings["ladders"] | new.settings["ladders"]
     order = {theory.name: number for number, theory in enumerate(list_theories())}
     names = sorted((name for name in ladders if name in order), key=order.__getitem__)
@@ -81,10 +89,14 @@ def merged(stored: Result, new: Result) -> Result:
     settings = stored.settings | {
         "theories": names,
         "ladders": {name: ladders[name] for name in names},
-        "measured": {name: record for name, record in (_records(stored) | _records(new)).items() if name in names},
+        "measured": {
+            name: record for name, record in (_records(stored) | _records(new)).items() if name in names
+        },
     }
     table = Table(sorted((row for row in rows if row.theory in names), key=lambda row: order[row.theory]))
-    return replace(stored, settings=settings, table=table, sources=tuple(dict.fromkeys(stored.sources + new.sources)))
+    return replace(
+        stored, settings=settings, table=table, sources=tuple(dict.fromkeys(stored.sources + new.sources))
+    )
 
 
 def main(arguments: list[str]) -> None:
@@ -101,11 +113,16 @@ def main(arguments: list[str]) -> None:
         new = Result.load(folder)
         pages(new)  # before anything is replaced
         quantities = {ladder["quantity"] for ladder in new.settings["ladders"].values()}
-        record, rows = {"command": portable_command(new.provenance)}, (_shortened(row, quantities) for row in new.table)
+        record, rows = (
+            {"command": portable_command(new.provenance)},
+            (_shortened(row, quantities) for row in new.table),
+        )
         new = replace(new, table=Table(rows), provenance=new.provenance | record)
         result = new if result is None else merged(result, new)
     if result is None:
-        raise ValueError(f"expected a stored result in {stored}, got none; name the results that the pages are made from")
+        raise ValueError(
+            f"expected a stored result in {stored}, got none; name the results that the pages are made from"
+        )
     if len(arguments) > 1:
         result.save(stored, overwrite=True)
     write_together({docs / name: text.encode() for name, text in pages(Result.load(stored)).items()})

@@ -1,8 +1,9 @@
-"""The reach map: theories by the columns in which assumptions are relaxed. As a figure, and as a table of its numbers.
+"""The reach map: theories by the columns in which assumptions are relaxed. As a figure, and as a table of its
+numbers.
 
-A tile is one rung of a theory's ladder. Its shade is the agreement with the prediction, from pale (0, chance) to dark (1 and more). A white
-tile is not beyond chance; a mark says why. A frame marks the rungs that the theorem covers. Below the name stand the agreement and its
-interval over seeds.
+A tile is one rung of a theory's ladder. Its shade is the agreement with the prediction, from pale (0, chance)
+to dark (1 and more). A white tile is not beyond chance; a mark says why. A frame marks the rungs that the
+theorem covers. Below the name stand the agreement and its interval over seeds.
 """
 
 import textwrap
@@ -31,7 +32,8 @@ SMALL, TINY = 6.4, 5.4  # font sizes, points
 CHARS = 26  # letters of a rung's name that fit into a tile
 INK, GREY, RULE, ALARM = "#2B3138", "#5F6973", "#D5D9DE", "#B3261E"
 DARK = 0.45  # agreement above which the text of a tile is white
-INSET, SPACE = 0.018, 0.03  # distance of a frame from the border of its tile, and of an interval from its number, inches
+# distance of a frame from the border of its tile, and of an interval from its number, inches
+INSET, SPACE = 0.018, 0.03
 MARKS: dict[str, tuple[str, str]] = {  # mark of a tile that is not beyond chance, and its meaning
     "undecided": ("± ", "undecided"),
     "explained": ("~ ", "a second null gives as much"),
@@ -84,7 +86,9 @@ class _Block:
         used = [column for column in columns if any(cell.column == column for own in rows for cell in own)]
         titles = [textwrap.fill(own[0].theory.title, 15, break_long_words=False) for own in rows]
         tiles = [max(Counter(cell.column for cell in own).values()) for own in rows]
-        heights = [GAP + max(TILE * count, 0.115 * (1 + title.count("\n"))) for count, title in zip(tiles, titles)]
+        heights = [
+            GAP + max(TILE * count, 0.115 * (1 + title.count("\n"))) for count, title in zip(tiles, titles)
+        ]
         return cls(rows, used, titles, heights)
 
     @property
@@ -94,14 +98,29 @@ class _Block:
     def draw(self, ax: "Axes", top: float) -> None:
         """Draws names of columns, then a row per theory."""
         width = (WIDTH - LABEL_WIDTH) / len(self.columns)
-        texts: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": SMALL, "color": INK, "linespacing": 1.0}
+        texts: dict[str, Any] = {
+            "ha": "center",
+            "va": "bottom",
+            "fontsize": SMALL,
+            "color": INK,
+            "linespacing": 1.0,
+        }
         for j, column in enumerate(self.columns):
             name = textwrap.fill(column, round(13 * width / 0.9), break_on_hyphens=False)
             ax.text(LABEL_WIDTH + width * (j + 0.5), top + HEADER - 0.04, name, **texts)
         top += HEADER
         for own, title, height in zip(self.rows, self.titles, self.heights):
             ax.plot((0, WIDTH), (top, top), color=RULE, linewidth=0.7)
-            ax.text(0.02, top + 0.07, title, fontsize=SMALL + 0.3, weight="bold", color=INK, va="top", linespacing=1.12)
+            ax.text(
+                0.02,
+                top + 0.07,
+                title,
+                fontsize=SMALL + 0.3,
+                weight="bold",
+                color=INK,
+                va="top",
+                linespacing=1.12,
+            )
             for j, column in enumerate(self.columns):
                 for i, cell in enumerate(cell for cell in own if cell.column == column):
                     _tile(ax, cell, LABEL_WIDTH + width * j + 0.02, top + GAP / 2 + TILE * i, width - 0.04)
@@ -113,11 +132,20 @@ def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> N
     from matplotlib.patches import Rectangle
 
     height, text = TILE - 0.03, INK
-    share = min(1.0, max(0.0, 1.0 if cell.row.agreement is None else cell.row.agreement)) if cell.outcome == "beyond chance" else 0.0
+    share = (
+        min(1.0, max(0.0, 1.0 if cell.row.agreement is None else cell.row.agreement))
+        if cell.outcome == "beyond chance"
+        else 0.0
+    )
     face = shade(share) if cell.outcome == "beyond chance" else "white"
     if share > DARK:
         text = "white"
-    patch = {"facecolor": face, "edgecolor": RULE, "linewidth": 0.5, "hatch": "////" if cell.outcome == "not measured" else None}
+    patch = {
+        "facecolor": face,
+        "edgecolor": RULE,
+        "linewidth": 0.5,
+        "hatch": "////" if cell.outcome == "not measured" else None,
+    }
     ax.add_patch(Rectangle((left, top), width, height, **patch, zorder=1))
     if cell.covered:  # the frame lies inside, so that it is visible on dark tiles, too
         place = (left + INSET, top + INSET), width - 2 * INSET, height - 2 * INSET
@@ -126,7 +154,9 @@ def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> N
     if cell.outcome == "not measured":
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
     size = min(TINY, TINY * 21 / len(name))
-    ax.text(left + width / 2, top + 0.04, plain(name), ha="center", va="top", fontsize=size, color=text, bbox=box)
+    ax.text(
+        left + width / 2, top + 0.04, plain(name), ha="center", va="top", fontsize=size, color=text, bbox=box
+    )
     number, note = _numbers(cell)
     tone = ALARM if cell.outcome == "opposite" else text if cell.outcome == "beyond chance" else GREY
     # The number and its interval have different sizes; together they are centred. Long ones are set smaller.
@@ -134,7 +164,10 @@ def _tile(ax: "Axes", cell: Reached, left: float, top: float, width: float) -> N
     length = sum(widths) + (SPACE if note else 0)
     scale = min(1.0, (width - 4 * INSET) / length)
     start = left + (width - scale * length) / 2
-    parts = ((number, start, SMALL, "bold"), (note, start + scale * (widths[0] + SPACE), TINY - 0.2, "normal"))
+    parts = (
+        (number, start, SMALL, "bold"),
+        (note, start + scale * (widths[0] + SPACE), TINY - 0.2, "normal"),
+    )
     for part, x, size, weight in parts:
         place = {"ha": "left", "va": "bottom", "bbox": box if part else None}
         ax.text(x, top + height - 0.037, part, fontsize=scale * size, color=tone, weight=weight, **place)
@@ -146,7 +179,11 @@ def _inches(text: str, size: float, weight: str) -> float:
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
 
-    return TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().width / 72 if text else 0.0
+    return (
+        TextPath((0, 0), text, size=size, prop=FontProperties(weight=weight)).get_extents().width / 72
+        if text
+        else 0.0
+    )
 
 
 def _numbers(cell: Reached) -> tuple[str, str]:
@@ -156,12 +193,16 @@ def _numbers(cell: Reached) -> tuple[str, str]:
     mark = MARKS.get(cell.outcome, ("", ""))[0]
     if cell.row.agreement is None:
         return f"{mark}{cell.number}", interval_text(cell.row)
-    interval = "" if cell.interval is None else f"[{two_digits(cell.interval[0])}, {two_digits(cell.interval[1])}]"
+    interval = (
+        "" if cell.interval is None else f"[{two_digits(cell.interval[0])}, {two_digits(cell.interval[1])}]"
+    )
     return f"{mark}{cell.number}", interval
 
 
 def shade(share: float) -> tuple[float, float, float]:
-    """Returns a shade of one hue whose lightness falls evenly with the share, so that it is legible in grey and to colour-blind readers."""
+    """Returns a shade of one hue whose lightness falls evenly with the share, so that it is legible in grey
+    and to colour-blind readers.
+    """
     light, dark = (0.90, 0.94, 0.98), (0.06, 0.25, 0.45)
     red, green, blue = (a + (b - a) * share for a, b in zip(light, dark))
     return red, green, blue
@@ -175,11 +216,22 @@ def _legend(ax: "Axes", cells: Sequence[Reached], height: float) -> None:
     texts = {"fontsize": TINY, "va": "center", "color": INK}
     ax.plot((0, WIDTH), (height - LEGEND, height - LEGEND), color=RULE, linewidth=0.7)
     for i in range(5):
-        ax.add_patch(Rectangle((0.03 + 0.1 * i, first - 0.05), 0.1, 0.1, facecolor=shade(i / 4), edgecolor="none"))
-    ax.text(0.57, first, "beyond chance, shaded by the agreement, 0 to 1 (×: effect relative to the first rung)", **texts)
+        ax.add_patch(
+            Rectangle((0.03 + 0.1 * i, first - 0.05), 0.1, 0.1, facecolor=shade(i / 4), edgecolor="none")
+        )
+    ax.text(
+        0.57,
+        first,
+        "beyond chance, shaded by the agreement, 0 to 1 (×: effect relative to the first rung)",
+        **texts,
+    )
     ax.add_patch(Rectangle((5.0, first - 0.05), 0.16, 0.1, facecolor="white", edgecolor=INK, linewidth=0.8))
     ax.text(5.2, first, "covered by the theorem", **texts)
-    found = [mark + text for outcome, (mark, text) in MARKS.items() if any(cell.outcome == outcome for cell in cells)]
+    found = [
+        mark + text
+        for outcome, (mark, text) in MARKS.items()
+        if any(cell.outcome == outcome for cell in cells)
+    ]
     found += ["hatched: no value"] if any(cell.outcome == "not measured" for cell in cells) else []
     ax.text(0.03, second, "Not shaded:  " + "    ".join(found) if found else "", **texts)
 
@@ -203,12 +255,15 @@ def table(cells: Sequence[Reached]) -> table_model.Table | None:
     for own in by_theory(cells):
         theory = own[0].theory
         heading = (Plain(theory.title), Note(own[0].row.quantity))
-        blocks.append(Block(heading, tuple(Line(_cells(cell)) for cell in own), strong=True, theory=theory.name))
+        blocks.append(
+            Block(heading, tuple(Line(_cells(cell)) for cell in own), strong=True, theory=theory.name)
+        )
     tests = sum(cell.q is not None for cell in cells)
     legend = (
-        "Rungs are cumulative up to the column “depth”: each keeps what the rungs above relax. Trained networks have recipes of their "
-        "own. Agreement: 0 is chance, 1 the prediction or, if there is none, the first rung. "
-        f"{format.several(tests, 'test')}; q is the p-value adjusted for the false discovery rate in its ladder (Benjamini and Hochberg). "
+        "Rungs are cumulative up to the column “depth”: each keeps what the rungs above relax. Trained "
+        "networks have recipes of their own. Agreement: 0 is chance, 1 the prediction or, if there is "
+        f"none, the first rung. {format.several(tests, 'test')}; q is the p-value adjusted for the false "
+        "discovery rate in its ladder (Benjamini and Hochberg). "
         + " ".join(f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items())
     )
     return table_model.Table("reach", "The reach of the theories.", COLUMNS_OF_TABLE, tuple(blocks), legend)
@@ -222,8 +277,18 @@ def _cells(cell: Reached) -> tuple[table_model.Cell, ...]:
         if row.value is not None
         else format.NOTHING
     )
-    null = (plain_number(row.null.median, row), Note(null_text(row))) if row.null is not None and row.null.draws else format.NOTHING
-    p = format.NOTHING if row.p is None else p_text(row.p) if cell.q is None else f"{p_text(row.p)} ({p_text(cell.q)})"
+    null = (
+        (plain_number(row.null.median, row), Note(null_text(row)))
+        if row.null is not None and row.null.draws
+        else format.NOTHING
+    )
+    p = (
+        format.NOTHING
+        if row.p is None
+        else p_text(row.p)
+        if cell.q is None
+        else f"{p_text(row.p)} ({p_text(cell.q)})"
+    )
     covered = "covered" if cell.covered else "not covered"
     return (
         (Plain(cell.name), Note(f"{cell.column}; {covered}")),
@@ -242,7 +307,12 @@ def section(aggregate: Aggregate) -> dict[str, Any] | None:
     if not cells:
         return None
     caption = (
-        f"Agreement of each theory with measurements as its assumptions are relaxed; false discovery rate at most {100 * LEVEL:.0f}\u00a0%."
+        "Agreement of each theory with measurements as its assumptions are relaxed; false discovery rate at "
+        f"most {100 * LEVEL:.0f}\u00a0%."
     )
-    figure = inline(lambda: reach_map(cells), "reach-map", "Theories by the assumptions that are relaxed: agreement with the prediction")
+    figure = inline(
+        lambda: reach_map(cells),
+        "reach-map",
+        "Theories by the assumptions that are relaxed: agreement with the prediction",
+    )
     return {"statements": statements(cells), "map": figure, "caption": caption, "table": table(cells)}

@@ -1,4 +1,6 @@
-"""The reach of all theories as one small picture: a square per rung, for the head of a page. :mod:`.reach_map` has the numbers."""
+"""The reach of all theories as one small picture: a square per rung, for the head of a page.
+:mod:`.reach_map` has the numbers.
+"""
 
 import textwrap
 from collections.abc import Sequence
@@ -24,17 +26,23 @@ STEP = 0.03  # inches between squares
 
 @style()
 def reach_overview(cells: Sequence[Reached], *, column: bool = False) -> "Figure | None":
-    """Draws a row per theory and a square per rung, in the columns of the reach map; None if there are no rungs.
+    """Draws a row per theory and a square per rung, in the columns of the reach map; None if there are no
+    rungs.
 
     Args:
         cells: the rungs.
-        column: whether the figure is as wide as a column of a paper instead of a page; its headings are then upright.
+        column: whether the figure is as wide as a column of a paper instead of a page; its headings are then
+            upright.
     """
     if not cells:
         return None
     from matplotlib.figure import Figure
 
-    whole, label, header, legend = (COLUMN, COLUMN_LABEL, COLUMN_HEADER, COLUMN_LEGEND) if column else (WIDTH, LABEL_WIDTH, HEADER, LEGEND)
+    whole, label, header, legend = (
+        (COLUMN, COLUMN_LABEL, COLUMN_HEADER, COLUMN_LEGEND)
+        if column
+        else (WIDTH, LABEL_WIDTH, HEADER, LEGEND)
+    )
     groups = [(columns, [own for own in by_theory(cells) if own[0].column in columns]) for columns in MAPS]
     groups = [(columns, rows) for columns, rows in groups if rows]
     heights = {id(own): ROW * (1 + 0.4 * ("\n" in _title(own, column))) for _, rows in groups for own in rows}
@@ -46,10 +54,17 @@ def reach_overview(cells: Sequence[Reached], *, column: bool = False) -> "Figure
     for columns, rows in groups:
         used = [name for name in columns if any(cell.column == name for own in rows for cell in own)]
         counts = [max(sum(cell.column == name for cell in own) for own in rows) for name in used]
-        weights = [max(1.6, count) if column else 1.0 for count in counts]  # a heading of two lines needs more than a square
+        # a heading of two lines needs more than a square
+        weights = [max(1.6, count) if column else 1.0 for count in counts]
         widths = [(whole - label) * weight / sum(weights) for weight in weights]
         lefts = [label + sum(widths[:j]) for j in range(len(used))]
-        texts = {"fontsize": SMALL, "color": GREY, "va": "bottom", "linespacing": 1.0, "rotation": 90 if column else 0}
+        texts = {
+            "fontsize": SMALL,
+            "color": GREY,
+            "va": "bottom",
+            "linespacing": 1.0,
+            "rotation": 90 if column else 0,
+        }
         for name, left, width in zip(used, lefts, widths):
             filled = textwrap.fill(name, 13 if column else round(20 * width), break_on_hyphens=False)
             ax.text(left, top + header - 0.04, filled, **texts)
@@ -58,11 +73,20 @@ def reach_overview(cells: Sequence[Reached], *, column: bool = False) -> "Figure
         for own in rows:
             row, title = heights[id(own)], _title(own, column)
             size = SMALL if column else SIZE * min(1.0, MAX_TITLE / len(title))
-            ax.text(0.02, top + row / 2, title, fontsize=size, color=INK, va="center", linespacing=1.0 if column else "normal")
+            ax.text(
+                0.02,
+                top + row / 2,
+                title,
+                fontsize=size,
+                color=INK,
+                va="center",
+                linespacing=1.0 if column else "normal",
+            )
             for name, left, width in zip(used, lefts, widths):
                 inside = [cell for cell in own if cell.column == name]
                 step = min(SQUARE + STEP, (width - (STEP if column else 0.0)) / max(1, len(inside)))
-                side = min(SQUARE, step - STEP / 2) if column else SQUARE  # in a column of a paper, crowded squares are narrower
+                # in a column of a paper, crowded squares are narrower
+                side = min(SQUARE, step - STEP / 2) if column else SQUARE
                 for i, cell in enumerate(inside):
                     _square(ax, cell, left + step * i, top + (row - SQUARE) / 2, width=side)
             top += row
@@ -81,7 +105,13 @@ def _title(own: Sequence[Reached], column: bool) -> str:
 
 
 def _square(
-    ax: "Axes", cell: Reached | None, left: float, top: float, outcome: str = "beyond chance", share: float = 1.0, width: float = SQUARE
+    ax: "Axes",
+    cell: Reached | None,
+    left: float,
+    top: float,
+    outcome: str = "beyond chance",
+    share: float = 1.0,
+    width: float = SQUARE,
 ) -> None:
     """Draws one rung, or, without a rung, a square of the legend with the given outcome and agreement."""
     from matplotlib.patches import Rectangle
@@ -92,7 +122,9 @@ def _square(
     face = shade(share) if outcome == "beyond chance" else "white"
     edge = ALARM if outcome == "opposite" else GREY
     hatch = "//////" if outcome in ("not measured", "not tested") else None
-    ax.add_patch(Rectangle((left, top), width, SQUARE, facecolor=face, edgecolor=edge, linewidth=0.5, hatch=hatch))
+    ax.add_patch(
+        Rectangle((left, top), width, SQUARE, facecolor=face, edgecolor=edge, linewidth=0.5, hatch=hatch)
+    )
 
 
 def _legend(ax: "Axes", height: float) -> None:

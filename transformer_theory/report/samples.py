@@ -1,4 +1,6 @@
-"""Sample images of a training with the network's answers, for the page; see :mod:`~..training.samples` for the rules."""
+"""Sample images of a training with the network's answers, for the page; see :mod:`~..training.samples` for
+the rules.
+"""
 
 import base64
 import io
@@ -66,9 +68,15 @@ def groups(result: Result) -> list[Group]:
     pool = min(POOL, result.settings.get("test_samples") or POOL)
     texts = {
         VALIDATION: ("Validation images", "The first validation images, the same at every measurement."),
-        RIGHT: ("Right", f"Of {pool:,} test images in random order, the first that the network classifies correctly."),
+        RIGHT: (
+            "Right",
+            f"Of {pool:,} test images in random order, the first that the network classifies correctly.",
+        ),
         WRONG: ("Wrong", "Of the same images, the first that it classifies incorrectly."),
-        CERTAIN: ("Most certain errors", "Of the same images, the wrong answers with the largest probability. Some labels may be wrong."),
+        CERTAIN: (
+            "Most certain errors",
+            "Of the same images, the wrong answers with the largest probability. Some labels may be wrong.",
+        ),
     }
     return [Group(*texts[rule], _of(rule, rules, samples)) for rule in dict.fromkeys(rules) if rule in texts]
 
@@ -78,7 +86,9 @@ def _of(rule: str, rules: Sequence[str], samples: Sequence[Sample]) -> tuple[Sam
 
 
 def _png(image: np.ndarray) -> str:
-    """Encodes an image ``[c, h, w]``, 0 to 255, as a data URL; large images are scaled down to :data:`SIDE` pixels."""
+    """Encodes an image ``[c, h, w]``, 0 to 255, as a data URL; large images are scaled down to :data:`SIDE`
+    pixels.
+    """
     from PIL import Image
 
     pixels = np.moveaxis(image, 0, -1) if len(image) == 3 else image[0]

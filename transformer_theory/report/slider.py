@@ -1,7 +1,8 @@
-"""The step slider of the page: a network's attention maps and features at every stored step, quantised to bytes for the page's script.
+"""The step slider of the page: a network's attention maps and features at every stored step, quantised to
+bytes for the page's script.
 
-All steps share one scale of attention, one plane and one bounding box of features. What moves on the page is therefore a change of the
-network. The same result gives the same bytes.
+All steps share one scale of attention, one plane and one bounding box of features. What moves on the page is
+therefore a change of the network. The same result gives the same bytes.
 """
 
 import base64
@@ -45,7 +46,9 @@ class Slider:
 
 
 def slider(result: Result, model: str) -> Slider | None:
-    """Returns the slider of a network; None if fewer than two steps, or neither maps nor features at each step, were stored."""
+    """Returns the slider of a network; None if fewer than two steps, or neither maps nor features at each
+    step, were stored.
+    """
     steps = result.arrays.get(f"network/{model}/steps")
     if steps is None or len(steps) < 2:
         return None
@@ -58,21 +61,35 @@ def slider(result: Result, model: str) -> Slider | None:
     if points is not None:
         data["features"] = points
     largest = None if maps is None else format.number(maps.largest)
-    return Slider(model, tuple(data["captions"]), points is not None, largest, maps is not None and maps.images is not None, data)
+    return Slider(
+        model,
+        tuple(data["captions"]),
+        points is not None,
+        largest,
+        maps is not None and maps.images is not None,
+        data,
+    )
 
 
 def _captions(result: Result, model: str, steps: np.ndarray) -> list[str]:
-    """Returns one caption per step: ``"step 56 of 600, validation accuracy 64.38 %"``, without an accuracy if none was measured."""
+    """Returns one caption per step: ``"step 56 of 600, validation accuracy 64.38 %"``, without an accuracy if
+    none was measured.
+    """
     rows = result.table.select(theory="network", model=model, unit="share")
     shares = [s for s in series(replace(result, table=rows)) if s.split == "validation"]
     measured = {}
     for share in shares[:1]:
-        measured = {int(step): f", {share.label} {format.percent(float(value))}" for step, value in zip(share.steps, share.values)}
+        measured = {
+            int(step): f", {share.label} {format.percent(float(value))}"
+            for step, value in zip(share.steps, share.values)
+        }
     return [f"step {int(step):,} of {int(steps[-1]):,}{measured.get(int(step), '')}" for step in steps]
 
 
 def _maps_within_budget(result: Result, model: str, steps: int) -> AttentionMaps | None:
-    """Returns the maps of as many images as :data:`BUDGET` allows; None if they were not stored at every step or one image is too large."""
+    """Returns the maps of as many images as :data:`BUDGET` allows; None if they were not stored at every step
+    or one image is too large.
+    """
     stored = attention_maps(result, model, MAX_IMAGES)
     if stored is None or len(stored.maps) != steps:
         return None
@@ -83,12 +100,21 @@ def _maps_within_budget(result: Result, model: str, steps: int) -> AttentionMaps
 
 
 def _maps(stored: AttentionMaps) -> dict[str, Any]:
-    """Encodes the maps for the script: ``heat`` [steps, layers, images, *grid] and, if they lie on images, the images and their ink."""
+    """Encodes the maps for the script: ``heat`` [steps, layers, images, *grid] and, if they lie on images,
+    the images and their ink.
+    """
     layers = positions(stored.maps.shape[1], MAX_LAYERS)
     maps, grid = stored.maps[:, layers], list(stored.maps.shape[-2:])
-    data = {"layers": layers, "images": maps.shape[2], "grid": grid, "shape": grid, "heat": _bytes(maps / stored.largest)}
+    data = {
+        "layers": layers,
+        "images": maps.shape[2],
+        "grid": grid,
+        "shape": grid,
+        "heat": _bytes(maps / stored.largest),
+    }
     if stored.images is not None:
-        stride = -(-max(stored.images.shape[-2:]) // PIXELS)  # -(-a // b) rounds up, so the side is at most PIXELS
+        # -(-a // b) rounds up, so the side is at most PIXELS
+        stride = -(-max(stored.images.shape[-2:]) // PIXELS)
         images = [image[:, ::stride, ::stride] for image in stored.images]
         data["shape"] = list(images[0].shape[1:])
         data["inputs"] = _bytes(np.stack([_colours(image) for image in images]))
@@ -98,28 +124,44 @@ def _maps(stored: AttentionMaps) -> dict[str, Any]:
 
 
 def _colours(image: np.ndarray) -> np.ndarray:
-    """Converts an image ``[c, h, w]`` to RGB ``[h, w, 3]`` in [0, 1] for the page; drawings are dark on white."""
+    """Converts an image ``[c, h, w]`` to RGB ``[h, w, 3]`` in [0, 1] for the page; drawings are dark on
+    white.
+    """
     picture = displayed(image)
     return picture if picture.ndim == 3 else np.repeat(1 - picture[..., None], 3, axis=2)
 
 
 def _tints(end: float) -> list[list[int]]:
-    """Returns the colours from the smallest to the largest share of attention, RGB from 0 to 255, as in the figures.
+    """Returns the colours from the smallest to the largest share of attention, RGB from 0 to 255, as in the
+    figures.
 
     ``end`` in (0, 1] is the part of the colour map that is used.
     """
     import matplotlib
 
-    return np.round(255 * matplotlib.colormaps["YlOrBr"](np.linspace(0, end, TINTS))[:, :3]).astype(int).tolist()
+    return (
+        np.round(255 * matplotlib.colormaps["YlOrBr"](np.linspace(0, end, TINTS))[:, :3]).astype(int).tolist()
+    )
 
 
 def _points(result: Result, model: str, steps: int) -> dict[str, Any] | None:
-    """Encodes the features in the plane, followed by the median of each class, as bytes of ``[steps, n + classes, 2]``.
+    """Encodes the features in the plane, followed by the median of each class, as bytes of ``[steps, n +
+    classes, 2]``.
 
     None if the features were not stored at every step.
     """
-    points, labels = result.arrays.get(f"network/{model}/features over training"), result.arrays.get("network/labels")
-    if points is None or labels is None or points.ndim != 3 or len(points) != steps or not points.size or len(labels) < points.shape[1]:
+    points, labels = (
+        result.arrays.get(f"network/{model}/features over training"),
+        result.arrays.get("network/labels"),
+    )
+    if (
+        points is None
+        or labels is None
+        or points.ndim != 3
+        or len(points) != steps
+        or not points.size
+        or len(labels) < points.shape[1]
+    ):
         return None
     import matplotlib
     from matplotlib.colors import to_hex

@@ -21,12 +21,13 @@ class Stored:
 def stored_results(places: Iterable[Path]) -> list[Stored]:
     """Loads the results in these places, each once.
 
-    A place is the folder of a result; a folder that holds such folders, whose results are sorted by name; or a ledger, as ``make ledger``
-    writes it (``docs/claims.json``), which holds a result for each command that verified claims.
+    A place is the folder of a result; a folder that holds such folders, whose results are sorted by name; or
+    a ledger, as ``make ledger`` writes it (``docs/claims.json``), which holds a result for each command that
+    verified claims.
 
     Raises:
-        ValueError: a folder neither is nor contains a result, a file is no ledger, or a result lacks a file, cannot be read or was edited
-            after it was stored.
+        ValueError: a folder neither is nor contains a result, a file is no ledger, or a result lacks a file,
+            cannot be read or was edited after it was stored.
         FileNotFoundError: a place does not exist.
     """
     folders: dict[Path, Path] = {}
@@ -35,10 +36,15 @@ def stored_results(places: Iterable[Path]) -> list[Stored]:
             folders.setdefault(place.resolve(), place)
             continue
         if not place.is_dir():
-            raise FileNotFoundError(f"there is no folder {place}; name one that compare, verify, run or train has written")
+            raise FileNotFoundError(
+                f"there is no folder {place}; name one that compare, verify, run or train has written"
+            )
         inside = [place] if _is_result(place) else sorted(filter(_is_result, place.iterdir()))
         if not inside:
-            raise ValueError(f"{place} is no stored result and holds none; name a folder that compare, verify, run or train has written")
+            raise ValueError(
+                f"{place} is no stored result and holds none; name a folder that compare, verify, run or "
+                "train has written"
+            )
         for folder in inside:
             folders.setdefault(folder.resolve(), folder)
     return [stored for folder in folders.values() for stored in _load(folder)]
@@ -51,5 +57,11 @@ def _load(place: Path) -> list[Stored]:
 
 
 def _is_result(folder: Path) -> bool:
-    """Returns whether a folder has at least one file of a result. If others are missing, loading the result raises an error."""
-    return folder.is_dir() and not folder.name.startswith(".") and any((folder / name).is_file() for name in FILES)
+    """Returns whether a folder has at least one file of a result. If others are missing, loading the result
+    raises an error.
+    """
+    return (
+        folder.is_dir()
+        and not folder.name.startswith(".")
+        and any((folder / name).is_file() for name in FILES)
+    )

@@ -1,4 +1,5 @@
-"""The table as data: columns, blocks of lines, cells. The page, LaTeX, Markdown and the terminal print the same tables.
+"""The table as data: columns, blocks of lines, cells. The page, LaTeX, Markdown and the terminal print the
+same tables.
 
 A cell is one of
 
@@ -60,7 +61,9 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a table: one cell per column, or no cells; then a text that spans all columns, or an empty text."""
+    """A line of a table: one cell per column, or no cells; then a text that spans all columns, or an empty
+    text.
+    """
 
     cells: tuple[Cell, ...]
     below: Cell = ""
@@ -94,7 +97,8 @@ class Table:
         caption: text above the table.
         columns: the columns.
         blocks: the lines, in blocks.
-        legend: explanation of the columns, printed after the caption in LaTeX and Markdown; the page explains them elsewhere.
+        legend: explanation of the columns, printed after the caption in LaTeX and Markdown; the page explains
+            them elsewhere.
     """
 
     name: str
@@ -109,9 +113,15 @@ class Table:
         return [line for block in self.blocks for line in block.lines]
 
     def without_empty(self) -> "Table":
-        """Removes columns that are empty in every line. The first column stays, and their width is added to it."""
+        """Removes columns that are empty in every line. The first column stays, and their width is added to
+        it.
+        """
         lines = [line for line in self.lines if line.cells]
-        indices = [i for i in range(len(self.columns)) if i == 0 or any(line.cells[i] not in ("", NOTHING, ()) for line in lines)]
+        indices = [
+            i
+            for i in range(len(self.columns))
+            if i == 0 or any(line.cells[i] not in ("", NOTHING, ()) for line in lines)
+        ]
         first, *rest = (self.columns[i] for i in indices)
         columns = (replace(first, share=100 - sum(column.share for column in rest)), *rest)
         select = lambda line: replace(line, cells=tuple(line.cells[i] for i in indices) if line.cells else ())  # noqa: E731

@@ -1,4 +1,6 @@
-"""The tables of the report as data (:mod:`.table_model`): a summary, the tables of each theory, the networks and the provenance."""
+"""The tables of the report as data (:mod:`.table_model`): a summary, the tables of each theory, the networks
+and the provenance.
+"""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,14 +11,33 @@ from ..core.measurement import Measurement
 from ..core.theory import Theory
 from . import format
 from .aggregate import NETWORK, Aggregate, Checked, Entry, result_label
-from .table_model import Block, Cell, Code, Column, Line, Note, Piece, Plain, Strong, StrongNote, Table, Verdict
+from .table_model import (
+    Block,
+    Cell,
+    Code,
+    Column,
+    Line,
+    Note,
+    Piece,
+    Plain,
+    Strong,
+    StrongNote,
+    Table,
+    Verdict,
+)
 
 MAX_FIGURE_ROWS = 150  # largest number of rows of one experiment in a table
-BASIS_TEXT = {"printed": "printed", "figure": "read off a figure", "recomputed": "recomputed", "own setting": "own setting"}
+BASIS_TEXT = {
+    "printed": "printed",
+    "figure": "read off a figure",
+    "recomputed": "recomputed",
+    "own setting": "own setting",
+}
 LEGEND = (
-    "The threshold that decides the verdict is in brackets. Measured: if there are several seeds, the mean with its 95 % interval. Null: "
-    "the median of the quantity over draws from a case about which the theory says nothing. Not covered: the theorem's assumptions do not "
-    "hold there, so it is not judged. A row has no verdict if it has no threshold."
+    "The threshold that decides the verdict is in brackets. Measured: if there are several seeds, the mean "
+    "with its 95 % interval. Null: the median of the quantity over draws from a case about which the "
+    "theory says nothing. Not covered: the theorem's assumptions do not hold there, so it is not judged. A "
+    "row has no verdict if it has no threshold."
 )
 
 NUMBERS = (
@@ -30,7 +51,9 @@ NUMBERS = (
 
 
 def summary(aggregate: Aggregate) -> Table:
-    """Returns the table of all theories: headlines on each view of the data and in each trained network, experiments, and claims."""
+    """Returns the table of all theories: headlines on each view of the data and in each trained network,
+    experiments, and claims.
+    """
     blocks = []
     for theory in aggregate.theories:
         lines = [line for entries in headlines(aggregate, theory) for line in _headline_lines(entries)]
@@ -38,23 +61,38 @@ def summary(aggregate: Aggregate) -> Table:
         if verified := aggregate.claims_of(theory):
             lines.append(Line((), f"Generated instances: {claims_text(verified)}"))
         if lines:
-            blocks.append(Block((theory.title, " ", Note(theory.question)), tuple(lines), strong=True, theory=theory.name))
+            blocks.append(
+                Block(
+                    (theory.title, " ", Note(theory.question)), tuple(lines), strong=True, theory=theory.name
+                )
+            )
     columns = (NUMBERS[0], Column("quantity", 23), *NUMBERS[1:])
-    columns = tuple(replace(column, share=share) for column, share in zip(columns, (14, 23, 16, 13, 8, 13, 13)))
-    return Table("all", "The prediction of each theory, and the measurements.", columns, tuple(blocks), LEGEND)
+    columns = tuple(
+        replace(column, share=share) for column, share in zip(columns, (14, 23, 16, 13, 8, 13, 13))
+    )
+    return Table(
+        "all", "The prediction of each theory, and the measurements.", columns, tuple(blocks), LEGEND
+    )
 
 
 def headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
-    """Yields the entries of a theory's headline quantities: first those on data, or the reasons why they are missing; then those in trained
-    networks."""
+    """Yields the entries of a theory's headline quantities: first those on data, or the reasons why they are
+    missing; then those in trained networks.
+    """
     if theory.on_data is not None:
         entries = aggregate.select(theory=theory.name, kind="on data", layer=None)
         with_headline = [entry for entry in entries if entry.row.quantity == theory.on_data.headline]
         views = {(entry.row.data, entry.row.model) for entry in with_headline}
         # A view without a headline has a row with the reason.
-        yield [entry for entry in entries if entry in with_headline or (entry.missing and (entry.row.data, entry.row.model) not in views)]
+        yield [
+            entry
+            for entry in entries
+            if entry in with_headline or (entry.missing and (entry.row.data, entry.row.model) not in views)
+        ]
     if theory.in_networks is not None:
-        yield aggregate.select(theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None)
+        yield aggregate.select(
+            theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None
+        )
 
 
 def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
@@ -65,11 +103,19 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
         key = (row.quantity, format.prediction(row), row.source, row.reason)
         repeated = entry.missing and previous[3:] == key[3:]
         note = row.reason if entry.missing else entry.note if entry is entries[0] else ""
-        quantity = tuple(filter(None, ("" if previous[:1] == key[:1] else format.label(row), Note("" if repeated else note))))
+        quantity = tuple(
+            filter(
+                None, ("" if previous[:1] == key[:1] else format.label(row), Note("" if repeated else note))
+            )
+        )
         beside = format.beside_null(row)
         unexpected = format.unexpected_side(row)
         # State the side of the null if it is unexpected or no verdict implies it.
-        remarks = [(StrongNote if unexpected else Note)(f"{beside} its null")] if beside and (unexpected or not row.verdict) else []
+        remarks = (
+            [(StrongNote if unexpected else Note)(f"{beside} its null")]
+            if beside and (unexpected or not row.verdict)
+            else []
+        )
         cells: tuple[Cell, ...] = (
             Plain(entry.on),
             quantity,
@@ -86,23 +132,30 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
 def _experiment_counts(aggregate: Aggregate, theory: Theory) -> Iterator[tuple[str, str]]:
     """Yields the name of each experiment with a text that counts its values and verdicts."""
     for name, entries in grouped(
-        aggregate.select(theory=theory.name, kind=("figure", "rung")), lambda entry: experiment_of(aggregate, entry)
+        aggregate.select(theory=theory.name, kind=("figure", "rung")),
+        lambda entry: experiment_of(aggregate, entry),
     ):
         counts: dict[str, int] = {}
         for entry in entries:
             for verdict in entry.verdicts:
                 counts[verdict] = counts.get(verdict, 0) + 1
         judged = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        yield name, f"{format.several(len(entries), 'number')}{f': {judged}' if judged else ', none of them judged'}"
+        yield (
+            name,
+            f"{format.several(len(entries), 'number')}{f': {judged}' if judged else ', none of them judged'}",
+        )
 
 
 def claims_text(claims: Sequence[Checked]) -> str:
-    """Describes claims in a text: ``"19 claims, 5 seeds each: 19 consistent on every seed; every control fails as it must"``."""
+    """Describes claims in a text: ``"19 claims, 5 seeds each: 19 consistent on every seed; every control
+    fails as it must"``.
+    """
     verifications = [checked.verification for checked in claims]
     seeds = sorted({len(verification.seeds) for verification in verifications})
     span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     consistent = sum(
-        verification.outcome == "consistent" and verification.consistent == len(verification.seeds) for verification in verifications
+        verification.outcome == "consistent" and verification.consistent == len(verification.seeds)
+        for verification in verifications
     )
     without_power = sum(verification.control != "fails" for verification in verifications)
     controls = (
@@ -111,16 +164,24 @@ def claims_text(claims: Sequence[Checked]) -> str:
         else "every control fails as it must"
     )
     plural = "" if seeds == [1] else "s"
-    return f"{format.several(len(claims), 'claim')}, {span} seed{plural} each: {consistent} consistent on every seed; {controls}"
+    return (
+        f"{format.several(len(claims), 'claim')}, {span} seed{plural} each: {consistent} consistent on every "
+        f"seed; {controls}"
+    )
 
 
 def numbers(entries: Sequence[Entry], name: str, caption: str, *, judged: bool = True) -> Table:
-    """Returns a table of the page with one line per entry: quantity, place, prediction, value, null, verdict and source.
+    """Returns a table of the page with one line per entry: quantity, place, prediction, value, null, verdict
+    and source.
 
     Args:
         judged: whether prediction, verdict and source are shown.
     """
-    columns = (Column("quantity", 30), *NUMBERS) if judged else (Column("quantity", 34), Column("on", 34, "on"), *NUMBERS[2:4])
+    columns = (
+        (Column("quantity", 30), *NUMBERS)
+        if judged
+        else (Column("quantity", 34), Column("on", 34, "on"), *NUMBERS[2:4])
+    )
     lines, previous_note = [], ""
     places = {entry.on for entry in entries}
     for entry in entries:
@@ -131,13 +192,26 @@ def numbers(entries: Sequence[Entry], name: str, caption: str, *, judged: bool =
         quantity = (format.label(row), *remarks)
         on = Plain(entry.on if len(places) > 1 else "")  # a single place is in the caption
         cells = (quantity, on, measured(entry), null_text(row))
-        lines.append(Line((*cells[:2], _prediction(entry), *cells[2:], _verdicts(entry), row.source or "") if judged else cells))
+        lines.append(
+            Line(
+                (*cells[:2], _prediction(entry), *cells[2:], _verdicts(entry), row.source or "")
+                if judged
+                else cells
+            )
+        )
     return Table(name, caption, columns, (Block("", tuple(lines)),)).without_empty()
 
 
 def of_theory(aggregate: Aggregate, theory: Theory) -> list[Table]:
-    """Returns all tables of one theory for a paper: claims, measurements, assumptions and experiments. Empty tables are omitted."""
-    candidates = (claims(aggregate, theory), _measured(aggregate, theory), _assumptions(aggregate, theory), _experiments(aggregate, theory))
+    """Returns all tables of one theory for a paper: claims, measurements, assumptions and experiments. Empty
+    tables are omitted.
+    """
+    candidates = (
+        claims(aggregate, theory),
+        _measured(aggregate, theory),
+        _assumptions(aggregate, theory),
+        _experiments(aggregate, theory),
+    )
     return [table for table in candidates if table is not None]
 
 
@@ -153,7 +227,8 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
         )
         below = [
             verification.statement,
-            f" (Measured: {verification.measures}. Its control: {verification.control_description.rstrip('.')}.)",
+            f" (Measured: {verification.measures}. Its control: "
+            f"{verification.control_description.rstrip('.')}.)",
         ]
         below += [f" Corrected: {verification.corrects}"] if verification.corrects else []
         below += [f" Note: {checked.note}."] if checked.note else []
@@ -177,11 +252,18 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
         Column("control", 14),
     )
     legend = (
-        "Seeds: the number of consistent seeds, with the 95 % interval of their share (Clopper and Pearson). Worst seed: the value nearest "
-        "to its threshold. Control: the same check with one assumption removed or the target replaced, which must fail; the value is the "
-        "one nearest to passing. Consistency on all seeds does not prove a claim."
+        "Seeds: the number of consistent seeds, with the 95 % interval of their share (Clopper and "
+        "Pearson). Worst seed: the value nearest to its threshold. Control: the same check with one "
+        "assumption removed or the target replaced, which must fail; the value is the one nearest to "
+        "passing. Consistency on all seeds does not prove a claim."
     )
-    table = Table(f"{format.slug(theory.name)}-claims", f"{theory.title}: claims.", columns, (Block("", tuple(lines)),), legend)
+    table = Table(
+        f"{format.slug(theory.name)}-claims",
+        f"{theory.title}: claims.",
+        columns,
+        (Block("", tuple(lines)),),
+        legend,
+    )
     return table if lines else None
 
 
@@ -190,7 +272,9 @@ def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
     entries = aggregate.select(theory=theory.name, kind=("on data", "in network"))
     first = [entry for group in headlines(aggregate, theory) for entry in group]
     entries = [*first, *(entry for entry in entries if entry not in first)]
-    blocks = [_block(same) for _, same in grouped([entry for entry in entries if not entry.missing], _heading)]
+    blocks = [
+        _block(same) for _, same in grouped([entry for entry in entries if not entry.missing], _heading)
+    ]
     reasons = [Line((), (Plain(entry.on), ": ", entry.row.reason)) for entry in entries if entry.missing]
     blocks += [Block("Not measured", tuple(reasons))] if reasons else []
     name, caption = f"{format.slug(theory.name)}-measured", f"{theory.title}: measurements."
@@ -198,7 +282,9 @@ def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
 
 
 def _assumptions(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """Returns the assumptions of a theory with the measurements that decide whether they hold; None if there are none."""
+    """Returns the assumptions of a theory with the measurements that decide whether they hold; None if there
+    are none.
+    """
     entries = aggregate.select(theory=theory.name, kind="assumption")
     blocks = [
         Block(heading, tuple(Line((Plain(entry.on), measured(entry), _verdicts(entry))) for entry in same))
@@ -206,7 +292,9 @@ def _assumptions(aggregate: Aggregate, theory: Theory) -> Table | None:
     ]
     columns = (Column("on", 46), Column("measured", 26, "n"), Column("the assumption", 28))
     caption = f"{theory.title}: its assumptions, whether they hold, and the number that decides."
-    return Table(f"{format.slug(theory.name)}-assumptions", caption, columns, tuple(blocks)) if entries else None
+    return (
+        Table(f"{format.slug(theory.name)}-assumptions", caption, columns, tuple(blocks)) if entries else None
+    )
 
 
 def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
@@ -217,7 +305,11 @@ def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
     entries = aggregate.select(theory=theory.name, kind=("figure", "rung"))
     blocks, omitted = [], 0
     for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)):
-        with_prediction = [entry for entry in same if entry.row.predicted is not None or entry.row.threshold is not None or entry.verdicts]
+        with_prediction = [
+            entry
+            for entry in same
+            if entry.row.predicted is not None or entry.row.threshold is not None or entry.verdicts
+        ]
         selection = (same if len(same) <= MAX_FIGURE_ROWS else with_prediction)[:MAX_FIGURE_ROWS]
         omitted += len(same) - len(selection)
         source = next((entry.row.source for entry in same if entry.row.source is not None), None)
@@ -239,7 +331,13 @@ def networks(aggregate: Aggregate) -> Table | None:
     """Returns the results of the trained networks that belong to no theory; None if there are none."""
     entries = sorted(aggregate.select(theory=NETWORK), key=lambda entry: entry.row.unit != "share")
     blocks = [
-        Block(heading, tuple(Line((Plain(entry.on), measured(entry), null_text(entry.row)), _reason(entry)) for entry in same))
+        Block(
+            heading,
+            tuple(
+                Line((Plain(entry.on), measured(entry), null_text(entry.row)), _reason(entry))
+                for entry in same
+            ),
+        )
         for heading, same in grouped(entries, _heading)
     ]
     columns = (Column("network", 48), Column("measured", 30, "n"), Column("null", 22, "n"))
@@ -260,10 +358,16 @@ def _paper_cells(entry: Entry) -> tuple[Cell, ...]:
 
 
 def _block(entries: Sequence[Entry]) -> Block:
-    """Returns the block of the entries of one quantity. A note that all entries share is shown once, under the heading."""
+    """Returns the block of the entries of one quantity. A note that all entries share is shown once, under
+    the heading.
+    """
     notes = {entry.note for entry in entries}
     shared = notes.pop() if len(notes) == 1 else ""
-    return Block(_heading(entries[0]), tuple(Line(_paper_cells(entry), "" if shared else Note(entry.note)) for entry in entries), shared)
+    return Block(
+        _heading(entries[0]),
+        tuple(Line(_paper_cells(entry), "" if shared else Note(entry.note)) for entry in entries),
+        shared,
+    )
 
 
 def _heading(entry: Entry) -> Cell:
@@ -284,7 +388,9 @@ def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[
 
 
 def _prediction(entry: Entry) -> str:
-    """Formats a prediction: ``"→ 1 (≥ 0.990)"``. A reference value is followed by its origin: ``"0.871, printed"``."""
+    """Formats a prediction: ``"→ 1 (≥ 0.990)"``. A reference value is followed by its origin: ``"0.871,
+    printed"``.
+    """
     row = entry.row
     text = format.prediction(row).replace("threshold:\u00a0", "")
     basis = BASIS_TEXT.get(row.basis)
@@ -292,18 +398,26 @@ def _prediction(entry: Entry) -> str:
 
 
 def measured(entry: Entry, *, strong: bool = False) -> Cell:
-    """Returns the value with its interval; for several seeds, the mean with its interval and the number of seeds."""
+    """Returns the value with its interval; for several seeds, the mean with its interval and the number of
+    seeds.
+    """
     row = entry.row
     text = format.with_unit(row.value, row.unit)
     value = Strong(text) if strong else text
     if len(entry.rows) == 1:
-        return value if row.interval is None or row.value is None else (value, Note(format.bounds(row.interval, row.unit)))
+        return (
+            value
+            if row.interval is None or row.value is None
+            else (value, Note(format.bounds(row.interval, row.unit)))
+        )
     seeds = format.several(entry.seeds, "seed")
     return (value, Note(", ".join(filter(None, (format.bounds(row.interval, row.unit), seeds)))))
 
 
 def null_text(row: Measurement) -> Cell:
-    """Returns the median of the null distribution, the range of its draws and, if the row has one, the p-value."""
+    """Returns the median of the null distribution, the range of its draws and, if the row has one, the
+    p-value.
+    """
     if row.null is None or not row.null.draws:
         return format.NOTHING
     spread = format.bounds((row.null.low, row.null.high), row.unit) if len(row.null.draws) > 1 else "one draw"
@@ -314,12 +428,19 @@ def null_text(row: Measurement) -> Cell:
 def _verdicts(entry: Entry) -> tuple[Piece, ...]:
     """Returns the verdicts of the rows, with counts if the rows differ."""
     counts = entry.verdicts
-    if len(counts) <= 1 and sum(counts.values()) in (0, len(entry.rows)):  # all rows have the same verdict, or no row has one
+    # all rows have the same verdict, or no row has one
+    if len(counts) <= 1 and sum(counts.values()) in (0, len(entry.rows)):
         return tuple(map(Verdict, counts))
-    return tuple(piece for name, count in counts.items() for piece in (Verdict(name), f" {count} of {len(entry.rows)} "))
+    return tuple(
+        piece
+        for name, count in counts.items()
+        for piece in (Verdict(name), f" {count} of {len(entry.rows)} ")
+    )
 
 
-def provenance(aggregate: Aggregate, folders: Sequence[str] = (), checksums: Sequence[Mapping[str, str]] = ()) -> Table:
+def provenance(
+    aggregate: Aggregate, folders: Sequence[str] = (), checksums: Sequence[Mapping[str, str]] = ()
+) -> Table:
     """Returns the table of provenance, one block per result.
 
     Args:
@@ -328,12 +449,23 @@ def provenance(aggregate: Aggregate, folders: Sequence[str] = (), checksums: Seq
     """
     blocks = []
     for index, result in enumerate(aggregate.results):
-        pairs: list[tuple[str, str]] = [("settings", Plain(", ".join(f"{name} {text}" for name, text in format.flatten(result.settings))))]
+        pairs: list[tuple[str, str]] = [
+            ("settings", Plain(", ".join(f"{name} {text}" for name, text in format.flatten(result.settings))))
+        ]
         pairs += origin(result.provenance)
-        pairs += [(f"sha256 of {name}", Code(digest)) for name, digest in (checksums[index] if checksums else {}).items()]
-        heading = (f"{result_label(index)}: ", Plain(result.name), *((" in ", Code(folders[index])) if folders else ()))
+        pairs += [
+            (f"sha256 of {name}", Code(digest))
+            for name, digest in (checksums[index] if checksums else {}).items()
+        ]
+        heading = (
+            f"{result_label(index)}: ",
+            Plain(result.name),
+            *((" in ", Code(folders[index])) if folders else ()),
+        )
         blocks.append(Block(heading, tuple(Line((name, text)) for name, text in pairs if text), strong=True))
-    caption = " ".join(["Provenance of the numbers: a result is the output that one command has stored.", *aggregate.notes])
+    caption = " ".join(
+        ["Provenance of the numbers: a result is the output that one command has stored.", *aggregate.notes]
+    )
     return Table("provenance", caption, (Column("entry", 22), Column("stored", 78)), tuple(blocks))
 
 
@@ -344,7 +476,13 @@ def origin(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     changed = ", with uncommitted changes" if commit and record.get("dirty") else ""
     threads, seconds = record.get("threads"), record.get("seconds")
     machine = ", ".join(
-        map(str, filter(None, (record.get("machine"), record.get("device"), threads and format.several(threads, "thread"))))
+        map(
+            str,
+            filter(
+                None,
+                (record.get("machine"), record.get("device"), threads and format.several(threads, "thread")),
+            ),
+        )
     )
     return [
         ("command", Code(record.get("command") or "")),

@@ -1,8 +1,9 @@
-"""Figures of a training run: learning curves, each theory's quantities over steps and layers, and profiles over the layers at a few steps.
+"""Figures of a training run: learning curves, each theory's quantities over steps and layers, and profiles
+over the layers at a few steps.
 
-Values are means over seeds. Layers are coloured from dark to light, and nulls are dashed; the band of a headline's null is filled. Up to
-:data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat maps, layer by step, one of the values and one of their nulls, with
-a common scale.
+Values are means over seeds. Layers are coloured from dark to light, and nulls are dashed; the band of a
+headline's null is filled. Up to :data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat maps,
+layer by step, one of the values and one of their nulls, with a common scale.
 """
 
 import textwrap
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MAX_LINES = 6  # largest number of layers whose lines can be distinguished in a small panel
-MAX_POINTS = 120  # largest number of points of a curve; more would enlarge the page without a visible difference
+# largest number of points of a curve; more would enlarge the page without a visible difference
+MAX_POINTS = 120
 DASHES = (0, (4, 3))
 
 
 @style()
 def learning(curves: Sequence[Curves], summary: TrainingSummary) -> "Figure | None":
-    """Draws one row per quantity of the whole network (loss, accuracy, ...): against steps on the left, against time on the right."""
+    """Draws one row per quantity of the whole network (loss, accuracy, ...): against steps on the left,
+    against time on the right.
+    """
     whole = [curve for curve in curves if curve.of_network and not (curve.empty or curve.setting)]
     selection = [curve for curve in whole if curve.split in ("train", "validation")]
     quantities = list(dict.fromkeys(curve.quantity for curve in selection))
@@ -46,20 +50,48 @@ def learning(curves: Sequence[Curves], summary: TrainingSummary) -> "Figure | No
     return figure
 
 
-def _draw_learning(ax: "Axes", curves: Sequence[Curves], summary: TrainingSummary, times: dict[int, float] | None) -> None:
-    """Draws the curves of one quantity against ``times``, or against steps if it is None; a dot marks the kept network."""
+def _draw_learning(
+    ax: "Axes", curves: Sequence[Curves], summary: TrainingSummary, times: dict[int, float] | None
+) -> None:
+    """Draws the curves of one quantity against ``times``, or against steps if it is None; a dot marks the
+    kept network.
+    """
     for curve in curves:
         tint = COLOURS["network"] if curve.split == "train" else COLOURS["attention_svm"]
         x = [step if times is None else times.get(int(step), np.nan) for step in curve.steps]
         marker = "o" if len(curve.steps) == 1 else None  # a single point needs a marker to be visible
-        line(ax, x, curve.values[:, 0], color=tint, label="\n".join(textwrap.wrap(curve.label, 24)), marker=marker)
+        line(
+            ax,
+            x,
+            curve.values[:, 0],
+            color=tint,
+            label="\n".join(textwrap.wrap(curve.label, 24)),
+            marker=marker,
+        )
         if np.isfinite(curve.nulls).any():
-            line(ax, x, curve.nulls[:, 0], color=COLOURS["null"], label=f"null, {curve.split}", linestyle=DASHES, marker=marker and "_")
+            line(
+                ax,
+                x,
+                curve.nulls[:, 0],
+                color=COLOURS["null"],
+                label=f"null, {curve.split}",
+                linestyle=DASHES,
+                marker=marker and "_",
+            )
         if curve.label == summary.score and summary.kept is not None:
             x_kept = summary.kept if times is None else times.get(summary.kept, np.nan)
             score = curve.at(summary.kept)
             score = np.nan if score is None else score
-            ax.plot(x_kept, score, "o", color=tint, markersize=5, markeredgecolor="white", markeredgewidth=0.8, zorder=5)
+            ax.plot(
+                x_kept,
+                score,
+                "o",
+                color=tint,
+                markersize=5,
+                markeredgecolor="white",
+                markeredgewidth=0.8,
+                zorder=5,
+            )
     if any(curve.unit == "share" for curve in curves):
         per_cent(ax)
     if times is None:
@@ -75,7 +107,9 @@ def _clock(curves: Sequence[Curves]) -> tuple[dict[int, float], str]:
     if clock is None:
         return {}, "minutes"
     unit = 1 if np.nanmax(clock.values) < 180 else 60
-    return {int(step): float(second) / unit for step, second in zip(clock.steps, clock.values[:, 0])}, "seconds" if unit == 1 else "minutes"
+    return {
+        int(step): float(second) / unit for step, second in zip(clock.steps, clock.values[:, 0])
+    }, "seconds" if unit == 1 else "minutes"
 
 
 @style()
@@ -115,7 +149,9 @@ def panels(curves: Sequence[Curves]) -> "Figure | None":
 
 
 def _small(curves: Sequence[Curves], wide: Curves | None = None) -> "Figure":
-    """Draws three panels per row. The wide panel comes first and takes the place of two panels, or of three if it is alone."""
+    """Draws three panels per row. The wide panel comes first and takes the place of two panels, or of three
+    if it is alone.
+    """
     wide_places = 0 if wide is None else 2 if curves else 3
     rows = -(-(len(curves) + wide_places) // 3)  # -(-a // b) rounds up
     figure, places = axes(rows, 3, 7.6, 0.35 + (1.75 if rows > 1 else 2.3) * rows)
@@ -134,7 +170,10 @@ def _small(curves: Sequence[Curves], wide: Curves | None = None) -> "Figure":
         ax.set_visible(False)
     figure.supxlabel("training step", fontsize=7.5)
     layers = max((curve.layers for curve in (curves if wide is None else [wide, *curves])), key=len)
-    _legend(figure, [(_layer(layer), tint, "-") for layer, tint in zip(layers, shades(len(layers))) if layer is not None])
+    _legend(
+        figure,
+        [(_layer(layer), tint, "-") for layer, tint in zip(layers, shades(len(layers))) if layer is not None],
+    )
     return figure
 
 
@@ -148,10 +187,22 @@ def _lines(ax: "Axes", curve: Curves, *, band: bool) -> None:
         line(ax, steps, values, color=tint, linewidth=width, marker=marker)
     for nulls, tint in zip(curve.nulls[points].T, tints):
         if np.isfinite(nulls).any():
-            line(ax, steps, nulls, color=tint, linewidth=0.9, linestyle=DASHES, alpha=0.75, zorder=1.5, marker=marker and "_")
+            line(
+                ax,
+                steps,
+                nulls,
+                color=tint,
+                linewidth=0.9,
+                linestyle=DASHES,
+                alpha=0.75,
+                zorder=1.5,
+                marker=marker and "_",
+            )
     if band and curve.several_heads:
         for values, spread, tint in zip(curve.values[points].T, curve.spread[points].T, tints):
-            ax.fill_between(steps, values - spread, values + spread, color=tint, alpha=0.13, linewidth=0, zorder=1)
+            ax.fill_between(
+                steps, values - spread, values + spread, color=tint, alpha=0.13, linewidth=0, zorder=1
+            )
     ax.locator_params(axis="x", integer=True, nbins=5)
 
 
@@ -178,7 +229,14 @@ def _heat_maps(curves: Sequence[Curves]) -> "Figure":
             if not np.isfinite(table).any():
                 ax.set_visible(False)
                 continue
-            image = ax.imshow(table.T, vmin=finite.min(), vmax=finite.max(), aspect="auto", origin="lower", interpolation="nearest")
+            image = ax.imshow(
+                table.T,
+                vmin=finite.min(),
+                vmax=finite.max(),
+                aspect="auto",
+                origin="lower",
+                interpolation="nearest",
+            )
             ax.grid(False)
             ax.spines[:].set_visible(False)
             step_ticks, layer_ticks = positions(len(curve.steps), 3), positions(len(curve.layers), 4)
@@ -200,7 +258,9 @@ def _heat_maps(curves: Sequence[Curves]) -> "Figure":
 
 @style()
 def by_layer(curves: Sequence[Curves], steps: Sequence[int]) -> "Figure | None":
-    """Draws each quantity against the layer, one line per step; nulls are dashed, bars show the standard deviation over heads."""
+    """Draws each quantity against the layer, one line per step; nulls are dashed, bars show the standard
+    deviation over heads.
+    """
     curves = [curve for curve in curves if not curve.empty and curve.layers != (None,)]
     if not curves:
         return None
@@ -210,12 +270,33 @@ def by_layer(curves: Sequence[Curves], steps: Sequence[int]) -> "Figure | None":
     for ax, curve in zip(places, curves):
         layers = np.array(curve.layers, dtype=float)
         for position, (step, tint) in enumerate(zip(steps, tints)):
-            shift = 0.06 * (position - (len(steps) - 1) / 2)  # error bars of different steps are drawn side by side
-            for values, nulls, spread in zip(*(table[curve.steps == step] for table in (curve.values, curve.nulls, curve.spread))):
+            # error bars of different steps are drawn side by side
+            shift = 0.06 * (position - (len(steps) - 1) / 2)
+            for values, nulls, spread in zip(
+                *(table[curve.steps == step] for table in (curve.values, curve.nulls, curve.spread))
+            ):
                 line(ax, layers + shift, values, color=tint, marker="o", markersize=3.2)
-                line(ax, layers + shift, nulls, color=tint, linewidth=0.9, linestyle=DASHES, alpha=0.8, marker="_", zorder=1.5)
+                line(
+                    ax,
+                    layers + shift,
+                    nulls,
+                    color=tint,
+                    linewidth=0.9,
+                    linestyle=DASHES,
+                    alpha=0.8,
+                    marker="_",
+                    zorder=1.5,
+                )
                 if curve.several_heads:
-                    ax.errorbar(layers + shift, values, spread, color=tint, linestyle="none", elinewidth=0.8, alpha=0.7)
+                    ax.errorbar(
+                        layers + shift,
+                        values,
+                        spread,
+                        color=tint,
+                        linestyle="none",
+                        elinewidth=0.8,
+                        alpha=0.7,
+                    )
         ax.set_title(_title(curve), fontsize=7.5, fontweight="normal")
         ax.set_xlim(layers.min() - 0.4, layers.max() + 0.4)
         ax.locator_params(axis="x", integer=True, nbins=6)
@@ -232,7 +313,9 @@ def _legend(figure: "Figure", entries: list[tuple[str, str, object]]) -> None:
 
     entries = [*entries, ("null", COLOURS["null"], DASHES)]
     handles = [Line2D([], [], color=tint, linestyle=dashes, label=text) for text, tint, dashes in entries]  # pyright: ignore
-    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.6, columnspacing=1.4)
+    figure.legend(
+        handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.6, columnspacing=1.4
+    )
 
 
 def _layer(layer: int | None) -> str:

@@ -71,7 +71,8 @@ def experiment(name: str) -> type[Experiment]:
     """Returns the class of the experiment with a name ``"theory.figure"``.
 
     Raises:
-        ValueError: the name is unknown (the message suggests the nearest one), or is that of a theory (the message lists its experiments).
+        ValueError: the name is unknown (the message suggests the nearest one), or is that of a theory (the
+            message lists its experiments).
     """
     if record := {record.name: record for record in list_theories()}.get(name):
         experiments = some(kind.name for kind in record.experiments)
@@ -84,12 +85,15 @@ def claims(name: str) -> tuple[Claim, ...]:
     """Returns the claims that a name selects; empty if the name is valid but no claim belongs to it.
 
     Args:
-        name: id of a claim; name of a theory; ``"quick"`` or ``"training"`` for all claims of that cost; or ``"all"``.
+        name: id of a claim; name of a theory; ``"quick"`` or ``"training"`` for all claims of that cost; or
+            ``"all"``.
     Raises:
         ValueError: the name is unknown; the message suggests the nearest one.
     """
     all_claims = tuple(_claims().values())
-    groups = {"all": all_claims} | {cost: tuple(one for one in all_claims if one.cost == cost) for cost in get_args(Cost)}
+    groups = {"all": all_claims} | {
+        cost: tuple(one for one in all_claims if one.cost == cost) for cost in get_args(Cost)
+    }
     groups |= {record.name: record.claims for record in list_theories()}
     groups |= {id: (one,) for id, one in _claims().items()}
     return _named("claim or theory", name, groups)
@@ -101,25 +105,34 @@ def named(name: str) -> Theory | Claim | type[Experiment]:
     Raises:
         ValueError: the name is unknown; the message suggests the nearest one.
     """
-    return _named("theory, claim or experiment", name, {record.name: record for record in list_theories()} | _claims() | _experiments())
+    return _named(
+        "theory, claim or experiment",
+        name,
+        {record.name: record for record in list_theories()} | _claims() | _experiments(),
+    )
 
 
 def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
-    """Returns the records of theories, without repetitions and in the order of the argument; for None, all records.
+    """Returns the records of theories, without repetitions and in the order of the argument; for None, all
+    records.
 
     Raises:
         ValueError: a name is unknown (the message suggests the nearest one), or there is no name.
     """
     if theories is None:
         return list_theories()
-    records = tuple(dict.fromkeys(entry if isinstance(entry, Theory) else theory(entry) for entry in theories))
+    records = tuple(
+        dict.fromkeys(entry if isinstance(entry, Theory) else theory(entry) for entry in theories)
+    )
     if not records:
         raise ValueError(f"theories must name at least one, got none; there are: {', '.join(THEORIES)}")
     return records
 
 
 def objectives() -> "Objectives":
-    """Returns all training objectives (:class:`~transformer_theory.training.objectives.Objective`) by name, general ones first."""
+    """Returns all training objectives (:class:`~transformer_theory.training.objectives.Objective`) by name,
+    general ones first.
+    """
     from ..training.objectives import OBJECTIVES
 
     return {**OBJECTIVES, **{kind.name: kind for record in list_theories() for kind in record.objectives}}
@@ -133,13 +146,17 @@ def verify(id: str, seeds: int | Iterable[int] = 5, *, progress: Progress = None
     Args:
         id: id of the claim, ``"theory/claim"``.
         seeds: a list, or a number n for the seeds 0 to n - 1.
-        progress: function called with one line of text for each seed; True or False shows the lines or hides them. None shows them in a
-            notebook and in an interactive interpreter.
+        progress: function called with one line of text for each seed; True or False shows the lines or hides
+            them. None shows them in a notebook and in an interactive interpreter.
     Raises:
-        ValueError: the id is unknown (the message suggests the nearest one) or the name of a theory, or ``seeds`` is empty.
+        ValueError: the id is unknown (the message suggests the nearest one) or the name of a theory, or
+            ``seeds`` is empty.
     """
     if record := {record.name: record for record in list_theories()}.get(id):
-        raise ValueError(f"verify takes one claim, got the theory {id!r}; its claims are {some(one.id for one in record.claims) or 'none'}")
+        raise ValueError(
+            f"verify takes one claim, got the theory {id!r}; its claims are "
+            f"{some(one.id for one in record.claims) or 'none'}"
+        )
     with shown(progress, id):
         return claim(id).verify(seed_numbers("seeds", seeds))
 
@@ -148,10 +165,11 @@ def cite(name: str) -> str:
     """Returns the BibTeX entries that a name refers to, followed by the entry of this library.
 
     Args:
-        name: name of a theory (all its papers), id of a claim, key of the bibliography, folder of a stored result (all that it cites), or
-            ``"software"`` for this library alone.
+        name: name of a theory (all its papers), id of a claim, key of the bibliography, folder of a stored
+            result (all that it cites), or ``"software"`` for this library alone.
     Raises:
-        ValueError: the name is unknown (the message suggests the nearest one), or the folder does not hold a result.
+        ValueError: the name is unknown (the message suggests the nearest one), or the folder does not hold a
+            result.
     """
     keys: dict[str, tuple[str, ...]] = {key: (key,) for key in sources.entries()}
     keys |= {id: (one.source.key,) for id, one in _claims().items()}
@@ -164,8 +182,14 @@ def cite(name: str) -> str:
 
 
 def cited_keys(result: Result) -> tuple[str, ...]:
-    """Returns the keys of all sources of a result, its rows and its claims, except those missing from the bibliography."""
-    citations = [*result.sources, *(row.source for row in result.table), *(one.source for one in result.verifications)]
+    """Returns the keys of all sources of a result, its rows and its claims, except those missing from the
+    bibliography.
+    """
+    citations = [
+        *result.sources,
+        *(row.source for row in result.table),
+        *(one.source for one in result.verifications),
+    ]
     return tuple(dict.fromkeys(source.key for source in citations if source is not None and source.known))
 
 

@@ -1,18 +1,22 @@
-r"""Augmentation of images: crops, flips, cutout, colours, blur, and mixtures of pairs. Random numbers are drawn per image.
+r"""Augmentation of images: crops, flips, cutout, colours, blur, and mixtures of pairs. Random numbers are
+drawn per image.
 
-All functions take ``[n, channels, height, width]`` and draw from torch's global CPU generator, which the training loop seeds and restores;
-the numbers are moved to the images' device. :func:`crop`, :func:`flip` and :func:`cutout` take any dtype, so that images can stay bytes as
-long as possible; the others take floats in [0, 1]. A pipeline is an :class:`Augmentation`, or a function such as
-``lambda images: flip(crop(images, padding=8))``.
+All functions take ``[n, channels, height, width]`` and draw from torch's global CPU generator, which the
+training loop seeds and restores; the numbers are moved to the images' device. :func:`crop`, :func:`flip` and
+:func:`cutout` take any dtype, so that images can stay bytes as long as possible; the others take floats in
+[0, 1]. A pipeline is an :class:`Augmentation`, or a function such as ``lambda images: flip(crop(images,
+padding=8))``.
 
-:func:`mixup` and :func:`cutmix` mix each image x with the previous image of the batch, whose order is random. The share of x is
+:func:`mixup` and :func:`cutmix` mix each image x with the previous image of the batch, whose order is random.
+The share of x is
 :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`, drawn per image:
 
     mixup     x' = λ x + (1 - λ) x_previous,                                y' = λ y + (1 - λ) y_previous
-    cutmix    x' = x_previous in a box of area 1 - λ, x outside,            y' as for mixup, with λ the area outside the box
+    cutmix x' = x_previous in a box of area 1 - λ, x outside, y' as for mixup, with λ the area outside the box
 
-Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur of the self-supervised runs),
-:cite:t:`devries2017improved` (cutout), :cite:t:`zhang2018mixup`, :cite:t:`yun2019cutmix`.
+Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur
+of the self-supervised runs), :cite:t:`devries2017improved` (cutout), :cite:t:`zhang2018mixup`,
+:cite:t:`yun2019cutmix`.
 """
 
 import math
@@ -36,7 +40,8 @@ Targets = Float[Tensor, "n classes"]
 class Augmentation:
     """Augmentation of a batch of images; ``Augmentation()`` changes nothing.
 
-    The order is crop, flip, operations, cutout, then mixup or cutmix. If both of these are on, one of the two is drawn per batch.
+    The order is crop, flip, operations, cutout, then mixup or cutmix. If both of these are on, one of the two
+    is drawn per batch.
 
     Raises:
         ValueError: a field is out of range.
@@ -56,7 +61,9 @@ class Augmentation:
     def __call__(
         self, pixels: UInt8[Tensor, "n c h w"], labels: Int[Tensor, " n"], classes: int
     ) -> tuple[Images, Float[Tensor, "n classes"]]:
-        """Returns augmented images in [0, 1], ``[n, c, h, w]``, and the shares of the classes in each, ``[n, classes]``, which sum to 1."""
+        """Returns augmented images in [0, 1], ``[n, c, h, w]``, and the shares of the classes in each, ``[n,
+        classes]``, which sum to 1.
+        """
         if self.crop:
             pixels = crop(pixels, padding=self.crop)
         if self.flip:
@@ -79,7 +86,8 @@ def crop(images: Pixels, *, padding: int, mode: str = "constant") -> Pixels:
     Args:
         images: images of any dtype, ``[n, c, h, w]``.
         padding: width of the frame, pixels.
-        mode: contents of the frame, as in ``torch.nn.functional.pad``: "constant" (black) or "reflect" (the image mirrored at its border).
+        mode: contents of the frame, as in ``torch.nn.functional.pad``: "constant" (black) or "reflect" (the
+            image mirrored at its border).
     Raises:
         ValueError: padding < 1, the mode is unknown, or an image is too small to be mirrored.
     """
@@ -91,13 +99,17 @@ def crop(images: Pixels, *, padding: int, mode: str = "constant") -> Pixels:
     elif mode != "reflect":
         raise ValueError(f"mode must be 'constant' or 'reflect', got {mode!r}")
     elif padding >= min(height, width):
-        raise ValueError(f"padding must be below the sides of the images to mirror them, got {padding} for {height} x {width} pixels")
+        raise ValueError(
+            f"padding must be below the sides of the images to mirror them, got {padding} for {height} x "
+            f"{width} pixels"
+        )
     else:  # functional.pad cannot mirror bytes
         rows, columns = (_mirror_positions(side, padding).to(images.device) for side in (height, width))
         framed = images.index_select(2, rows).index_select(3, columns)
     down, right = torch.randint(2 * padding + 1, (2, n)).to(images.device)
-    # The pixels of a window's row are adjacent in memory, so one look-up per row suffices: unfold(0, width, 1) is a view of all runs of
-    # `width` adjacent pixels, indexed by their first pixel. `planes` and `rows` number the rows of all framed channels consecutively.
+    # The pixels of a window's row are adjacent in memory, so one look-up per row suffices: unfold(0, width,
+    # 1) is a view of all runs of `width` adjacent pixels, indexed by their first pixel. `planes` and `rows`
+    # number the rows of all framed channels consecutively.
     planes = torch.arange(n * channels, device=images.device).view(n, channels, 1) * (height + 2 * padding)
     rows = planes + down[:, None, None] + torch.arange(height, device=images.device)
     starts = rows * (width + 2 * padding) + right[:, None, None]
@@ -111,21 +123,28 @@ def flip(images: Pixels, *, share: float = 0.5) -> Pixels:
 
 
 def cutout(images: Pixels, *, size: int) -> Pixels:
-    """Blackens a square of ``size`` x ``size`` pixels around a random pixel of each image; parts beyond the border are cut off.
+    """Blackens a square of ``size`` x ``size`` pixels around a random pixel of each image; parts beyond the
+    border are cut off.
 
     Raises:
         ValueError: size is below 1 or above a side of the images.
     """
     n, _, height, width = images.shape
     if not 1 <= size <= min(height, width):
-        raise ValueError(f"size must be from 1 to the sides of the images, {height} x {width} pixels, got {size}")
+        raise ValueError(
+            f"size must be from 1 to the sides of the images, {height} x {width} pixels, got {size}"
+        )
     first = [(torch.randint(side, (n, 1)) - size // 2).to(images.device) for side in (height, width)]
-    inside = [((i := torch.arange(side, device=images.device)) >= low) & (i < low + size) for side, low in zip((height, width), first)]
+    inside = [
+        ((i := torch.arange(side, device=images.device)) >= low) & (i < low + size)
+        for side, low in zip((height, width), first)
+    ]
     return images.masked_fill((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0)
 
 
 def resized_crop(images: Images, *, smallest: float = 0.08) -> Images:
-    """Cuts out a window with a share ``smallest`` to 1 of the area and an aspect ratio of 3/4 to 4/3, and resizes it bilinearly.
+    """Cuts out a window with a share ``smallest`` to 1 of the area and an aspect ratio of 3/4 to 4/3, and
+    resizes it bilinearly.
 
     Raises:
         ValueError: ``smallest`` is not in (0, 1].
@@ -133,8 +152,12 @@ def resized_crop(images: Images, *, smallest: float = 0.08) -> Images:
     if not 0 < smallest <= 1:
         raise ValueError(f"smallest must be a share of the area in (0, 1], got {smallest}")
     n = len(images)
-    # Window coordinates are in half sides from the middle of the image, as in affine_grid; `maps` sends [-1, 1]^2 to the window.
-    area, tilt = torch.empty(n).uniform_(smallest, 1), torch.empty(n).uniform_(math.log(3 / 4), math.log(4 / 3))
+    # Window coordinates are in half sides from the middle of the image, as in affine_grid; `maps` sends [-1,
+    # 1]^2 to the window.
+    area, tilt = (
+        torch.empty(n).uniform_(smallest, 1),
+        torch.empty(n).uniform_(math.log(3 / 4), math.log(4 / 3)),
+    )
     sizes = (area[:, None] * torch.stack([tilt, -tilt], 1).exp()).sqrt().clamp(max=1)
     middles = (1 - sizes) * (2 * torch.rand(n, 2) - 1)
     maps = torch.cat([torch.diag_embed(sizes), middles[:, :, None]], 2).to(images)
@@ -143,7 +166,8 @@ def resized_crop(images: Images, *, smallest: float = 0.08) -> Images:
 
 
 def jitter(images: Images, *, strength: float = 0.4, hue: float = 0.1, share: float = 0.8) -> Images:
-    """Changes brightness, contrast and saturation by factors of 1 ± strength and the hue by ± ``hue`` turns, in a share of the images.
+    """Changes brightness, contrast and saturation by factors of 1 ± strength and the hue by ± ``hue`` turns,
+    in a share of the images.
 
     Raises:
         ValueError: the images do not have three colours.
@@ -159,7 +183,11 @@ def jitter(images: Images, *, strength: float = 0.4, hue: float = 0.1, share: fl
     changed = (mean + factor() * (changed - mean)).clamp(0, 1)
     grey = _brightness(changed)
     changed = (grey + factor() * (changed - grey)).clamp(0, 1)
-    return torch.where(_random_mask(images, share), _rotate_hue(changed, 2 * math.pi * torch.empty(n).uniform_(-hue, hue)), images)
+    return torch.where(
+        _random_mask(images, share),
+        _rotate_hue(changed, 2 * math.pi * torch.empty(n).uniform_(-hue, hue)),
+        images,
+    )
 
 
 def greyed(images: Images, *, share: float = 0.2) -> Images:
@@ -180,8 +208,12 @@ def blurred(images: Images, *, size: int = 9, share: float = 0.5) -> Images:
     """
     n, channels, height, width = images.shape
     if size < 1 or size % 2 == 0 or size // 2 >= min(height, width):
-        raise ValueError(f"size must be odd and at most twice the side of the images less 1, got {size} for {height} x {width} pixels")
-    # The kernel is separable: one convolution per axis, with one group per channel and image since the widths differ by image.
+        raise ValueError(
+            f"size must be odd and at most twice the side of the images less 1, got {size} for {height} x "
+            f"{width} pixels"
+        )
+    # The kernel is separable: one convolution per axis, with one group per channel and image since the widths
+    # differ by image.
     spread = torch.empty(n, 1).uniform_(0.1, 2.0)
     weights = torch.exp(-0.5 * ((torch.arange(size) - size // 2) / spread) ** 2)
     weights = (weights / weights.sum(1, keepdim=True)).to(images).repeat_interleave(channels, 0)[:, None]
@@ -205,7 +237,8 @@ def mixup(images: Images, targets: Targets, *, alpha: float) -> tuple[Images, Ta
 
 
 def cutmix(images: Images, targets: Targets, *, alpha: float) -> tuple[Images, Targets]:
-    """Replaces a box of each image by that of the previous image. The weights of the targets are the areas within the image.
+    """Replaces a box of each image by that of the previous image. The weights of the targets are the areas
+    within the image.
 
     Args:
         images, targets: ``[n, c, h, w]`` and ``[n, classes]``.
@@ -222,13 +255,17 @@ def cutmix(images: Images, targets: Targets, *, alpha: float) -> tuple[Images, T
         inside.append((places >= middle - half) & (places < middle + half))
     box = inside[0][:, :, None] & inside[1][:, None, :]
     weights = 1 - box.float().mean((1, 2))
-    return torch.where(box[:, None].to(images.device), images.roll(1, 0), images), _blend(targets, weights.to(targets))
+    return torch.where(box[:, None].to(images.device), images.roll(1, 0), images), _blend(
+        targets, weights.to(targets)
+    )
 
 
 def _draw_weights(n: int, alpha: float) -> Tensor:
     """Draws the weight of each image in its mixture, ``[n]``."""
     if not 0 < alpha < float("inf"):
-        raise ValueError(f"alpha must be positive and finite, got {alpha}; omit mixup or cutmix to turn it off")
+        raise ValueError(
+            f"alpha must be positive and finite, got {alpha}; omit mixup or cutmix to turn it off"
+        )
     return Beta(alpha, alpha).sample((n,))
 
 
@@ -243,7 +280,9 @@ def _random_mask(images: Tensor, share: float) -> Tensor:
 
 
 def _mirror_positions(side: int, padding: int) -> Tensor:
-    """Returns the source positions of a row with a mirrored frame, [side + 2 padding]; the border pixel is not repeated."""
+    """Returns the source positions of a row with a mirrored frame, [side + 2 padding]; the border pixel is
+    not repeated.
+    """
     # One absolute value reflects positions at 0, the other at side - 1.
     return (side - 1) - ((side - 1) - torch.arange(-padding, side + padding).abs()).abs()
 
@@ -251,7 +290,9 @@ def _mirror_positions(side: int, padding: int) -> Tensor:
 def _check_three_colours(images: Tensor) -> None:
     """Raises :class:`ValueError` unless images have three channels."""
     if images.shape[1] != 3:
-        raise ValueError(f"images must have three colours, [n, 3, h, w], got {list(images.shape)}; omit this step")
+        raise ValueError(
+            f"images must have three colours, [n, 3, h, w], got {list(images.shape)}; omit this step"
+        )
 
 
 def _brightness(images: Tensor) -> Tensor:
@@ -260,7 +301,9 @@ def _brightness(images: Tensor) -> Tensor:
 
 
 def _rotate_hue(images: Tensor, angles: Tensor) -> Tensor:
-    """Rotates the colours about the grey axis by angles ``[n]``; this changes the hue and keeps the mean of the three channels."""
+    """Rotates the colours about the grey axis by angles ``[n]``; this changes the hue and keeps the mean of
+    the three channels.
+    """
     # Rodrigues' formula: R = cos a I + sin a [u]_x + (1 - cos a) u u^T.
     axis, identity = images.new_full((3,), 3**-0.5), torch.eye(3).to(images)
     cross = torch.linalg.cross(axis.expand(3, 3), identity).mT  # cross @ v is axis x v

@@ -1,10 +1,12 @@
-"""Checkpoints: the state from which a training continues exactly, in a file that can be read without running code.
+"""Checkpoints: the state from which a training continues exactly, in a file that can be read without running
+code.
 
-A checkpoint stores the number of rows of the table of measurements, not the rows (:mod:`.folder`). It stores no random state: the random
-numbers of a step depend on the seed and the step only (:mod:`.batches`).
+A checkpoint stores the number of rows of the table of measurements, not the rows (:mod:`.folder`). It stores
+no random state: the random numbers of a step depend on the seed and the step only (:mod:`.batches`).
 
-States are stored whole and by parameter name, even if several processes hold parts of a parameter. A training under one strategy can
-therefore read the file of a training under any other (:mod:`torch.distributed.checkpoint.state_dict`).
+States are stored whole and by parameter name, even if several processes hold parts of a parameter. A training
+under one strategy can therefore read the file of a training under any other
+(:mod:`torch.distributed.checkpoint.state_dict`).
 """
 
 import copy
@@ -40,7 +42,8 @@ PARTS: dict[str, type | tuple[type, ...]] = {
     "memory": list,
     "threads": int,
 }
-RUN: dict[str, type] = {"settings": dict, "objective": dict, "theories": list}  # required entries of the definition, and their types
+# required entries of the definition, and their types
+RUN: dict[str, type] = {"settings": dict, "objective": dict, "theories": list}
 LENGTH = ("epochs", "minutes")  # settings that an extended training may change
 
 
@@ -55,10 +58,12 @@ class Checkpoint:
         seconds: training time so far.
         best: largest score so far; None before the first measurement.
         rows: number of rows of the table at this step.
-        network, optimiser: states of network and optimiser, see :func:`network_state` and :func:`optimiser_state`.
+        network, optimiser: states of network and optimiser, see :func:`network_state` and
+            :func:`optimiser_state`.
         average: state of the moving average; None if the training has none.
         memory: memory of the metrics, see :meth:`.Monitor.memory`.
-        threads: number of threads of a process. It determines the order of sums, and so the last bits of the results.
+        threads: number of threads of a process. It determines the order of sums, and so the last bits of the
+            results.
     """
 
     run: dict[str, Any]
@@ -80,17 +85,20 @@ class Checkpoint:
             OSError: the file cannot be written, for example because the disk is full.
         """
         stored = {"format": FORMAT, "version": __version__, **{name: getattr(self, name) for name in PARTS}}
-        # Serialise in memory and let Python write the file: on a full disk, torch's writer only reports "unexpected pos 15872".
+        # Serialise in memory and let Python write the file: on a full disk, torch's writer only reports
+        # "unexpected pos 15872".
         content = io.BytesIO()
         torch.save(stored, content)
         with replacing(path) as draft, draft.open("wb") as file:
             file.write(content.getbuffer())
             file.flush()
-            os.fsync(file.fileno())  # the file is on the disk before it replaces the old one, even if the machine stops
+            # the file is on the disk before it replaces the old one, even if the machine stops
+            os.fsync(file.fileno())
 
 
 def stored_run(path: Path) -> dict[str, Any]:
-    """Returns the definition of the training that a checkpoint belongs to; only tensors and plain values are unpickled.
+    """Returns the definition of the training that a checkpoint belongs to; only tensors and plain values are
+    unpickled.
 
     Raises:
         ValueError: the file is damaged, refers to code, or has another format.
@@ -107,7 +115,9 @@ def load(path: Path) -> Checkpoint:
         FileNotFoundError: there is no such file.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist, so there is no training to extend; omit --extend to begin one")
+        raise FileNotFoundError(
+            f"{path} does not exist, so there is no training to extend; omit --extend to begin one"
+        )
     try:
         check_archive(path)
         stored = torch.load(path, map_location="cpu", weights_only=True)
@@ -115,22 +125,37 @@ def load(path: Path) -> Checkpoint:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:
             raise
         if isinstance(error, pickle.UnpicklingError) and (match := re.search(r"GLOBAL (\S+)", str(error))):
-            reference = f"a reference to {match[1]}, which could run code"  # torch's message: "... Unsupported global: GLOBAL name ..."
-            raise ValueError(f"{path} must be a checkpoint of tensors and plain values, got {reference}; it was not read") from error
-        raise ValueError(f"{path} must be a whole checkpoint, got a damaged file; begin again without --resume") from error
+            # torch's message: "... Unsupported global: GLOBAL name ..."
+            reference = f"a reference to {match[1]}, which could run code"
+            raise ValueError(
+                f"{path} must be a checkpoint of tensors and plain values, got {reference}; it was not read"
+            ) from error
+        raise ValueError(
+            f"{path} must be a whole checkpoint, got a damaged file; begin again without --resume"
+        ) from error
     if not isinstance(stored, dict) or "format" not in stored:
-        raise ValueError(f"{path} must be a checkpoint of a training, got {type(stored).__name__} without a format; name another folder")
+        raise ValueError(
+            f"{path} must be a checkpoint of a training, got {type(stored).__name__} without a format; name "
+            "another folder"
+        )
     if stored["format"] != FORMAT:
         other = f"format {stored['format']} of version {stored.get('version')}"
         raise ValueError(
-            f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; install the version that wrote it"
+            f"{path} must be of format {FORMAT} as this version ({__version__}) writes it, got {other}; "
+            "install the version that wrote it"
         )
     # Ellipsis as the default distinguishes a missing entry from None, which some entries may be.
     if invalid := [name for name, kind in PARTS.items() if not isinstance(stored.get(name, ...), kind)]:
         type_name = f"{type(stored[invalid[0]]).__name__}" if invalid[0] in stored else "nothing"
-        raise ValueError(f"{path} must hold {', '.join(PARTS)}, got {type_name} for {invalid[0]}; begin again without --resume")
+        raise ValueError(
+            f"{path} must hold {', '.join(PARTS)}, got {type_name} for {invalid[0]}; begin again without "
+            "--resume"
+        )
     if invalid := [name for name, kind in RUN.items() if not isinstance(stored["run"].get(name), kind)]:
-        raise ValueError(f"{path} must hold a run with {', '.join(RUN)}, got none for {invalid[0]}; begin again without --resume")
+        raise ValueError(
+            f"{path} must hold a run with {', '.join(RUN)}, got none for {invalid[0]}; begin again without "
+            "--resume"
+        )
     return Checkpoint(**{name: stored[name] for name in PARTS})
 
 
@@ -150,44 +175,65 @@ def check_same(path: Path, stored: dict[str, Any], expected: dict[str, Any], *, 
         _check_longer(path, *((values["epochs"], values["minutes"]) for values in (stored, expected)))
     differing = [name for name in differing if not (longer and name in LENGTH)]
     if differing:
-        text = ", ".join(f"{name} {stored.get(name)!r} there and {expected.get(name)!r} here" for name in differing[:3])
+        text = ", ".join(
+            f"{name} {stored.get(name)!r} there and {expected.get(name)!r} here" for name in differing[:3]
+        )
         hint = "; --extend trains longer" if set(differing) <= set(LENGTH) else ""
-        raise ValueError(f"{path} belongs to another training: {text}; give the same options, or another --out{hint}")
+        raise ValueError(
+            f"{path} belongs to another training: {text}; give the same options, or another --out{hint}"
+        )
 
 
 def _check_longer(path: Path, stored: tuple[int, float | None], expected: tuple[int, float | None]) -> None:
-    """Raises :class:`ValueError` unless the expected length exceeds the stored length in the same unit, epochs or minutes."""
+    """Raises :class:`ValueError` unless the expected length exceeds the stored length in the same unit,
+    epochs or minutes.
+    """
     (epochs, minutes), (more_epochs, more_minutes) = stored, expected
     kind = "epochs" if minutes is None else "minutes"
     if (minutes is None) != (more_minutes is None) or (minutes is not None and epochs != more_epochs):
         raise ValueError(f"{path} belongs to a training by {kind}; extend it with --{kind}")
-    before, now = (epochs, more_epochs) if minutes is None or more_minutes is None else (minutes, more_minutes)
+    before, now = (
+        (epochs, more_epochs) if minutes is None or more_minutes is None else (minutes, more_minutes)
+    )
     if now < before:
-        raise ValueError(f"{path} belongs to a training of {before:g} {kind}; --extend needs a larger number, got {now:g}")
+        raise ValueError(
+            f"{path} belongs to a training of {before:g} {kind}; --extend needs a larger number, got {now:g}"
+        )
 
 
 def _flatten(values: dict[str, Any]) -> dict[str, Any]:
-    """Flattens nested settings to their innermost names, without the earlier lengths of an extended run and the place of its weights."""
+    """Flattens nested settings to their innermost names, without the earlier lengths of an extended run and
+    the place of its weights.
+    """
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if name == "weights":  # of the same weights, by their checksum; their file may have moved
             value = {key: part for key, part in value.items() if key != "file"}
         if name != "extended":
-            flat |= _flatten(value) if isinstance(value, dict) and name not in ("objective", "weights") else {name: value}
+            flat |= (
+                _flatten(value)
+                if isinstance(value, dict) and name not in ("objective", "weights")
+                else {name: value}
+            )
     return flat
 
 
 def digest(images: Images) -> str:
-    """Returns the number and the checksum of images and labels, by which a resumed training detects different data."""
+    """Returns the number and the checksum of images and labels, by which a resumed training detects different
+    data.
+    """
     pixels, labels = images.pixels.contiguous().numpy(), images.labels.contiguous().numpy()
     return f"{len(images)} images, {zlib.crc32(labels.data, zlib.crc32(pixels.data)):08x}"
 
 
 def network_state(network: nn.Module) -> dict[str, Tensor]:
-    """Returns weights and buffers, whole and on the CPU, under the names of the network without wrappers. All processes must call it."""
+    """Returns weights and buffers, whole and on the CPU, under the names of the network without wrappers. All
+    processes must call it.
+    """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    # With cpu_offload=True the state would be empty in all processes except the first, but every process measures the network.
+    # With cpu_offload=True the state would be empty in all processes except the first, but every process
+    # measures the network.
     state = get_model_state_dict(network, options=StateDictOptions(full_state_dict=True))
     return {name: value.to("cpu", copy=True) for name, value in state.items() if isinstance(value, Tensor)}
 
@@ -195,8 +241,9 @@ def network_state(network: nn.Module) -> dict[str, Tensor]:
 def optimiser_state(network: nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Any]:
     """Returns the state of an optimiser by parameter names, whole and on the CPU. All processes must call it.
 
-    The state is empty before the first step, and in all processes except the first. Before the first step torch would create the state by a
-    step with zero gradients, which would count in the bias correction of Adam; this function does not call torch then.
+    The state is empty before the first step, and in all processes except the first. Before the first step
+    torch would create the state by a step with zero gradients, which would count in the bias correction of
+    Adam; this function does not call torch then.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
@@ -217,18 +264,22 @@ def load_network(network: nn.Module, state: dict[str, Any]) -> None:
     try:
         set_model_state_dict(network, state, options=StateDictOptions(full_state_dict=True))
     except (RuntimeError, TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"the weights belong to another network ({str(error).splitlines()[-1].strip()})") from error
+        raise ValueError(
+            f"the weights belong to another network ({str(error).splitlines()[-1].strip()})"
+        ) from error
 
 
 def load_optimiser(network: nn.Module, optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Loads an :func:`optimiser_state` of a training that has taken at least one step; each process keeps its part.
+    """Loads an :func:`optimiser_state` of a training that has taken at least one step; each process keeps its
+    part.
 
     Raises:
         ValueError: the state belongs to a different optimiser.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
-    # torch ignores missing entries: a parameter without a stored state would silently begin with moments of 0.
+    # torch ignores missing entries: a parameter without a stored state would silently begin with moments of
+    # 0.
     names = {id(weight): name for name, weight in network.named_parameters()}
     expected = {names[id(weight)] for group in optimiser.param_groups for weight in group["params"]}
     stored = {name for group in state.get("param_groups", ()) for name in group.get("params", ())}
@@ -238,19 +289,30 @@ def load_optimiser(network: nn.Module, optimiser: torch.optim.Optimizer, state: 
         reason = f"{differing[0]} is in one of them only" if differing else "it holds no moments"
         raise ValueError(f"the optimiser's state belongs to another optimiser ({reason})")
     try:
-        set_optimizer_state_dict(network, _parts(optimiser), state, options=StateDictOptions(full_state_dict=True))
+        set_optimizer_state_dict(
+            network, _parts(optimiser), state, options=StateDictOptions(full_state_dict=True)
+        )
     except (LookupError, RuntimeError, TypeError, AttributeError, AssertionError) as error:
         raise ValueError(f"the optimiser's state belongs to another optimiser ({error})") from error
-    # Loading replaces the parameter groups of each part. The wrappers must refer to the new groups: a schedule that set learning rates in
-    # the old groups would have no effect. Loading also turns tuples, such as betas, into lists.
+    # Loading replaces the parameter groups of each part. The wrappers must refer to the new groups: a
+    # schedule that set learning rates in the old groups would have no effect. Loading also turns tuples, such
+    # as betas, into lists.
     groups = [group for part in _parts(optimiser) for group in part.param_groups]
     for group in groups:
-        group.update({name: tuple(value) for name, value in group.items() if isinstance(value, list) and name != "params"})
+        group.update(
+            {
+                name: tuple(value)
+                for name, value in group.items()
+                if isinstance(value, list) and name != "params"
+            }
+        )
     for layer in (optimiser, getattr(optimiser, "optimizer", optimiser)):
         layer.param_groups = groups
 
 
 def _parts(optimiser: torch.optim.Optimizer) -> list[torch.optim.Optimizer]:
-    """Returns the optimisers inside a :class:`.optimisers.Together` or a wrapper of Fabric; otherwise the optimiser itself."""
+    """Returns the optimisers inside a :class:`.optimisers.Together` or a wrapper of Fabric; otherwise the
+    optimiser itself.
+    """
     inside = getattr(optimiser, "optimizer", optimiser)
     return list(getattr(inside, "parts", (inside,)))

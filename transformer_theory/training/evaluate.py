@@ -1,7 +1,7 @@
 """Evaluation of stored networks on test images: the objective's measurements, scores per class, and metrics.
 
-Metrics are compared with their values in untrained networks. A network's *run* is the result that ``train`` wrote into the folder of its
-file. If several files of one folder are loaded, only the first gets the run.
+Metrics are compared with their values in untrained networks. A network's *run* is the result that ``train``
+wrote into the folder of its file. If several files of one folder are loaded, only the first gets the run.
 """
 
 import os
@@ -29,7 +29,8 @@ from .saved import Saved, load
 from .settings import Settings
 
 PER_PASS = 512  # images per forward pass
-RUN = ("settings", "images", "data", "score", "precision", "train_samples", "validation_samples")  # settings that comparisons of runs need
+# settings that comparisons of runs need
+RUN = ("settings", "images", "data", "score", "precision", "train_samples", "validation_samples")
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +41,8 @@ class StoredNetwork:
         name: name of the network, with its folder if the name alone is ambiguous.
         saved: network and its origin.
         file: file of the network; None for a network in memory.
-        run: result of the training; None if the file's folder has no result, or if another network of the folder has it.
+        run: result of the training; None if the file's folder has no result, or if another network of the
+            folder has it.
     """
 
     name: str
@@ -56,7 +58,9 @@ class StoredNetwork:
     @property
     def parameters(self) -> int:
         """Number of trainable parameters."""
-        return sum(parameter.numel() for parameter in self.saved.model.parameters() if parameter.requires_grad)
+        return sum(
+            parameter.numel() for parameter in self.saved.model.parameters() if parameter.requires_grad
+        )
 
     @property
     def measured(self) -> nn.Module:
@@ -89,14 +93,23 @@ def stored_networks(
         networks: builders of your networks by name, as they were passed to the training.
         device: torch device of the networks.
     Raises:
-        ValueError: a file is not a trained network, or the images differ from those of its training in shape or classes.
+        ValueError: a file is not a trained network, or the images differ from those of its training in shape
+            or classes.
         FileNotFoundError: there is no such file.
     """
     files = [model if isinstance(model, Saved) else network_file(os.path.abspath(model)) for model in models]
     # Keep the first of several equal paths or networks.
     files = [file for i, file in enumerate(files) if file not in files[:i]]
-    loaded = [file if isinstance(file, Saved) else load(file, objectives=objectives, networks=networks) for file in files]
-    names = _unique_names([(saved.network, () if isinstance(file, Saved) else _folders(file)) for file, saved in zip(files, loaded)])
+    loaded = [
+        file if isinstance(file, Saved) else load(file, objectives=objectives, networks=networks)
+        for file in files
+    ]
+    names = _unique_names(
+        [
+            (saved.network, () if isinstance(file, Saved) else _folders(file))
+            for file, saved in zip(files, loaded)
+        ]
+    )
     results: list[StoredNetwork] = []
     for file, name, saved in zip(files, names, loaded):
         check_images(saved, images, name if isinstance(file, Saved) else str(file))
@@ -104,25 +117,35 @@ def stored_networks(
         if isinstance(file, Saved):
             results.append(StoredNetwork(name, saved))
         else:
-            has_owner = any(other.run is not None and other.file is not None and other.file.parent == file.parent for other in results)
+            has_owner = any(
+                other.run is not None and other.file is not None and other.file.parent == file.parent
+                for other in results
+            )
             results.append(StoredNetwork(name, saved, file, None if has_owner else _run(file.parent, saved)))
     return results
 
 
 def _folders(file: Path) -> tuple[str, ...]:
-    """Returns the folders of a file, outermost first. The last includes the file's name unless it is the best network of its run."""
+    """Returns the folders of a file, outermost first. The last includes the file's name unless it is the best
+    network of its run.
+    """
     *above, folder = file.parent.parts
     return (*above, folder if file.stem == "best" else f"{folder}/{file.stem}")
 
 
 def _unique_names(networks: Sequence[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """Returns the networks' names with as few folders as make them unique; if all folders do not suffice, names are numbered."""
+    """Returns the networks' names with as few folders as make them unique; if all folders do not suffice,
+    names are numbered.
+    """
     names = [network for network, _ in networks]
     for length in range(1, 1 + max((len(folders) for _, folders in networks), default=0)):
         names = [_full_name(network, folders[-length:]) for network, folders in networks]
         if len(set(names)) == len(names):
             return names
-    return [f"{name}, {names[: i + 1].count(name)}" if names.count(name) > 1 else name for i, name in enumerate(names)]
+    return [
+        f"{name}, {names[: i + 1].count(name)}" if names.count(name) > 1 else name
+        for i, name in enumerate(names)
+    ]
 
 
 def _full_name(network: str, folders: Sequence[str]) -> str:
@@ -144,7 +167,10 @@ def _run(folder: Path, saved: Saved) -> Result | None:
     if not is_run_of(saved, run):
         return None
     if missing := [name for name in RUN if name not in run.settings]:
-        raise ValueError(f"{folder} must hold the settings of a training, {missing[0]} is missing in result.json; train it again")
+        raise ValueError(
+            f"{folder} must hold the settings of a training, {missing[0]} is missing in result.json; train "
+            "it again"
+        )
     return run
 
 
@@ -166,11 +192,14 @@ def check_images(saved: Saved, images: Images, where: str) -> None:
         raise ValueError(f"{where} needs images {list(expected)}, got {shape}; {hint}")
     if images.names != saved.names:
         names, others = ", ".join(saved.names[:3]), ", ".join(images.names[:3])
-        raise ValueError(f"{where} classifies {names}, ..., got {others}, ...; choose the data of its training")
+        raise ValueError(
+            f"{where} classifies {names}, ..., got {others}, ...; choose the data of its training"
+        )
 
 
 def training_images(network: StoredNetwork, train: Images) -> Images:
-    """Returns the images that the network was trained on, without validation images; all of ``train`` if the network has no run.
+    """Returns the images that the network was trained on, without validation images; all of ``train`` if the
+    network has no run.
 
     Args:
         network: network whose training split is reproduced.
@@ -185,17 +214,21 @@ def training_images(network: StoredNetwork, train: Images) -> Images:
 
 
 def measure_objective(network: StoredNetwork, train: Images, test: Images) -> list[Measurement]:
-    """Returns the objective's measurements on the test images, with split "test"; shares have a Clopper-Pearson interval.
+    """Returns the objective's measurements on the test images, with split "test"; shares have a
+    Clopper-Pearson interval.
 
     Args:
         network: network to measure.
-        train: all training images; objectives without a classifier fit a simple one to the images that the network was trained on.
+        train: all training images; objectives without a classifier fit a simple one to the images that the
+            network was trained on.
         test: images that were used neither for the training nor for the selection of the network.
     """
     pairs = ((images.pixels, images.labels) for images in (training_images(network, train), test))
     rows = network.saved.objective.measure(network.saved.model, *pairs, batch_size=PER_PASS)
     data = network.saved.origin.get("data", test.name)
-    note = f"step {network.step:,}, {network.parameters:,} parameters" + (f", trained on {data}" if data != test.name else "")
+    note = f"step {network.step:,}, {network.parameters:,} parameters" + (
+        f", trained on {data}" if data != test.name else ""
+    )
     return [with_interval(replace(row, split="test", model=network.name, note=note)) for row in rows]
 
 
@@ -217,7 +250,9 @@ def measure_metrics(
     def untrained(number: int) -> nn.Module:
         return saved.model.around(build(saved.untrained, generator))
 
-    monitor = Monitor(images, metrics, name=network.name, untrained=untrained, split=split, networks=RANGE_DRAWS)
+    monitor = Monitor(
+        images, metrics, name=network.name, untrained=untrained, split=split, networks=RANGE_DRAWS
+    )
     return monitor.measure(saved.model, network.step, draws=HEADLINE_DRAWS), monitor.untrained
 
 
@@ -228,7 +263,8 @@ def timeline(network: StoredNetwork) -> Table:
 
 
 def maps(network: StoredNetwork, images: Images) -> Arrays:
-    """Returns attention maps on the first images, and the network's step; empty if the network has no attention maps.
+    """Returns attention maps on the first images, and the network's step; empty if the network has no
+    attention maps.
 
     The maps are ``network/<name>/attention``, [1, layers, heads, images, queries, keys].
     """
@@ -236,7 +272,12 @@ def maps(network: StoredNetwork, images: Images) -> Arrays:
     attention = attention_maps(model, scaled(images.pixels[:PICTURED], next(model.parameters())))
     if attention is None or not attention.size:
         return Arrays()
-    return Arrays({f"network/{network.name}/attention": attention[None], f"network/{network.name}/steps": np.array([network.step])})
+    return Arrays(
+        {
+            f"network/{network.name}/attention": attention[None],
+            f"network/{network.name}/steps": np.array([network.step]),
+        }
+    )
 
 
 @dataclass(frozen=True)
@@ -270,14 +311,17 @@ def evaluate(
 
     Args:
         network: path of a file or a run, see :func:`.saved.load`.
-        train: training images; objectives without a classifier fit a simple one to the images that the network was trained on.
+        train: training images; objectives without a classifier fit a simple one to the images that the
+            network was trained on.
         test: images with the size and the classes of the training.
         objectives: classes of objectives by name; those of theories must be passed.
         networks: builders of your networks by name, as they were passed to the training.
     Returns:
-        The rows of :func:`measure_objective`, and the scores per class, which are empty unless the network is a classifier.
+        The rows of :func:`measure_objective`, and the scores per class, which are empty unless the network is
+        a classifier.
     Raises:
-        ValueError: the file is not a trained network, or the images differ from those of its training in shape or classes.
+        ValueError: the file is not a trained network, or the images differ from those of its training in
+            shape or classes.
         FileNotFoundError: there is no such file.
     """
     file = network_file(network)
@@ -304,4 +348,6 @@ def _class_scores(predicted: torch.Tensor, images: Images) -> Iterator[ClassScor
         right = int(row[number])
         row[number] = 0
         confused = images.names[int(row.argmax())] if int(row.sum()) else None
-        yield ClassScore(name, count, right / max(1, count), right / max(1, int(counts[:, number].sum())), confused)
+        yield ClassScore(
+            name, count, right / max(1, count), right / max(1, int(counts[:, number].sum())), confused
+        )

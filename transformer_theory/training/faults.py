@@ -1,4 +1,6 @@
-"""Location of a fault: the first module of a network whose output is not finite, or the last weight whose gradient is not finite."""
+"""Location of a fault: the first module of a network whose output is not finite, or the last weight whose
+gradient is not finite.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,7 +16,8 @@ def finite(tensors: Iterable[Tensor]) -> bool:
 
 
 def where_not_finite(model: nn.Module, batch: Any, again: Callable[[], object]) -> str | None:
-    """Describes the first NaN or infinity of a step, in the batch, a weight, an output or a gradient. Returns None if all are finite.
+    """Describes the first NaN or infinity of a step, in the batch, a weight, an output or a gradient. Returns
+    None if all are finite.
 
     Args:
         model: the network as it was when the loss was computed; its gradients are overwritten.
@@ -32,7 +35,9 @@ def where_not_finite(model: nn.Module, batch: Any, again: Callable[[], object]) 
             if not finite(module.parameters(recurse=False)):
                 faults.append(f"a weight of {name or 'the network'} ({type(module).__name__}) is not finite")
             elif isinstance(output, Tensor) and not finite([output]):
-                faults.append(f"the output of {name or 'the network'} ({type(module).__name__}) is not finite")
+                faults.append(
+                    f"the output of {name or 'the network'} ({type(module).__name__}) is not finite"
+                )
 
         return check
 
@@ -46,8 +51,13 @@ def where_not_finite(model: nn.Module, batch: Any, again: Callable[[], object]) 
             handle.remove()
     if faults:
         return faults[0]
-    # The backward pass runs from the last layer to the first, so the fault began at the last weight with a bad gradient.
-    not_finite = [name for name, weight in model.named_parameters() if weight.grad is not None and not finite([weight.grad])]
+    # The backward pass runs from the last layer to the first, so the fault began at the last weight with a
+    # bad gradient.
+    not_finite = [
+        name
+        for name, weight in model.named_parameters()
+        if weight.grad is not None and not finite([weight.grad])
+    ]
     return f"every layer's output is finite, the gradient of {not_finite[-1]} is not" if not_finite else None
 
 

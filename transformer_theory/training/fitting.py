@@ -2,12 +2,13 @@
 
     repeat   batch -> loss -> gradient -> clip -> optimiser step -> callbacks
 
-A *task* (:class:`Task`) yields batches and computes the loss of a batch. The *optimiser* is any torch optimiser. The *schedule* returns the
-factor of the learning rate for each step. *Callbacks* are called before the first step and after every step with the :class:`State` of the
-training. Measurements, storage, averages of the weights and output are callbacks, so the loop stays short.
+A *task* (:class:`Task`) yields batches and computes the loss of a batch. The *optimiser* is any torch
+optimiser. The *schedule* returns the factor of the learning rate for each step. *Callbacks* are called before
+the first step and after every step with the :class:`State` of the training. Measurements, storage, averages
+of the weights and output are callbacks, so the loop stays short.
 
-The generator determines the training. The loop draws from it a seed for torch's global CPU generator, which dropout and augmentation use,
-and restores the global state afterwards.
+The generator determines the training. The loop draws from it a seed for torch's global CPU generator, which
+dropout and augmentation use, and restores the global state afterwards.
 """
 
 import math
@@ -35,16 +36,21 @@ HINT = "lower the learning rate, or clip the gradient at a smaller norm"
 class Task(Protocol[Batch]):
     """Batches and loss of a training. Any object with these two methods is a task; no registration is needed.
 
-    Tasks that are compared or measured may have further methods. ``model()`` returns an untrained network for the task, ``evaluate(model)``
-    returns measurements of a network's performance, and ``sample(generator)`` returns inputs of the network for a probe.
+    Tasks that are compared or measured may have further methods. ``model()`` returns an untrained network for
+    the task, ``evaluate(model)`` returns measurements of a network's performance, and ``sample(generator)``
+    returns inputs of the network for a probe.
     """
 
     def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Batch]:
-        """Yields the batches of steps ``start``, ``start + 1``, ...; the batch of a step must not depend on ``start``."""
+        """Yields the batches of steps ``start``, ``start + 1``, ...; the batch of a step must not depend on
+        ``start``.
+        """
         ...
 
     def loss(self, model: nn.Module, batch: Batch, /) -> Float[Tensor, ""]:
-        """Returns the differentiable loss of one batch. ``model`` may be wrapped, so call it as a whole, not its submodules."""
+        """Returns the differentiable loss of one batch. ``model`` may be wrapped, so call it as a whole, not
+        its submodules.
+        """
         ...
 
 
@@ -117,25 +123,31 @@ def fit(
     start: int = 0,
     seconds: float = 0.0,
 ) -> Fit:
-    """Trains ``model`` on ``task`` in place. The model is in training mode during the steps and in evaluation mode at the end.
+    """Trains ``model`` on ``task`` in place. The model is in training mode during the steps and in evaluation
+    mode at the end.
 
     Args:
         model: network whose parameters ``optimiser`` updates.
         task: source of the batches and their loss.
-        optimiser: any torch optimiser. The learning rate of each group is multiplied by the factor of ``schedule``.
+        optimiser: any torch optimiser. The learning rate of each group is multiplied by the factor of
+            ``schedule``.
         steps: number of steps of the whole training.
         minutes: duration of the training, instead of ``steps``; no step begins after it.
         callbacks: functions of the state, called in this order before the first step and after each step.
-        schedule: function that returns the factor of the learning rate for the next step, given the state before it.
+        schedule: function that returns the factor of the learning rate for the next step, given the state
+            before it.
         clip: limit on the norm of the gradient. None: the gradient is not clipped.
-        generator: draws the batches and the seed of torch's global CPU generator. None: a generator with seed 0.
-        fabric: Lightning's Fabric, for several processes, other devices or mixed precision; ``model`` and ``optimiser`` must then be the
-            results of ``fabric.setup``.
+        generator: draws the batches and the seed of torch's global CPU generator. None: a generator with seed
+            0.
+        fabric: Lightning's Fabric, for several processes, other devices or mixed precision; ``model`` and
+            ``optimiser`` must then be the results of ``fabric.setup``.
         start, seconds: number of steps and training time before this call, for a resumed training.
     Raises:
-        NotConverged: the loss, its gradient (if it is clipped) or, after the last step, a parameter is not finite. The error names the
+        NotConverged: the loss, its gradient (if it is clipped) or, after the last step, a parameter is not
+            finite. The error names the
         step, locates the fault where possible and carries the model.
-        ValueError: both or neither of ``steps`` and ``minutes`` are set, one is out of range, or the task has too few batches.
+        ValueError: both or neither of ``steps`` and ``minutes`` are set, one is out of range, or the task has
+            too few batches.
     """
     _check(steps, minutes, start)
     state = State(model, optimiser, start, steps, seconds=seconds)
@@ -161,16 +173,20 @@ def fit(
                 for callback in callbacks:
                     callback(state)
                 state.seconds = seconds + time.perf_counter() - began
-            # The last step may make parameters infinite or NaN although its loss was finite; no later loss would reveal it.
+            # The last step may make parameters infinite or NaN although its loss was finite; no later loss
+            # would reveal it.
             if not finite(model.parameters()):
-                raise NotConverged(f"step {state.step}: a parameter is not finite after the last step; {HINT}", state=model)
+                raise NotConverged(
+                    f"step {state.step}: a parameter is not finite after the last step; {HINT}", state=model
+                )
         finally:
             model.eval()
     return Fit(model, torch.tensor(losses), state.seconds - seconds)
 
 
 def at_steps(steps: Iterable[int], callback: Callable[[int, nn.Module], None], *, limit: int) -> Callback:
-    """Returns a callback of :func:`fit` that calls ``callback(step, model)`` at certain steps, in evaluation mode and without gradients.
+    """Returns a callback of :func:`fit` that calls ``callback(step, model)`` at certain steps, in evaluation
+    mode and without gradients.
 
     Args:
         steps: numbers of the steps; 0 is before the first step, ``limit`` the end.
@@ -181,7 +197,9 @@ def at_steps(steps: Iterable[int], callback: Callable[[int, nn.Module], None], *
     """
     stops = set(steps)
     if outside := sorted(step for step in stops if not 0 <= step <= limit):
-        raise ValueError(f"steps of a callback must lie in [0, {limit}], the steps of this training, got {outside[0]}")
+        raise ValueError(
+            f"steps of a callback must lie in [0, {limit}], the steps of this training, got {outside[0]}"
+        )
 
     def call(state: State) -> None:
         if state.step in stops:
@@ -202,7 +220,14 @@ def permuted(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         yield from torch.randperm(n, generator=generator)[: n - n % size].split(size)
 
 
-def _step(state: State, task: Task[Any], batches: Iterator[Any], schedule: Schedule, clip: float | None, fabric: "Fabric | None") -> None:
+def _step(
+    state: State,
+    task: Task[Any],
+    batches: Iterator[Any],
+    schedule: Schedule,
+    clip: float | None,
+    fabric: "Fabric | None",
+) -> None:
     """Takes one step and updates the state."""
     model, optimiser, started = state.model, state.optimiser, time.perf_counter()
     factor = schedule(state)
@@ -211,7 +236,10 @@ def _step(state: State, task: Task[Any], batches: Iterator[Any], schedule: Sched
     try:
         batch = next(batches)
     except StopIteration:
-        raise ValueError(f"the task must yield a batch for every step, got none after step {state.step}; let it repeat its data") from None
+        raise ValueError(
+            f"the task must yield a batch for every step, got none after step {state.step}; let it repeat "
+            "its data"
+        ) from None
     random_state = torch.get_rng_state()  # to repeat dropout and masks if a fault must be located
 
     def gradient() -> Tensor:
@@ -222,15 +250,20 @@ def _step(state: State, task: Task[Any], batches: Iterator[Any], schedule: Sched
     try:
         loss = gradient()
     except (ValueError, ArithmeticError, RuntimeError) as error:
-        # A loss may raise an error on NaN or infinity. If all values are finite, the error has another cause and is raised again.
+        # A loss may raise an error on NaN or infinity. If all values are finite, the error has another cause
+        # and is raised again.
         if place := _locate(model, batch, gradient, random_state, fabric):
             raise NotConverged(f"step {state.step + 1}: {error}; {place}; {HINT}", state=model) from error
         raise
     norm = _clip_gradient(model, optimiser, clip, fabric)
-    # Transfer both numbers at once: on an accelerator each transfer waits for all kernels that were launched before it.
+    # Transfer both numbers at once: on an accelerator each transfer waits for all kernels that were launched
+    # before it.
     value, size = torch.stack([_mean(loss, fabric).double(), _gather(norm).double()]).tolist()
     if not (math.isfinite(value) and math.isfinite(size)):
-        place = _locate(model, batch, gradient, random_state, fabric) or "when the step was repeated, every output and gradient was finite"
+        place = (
+            _locate(model, batch, gradient, random_state, fabric)
+            or "when the step was repeated, every output and gradient was finite"
+        )
         numbers = f"the loss is {value:g}" + ("" if clip is None else f", the norm of its gradient {size:g}")
         raise NotConverged(f"step {state.step + 1}: {numbers}; {place}; {HINT}", state=model, residuals=value)
     optimiser.step()
@@ -239,7 +272,9 @@ def _step(state: State, task: Task[Any], batches: Iterator[Any], schedule: Sched
     state.loss, state.step_seconds = value, time.perf_counter() - started
 
 
-def _clip_gradient(model: nn.Module, optimiser: torch.optim.Optimizer, clip: float | None, fabric: "Fabric | None") -> Tensor:
+def _clip_gradient(
+    model: nn.Module, optimiser: torch.optim.Optimizer, clip: float | None, fabric: "Fabric | None"
+) -> Tensor:
     """Clips the gradient and returns its norm before clipping; returns 0 if ``clip`` is None."""
     if clip is None:
         return torch.zeros(())
@@ -248,8 +283,16 @@ def _clip_gradient(model: nn.Module, optimiser: torch.optim.Optimizer, clip: flo
     return fabric.clip_gradients(model, optimiser, max_norm=clip, error_if_nonfinite=False)  # pyright: ignore[reportReturnType]
 
 
-def _locate(model: nn.Module, batch: Any, gradient: Callable[[], Tensor], random_state: Tensor, fabric: "Fabric | None") -> str | None:
-    """Repeats the step with the same random numbers and describes its first NaN or infinity. Returns None if all values are finite."""
+def _locate(
+    model: nn.Module,
+    batch: Any,
+    gradient: Callable[[], Tensor],
+    random_state: Tensor,
+    fabric: "Fabric | None",
+) -> str | None:
+    """Repeats the step with the same random numbers and describes its first NaN or infinity. Returns None if
+    all values are finite.
+    """
     torch.set_rng_state(random_state)
     # Inside Fabric's wrapper, modules have the names that the caller knows.
     bare = model if fabric is None else getattr(model, "module", model)
@@ -257,7 +300,9 @@ def _locate(model: nn.Module, batch: Any, gradient: Callable[[], Tensor], random
 
 
 def _mean(loss: Tensor, fabric: "Fabric | None") -> Tensor:
-    """Returns the loss of the whole batch, of which each process has a share; so all processes stop at the same NaN."""
+    """Returns the loss of the whole batch, of which each process has a share; so all processes stop at the
+    same NaN.
+    """
     loss = _gather(loss)
     return loss if fabric is None or fabric.world_size == 1 else fabric.all_reduce(loss, reduce_op="mean")  # pyright: ignore
 
@@ -276,7 +321,9 @@ def _local_share(state: State, minutes: float | None) -> float:
 
 
 def _common_share(state: State, minutes: float | None, fabric: "Fabric | None") -> float:
-    """Returns the completed share; if time limits the training, the largest share of any process, so that all stop at the same step."""
+    """Returns the completed share; if time limits the training, the largest share of any process, so that all
+    stop at the same step.
+    """
     share = _local_share(state, minutes)
     if minutes is None or fabric is None or fabric.world_size == 1:
         return share
@@ -286,7 +333,9 @@ def _common_share(state: State, minutes: float | None, fabric: "Fabric | None") 
 def _check(steps: int | None, minutes: float | None, start: int) -> None:
     """Raises :class:`ValueError` unless exactly one of the lengths is set and in range."""
     if (steps is None) == (minutes is None):
-        raise ValueError(f"exactly one of steps and minutes must be given, got steps={steps} and minutes={minutes}")
+        raise ValueError(
+            f"exactly one of steps and minutes must be given, got steps={steps} and minutes={minutes}"
+        )
     integers(start=start, minimum=0)
     if steps is not None and (steps < 1 or start > steps):
         raise ValueError(f"steps must be at least {max(1, start)}, got {steps}")

@@ -1,8 +1,9 @@
 """The folder of a training: its files, a lock that admits one training at a time, and the growing table.
 
-Rows are only appended to the table, and each is serialised once. A checkpoint stores the number of its rows, not the rows. The table is
-written before the checkpoint and may hold more rows. If the training was killed between the two writes, the additional rows are dropped
-when it resumes. After a complete training, the additional rows are those of the test images.
+Rows are only appended to the table, and each is serialised once. A checkpoint stores the number of its rows,
+not the rows. The table is written before the checkpoint and may hold more rows. If the training was killed
+between the two writes, the additional rows are dropped when it resumes. After a complete training, the
+additional rows are those of the test images.
 """
 
 import contextlib
@@ -19,8 +20,20 @@ from ..models.stored import BEST
 
 LAST, TABLE, PAGE = "last.pt", "table.jsonl", "report.html"
 CSV, TENSORBOARD = "metrics.csv", "tensorboard"  # logs: a file, and a folder of event files
-FILES = (BEST, LAST, "result.json", TABLE, "arrays.npz", "verifications.json", PAGE, "table.tex", "references.bib", CSV)
-# .NAME.MACHINE-PROCESS.8 hexadecimal digits, as core.files.replacing names drafts; a killed process leaves them.
+FILES = (
+    BEST,
+    LAST,
+    "result.json",
+    TABLE,
+    "arrays.npz",
+    "verifications.json",
+    PAGE,
+    "table.tex",
+    "references.bib",
+    CSV,
+)
+# .NAME.MACHINE-PROCESS.8 hexadecimal digits, as core.files.replacing names drafts; a killed process leaves
+# them.
 DRAFT = re.compile(rf"\.({'|'.join(map(re.escape, FILES))})\.(.+-\d+\.)?[0-9a-f]{{8}}")
 
 
@@ -35,7 +48,10 @@ def check_unused(folder: Path) -> None:
     if (folder / LAST).exists():
         raise FileExistsError(f"{folder} holds a training; --resume continues it, --overwrite replaces it")
     if os.path.lexists(folder):
-        raise FileExistsError(f"{folder} {'holds something else' if folder.is_dir() else 'is not a folder'}; choose another --out")
+        raise FileExistsError(
+            f"{folder} {'holds something else' if folder.is_dir() else 'is not a folder'}; choose another "
+            "--out"
+        )
 
 
 def check_replaceable(folder: Path, *, weights: str | Path | None = None, continued: bool = False) -> None:
@@ -50,9 +66,15 @@ def check_replaceable(folder: Path, *, weights: str | Path | None = None, contin
         FileExistsError: the folder holds no training, other files as well, or a running training.
     """
     if continued:
-        raise ValueError("overwrite removes the training in the folder, and resume and extend continue it, got both; leave one out")
+        raise ValueError(
+            "overwrite removes the training in the folder, and resume and extend continue it, got both; "
+            "leave one out"
+        )
     if weights is not None and Path(weights).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"weights must lie outside the folder that is overwritten, got {weights} and {folder}; choose another --out")
+        raise ValueError(
+            f"weights must lie outside the folder that is overwritten, got {weights} and {folder}; choose "
+            "another --out"
+        )
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -61,7 +83,10 @@ def check_replaceable(folder: Path, *, weights: str | Path | None = None, contin
     if entries and not (folder / LAST).exists():
         raise FileExistsError(f"{folder} holds no training, so it is not overwritten; choose another --out")
     if foreign := sorted(entry.name for entry in entries if not _is_own(entry)):
-        raise FileExistsError(f"{folder} holds {foreign[0]} beside a training, so it is not overwritten; move it, or choose another --out")
+        raise FileExistsError(
+            f"{folder} holds {foreign[0]} beside a training, so it is not overwritten; move it, or choose "
+            "another --out"
+        )
     with claimed(folder):
         pass
 
@@ -105,7 +130,8 @@ def remove(folder: Path) -> None:
 def claimed(folder: Path) -> Iterator[None]:
     """Locks the folder for this process and removes drafts that a killed process left.
 
-    The lock ends with the block or the process. If the file system or the operating system has no locks, the folder is not locked.
+    The lock ends with the block or the process. If the file system or the operating system has no locks, the
+    folder is not locked.
 
     Raises:
         FileExistsError: another process has locked the folder.
@@ -120,7 +146,9 @@ def claimed(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise FileExistsError(f"{folder} is in use by another training; wait for it, or choose another --out") from error
+            raise FileExistsError(
+                f"{folder} is in use by another training; wait for it, or choose another --out"
+            ) from error
         except OSError:  # a file system without locks
             pass
         for entry in folder.iterdir():
@@ -133,7 +161,11 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def _is_log(entry: Path) -> bool:
     """Returns whether an entry is the folder of TensorBoard's log, and holds nothing else."""
-    return entry.name == TENSORBOARD and entry.is_dir() and all(file.name.startswith("events.out.tfevents") for file in entry.iterdir())
+    return (
+        entry.name == TENSORBOARD
+        and entry.is_dir()
+        and all(file.name.startswith("events.out.tfevents") for file in entry.iterdir())
+    )
 
 
 def _is_own(entry: Path) -> bool:
@@ -176,15 +208,22 @@ class GrowingTable:
         try:
             rows = read_table(path)
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} must hold the rows of the training, got others ({error}); begin again without --resume") from error
+            raise ValueError(
+                f"{path} must hold the rows of the training, got others ({error}); begin again without "
+                "--resume"
+            ) from error
         if len(rows) < n:
-            raise ValueError(f"{path} must hold the {n} rows of the checkpoint beside it, got {len(rows)}; begin again without --resume")
+            raise ValueError(
+                f"{path} must hold the {n} rows of the checkpoint beside it, got {len(rows)}; begin again "
+                "without --resume"
+            )
         table.ended = len(rows.select(theory="network", split="test")) > 0
         table.rows = list(rows[:n])
         return table
 
     def write(self) -> None:
-        """Stores the rows atomically and waits until they are on the disk, since the next checkpoint relies on them.
+        """Stores the rows atomically and waits until they are on the disk, since the next checkpoint relies
+        on them.
 
         Raises:
             OSError: the rows cannot be written.

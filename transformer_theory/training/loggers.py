@@ -1,9 +1,10 @@
 """Logs of a training for TensorBoard and spreadsheets, through the loggers of Lightning Fabric.
 
-Each interval is one record: the mean of each quantity over layers and heads, the median of the null of this mean, losses, learning rate
-and speed. The table of measurements remains the only source. A record is written before the checkpoint of its interval, so a log never
-lacks one. When a training is resumed, the CSV file is written anew from the table, and TensorBoard drops what lies after the checkpoint
-(``purge_step``). So a log holds each step once.
+Each interval is one record: the mean of each quantity over layers and heads, the median of the null of this
+mean, losses, learning rate and speed. The table of measurements remains the only source. A record is written
+before the checkpoint of its interval, so a log never lacks one. When a training is resumed, the CSV file is
+written anew from the table, and TensorBoard drops what lies after the checkpoint (``purge_step``). So a log
+holds each step once.
 """
 
 import contextlib
@@ -36,7 +37,9 @@ def check(kinds: Sequence[str]) -> None:
         try:
             import tensorboard  # noqa: F401
         except ImportError as error:
-            raise ValueError("a log for TensorBoard needs its package, got none; pip install tensorboard, or omit it") from error
+            raise ValueError(
+                "a log for TensorBoard needs its package, got none; pip install tensorboard, or omit it"
+            ) from error
 
 
 def present(folder: Path) -> list[str]:
@@ -86,7 +89,8 @@ class Logs:
             for kind in self.kinds:
                 old = (self.folder / (CSV if kind == "csv" else TENSORBOARD)).exists()
                 self._loggers[kind] = self._opened(kind, step)
-                if kind == "csv" or not old:  # the file is written anew, or the log was asked for after the training had begun
+                # the file is written anew, or the log was asked for after the training had begun
+                if kind == "csv" or not old:
                     self._write({kind: self._loggers[kind]}, rows)
 
     def _opened(self, kind: str, step: int | None) -> "Logger":
@@ -95,14 +99,17 @@ class Logs:
 
             (self.folder / CSV).unlink(missing_ok=True)
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Experiment logs directory")  # the folder holds the training itself
+                # the folder holds the training itself
+                warnings.filterwarnings("ignore", message="Experiment logs directory")
                 logger = CSVLogger(self.folder, name="", version="")
                 assert logger.experiment is not None  # the property creates the file's writer, which warns
             return logger
         from lightning_fabric.loggers.tensorboard import TensorBoardLogger
 
         purge: dict[str, Any] = {} if step is None else {"purge_step": step + 1}
-        logger = TensorBoardLogger(self.folder, name=TENSORBOARD, version="", default_hp_metric=False, **purge)
+        logger = TensorBoardLogger(
+            self.folder, name=TENSORBOARD, version="", default_hp_metric=False, **purge
+        )
         assert logger.experiment is not None  # creates the file
         return logger
 
@@ -135,7 +142,9 @@ class Logs:
         """Adds settings and test results to TensorBoard's table of hyperparameters, and closes the logs."""
         with self._writing():
             if "tensorboard" in self._loggers:
-                self._loggers["tensorboard"].log_hyperparams(dict(settings), record(rows), rows[0].step if rows else 0)  # pyright: ignore[reportCallIssue]
+                self._loggers["tensorboard"].log_hyperparams(
+                    dict(settings), record(rows), rows[0].step if rows else 0
+                )  # pyright: ignore[reportCallIssue]
             self.close()
 
     def close(self) -> None:
@@ -149,8 +158,11 @@ class Logs:
         try:
             yield
         except (OSError, ValueError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__  # Fabric turns an error of the disk into one of the value
+            # Fabric turns an error of the disk into one of the value
+            cause = error if isinstance(error, OSError) else error.__cause__
             if not isinstance(cause, OSError):
                 raise
             text = f"cannot write the log of {self.folder} ({cause.strerror or cause})"
-            raise OSError(f"{text}; free its disk, or choose another --out; --resume continues from the last checkpoint") from error
+            raise OSError(
+                f"{text}; free its disk, or choose another --out; --resume continues from the last checkpoint"
+            ) from error

@@ -1,8 +1,10 @@
-"""Training on images: a network, an objective and an optimiser, with measurements and checkpoints at each interval.
+"""Training on images: a network, an objective and an optimiser, with measurements and checkpoints at each
+interval.
 
-At each interval the network is measured on validation images. The best network so far and a checkpoint of the training are stored. On the
-same machine, an interrupted training continues bit for bit, unless its length is set in minutes. The test images are used only at the end,
-for the network that was best on the validation images.
+At each interval the network is measured on validation images. The best network so far and a checkpoint of the
+training are stored. On the same machine, an interrupted training continues bit for bit, unless its length is
+set in minutes. The test images are used only at the end, for the network that was best on the validation
+images.
 """
 
 import contextlib
@@ -71,28 +73,39 @@ def train(
     Args:
         data: training and test images.
         settings: settings of the network and its training.
-        folder: folder for ``best.safetensors`` (see :mod:`.saved`), ``last.pt`` (see :mod:`.checkpoint`) and the result; empty or absent
-            unless ``resume``, ``extend`` or ``overwrite`` is set.
+        folder: folder for ``best.safetensors`` (see :mod:`.saved`), ``last.pt`` (see :mod:`.checkpoint`) and
+            the result; empty or absent unless ``resume``, ``extend`` or ``overwrite`` is set.
         objective: objective of the training. None: cross-entropy.
-        metrics: function that makes new metrics, which are computed at each interval together with the general ones.
-        theories: names of the theories of these metrics, stored with the run; a resumed training must have the same names.
+        metrics: function that makes new metrics, which are computed at each interval together with the
+            general ones.
+        theories: names of the theories of these metrics, stored with the run; a resumed training must have
+            the same names.
         sources: sources of these theories, stored with the run.
         hardware: device, precision and processes. None: chosen automatically.
         networks: builders of your networks by name; ``settings.network`` may be one of these names.
-        weights: file with the initial weights of the same kind and sizes, stored or in a released layout, see :func:`.transfer.read`.
-        resume: whether to continue from the folder's checkpoint, of the same training. Without one, a new training starts.
-        extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold one.
-        overwrite: whether a training in the folder is replaced. It is removed when the new one is ready to begin.
-        loggers: "csv", "tensorboard" or both, see :mod:`.loggers`. A resumed training continues the logs in its folder.
+        weights: file with the initial weights of the same kind and sizes, stored or in a released layout, see
+            :func:`.transfer.read`.
+        resume: whether to continue from the folder's checkpoint, of the same training. Without one, a new
+            training starts.
+        extend: whether to continue a training that may have had fewer epochs or minutes; the folder must hold
+            one.
+        overwrite: whether a training in the folder is replaced. It is removed when the new one is ready to
+            begin.
+        loggers: "csv", "tensorboard" or both, see :mod:`.loggers`. A resumed training continues the logs in
+            its folder.
         callback: called after each step and at each interval.
     Returns:
-        The stored result: rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's measurements) and rows of the
-        metrics. Its settings also hold ``run_id``, ``score``, ``train_samples``, ``validation_samples``, ``test_samples``, the origin of
-        initial ``weights``, and the earlier lengths of an extended training under ``extended``. Its arrays are those of :mod:`.samples`.
+        The stored result: rows with ``step`` of kind "network" (loss, speed, learning rate, the objective's
+        measurements) and rows of the metrics. Its settings also hold ``run_id``, ``score``,
+        ``train_samples``, ``validation_samples``, ``test_samples``, the origin of initial ``weights``, and
+        the earlier lengths of an extended training under ``extended``. Its arrays are those of
+        :mod:`.samples`.
     Raises:
         ValueError: settings, data and folder are inconsistent, or the network does not fit into memory.
-        FileExistsError, FileNotFoundError: the folder is in use, or there is no training to extend or no file of weights.
-        NotConverged: the loss or its gradient is not finite. The error names the step and locates the fault; the last checkpoint remains.
+        FileExistsError, FileNotFoundError: the folder is in use, or there is no training to extend or no file
+            of weights.
+        NotConverged: the loss or its gradient is not finite. The error names the step and locates the fault;
+            the last checkpoint remains.
         OSError: the folder cannot be written, or another process has ended; the last checkpoint remains.
     """
     folder, objective, networks = Path(folder), objective or CrossEntropy(), networks or {}
@@ -115,14 +128,32 @@ def train(
     start = None if weights is None else read(weights)
     if origin := stored and stored.run.get("weights") if start is None else start.described():
         definition["weights"] = origin
-    table, longer = (GrowingTable(folder / TABLE), False) if stored is None else continued(folder, stored, definition, extend=extend)
+    table, longer = (
+        (GrowingTable(folder / TABLE), False)
+        if stored is None
+        else continued(folder, stored, definition, extend=extend)
+    )
     if table.ended and not longer:
         return Result.load(folder)
     threads = torch.get_num_threads()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())), own_networks(networks):
             start = start if stored is None else None
-            run = _Run(data, settings, folder, objective, metrics, sources, hardware, definition, table, networks, start, logs, callback)
+            run = _Run(
+                data,
+                settings,
+                folder,
+                objective,
+                metrics,
+                sources,
+                hardware,
+                definition,
+                table,
+                networks,
+                start,
+                logs,
+                callback,
+            )
             if stored is not None:
                 run.go_on(stored, longer=longer)
             if overwrite and run.first:
@@ -133,7 +164,9 @@ def train(
 
 
 class _Run:
-    """A training and its folder. The constructor sets up the network; as a callback of :func:`.fit` it measures and stores at intervals."""
+    """A training and its folder. The constructor sets up the network; as a callback of :func:`.fit` it
+    measures and stores at intervals.
+    """
 
     def __init__(
         self,
@@ -152,12 +185,24 @@ class _Run:
         callback: Callable[[Moment], None],
     ):
         builder(settings.network)  # raises if the name is unknown
-        self.compiled, self.settings, self.folder, self.objective, self.callback = hardware.compile, settings, folder, objective, callback
+        self.compiled, self.settings, self.folder, self.objective, self.callback = (
+            hardware.compile,
+            settings,
+            folder,
+            objective,
+            callback,
+        )
         images, self.test = data
         self.train, self.validation = settings.split(images)
-        self.sizes = settings.sizes(image_size=images.size, channels=images.channels, num_classes=images.classes)
+        self.sizes = settings.sizes(
+            image_size=images.size, channels=images.channels, num_classes=images.classes
+        )
         self.normalisation = normalisation_of(definition.get("weights"))
-        needs = {"batch_size": min(settings.batch_size, len(self.train)), "own": settings.network in networks, "device": hardware.device}
+        needs = {
+            "batch_size": min(settings.batch_size, len(self.train)),
+            "own": settings.network in networks,
+            "device": hardware.device,
+        }
         check_memory(self._build, self.sizes, **needs, frozen=not settings.layer_decay)
         self.fabric = launched(hardware)
         check_agreement(self.fabric, definition)
@@ -166,19 +211,28 @@ class _Run:
         self.warn: Callable[[str], None] = LOGGER.warning if self.first else lambda line: None
         self.raw = self._network(0)
         if weights is not None:
-            about = {"name": settings.network, "sizes": self.sizes, "names": self.train.names, "build": self._build}
+            about = {
+                "name": settings.network,
+                "sizes": self.sizes,
+                "names": self.train.names,
+                "build": self._build,
+            }
             start_from(weights, saved.network_of(self.raw), **about, note=self.warn)
         parameters = sum(parameter.numel() for parameter in self.raw.parameters() if parameter.requires_grad)
         if not settings.layer_decay:
             freeze_body(self.raw)
         if shards(self.fabric) and settings.average:
-            raise ValueError(f"strategy 'fsdp' has no moving average, got average {settings.average}; pass --average 0 or --strategy ddp")
+            raise ValueError(
+                f"strategy 'fsdp' has no moving average, got average {settings.average}; pass --average 0 "
+                "or --strategy ddp"
+            )
         plain = copy.deepcopy(self.raw).to(self.fabric.device) if shards(self.fabric) else self.raw
         if hardware.compile:
             self.raw.compile()
         self.model, self.optimiser = set_up(self.fabric, self.raw, settings.new_optimiser)
         self.average = exponential_average(self.raw, decay=settings.average) if settings.average else None
-        # The network that is measured and stored. A sharded network is copied, since each process holds only a part of its weights.
+        # The network that is measured and stored. A sharded network is copied, since each process holds only
+        # a part of its weights.
         self.evaluated: Pixels = plain if self.average is None else self.average.module  # pyright: ignore[reportAttributeAccessIssue]
         self.batches = Batches(
             self.train.pixels,
@@ -192,7 +246,12 @@ class _Run:
         self.task = ImageTask(objective, self.batches)
         self.interval = settings.interval or self.batches.steps_per_epoch
         self.steps = settings.epochs * self.batches.steps_per_epoch
-        self.monitor = Monitor(self.validation, metrics, name=settings.network, untrained=lambda number: self._network(1 + number))
+        self.monitor = Monitor(
+            self.validation,
+            metrics,
+            name=settings.network,
+            untrained=lambda number: self._network(1 + number),
+        )
         self.store = Store(
             folder,
             definition,
@@ -207,21 +266,30 @@ class _Run:
             | {"parameters": parameters, "processes": self.fabric.world_size},
         )
         self.start, self.seconds, self.longer, self.best_lost = 0, 0.0, False, False  # set by go_on
-        self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0  # losses, steps and their seconds since the last interval
+        # losses, steps and their seconds since the last interval
+        self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0
 
     def _build(self, sizes: Sizes) -> nn.Module:
         return self.objective.network(self.settings.network, sizes)
 
     def _network(self, number: int) -> Pixels:
-        """Returns a network with initial weights: number 0 will be trained, the others give the null distributions of the metrics."""
+        """Returns a network with initial weights: number 0 will be trained, the others give the null
+        distributions of the metrics.
+        """
         torch.manual_seed(seed_of(self.settings.seed, WEIGHTS, number))
         network = self._build(self.sizes)
         if number:
             return self.raw.around(network)
-        return Pixels(network, *self.normalisation) if self.normalisation else Pixels.centring(network, self.train.pixels)
+        return (
+            Pixels(network, *self.normalisation)
+            if self.normalisation
+            else Pixels.centring(network, self.train.pixels)
+        )
 
     def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
-        """Continues from a checkpoint; ``longer``: whether this training is longer than that of the checkpoint."""
+        """Continues from a checkpoint; ``longer``: whether this training is longer than that of the
+        checkpoint.
+        """
         try:
             load_network(saved.network_of(self.raw), stored.network)
             if stored.step:
@@ -229,7 +297,9 @@ class _Run:
             if self.average is not None:
                 load_network(self.average, stored.average or {})
         except ValueError as error:
-            raise ValueError(f"{self.folder / LAST} contradicts its own settings: {error}; begin again without --resume") from error
+            raise ValueError(
+                f"{self.folder / LAST} contradicts its own settings: {error}; begin again without --resume"
+            ) from error
         self.best_lost = not self.store.remember(stored, self.warn)
         self.monitor.remember(stored.memory)
         self.start, self.seconds, self.longer = stored.step, stored.seconds, longer
@@ -238,7 +308,10 @@ class _Run:
         if alone and stored.threads <= available_threads():
             torch.set_num_threads(stored.threads)
         elif stored.threads != present:
-            self.warn(f"the training ran on {stored.threads} threads and continues on {present}: its last bits will differ")
+            self.warn(
+                f"the training ran on {stored.threads} threads and continues on {present}: its last bits "
+                "will differ"
+            )
 
     def run(self) -> Result:
         if self.first:
@@ -247,11 +320,15 @@ class _Run:
             try:
                 return self._run()
             except NotConverged as error:
-                raise NotConverged(f"{error}; {self.store.last_state}", state=self.raw, residuals=error.residuals) from error
+                raise NotConverged(
+                    f"{error}; {self.store.last_state}", state=self.raw, residuals=error.residuals
+                ) from error
             except RuntimeError as error:
                 if not is_lost_process(error):
                     raise
-                raise ConnectionError(f"another process has ended; {self.store.last_state}, --resume continues from it") from error
+                raise ConnectionError(
+                    f"another process has ended; {self.store.last_state}, --resume continues from it"
+                ) from error
             finally:
                 with contextlib.suppress(OSError):  # the error that ends the training has been raised
                     self.logs.close()
@@ -260,7 +337,10 @@ class _Run:
 
     def _run(self) -> Result:
         check_same_folder(self.fabric, self.folder)
-        generator, on_cpu = torch.Generator().manual_seed(self.settings.seed), self.fabric.device.type == "cpu"
+        generator, on_cpu = (
+            torch.Generator().manual_seed(self.settings.seed),
+            self.fabric.device.type == "cpu",
+        )
         if self.compiled:  # compile before the clock starts, since the learning rate may follow it
             self._gradient()
         elif on_cpu and self.fabric.world_size == 1 and self.store.step is None:
@@ -314,7 +394,11 @@ class _Run:
             else:  # resumed: the page shows what was measured before
                 self.callback(replace(self._moment(state, None), so_far=self.store.result))
             return
-        self.loss_sum, self.count, self.step_seconds = self.loss_sum + state.loss, self.count + 1, self.step_seconds + state.step_seconds
+        self.loss_sum, self.count, self.step_seconds = (
+            self.loss_sum + state.loss,
+            self.count + 1,
+            self.step_seconds + state.step_seconds,
+        )
         self.logs.step(state.step, state.loss)
         self.callback(self._moment(state, state.loss))
         if state.step % self.interval == 0:
@@ -323,7 +407,16 @@ class _Run:
     def _moment(self, state: State, loss: float | None, measured: Table | None = None) -> Moment:
         speed = self.count * self.batches.size / self.step_seconds if self.count else None
         so_far = None if measured is None else self.store.result
-        return Moment(state.step, state.step / self.batches.steps_per_epoch, state.done, state.seconds, speed, loss, measured, so_far)
+        return Moment(
+            state.step,
+            state.step / self.batches.steps_per_epoch,
+            state.done,
+            state.seconds,
+            speed,
+            loss,
+            measured,
+            so_far,
+        )
 
     def _interval(self, state: State) -> None:
         """Measures the network and stores network, rows and checkpoint."""
@@ -333,7 +426,8 @@ class _Run:
         measured = self._measure(self.validation, "validation", state.step)
         monitored = self.monitor.measure(self.evaluated, state.step)
         moment = self._moment(state, loss, measured)
-        rate = max(group["lr"] for group in self.optimiser.param_groups)  # rate of the last step; smaller in groups with layer decay
+        # rate of the last step; smaller in groups with layer decay
+        rate = max(group["lr"] for group in self.optimiser.param_groups)
         rows = [*general_rows(moment, rate, model=self.settings.network), *measured, *monitored]
         self.store.table.rows += rows
         self._picture(self.validation, state.step)
@@ -354,7 +448,8 @@ class _Run:
         self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0
 
     def _gather_weights(self, step: int) -> dict[str, Tensor]:
-        """Returns the weights, gathered from all processes, and copies them into the network that is measured if they are sharded.
+        """Returns the weights, gathered from all processes, and copies them into the network that is measured
+        if they are sharded.
 
         Raises:
             NotConverged: a weight is not finite.

@@ -1,11 +1,12 @@
 """Checks of the machine: the best number of threads, and slowdown by other programs.
 
-On busy cores, two threads that wait for each other are several times slower than one. On two cores with a load of five, training processed
-250 images per second with two threads and 1,200 with one. The number of threads is therefore measured at the start of a training.
+On busy cores, two threads that wait for each other are several times slower than one. On two cores with a
+load of five, training processed 250 images per second with two threads and 1,200 with one. The number of
+threads is therefore measured at the start of a training.
 
-Other programs are detected by the processor time of the main thread. On an idle machine it is nearly the wall time, since the thread either
-computes or spins while it waits for the others. The processor time of the whole process would be misleading: the other threads sleep in the
-parts of a step that are not parallel.
+Other programs are detected by the processor time of the main thread. On an idle machine it is nearly the wall
+time, since the thread either computes or spins while it waits for the others. The processor time of the whole
+process would be misleading: the other threads sleep in the parts of a step that are not parallel.
 """
 
 import os
@@ -18,8 +19,10 @@ from torch import Tensor, nn
 from .fitting import State
 
 STEPS = 3  # steps per time measurement; the first is a warm-up and is not counted
-FASTER = 1.25  # one thread is preferred only if it is faster by this factor: a smaller difference may be chance
-IDLE_SHARE = 0.7  # smallest ratio of processor time to wall time, of the main thread, that counts as an idle machine
+# one thread is preferred only if it is faster by this factor: a smaller difference may be chance
+FASTER = 1.25
+# smallest ratio of processor time to wall time, of the main thread, that counts as an idle machine
+IDLE_SHARE = 0.7
 WATCHED = 20  # first steps of a training over which the load is measured
 
 
@@ -29,7 +32,8 @@ def available_threads() -> int:
 
 
 def choose_threads(step: Callable[[], object]) -> dict[int, float]:
-    """Times a step with the present number of threads and with one thread, and sets torch to the faster number.
+    """Times a step with the present number of threads and with one thread, and sets torch to the faster
+    number.
 
     A number that the user has set by ``OMP_NUM_THREADS`` is not changed.
 
@@ -54,13 +58,15 @@ def choose_threads(step: Callable[[], object]) -> dict[int, float]:
 
 
 class LoadWatch:
-    """Callbacks of :func:`.fit` that warn once if other programs occupied the processor during the first steps of a training.
+    """Callbacks of :func:`.fit` that warn once if other programs occupied the processor during the first
+    steps of a training.
 
     Args:
         warn: is called with the warning, one line.
         steps: number of steps over which the load is measured.
 
-    ``before`` must be the last callback and ``after`` the first, so that the time between them is that of a step without other callbacks.
+    ``before`` must be the last callback and ``after`` the first, so that the time between them is that of a
+    step without other callbacks.
     """
 
     def __init__(self, warn: Callable[[str], None], *, steps: int = WATCHED):
@@ -81,7 +87,10 @@ class LoadWatch:
         self.count, self.began = self.count + 1, None
         if self.count == self.steps and (busy := _busy_share(self.wall, self.processor)) > 1 - IDLE_SHARE:
             speed = f"{self.steps / self.wall:,.3g} steps a second"
-            self.warn(f"the machine is busy: other work took {100 * busy:.0f} % of the time of the first {self.steps} steps ({speed})")
+            self.warn(
+                f"the machine is busy: other work took {100 * busy:.0f} % of the time of the first "
+                f"{self.steps} steps ({speed})"
+            )
 
 
 def _busy_share(wall: float, processor: float) -> float:
@@ -89,9 +98,15 @@ def _busy_share(wall: float, processor: float) -> float:
     return max(0.0, 1 - processor / wall) if wall > 0 else 0.0
 
 
-def gradient_of(loss: Callable[[], Tensor], model: nn.Module, optimiser: torch.optim.Optimizer, backward: Callable[[Tensor], None]) -> None:
+def gradient_of(
+    loss: Callable[[], Tensor],
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    backward: Callable[[Tensor], None],
+) -> None:
     """Computes a loss and its gradient without taking a step; gradients, buffers and random states are reset."""
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]  # such as the running means of a BatchNorm
+    # such as the running means of a BatchNorm
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         model.train()
         backward(loss())

@@ -20,11 +20,13 @@ class Moment:
         epoch: number of epochs so far, with a fraction.
         done: completed share of the training, in [0, 1].
         seconds: training time so far, without interruptions.
-        speed: images per second since the previous interval, without measurements; None before the first step.
-        loss: loss of the last step; at an interval the mean loss since the previous interval; None before the first step.
+        speed: images per second since the previous interval, without measurements; None before the first
+            step.
+        loss: loss of the last step; at an interval the mean loss since the previous interval; None before the
+            first step.
         measured: rows of the objective on the validation images, at an interval; otherwise None.
-        so_far: function that returns the result so far, with all rows and sample images, at an interval and when a training is resumed;
-            otherwise None.
+        so_far: function that returns the result so far, with all rows and sample images, at an interval and
+            when a training is resumed; otherwise None.
     """
 
     step: int
@@ -42,18 +44,24 @@ class Moment:
         return self.seconds * (1 - self.done) / self.done if self.done else None
 
     def __str__(self) -> str:
-        """Returns the moment in words: ``"step 350, epoch 1.00, validation accuracy 41.20 %, 2,100 images/s, 3:20 left"``."""
+        """Returns the moment in words: ``"step 350, epoch 1.00, validation accuracy 41.20 %, 2,100 images/s,
+        3:20 left"``.
+        """
         texts = [f"step {self.step:,}", f"epoch {self.epoch:.2f}"]
         for row in self.measured or ():
             if row.layer is None and not row.setting and row.value is not None:
-                texts.append(f"{row.split} {row.quantity} " + (f"{100 * row.value:.2f} %" if row.unit == "share" else f"{row.value:.4g}"))
+                texts.append(
+                    f"{row.split} {row.quantity} "
+                    + (f"{100 * row.value:.2f} %" if row.unit == "share" else f"{row.value:.4g}")
+                )
         texts += [] if self.speed is None else [f"{self.speed:,.0f} images/s"]
         texts += [] if self.left is None else [f"{clock(self.left)} left"]
         return ", ".join(texts)
 
 
 def general_rows(moment: Moment, rate: float, *, model: str) -> list[Measurement]:
-    """Returns the rows of an interval that do not depend on the objective: time, training loss, learning rate and speed.
+    """Returns the rows of an interval that do not depend on the objective: time, training loss, learning rate
+    and speed.
 
     Args:
         moment: the interval, with the rows of the objective.

@@ -1,11 +1,13 @@
-"""Metrics of networks during training, those of theories and general ones, compared with untrained networks of the same sizes.
+"""Metrics of networks during training, those of theories and general ones, compared with untrained networks
+of the same sizes.
 
-If a metric gives a row no null distribution, the values of the same metric in untrained networks on the same samples are its null
-distribution. At the checkpoints of a training, nulls have :data:`~..core.statistics.BAND_DRAWS` draws, which suffice for a band around a
-curve; where a number is reported, they have more (:meth:`Monitor.measure`).
+If a metric gives a row no null distribution, the values of the same metric in untrained networks on the same
+samples are its null distribution. At the checkpoints of a training, nulls have
+:data:`~..core.statistics.BAND_DRAWS` draws, which suffice for a band around a curve; where a number is
+reported, they have more (:meth:`Monitor.measure`).
 
-Attention is measured on a few hundred samples. Features with classes are measured on many more: few samples bias coding rates and the
-collapse of classes, and the measurement costs no more than a forward pass.
+Attention is measured on a few hundred samples. Features with classes are measured on many more: few samples
+bias coding rates and the collapse of classes, and the measurement costs no more than a forward pass.
 """
 
 import contextlib
@@ -38,8 +40,10 @@ from .supervised import train_classifier
 from .tasks import Classification
 
 SAMPLES = 256  # samples per measurement: a few hundred suffice, and the measurement takes well under a second
-SAMPLES_BY_CLASS = 3_072  # samples for features with classes; with more, value and null decrease together, see docs/probes.md
-PER_PASS, PER_PASS_BY_CLASS = 128, 512  # images per forward pass, with attention maps or with features only in memory
+# samples for features with classes; with more, value and null decrease together, see docs/probes.md
+SAMPLES_BY_CLASS = 3_072
+# images per forward pass, with attention maps or with features only in memory
+PER_PASS, PER_PASS_BY_CLASS = 128, 512
 UNTRAINED_NETWORKS = BAND_DRAWS  # networks that the null distribution of a timeline is computed from
 PICTURED = 6  # samples whose attention maps are stored for figures
 MAP_NUMBERS = 2**22  # limit on the numbers in all maps of a network, 16 MiB; longer sequences have fewer maps
@@ -51,7 +55,9 @@ Batches = Iterable[tuple[Tensor, Tensor | None]]
 
 
 class Encoder(nn.Module):
-    """The encoder of a masked autoencoder on whole images: ``[b, c, h, w] -> [b, 1 + seq, dim]``, with the class token first."""
+    """The encoder of a masked autoencoder on whole images: ``[b, c, h, w] -> [b, 1 + seq, dim]``, with the
+    class token first.
+    """
 
     def __init__(self, autoencoder: CRATEMAE):
         super().__init__()
@@ -67,7 +73,9 @@ class Encoder(nn.Module):
 
 
 def measured_network(model: nn.Module) -> nn.Module:
-    """Returns the network whose activations are measured: the encoder of a masked autoencoder, otherwise the network itself."""
+    """Returns the network whose activations are measured: the encoder of a masked autoencoder, otherwise the
+    network itself.
+    """
     if not isinstance(model, Pixels) or not isinstance(model.network, Completion):
         return model
     encoder = Encoder(model.network.autoencoder)
@@ -78,12 +86,12 @@ class Monitor:
     """Measures a network on images or sequences of tokens, once or at the checkpoints of its training.
 
     Args:
-        samples: images or sequences in random order. The first :data:`SAMPLES` are used; metrics with classes use the first
-            :data:`SAMPLES_BY_CLASS` images.
+        samples: images or sequences in random order. The first :data:`SAMPLES` are used; metrics with classes
+            use the first :data:`SAMPLES_BY_CLASS` images.
         metrics: function that makes new metrics; :func:`with_general` adds the general ones.
         name: column ``model`` of the rows.
-        untrained: function that makes a network with random weights, given its number; these networks give the null distributions. None:
-            rows have only the nulls of their metrics.
+        untrained: function that makes a network with random weights, given its number; these networks give
+            the null distributions. None: rows have only the nulls of their metrics.
         split: column ``split`` of the rows.
         networks: number of untrained networks.
 
@@ -109,7 +117,8 @@ class Monitor:
         self.samples, self.name, self.split = samples[:SAMPLES_BY_CLASS], name, split
         self.untrained: list[list[Measurement]] = []
         if untrained is not None:
-            # Each network has new metrics, so that no metric compares a trained network with an untrained one as an earlier measurement.
+            # Each network has new metrics, so that no metric compares a trained network with an untrained one
+            # as an earlier measurement.
             with contextlib.suppress(NoAttention):
                 for number in range(UNTRAINED_NETWORKS if networks is None else networks):
                     self.untrained.append(self._rows(untrained(number), with_general(metrics()), 0, 0))
@@ -127,12 +136,16 @@ class Monitor:
             ValueError: the memory belongs to different metrics.
         """
         if len(self.metrics) != len(memory):
-            raise ValueError(f"a memory of {len(self.metrics)} metrics was expected, got one of {len(memory)}; pass the same metrics")
+            raise ValueError(
+                f"a memory of {len(self.metrics)} metrics was expected, got one of {len(memory)}; pass the "
+                "same metrics"
+            )
         for metric, state in zip(self.metrics, memory):
             metric.remember(state)
 
     def measure(self, model: nn.Module, step: int, *, draws: int = BAND_DRAWS) -> list[Measurement]:
-        """Returns the rows of a network at a step; at step 0 also a row with reasons for each metric that measured nothing.
+        """Returns the rows of a network at a step; at step 0 also a row with reasons for each metric that
+        measured nothing.
 
         The network's mode is restored, and torch's global generator is not used.
 
@@ -144,7 +157,14 @@ class Monitor:
         try:
             rows = self._rows(model, self.metrics, step, draws)
         except NoAttention:
-            row = Measurement("network", "network", "attention", None, reason="the network has no attention maps", model=self.name)
+            row = Measurement(
+                "network",
+                "network",
+                "attention",
+                None,
+                reason="the network has no attention maps",
+                model=self.name,
+            )
             return [] if step else [replace(row, step=step, split=self.split)]
         return with_nulls(rows, self.nulls)
 
@@ -153,15 +173,21 @@ class Monitor:
         samples = self.samples
         if isinstance(samples, TokenData):
             samples = samples[:SAMPLES]
-            return self._measure(model, metrics, step, draws, [(_inputs(model, samples), samples.labels)], len(samples))
+            return self._measure(
+                model, metrics, step, draws, [(_inputs(model, samples), samples.labels)], len(samples)
+            )
         by_class = [metric for metric in metrics if isinstance(metric, ClassFeatures)]
         others = [metric for metric in metrics if not isinstance(metric, ClassFeatures)]
         with one_thread():
             few = samples[:SAMPLES]
             rows = self._measure(model, others, step, draws, _passes(model, few, PER_PASS), len(few))
-        return rows + self._measure(model, by_class, step, draws, _passes(model, samples, PER_PASS_BY_CLASS), len(samples))
+        return rows + self._measure(
+            model, by_class, step, draws, _passes(model, samples, PER_PASS_BY_CLASS), len(samples)
+        )
 
-    def _measure(self, model: nn.Module, metrics: Sequence[Metric], step: int, draws: int, batches: Batches, n: int) -> list[Measurement]:
+    def _measure(
+        self, model: nn.Module, metrics: Sequence[Metric], step: int, draws: int, batches: Batches, n: int
+    ) -> list[Measurement]:
         """Measures the metrics once, on all batches together; they hold n samples."""
         measured = measured_network(model)
         with evaluation(model), probe(measured, metrics, name=self.name, draws=draws) as p, p.together(step):
@@ -180,21 +206,30 @@ def _passes(model: nn.Module, images: Images, size: int) -> Iterator[tuple[Tenso
 
 
 def with_general(metrics: Sequence[Metric]) -> list[Metric]:
-    """Returns the metrics and the general ones, which belong to no theory: attention statistics, geometry of features, neural collapse."""
+    """Returns the metrics and the general ones, which belong to no theory: attention statistics, geometry of
+    features, neural collapse.
+    """
     return [*metrics, AttentionStatistics(), Geometry(), NeuralCollapse()]
 
 
 def with_nulls(rows: Sequence[Measurement], nulls: dict[tuple, Null]) -> list[Measurement]:
     """Returns the rows; a row without a null distribution gets that of its quantity, layer and head."""
-    return [replace(row, null=nulls[place_of(row)]) if row.null is None and place_of(row) in nulls else row for row in rows]
+    return [
+        replace(row, null=nulls[place_of(row)]) if row.null is None and place_of(row) in nulls else row
+        for row in rows
+    ]
 
 
 def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
-    """Averages over heads: one row per model, quantity, layer and step, with the null distribution of the mean."""
+    """Averages over heads: one row per model, quantity, layer and step, with the null distribution of the
+    mean.
+    """
     groups: dict[tuple, list[Measurement]] = {}
     for row in rows:
         if row.value is not None:
-            groups.setdefault((row.model, row.theory, row.quantity, row.setting, row.layer, row.step), []).append(row)
+            groups.setdefault(
+                (row.model, row.theory, row.quantity, row.setting, row.layer, row.step), []
+            ).append(row)
     return [over_heads(heads) for heads in groups.values()]
 
 
@@ -218,7 +253,8 @@ def attention_maps(model: nn.Module, inputs: Tensor, *, limit: int = MAP_NUMBERS
     if len({array.shape for array in maps}) != 1:
         return None
     stacked = np.stack(maps).astype(np.float32)
-    return stacked[:, :, : limit * stacked.shape[2] // stacked.size]  # limit // (entries per sample), in integers
+    # limit // (entries per sample), in integers
+    return stacked[:, :, : limit * stacked.shape[2] // stacked.size]
 
 
 @dataclass(frozen=True)
@@ -227,10 +263,12 @@ class Monitored:
 
     Attributes:
         model: trained network, in evaluation mode.
-        rows: rows of all checkpoints, with ``model``, ``step`` and ``split``; nulls are those of the metrics, not untrained networks.
+        rows: rows of all checkpoints, with ``model``, ``step`` and ``split``; nulls are those of the metrics,
+            not untrained networks.
         arrays: ``network/<name>/steps`` and, if the network has attention maps, ``network/<name>/attention``
             [steps, layers, heads, sequences, queries, keys].
-        queries: outputs of the last block at the query token, [n, dim], for the first validation sequences; one array per checkpoint.
+        queries: outputs of the last block at the query token, [n, dim], for the first validation sequences;
+            one array per checkpoint.
     """
 
     model: nn.Module
@@ -240,7 +278,8 @@ class Monitored:
 
 
 def checkpoints(steps: int, count: int = CHECKPOINTS) -> tuple[int, ...]:
-    """Returns steps for measurements, from 0 to the last, denser at the start: uniform in the square root of the step.
+    """Returns steps for measurements, from 0 to the last, denser at the start: uniform in the square root of
+    the step.
 
     >>> checkpoints(100, 5)
     (0, 6, 25, 56, 100)
@@ -287,7 +326,9 @@ def monitored_training(
         rows.extend(monitor.measure(network, step, draws=HEADLINE_DRAWS if step == steps else BAND_DRAWS))
         scores = task.evaluate(network)
         rows.extend(replace(row, model=recipe.name, step=step) for row in scores)
-        attention = attention_maps(network, _inputs(network, validation_data[:PICTURED]), limit=MAP_NUMBERS // len(stops))
+        attention = attention_maps(
+            network, _inputs(network, validation_data[:PICTURED]), limit=MAP_NUMBERS // len(stops)
+        )
         maps.extend([] if attention is None else [attention])
         query = features(network, validation_data[:featured]).query
         assert query is not None
@@ -299,7 +340,8 @@ def monitored_training(
     trained = train_classifier(
         model,
         train_data,
-        validation_data[:1],  # ``task`` measures accuracy and loss together; the accuracy of this function is not used
+        # ``task`` measures accuracy and loss together; the accuracy of this function is not used
+        validation_data[:1],
         steps=steps,
         learning_rate=recipe.learning_rate,
         batch_size=recipe.batch_size,

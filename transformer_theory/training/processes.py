@@ -1,8 +1,9 @@
 """Devices, precision and processes of a training, through Lightning Fabric.
 
-One process trains on one device. ``torchrun`` starts several processes. Each holds the network and all images, draws the same random
-numbers and computes the gradient of its share of each batch; the gradients are averaged. Order and augmentation of the images are the same
-as in a single process, and so are the losses, up to the order of sums.
+One process trains on one device. ``torchrun`` starts several processes. Each holds the network and all
+images, draws the same random numbers and computes the gradient of its share of each batch; the gradients are
+averaged. Order and augmentation of the images are the same as in a single process, and so are the losses, up
+to the order of sums.
 """
 
 import logging
@@ -32,9 +33,11 @@ class Hardware:
 
     Attributes:
         device: ``cpu``, ``cuda``, ``mps``, or ``auto`` for the best available device.
-        precision: precision of matrix products; ``auto`` is bfloat16 if the device multiplies faster in it. Weights are always float32.
-        strategy: division of the network among several processes. With ``ddp``, each process holds all weights. With ``fsdp``, each holds a
-            share of weights, gradients and the optimiser's state, and gathers all weights from the forward to the backward pass only.
+        precision: precision of matrix products; ``auto`` is bfloat16 if the device multiplies faster in it.
+            Weights are always float32.
+        strategy: division of the network among several processes. With ``ddp``, each process holds all
+            weights. With ``fsdp``, each holds a share of weights, gradients and the optimiser's state, and
+            gathers all weights from the forward to the backward pass only.
         compile: whether the network is compiled, which takes about a minute.
     """
 
@@ -50,21 +53,33 @@ class Hardware:
             ValueError: the device is not available.
         """
         available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-        device = next(name for name in ("cuda", "mps", "cpu") if available[name]) if self.device == "auto" else self.device
+        device = (
+            next(name for name in ("cuda", "mps", "cpu") if available[name])
+            if self.device == "auto"
+            else self.device
+        )
         if not available[device]:
             raise ValueError(f"device must be available to torch, got {device!r}; use 'cpu'")
-        fast = torch.cuda.is_bf16_supported() if device == "cuda" else device == "cpu" and _cpu_multiplies_faster_in_bfloat16()
+        fast = (
+            torch.cuda.is_bf16_supported()
+            if device == "cuda"
+            else device == "cpu" and _cpu_multiplies_faster_in_bfloat16()
+        )
         precision = ("bfloat16" if fast else "float32") if self.precision == "auto" else self.precision
         return Hardware(device, precision, self.strategy, self.compile)  # pyright: ignore[reportArgumentType]
 
 
 def _cpu_multiplies_faster_in_bfloat16() -> bool:
-    """Returns whether the processor has a fast unit for bfloat16: Intel's AMX, or AMD's AVX-512 BF16 instructions (Zen 4 and later).
+    """Returns whether the processor has a fast unit for bfloat16: Intel's AMX, or AMD's AVX-512 BF16
+    instructions (Zen 4 and later).
 
-    On Intel processors AVX-512 BF16 does not suffice: on a Xeon without AMX, products in bfloat16 are slower than in float32. The products
-    are not timed, since the outcome would depend on the load of the machine, and a resumed training could change its precision.
+    On Intel processors AVX-512 BF16 does not suffice: on a Xeon without AMX, products in bfloat16 are slower
+    than in float32. The products are not timed, since the outcome would depend on the load of the machine,
+    and a resumed training could change its precision.
     """
-    return torch.cpu._is_amx_tile_supported() or (torch.cpu._is_avx512_bf16_supported() and "AuthenticAMD" in _processor())
+    return torch.cpu._is_amx_tile_supported() or (
+        torch.cpu._is_avx512_bf16_supported() and "AuthenticAMD" in _processor()
+    )
 
 
 def _processor() -> str:
@@ -76,14 +91,16 @@ def _processor() -> str:
 
 
 def launched(hardware: Hardware) -> "Fabric":
-    """Returns the Fabric of this process, launched; ``torchrun`` runs several processes, each with its Fabric.
+    """Returns the Fabric of this process, launched; ``torchrun`` runs several processes, each with its
+    Fabric.
 
     Args:
         hardware: result of :meth:`Hardware.resolved`.
     """
     from lightning_fabric import Fabric
 
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # Fabric logs the requested devices at each start
+    # Fabric logs the requested devices at each start
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
 
     # torchrun sets these variables: the numbers of processes on all machines and on this machine.
     world, local = (int(os.environ.get(name, 1)) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
@@ -100,7 +117,8 @@ def launched(hardware: Hardware) -> "Fabric":
 
 
 def check_agreement(fabric: "Fabric", definition: dict[str, Any]) -> None:
-    """Checks that all processes train the same: settings, objective, images, precision, and the versions of this library and of torch.
+    """Checks that all processes train the same: settings, objective, images, precision, and the versions of
+    this library and of torch.
 
     Raises:
         ValueError: a process differs from the first; all processes raise the same error.
@@ -114,8 +132,14 @@ def check_agreement(fabric: "Fabric", definition: dict[str, Any]) -> None:
     for rank, (name, there) in enumerate(others, 1):
         if different := [key for key in first | there if first.get(key) != there.get(key)]:
             key = different[0]
-            texts = f"{key} {first.get(key)} in process 0 on {host} and {there.get(key)} in process {rank} on {name}"
-            raise ValueError(f"all processes must train the same, got {texts}; start each with the same command, data and version")
+            texts = (
+                f"{key} {first.get(key)} in process 0 on {host} and {there.get(key)} in process {rank} on "
+                f"{name}"
+            )
+            raise ValueError(
+                f"all processes must train the same, got {texts}; start each with the same command, data "
+                "and version"
+            )
 
 
 def _flattened(values: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
@@ -146,7 +170,10 @@ def check_same_folder(fabric: "Fabric", folder: Path) -> None:
         meeting.unlink()
     if blind := [(rank, host) for rank, (host, seen) in enumerate(everyone) if not seen]:
         rank, host = blind[0]
-        text = f"{folder} must lie on a file system that all processes share, process {rank} on {host} does not see it"
+        text = (
+            f"{folder} must lie on a file system that all processes share, process {rank} on {host} does not "
+            "see it"
+        )
         raise OSError(f"{text}; choose another --out")
 
 
@@ -154,7 +181,8 @@ def _sharding(world: int) -> Any:
     """Returns the strategy with which each process holds a share of every weight."""
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
-    # torch warns about layers that return a view. Only in-place operations on a view would be wrong, and the networks have none.
+    # torch warns about layers that return a view. Only in-place operations on a view would be wrong, and the
+    # networks have none.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module")
     return ModelParallelStrategy(_shard, data_parallel_size=world, tensor_parallel_size=1)
 
@@ -162,7 +190,8 @@ def _sharding(world: int) -> Any:
 def _shard(network: nn.Module, mesh: Any) -> nn.Module:
     """Shards each layer, then the rest of the network.
 
-    Weights are gathered in the forward pass and stay gathered until the backward pass, so that objectives can use them.
+    Weights are gathered in the forward pass and stay gathered until the backward pass, so that objectives can
+    use them.
     """
     from torch.distributed.fsdp import fully_shard
 
@@ -173,13 +202,16 @@ def _shard(network: nn.Module, mesh: Any) -> nn.Module:
     return fully_shard(network, mesh=mesh["data_parallel"], reshard_after_forward=False)  # pyright: ignore[reportReturnType]
 
 
-def set_up(fabric: "Fabric", network: nn.Module, optimiser_of: Callable[[nn.Module], torch.optim.Optimizer]) -> tuple[nn.Module, Any]:
+def set_up(
+    fabric: "Fabric", network: nn.Module, optimiser_of: Callable[[nn.Module], torch.optim.Optimizer]
+) -> tuple[nn.Module, Any]:
     """Returns the network, wrapped for training, and its optimiser.
 
     Args:
         fabric: this process's Fabric.
         network: the network; with sharding, each weight is replaced by this process's share.
-        optimiser_of: returns an optimiser for a network. With sharding, it is called after the weights have been replaced.
+        optimiser_of: returns an optimiser for a network. With sharding, it is called after the weights have
+            been replaced.
     """
     if not shards(fabric):
         return fabric.setup(network, optimiser_of(network))  # pyright: ignore[reportReturnType]
@@ -194,17 +226,20 @@ def shards(fabric: "Fabric") -> bool:
 
 def is_lost_process(error: RuntimeError) -> bool:
     """Returns whether an error was caused by another process that no longer responds."""
-    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)  # gloo raises plain RuntimeErrors
+    # gloo raises plain RuntimeErrors
+    return isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
 
 
 def gathered(fabric: "Fabric", part: Tensor) -> Tensor:
-    """Concatenates the parts ``[n, ...]`` of all processes in order, ``[processes * n, ...]``, with gradients.
+    """Concatenates the parts ``[n, ...]`` of all processes in order, ``[processes * n, ...]``, with
+    gradients.
 
     This is the ``gather`` of :mod:`.objectives`.
     """
     if fabric.world_size == 1:
         return part
-    warnings.filterwarnings("ignore", message="torch.distributed.nn.functional.all_gather is deprecated")  # the call is in Fabric
+    # the call is in Fabric
+    warnings.filterwarnings("ignore", message="torch.distributed.nn.functional.all_gather is deprecated")
     parts = fabric.all_gather(part, sync_grads=True)
     assert isinstance(parts, Tensor)
     return parts.flatten(0, 1)

@@ -1,19 +1,19 @@
-r"""RandAugment: random operations from a list of fourteen, all with the same strength; operations are drawn per image.
+r"""RandAugment: random operations from a list of fourteen, all with the same strength; operations are drawn
+per image.
 
 Input and output are bytes ``[n, c, h, w]``. The strength s is magnitude / 10, with a random sign:
 
     shear_x, shear_y                            by 0.3 s pixels per pixel
     translate_x, translate_y                    by 0.45 s of the side
     rotate                                      by 30 s degrees about the middle
-    brightness, colour, contrast, sharpness     image + 0.9 s (image - reference): black, the grey image, its mean, the smoothed image
-    posterize                                   the lowest round(4 |s|) bits are set to 0
-    solarize                                    values v >= 256 (1 - |s|) become 255 - v
-    identity, autocontrast, equalize            no strength
+    brightness, colour, contrast, sharpness image + 0.9 s (image - reference): black, the grey image, its
+    mean, the smoothed image posterize the lowest round(4 |s|) bits are set to 0 solarize values v >= 256 (1 -
+    |s|) become 255 - v identity, autocontrast, equalize no strength
 
-The effect of an operation with a strength grows with |s|, and s = 0 changes nothing. (The published posterize keeps 4 s bits, so its effect
-shrinks with s.) Translations are shares of the side, so they do not depend on the resolution. Pixels from beyond the border are black, and
-pixels are interpolated bilinearly. Random numbers come from torch's global CPU generator.
-Source: :cite:t:`cubuk2020randaugment`, Sec. 3.
+The effect of an operation with a strength grows with |s|, and s = 0 changes nothing. (The published posterize
+keeps 4 s bits, so its effect shrinks with s.) Translations are shares of the side, so they do not depend on
+the resolution. Pixels from beyond the border are black, and pixels are interpolated bilinearly. Random
+numbers come from torch's global CPU generator. Source: :cite:t:`cubuk2020randaugment`, Sec. 3.
 """
 
 import math
@@ -34,7 +34,8 @@ SHEAR, ANGLE, SHIFT, BLEND, BITS = 0.3, math.pi / 6, 0.45, 0.9, 4  # effects at 
 
 
 def rand_augment(images: Pixels, *, operations: int, magnitude: float) -> Pixels:
-    """Applies to each image, one after the other, ``operations`` operations drawn from :data:`OPERATIONS` with replacement.
+    """Applies to each image, one after the other, ``operations`` operations drawn from :data:`OPERATIONS`
+    with replacement.
 
     Args:
         images: bytes, ``[n, c, h, w]``.
@@ -44,7 +45,10 @@ def rand_augment(images: Pixels, *, operations: int, magnitude: float) -> Pixels
         ValueError: operations or magnitude is out of range.
     """
     if operations < 0 or not 0 <= magnitude <= LARGEST:
-        raise ValueError(f"operations must be at least 0 and magnitude in [0, {LARGEST:g}], got {operations} and {magnitude}")
+        raise ValueError(
+            f"operations must be at least 0 and magnitude in [0, {LARGEST:g}], got {operations} and "
+            f"{magnitude}"
+        )
     n = len(images)
     for _ in range(operations):
         numbers, signs = torch.randint(len(OPERATIONS), (n,)), 2 * torch.randint(2, (n,)) - 1
@@ -69,7 +73,8 @@ def _warp(images: Pixels, maps: Float[Tensor, "n 2 3"]) -> Pixels:
 
 def _shear(images: Pixels, strengths: Strengths, *, axis: int) -> Pixels:
     maps = _identity_maps(images)
-    # In half sides a shear, or the sine of a rotation, scales with the ratio of the sides; image shapes are [..., height, width].
+    # In half sides a shear, or the sine of a rotation, scales with the ratio of the sides; image shapes are
+    # [..., height, width].
     maps[:, axis, 1 - axis] = SHEAR * strengths * images.shape[2 + axis] / images.shape[3 - axis]
     return _warp(images, maps)
 
@@ -136,10 +141,13 @@ def _autocontrast(images: Pixels, strengths: Strengths) -> Pixels:
 
 
 def _equalize(images: Pixels, strengths: Strengths) -> Pixels:
-    """Equalises the histogram of each channel in 256 steps, as Pillow does; images of fewer than 256 pixels are not changed."""
+    """Equalises the histogram of each channel in 256 steps, as Pillow does; images of fewer than 256 pixels
+    are not changed.
+    """
     values = images.flatten(2).flatten(0, 1).long()
     counts = values.new_zeros(len(values), 256).scatter_add_(1, values, torch.ones_like(values))
-    # One step of 1/255 takes this number of pixels; the pixels of the largest value do not count. The shift by half a step rounds.
+    # One step of 1/255 takes this number of pixels; the pixels of the largest value do not count. The shift
+    # by half a step rounds.
     step = (values.shape[1] - counts.gather(1, values.amax(1, keepdim=True))) // 255
     table = ((counts.cumsum(1) - counts + step // 2) // step.clamp(min=1)).clamp(max=255)
     return torch.where(step > 0, table.gather(1, values), values).to(torch.uint8).view(images.shape)

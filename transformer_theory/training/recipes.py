@@ -1,8 +1,9 @@
 """Recipes: tested settings of networks and trainings, with the reason for each value.
 
-:data:`RECIPES` are small networks that take the tokens of :class:`~transformer_theory.data.TokenData`, so that theories and networks have
-the same input. :data:`IMAGE_RECIPES` are settings of trainings on images: ``minutes`` for two CPU cores and colour images of 32 pixels,
-``digits`` for grey images of 8 pixels, and ``hours`` for an accelerator. For results see docs/training.md.
+:data:`RECIPES` are small networks that take the tokens of :class:`~transformer_theory.data.TokenData`, so
+that theories and networks have the same input. :data:`IMAGE_RECIPES` are settings of trainings on images:
+``minutes`` for two CPU cores and colour images of 32 pixels, ``digits`` for grey images of 8 pixels, and
+``hours`` for an accelerator. For results see docs/training.md.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,8 @@ class Recipe:
 
     Attributes:
         name: name in tables and figures.
-        build: builds the network for the given data; it maps tokens ``[batch, seq, dim]`` to one logit per class.
+        build: builds the network for the given data; it maps tokens ``[batch, seq, dim]`` to one logit per
+            class.
         learning_rate: peak learning rate of AdamW, at the end of the warm-up.
         batch_size: sequences per step.
         about: a description, one sentence.
@@ -39,7 +41,14 @@ class Recipe:
 
 def _sizes(data: TokenData, dim: int = 96) -> dict:
     # The smallest sizes at which the networks learn the digits almost as accurately as larger networks do.
-    return {"seq": data.tokens.shape[1], "token_dim": data.tokens.shape[2], "num_classes": data.classes, "dim": dim, "depth": 2, "heads": 4}
+    return {
+        "seq": data.tokens.shape[1],
+        "token_dim": data.tokens.shape[2],
+        "num_classes": data.classes,
+        "dim": dim,
+        "depth": 2,
+        "heads": 4,
+    }
 
 
 RECIPES = {
@@ -47,7 +56,8 @@ RECIPES = {
     for recipe in (
         Recipe(
             "ViT",
-            lambda data: ViT.for_tokens(**_sizes(data, dim=64)),  # with its MLP, a ViT of width 96 has four times the parameters of a CRATE
+            # with its MLP, a ViT of width 96 has four times the parameters of a CRATE
+            lambda data: ViT.for_tokens(**_sizes(data, dim=64)),
             learning_rate=3e-3,
             about="a pre-norm vision transformer: separate W_Q, W_K, W_V and a GELU MLP of width 4 dim",
         ),
@@ -55,13 +65,15 @@ RECIPES = {
             "CRATE (released form)",
             lambda data: CRATE.for_tokens(**_sizes(data)),
             learning_rate=3e-3,
-            about="CRATE in the form of its released networks: shared W_Q = W_K = W_V, free output matrix, residual step, one ISTA step",
+            about="CRATE in the form of its released networks: shared W_Q = W_K = W_V, free output matrix, "
+            "residual step, one ISTA step",
         ),
         Recipe(
             "CRATE (paper form)",
             lambda data: CRATE.for_tokens(**_sizes(data), attention=PaperAttention),
             learning_rate=3e-3,
-            about="CRATE in the form of the paper: output tied to the subspaces, the shrinking step (1 - κβ)Z + κβ MSSA(Z), one ISTA step",
+            about="CRATE in the form of the paper: output tied to the subspaces, the shrinking step (1 - "
+            "κβ)Z + κβ MSSA(Z), one ISTA step",
         ),
     )
 }
@@ -76,7 +88,8 @@ MINUTES = Settings(
     epochs=30,
     batch_size=128,
     learning_rate=2e-3,
-    augmentation=Augmentation(crop=4, flip=0.5),  # standard augmentation; a stronger one slows down a short training
+    # standard augmentation; a stronger one slows down a short training
+    augmentation=Augmentation(crop=4, flip=0.5),
 )
 
 DIGITS = replace(
@@ -102,15 +115,22 @@ HOURS = replace(
     batch_size=512,
     learning_rate=2e-3,
     warm_up=10 / 300,
-    average=0.9998,  # the ramp of the decay does not get there: after 26,100 steps it is 0.99966, an average over 2,900 steps or 33 epochs
-    augmentation=Augmentation(crop=4, flip=0.5, operations=2, magnitude=9.0, mixup=0.8, cutmix=1.0),  # against memorisation
+    # the ramp of the decay does not get there: after 26,100 steps it is 0.99966, an average over 2,900 steps
+    # or 33 epochs
+    average=0.9998,
+    # against memorisation
+    augmentation=Augmentation(crop=4, flip=0.5, operations=2, magnitude=9.0, mixup=0.8, cutmix=1.0),
 )
 
 IMAGE_RECIPES = {"minutes": MINUTES, "digits": DIGITS, "hours": HOURS}
-WIDE = ("vit", "tost", "crate-alpha", "crate-alpha-published")  # networks with 4 * dim neurons or atoms per layer
+# networks with 4 * dim neurons or atoms per layer
+WIDE = ("vit", "tost", "crate-alpha", "crate-alpha-published")
 RATE = 0.5  # factor of the learning rate of the networks in WIDE
-NARROW = {  # sizes of the networks in WIDE: a ViT has as many parameters as CRATE, within 4 %; tost and crate-alpha have fewer
-    "minutes": {"dim": 100, "heads": 4},  # 0.51 M, CRATE 0.49 M; a wider ViT reaches a lower accuracy in five minutes
+# sizes of the networks in WIDE: a ViT has as many parameters as CRATE, within 4 %; tost and crate-alpha have
+# fewer
+NARROW = {
+    # 0.51 M, CRATE 0.49 M; a wider ViT reaches a lower accuracy in five minutes
+    "minutes": {"dim": 100, "heads": 4},
     "hours": {"dim": 256, "depth": 5, "heads": 4},  # 4.3 M
 }
 

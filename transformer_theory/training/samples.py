@@ -1,8 +1,10 @@
-"""Sample images of a training: what the network says of them, and where it looks. They are chosen by rules, which the page states.
+"""Sample images of a training: what the network says of them, and where it looks. They are chosen by rules,
+which the page states.
 
-While the network learns, the samples are the first validation images, the same at each interval. At the end they are test images: of
-:data:`POOL` images drawn once for all trainings, the first that are right, the first that are wrong, and the wrong ones of which the
-network is most certain. Attention maps belong to validation images, and to the network before its first step and the stored one.
+While the network learns, the samples are the first validation images, the same at each interval. At the end
+they are test images: of :data:`POOL` images drawn once for all trainings, the first that are right, the first
+that are wrong, and the wrong ones of which the network is most certain. Attention maps belong to validation
+images, and to the network before its first step and the stored one.
 """
 
 from collections.abc import Mapping
@@ -24,12 +26,16 @@ VALIDATION, RIGHT, WRONG, CERTAIN = "validation", "right", "wrong", "most certai
 
 
 def validation_samples(model: Pixels, images: Images) -> Arrays:
-    """Returns the first :data:`COUNT` validation images with the network's answers; empty if it is no classifier of their classes."""
+    """Returns the first :data:`COUNT` validation images with the network's answers; empty if it is no
+    classifier of their classes.
+    """
     return _answered(model, images[:COUNT], lambda sure, right: {VALIDATION: np.arange(len(sure))})
 
 
 def test_samples(model: Pixels, images: Images) -> Arrays:
-    """Returns test images with the network's answers: right ones, wrong ones, and the most certain errors; see :mod:`.samples`."""
+    """Returns test images with the network's answers: right ones, wrong ones, and the most certain errors;
+    see :mod:`.samples`.
+    """
 
     def chosen(sure: np.ndarray, right: np.ndarray) -> Mapping[str, np.ndarray]:
         wrong = np.flatnonzero(~right)
@@ -43,12 +49,14 @@ test_samples.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]  # 
 
 
 def _answered(model: Pixels, images: Images, rules) -> Arrays:
-    """Returns the images that the rules choose: ``samples/...`` with images, labels, answers, confidences, rules and names of the classes.
+    """Returns the images that the rules choose: ``samples/...`` with images, labels, answers, confidences,
+    rules and names of the classes.
 
     Args:
         model: network on images in [0, 1].
         images: images with labels.
-        rules: function of confidences and of whether each answer is right, which returns the indices of each rule.
+        rules: function of confidences and of whether each answer is right, which returns the indices of each
+            rule.
     """
     try:
         logits = outputs(model, images.pixels, batch_size=PER_PASS)
@@ -72,8 +80,11 @@ def _answered(model: Pixels, images: Images, rules) -> Arrays:
     )
 
 
-def pictured(model: Pixels, images: Images, step: int, before: Mapping[str, np.ndarray], *, name: str) -> Arrays:
-    """Returns attention maps on the first images, of this network and of an earlier one, in the format of a comparison.
+def pictured(
+    model: Pixels, images: Images, step: int, before: Mapping[str, np.ndarray], *, name: str
+) -> Arrays:
+    """Returns attention maps on the first images, of this network and of an earlier one, in the format of a
+    comparison.
 
     If several processes train, each must call this function.
 
@@ -84,8 +95,9 @@ def pictured(model: Pixels, images: Images, step: int, before: Mapping[str, np.n
         before: result of an earlier call, whose first step is kept; empty for the first call.
         name: name of the network.
     Returns:
-        Empty if the network has no attention maps. Else ``network/images`` [n, c, h, w], ``network/<name>/steps`` [s] and
-        ``network/<name>/attention`` [s, layers, 1, n, queries, keys], means over heads.
+        Empty if the network has no attention maps. Else ``network/images`` [n, c, h, w],
+        ``network/<name>/steps`` [s] and ``network/<name>/attention`` [s, layers, 1, n, queries, keys], means
+        over heads.
     """
     inputs = scaled(images.pixels[:PICTURED], next(model.parameters()))
     training = model.training
@@ -95,7 +107,11 @@ def pictured(model: Pixels, images: Images, step: int, before: Mapping[str, np.n
         model.train(training)
     if maps is None or not maps.size:
         return Arrays()
-    maps, steps, attention = maps.mean(axis=1, keepdims=True)[None], np.array([step]), f"network/{name}/attention"
+    maps, steps, attention = (
+        maps.mean(axis=1, keepdims=True)[None],
+        np.array([step]),
+        f"network/{name}/attention",
+    )
     first = before.get(attention)
     if first is not None and first.shape[1:] == maps.shape[1:] and before[f"network/{name}/steps"][0] != step:
         maps = np.concatenate([first[:1], maps])

@@ -1,6 +1,7 @@
 """Files of trained networks, as a training writes and reads them, with the objective.
 
-:mod:`~transformer_theory.models.stored` describes the file, and :func:`~transformer_theory.models.load` returns the network alone.
+:mod:`~transformer_theory.models.stored` describes the file, and :func:`~transformer_theory.models.load`
+returns the network alone.
 """
 
 import json
@@ -93,7 +94,9 @@ def save(
         os.fsync(file.fileno())  # the checkpoint, which is written next, relies on this file
 
 
-def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Mapping[str, Builder] | None = None) -> Saved:
+def load(
+    path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Mapping[str, Builder] | None = None
+) -> Saved:
     """Loads the network from a file that a training wrote.
 
     Args:
@@ -101,8 +104,8 @@ def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Map
         objectives: classes of objectives by name; those of theories must be passed.
         networks: builders of your networks by name, as they were passed to the training.
     Raises:
-        ValueError: the file is damaged, was written by another program or a newer version, names an unknown network or objective, or has
-            weights that do not fit the sizes.
+        ValueError: the file is damaged, was written by another program or a newer version, names an unknown
+            network or objective, or has weights that do not fit the sizes.
         FileNotFoundError: there is no such file.
     """
     path = network_file(path)
@@ -114,25 +117,33 @@ def load(path: str | Path, *, objectives: Objectives = OBJECTIVES, networks: Map
         if name not in objectives:
             raise ValueError(f"its objective {name!r} is unknown; pass objectives= with it")
         objective = objectives[name](**fields)
-        if sizes.depth > len(weights):  # otherwise a huge wrong depth would be built layer by layer before shapes are compared
+        # otherwise a huge wrong depth would be built layer by layer before shapes are compared
+        if sizes.depth > len(weights):
             raise ValueError(f"its depth {sizes.depth} exceeds its number of weights, {len(weights)}")
         with own_networks(networks):
-            shapes = shapes_of(lambda: objective.network(record["network"], sizes), own=record["network"] in (networks or {}))
+            shapes = shapes_of(
+                lambda: objective.network(record["network"], sizes), own=record["network"] in (networks or {})
+            )
         mean, std = torch.tensor(record["mean"]), torch.tensor(record["std"])
         Pixels(shapes, mean, std)  # raises if mean or std are invalid
         names, origin = tuple(map(str, record["names"])), dict(record["origin"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} does not describe a network that this version can build ({error}); train it again") from error
+        raise ValueError(
+            f"{path} does not describe a network that this version can build ({error}); train it again"
+        ) from error
     try:
         expected = {name: value.shape for name, value in shapes.state_dict().items()}
         if expected != {name: value.shape for name, value in weights.items()}:
-            fill(shapes, weights)  # raises and names the differences, before memory is allocated for the network
+            # raises and names the differences, before memory is allocated for the network
+            fill(shapes, weights)
         with torch.random.fork_rng(devices=[]), own_networks(networks):
             network = objective.network(record["network"], sizes)
         fill(network, weights)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Saved(Pixels(network, mean, std).eval(), record["network"], sizes, objective, names, origin, networks or {})
+    return Saved(
+        Pixels(network, mean, std).eval(), record["network"], sizes, objective, names, origin, networks or {}
+    )
 
 
 def network_of(model: nn.Module) -> nn.Module:

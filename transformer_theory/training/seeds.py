@@ -1,8 +1,9 @@
 """The same training on several seeds, in worker processes, with the means of the results.
 
-Each seed has a folder, ``seed-0``, ``seed-1``, ..., from which it can be resumed, evaluated and compared like any other run. On a dask
-cluster the folders must lie on a file system that all machines share, which each worker checks. If a worker dies, another one continues its
-training from the last checkpoint; if the scheduler dies, all trainings can be resumed.
+Each seed has a folder, ``seed-0``, ``seed-1``, ..., from which it can be resumed, evaluated and compared like
+any other run. On a dask cluster the folders must lie on a file system that all machines share, which each
+worker checks. If a worker dies, another one continues its training from the last checkpoint; if the scheduler
+dies, all trainings can be resumed.
 """
 
 import contextlib
@@ -32,7 +33,8 @@ from .processes import Hardware
 from .settings import Settings
 
 NAME = "train-seeds"  # name of the result
-FAILURES: tuple[type[Exception], ...] = (NotConverged, ValueError, OSError)  # end one seed; any other error is a defect and ends all
+# end one seed; any other error is a defect and ends all
+FAILURES: tuple[type[Exception], ...] = (NotConverged, ValueError, OSError)
 
 
 @dataclass(frozen=True)
@@ -74,18 +76,21 @@ def train_seeds(
         data, settings: see :func:`.loop.train`; the seed of the settings is replaced.
         folder: folder of the summary and of one folder per seed.
         seeds: one or more different seeds.
-        workers: number of processes, which share the cores, or the address of a dask scheduler (see :func:`~.core.parallel.workers`). None:
-            one process per seed, but at most one per core.
+        workers: number of processes, which share the cores, or the address of a dask scheduler (see
+            :func:`~.core.parallel.workers`). None: one process per seed, but at most one per core.
         progress: called with the outcome of each seed, in the order of ``seeds``.
         options: further arguments of :func:`.loop.train`, except ``callback``; they must be picklable.
     Returns:
-        The result that is stored in ``folder``. For each seed it has the rows on the test images, with ``seed``, or a row with the reason
-        of the failure. For each quantity it has the mean over the seeds, with Student's interval and without ``seed``.
+        The result that is stored in ``folder``. For each seed it has the rows on the test images, with
+        ``seed``, or a row with the reason of the failure. For each quantity it has the mean over the seeds,
+        with Student's interval and without ``seed``.
     Raises:
-        ValueError: there is no seed, a seed occurs twice, ``workers`` is less than 1, or every seed failed; then the error quotes the
-            first failure.
-        FileExistsError: the folder of a seed is not empty and neither ``resume`` nor ``extend`` is set, or ``folder`` holds another result.
-        ConnectionError: the dask scheduler does not answer, or no longer; the folders of the seeds keep their checkpoints.
+        ValueError: there is no seed, a seed occurs twice, ``workers`` is less than 1, or every seed failed;
+            then the error quotes the first failure.
+        FileExistsError: the folder of a seed is not empty and neither ``resume`` nor ``extend`` is set, or
+            ``folder`` holds another result.
+        ConnectionError: the dask scheduler does not answer, or no longer; the folders of the seeds keep their
+            checkpoints.
     """
     folder = Path(os.path.abspath(folder))  # workers may have other working directories
     if not seeds or len(set(seeds)) < len(seeds):
@@ -100,7 +105,8 @@ def train_seeds(
             check_replaceable(path, weights=options.get("weights"), continued=continued)
         elif not continued:
             check_unused(path)
-    if cluster and options.pop("overwrite", False):  # a call that is repeated must not remove what the first one stored
+    # a call that is repeated must not remove what the first one stored
+    if cluster and options.pop("overwrite", False):
         for seed in seeds:
             clear(seed_folder(folder, seed))
     workers = min(len(seeds), cores) if workers is None else workers
@@ -108,11 +114,16 @@ def train_seeds(
     if options.get("weights") is not None:
         options["weights"] = Path(os.path.abspath(options["weights"]))
     outcomes: list[Outcome] = []
-    with parallel.workers(workers) as active, _meeting(folder) if cluster else contextlib.nullcontext() as meeting:
+    with (
+        parallel.workers(workers) as active,
+        _meeting(folder) if cluster else contextlib.nullcontext() as meeting,
+    ):
         if active.cluster is not None:
-            options["hardware"] = _common_hardware(active.cluster.client, options.get("hardware") or Hardware())
-        # A call that has lost its worker is repeated by another one, and then goes on from the checkpoint. The folders of new trainings
-        # were found empty above.
+            options["hardware"] = _common_hardware(
+                active.cluster.client, options.get("hardware") or Hardware()
+            )
+        # A call that has lost its worker is repeated by another one, and then goes on from the checkpoint.
+        # The folders of new trainings were found empty above.
         again = options | {"resume": True} if cluster and not options.get("extend") else options
         calls = [
             {
@@ -132,7 +143,9 @@ def train_seeds(
         except ConnectionError as error:
             kept = f"{folder} keeps the trainings up to their last checkpoints, --resume continues them"
             stored = any((seed_folder(folder, seed) / LAST).exists() for seed in seeds)
-            raise ConnectionError(f"{error}; {kept if stored else 'no training had reached its first checkpoint'}") from error
+            raise ConnectionError(
+                f"{error}; {kept if stored else 'no training had reached its first checkpoint'}"
+            ) from error
     count = active.count
     completed = [outcome for outcome in outcomes if not outcome.failure]
     if not completed:
@@ -161,16 +174,24 @@ def _check_summary(folder: Path) -> None:
 
 
 def _common_hardware(client: Any, wanted: Hardware) -> Hardware:
-    """Returns device and precision of the workers of a dask client, so that a worker that joins later trains on the same.
+    """Returns device and precision of the workers of a dask client, so that a worker that joins later trains
+    on the same.
 
     Raises:
-        ValueError: ``auto`` means different devices or precisions on two workers, or a worker lacks the device.
+        ValueError: ``auto`` means different devices or precisions on two workers, or a worker lacks the
+            device.
     """
     (first, found), *others = client.run(wanted.resolved).items()
     for worker, other in others:
         if other != found:
-            texts = f"{found.device} and {found.precision} on {first}, {other.device} and {other.precision} on {worker}"
-            raise ValueError(f"all workers must train on one device in one precision, got {texts}; pass --device and --precision")
+            texts = (
+                f"{found.device} and {found.precision} on {first}, {other.device} and {other.precision} on "
+                f"{worker}"
+            )
+            raise ValueError(
+                f"all workers must train on one device in one precision, got {texts}; pass --device and "
+                "--precision"
+            )
     return found
 
 
@@ -189,11 +210,19 @@ def _meeting(folder: Path) -> Iterator[Path]:
 
 
 def _outcome(
-    data: tuple[Images, Images], settings: Settings, folder: Path, threads: int | None, meeting: Path | None, options: dict[str, Any]
+    data: tuple[Images, Images],
+    settings: Settings,
+    folder: Path,
+    threads: int | None,
+    meeting: Path | None,
+    options: dict[str, Any],
 ) -> Outcome:
     """Runs one training in a worker."""
     if meeting is not None and not meeting.exists():
-        text = f"{meeting.parent} must lie on a file system that all machines share, {platform.node()} does not see it"
+        text = (
+            f"{meeting.parent} must lie on a file system that all machines share, {platform.node()} does not "
+            "see it"
+        )
         raise ValueError(f"{text}; choose another --out")
     # dask gives each of its workers one thread by this variable, unless it was set.
     threads = int(os.environ.get("OMP_NUM_THREADS") or 1) if threads is None else threads
@@ -209,25 +238,33 @@ def _outcome(
 
     listener = parallel.listener()
 
-    # A worker limits each call to one thread and marks its context, so that limits inside the call are ignored. In an empty context the
-    # training can set its number of threads, and its measurements are limited to one thread as in any other training.
+    # A worker limits each call to one thread and marks its context, so that limits inside the call are
+    # ignored. In an empty context the training can set its number of threads, and its measurements are
+    # limited to one thread as in any other training.
     threads_before, omp_before = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # makes choose_threads keep this number: timing is misleading while workers share cores
+    # makes choose_threads keep this number: timing is misleading while workers share cores
+    os.environ["OMP_NUM_THREADS"] = str(threads)
     try:
         result = contextvars.Context().run(training)
     except FAILURES as error:
         return Outcome(settings.seed, Table(), f"{error}" or type(error).__name__)
     finally:
         torch.set_num_threads(threads_before)
-        os.environ.pop("OMP_NUM_THREADS") if omp_before is None else os.environ.update(OMP_NUM_THREADS=omp_before)
-    return Outcome(settings.seed, result.select(theory="network", split="test"), "", result.settings, result.sources)
+        os.environ.pop("OMP_NUM_THREADS") if omp_before is None else os.environ.update(
+            OMP_NUM_THREADS=omp_before
+        )
+    return Outcome(
+        settings.seed, result.select(theory="network", split="test"), "", result.settings, result.sources
+    )
 
 
 def _rows(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
     """Yields the rows of each seed."""
     for outcome in outcomes:
         if outcome.failure:
-            yield Measurement("network", "network", "training", None, reason=outcome.failure, seed=outcome.seed)
+            yield Measurement(
+                "network", "network", "training", None, reason=outcome.failure, seed=outcome.seed
+            )
         yield from (replace(row, seed=outcome.seed) for row in outcome.table)
 
 
@@ -240,8 +277,9 @@ def _means(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
                 replace(row, seed=outcome.seed, interval=None, interval_kind="")
             )
     for rows in groups.values():
-        # The best networks belong to different steps, so the mean has no step. A seed's own interval says nothing about other seeds. Equal
-        # values of different networks are a coincidence, so they have an interval over seeds as well.
+        # The best networks belong to different steps, so the mean has no step. A seed's own interval says
+        # nothing about other seeds. Equal values of different networks are a coincidence, so they have an
+        # interval over seeds as well.
         values = [row.value for row in rows if row.value is not None]
         interval = student_interval(values)
         mean = replace(over_seeds(rows), step=None, seed=None, interval=interval)

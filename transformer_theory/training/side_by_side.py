@@ -1,15 +1,18 @@
 r"""Comparison of stored trainings at equal steps, equal time and equal numbers of parameters.
 
-Networks that were trained on the same images can be compared in three ways; none of them makes everything equal:
+Networks that were trained on the same images can be compared in three ways; none of them makes everything
+equal:
 
 * *equal steps*: the measurements at the largest step at which all runs were measured;
-* *equal time*: the values after the training time of the shortest run, linearly interpolated between two measurements and never
-  extrapolated. Time is that of the steps, without measurements. A note warns if the speed of a run varied by more than a factor of 1.5,
-  since other programs on the machine may have slowed it;
-* *equal parameters*: the stored networks, if the largest number of parameters exceeds the smallest by at most 5 %.
+* *equal time*: the values after the training time of the shortest run, linearly interpolated between two
+  measurements and never extrapolated. Time is that of the steps, without measurements. A note warns if the
+  speed of a run varied by more than a factor of 1.5, since other programs on the machine may have slowed it;
+* *equal parameters*: the stored networks, if the largest number of parameters exceeds the smallest by at most
+  5 %.
 
-The note of each row states step, seconds, images seen, parameters, and the completed share of the training; the learning rate reaches zero
-only at the end. Each network has one run, so the variation over seeds is unknown.
+The note of each row states step, seconds, images seen, parameters, and the completed share of the training;
+the learning rate reaches zero only at the end. Each network has one run, so the variation over seeds is
+unknown.
 """
 
 import math
@@ -27,7 +30,9 @@ from .moment import SECONDS, SPEED
 from .objectives import LOSS
 
 EQUAL_PARAMETERS_RTOL = 0.05  # relative to the smallest number of parameters
-UNEVEN_SPEED = 1.5  # largest normal ratio between speeds of a run; all steps cost the same, so a larger ratio has an outside cause
+# largest normal ratio between speeds of a run; all steps cost the same, so a larger ratio has an outside
+# cause
+UNEVEN_SPEED = 1.5
 EQUAL_STEPS, EQUAL_TIME, EQUAL_PARAMETERS = "equal steps", "equal time", "equal parameters"
 COMPARISON = "comparison of runs"  # quantity of a row that states why runs cannot be compared
 
@@ -69,7 +74,9 @@ class Run:
 
     @cached_property
     def best_step(self) -> int | None:
-        """Step of the best network, which is stored; of several with equal scores the last. None without measurements."""
+        """Step of the best network, which is stored; of several with equal scores the last. None without
+        measurements.
+        """
         steps, values = self.curve(self.score)
         return int(steps[values == values.max()][-1]) if len(steps) else None
 
@@ -86,7 +93,10 @@ class Run:
         _, speed = self.curve(SPEED, "")
         if not len(speed) or speed.max() <= UNEVEN_SPEED * speed.min():
             return ""
-        return f"speed varied from {speed.min():,.0f} to {speed.max():,.0f} images per second, so other work may have slowed the run"
+        return (
+            f"speed varied from {speed.min():,.0f} to {speed.max():,.0f} images per second, so other work "
+            "may have slowed the run"
+        )
 
     def seconds(self, step: float) -> float:
         """Returns the training time until a step, in seconds; NaN beyond the last measured step."""
@@ -98,7 +108,11 @@ class Run:
         if settings["minutes"] is None:
             return step / max(1, settings["epochs"] * (self.settings["train_samples"] // self.batch))
         steps, seconds = self.curve(SECONDS, "")
-        return min(1.0, float(np.interp(step, steps, seconds)) / (60 * settings["minutes"])) if len(steps) else math.nan
+        return (
+            min(1.0, float(np.interp(step, steps, seconds)) / (60 * settings["minutes"]))
+            if len(steps)
+            else math.nan
+        )
 
     def state(self, step: float) -> str:
         """Describes the training at a step, for a note."""
@@ -109,7 +123,9 @@ class Run:
 
 
 def runs_of(networks: Sequence[StoredNetwork]) -> list[Run]:
-    """Returns the runs of the networks, each under the name of its network; networks without a run are left out."""
+    """Returns the runs of the networks, each under the name of its network; networks without a run are left
+    out.
+    """
     return [
         Run(network.name, run.settings, run.table, run.provenance, network.parameters)
         for network in networks
@@ -118,9 +134,11 @@ def runs_of(networks: Sequence[StoredNetwork]) -> list[Run]:
 
 
 def side_by_side(runs: Sequence[Run]) -> list[Measurement]:
-    """Returns rows of score and loss per run, with the setting "equal steps", "equal time" or "equal parameters".
+    """Returns rows of score and loss per run, with the setting "equal steps", "equal time" or "equal
+    parameters".
 
-    If runs cannot be compared, a row without a value states the reason: different images, no common quantity, no common step.
+    If runs cannot be compared, a row without a value states the reason: different images, no common quantity,
+    no common step.
 
     Args:
         runs: runs with different names; the column ``model`` holds them. Fewer than two runs give no rows.
@@ -147,7 +165,9 @@ def _equal_steps(runs: Sequence[Run], quantity: str) -> Iterator[Measurement]:
     curves = [run.curve(quantity) for run in runs]
     common = set.intersection(*(set(steps.tolist()) for steps, _ in curves)) - {0}
     if not common:
-        ends = _list(runs, [f"steps {steps[0]} to {steps[-1]}" if len(steps) else "none" for steps, _ in curves])
+        ends = _list(
+            runs, [f"steps {steps[0]} to {steps[-1]}" if len(steps) else "none" for steps, _ in curves]
+        )
         yield _no_comparison(quantity, EQUAL_STEPS, f"no common step after the first: {ends}")
         return
     step = max(common)
@@ -177,19 +197,32 @@ def _equal_parameters(runs: Sequence[Run], quantity: str) -> Iterator[Measuremen
     counts = [run.parameters for run in runs]
     if max(counts) > (1 + EQUAL_PARAMETERS_RTOL) * min(counts):
         numbers = _list(runs, [f"{count:,}" for count in counts])
-        reason = f"the numbers of parameters differ by more than {100 * EQUAL_PARAMETERS_RTOL:.0f} %: {numbers}"
+        reason = (
+            f"the numbers of parameters differ by more than {100 * EQUAL_PARAMETERS_RTOL:.0f} %: {numbers}"
+        )
         yield _no_comparison(quantity, EQUAL_PARAMETERS, reason)
         return
     curves = [run.curve(quantity) for run in runs]
     if missing := [run.name for run, (steps, _) in zip(runs, curves) if run.best_step not in steps]:
-        yield _no_comparison(quantity, EQUAL_PARAMETERS, f"{missing[0]} was not measured at the step of its stored network")
+        yield _no_comparison(
+            quantity, EQUAL_PARAMETERS, f"{missing[0]} was not measured at the step of its stored network"
+        )
         return
     for run, (steps, values) in zip(runs, curves):
         value = float(values[steps == run.best_step][0])
         yield _row(run, quantity, EQUAL_PARAMETERS, value, run.best_step or 0, "chosen on these images")
 
 
-def _row(run: Run, quantity: str, setting: str, value: float, step: float, note: str = "", *, interpolated: bool = False) -> Measurement:
+def _row(
+    run: Run,
+    quantity: str,
+    setting: str,
+    value: float,
+    step: float,
+    note: str = "",
+    *,
+    interpolated: bool = False,
+) -> Measurement:
     unit = run.table.select(theory="network", quantity=quantity, split="validation", setting="")[0].unit
     row = Measurement(
         theory="network",
@@ -201,13 +234,17 @@ def _row(run: Run, quantity: str, setting: str, value: float, step: float, note:
         split="validation",
         n=run.settings["validation_samples"],
         model=run.name,
-        note=", ".join(filter(None, [run.state(step), "between two measurements" if interpolated else "", note])),
+        note=", ".join(
+            filter(None, [run.state(step), "between two measurements" if interpolated else "", note])
+        ),
     )
     return row if interpolated else with_interval(row)
 
 
 def _no_comparison(quantity: str, setting: str, reason: str) -> Measurement:
-    return Measurement("network", "network", quantity, None, setting=setting, split="validation", reason=reason)
+    return Measurement(
+        "network", "network", quantity, None, setting=setting, split="validation", reason=reason
+    )
 
 
 def _differences(runs: Sequence[Run]) -> str:
@@ -220,7 +257,11 @@ def _differences(runs: Sequence[Run]) -> str:
         "precisions": [run.settings["precision"] for run in runs],
         "machines": [_machine(run.provenance) for run in runs],
     }
-    texts = [f"{name}: {_list(runs, values)}" for name, values in {**split, **others}.items() if len(set(values)) > 1]
+    texts = [
+        f"{name}: {_list(runs, values)}"
+        for name, values in {**split, **others}.items()
+        if len(set(values)) > 1
+    ]
     if any(len(set(values)) > 1 for values in split.values()):
         texts.append("so the validation images differ")
     return "".join(f"; {text}" for text in texts)

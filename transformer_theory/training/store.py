@@ -1,6 +1,7 @@
 """The files of one training: their contents at each interval, and the order in which they are written.
 
-The checkpoint is written last. A training may be killed at any moment: the network and the rows of its checkpoint are then on the disk.
+The checkpoint is written last. A training may be killed at any moment: the network and the rows of its
+checkpoint are then on the disk.
 """
 
 import math
@@ -64,7 +65,8 @@ class Store:
     def remember(self, checkpoint: Checkpoint, warn: Callable[[str], None]) -> bool:
         """Restores identifier, step and best score from a checkpoint.
 
-        If the best network cannot be read, the search for the best network restarts at this step, with a warning.
+        If the best network cannot be read, the search for the best network restarts at this step, with a
+        warning.
 
         Returns:
             Whether the best network could be read.
@@ -75,7 +77,10 @@ class Store:
             self.load_best()
             self.best = checkpoint.best
         except (FileNotFoundError, ValueError) as error:
-            warn(f"the best network so far is lost; the search for the best network restarts at step {checkpoint.step}: {error}")
+            warn(
+                "the best network so far is lost; the search for the best network restarts at step "
+                f"{checkpoint.step}: {error}"
+            )
         return self.best is not None
 
     def load_best(self) -> saved.Saved:
@@ -85,7 +90,9 @@ class Store:
             FileNotFoundError: no network has been stored.
             ValueError: the file of the network is damaged.
         """
-        return saved.load(self.folder / BEST, objectives={self.objective.name: type(self.objective)}, networks=self.networks)
+        return saved.load(
+            self.folder / BEST, objectives={self.objective.name: type(self.objective)}, networks=self.networks
+        )
 
     def score(self, measured: Table) -> float:
         """Returns the score among an interval's measurements; minus infinity if it has no value."""
@@ -104,16 +111,26 @@ class Store:
             OSError: a file cannot be written; the message names the last stored state.
         """
         try:
-            if self.best is None or score >= self.best:  # at equal scores the later network, which was trained longer
+            # at equal scores the later network, which was trained longer
+            if self.best is None or score >= self.best:
                 self.best = score
                 self.write_best(model, score, step)
             if self.step is None:
                 self.begin()
             self.table.write()
-            record = {"run": self.definition, "run_id": self.run_id, "best": self.best, "rows": len(self.table.rows)}
+            record = {
+                "run": self.definition,
+                "run_id": self.run_id,
+                "best": self.best,
+                "rows": len(self.table.rows),
+            }
             Checkpoint(step=step, threads=torch.get_num_threads(), **record, **state).save(self.folder / LAST)
         except OSError as error:
-            status = "nothing was stored" if self.step is None else f"{self.last_state}, --resume continues from it"
+            status = (
+                "nothing was stored"
+                if self.step is None
+                else f"{self.last_state}, --resume continues from it"
+            )
             raise OSError(f"cannot write to {self.folder} ({error.strerror or error}); {status}") from error
         self.step = step
 
@@ -124,7 +141,13 @@ class Store:
     def write_best(self, model: Pixels, score: float, step: int) -> None:
         """Writes a network to the file of the best network."""
         seed, name = (self.definition["settings"][key] for key in ("seed", "network"))
-        origin = {"data": self.definition["data"], "step": step, "seed": seed, "run_id": self.run_id, self.objective.score: score}
+        origin = {
+            "data": self.definition["data"],
+            "step": step,
+            "seed": seed,
+            "run_id": self.run_id,
+            self.objective.score: score,
+        }
         saved.save(
             self.folder / BEST,
             saved.network_of(model).state_dict(),
@@ -145,11 +168,21 @@ class Store:
     def result(self) -> Result:
         """Returns the result of the rows so far."""
         settings = self.definition | {"run_id": self.run_id, "score": self.objective.score, **self.counts}
-        return Result("train", settings, Table(self.table.rows), Arrays(self.arrays), (), tuple(self.sources), self.provenance)
+        return Result(
+            "train",
+            settings,
+            Table(self.table.rows),
+            Arrays(self.arrays),
+            (),
+            tuple(self.sources),
+            self.provenance,
+        )
 
 
 def stored_arrays(folder: Path) -> Arrays:
-    """Returns the arrays of a stored result, such as attention maps before the first step; empty if they cannot be read."""
+    """Returns the arrays of a stored result, such as attention maps before the first step; empty if they
+    cannot be read.
+    """
     try:
         with np.load(folder / "arrays.npz", allow_pickle=False) as stored:
             return Arrays({name: stored[name] for name in stored.files})
@@ -157,7 +190,9 @@ def stored_arrays(folder: Path) -> Arrays:
         return Arrays()
 
 
-def continued(folder: Path, stored: Checkpoint, definition: dict[str, Any], *, extend: bool) -> tuple[GrowingTable, bool]:
+def continued(
+    folder: Path, stored: Checkpoint, definition: dict[str, Any], *, extend: bool
+) -> tuple[GrowingTable, bool]:
     """Returns the rows of a stored training, and whether its continuation is longer than the stored training.
 
     The earlier lengths of an extended training are added to ``definition`` under "extended".
@@ -180,14 +215,16 @@ def continued(folder: Path, stored: Checkpoint, definition: dict[str, Any], *, e
 
 
 def is_killed_start(folder: Path) -> bool:
-    """Returns whether a folder holds only the files of a training that was killed before its first checkpoint.
+    """Returns whether a folder holds only the files of a training that was killed before its first
+    checkpoint.
 
     The network of such a training is that of step 0. A folder with a trained network never qualifies.
     """
     entries = list(folder.iterdir()) if folder.is_dir() else []
     if not entries or not holds_only_own(folder) or (folder / LAST).exists():
         return False
-    if not (folder / BEST).exists():  # the logs are written first, then the network, so there can only be logs and drafts
+    # the logs are written first, then the network, so there can only be logs and drafts
+    if not (folder / BEST).exists():
         return all(is_draft(entry) or entry.name in (CSV, TENSORBOARD) for entry in entries)
     try:
         return stored(folder / BEST)[1]["origin"]["step"] == 0

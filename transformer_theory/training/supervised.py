@@ -1,7 +1,8 @@
 """Training of a classifier on tokens, by AdamW on the cross-entropy of the labels.
 
-The learning rate rises linearly and then falls along half a cosine; the norm of the gradient is clipped at 1. The generator determines the
-batches and, on the CPU, dropout. The validation data are used for measurements only.
+The learning rate rises linearly and then falls along half a cosine; the norm of the gradient is clipped at 1.
+The generator determines the batches and, on the CPU, dropout. The validation data are used for measurements
+only.
 Source: :cite:t:`loshchilov2019decoupled` (AdamW), :cite:t:`dosovitskiy2021image` (warm-up, cosine, clipping).
 """
 
@@ -55,17 +56,19 @@ def train_classifier(
         model: maps tokens [batch, seq, dim], in the model's precision, to logits [batch, classes].
         train_data, validation_data: sequences with labels.
         steps: number of optimiser steps.
-        learning_rate: peak learning rate, at the end of the warm-up; it then falls to zero along half a cosine.
+        learning_rate: peak learning rate, at the end of the warm-up; it then falls to zero along half a
+            cosine.
         generator: draws the batches (a new permutation per epoch) and the seed of dropout.
         batch_size: sequences per step; a larger number than there are sequences is reduced.
         weight_decay: weight decay of AdamW.
         warm_up: steps of linear warm-up; reduced to a fifth of all steps if it is larger.
-        checkpoints: steps at which ``callback(step, model)`` is called and the accuracy is measured; 0 is before training, ``steps`` the
-            end.
+        checkpoints: steps at which ``callback(step, model)`` is called and the accuracy is measured; 0 is
+            before training, ``steps`` the end.
         callback: function that is called in evaluation mode and without gradients.
         device: torch device of the training.
     Raises:
-        ValueError: data have no labels or more classes than the model has logits, or a setting is out of range.
+        ValueError: data have no labels or more classes than the model has logits, or a setting is out of
+            range.
         NotConverged: the loss is not finite; the error names the step and carries the model.
     """
     integers(steps=steps)
@@ -73,7 +76,9 @@ def train_classifier(
     task = Classification(train_data, validation_data, batch_size)
     callback_steps, accuracies = set(checkpoints), []
     model = model.to(device)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=weight_decay
+    )
     warm_up = max(1, min(warm_up, steps // 5))
 
     def measure(step: int, network: nn.Module) -> None:
@@ -96,7 +101,8 @@ def train_classifier(
 
 
 def accuracy(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> float:
-    """Returns the share of the sequences that the model classifies correctly, in evaluation mode; the model's mode is restored.
+    """Returns the share of the sequences that the model classifies correctly, in evaluation mode; the model's
+    mode is restored.
 
     Raises:
         ValueError: the data have no labels.
@@ -108,7 +114,9 @@ def accuracy(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> flo
 
 
 def _rate(step: int, warm_up: int, steps: int) -> float:
-    """Returns the factor of the learning rate at a step: it rises linearly to 1, then falls along half a cosine to 0."""
+    """Returns the factor of the learning rate at a step: it rises linearly to 1, then falls along half a
+    cosine to 0.
+    """
     if step < warm_up:
         return (step + 1) / warm_up
     return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, steps - warm_up)))

@@ -2,8 +2,10 @@
 
 * :class:`Classification` learns the class of a sequence of tokens.
 * :class:`NextWord` learns the next word of a text.
-* :class:`ImageTask` learns by an objective (:mod:`.objectives`) on augmented images: classes, masked patches, or rates of a theory.
-* :class:`StreamTask` combines any loss with any stream of batches, for the minimal networks of the theories and for your networks.
+* :class:`ImageTask` learns by an objective (:mod:`.objectives`) on augmented images: classes, masked patches,
+  or rates of a theory.
+* :class:`StreamTask` combines any loss with any stream of batches, for the minimal networks of the theories
+  and for your networks.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +42,9 @@ class StreamTask:
     stream: Callable[[torch.Generator], Iterator[Any]]
 
     def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[Any]:
-        """Yields the batches from a step on. Earlier batches are drawn and dropped, so a resumed training gets the same batches."""
+        """Yields the batches from a step on. Earlier batches are drawn and dropped, so a resumed training
+        gets the same batches.
+        """
         return islice(self.stream(generator), start, None)
 
 
@@ -49,7 +53,8 @@ class Classification:
     """Classification of sequences of tokens, by cross-entropy in nats.
 
     Args:
-        train, validation: tokens [n, seq, dim] with labels; the validation data are used for measurements only.
+        train, validation: tokens [n, seq, dim] with labels; the validation data are used for measurements
+            only.
         batch_size: sequences per step; a larger number than n is reduced to n.
     Raises:
         ValueError: data have no labels, or the batch size is below 1.
@@ -86,7 +91,10 @@ class Classification:
     def evaluate(self, model: nn.Module) -> list[Measurement]:
         """Measures accuracy and loss on the validation data, in evaluation mode."""
         logits, labels = logits_of(model, self.validation)
-        accuracy, loss = (logits.argmax(-1) == labels).double().mean().item(), functional.cross_entropy(logits, labels).item()
+        accuracy, loss = (
+            (logits.argmax(-1) == labels).double().mean().item(),
+            functional.cross_entropy(logits, labels).item(),
+        )
         columns = {"n": len(labels), "split": "validation"}
         return [
             Measurement("network", "network", ACCURACY, accuracy, unit="share", **columns),
@@ -128,7 +136,8 @@ class NextWord:
 
 
 def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Float[Tensor, ""]:
-    """Returns the mean cross-entropy (nats) of each word but the first, given the words before it. The model's mode is not changed.
+    """Returns the mean cross-entropy (nats) of each word but the first, given the words before it. The
+    model's mode is not changed.
 
     Args:
         model: maps ids ``[batch, n]`` to logits ``[batch, n, vocabulary]``.
@@ -141,8 +150,8 @@ def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Fl
 class ImageTask:
     """An objective on augmented images, on this process's share of each batch.
 
-    Each step seeds torch's global generator, so that augmentation, dropout and masks depend on the seed and the step only. A resumed
-    training therefore draws the same numbers.
+    Each step seeds torch's global generator, so that augmentation, dropout and masks depend on the seed and
+    the step only. A resumed training therefore draws the same numbers.
 
     Attributes:
         objective: objective that computes the loss of a batch.
@@ -159,11 +168,15 @@ class ImageTask:
             yield self.images[step]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Float[Tensor, ""]:
-        """Returns the objective's loss. Objectives whose loss couples images gather the outputs of all processes."""
+        """Returns the objective's loss. Objectives whose loss couples images gather the outputs of all
+        processes.
+        """
         return self.objective.loss(model, *batch, lambda part: gathered(self.images.fabric, part))
 
 
-def logits_of(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
+def logits_of(
+    model: nn.Module, data: TokenData, *, batch_size: int = 512
+) -> tuple[Float[Tensor, "n classes"], Int[Tensor, " n"]]:
     """Returns logits ``[n, classes]`` and labels ``[n]`` on the CPU; the model's mode is restored."""
     assert data.labels is not None
     positions = torch.arange(len(data.tokens)).split(batch_size)
@@ -172,8 +185,14 @@ def logits_of(model: nn.Module, data: TokenData, *, batch_size: int = 512) -> tu
     return logits, data.labels.cpu()
 
 
-def inputs_of(data: TokenData, model: nn.Module, positions: Int[Tensor, " b"]) -> tuple[Float[Tensor, "b seq dim"], Int[Tensor, " b"]]:
-    """Returns the tokens, in the model's precision, and the labels of the given sequences, on the model's device."""
+def inputs_of(
+    data: TokenData, model: nn.Module, positions: Int[Tensor, " b"]
+) -> tuple[Float[Tensor, "b seq dim"], Int[Tensor, " b"]]:
+    """Returns the tokens, in the model's precision, and the labels of the given sequences, on the model's
+    device.
+    """
     assert data.labels is not None
     parameter = next(model.parameters())
-    return data.tokens[positions].to(parameter.device, parameter.dtype), data.labels[positions].to(parameter.device)
+    return data.tokens[positions].to(parameter.device, parameter.dtype), data.labels[positions].to(
+        parameter.device
+    )

@@ -1,6 +1,7 @@
 """Rungs of a ladder in trained networks, and a theory's headline in them.
 
-The networks are those of :data:`.recipes.RECIPES`, trained as in a comparison: on the digits, or on images that the caller provides.
+The networks are those of :data:`.recipes.RECIPES`, trained as in a comparison: on the digits, or on images
+that the caller provides.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,10 +27,12 @@ NETWORKS = {"ViT": "ViT", "CRATE": "CRATE (released form)"}  # recipe of each ne
 
 
 def trained_network_rungs(measure: Callable[..., Iterable[Measurement]]) -> tuple[Rung, ...]:
-    """Returns the rungs of the column "trained network": two networks on the digits, and a ViT on images of the caller.
+    """Returns the rungs of the column "trained network": two networks on the digits, and a ViT on images of
+    the caller.
 
     Args:
-        measure: ``(recipe, generator, images=None) -> rows``: measures the :func:`trained_network` of the recipe and the generator's seed.
+        measure: ``(recipe, generator, images=None) -> rows``: measures the :func:`trained_network` of the
+            recipe and the generator's seed.
     """
     rungs = [
         Rung(
@@ -40,7 +43,13 @@ def trained_network_rungs(measure: Callable[..., Iterable[Measurement]]) -> tupl
         )
         for number, (name, recipe) in enumerate(NETWORKS.items())
     ]
-    images = Rung("ViT on images", "the digits", partial(measure, NETWORKS["ViT"]), column="trained network", needs="images")
+    images = Rung(
+        "ViT on images",
+        "the digits",
+        partial(measure, NETWORKS["ViT"]),
+        column="trained network",
+        needs="images",
+    )
     return (*rungs, images)
 
 
@@ -51,22 +60,42 @@ def digit_parts() -> tuple[TokenData, TokenData]:
 
 
 def headline_in(
-    model: nn.Module, samples: TokenData | Images, theory: str, in_networks: InNetworks, *, name: str, steps: int
+    model: nn.Module,
+    samples: TokenData | Images,
+    theory: str,
+    in_networks: InNetworks,
+    *,
+    name: str,
+    steps: int,
 ) -> Measurement:
-    """Measures a theory's headline in a trained network on samples; a row of kind "rung", the mean over layers and heads."""
+    """Measures a theory's headline in a trained network on samples; a row of kind "rung", the mean over
+    layers and heads.
+    """
     monitor = Monitor(samples, in_networks.metrics, name=name, untrained=None)
-    measured = Table(monitor.measure(model, steps, draws=LADDER_DRAWS)).select(theory=theory, quantity=in_networks.headline)
+    measured = Table(monitor.measure(model, steps, draws=LADDER_DRAWS)).select(
+        theory=theory, quantity=in_networks.headline
+    )
     rows = measured.where(lambda row: row.value is not None)
     if not rows:
         reason = measured[0].reason if measured else f"measured in no layer of {name}"
-        return Measurement(theory, "rung", in_networks.headline, None, reason=reason, model=name, data=samples.name)
-    columns = {"kind": "rung", "side": in_networks.side, "data": samples.name, "note": f"mean over layers and heads after {steps} steps"}
+        return Measurement(
+            theory, "rung", in_networks.headline, None, reason=reason, model=name, data=samples.name
+        )
+    columns = {
+        "kind": "rung",
+        "side": in_networks.side,
+        "data": samples.name,
+        "note": f"mean over layers and heads after {steps} steps",
+    }
     return replace(over_heads(rows), layer=None, step=None, **columns)
 
 
 @lru_cache(maxsize=2)
-def trained_network(recipe: str, seed: int, images: tuple[Images, Images] | None = None) -> tuple[nn.Module, TokenData]:
-    """Trains a small network; returns it with the validation tokens. The last two are kept, since several theories measure them.
+def trained_network(
+    recipe: str, seed: int, images: tuple[Images, Images] | None = None
+) -> tuple[nn.Module, TokenData]:
+    """Trains a small network; returns it with the validation tokens. The last two are kept, since several
+    theories measure them.
 
     Args:
         recipe: name in :data:`.recipes.RECIPES`.
@@ -76,9 +105,13 @@ def trained_network(recipe: str, seed: int, images: tuple[Images, Images] | None
     if images is None:
         train, validation = digit_parts()
     else:
-        train, validation = (image_sets.tokens_of(part.mixed(fixed_generator()), fixed_generator()) for part in images)
+        train, validation = (
+            image_sets.tokens_of(part.mixed(fixed_generator()), fixed_generator()) for part in images
+        )
     chosen, generator = RECIPES[recipe], torch.Generator().manual_seed(seed)
     model = build(lambda: chosen.build(train), generator)
     rate, size = chosen.learning_rate, chosen.batch_size
-    trained = train_classifier(model, train, validation, steps=STEPS, learning_rate=rate, batch_size=size, generator=generator)
+    trained = train_classifier(
+        model, train, validation, steps=STEPS, learning_rate=rate, batch_size=size, generator=generator
+    )
     return trained.model.eval(), validation

@@ -1,7 +1,8 @@
 """Initialisation of a training with given weights: of a stored network, or in the layout of a released one.
 
-The body is copied. Positions are interpolated if the images have another size. The head starts anew if its classes differ. Images are
-normalised as they were for the weights, so that before the first step the body computes what it computed there.
+The body is copied. Positions are interpolated if the images have another size. The head starts anew if its
+classes differ. Images are normalised as they were for the weights, so that before the first step the body
+computes what it computed there.
 
 Source: :cite:t:`dosovitskiy2021image` (interpolated positions, new head).
 """
@@ -20,7 +21,17 @@ from ..models.crate.network import RENAMES
 from ..models.crate.released import AMBIGUOUS, classifier_sizes, usual_heads
 from ..models.embedding import resized_positions
 from ..models.image_networks import NETWORKS, Sizes
-from ..models.stored import CHECKSUM, HEADS, IMAGENET, checksum, layout_of, metadata, network_file, square_sizes, stored
+from ..models.stored import (
+    CHECKSUM,
+    HEADS,
+    IMAGENET,
+    checksum,
+    layout_of,
+    metadata,
+    network_file,
+    square_sizes,
+    stored,
+)
 from ..models.weights import fill, in_float32, load_weights, renamed
 from .memory import shapes_of
 from .settings import SHAPE
@@ -28,7 +39,8 @@ from .settings import SHAPE
 Note = Callable[[str], None]
 CONSTANTS = ("pooling", "eta", "lam", "kappa")  # fields of Sizes that a fine-tuning may change
 POSITIONS = "pos_embedding"
-RELEASED = {"stem": "patches", "pooling": "cls", "eta": 0.1, "lam": 0.1}  # fields of Sizes of the released networks
+# fields of Sizes of the released networks
+RELEASED = {"stem": "patches", "pooling": "cls", "eta": 0.1, "lam": 0.1}
 
 
 @dataclass(frozen=True)
@@ -38,10 +50,13 @@ class Start:
     Attributes:
         path: their file.
         weights: tensors under the names of this library.
-        network: kind of network, a name of :data:`~.image_networks.NETWORKS` or of the caller; None if the file does not say it.
-        sizes: the sizes that are known, by name: all for a stored network, those that the weights determine for a released layout.
+        network: kind of network, a name of :data:`~.image_networks.NETWORKS` or of the caller; None if the
+            file does not say it.
+        sizes: the sizes that are known, by name: all for a stored network, those that the weights determine
+            for a released layout.
         names: names of the classes; None if they are unknown.
-        normalisation: mean and standard deviation of each channel with which images were read; None if they are unknown.
+        normalisation: mean and standard deviation of each channel with which images were read; None if they
+            are unknown.
         origin: run id, step and data of a stored network.
     """
 
@@ -54,9 +69,15 @@ class Start:
     origin: Mapping[str, Any] = field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """Returns the origin as plain values: file, run id, step, data, checksum and normalisation. A run stores it in its settings."""
+        """Returns the origin as plain values: file, run id, step, data, checksum and normalisation. A run
+        stores it in its settings.
+        """
         names = ("run_id", "step", "data")
-        about = {"file": str(self.path), **{name: self.origin.get(name) for name in names}, CHECKSUM: checksum(self.weights, {})}
+        about = {
+            "file": str(self.path),
+            **{name: self.origin.get(name) for name in names},
+            CHECKSUM: checksum(self.weights, {}),
+        }
         return about | ({} if self.normalisation is None else dict(zip(("mean", "std"), self.normalisation)))
 
 
@@ -64,9 +85,9 @@ def read(path: str | Path) -> Start:
     """Reads weights to start from; no file is executed.
 
     Args:
-        path: the folder of a run or its ``.safetensors``; or a file of weights, ``.safetensors`` or of ``torch.save``, in the layout of a
-            released CRATE or CRATE-alpha classifier, also with the second map ``head.*`` of the fine-tuned layout, or with the names of
-            the network that will be trained.
+        path: the folder of a run or its ``.safetensors``; or a file of weights, ``.safetensors`` or of
+            ``torch.save``, in the layout of a released CRATE or CRATE-alpha classifier, also with the second
+            map ``head.*`` of the fine-tuned layout, or with the names of the network that will be trained.
     Raises:
         ValueError: the file is damaged, would run code, or holds a network that is no classifier.
         FileNotFoundError: there is no such file.
@@ -82,11 +103,15 @@ def read(path: str | Path) -> Start:
     try:
         if layout == "crate":
             weights = _with_one_head(renamed(weights, RENAMES))
-            sizes = classifier_sizes(weights, **square_sizes(weights), heads=1) | {"heads": usual_heads(weights)}
+            sizes = classifier_sizes(weights, **square_sizes(weights), heads=1) | {
+                "heads": usual_heads(weights)
+            }
         elif layout == "crate-alpha-published":
             sizes, weights = alpha_sizes(weights), alpha_weights(weights)
         else:
-            raise ValueError(f"weights must be those of a classifier, got those of {layout}; models.load reads them")
+            raise ValueError(
+                f"weights must be those of a classifier, got those of {layout}; models.load reads them"
+            )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     names = ("image_size", "channels", "num_classes", "patch_size", "dim", "depth", "heads")
@@ -108,40 +133,59 @@ def _of_training(path: Path) -> Start:
 
 
 def _with_one_head(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Combines the two linear maps of the fine-tuned layout into one: W_2 (W_1 x + b_1) + b_2 = (W_2 W_1) x + (W_2 b_1 + b_2)."""
+    """Combines the two linear maps of the fine-tuned layout into one: W_2 (W_1 x + b_1) + b_2 = (W_2 W_1) x +
+    (W_2 b_1 + b_2).
+    """
     first, second = (f"mlp_head.{place}." for place in (1, 2))
     if f"{second}weight" not in weights:
         return weights
-    (W1, b1), (W2, b2) = ([weights.pop(f"{name}{kind}", None) for kind in ("weight", "bias")] for name in (first, second))
+    (W1, b1), (W2, b2) = (
+        [weights.pop(f"{name}{kind}", None) for kind in ("weight", "bias")] for name in (first, second)
+    )
     if any(part is None for part in (W1, b1, W2, b2)) or W2.ndim != 2 or W2.shape[1] != len(W1):  # pyright: ignore
         shapes = ", ".join("none" if part is None else str(list(part.shape)) for part in (W1, b1, W2, b2))
-        raise ValueError(f"mlp_head.1 and head must be two linear maps, one after the other, got weights and biases {shapes}")
+        raise ValueError(
+            "mlp_head.1 and head must be two linear maps, one after the other, got weights and biases "
+            f"{shapes}"
+        )
     W1, b1, W2, b2 = (part.double() for part in (W1, b1, W2, b2))  # pyright: ignore[reportOptionalMemberAccess]
     return weights | {f"{first}weight": (W2 @ W1).float(), f"{first}bias": (W2 @ b1 + b2).float()}
 
 
 def fitting(start: Start, network: str, *, heads: int | None = None) -> dict[str, Any]:
-    """Returns the fields of :class:`.Settings` with which a network fits the weights; empty if the file does not say them.
+    """Returns the fields of :class:`.Settings` with which a network fits the weights; empty if the file does
+    not say them.
 
     Args:
         start: the weights.
         network: kind of the network.
         heads: number of heads if the caller gives it.
     Raises:
-        ValueError: the weights belong to another kind of network, or to a width of which networks with different numbers of heads were
-            released, and ``heads`` is None.
+        ValueError: the weights belong to another kind of network, or to a width of which networks with
+            different numbers of heads were released, and ``heads`` is None.
     """
     _check_kind(start, network)
     if start.sizes and "heads" not in start.sizes and heads is None:
-        numbers = " or ".join(map(str, AMBIGUOUS.get(start.sizes["dim"], ()))) or "the number with which it was trained"
+        numbers = (
+            " or ".join(map(str, AMBIGUOUS.get(start.sizes["dim"], ())))
+            or "the number with which it was trained"
+        )
         raise ValueError(f"heads must be given, since {start.path} does not determine them; pass {numbers}")
     return {name: start.sizes[name] for name in SHAPE if name in start.sizes}
 
 
 def start_from(
-    start: Start, network: nn.Module, *, name: str, sizes: Sizes, names: tuple[str, ...], build: Callable[[Sizes], nn.Module], note: Note
+    start: Start,
+    network: nn.Module,
+    *,
+    name: str,
+    sizes: Sizes,
+    names: tuple[str, ...],
+    build: Callable[[Sizes], nn.Module],
+    note: Note,
 ) -> None:
-    """Copies weights into a new network of the same kind and sizes; images may have another size, and classes may differ.
+    """Copies weights into a new network of the same kind and sizes; images may have another size, and classes
+    may differ.
 
     Args:
         start: weights to start from.
@@ -151,16 +195,29 @@ def start_from(
         build: builds a network of the same kind for given sizes.
         note: called with one line for each adaptation.
     Raises:
-        ValueError: the kind, a size, a name or a shape of the weights differs; the message lists the differences and what would fit.
+        ValueError: the kind, a size, a name or a shape of the weights differs; the message lists the
+            differences and what would fit.
     """
     _check_kind(start, name)
     here = asdict(sizes)
-    free = ("num_classes", "image_size", *CONSTANTS, *(("heads",) if start.names is None else ()))  # released weights do not say heads
-    pairs = {field.name: (start.sizes[field.name], here[field.name]) for field in fields(Sizes) if field.name in start.sizes}
-    if differing := {field: pair for field, pair in pairs.items() if field not in free and pair[0] != pair[1]}:
-        text = ", ".join(f"{field} {there!r} there and {now!r} here" for field, (there, now) in differing.items())
+    # released weights do not say heads
+    free = ("num_classes", "image_size", *CONSTANTS, *(("heads",) if start.names is None else ()))
+    pairs = {
+        field.name: (start.sizes[field.name], here[field.name])
+        for field in fields(Sizes)
+        if field.name in start.sizes
+    }
+    if differing := {
+        field: pair for field, pair in pairs.items() if field not in free and pair[0] != pair[1]
+    }:
+        text = ", ".join(
+            f"{field} {there!r} there and {now!r} here" for field, (there, now) in differing.items()
+        )
         fit = ", ".join(f"{field}={there!r}" for field, (there, _) in differing.items())
-        raise ValueError(f"weights must come from a network of the same kind and sizes, {start.path} has {text}; choose {fit}")
+        raise ValueError(
+            f"weights must come from a network of the same kind and sizes, {start.path} has {text}; choose "
+            f"{fit}"
+        )
     for constant in (*CONSTANTS, "heads"):
         if constant in pairs and pairs[constant][0] != pairs[constant][1]:
             there, now = pairs[constant]
@@ -172,31 +229,52 @@ def start_from(
     head = _new_head(start, weights, initial, sizes, names, build, own=name not in NETWORKS)
     if head:
         there = _classes_text(start.sizes.get("num_classes"), start.names)
-        note(f"{start.path} has {there}, the data have {_classes_text(sizes.num_classes, names)}: {', '.join(head)} start anew")
+        note(
+            f"{start.path} has {there}, the data have {_classes_text(sizes.num_classes, names)}: "
+            f"{', '.join(head)} start anew"
+        )
     try:
         fill(network, {**weights, **{weight: initial[weight] for weight in head}})
     except ValueError as error:
-        hint = "" if start.network else f"; weights of a run of {name}, or of a released CRATE or CRATE-alpha, would fit"
+        hint = (
+            ""
+            if start.network
+            else f"; weights of a run of {name}, or of a released CRATE or CRATE-alpha, would fit"
+        )
         raise ValueError(f"{start.path}: {error}{hint}") from error
 
 
 def _unsaid(start: Start, sizes: Sizes) -> str:
-    """Returns what the weights do not say and their shapes do not show, with the values of the training; empty if there is nothing."""
+    """Returns what the weights do not say and their shapes do not show, with the values of the training;
+    empty if there is nothing.
+    """
     heads = [] if "heads" in start.sizes else [f"{sizes.heads} heads"]
-    return " and ".join([*heads, *(["the normalisation of its own images"] if start.normalisation is None else [])])
+    return " and ".join(
+        [*heads, *(["the normalisation of its own images"] if start.normalisation is None else [])]
+    )
 
 
 def _check_kind(start: Start, network: str) -> None:
     """Raises ValueError if the weights belong to another kind of network."""
     if start.network not in (None, network):
         text = f"{start.path} has network {start.network!r} there and {network!r} here; train {start.network}"
-        raise ValueError(f"weights must come from a network of the same kind and sizes, {text}, or choose other weights")
+        raise ValueError(
+            f"weights must come from a network of the same kind and sizes, {text}, or choose other weights"
+        )
 
 
-def _positions(start: Start, weights: Mapping[str, Tensor], initial: Mapping[str, Tensor], sizes: Sizes, note: Note) -> dict[str, Tensor]:
+def _positions(
+    start: Start, weights: Mapping[str, Tensor], initial: Mapping[str, Tensor], sizes: Sizes, note: Note
+) -> dict[str, Tensor]:
     """Returns the positions for the new images if the number of patches differs, by name; otherwise nothing."""
     there, here = weights.get(POSITIONS), initial.get(POSITIONS)
-    if there is None or here is None or there.ndim != 3 or there.shape[::2] != here.shape[::2] or there.shape == here.shape:
+    if (
+        there is None
+        or here is None
+        or there.ndim != 3
+        or there.shape[::2] != here.shape[::2]
+        or there.shape == here.shape
+    ):
         return {}
     side = sizes.image_size // sizes.patch_size
     if here.shape[1] != 1 + side * side:
@@ -206,7 +284,10 @@ def _positions(start: Start, weights: Mapping[str, Tensor], initial: Mapping[str
     except ValueError as error:
         raise ValueError(f"{start.path}: {POSITIONS}: {error}") from error
     old = round((there.shape[1] - 1) ** 0.5)
-    note(f"{start.path} has {old} x {old} patches, the images have {side} x {side}: {POSITIONS} is interpolated")
+    note(
+        f"{start.path} has {old} x {old} patches, the images have {side} x {side}: {POSITIONS} is "
+        "interpolated"
+    )
     return {POSITIONS: resized}
 
 
@@ -224,7 +305,11 @@ def _new_head(
     # Names do not identify the head. It consists of the weights whose shape depends on the number of classes.
     one, two = (replace(sizes, num_classes=classes) for classes in (1, 2))
     shapes = [shapes_of(partial(build, size), own=own).state_dict() for size in (one, two)]
-    head = [weight for weight in initial if weight in shapes[0] and shapes[0][weight].shape != shapes[1][weight].shape]
+    head = [
+        weight
+        for weight in initial
+        if weight in shapes[0] and shapes[0][weight].shape != shapes[1][weight].shape
+    ]
     # An objective on features has as many outputs for any number of classes.
     head = head or [weight for weight in HEADS if weight in initial]
     same = all(weight in weights and weights[weight].shape == initial[weight].shape for weight in head)
@@ -238,7 +323,9 @@ def _classes_text(count: int | None, names: tuple[str, ...] | None) -> str:
 
 
 def normalisation_of(origin: Mapping[str, Any] | None) -> tuple[Tensor, Tensor] | None:
-    """Returns mean and standard deviation ``[c]`` from what :meth:`Start.described` stored; None if it has none."""
+    """Returns mean and standard deviation ``[c]`` from what :meth:`Start.described` stored; None if it has
+    none.
+    """
     if not origin or "mean" not in origin:
         return None
     return torch.tensor(origin["mean"]), torch.tensor(origin["std"])

@@ -12,7 +12,9 @@ from transformer_theory.core.result import Result
 
 @pytest.fixture(scope="session")
 def run() -> Callable[[Experiment], Result]:
-    """Runs an experiment once for all tests, without shape checks, which the contract of experiments makes on each."""
+    """Runs an experiment once for all tests, without shape checks, which the contract of experiments makes on
+    each.
+    """
 
     @cache
     def once(experiment: Experiment) -> Result:

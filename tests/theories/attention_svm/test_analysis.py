@@ -45,7 +45,9 @@ def test_good_data_are_predicted():
     assert result.null is not None
     assert result.null.mean < 0.7
     # the same from its parts, in the original scale
-    solution = attention_svm.frobenius_max_margin(attention_svm.constraints(instance.tokens, instance.query, instance.optimal()))
+    solution = attention_svm.frobenius_max_margin(
+        attention_svm.constraints(instance.tokens, instance.query, instance.optimal())
+    )
     assert float(cosine(result.W, solution.W)) == pytest.approx(result.cosine, abs=1e-9)
     assert result.states[0].step == 0
     assert result.states[-1].step == 4000
@@ -126,14 +128,22 @@ def test_copies_of_a_token_have_the_mean_of_their_scores():
 
 def test_the_order_of_tokens_changes_nothing():
     x, z, scores = two_copies()
-    x, z, scores = torch.cat([x, gaussian(1, 5, 8, seed=5)]), torch.cat([z, 0 * z[:1]]), torch.cat([scores, scores[1:2]])
+    x, z, scores = (
+        torch.cat([x, gaussian(1, 5, 8, seed=5)]),
+        torch.cat([z, 0 * z[:1]]),
+        torch.cat([scores, scores[1:2]]),
+    )
     plain = finite(attention_svm.analyse(x, z, scores, steps=SHORT))
     assert plain.decided.tolist() == [True, True, True, False]
     assert plain.selected.solution is not None
     assert plain.null is not None
     for seed in range(3):
-        order = torch.stack([torch.randperm(5, generator=torch.Generator().manual_seed(10 * seed + i)) for i in range(4)])
-        result = attention_svm.analyse(x.gather(1, order[..., None].expand(-1, -1, 8)), z, scores.gather(1, order), steps=SHORT)
+        order = torch.stack(
+            [torch.randperm(5, generator=torch.Generator().manual_seed(10 * seed + i)) for i in range(4)]
+        )
+        result = attention_svm.analyse(
+            x.gather(1, order[..., None].expand(-1, -1, 8)), z, scores.gather(1, order), steps=SHORT
+        )
         assert repr(result) == repr(plain)
         assert str(result).splitlines()[:-3] == str(plain).splitlines()[:-3]
         for name in ("decided", "agreement", "locally_optimal", "tied", "duplicates", "zero_query"):
@@ -192,7 +202,8 @@ def test_data_without_a_gradient_leave_w_at_zero(x, scores, reason):
 
 
 def test_gradients_that_cancel_are_not_called_equal_scores():
-    x = torch.tensor([[[1.0, 0], [-1.0, 0], [0, 1.0], [0, -1.0]]]).double()  # the two best tokens are opposite
+    # the two best tokens are opposite
+    x = torch.tensor([[[1.0, 0], [-1.0, 0], [0, 1.0], [0, -1.0]]]).double()
     z, scores = torch.ones(1, 1).double(), torch.tensor([[1.0, 1.0, 0, 0]]).double()
     result = finite(attention_svm.analyse(x, z, scores, steps=SHORT))
     assert "gradients of the tokens cancel" in result.stationary
@@ -201,7 +212,11 @@ def test_gradients_that_cancel_are_not_called_equal_scores():
 
 
 def test_a_run_that_has_not_settled_is_marked():
-    result = finite(attention_svm.analyse(gaussian(40, 6, 3), gaussian(40, 3, seed=1), gaussian(40, 6, seed=2), steps=SHORT))
+    result = finite(
+        attention_svm.analyse(
+            gaussian(40, 6, 3), gaussian(40, 3, seed=1), gaussian(40, 6, seed=2), steps=SHORT
+        )
+    )
     warning = f"not settled (smallest attention {float(result.attention.min()):.2f})"
     assert not result.saturated
     assert warning in str(result)
@@ -235,7 +250,9 @@ def test_bad_input_is_refused(make, message, unchecked):
 
 @pytest.mark.parametrize("tokens", [2, 3, 5, 8, 12, 17, 32, 64])
 def test_attention_without_preference_seldom_selects(tokens, generator):
-    """Independent normal logits of variance one: one input in twenty at most, where a half would let up to all of them pass."""
+    """Independent normal logits of variance one: one input in twenty at most, where a half would let up to
+    all of them pass.
+    """
     count = 40_000
     top = torch.randn(count, tokens, generator=generator, dtype=torch.float64).softmax(-1).amax(-1)
     share = float((top >= attention_threshold(torch.full((count,), tokens))).double().mean())
@@ -268,12 +285,21 @@ def test_axes_of_the_figure_show_few_plain_numbers_that_do_not_touch(unchecked):
         figure.draw_without_rendering()
         for ax in figure.axes[:2]:
             low, high = ax.get_xlim()
-            shown = [text for text in ax.get_xticklabels(which="both") if text.get_text() and low <= text.get_position()[0] <= high]
+            shown = [
+                text
+                for text in ax.get_xticklabels(which="both")
+                if text.get_text() and low <= text.get_position()[0] <= high
+            ]
             assert 1 <= len(shown) <= 6
             boxes = [text.get_window_extent() for text in shown]
             assert all(float(text.get_text()) == text.get_position()[0] for text in shown)
             assert all(one.x1 < other.x0 for one, other in pairwise(boxes))
-    single = attention_svm.analyse(instance.tokens, instance.query, instance.scores, steps=(40,)).plot().axes[0].lines[0]
+    single = (
+        attention_svm.analyse(instance.tokens, instance.query, instance.scores, steps=(40,))
+        .plot()
+        .axes[0]
+        .lines[0]
+    )
     assert single.get_marker() == "o"  # a line through one point is invisible
 
 
@@ -282,14 +308,19 @@ def test_a_run_that_has_not_settled_names_its_steps():
     early = str(attention_svm.analyse(instance.tokens, instance.query, instance.scores, steps=(40,)))
     assert "smallest attention 0.95" in early
     assert "more than 40 steps" in early
-    assert "settle" not in str(attention_svm.analyse(instance.tokens, instance.query, instance.scores, steps=(2000,)))
+    assert "settle" not in str(
+        attention_svm.analyse(instance.tokens, instance.query, instance.scores, steps=(2000,))
+    )
 
 
 def test_the_reason_of_an_infeasible_selection_gives_no_advice():
     """Equal tokens are dropped before the solver runs, so its advice to drop them would mislead."""
     x = torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 0.0]]], dtype=torch.float64)
     result = attention_svm.analyse(
-        x, torch.ones(2, 1, dtype=torch.float64), torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), steps=(3,)
+        x,
+        torch.ones(2, 1, dtype=torch.float64),
+        torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64),
+        steps=(3,),
     )
     assert "infeasible" in result.best.reason
     assert result.best.contradicting == ((0, 1), (1, 1))
@@ -298,7 +329,11 @@ def test_the_reason_of_an_infeasible_selection_gives_no_advice():
 
 def test_numpy_arrays_float32_and_integer_labels_are_converted():
     x, z = gaussian(3, 4, 5).float(), gaussian(3, 5, seed=1).float()
-    scores, head, labels = gaussian(3, 4, seed=2).float(), gaussian(5, seed=3).float(), torch.tensor([1, -1, 1])
+    scores, head, labels = (
+        gaussian(3, 4, seed=2).float(),
+        gaussian(5, seed=3).float(),
+        torch.tensor([1, -1, 1]),
+    )
     exact = attention_svm.analyse(x.double(), z.double(), scores.double(), steps=SHORT)
     assert attention_svm.analyse(x, z, scores, steps=SHORT).cosine == exact.cosine
     assert attention_svm.analyse(x.numpy(), z.numpy(), scores.numpy(), steps=SHORT).cosine == exact.cosine

@@ -1,4 +1,6 @@
-"""Balance of K and Q: the bound of one common norm, its loss under separate norms, and the point at which a penalty stops descent."""
+"""Balance of K and Q: the bound of one common norm, its loss under separate norms, and the point at which a
+penalty stops descent.
+"""
 
 import pytest
 import torch
@@ -9,7 +11,12 @@ from transformer_theory.theories.attention_svm.balance import (
     imbalance,
     penalised_residual,
 )
-from transformer_theory.theories.attention_svm.dynamics import Factors, descent_direction, normalised_descent, random_factors
+from transformer_theory.theories.attention_svm.dynamics import (
+    Factors,
+    descent_direction,
+    normalised_descent,
+    random_factors,
+)
 from transformer_theory.theories.attention_svm.problem import Instance, cross_attention
 
 EPS = torch.finfo(torch.float64).eps
@@ -62,7 +69,9 @@ def test_the_residual_is_the_gradient_by_automatic_differentiation():
     instance, first = problem(1)
     K, Q = (V.clone().requires_grad_() for V in (first.K, first.Q))
     attention = (instance.tokens @ K @ Q.mT @ instance.query[..., None]).squeeze(-1).softmax(-1)
-    loss = torch.nn.functional.softplus(-(attention * instance.scores).sum(-1)).mean() + 0.01 * (K.square().sum() + Q.square().sum())
+    loss = torch.nn.functional.softplus(-(attention * instance.scores).sum(-1)).mean() + 0.01 * (
+        K.square().sum() + Q.square().sum()
+    )
     gradients = torch.autograd.grad(loss, [K, Q])
     expected = torch.cat(gradients).norm() / (0.02 * torch.cat([first.K, first.Q]).norm())
     torch.testing.assert_close(penalised_residual(instance, first, penalty=0.01), expected)
@@ -84,10 +93,14 @@ def test_the_published_penalty_stops_descent_at_a_stationary_point():
 
 
 def test_narrow_factors_can_stop_where_the_gradient_exceeds_the_penalty():
-    """K and Q of one column satisfy the equations, and W is no stationary point of the loss with the nuclear norm."""
+    """K and Q of one column satisfy the equations, and W is no stationary point of the loss with the nuclear
+    norm.
+    """
     generator = torch.Generator().manual_seed(0)
     instance = cross_attention(inputs=4, tokens=5, dim=8, generator=generator, trials=10)
-    state = normalised_descent(instance, random_factors(instance, generator=generator, width=1), steps=3000, penalty=EPS)
+    state = normalised_descent(
+        instance, random_factors(instance, generator=generator, width=1), steps=3000, penalty=EPS
+    )
     for rate in (0.01, 1e-3, 1e-4):
         state = normalised_descent(instance, state, steps=200, rate=rate, penalty=EPS)
     assert float(penalised_residual(instance, state, penalty=EPS).median()) < 2e-3
@@ -105,5 +118,7 @@ def test_wrong_arguments_are_refused():
         common_norm_descent(instance, first.W, steps=3)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"steps must increase from 5, got 4"):
         list(common_norm_trajectory(instance, first, steps=(5, 4)))
-    with pytest.raises(ValueError, match=r"the run must keep K finite, got an overflow by step 9; pass a smaller rate"):
+    with pytest.raises(
+        ValueError, match=r"the run must keep K finite, got an overflow by step 9; pass a smaller rate"
+    ):
         common_norm_descent(instance, first, steps=9, rate=1e308)

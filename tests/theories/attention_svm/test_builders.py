@@ -16,19 +16,29 @@ def positions(*size: int, below: int, seed: int = 0):
 
 
 def same(pairs, expected):
-    """The constraints are those listed as (difference, query, rhs, equality, input, token, position), in this order."""
+    """The constraints are those listed as (difference, query, rhs, equality, input, token, position), in this
+    order.
+    """
     assert len(pairs) == len(expected)
     names = ("difference", "query", "rhs", "equality", "input", "token", "position")
     for c, row in enumerate(expected):
         for name, value in zip(names, row):
-            torch.testing.assert_close(getattr(pairs, name)[c], torch.as_tensor(value, dtype=getattr(pairs, name).dtype), rtol=0, atol=0)
+            torch.testing.assert_close(
+                getattr(pairs, name)[c],
+                torch.as_tensor(value, dtype=getattr(pairs, name).dtype),
+                rtol=0,
+                atol=0,
+            )
 
 
 @pytest.mark.parametrize("position", [0, 2, -1])
 def test_in_self_attention_the_query_is_a_token_of_the_input(position):
     x, select = gaussian(3, 4, 5), positions(3, below=4)
     expected = [
-        (x[i, select[i]] - x[i, t], x[i, position], 1.0, False, i, t, position % 4) for i in range(3) for t in range(4) if t != select[i]
+        (x[i, select[i]] - x[i, t], x[i, position], 1.0, False, i, t, position % 4)
+        for i in range(3)
+        for t in range(4)
+        if t != select[i]
     ]
     same(builders.self_attention(x, select, position=position), expected)
 
@@ -38,7 +48,9 @@ def test_a_prompt_is_a_matrix_with_one_column():
     pairs = builders.prompt(keys, select)
     assert pairs.query.shape == (9, 1)
     p = gaussian(5, seed=1)
-    margins = torch.stack([(keys[i, select[i]] - keys[i, t]) @ p for i in range(3) for t in range(4) if t != select[i]])
+    margins = torch.stack(
+        [(keys[i, select[i]] - keys[i, t]) @ p for i in range(3) for t in range(4) if t != select[i]]
+    )
     torch.testing.assert_close(pairs.margins(p[:, None]), margins)
 
 
@@ -54,7 +66,10 @@ def test_sequence_to_sequence_lists_every_query_and_every_allowed_token():
         if t != select[i, k]
     ]
     same(builders.sequence_to_sequence(x, z, select), rows)
-    same(builders.sequence_to_sequence(x, z, select, allowed=allowed), [row for row in rows if allowed[row[4], row[6], row[5]]])
+    same(
+        builders.sequence_to_sequence(x, z, select, allowed=allowed),
+        [row for row in rows if allowed[row[4], row[6], row[5]]],
+    )
 
 
 def test_causal_attention_looks_back_only():
@@ -92,7 +107,9 @@ def test_several_chosen_tokens_score_alike_and_above_the_others():
 def test_weights_meet_the_constraints_of_their_own_logits():
     x, z, W = gaussian(3, 4, 5), gaussian(3, 5, seed=1), gaussian(5, 5, seed=2)
     logits = (x @ (z @ W.T)[..., None]).squeeze(-1)
-    pairs = builders.multi_token(x, z, logits > logits.median(-1, keepdim=True).values, logits=logits.log_softmax(-1))
+    pairs = builders.multi_token(
+        x, z, logits > logits.median(-1, keepdim=True).values, logits=logits.log_softmax(-1)
+    )
     assert pairs.equality is not None
     assert pairs.rhs is not None
     assert int(pairs.equality.sum()) == 3
@@ -105,7 +122,10 @@ def test_the_graph_ties_components_and_orders_them():
     graph = priority_graph(ids, labels, tokens=5)
     # after 4: 0 -> 1, 1 -> 0 (one component), both -> 4, 1 -> 2; after 0: 2 -> 3, 2 -> 0
     triples = [(4, 0, 1, True), (0, 2, 0, False), (0, 2, 3, False), (4, 0, 2, False), (4, 0, 4, False)]
-    same(builders.graph_svm(graph, e), [(e[i] - e[j], e[k], float(not tied), tied, k, j, 0) for k, i, j, tied in triples])
+    same(
+        builders.graph_svm(graph, e),
+        [(e[i] - e[j], e[k], float(not tied), tied, k, j, 0) for k, i, j, tied in triples],
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,23 +150,42 @@ def test_a_batch_of_trials_lists_the_constraints_of_each_trial(build):
 
 def test_a_single_token_leaves_nothing_to_select():
     x, one = gaussian(3, 1, 4), torch.zeros(3, dtype=torch.long)
-    assert len(builders.self_attention(x, one)) == len(builders.prompt(x, one)) == len(builders.causal(x, one[:, None])) == 0
+    assert (
+        len(builders.self_attention(x, one))
+        == len(builders.prompt(x, one))
+        == len(builders.causal(x, one[:, None]))
+        == 0
+    )
     assert len(builders.multi_token(x, x[:, 0], torch.ones(3, 1, dtype=torch.bool))) == 0
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda x: builders.self_attention(x, torch.zeros(2).long(), position=4), r"position must lie in \[-4, 4\), got 4"),
-        (lambda x: builders.self_attention(x[0], torch.zeros(2).long()), r"tokens must be a tensor \[..., n, T, d\]"),
+        (
+            lambda x: builders.self_attention(x, torch.zeros(2).long(), position=4),
+            r"position must lie in \[-4, 4\), got 4",
+        ),
+        (
+            lambda x: builders.self_attention(x[0], torch.zeros(2).long()),
+            r"tokens must be a tensor \[..., n, T, d\]",
+        ),
         (lambda x: builders.self_attention(x[:0], torch.zeros(0).long()), "at least one input"),
         (lambda x: builders.prompt(x, torch.tensor([0, 4])), r"select must lie in \[0, 4\), got 4"),
         (lambda x: builders.prompt(x / 0, torch.zeros(2).long()), "keys must be finite"),
-        (lambda x: builders.causal(x, torch.tensor([[0, 0, 3, 0], [0, 0, 0, 0]])), "query 2 of input 0 may not attend"),
-        (lambda x: builders.causal(x, torch.zeros(2, 3).long()), r"select must have shape \[2, 4\]"),
-        (lambda x: builders.sequence_to_sequence(x, x[:1], torch.zeros(1, 4).long()), r"queries must .*\[1, 4, 3\]"),
         (
-            lambda x: builders.sequence_to_sequence(x, x, torch.zeros(2, 4).long(), allowed=torch.ones(4, 4).bool()),
+            lambda x: builders.causal(x, torch.tensor([[0, 0, 3, 0], [0, 0, 0, 0]])),
+            "query 2 of input 0 may not attend",
+        ),
+        (lambda x: builders.causal(x, torch.zeros(2, 3).long()), r"select must have shape \[2, 4\]"),
+        (
+            lambda x: builders.sequence_to_sequence(x, x[:1], torch.zeros(1, 4).long()),
+            r"queries must .*\[1, 4, 3\]",
+        ),
+        (
+            lambda x: builders.sequence_to_sequence(
+                x, x, torch.zeros(2, 4).long(), allowed=torch.ones(4, 4).bool()
+            ),
             r"allowed must .*\[2, 4, 4\]",
         ),
         (lambda x: builders.multi_token(x, x[:, 0], torch.zeros(2, 4).bool()), "none for input 0"),
@@ -156,7 +195,9 @@ def test_a_single_token_leaves_nothing_to_select():
             "logits of chosen tokens must be finite",
         ),
         (
-            lambda x: builders.graph_svm(priority_graph(torch.tensor([[0, 1]]), torch.tensor([0]), tokens=3), x[0]),
+            lambda x: builders.graph_svm(
+                priority_graph(torch.tensor([[0, 1]]), torch.tensor([0]), tokens=3), x[0]
+            ),
             "embeddings must .* 3, got 4",
         ),
     ],

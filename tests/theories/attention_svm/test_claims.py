@@ -1,4 +1,6 @@
-"""What the claims rest on: when a distance decides, when descent has settled, and what joint descent assumes of the tokens."""
+"""What the claims rest on: when a distance decides, when descent has settled, and what joint descent assumes
+of the tokens.
+"""
 
 from dataclasses import replace
 
@@ -71,10 +73,14 @@ def test_a_seed_without_a_fitting_instance_is_inconclusive(module, name, monkeyp
 
 
 def test_a_run_near_a_saddle_has_not_settled():
-    """Its W approaches the max-margin solution of a selection that is not locally optimal for 2,400 steps before leaving it."""
+    """Its W approaches the max-margin solution of a selection that is not locally optimal for 2,400 steps
+    before leaving it.
+    """
     generator = torch.Generator().manual_seed(1027)
     instance = attention_svm.cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
-    half = attention_svm.normalised_descent(instance, random_start(instance, generator=generator), steps=800, rate=0.2)
+    half = attention_svm.normalised_descent(
+        instance, random_start(instance, generator=generator), steps=800, rate=0.2
+    )
     end = attention_svm.normalised_descent(instance, half, steps=800, rate=0.2)
     saddle, select = 6, instance.selected(end.W)
     pairs = attention_svm.constraints(instance.tokens[saddle], instance.query[saddle], select[saddle])
@@ -94,7 +100,10 @@ def drawn(seed: int) -> tuple[JointInstance, JointTargets]:
 def test_the_price_of_attention_is_a_derivative(seed):
     """Against the label margin itself, solved again with a little attention moved off each selected token."""
     instance, targets = drawn(seed)
-    x = instance.tokens + 0.2 * torch.randn(instance.tokens.shape, generator=torch.Generator().manual_seed(seed)).double()
+    x = (
+        instance.tokens
+        + 0.2 * torch.randn(instance.tokens.shape, generator=torch.Generator().manual_seed(seed)).double()
+    )
     instance = replace(instance, tokens=x)
     targets = joint_targets(instance, joint.SELECT)
     moved, step = [], 1e-6
@@ -110,7 +119,9 @@ def test_the_price_of_attention_is_a_derivative(seed):
 
 @pytest.mark.parametrize("seed", range(2))
 def test_joint_descent_needs_tokens_that_help_the_label_margin(seed):
-    """The other token of each input helps its label more than the selected one: the targets are the same, and descent is not there."""
+    """The other token of each input helps its label more than the selected one: the targets are the same, and
+    descent is not there.
+    """
     instance, targets = drawn(seed)
     found = joint._distance(instance, targets, targets.sharp.W, torch.Generator().manual_seed(seed))
     assert found.covered
@@ -142,7 +153,9 @@ def test_sixteen_starts_find_the_minimum_that_six_miss():
         generator = torch.Generator().manual_seed(175)
         instance, _, nuclear = paths._draw(generator)
         path = factored_path(instance, paths.RADII, generator=generator, starts=starts, steps=paths.STEPS)
-        found.append((float(path.log_excess[-1]), paths._evidence(instance, path, nuclear, nuclear, norm="nuc")))
+        found.append(
+            (float(path.log_excess[-1]), paths._evidence(instance, path, nuclear, nuclear, norm="nuc"))
+        )
     (loss_of_6, of_6), (loss_of_16, of_16) = found
     assert loss_of_16 < loss_of_6 - 0.1
     assert of_6.detail["log loss below that of the target"] > 0
@@ -155,7 +168,9 @@ def test_a_path_through_other_balls_violates_the_claim(factor):
     """The direction is right, and the weights are half or twice as long as the radius."""
     generator = torch.Generator().manual_seed(0)
     instance, frobenius, _ = paths._draw(generator)
-    path = regularisation_path(instance, paths.RADII, generator=generator, starts=paths.STARTS, steps=paths.STEPS)
+    path = regularisation_path(
+        instance, paths.RADII, generator=generator, starts=paths.STARTS, steps=paths.STEPS
+    )
     assert paths._evidence(instance, path, frobenius, frobenius, norm="fro").verdict == "consistent"
     wrong = paths._evidence(instance, replace(path, W=factor * path.W), frobenius, frobenius, norm="fro")
     assert wrong.verdict == "violated"
@@ -211,7 +226,11 @@ def test_a_finite_part_that_still_approaches_its_limit_is_inconclusive():
 
 
 def test_a_run_that_selects_another_token_is_not_covered():
-    found = [claim.check(torch.Generator().manual_seed(7017)) for claim in joint.CLAIMS if claim.id.endswith("tight")]
+    found = [
+        claim.check(torch.Generator().manual_seed(7017))
+        for claim in joint.CLAIMS
+        if claim.id.endswith("tight")
+    ]
     assert [evidence.verdict for evidence in found] == ["not covered"]
 
 

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.theories.attention_svm.dynamics import HeadInstance, concave_head, differentiable, plain_descent, start
+from transformer_theory.theories.attention_svm.dynamics import (
+    HeadInstance,
+    concave_head,
+    differentiable,
+    plain_descent,
+    start,
+)
 from transformer_theory.theories.attention_svm.figures.concave_head import (
     COUNT,
     DISTANCE,
@@ -21,7 +27,9 @@ from transformer_theory.theories.attention_svm.sharing import optimal_shares
 
 
 def best_on_the_simplex(scores: np.ndarray, penalty: float) -> np.ndarray:
-    """The maximum over every set of tokens: on a set of k, s = (gamma - mean) / (2 lambda) + 1 / k, kept if it is positive."""
+    """The maximum over every set of tokens: on a set of k, s = (gamma - mean) / (2 lambda) + 1 / k, kept if
+    it is positive.
+    """
     best, value = scores * 0, -np.inf
     for size in range(1, len(scores) + 1):
         for chosen in map(list, itertools.combinations(range(len(scores)), size)):
@@ -45,7 +53,9 @@ def test_shares_of_extreme_penalties_and_of_excluded_tokens():
     scores = torch.tensor([[1.0, 0.4, -0.2]], dtype=torch.float64)
     assert optimal_shares(scores, penalty=1e-3).tolist() == [[1, 0, 0]]
     np.testing.assert_allclose(optimal_shares(scores, penalty=1e9), 1 / 3, atol=1e-8)
-    np.testing.assert_allclose(optimal_shares(torch.tensor([[1.0, -torch.inf, 0.8]]), penalty=1.0), [[0.55, 0, 0.45]])
+    np.testing.assert_allclose(
+        optimal_shares(torch.tensor([[1.0, -torch.inf, 0.8]]), penalty=1.0), [[0.55, 0, 0.45]]
+    )
 
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0])
@@ -56,9 +66,13 @@ def test_shares_need_a_positive_penalty(penalty):
 
 def test_the_head_is_that_of_automatic_differentiation():
     generator = torch.Generator().manual_seed(0)
-    v, mixture = (torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 4), (3, 2, 4)))
+    v, mixture = (
+        torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((3, 4), (3, 2, 4))
+    )
     value, gradient = concave_head(v, 0.7)(mixture)
-    other_value, other_gradient = differentiable(lambda o: torch.einsum("bnd,bd->bn", o, v) - 0.7 * o.norm(dim=-1) ** 2)(mixture)
+    other_value, other_gradient = differentiable(
+        lambda o: torch.einsum("bnd,bd->bn", o, v) - 0.7 * o.norm(dim=-1) ** 2
+    )(mixture)
     torch.testing.assert_close(value, other_value)
     torch.testing.assert_close(gradient, other_gradient)
     with pytest.raises(ValueError, match="penalty must be at least 0"):
@@ -76,12 +90,20 @@ def test_descent_reaches_the_shares_where_all_tokens_keep_attention():
 
 
 def test_a_lost_token_has_its_margin_under_the_direction():
-    """One input in the plane: token 0 has all attention, token 1 (margin 1 by construction) and 2 score higher."""
+    """One input in the plane: token 0 has all attention, token 1 (margin 1 by construction) and 2 score
+    higher.
+    """
     x = torch.tensor([[[[0.0, 0.0], [-1.0, 0.0], [-3.0, 0.0]]]], dtype=torch.float64)
-    z, shares = torch.tensor([[[1.0]]], dtype=torch.float64), torch.tensor([[[1.0, 0.0, 0.0]]], dtype=torch.float64)
+    z, shares = (
+        torch.tensor([[[1.0]]], dtype=torch.float64),
+        torch.tensor([[[1.0, 0.0, 0.0]]], dtype=torch.float64),
+    )
     margins = lost_margins(x, z, torch.tensor([[[0.0, 1.0, 2.0]]], dtype=torch.float64), shares, penalty=0.1)
     torch.testing.assert_close(margins, torch.tensor([1.0, 3.0], dtype=torch.float64))
-    assert len(lost_margins(x, z, torch.tensor([[[2.0, 1.0, 0.0]]], dtype=torch.float64), shares, penalty=0.1)) == 0
+    assert (
+        len(lost_margins(x, z, torch.tensor([[[2.0, 1.0, 0.0]]], dtype=torch.float64), shares, penalty=0.1))
+        == 0
+    )
 
 
 def test_the_figure_compares_with_the_prediction_and_with_controls(run):
@@ -91,7 +113,9 @@ def test_the_figure_compares_with_the_prediction_and_with_controls(run):
         count, error = (value[quantity, f"lambda={penalty}"] for quantity in (COUNT, ERROR))
         assert count.value == pytest.approx(count.predicted, abs=0.25)
         assert error.value < 0.01
-        near, alone, one, other = (value[DISTANCE, f"{target}, lambda={penalty}"].value for target in TARGETS.values())
+        near, alone, one, other = (
+            value[DISTANCE, f"{target}, lambda={penalty}"].value for target in TARGETS.values()
+        )
         assert near < alone
         assert 3 * near < one < other
     assert value[COUNT, "lambda=1.6"].value > 3.9 > 2 * value[COUNT, "lambda=0.2"].predicted

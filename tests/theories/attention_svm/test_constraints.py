@@ -57,7 +57,8 @@ def test_descriptions_are_one_short_line():
         repr(solvers.frobenius_max_margins(batch)): "status={'optimal': 3}, kkt<=",
         repr(solvers.frobenius_max_margins(stack([single, impossible]))): "'infeasible': 1",
         repr(solvers.frobenius_max_margins(stack([impossible]))): "status={'infeasible': 1})",
-        repr(solvers.spectral_max_margin(single)): "W=[5, 5], m=9, norm=",  # no rank: the solution need not be unique
+        # no rank: the solution need not be unique
+        repr(solvers.spectral_max_margin(single)): "W=[5, 5], m=9, norm=",
         repr(caught.value.certificate): "1 of m=9 constraints: input 0 token",
     }
     for line, part in described.items():
@@ -72,7 +73,11 @@ def test_descriptions_are_one_short_line():
 def test_other_types_than_constraints_raise_one_line(name, wrong, unchecked):
     instance, _ = drawn()
     value = {"tensor": instance.tokens, "list": [[1.0]], "instance": instance, "none": None}[wrong]
-    others = {"stack": lambda problem: stack([problem]), "construct": construct, "official_rank": solvers.official_rank}
+    others = {
+        "stack": lambda problem: stack([problem]),
+        "construct": construct,
+        "official_rank": solvers.official_rank,
+    }
     with pytest.raises(TypeError, match="must be Constraints, got") as caught:
         (SOLVERS | others)[name](value)
     assert "\n" not in str(caught.value)
@@ -99,19 +104,55 @@ def test_a_batch_and_a_single_problem_are_not_confused(name):
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda v: Constraints("rows", v), TypeError, "difference must be a torch.Tensor or a numpy array, got str"),
-        (lambda v: Constraints(v, v, equality=[True, False]), TypeError, r"equality must be a tensor \[2\] of booleans, got list"),
-        (lambda v: Constraints(v, v, equality=torch.ones(2).long()), TypeError, "equality must be .* of booleans, got torch.int64"),
-        (lambda v: Constraints(v, v, input=torch.ones(2).bool()), TypeError, "input must hold integers, got torch.bool"),
+        (
+            lambda v: Constraints("rows", v),
+            TypeError,
+            "difference must be a torch.Tensor or a numpy array, got str",
+        ),
+        (
+            lambda v: Constraints(v, v, equality=[True, False]),
+            TypeError,
+            r"equality must be a tensor \[2\] of booleans, got list",
+        ),
+        (
+            lambda v: Constraints(v, v, equality=torch.ones(2).long()),
+            TypeError,
+            "equality must be .* of booleans, got torch.int64",
+        ),
+        (
+            lambda v: Constraints(v, v, input=torch.ones(2).bool()),
+            TypeError,
+            "input must hold integers, got torch.bool",
+        ),
         (lambda v: Constraints(v, v, token=torch.ones(3).long()), ValueError, r"token must have shape \[2\]"),
-        (lambda v: Constraints(v, v[:1]), ValueError, r"query must have one row per constraint, \[2\], got \[1\]"),
-        (lambda v: Constraints(v, v, rhs=v[:, 0] / 0), ValueError, "rhs must be finite, got 2 NaN or infinite"),
-        (lambda v: Constraints(v[0], v[0]), ValueError, r"difference must be a tensor .*got torch.float64 \[3\]"),
+        (
+            lambda v: Constraints(v, v[:1]),
+            ValueError,
+            r"query must have one row per constraint, \[2\], got \[1\]",
+        ),
+        (
+            lambda v: Constraints(v, v, rhs=v[:, 0] / 0),
+            ValueError,
+            "rhs must be finite, got 2 NaN or infinite",
+        ),
+        (
+            lambda v: Constraints(v[0], v[0]),
+            ValueError,
+            r"difference must be a tensor .*got torch.float64 \[3\]",
+        ),
         (lambda v: stack(Constraints(v, v)), TypeError, "a sequence of single problems, got Constraints"),
         (lambda v: stack([]), ValueError, "problems"),
         (lambda v: solvers.official_rank(Constraints(v, v), norm="fro"), ValueError, "norm .*fro"),
-        (lambda v: solvers.official_rank(Constraints(v[None], v[None])), ValueError, r"inequalities of one problem, got .*batch=\[1\]"),
-        (lambda v: solvers.official_rank(Constraints(v, v, equality=torch.ones(2).bool())), ValueError, "inequalities .* equations=2"),
+        (
+            lambda v: solvers.official_rank(Constraints(v[None], v[None])),
+            ValueError,
+            r"inequalities of one problem, got .*batch=\[1\]",
+        ),
+        (
+            lambda v: solvers.official_rank(Constraints(v, v, equality=torch.ones(2).bool())),
+            ValueError,
+            "inequalities .* equations=2",
+        ),
         (lambda v: solvers.lp_max_margin(Constraints(v, v), p="3"), TypeError, "p .*got str"),
         (lambda v: solvers.lp_max_margin(Constraints(v, v), p=math.nan), ValueError, "p .*got nan"),
     ],

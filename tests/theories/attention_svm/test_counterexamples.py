@@ -1,4 +1,6 @@
-"""Instances that meet only some of the assumptions, where descent goes elsewhere; and local optimality of batches."""
+"""Instances that meet only some of the assumptions, where descent goes elsewhere; and local optimality of
+batches.
+"""
 
 import torch
 
@@ -8,7 +10,8 @@ from transformer_theory.theories.attention_svm.problem import Instance, cross_at
 
 
 def two_prompts() -> Instance:
-    """Two inputs of two tokens, so that the other tokens trivially score the same, and one prompt (z = 1) for both.
+    """Two inputs of two tokens, so that the other tokens trivially score the same, and one prompt (z = 1) for
+    both.
 
     The second input's best token lies against the pull of the first, whose score is ten times as high.
     """
@@ -19,7 +22,9 @@ def two_prompts() -> Instance:
 
 def test_equal_scores_of_the_others_do_not_make_descent_global_for_several_inputs():
     instance = two_prompts()
-    best = solvers.frobenius_max_margin(builders.constraints(instance.tokens, instance.query, instance.optimal()))
+    best = solvers.frobenius_max_margin(
+        builders.constraints(instance.tokens, instance.query, instance.optimal())
+    )
     torch.testing.assert_close(best.W, torch.tensor([[0.1], [0.42]], dtype=torch.float64))
     assert selection.first_step_condition(instance) < 0
 
@@ -52,7 +57,9 @@ def test_local_optimality_of_a_batch_is_that_of_its_problems():
         single = pairs.problem(b), solutions[b]
         expected = torch.full((5,), -torch.inf, dtype=torch.float64)
         for i, t in selection.neighbours(*single):
-            expected[i] = torch.maximum(expected[i], instance.scores[b, i, t] - instance.scores[b, i, select[b, i]])
+            expected[i] = torch.maximum(
+                expected[i], instance.scores[b, i, t] - instance.scores[b, i, select[b, i]]
+            )
         assert torch.equal(gaps[b], expected)
         assert torch.equal(selection.neighbour_gap(instance.scores[b], select[b], *single), expected)
         assert torch.equal(optimal[b], expected < 0)

@@ -1,4 +1,6 @@
-"""Descent on weights and factors: against automatic differentiation, thousands of digits, itself in other spaces, and published numbers."""
+"""Descent on weights and factors: against automatic differentiation, thousands of digits, itself in other
+spaces, and published numbers.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -22,7 +24,9 @@ SPACES = [spaces.Images, spaces.Logits, lambda data, state: spaces.Weights(data,
 
 
 def problem(inputs=4, tokens=5, dim=6, *, trials=None, seed=0):
-    return cross_attention(inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed))
+    return cross_attention(
+        inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def loss_of(instance, W, loss=dynamics.LOGISTIC):
@@ -55,7 +59,9 @@ def test_steps_on_w_are_those_of_automatic_differentiation(loss, eps, penalty, n
         (g,) = torch.autograd.grad((loss_of(instance, W, loss) + penalty * W.square().sum((-2, -1))).sum(), W)
         W = (W.detach() - 0.1 * (unit(g, eps) if normalised else g)).requires_grad_()
     if normalised:
-        end = dynamics.normalised_descent(instance, begin, steps=12, rate=0.1, loss=loss, eps=eps, penalty=penalty)
+        end = dynamics.normalised_descent(
+            instance, begin, steps=12, rate=0.1, loss=loss, eps=eps, penalty=penalty
+        )
     else:
         end = dynamics.plain_descent(instance, begin, steps=12, rate=0.1, loss=loss, penalty=penalty)
     assert_close(end.W, W.detach(), rtol=0, atol=1e-12)
@@ -72,7 +78,10 @@ def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, n
     for _ in range(12):
         loss = loss_of(instance, K @ Q.mT) + penalty * (K.square().sum((-2, -1)) + Q.square().sum((-2, -1)))
         steps = torch.autograd.grad(loss.sum(), (K, Q))
-        K, Q = ((V.detach() - 0.1 * (unit(g, eps) if normalised else g)).requires_grad_() for V, g in zip((K, Q), steps))
+        K, Q = (
+            (V.detach() - 0.1 * (unit(g, eps) if normalised else g)).requires_grad_()
+            for V, g in zip((K, Q), steps)
+        )
     if normalised:
         end = dynamics.normalised_descent(instance, begin, steps=12, rate=0.1, eps=eps, penalty=penalty)
     else:
@@ -86,8 +95,11 @@ def test_steps_on_factors_are_those_of_automatic_differentiation(eps, penalty, n
 def exact_gradient(instance, W):
     """The negative gradient of the mean logistic loss of one trial, in as many digits as it takes."""
     logits = token_logits(instance.tokens, instance.query, W)
-    with mpmath.workdps(100 + int(0.44 * (logits.amax(-1) - logits.amin(-1)).max())):  # digits of one less the smallest share
-        return _mean_of_gradients(*(v.tolist() for v in (instance.tokens, instance.query, instance.scores, W)))
+    # digits of one less the smallest share
+    with mpmath.workdps(100 + int(0.44 * (logits.amax(-1) - logits.amin(-1)).max())):
+        return _mean_of_gradients(
+            *(v.tolist() for v in (instance.tokens, instance.query, instance.scores, W))
+        )
 
 
 def _mean_of_gradients(x, z, scores, W):
@@ -111,7 +123,9 @@ def _mean_of_gradients(x, z, scores, W):
 def test_the_direction_is_right_to_the_last_digits_however_large_w_is(scale, tied):
     instance = problem(2, 4, 3, seed=3)
     if tied:
-        instance = replace(instance, scores=torch.tensor([[1.0, 0.0, 0.0, 0.5], [0.0, 0.3, 0.3, 0.3]], dtype=torch.float64))
+        instance = replace(
+            instance, scores=torch.tensor([[1.0, 0.0, 0.0, 0.5], [0.0, 0.3, 0.3, 0.3]], dtype=torch.float64)
+        )
     W = scale * torch.randn(3, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     M, C = dynamics.descent_direction(instance, W)
     exact = exact_gradient(instance, W)
@@ -162,7 +176,8 @@ def published():
 
 def mean_cosine(instance, state, select, solve):
     found = [
-        cosine(state.W[b], solve(builders.constraints(instance.tokens[b], instance.query[b], select[b])).W) for b in range(len(state.W))
+        cosine(state.W[b], solve(builders.constraints(instance.tokens[b], instance.query[b], select[b])).W)
+        for b in range(len(state.W))
     ]
     return torch.stack(found)
 
@@ -172,7 +187,10 @@ def test_w_goes_to_the_frobenius_solution_as_published(published):
     instance, begin = published
     half, end = dynamics.trajectory(instance, begin, steps=(1000, 2000))
     stalled = dynamics.normalised_descent(instance, begin, steps=2000, eps=EPS)
-    at = [mean_cosine(instance, s, instance.selected(end.W), solvers.frobenius_max_margin).mean() for s in (half, end, stalled)]
+    at = [
+        mean_cosine(instance, s, instance.selected(end.W), solvers.frobenius_max_margin).mean()
+        for s in (half, end, stalled)
+    ]
     assert at[0] == pytest.approx(0.989, abs=0.006)
     assert at[1] == pytest.approx(0.998, abs=0.002)
     assert at[2] == pytest.approx(0.996, abs=0.002)
@@ -181,7 +199,10 @@ def test_w_goes_to_the_frobenius_solution_as_published(published):
 
 def test_eps_stops_a_run_that_the_exact_gradient_continues():
     instance = problem(1, 4, 5, seed=2)
-    exact, stalled = (dynamics.normalised_descent(instance, dynamics.start(instance), steps=3000, eps=eps) for eps in (0.0, EPS))
+    exact, stalled = (
+        dynamics.normalised_descent(instance, dynamics.start(instance), steps=3000, eps=eps)
+        for eps in (0.0, EPS)
+    )
     assert float(exact.W.norm()) > 290
     assert float(stalled.W.norm()) < 100
     later = dynamics.normalised_descent(instance, stalled, steps=500, eps=EPS)
@@ -192,7 +213,9 @@ def test_eps_stops_a_run_that_the_exact_gradient_continues():
 def test_the_whole_of_a_descent_runs_on_one_thread(kind, monkeypatch, generator):
     """On a busy machine the checks alone, on two threads, took four times as long as fifty steps."""
     instance, threads = problem(trials=2), []
-    begin = (dynamics.random_factors if kind == "factors" else dynamics.random_start)(instance, generator=generator)
+    begin = (dynamics.random_factors if kind == "factors" else dynamics.random_start)(
+        instance, generator=generator
+    )
     for name in ("check_state", "check_finite_weights", "parts"):
         function = getattr(descent, name)
 
@@ -216,7 +239,9 @@ def test_the_whole_of_a_descent_runs_on_one_thread(kind, monkeypatch, generator)
 # ---- stop, save, continue
 
 
-@pytest.mark.parametrize("sizes", [(4, 5, 6, 6), (3, 40, 9, 9), (60, 4, 3, 1)], ids=["logits", "images", "weights"])
+@pytest.mark.parametrize(
+    "sizes", [(4, 5, 6, 6), (3, 40, 9, 9), (60, 4, 3, 1)], ids=["logits", "images", "weights"]
+)
 def test_a_run_that_is_stopped_saved_and_continued_is_the_same_to_the_bit(sizes, tmp_path, generator):
     n, T, d, d_z = sizes
     drawn = problem(n, T, d, trials=2)
@@ -248,7 +273,9 @@ def test_factors_are_saved_and_continued_to_the_bit_too(sizes, trials, tmp_path,
 
 def test_factors_that_somebody_moved_are_continued_from_their_values(generator):
     instance = problem(3, 5, 9)
-    end = dynamics.normalised_descent(instance, dynamics.random_factors(instance, generator=generator), steps=20)
+    end = dynamics.normalised_descent(
+        instance, dynamics.random_factors(instance, generator=generator), steps=20
+    )
     assert end.carried is not None
     moved = replace(end, Q=end.Q + 1)
     fresh = dynamics.Factors(end.K, end.Q + 1, end.step)
@@ -257,11 +284,19 @@ def test_factors_that_somebody_moved_are_continued_from_their_values(generator):
 
 @pytest.mark.parametrize("kind", ["weights", "penalised", "factors"])
 def test_parts_of_the_trials_take_the_steps_of_all(kind, monkeypatch, tmp_path, generator):
-    """Parts only keep the data in the cache: 2 x 3 trials in three parts or more, saved and continued, against one part."""
+    """Parts only keep the data in the cache: 2 x 3 trials in three parts or more, saved and continued,
+    against one part.
+    """
     drawn = problem(3, 5, 9, trials=6)
     instance = Instance(*(v.reshape(2, 3, *v.shape[1:]) for v in (drawn.tokens, drawn.query, drawn.scores)))
-    begin = (dynamics.random_factors if kind == "factors" else dynamics.random_start)(instance, generator=generator)
-    descend = partial(dynamics.normalised_descent, instance, penalty={"weights": 0.0, "penalised": 1e-3, "factors": 1e-8}[kind])
+    begin = (dynamics.random_factors if kind == "factors" else dynamics.random_start)(
+        instance, generator=generator
+    )
+    descend = partial(
+        dynamics.normalised_descent,
+        instance,
+        penalty={"weights": 0.0, "penalised": 1e-3, "factors": 1e-8}[kind],
+    )
     whole = descend(begin, steps=60)
     monkeypatch.setattr(spaces, "STEP_CACHE", 300)
     assert len(spaces.parts(Gradient(instance, dynamics.LOGISTIC), begin, 0.0)) > 2
@@ -276,7 +311,9 @@ def test_many_trials_run_in_parts():
     """At n = T = 10, d = 50 a step on 100 trials reads 9 MB, more than the cache holds."""
     instance = problem(10, 10, 50, trials=100)
     factors = dynamics.random_factors(instance, generator=torch.Generator().manual_seed(0))
-    sizes = [len(data.tokens) for data, _ in spaces.parts(Gradient(instance, dynamics.LOGISTIC), factors, EPS)]
+    sizes = [
+        len(data.tokens) for data, _ in spaces.parts(Gradient(instance, dynamics.LOGISTIC), factors, EPS)
+    ]
     assert sizes == [33, 33, 34]
 
 
@@ -284,10 +321,14 @@ def test_a_state_continued_on_other_data_starts_from_its_w(generator):
     one, other = problem(seed=0), problem(seed=1)
     state = dynamics.normalised_descent(one, dynamics.start(one), steps=30)
     fresh = dynamics.State(state.W, state.step)
-    assert torch.equal(dynamics.normalised_descent(other, state, steps=30).W, dynamics.normalised_descent(other, fresh, steps=30).W)
+    assert torch.equal(
+        dynamics.normalised_descent(other, state, steps=30).W,
+        dynamics.normalised_descent(other, fresh, steps=30).W,
+    )
     moved = replace(state, W=state.W + 1)  # its own data, but somebody moved W
     assert torch.equal(
-        dynamics.normalised_descent(one, moved, steps=5).W, dynamics.normalised_descent(one, dynamics.State(moved.W), steps=5).W
+        dynamics.normalised_descent(one, moved, steps=5).W,
+        dynamics.normalised_descent(one, dynamics.State(moved.W), steps=5).W,
     )
 
 
@@ -305,7 +346,9 @@ def test_tensors_that_track_gradients_are_detached():
     drawn = problem()
     tracked = Instance(*(v.clone().requires_grad_() for v in (drawn.tokens, drawn.query, drawn.scores)))
     W = torch.eye(6, dtype=torch.float64).requires_grad_()
-    assert torch.equal(dynamics.descent_direction(tracked, W)[0], dynamics.descent_direction(drawn, W.detach())[0])
+    assert torch.equal(
+        dynamics.descent_direction(tracked, W)[0], dynamics.descent_direction(drawn, W.detach())[0]
+    )
     for begin in (dynamics.State(W), dynamics.Factors(W, W)):
         moved = dynamics.normalised_descent(tracked, begin, steps=3).W
         assert torch.equal(moved, dynamics.normalised_descent(drawn, begin, steps=3).W)
@@ -332,14 +375,23 @@ def test_an_input_with_a_zero_query_has_no_influence(generator):
 def test_tied_scores_leave_the_state_where_it_is(kind, generator):
     drawn = problem()
     flat = replace(drawn, scores=torch.full_like(drawn.scores, 0.3))
-    begin = dynamics.random_start(flat, generator=generator) if kind == "weights" else dynamics.random_factors(flat, generator=generator)
-    for end in (dynamics.normalised_descent(flat, begin, steps=5), dynamics.plain_descent(flat, begin, steps=5)):
+    begin = (
+        dynamics.random_start(flat, generator=generator)
+        if kind == "weights"
+        else dynamics.random_factors(flat, generator=generator)
+    )
+    for end in (
+        dynamics.normalised_descent(flat, begin, steps=5),
+        dynamics.plain_descent(flat, begin, steps=5),
+    ):
         assert_close(end.W, begin.W, rtol=0, atol=1e-15)
         assert end.step == 5
 
 
 def test_no_long_step_leaves_a_symmetric_saddle():
-    """Two inputs that differ in their scores alone pull against each other: the gradient is zero at W = 0, with nothing equal in it."""
+    """Two inputs that differ in their scores alone pull against each other: the gradient is zero at W = 0,
+    with nothing equal in it.
+    """
     x = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).repeat(2, 1, 1)
     scores = torch.tensor([[0.3, 0.1, 0.7], [-0.3, -0.1, -0.7]], dtype=torch.float64)
     instance = Instance(x, torch.ones(2, 1, dtype=torch.float64), scores)
@@ -349,7 +401,9 @@ def test_no_long_step_leaves_a_symmetric_saddle():
 
 def test_descent_moves_from_saturated_starts():
     instance = problem(3, 4, 5)
-    target = solvers.frobenius_max_margin(builders.constraints(instance.tokens, instance.query, instance.optimal())).W
+    target = solvers.frobenius_max_margin(
+        builders.constraints(instance.tokens, instance.query, instance.optimal())
+    ).W
     W = 1e4 * torch.randn(5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     end = dynamics.normalised_descent(instance, dynamics.start(instance, W=W), steps=1000)
     assert float((end.W - W).norm()) > 1  # attention is one to all digits, and yet the gradient is known
@@ -359,7 +413,9 @@ def test_descent_moves_from_saturated_starts():
 
 @pytest.mark.parametrize("scale", [1.0, 400.0])
 def test_equal_tokens_of_different_scores_count_as_one(scale, generator):
-    """Two equal tokens share their attention for any W, as one token of the mean score with twice the attention."""
+    """Two equal tokens share their attention for any W, as one token of the mean score with twice the
+    attention.
+    """
     drawn = problem(3, 5, 4)
     tokens = drawn.tokens.clone()
     tokens[0, 1] = tokens[0, 3]
@@ -369,7 +425,10 @@ def test_equal_tokens_of_different_scores_count_as_one(scale, generator):
     exact = exact_gradient(instance, W)
     largest = max(abs(v) for row in exact for v in row)
     assert_close(
-        M / M.abs().max(), torch.tensor([[float(v / largest) for v in row] for row in exact], dtype=torch.float64), atol=1e-11, rtol=0
+        M / M.abs().max(),
+        torch.tensor([[float(v / largest) for v in row] for row in exact], dtype=torch.float64),
+        atol=1e-11,
+        rtol=0,
     )
     assert float(C + M.abs().max().log()) == pytest.approx(float(mpmath.log(largest)), rel=1e-11, abs=1e-11)
 
@@ -380,8 +439,16 @@ def test_forbidden_tokens_equal_missing_tokens(generator):
     allowed[:, 4:] = False
     begin = dynamics.random_start(instance, generator=generator)
     short = Instance(instance.tokens[:, :4], instance.query, instance.scores[:, :4])
-    ends = [dynamics.normalised_descent(one, begin, steps=2000).W for one in (replace(instance, allowed=allowed), short)]
+    ends = [
+        dynamics.normalised_descent(one, begin, steps=2000).W
+        for one in (replace(instance, allowed=allowed), short)
+    ]
     assert_close(ends[0], ends[1], rtol=0, atol=1e-8)
     alone = allowed.clone()
     alone[:, 1:] = False
-    assert_close(dynamics.normalised_descent(replace(instance, allowed=alone), begin, steps=5).W, begin.W, rtol=0, atol=1e-15)
+    assert_close(
+        dynamics.normalised_descent(replace(instance, allowed=alone), begin, steps=5).W,
+        begin.W,
+        rtol=0,
+        atol=1e-15,
+    )

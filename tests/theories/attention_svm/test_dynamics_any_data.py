@@ -1,4 +1,6 @@
-"""Any finite data: every kind of descent returns finite weights or raises one of three errors; nothing is ever NaN."""
+"""Any finite data: every kind of descent returns finite weights or raises one of three errors; nothing is
+ever NaN.
+"""
 
 from functools import partial
 
@@ -30,7 +32,14 @@ def problems(draw):
         drawn = torch.randn(*shape, generator=generator, dtype=torch.float64)
         return (drawn.round() if coarse else drawn) * 10.0**low
 
-    return numbers(n, T, d), numbers(n, d), numbers(n, T), draw(st.sampled_from(LOSSES)), numbers(d, d), numbers(d, d)
+    return (
+        numbers(n, T, d),
+        numbers(n, d),
+        numbers(n, T),
+        draw(st.sampled_from(LOSSES)),
+        numbers(d, d),
+        numbers(d, d),
+    )
 
 
 def answer(call):
@@ -51,18 +60,28 @@ def test_descent_returns_or_raises(problem):
     W, Q = (V / V.abs().amax().clamp(min=1.0) for V in start)
     runs = {
         "normalised": partial(dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss),
-        "eps": partial(dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss, eps=2e-16),
-        "penalty": partial(dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss, penalty=2e-16),
-        "factors": partial(dynamics.normalised_descent, instance, dynamics.Factors(W, Q), steps=6, loss=loss, penalty=2e-16),
+        "eps": partial(
+            dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss, eps=2e-16
+        ),
+        "penalty": partial(
+            dynamics.normalised_descent, instance, dynamics.State(W), steps=6, loss=loss, penalty=2e-16
+        ),
+        "factors": partial(
+            dynamics.normalised_descent, instance, dynamics.Factors(W, Q), steps=6, loss=loss, penalty=2e-16
+        ),
         "polyak": partial(dynamics.polyak_descent, instance, dynamics.State(W), steps=6, loss=loss),
-        "mirror": partial(dynamics.mirror_descent, instance, dynamics.State(W), power=3.0, steps=6, loss=loss),
+        "mirror": partial(
+            dynamics.mirror_descent, instance, dynamics.State(W), power=3.0, steps=6, loss=loss
+        ),
     }
     lengths = {"polyak": 60.0, "mirror": float("inf")}
     ends = {name: answer(run) for name, run in runs.items()}
     assert len({end is None for end in ends.values()}) == 1  # all accept the same data
     for name, end in ends.items():
         if end is not None:
-            for before, after in zip((W, Q), (end.K, end.Q) if isinstance(end, dynamics.Factors) else (end.W,)):
+            for before, after in zip(
+                (W, Q), (end.K, end.Q) if isinstance(end, dynamics.Factors) else (end.W,)
+            ):
                 assert torch.isfinite(after).all()
                 assert float((after - before).norm()) <= lengths.get(name, 0.6) * (1 + 1e-9)
     if ends["normalised"] is not None:
@@ -93,7 +112,9 @@ def test_paths_return_or_raise(problem, power):
     instance = Instance(tokens, query, scores)
     for follow in (dynamics.regularisation_path, dynamics.factored_path):
         generator = torch.Generator().manual_seed(0)
-        path = answer(partial(follow, instance, (10.0**power,), generator=generator, starts=1, steps=3, loss=loss))
+        path = answer(
+            partial(follow, instance, (10.0**power,), generator=generator, starts=1, steps=3, loss=loss)
+        )
         if path is not None:
             assert torch.isfinite(path.W).all()
             assert float(path.W[0].norm()) <= 10.0**power * (1 + 1e-9)

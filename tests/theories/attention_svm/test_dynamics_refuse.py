@@ -17,11 +17,15 @@ RUNS = {
     "normalised": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.normalised_descent(
         instance, state or begin(), steps=steps, **s
     ),
-    "plain": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.plain_descent(instance, state or begin(), steps=steps, **s),
+    "plain": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.plain_descent(
+        instance, state or begin(), steps=steps, **s
+    ),
     "trajectory": lambda steps=1, instance=DRAWN, state=None, **s: list(
         dynamics.trajectory(instance, state or begin(), steps=(steps,), **s)
     ),
-    "polyak": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.polyak_descent(instance, state or begin(), steps=steps, **s),
+    "polyak": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.polyak_descent(
+        instance, state or begin(), steps=steps, **s
+    ),
     "mirror": lambda steps=1, instance=DRAWN, state=None, **s: dynamics.mirror_descent(
         instance, state or begin(), steps=steps, **{"power": 3.0} | s
     ),
@@ -35,7 +39,10 @@ RUNS = {
         instance, radii, generator=torch.Generator(), steps=steps, **s
     ),
 }
-STEPPED, WITH_STATE = [n for n in RUNS if "ball" not in n], ["normalised", "plain", "trajectory", "polyak", "mirror"]
+STEPPED, WITH_STATE = (
+    [n for n in RUNS if "ball" not in n],
+    ["normalised", "plain", "trajectory", "polyak", "mirror"],
+)
 
 
 def begin():
@@ -82,9 +89,16 @@ def test_bare_weights_are_refused(name):
         with pytest.raises(TypeError, match=r"state must be .*State.*, got (torch.float64|list|dict)"):
             RUNS[name](state=state)
     with pytest.raises(TypeError, match=r"^(W|p) must be a tensor.*, got list"):
-        RUNS[name](state=dynamics.JointState([0.0] * 4, ZEROS) if name == "joint" else dynamics.State([[0.0] * 4] * 4))
+        RUNS[name](
+            state=dynamics.JointState([0.0] * 4, ZEROS)
+            if name == "joint"
+            else dynamics.State([[0.0] * 4] * 4)
+        )
     if name != "joint":
-        for W, words in ((torch.zeros(4, 4), "W must be float64"), (torch.zeros(3, 4).double(), r"W must have shape \[4, 4\]")):
+        for W, words in (
+            (torch.zeros(4, 4), "W must be float64"),
+            (torch.zeros(3, 4).double(), r"W must have shape \[4, 4\]"),
+        ):
             with pytest.raises(ValueError, match=words):
                 RUNS[name](state=dynamics.State(W))
 
@@ -131,13 +145,22 @@ def test_numbers_out_of_range_are_refused(name, settings, message):
 @pytest.mark.parametrize("name", STEPPED)
 def test_overflowing_weights_raise(name):
     """Steps of 1e308 that all go one way; the penalty pushes where the gradient is gone."""
-    settings = {"polyak": {"longest": 1e308}, "mirror": {"power": 1.01}, "plain": {"penalty": 1.0}}.get(name, {})
-    with pytest.raises(ValueError, match=r"must keep (W|p) finite, got an overflow by step 40; pass a smaller rate"):
+    settings = {"polyak": {"longest": 1e308}, "mirror": {"power": 1.01}, "plain": {"penalty": 1.0}}.get(
+        name, {}
+    )
+    with pytest.raises(
+        ValueError, match=r"must keep (W|p) finite, got an overflow by step 40; pass a smaller rate"
+    ):
         RUNS[name](steps=40, rate=1e308, **settings)
 
 
 @pytest.mark.parametrize(
-    "call", [dynamics.start, lambda i: dynamics.random_start(i, generator=torch.Generator()), dynamics.log_excess_loss]
+    "call",
+    [
+        dynamics.start,
+        lambda i: dynamics.random_start(i, generator=torch.Generator()),
+        dynamics.log_excess_loss,
+    ],
 )
 def test_starts_and_losses_check_the_instance(call):
     with pytest.raises(TypeError, match=r"instance must be Instance.*got torch.float64 \[2, 3, 4\]"):

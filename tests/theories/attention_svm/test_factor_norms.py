@@ -16,7 +16,15 @@ from transformer_theory.theories.attention_svm.figures.convergence_types import 
     ConvergenceTypes,
     classify,
 )
-from transformer_theory.theories.attention_svm.figures.factor_norms import DISTANCE, IMBALANCE, LABELS, NORM, RESIDUAL, RUNS, FactorNorms
+from transformer_theory.theories.attention_svm.figures.factor_norms import (
+    DISTANCE,
+    IMBALANCE,
+    LABELS,
+    NORM,
+    RESIDUAL,
+    RUNS,
+    FactorNorms,
+)
 from transformer_theory.theories.attention_svm.published import published_instance, published_instances
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
@@ -54,18 +62,24 @@ def test_the_share_of_problems_in_which_all_tokens_are_support_vectors(dim, unch
 def test_the_types_are_those_of_single_problems(of, unchecked):
     counts = classify(of, 3, 4, 3, trials=8, steps=400, rate=0.1, threshold=1e-3, seed=0)
     expected = dict.fromkeys([*TYPES, "support"], 0)
-    factors = random_factors(published_instances(range(8), inputs=3, tokens=4, dim=3), generator=torch.Generator().manual_seed(0))
+    factors = random_factors(
+        published_instances(range(8), inputs=3, tokens=4, dim=3), generator=torch.Generator().manual_seed(0)
+    )
     for trial in range(8):
         instance = published_instance(trial, inputs=3, tokens=4, dim=3)
         solve = attention_svm.frobenius_max_margin if of == "W" else attention_svm.nuclear_max_margin
         if of == "W":
             W = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=400).W
         else:
-            W = attention_svm.normalised_descent(instance, Factors(factors.K[trial], factors.Q[trial]), steps=400).W
+            W = attention_svm.normalised_descent(
+                instance, Factors(factors.K[trial], factors.Q[trial]), steps=400
+            ).W
         attention = instance.attention(W)
         select, best = attention.argmax(-1), instance.optimal()
         with suppress(attention_svm.Infeasible):
-            expected["support"] += bool((solve(constraints(instance.tokens, instance.query, best)).margins < 1 + 1e-6).all())
+            expected["support"] += bool(
+                (solve(constraints(instance.tokens, instance.query, best)).margins < 1 + 1e-6).all()
+            )
         pairs = constraints(instance.tokens, instance.query, select)
         settled = bool((attention.amax(-1) > 1 - 1e-3).all())
         local = settled and bool(locally_optimal(instance.scores, select, pairs, solve(pairs)).all())
@@ -85,7 +99,8 @@ def test_outcomes_of_both_descents(run):
         shares = [a[f"attention_svm/{name}_{kind}"] for kind in ("local", "not_local", "open")]
         np.testing.assert_allclose(sum(shares), 1)
         assert (a[f"attention_svm/{name}_best"] <= a[f"attention_svm/{name}_local"]).all()
-    assert not [row for row in result.table if row.predicted is not None]  # other settings than those of the reference
+    # other settings than those of the reference
+    assert not [row for row in result.table if row.predicted is not None]
     assert {row.quantity for row in result.table} == {*TYPES.values(), SUPPORT}
     left, right = experiment.plot(result).axes
     assert len(left.lines) == len(right.lines) == len(TYPES) + 1

@@ -22,7 +22,9 @@ def test_every_selection_of_wide_data_gets_margin_one(n, T, d):
         assert not found.reason
         logits = (x @ (z @ found.W.T)[..., None]).squeeze(-1)
         others = logits.scatter(1, select[:, None], -torch.inf).amax(-1)
-        torch.testing.assert_close(logits.gather(1, select[:, None]).squeeze(1) - others, torch.ones(n, dtype=torch.float64))
+        torch.testing.assert_close(
+            logits.gather(1, select[:, None]).squeeze(1) - others, torch.ones(n, dtype=torch.float64)
+        )
 
 
 def test_equations_and_many_queries():
@@ -32,7 +34,8 @@ def test_equations_and_many_queries():
     found = construct(pairs)
     assert found.applies
     torch.testing.assert_close(found.margins, pairs.rhs)
-    causal = builders.causal(x, torch.tensor([[0, 1, 1], [0, 0, 2]]))  # queries: the four tokens that have a choice
+    # queries: the four tokens that have a choice
+    causal = builders.causal(x, torch.tensor([[0, 1, 1], [0, 0, 2]]))
     found = construct(causal)
     assert found.applies
     torch.testing.assert_close(causal.margins(found.W), torch.ones(6, dtype=torch.float64))
@@ -49,7 +52,8 @@ def test_the_reason_names_the_failed_condition():
     silent = construct(builders.constraints(x, z * torch.tensor([[1.0], [0.0], [1.0]]).double(), first))
     assert "queries are linearly dependent" in silent.reason
     twice = construct(builders.constraints(torch.cat([x[:, :3], x[:, :1]], 1), z, first))
-    assert "differences of input 0 are linearly dependent" in twice.reason  # a token equal to the selected one
+    # a token equal to the selected one
+    assert "differences of input 0 are linearly dependent" in twice.reason
     close = x.clone()
     close[1, 1] = close[1, 0] + 1e-30
     assert "differences of input 1" in construct(builders.constraints(close, z, first)).reason

@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from transformer_theory.core.result import Result
-from transformer_theory.theories.attention_svm.figures import joint, loss_comparison, multi_input, single_input
+from transformer_theory.theories.attention_svm.figures import (
+    joint,
+    loss_comparison,
+    multi_input,
+    single_input,
+)
 from transformer_theory.theories.attention_svm.figures.common import references
 from transformer_theory.theories.attention_svm.figures.joint import Joint
 from transformer_theory.theories.attention_svm.figures.loss_comparison import LossComparison
@@ -21,7 +26,11 @@ from transformer_theory.theories.attention_svm.figures.trajectories import COSIN
 
 def crosses(ax, marker: str) -> set[tuple[float, float]]:
     lines = [line for line in ax.lines if line.get_marker() == marker]
-    return {(float(x), float(y)) for line in lines for x, y in zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))}
+    return {
+        (float(x), float(y))
+        for line in lines
+        for x, y in zip(np.asarray(line.get_xdata()), np.asarray(line.get_ydata()))
+    }
 
 
 def compared(result: Result) -> set[str]:
@@ -59,7 +68,8 @@ def test_one_input_drops_numbers_of_other_settings(run):
         known = references(run(experiment).table)
         assert known.select(quantity=single_input.OBJECTIVE) == known
         assert known.column("predicted") == [0.49505, 0.5]
-    assert len(references(run(SingleInput()).table)) == 2 + 6 + 5  # objectives, tokens of the local case, cosines
+    # objectives, tokens of the local case, cosines
+    assert len(references(run(SingleInput()).table)) == 2 + 6 + 5
 
 
 def test_joint_training_drops_numbers_of_other_settings(run, monkeypatch, unchecked):
@@ -69,7 +79,11 @@ def test_joint_training_drops_numbers_of_other_settings(run, monkeypatch, unchec
     assert early.select(quantity=joint.ATTENTION, setting="tight", step=90).one().predicted == 0.996
     monkeypatch.setattr(inspect.getmodule(Joint), "joint_descent", stationary)
     usual, slow = (experiment.run() for experiment in (Joint(), Joint(rate=0.05)))
-    assert compared(usual) == objectives | probabilities | {"cosine of p to p_mm", "cosine of p to p_relax", "cosine of v to v_mm"}
+    assert compared(usual) == objectives | probabilities | {
+        "cosine of p to p_mm",
+        "cosine of p to p_relax",
+        "cosine of v to v_mm",
+    }
     assert compared(slow) == objectives
     assert not crosses(Joint(rate=0.05).plot(slow).axes[2], "+")
 
@@ -96,7 +110,9 @@ def test_the_published_eps_is_plotted_where_it_stalls(run):
     assert any(y == stalled for _, y in crosses(last, "s"))
 
 
-@pytest.mark.parametrize(("number", "text"), [(0.0, ".00"), (0.054, ".05"), (1.0, "1.00"), (9.996, "10.0"), (15.0, "15.0")])
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.0, ".00"), (0.054, ".05"), (1.0, "1.00"), (9.996, "10.0"), (15.0, "15.0")]
+)
 def test_numbers_of_a_map_are_short(number, text):
     assert short(number) == text
 
@@ -106,7 +122,10 @@ def test_maps_give_the_farther_end_of_their_intervals(kind, run):
     experiment = kind.quick()
     result = run(experiment)
     figure = experiment.plot(result)
-    share, low, high = (result.arrays[f"attention_svm/{name}"][0, 0, 0] for name in ("feasible", "feasible_low", "feasible_high"))
+    share, low, high = (
+        result.arrays[f"attention_svm/{name}"][0, 0, 0]
+        for name in ("feasible", "feasible_low", "feasible_high")
+    )
     assert figure.axes[0].texts[0].get_text() == f"{short(share)}\n±{short(max(high - share, share - low))}"
     assert f"{experiment.trials} random problems" in " ".join(figure.get_supxlabel().split())
     assert result.table[0].interval == (low, high)

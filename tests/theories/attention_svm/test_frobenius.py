@@ -22,7 +22,9 @@ from transformer_theory.theories.attention_svm.solvers.working_sets import solve
 
 
 def drawn(n, T, d, *, trials, seed=0):
-    instance = cross_attention(inputs=n, tokens=T, dim=d, generator=torch.Generator().manual_seed(seed), trials=trials)
+    instance = cross_attention(
+        inputs=n, tokens=T, dim=d, generator=torch.Generator().manual_seed(seed), trials=trials
+    )
     return builders.constraints(instance.tokens, instance.query, instance.optimal())
 
 
@@ -46,7 +48,9 @@ def interior_point(c):
     margins = cp.sum(cp.multiply(c.difference.numpy() @ W, c.query.numpy()), axis=1)
     e, rhs = c.equality.numpy(), c.rhs.numpy()
     held = [margins[np.flatnonzero(~e)] >= rhs[~e], margins[np.flatnonzero(e)] == rhs[e]]
-    cp.Problem(cp.Minimize(cp.sum_squares(W)), held[: 1 + bool(e.any())]).solve(solver="CLARABEL", tol_gap_rel=1e-11, tol_feas=1e-11)
+    cp.Problem(cp.Minimize(cp.sum_squares(W)), held[: 1 + bool(e.any())]).solve(
+        solver="CLARABEL", tol_gap_rel=1e-11, tol_feas=1e-11
+    )
     return None if W.value is None else torch.from_numpy(np.array(W.value))
 
 
@@ -55,12 +59,19 @@ def interior_point(c):
 
 @pytest.mark.parametrize("m", [20, 80])
 def test_right_hand_sides_and_equations_agree_with_an_interior_point_solver(m):
-    """m = 20: independent constraints. m = 80 in 36 dimensions: dependent ones, of which some draws are infeasible."""
+    """m = 20: independent constraints. m = 80 in 36 dimensions: dependent ones, of which some draws are
+    infeasible.
+    """
     outcomes = []
     for seed in range(8):
         c = mixed(seed, m=m, d=5 if m == 20 else 8, equations=4)
         if m == 80:
-            c = Constraints(c.difference, c.query[:, :5].contiguous(), rhs=c.rhs - 0.8 * (~c.equality), equality=c.equality)
+            c = Constraints(
+                c.difference,
+                c.query[:, :5].contiguous(),
+                rhs=c.rhs - 0.8 * (~c.equality),
+                equality=c.equality,
+            )
         expected = interior_point(c)
         if expected is None:
             with pytest.raises(Infeasible):
@@ -68,7 +79,8 @@ def test_right_hand_sides_and_equations_agree_with_an_interior_point_solver(m):
         else:
             solution = solvers.frobenius_max_margin(c)
             assert solution.kkt < 1e-12
-            assert_close(solution.W, expected, rtol=0, atol=1e-5 * solution.norm)  # what the other solver reaches
+            # what the other solver reaches
+            assert_close(solution.W, expected, rtol=0, atol=1e-5 * solution.norm)
             assert_close(solution.margins[c.equality], c.rhs[c.equality], rtol=0, atol=1e-13)
             assert float((solution.margins - c.rhs).min()) > -1e-12
             assert float(solution.dual[~c.equality].min()) >= 0
@@ -113,10 +125,15 @@ def test_constraints_that_hold_for_zero_give_zero(generator):
 
 
 def test_a_constraint_with_a_lower_margin_is_met_with_equality_only_if_it_binds(generator):
-    """Orthogonal constraints: each multiplier is its right-hand side over the squared length, or zero where that is negative."""
+    """Orthogonal constraints: each multiplier is its right-hand side over the squared length, or zero where
+    that is negative.
+    """
     pairs, _, ones = orthogonal_constraints(generator)
     rhs = torch.tensor([2.0, -3.0, 0.5, 0.0], dtype=torch.float64)
-    assert_close(solvers.frobenius_max_margin(Constraints(pairs.difference, pairs.query, rhs=rhs)).dual, ones * rhs.clamp(min=0))
+    assert_close(
+        solvers.frobenius_max_margin(Constraints(pairs.difference, pairs.query, rhs=rhs)).dual,
+        ones * rhs.clamp(min=0),
+    )
     equal = Constraints(pairs.difference, pairs.query, rhs=rhs, equality=torch.ones(4, dtype=torch.bool))
     assert_close(solvers.frobenius_max_margin(equal).dual, ones * rhs)
 
@@ -125,7 +142,9 @@ def test_a_constraint_with_a_lower_margin_is_met_with_equality_only_if_it_binds(
 
 
 def combination(c, proof):
-    """What the certificate combines the constraints to: a matrix that should be zero, and a right-hand side that should be one."""
+    """What the certificate combines the constraints to: a matrix that should be zero, and a right-hand side
+    that should be one.
+    """
     return float(c.combine(proof.weights).norm()), float(proof.weights @ c.rhs)
 
 
@@ -177,7 +196,9 @@ def test_an_inequality_whose_margin_the_equations_fix_is_refused(generator):
 @pytest.mark.parametrize(("rhs", "equality"), [(1.0, False), (1.0, True), (-1.0, True)])
 def test_a_zero_constraint_that_fails_is_infeasible(rhs, equality):
     zero = torch.zeros(1, 3, dtype=torch.float64)
-    c = Constraints(zero, zero, rhs=torch.tensor([rhs], dtype=torch.float64), equality=torch.tensor([equality]))
+    c = Constraints(
+        zero, zero, rhs=torch.tensor([rhs], dtype=torch.float64), equality=torch.tensor([equality])
+    )
     with pytest.raises(Infeasible) as caught:
         solvers.frobenius_max_margin(c)
     assert combination(c, caught.value.certificate) == (0, 1)
@@ -186,7 +207,9 @@ def test_a_zero_constraint_that_fails_is_infeasible(rhs, equality):
 
 def of(differences, **how):
     rows = torch.tensor(differences, dtype=torch.float64)
-    how = {name: torch.tensor(v, dtype=torch.float64 if name == "rhs" else torch.bool) for name, v in how.items()}
+    how = {
+        name: torch.tensor(v, dtype=torch.float64 if name == "rhs" else torch.bool) for name, v in how.items()
+    }
     return Constraints(rows, torch.ones(len(rows), 1, dtype=torch.float64), **how)
 
 
@@ -209,7 +232,14 @@ def test_constraints_that_a_long_W_meets_are_not_infeasible(c, W, proved):
     assert proved / 2.2 < bound < 1.06 * float(W.norm())
 
 
-@pytest.mark.parametrize("c", [of([[1, 0.3], [-1, -0.3]]), of([[0.1, 0.7]] * 2, rhs=[0, 1], equality=[True, False]), of([[0, 0], [1, 1]])])
+@pytest.mark.parametrize(
+    "c",
+    [
+        of([[1, 0.3], [-1, -0.3]]),
+        of([[0.1, 0.7]] * 2, rhs=[0, 1], equality=[True, False]),
+        of([[0, 0], [1, 1]]),
+    ],
+)
 def test_exact_contradictions_remain_infeasible(c):
     with pytest.raises(Infeasible) as caught:
         solvers.frobenius_max_margin(c)
@@ -245,7 +275,9 @@ def test_a_W_of_the_wrong_length_has_a_large_residual_at_any_scale(scale):
     for longer, dual in ((3, 3), (3, 1), (1, 3), (1 + 1e-6, 1 + 1e-6)):
         kkt, gap = residuals(pairs, longer * W, dual * multipliers)
         assert kkt > 1e-7
-        batched = batch.residuals(torch.from_numpy(longer * W)[None], torch.from_numpy(dual * multipliers)[None])
+        batched = batch.residuals(
+            torch.from_numpy(longer * W)[None], torch.from_numpy(dual * multipliers)[None]
+        )
         assert [float(v) for v in batched] == pytest.approx([kkt, gap], rel=1e-6)
 
 
@@ -269,7 +301,9 @@ def test_a_residual_above_the_tolerance_carries_the_last_iterate():
 
 @pytest.mark.parametrize("closeness", [1e-3, 1e-5, 1e-8])
 def test_the_residual_bounds_violated_margins(closeness):
-    """A token nearly equal to the selected one: norms of 1e3 to 1e9, where rounding of the margins is most of the residual."""
+    """A token nearly equal to the selected one: norms of 1e3 to 1e9, where rounding of the margins is most of
+    the residual.
+    """
     generator = torch.Generator().manual_seed(5)
     x, z = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((4, 4, 6), (4, 6)))
     x[0, 1] = x[0, 0] + closeness
@@ -281,13 +315,22 @@ def test_the_residual_bounds_violated_margins(closeness):
             solution = refusal.state
         if solution is None:
             continue
-        rounding = 10 * EPSILON * float(solution.W.norm()) * float((c.difference.norm(dim=1) * c.query.norm(dim=1)).max())
+        rounding = (
+            10
+            * EPSILON
+            * float(solution.W.norm())
+            * float((c.difference.norm(dim=1) * c.query.norm(dim=1)).max())
+        )
         margins = [_exact_margin(d, solution.W, z) for d, z in zip(c.difference, c.query)]
         assert 1 - min(margins) <= solution.kkt + rounding
 
 
 def _exact_margin(d, W, z) -> float:
-    terms = (Fraction(x) * Fraction(w) * Fraction(y) for x, row in zip(d.tolist(), W.tolist()) for w, y in zip(row, z.tolist()))
+    terms = (
+        Fraction(x) * Fraction(w) * Fraction(y)
+        for x, row in zip(d.tolist(), W.tolist())
+        for w, y in zip(row, z.tolist())
+    )
     return float(sum(terms, Fraction(0)))
 
 
@@ -348,7 +391,9 @@ def test_both_methods_find_the_same_active_set_with_equations():
 
 def test_least_distance_refuses_equations_that_contradict_one_another(generator):
     pairs = plain(mixed(0))
-    doubled = Pairs(*(np.concatenate([v, v[:1]]) for v in (pairs.difference, pairs.query, pairs.rhs, pairs.free)))
+    doubled = Pairs(
+        *(np.concatenate([v, v[:1]]) for v in (pairs.difference, pairs.query, pairs.rhs, pairs.free))
+    )
     doubled.rhs[-1] += 1
     with pytest.raises(Contradiction):
         least_distance(doubled)

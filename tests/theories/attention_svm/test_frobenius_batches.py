@@ -13,7 +13,9 @@ from transformer_theory.theories.attention_svm.solvers.frobenius import solve_pr
 
 
 def drawn(n, T, d, *, trials, seed=0):
-    instance = cross_attention(inputs=n, tokens=T, dim=d, generator=torch.Generator().manual_seed(seed), trials=trials)
+    instance = cross_attention(
+        inputs=n, tokens=T, dim=d, generator=torch.Generator().manual_seed(seed), trials=trials
+    )
     return builders.constraints(instance.tokens, instance.query, instance.optimal())
 
 
@@ -25,7 +27,9 @@ def mixed(seed, m=20, d=5, equations=4):
     return Constraints(difference, query, rhs=rhs, equality=torch.arange(m) % (m // equations) == 0)
 
 
-@pytest.mark.parametrize(("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (5, 15, 10), (10, 5, 4), (8, 5, 3), (20, 10, 12), (3, 4, 1)])
+@pytest.mark.parametrize(
+    ("n", "T", "d"), [(6, 8, 10), (10, 5, 20), (5, 15, 10), (10, 5, 4), (8, 5, 3), (20, 10, 12), (3, 4, 1)]
+)
 def test_a_batch_gives_the_solutions_of_its_problems(n, T, d):
     c = drawn(n, T, d, trials=24)
     batch = solvers.frobenius_max_margins(c)
@@ -65,7 +69,9 @@ def test_an_infeasible_problem_does_not_disturb_its_neighbours():
     good, bad = mixed(0), mixed(1)
     difference, query, rhs = bad.difference.clone(), bad.query, bad.rhs.clone()
     difference[1], rhs[1] = 0.0, 1.0
-    batch = solvers.frobenius_max_margins(stack([good, Constraints(difference, query, rhs=rhs, equality=bad.equality)]))
+    batch = solvers.frobenius_max_margins(
+        stack([good, Constraints(difference, query, rhs=rhs, equality=bad.equality)])
+    )
     assert batch.status == ("optimal", "infeasible")
     assert_close(batch.W[0], solvers.frobenius_max_margin(good).W, rtol=0, atol=1e-12)
     with pytest.raises(Infeasible, match=r"input 1 \(token 0\)"):
@@ -136,7 +142,9 @@ def test_only_infeasible_problems_are_solved_one_by_one(n, T, d, monkeypatch):
 
 
 def test_steps_on_w_take_padding_and_any_right_hand_sides(generator):
-    """Lengths from 1e-4 to 1e4, negative right-hand sides, duplicates, constraints that always hold, and a problem that W = 0 solves."""
+    """Lengths from 1e-4 to 1e4, negative right-hand sides, duplicates, constraints that always hold, and a
+    problem that W = 0 solves.
+    """
     problems = []
     for number in range(8):
         m = 40 + 3 * number
@@ -156,7 +164,9 @@ def test_steps_on_w_take_padding_and_any_right_hand_sides(generator):
 
 
 def test_an_interior_point_gives_up_problems_whose_w_is_certainly_long():
-    """Two opposite constraints: w >= 1 and -w >= 1. The bound on the norm ends the iteration long before the largest number of rounds."""
+    """Two opposite constraints: w >= 1 and -w >= 1. The bound on the norm ends the iteration long before the
+    largest number of rounds.
+    """
     rows = torch.tensor([[[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]]], dtype=torch.float64).numpy()
     rhs = torch.ones(1, 3, dtype=torch.float64).numpy()
     _, finished = primal_interior._interior_point(rows, rhs, primal_interior._start(rows, rhs), 1e-6)

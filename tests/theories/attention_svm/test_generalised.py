@@ -1,4 +1,6 @@
-"""Attention shared among tokens: the finite part, the direction and the scale, against cvxpy and planted weights; settled attention."""
+"""Attention shared among tokens: the finite part, the direction and the scale, against cvxpy and planted
+weights; settled attention.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from transformer_theory.theories.attention_svm.problem import cross_attention, t
 
 
 def planted(seed, n=3, T=4, d=6, trials=None):
-    """Tokens and queries at random, and an attention that keeps two tokens of the first input and one of the others."""
+    """Tokens and queries at random, and an attention that keeps two tokens of the first input and one of the
+    others.
+    """
     g = torch.Generator().manual_seed(seed)
     instance = cross_attention(inputs=n, tokens=T, dim=d, generator=g, trials=trials)
     attention = torch.zeros_like(instance.scores)
@@ -76,7 +80,10 @@ def test_the_scale_is_the_least_squares_fit_and_is_recovered():
 def test_the_direction_is_orthogonal_to_the_finite_part():
     """The equations require 0 of the direction, and the finite part is a combination of them."""
     found = solvers.generalised_max_margin(*planted(3))
-    assert abs(float((found.direction.W * found.finite.W).sum())) < 1e-12 * found.direction.norm * found.finite.norm
+    assert (
+        abs(float((found.direction.W * found.finite.W).sum()))
+        < 1e-12 * found.direction.norm * found.finite.norm
+    )
 
 
 def test_one_token_per_input_is_the_max_margin_problem():
@@ -139,11 +146,15 @@ def test_the_least_push_of_a_linear_head_is_a_difference_of_scores(generator):
     drawn = cross_attention(inputs=3, tokens=4, dim=5, generator=generator)
     v = torch.randn(5, 1, generator=generator, dtype=torch.float64)
     labels = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
-    instance = dynamics.HeadInstance(drawn.tokens, drawn.query, labels, lambda o: ((o @ v).squeeze(-1), v.T.expand(o.shape)))
+    instance = dynamics.HeadInstance(
+        drawn.tokens, drawn.query, labels, lambda o: ((o @ v).squeeze(-1), v.T.expand(o.shape))
+    )
     scores = token_scores(drawn.tokens, v[:, 0], labels)
     target = solvers.frobenius_max_margin(builders.constraints(drawn.tokens, drawn.query, scores.argmax(-1)))
     best, second = scores.topk(2).values.unbind(-1)
     assert float(sharing.least_push(instance, 60 * target.W)) == pytest.approx(float((best - second).min()))
     assert float(sharing.least_push(instance, 0 * target.W)) == torch.inf  # nothing is masked
-    flat = dynamics.HeadInstance(drawn.tokens, drawn.query, labels, dynamics.relu_head(torch.zeros(5, 2, dtype=torch.float64)))
+    flat = dynamics.HeadInstance(
+        drawn.tokens, drawn.query, labels, dynamics.relu_head(torch.zeros(5, 2, dtype=torch.float64))
+    )
     assert float(sharing.least_push(flat, 60 * target.W)) == 0

@@ -1,4 +1,6 @@
-"""How often descent selects every best token: counts of an independent implementation, intervals, the map, and the figures."""
+"""How often descent selects every best token: counts of an independent implementation, intervals, the map,
+and the figures.
+"""
 
 import inspect
 
@@ -11,12 +13,23 @@ from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.figures.common import references, size
-from transformer_theory.theories.attention_svm.figures.global_convergence import DIMS, KNOWN, GlobalConvergence, count_best
-from transformer_theory.theories.attention_svm.figures.probability_map import QUANTITIES, ProbabilityMap, count
+from transformer_theory.theories.attention_svm.figures.global_convergence import (
+    DIMS,
+    KNOWN,
+    GlobalConvergence,
+    count_best,
+)
+from transformer_theory.theories.attention_svm.figures.probability_map import (
+    QUANTITIES,
+    ProbabilityMap,
+    count,
+)
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
-@pytest.mark.parametrize(("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)])
+@pytest.mark.parametrize(
+    ("inputs", "tokens", "dim"), [(5, 5, 2), (5, 5, 10), (10, 5, 5), (15, 5, 5), (5, 10, 10)]
+)
 def test_counts_of_the_published_seeds(inputs, tokens, dim, unchecked):
     """Exact counts of another implementation, over the same 100 problems."""
     count = count_best(inputs, tokens, dim, trials=100, steps=1000, rate=0.1, threshold=1e-3)
@@ -55,7 +68,10 @@ def test_the_figure_shows_each_curve_and_the_known_numbers(run):
 @pytest.mark.parametrize("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
 def test_other_settings_have_no_known_number(changed, monkeypatch):
     monkeypatch.setattr(inspect.getmodule(GlobalConvergence), "count_best", lambda trials, **_: trials)
-    usual, other = (GlobalConvergence(inputs=(5,), tokens=(5,), dims=(2,), **settings).run().table for settings in ({}, changed))
+    usual, other = (
+        GlobalConvergence(inputs=(5,), tokens=(5,), dims=(2,), **settings).run().table
+        for settings in ({}, changed)
+    )
     assert len(references(usual)) == len(usual)
     assert not references(other)
 
@@ -64,21 +80,31 @@ def test_other_settings_have_no_known_number(changed, monkeypatch):
 def test_the_map_counts_what_single_problems_show(inputs, tokens, dim):
     """The same problems one at a time: single solver, :func:`locally_optimal`, descent without a batch."""
     counted = count(inputs, tokens, dim, trials=8, steps=500, rate=0.1, threshold=1e-3, seed=5)
-    batch = attention_svm.cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(5), trials=8)
+    batch = attention_svm.cross_attention(
+        inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(5), trials=8
+    )
     feasible = best = settled = locally = 0
     for trial in range(8):
         problem = batch[trial]
         try:
-            attention_svm.frobenius_max_margin(attention_svm.constraints(problem.tokens, problem.query, problem.optimal()))
+            attention_svm.frobenius_max_margin(
+                attention_svm.constraints(problem.tokens, problem.query, problem.optimal())
+            )
             feasible += 1
         except Infeasible:
             pass
-        attention = problem.attention(attention_svm.normalised_descent(problem, attention_svm.start(problem), steps=500).W)
+        attention = problem.attention(
+            attention_svm.normalised_descent(problem, attention_svm.start(problem), steps=500).W
+        )
         if bool((attention.amax(-1) > 1 - 1e-3).all()):
             select = attention.argmax(-1)
             settled, best = settled + 1, best + bool((select == problem.optimal()).all())
             pairs = attention_svm.constraints(problem.tokens, problem.query, select)
-            locally += bool(locally_optimal(problem.scores, select, pairs, attention_svm.frobenius_max_margin(pairs)).all())
+            locally += bool(
+                locally_optimal(
+                    problem.scores, select, pairs, attention_svm.frobenius_max_margin(pairs)
+                ).all()
+            )
     counts = (counted.trials, counted.feasible, counted.best, counted.settled, counted.locally_optimal)
     assert counts == (8, feasible, best, settled, locally)
     assert settled > 0
@@ -87,7 +113,9 @@ def test_the_map_counts_what_single_problems_show(inputs, tokens, dim):
 def test_the_map_shows_where_the_theory_predicts():
     experiment = ProbabilityMap(inputs=(2, 5), tokens=(3,), dims=(3, 6), trials=10, steps=300)
     result = experiment.run()
-    predicted = result.table.select(quantity=QUANTITIES["feasible"], basis="theory").where(lambda row: row.predicted is not None)
+    predicted = result.table.select(quantity=QUANTITIES["feasible"], basis="theory").where(
+        lambda row: row.predicted is not None
+    )
     assert predicted.column("setting") == [size(2, 3, 3), size(2, 3, 6), size(5, 3, 6)]
     assert predicted.column("value") == [1, 1, 1]
     panels = experiment.plot(result).axes

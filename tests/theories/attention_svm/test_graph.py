@@ -18,7 +18,9 @@ def gaussian(*size: int, seed: int = 0):
 
 def drawn(seed: int, *, cyclic: bool = True):
     generator = torch.Generator().manual_seed(seed)
-    ids, labels, graph = random_sequences(sequences=10, length=4, tokens=8, last=2, cyclic=cyclic, generator=generator)
+    ids, labels, graph = random_sequences(
+        sequences=10, length=4, tokens=8, last=2, cyclic=cyclic, generator=generator
+    )
     return torch.nn.functional.normalize(gaussian(8, 10, seed=seed), dim=-1), ids, labels, graph
 
 
@@ -57,7 +59,8 @@ def test_the_direction_meets_every_pair_and_is_the_smallest():
     W = solvers.frobenius_max_margin(pairs).W
     for k, edges in graph.edges.items():
         logits = e @ W @ e[k]
-        for i, j in edges.nonzero().tolist():  # every edge, not only those between the components' smallest tokens
+        # every edge, not only those between the components' smallest tokens
+        for i, j in edges.nonzero().tolist():
             tied = graph.component[k][i] == graph.component[k][j]
             difference = float(logits[i] - logits[j])
             assert difference == pytest.approx(0, abs=1e-9) if tied else difference >= 1 - 1e-9
@@ -105,7 +108,9 @@ def test_the_finite_part_minimises_the_loss_within_the_components(seed):
 
 
 def test_two_tokens_that_follow_each_other_have_a_closed_form():
-    """Labels a, a, b of (a, b, k): attention 2/3 and 1/3, so W_fin scores log 2 apart; and both stand above k."""
+    """Labels a, a, b of (a, b, k): attention 2/3 and 1/3, so W_fin scores log 2 apart; and both stand above
+    k.
+    """
     ids = torch.tensor([[0, 1, 2]] * 3)
     labels = torch.tensor([0, 0, 1])
     e = torch.eye(3, dtype=torch.float64)
@@ -134,7 +139,9 @@ def test_descent_goes_to_both_parts(cyclic, unchecked):
 
 
 def drawn_acyclic():
-    ids, labels, graph = random_sequences(sequences=4, length=6, tokens=8, cyclic=False, generator=torch.Generator().manual_seed(0))
+    ids, labels, graph = random_sequences(
+        sequences=4, length=6, tokens=8, cyclic=False, generator=torch.Generator().manual_seed(0)
+    )
     return torch.nn.functional.normalize(gaussian(8, 10), dim=-1), ids, labels, graph
 
 
@@ -145,7 +152,9 @@ def test_an_acyclic_graph_has_no_finite_part():
 
 
 def test_the_stored_run_is_repeated_in_distribution(run):
-    """The published run of 1,000 steps: cosine .9802, distance .0037 and R 6.85, each within the range of our starts and embeddings."""
+    """The published run of 1,000 steps: cosine .9802, distance .0037 and R 6.85, each within the range of our
+    starts and embeddings.
+    """
     result = run(Graph(trials=8, steps=1000))
     printed = result.table.select(basis="printed")
     at = list(result.arrays["attention_svm/stored/steps"]).index(1000)
@@ -160,6 +169,9 @@ def test_the_stored_run_is_repeated_in_distribution(run):
 
 
 def test_data_that_cannot_be_drawn_are_refused():
-    for sizes, words in (({"sequences": 2, "length": 5}, "T <= K"), ({"sequences": 1, "length": 3}, "no cyclic data")):
+    for sizes, words in (
+        ({"sequences": 2, "length": 5}, "T <= K"),
+        ({"sequences": 1, "length": 3}, "no cyclic data"),
+    ):
         with pytest.raises(ValueError, match=words):
             random_sequences(**sizes, tokens=4, cyclic=True, generator=torch.Generator())

@@ -1,4 +1,6 @@
-"""Heads other than the linear one: gradients against automatic differentiation, and the linear head as a special case."""
+"""Heads other than the linear one: gradients against automatic differentiation, and the linear head as a
+special case.
+"""
 
 import pytest
 import torch
@@ -52,7 +54,9 @@ def test_a_linear_head_is_an_instance_with_scores(problem, generator):
     assert_close(ends[0].W, ends[1].W, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("loss", [dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR], ids=lambda loss: loss.name)
+@pytest.mark.parametrize(
+    "loss", [dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR], ids=lambda loss: loss.name
+)
 def test_steps_with_a_network_as_head_are_those_of_automatic_differentiation(problem, loss, generator):
     x, z, labels, _ = problem
     V = 0.3 * torch.randn(3, 6, 8, generator=generator, dtype=torch.float64)
@@ -64,7 +68,9 @@ def test_steps_with_a_network_as_head_are_those_of_automatic_differentiation(pro
         value = labels * ((attention[..., None, :] @ x).squeeze(-2) @ V).relu().sum(-1)
         (g,) = torch.autograd.grad(loss.value(value).mean(-1).sum(), W)
         W = (W.detach() - 0.1 * g / torch.linalg.matrix_norm(g)[:, None, None]).requires_grad_()
-    assert_close(dynamics.normalised_descent(instance, begin, steps=15, loss=loss).W, W.detach(), rtol=0, atol=1e-11)
+    assert_close(
+        dynamics.normalised_descent(instance, begin, steps=15, loss=loss).W, W.detach(), rtol=0, atol=1e-11
+    )
 
 
 def test_a_module_can_be_the_head(problem, generator):
@@ -91,5 +97,7 @@ def test_a_single_trial_needs_no_batch(problem, generator):
 
 def test_heads_of_other_shapes_are_refused(problem, unchecked):
     x, z, labels, _ = problem
-    with pytest.raises(ValueError, match=r"head must return a float64 value \[3, 4\] .*got torch.float64 \[3, 4, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"head must return a float64 value \[3, 4\] .*got torch.float64 \[3, 4, 2\]"
+    ):
         dynamics.HeadInstance(x, z, labels, dynamics.differentiable(lambda o: o[..., :2]))

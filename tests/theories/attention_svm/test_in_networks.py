@@ -7,7 +7,12 @@ from transformer_theory.core.measurement import Table
 from transformer_theory.core.metric import Activations
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.builders import distinct_constraints
-from transformer_theory.theories.attention_svm.in_networks import COSINE, FOREIGN_TOKENS, MARGIN, AlignmentMetric
+from transformer_theory.theories.attention_svm.in_networks import (
+    COSINE,
+    FOREIGN_TOKENS,
+    MARGIN,
+    AlignmentMetric,
+)
 from transformer_theory.theories.attention_svm.solvers import dual_multipliers, many_dual_multipliers
 
 
@@ -30,10 +35,17 @@ def test_a_max_margin_matrix_is_aligned_with_itself(generator):
     assert found.constraints == 32
 
 
-@pytest.mark.parametrize(("n", "dim", "expected"), [(8, 64, 0.08), (16, 64, 0.11), (32, 64, 0.16), (16, 16, 0.41)])
+@pytest.mark.parametrize(
+    ("n", "dim", "expected"), [(8, 64, 0.08), (16, 64, 0.11), (32, 64, 0.16), (16, 16, 0.41)]
+)
 def test_the_chance_level_of_random_weights_is_not_zero(n, dim, expected, generator):
     found = attention_svm.alignment(
-        gaussian(dim, dim), gaussian(n, 17, dim, seed=1), gaussian(n, dim, seed=2), generator=generator, constraints=600, draws=8
+        gaussian(dim, dim),
+        gaussian(n, 17, dim, seed=1),
+        gaussian(n, dim, seed=2),
+        generator=generator,
+        constraints=600,
+        draws=8,
     )
     assert found.constraints == 16 * n
     assert found.null is not None
@@ -76,7 +88,9 @@ def test_weights_shaped_like_the_covariance_are_at_chance(weights, cosine):
     cosines, above = [], []
     for seed in range(5):
         x, root = correlated(seed, 64, 17, 48)
-        found = attention_svm.alignment(weights(root, 200 + seed), x, x, generator=torch.Generator().manual_seed(seed), draws=6)
+        found = attention_svm.alignment(
+            weights(root, 200 + seed), x, x, generator=torch.Generator().manual_seed(seed), draws=6
+        )
         assert found.cosine is not None
         assert found.null is not None
         cosines.append(found.cosine)
@@ -101,7 +115,9 @@ def test_separate_queries_have_separate_axes():
 
 def test_heads_trained_by_descent_are_far_above_chance_on_correlated_tokens():
     x, _ = correlated(0, 16, 17, 48)
-    instance = attention_svm.Instance(x, x[:, 0].contiguous(), torch.nn.functional.one_hot(torch.arange(16), 17).double())
+    instance = attention_svm.Instance(
+        x, x[:, 0].contiguous(), torch.nn.functional.one_hot(torch.arange(16), 17).double()
+    )
     W = attention_svm.normalised_descent(instance, attention_svm.start(instance), steps=1500).W
     found = attention_svm.alignment(W, x, x[:, 0], generator=torch.Generator().manual_seed(0), draws=6)
     assert found.cosine is not None
@@ -115,7 +131,9 @@ def test_alignment_does_not_depend_on_scale_or_coordinates():
     q = torch.linalg.qr(gaussian(10, 10, seed=3))[0]
     for z, turned_z in ((x, x @ q.T), (gaussian(6, 10, seed=2), gaussian(6, 10, seed=2) @ q.T)):
         plain = attention_svm.alignment(W, x, z, generator=torch.Generator().manual_seed(0))
-        turned = attention_svm.alignment(30 * q @ W @ q.T, x @ q.T, turned_z, generator=torch.Generator().manual_seed(0))
+        turned = attention_svm.alignment(
+            30 * q @ W @ q.T, x @ q.T, turned_z, generator=torch.Generator().manual_seed(0)
+        )
         assert turned.cosine == pytest.approx(plain.cosine)
         assert turned.margin == pytest.approx(plain.margin)
         assert turned.null is not None
@@ -126,7 +144,9 @@ def test_alignment_does_not_depend_on_scale_or_coordinates():
 def test_equal_tokens_count_as_one():
     x, W = gaussian(8, 5, 12), gaussian(12, 12, seed=1)
     twice = torch.cat([x, x[:, :3]], 1)
-    plain, doubled = (attention_svm.alignment(W, v, x[:, 0], generator=torch.Generator().manual_seed(0)) for v in (x, twice))
+    plain, doubled = (
+        attention_svm.alignment(W, v, x[:, 0], generator=torch.Generator().manual_seed(0)) for v in (x, twice)
+    )
     assert doubled.cosine == pytest.approx(plain.cosine)
     assert doubled.margin == pytest.approx(plain.margin)
     assert doubled.null is not None
@@ -138,7 +158,11 @@ def test_equal_tokens_count_as_one():
         (gaussian(4, 4), gaussian(3, 1, 4), "single token"),
         (torch.zeros(4, 4, dtype=torch.float64), gaussian(3, 5, 4), "W is zero"),
         (gaussian(4, 4), torch.ones(3, 5, 4, dtype=torch.float64), "all tokens of each input are equal"),
-        (torch.diag(torch.tensor([1.0, 0, 0, 0])).double(), torch.eye(4).double()[None], "different tokens the same"),
+        (
+            torch.diag(torch.tensor([1.0, 0, 0, 0])).double(),
+            torch.eye(4).double()[None],
+            "different tokens the same",
+        ),
     ],
 )
 def test_a_missing_direction_has_a_reason(W, x, reason, generator):
@@ -160,11 +184,17 @@ def test_alignment_refuses_bad_input(generator, unchecked):
 @pytest.mark.parametrize("dim", [8, 24, 96])
 def test_multipliers_from_inner_products_are_those_of_the_solver(dim):
     for seed in range(10):
-        W, x, z = gaussian(dim, dim, seed=seed), gaussian(4, 17, dim, seed=10 + seed), gaussian(4, dim, seed=20 + seed)
+        W, x, z = (
+            gaussian(dim, dim, seed=seed),
+            gaussian(4, 17, dim, seed=10 + seed),
+            gaussian(4, dim, seed=20 + seed),
+        )
         pairs = attention_svm.constraints(x, z, (x @ (z @ W.T)[..., None]).squeeze(-1).argmax(-1))
         solution, multipliers = attention_svm.frobenius_max_margin(pairs), dual_multipliers(pairs.gram())
         assert multipliers is not None
-        torch.testing.assert_close(pairs.combine(multipliers), solution.W, rtol=1e-7, atol=1e-9 * solution.norm)
+        torch.testing.assert_close(
+            pairs.combine(multipliers), solution.W, rtol=1e-7, atol=1e-9 * solution.norm
+        )
         assert float(multipliers.sum()) ** 0.5 == pytest.approx(solution.norm, rel=1e-9)
     assert dual_multipliers(torch.zeros(2, 2, dtype=torch.float64)) is None
     opposed = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
@@ -212,7 +242,9 @@ def test_alignment_takes_numpy_arrays_and_float32():
         for data in ((W, x, x), (W.numpy(), x.numpy(), x.numpy()))
     )
     assert exact == other
-    single = attention_svm.alignment(W.float(), x.float(), x.float(), generator=torch.Generator().manual_seed(0))
+    single = attention_svm.alignment(
+        W.float(), x.float(), x.float(), generator=torch.Generator().manual_seed(0)
+    )
     assert single.cosine == pytest.approx(exact.cosine, abs=1e-3)
 
 
@@ -232,13 +264,22 @@ def measured_by(*activations):
 
 def test_the_metric_measures_every_head_and_forgets_on_reset():
     tokens, heads = gaussian(20, 9, 12, dtype=torch.float32), gaussian(2, 12, 12, seed=1, dtype=torch.float32)
-    metric = measured_by(seen(tokens, heads), seen(tokens, heads, layer=1), Activations("mlp", 1, "features", tokens, tokens))
+    metric = measured_by(
+        seen(tokens, heads), seen(tokens, heads, layer=1), Activations("mlp", 1, "features", tokens, tokens)
+    )
     table = Table(metric.compute())
-    assert [(row.layer, row.head) for row in table.select(quantity=COSINE)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [(row.layer, row.head) for row in table.select(quantity=COSINE)] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
     assert {row.quantity for row in table} == {COSINE, MARGIN}
     assert attention_svm.THEORY.in_networks is not None
     assert attention_svm.THEORY.in_networks.headline == COSINE
-    assert {(row.theory, row.kind, row.scope, row.n) for row in table} == {("attention_svm", "in network", "training", 20)}
+    assert {(row.theory, row.kind, row.scope, row.n) for row in table} == {
+        ("attention_svm", "in network", "training", 20)
+    }
     for row in table:
         assert row.value is not None
         assert 0 < row.value < 1
@@ -254,18 +295,28 @@ def test_the_metric_measures_every_head_and_forgets_on_reset():
 
 def test_the_caller_chooses_the_number_of_draws():
     metric = measured_by(seen(gaussian(20, 9, 12), gaussian(1, 12, 12, seed=1)))
-    none, few, many, most = (Table(metric.compute(draws=draws)).select(quantity=COSINE).one().null for draws in (0, 2, 19, 199))
+    none, few, many, most = (
+        Table(metric.compute(draws=draws)).select(quantity=COSINE).one().null for draws in (0, 2, 19, 199)
+    )
     assert none is None
     assert (len(few.draws), len(many.draws)) == (2, 19)
     assert many.draws[:2] == pytest.approx(few.draws, rel=1e-9)
     assert most == many  # expensive, so never more than 19
-    other = Table(metric.compute(draws=2, generator=torch.Generator().manual_seed(5))).select(quantity=COSINE).one().null
+    other = (
+        Table(metric.compute(draws=2, generator=torch.Generator().manual_seed(5)))
+        .select(quantity=COSINE)
+        .one()
+        .null
+    )
     assert other != few
 
 
 def test_batches_processes_and_stored_states_add_up():
     tokens, heads = gaussian(20, 9, 12), gaussian(1, 12, 12, seed=1)
-    whole, batched = measured_by(seen(tokens, heads)), measured_by(seen(tokens[:7], heads), seen(tokens[7:], heads))
+    whole, batched = (
+        measured_by(seen(tokens, heads)),
+        measured_by(seen(tokens[:7], heads), seen(tokens[7:], heads)),
+    )
     first, second = measured_by(seen(tokens[:7], heads)), measured_by(seen(tokens[7:], heads))
     first.merge(second)
     restored = AlignmentMetric()
@@ -288,7 +339,9 @@ def test_the_constraints_of_a_module_are_divided_among_its_heads():
 
 @pytest.mark.parametrize(("samples", "predicted"), [(3, 1.0), (4, None)])
 def test_a_cosine_of_1_is_predicted_for_all_constraints_only(samples, predicted):
-    """The 256 constraints of a head are those of all 27 positions of three sequences of nine tokens, and of 32 of the 36 of four."""
+    """The 256 constraints of a head are those of all 27 positions of three sequences of nine tokens, and of
+    32 of the 36 of four.
+    """
     rows = measured_by(seen(gaussian(samples, 9, 12), gaussian(1, 12, 12, seed=1))).compute()
     assert [row.predicted for row in rows] == [predicted] * 2
     assert {row.basis for row in rows} == ({"limit"} if predicted else {"theory"})
@@ -306,12 +359,16 @@ def test_sequences_and_heads_that_are_not_finite_are_dropped():
 
 @pytest.mark.parametrize("length", [9, 4, 12])
 def test_attention_to_other_tokens_does_not_count_as_self_attention(length):
-    """The heads of a second attention of a block are counted on; its W acts on tokens that the probe does not see."""
+    """The heads of a second attention of a block are counted on; its W acts on tokens that the probe does not
+    see.
+    """
     x, memory, (K, Q) = gaussian(6, 9, 12), gaussian(6, length, 12, seed=1), gaussian(2, 2, 12, 4, seed=2)
     metric = AlignmentMetric()
     for first, keys in ((0, x), (2, memory)):
         query, key = (y[:, None] @ P + 3.0 for y, P in ((x, Q), (keys, K)))  # biases change nothing
-        metric.update(Activations("m", 0, "attention", x, x, query=query, key=key, bilinear=K @ Q.mT, first_head=first))
+        metric.update(
+            Activations("m", 0, "attention", x, x, query=query, key=key, bilinear=K @ Q.mT, first_head=first)
+        )
     rows = {row.head: row for row in metric.compute() if row.quantity == COSINE}
     assert sorted(rows) == [0, 1, 2, 3]
     assert all(rows[head].value is not None for head in (0, 1))

@@ -80,7 +80,9 @@ def test_descent_reaches_the_limit_where_the_theorem_holds():
     assert value_of(rows[quantities.BEST_COSINE]) == pytest.approx(value_of(rows[COSINE]))
 
 
-def test_descent_reaches_the_limit_on_few_real_inputs_and_stops_short_of_it_on_many(monkeypatch: pytest.MonkeyPatch):
+def test_descent_reaches_the_limit_on_few_real_inputs_and_stops_short_of_it_on_many(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(ladder, "DESCENT", 2000)
     few = measure("16 real inputs", 1)
     assert few == measure("16 real inputs", 1)
@@ -137,7 +139,8 @@ def test_a_random_token_that_is_a_neighbour_changes_places_with_the_selected_one
     draws = torch.tensor([[1, 2], [3, 1]])
     # Draw 0: token 1 competes with the selected token 0 and loses; token 2 competes with token 1 and loses.
     assert quantities.random_shares(scores, torch.tensor([0, 0]), near, draws) == (0.0, 0.0)
-    # If token 3 is selected, token 1 changes places with it and wins; token 2 competes with token 1 and loses.
+    # If token 3 is selected, token 1 changes places with it and wins; token 2 competes with token 1 and
+    # loses.
     assert quantities.random_shares(scores, torch.tensor([3, 3]), near, draws) == (0.5, 0.5 + 0.0)
 
 
@@ -146,8 +149,8 @@ def test_only_tokens_with_neighbours_count_as_locally_optimal():
     instance = Instance(tokens, torch.ones(2, 1), torch.tensor([[1.0, 2.0, 0.0], [0.0, 1.0, 2.0]]))
     W = torch.tensor([[1.0], [0.0]])
     rows = by_quantity(list(quantities.rows(Head(W, tokens, instance.query, instance.scores), generator())))
-    # The first input determines W: its second token is a neighbour of the selected one, and scores higher. The second has no neighbour,
-    # so its selected token would be locally optimal for want of a rival.
+    # The first input determines W: its second token is a neighbour of the selected one, and scores higher.
+    # The second has no neighbour, so its selected token would be locally optimal for want of a rival.
     assert (rows[quantities.LOCALLY_OPTIMAL].value, rows[quantities.LOCALLY_OPTIMAL].n) == (0.0, 1)
     assert (rows[quantities.BEST].value, rows[quantities.BEST].n) == (0.0, 2)
     assert rows[COSINE].value == pytest.approx(1.0)
@@ -156,7 +159,10 @@ def test_only_tokens_with_neighbours_count_as_locally_optimal():
 
 def test_equal_tokens_count_as_one():
     tokens = torch.tensor([[[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)
-    instance, W = Instance(tokens, torch.ones(1, 1), torch.zeros(1, 3)), torch.tensor([[50.0], [0.0]], dtype=torch.float64)
+    instance, W = (
+        Instance(tokens, torch.ones(1, 1), torch.zeros(1, 3)),
+        torch.tensor([[50.0], [0.0]], dtype=torch.float64),
+    )
     assert quantities.distinct(tokens).tolist() == [[True, False, True]]
     assert quantities.same_token(tokens, torch.tensor([1])).tolist() == [[True, True, False]]
     assert float(quantities.largest_attention(instance, W)) == pytest.approx(1.0)
@@ -174,7 +180,10 @@ def test_the_null_repeats_the_few_flips_of_a_small_dimension():
     # All flips, up to a common sign: (Q W Q) with Q the reflection along the chosen axes.
     signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0], dtype=torch.float64)] * 3)
     reflections = [axes @ torch.diag(torch.cat([torch.ones(1), s]).double()) @ axes.T for s in signs]
-    expected = [alignment(Q @ W @ Q, pair.tokens, pair.query, generator=generator(), draws=0).cosine or 0.0 for Q in reflections]
+    expected = [
+        alignment(Q @ W @ Q, pair.tokens, pair.query, generator=generator(), draws=0).cosine or 0.0
+        for Q in reflections
+    ]
     for draw in set(null.draws):
         assert min(abs(draw - value) for value in expected) < 1e-7
 
@@ -182,16 +191,30 @@ def test_the_null_repeats_the_few_flips_of_a_small_dimension():
 def test_weights_without_a_selection_have_reasons():
     pair = Pair.draw(generator()).few(4)
     zero = torch.zeros(4, 4, dtype=torch.float64)
-    rows = by_quantity(list(quantities.rows(Head(zero, pair.tokens, pair.query), generator(), no_scores="no head")))
+    rows = by_quantity(
+        list(quantities.rows(Head(zero, pair.tokens, pair.query), generator(), no_scores="no head"))
+    )
     assert rows[COSINE].value is None
     assert "zero" in rows[COSINE].reason
     assert rows[quantities.LOCALLY_OPTIMAL].reason == rows[quantities.BEST_COSINE].reason == "no head"
     assert rows[quantities.PERMUTED].value is None
     assert rows[quantities.PERMUTED].null is None
-    factors = by_quantity(list(quantities.rows(Head(zero, pair.tokens, pair.query, norm="nuclear"), generator(), no_scores="no head")))
+    factors = by_quantity(
+        list(
+            quantities.rows(
+                Head(zero, pair.tokens, pair.query, norm="nuclear"), generator(), no_scores="no head"
+            )
+        )
+    )
     assert factors[COSINE].value is None
     assert "zero" in factors[COSINE].reason
-    blank = nuclear_alignment(torch.eye(4, dtype=torch.float64), pair.tokens, torch.zeros_like(pair.query), generator=generator(), draws=2)
+    blank = nuclear_alignment(
+        torch.eye(4, dtype=torch.float64),
+        pair.tokens,
+        torch.zeros_like(pair.query),
+        generator=generator(),
+        draws=2,
+    )
     assert blank.cosine is None
     assert blank.reason
 
@@ -223,7 +246,9 @@ def test_the_nuclear_solution_has_cosine_and_margin_one_and_flips_have_less():
     W = exact(pair.tokens, pair.query, torch.randn(4, 4, generator=generator(), dtype=torch.float64))
     aligned = nuclear_alignment(5 * W, pair.tokens, pair.query, generator=generator(1), draws=60)
     assert (aligned.cosine, aligned.margin) == (pytest.approx(1.0), pytest.approx(1.0))
-    assert (alignment(W, pair.tokens, pair.query, generator=generator(), draws=0, constraints=10**9).cosine or 1.0) < 0.999
+    assert (
+        alignment(W, pair.tokens, pair.query, generator=generator(), draws=0, constraints=10**9).cosine or 1.0
+    ) < 0.999
     null = aligned.null
     assert null is not None
     assert len(null.draws) == 60
@@ -234,7 +259,13 @@ def test_the_nuclear_solution_has_cosine_and_margin_one_and_flips_have_less():
     expected = []
     for Q in (axes @ torch.diag(torch.cat([torch.ones(1).double(), s])) @ axes.T for s in signs):
         flipped = Q @ W @ Q
-        expected.append(float(functional.cosine_similarity(flipped.flatten(), exact(*tokens_of(pair), flipped).flatten(), dim=0)))
+        expected.append(
+            float(
+                functional.cosine_similarity(
+                    flipped.flatten(), exact(*tokens_of(pair), flipped).flatten(), dim=0
+                )
+            )
+        )
     for draw in set(null.draws):
         assert min(abs(draw - value) for value in expected) < 1e-6
 
@@ -247,12 +278,18 @@ def tokens_of(pair: Pair) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def exact_network(constructor, data, gen, *, steps):
-    """In place of a training: a network whose K and Q are the exact solution of what its random weights select in all of the data."""
+    """In place of a training: a network whose K and Q are the exact solution of what its random weights
+    select in all of the data.
+    """
     model = build(constructor, gen).double()
     with torch.no_grad():
         if isinstance(model, OneHead):
             x = model.embedding(data.tokens)
-            W = exact(x, x[:, POSITION], torch.randn(len(model.K), len(model.K), generator=generator(9), dtype=torch.float64))
+            W = exact(
+                x,
+                x[:, POSITION],
+                torch.randn(len(model.K), len(model.K), generator=generator(9), dtype=torch.float64),
+            )
             model.K.copy_(30 * W)
             model.Q.copy_(torch.eye(len(W)))
         else:
@@ -319,7 +356,9 @@ def test_one_head_starts_as_the_head_of_the_theory():
     attention = pair.instance.attention(state.W)
     expected = (attention[:, None] @ pair.tokens).squeeze(1) @ pair.head
     torch.testing.assert_close(logits[:, 1] - logits[:, 0], expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(functional.cross_entropy(logits, pair.labels), functional.softplus(-pair.sign * expected).mean())
+    torch.testing.assert_close(
+        functional.cross_entropy(logits, pair.labels), functional.softplus(-pair.sign * expected).mean()
+    )
 
 
 @pytest.mark.parametrize("name", NETWORKS)

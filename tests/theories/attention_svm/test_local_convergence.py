@@ -1,4 +1,6 @@
-"""The local-convergence figure: the published numbers on the published problems, and the figure and the stored curves."""
+"""The local-convergence figure: the published numbers on the published problems, and the figure and the
+stored curves.
+"""
 
 import numpy as np
 import pytest
@@ -9,7 +11,13 @@ from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.dynamics import random_start
 from transformer_theory.theories.attention_svm.figures.common import references
-from transformer_theory.theories.attention_svm.figures.local_convergence import BEST_SELECTED, PUBLISHED, QUANTITIES, RUNS, LocalConvergence
+from transformer_theory.theories.attention_svm.figures.local_convergence import (
+    BEST_SELECTED,
+    PUBLISHED,
+    QUANTITIES,
+    RUNS,
+    LocalConvergence,
+)
 from transformer_theory.theories.attention_svm.problem import published_instance
 from transformer_theory.theories.attention_svm.published import published_instances
 
@@ -42,7 +50,9 @@ def test_the_published_numbers(result, kind, descent, step, number, within):
 
 
 def test_descent_often_selects_the_best_tokens(result):
-    assert result.select(quantity=BEST_SELECTED, setting=RUNS["W"]).one().value == pytest.approx(0.74, abs=0.05)
+    assert result.select(quantity=BEST_SELECTED, setting=RUNS["W"]).one().value == pytest.approx(
+        0.74, abs=0.05
+    )
 
 
 def test_factors_go_to_the_nuclear_solution_in_nearly_every_trial(result):
@@ -62,23 +72,37 @@ def test_a_stored_curve_is_that_of_a_single_run(result):
     """One trial alone, with the start that the batch gave it, and solvers of single problems."""
     generator = torch.Generator().manual_seed(0)
     batch = published_instances(range(100), inputs=6, tokens=8, dim=10)
-    begin, problem = random_start(batch, generator=generator), published_instance(17, inputs=6, tokens=8, dim=10)
+    begin, problem = (
+        random_start(batch, generator=generator),
+        published_instance(17, inputs=6, tokens=8, dim=10),
+    )
     end = attention_svm.normalised_descent(problem, attention_svm.start(problem, W=begin.W[17]), steps=2000).W
     pairs = attention_svm.constraints(problem.tokens, problem.query, problem.selected(end))
-    for norm, solve in (("frobenius", attention_svm.frobenius_max_margin), ("nuclear", attention_svm.nuclear_max_margin)):
-        assert result.arrays[f"attention_svm/W_{norm}"][17, -1] == pytest.approx(float(cosine(end, solve(pairs).W)), abs=1e-6)
+    for norm, solve in (
+        ("frobenius", attention_svm.frobenius_max_margin),
+        ("nuclear", attention_svm.nuclear_max_margin),
+    ):
+        assert result.arrays[f"attention_svm/W_{norm}"][17, -1] == pytest.approx(
+            float(cosine(end, solve(pairs).W)), abs=1e-6
+        )
 
 
 def test_the_figure_marks_the_published_numbers(result):
     attention, whole, factors = LocalConvergence().plot(result).axes
     crosses = []
-    for line in (line for ax in (attention, whole, factors) for line in ax.lines if line.get_marker() in ("x", "+")):
+    for line in (
+        line for ax in (attention, whole, factors) for line in ax.lines if line.get_marker() in ("x", "+")
+    ):
         crosses += list(zip(np.asarray(line.get_xdata()).tolist(), np.asarray(line.get_ydata()).tolist()))
     assert sorted(crosses) == sorted((step, number) for (_, _, step), (number, _) in PUBLISHED.items())
     assert "read off the paper's figure" in whole.get_legend_handles_labels()[1]
     assert "recomputed independently" in factors.get_legend_handles_labels()[1]
     recomputed = references(result.table).select(basis="recomputed").one()
-    assert (recomputed.quantity, recomputed.setting, recomputed.step) == (QUANTITIES["nuclear"], RUNS["KQ"], 2000)
+    assert (recomputed.quantity, recomputed.setting, recomputed.step) == (
+        QUANTITIES["nuclear"],
+        RUNS["KQ"],
+        2000,
+    )
 
 
 @pytest.mark.parametrize("changed", [{"dim": 8}, {"trials": 3}, {"rate": 0.05}])
@@ -93,7 +117,9 @@ def test_attention_during_the_run_does_not_depend_on_the_end_but_cosines_do():
 
 
 def compared_with_the_paper(**changed):
-    """The rows with a published number that an experiment with these settings would write, whatever it measured."""
+    """The rows with a published number that an experiment with these settings would write, whatever it
+    measured.
+    """
     return references(Table(LocalConvergence(**changed)._row(*where, torch.ones(3)) for where in PUBLISHED))
 
 
@@ -101,4 +127,6 @@ def test_nothing_is_marked_where_nothing_was_published(run):
     experiment = LocalConvergence.quick()
     result = run(experiment)
     assert not references(result.table)
-    assert not any(line.get_marker() in ("x", "+") for ax in experiment.plot(result).axes for line in ax.lines)
+    assert not any(
+        line.get_marker() in ("x", "+") for ax in experiment.plot(result).axes for line in ax.lines
+    )

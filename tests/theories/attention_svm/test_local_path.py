@@ -1,4 +1,6 @@
-"""Regularisation paths within a cone: the loss and the projection that they use, the width of the cone, and the figure."""
+"""Regularisation paths within a cone: the loss and the projection that they use, the width of the cone, and
+the figure.
+"""
 
 import itertools
 
@@ -11,7 +13,12 @@ from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.builders import constraints
 from transformer_theory.theories.attention_svm.dynamics import LOGISTIC, local_path
 from transformer_theory.theories.attention_svm.dynamics.cone_path import OFFSET, SelectionLoss, into_cone
-from transformer_theory.theories.attention_svm.figures.local_paths import REACHED, SLOPE, LocalPaths, all_selections
+from transformer_theory.theories.attention_svm.figures.local_paths import (
+    REACHED,
+    SLOPE,
+    LocalPaths,
+    all_selections,
+)
 from transformer_theory.theories.attention_svm.problem import Instance, cross_attention
 from transformer_theory.theories.attention_svm.selection import cone_width, locally_optimal
 
@@ -23,13 +30,17 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def found():
     """The selections of random problems that some W makes, and whether they are locally optimal."""
-    problems = cross_attention(inputs=3, tokens=4, dim=5, generator=torch.Generator().manual_seed(0), trials=6)
+    problems = cross_attention(
+        inputs=3, tokens=4, dim=5, generator=torch.Generator().manual_seed(0), trials=6
+    )
     selections, local, other = all_selections(problems)
     return selections[local | other], local[local | other]
 
 
 def test_the_loss_is_the_signed_logarithm_of_its_difference():
-    instance = cross_attention(inputs=3, tokens=4, dim=5, generator=torch.Generator().manual_seed(0), trials=40)
+    instance = cross_attention(
+        inputs=3, tokens=4, dim=5, generator=torch.Generator().manual_seed(0), trials=40
+    )
     select, W = torch.zeros(40, 3, dtype=torch.long), normal(40, 5, 5)
     prediction = (instance.attention(W) * instance.scores).sum(-1)
     difference = (LOGISTIC.value(prediction) - LOGISTIC.value(instance.scores[..., 0])).mean(-1)
@@ -41,7 +52,10 @@ def test_the_loss_is_the_signed_logarithm_of_its_difference():
 
 def test_the_loss_is_resolved_where_its_difference_underflows():
     """Two tokens with logits 0 and -r: L - L_a tends to slope * deficit * e^-r."""
-    tokens, query = torch.tensor([[[[0.0], [-1.0]]]], dtype=torch.float64), torch.ones(1, 1, 1, dtype=torch.float64)
+    tokens, query = (
+        torch.tensor([[[[0.0], [-1.0]]]], dtype=torch.float64),
+        torch.ones(1, 1, 1, dtype=torch.float64),
+    )
     for other, sign in ((-0.5, 1), (0.5, -1)):
         instance = Instance(tokens, query, torch.tensor([[[0.0, other]]], dtype=torch.float64))
         loss = SelectionLoss(instance, torch.zeros(1, 1, dtype=torch.long), LOGISTIC)
@@ -56,7 +70,8 @@ def test_the_projection_onto_the_cone_is_the_nearest_point():
     assert float(norms.max()) <= 1 + 1e-12
     angle = cosine(projected[norms > 1e-9], centre.expand(int((norms > 1e-9).sum()), -1, -1), dim=(-2, -1))
     assert float(angle.min()) >= 0.8 - 1e-12
-    # The set is convex, so its nearest point P has <W - P, Y - P> <= 0 for every Y in it, here 0 and random points.
+    # The set is convex, so its nearest point P has <W - P, Y - P> <= 0 for every Y in it, here 0 and random
+    # points.
     points = into_cone(centre, bound, 0.0)(normal(500, 3, 4, seed=2) + 2 * centre)
     for others in (points, 0 * points[:1]):
         inner = ((W - projected)[:, None] * (others - projected[:, None])).sum((-2, -1))
@@ -66,7 +81,9 @@ def test_the_projection_onto_the_cone_is_the_nearest_point():
 
 
 def test_the_width_is_that_of_a_convex_program(found):
-    """The nearest W in angle with a bad margin below every good one, by a general solver, and zero if not locally optimal."""
+    """The nearest W in angle with a bad margin below every good one, by a general solver, and zero if not
+    locally optimal.
+    """
     import cvxpy as cp
 
     selections, local = found
@@ -81,7 +98,9 @@ def test_the_width_is_that_of_a_convex_program(found):
         for b in bad.nonzero().squeeze(-1).tolist():
             w = cp.Variable(25)
             inside = [F[b] @ w <= F[c] @ w for c in (~bad).nonzero().squeeze(-1).tolist()]
-            cp.Problem(cp.Minimize(cp.sum_squares(w - solution.W.flatten().numpy())), inside).solve(solver=cp.CLARABEL)
+            cp.Problem(cp.Minimize(cp.sum_squares(w - solution.W.flatten().numpy())), inside).solve(
+                solver=cp.CLARABEL
+            )
             assert w.value is not None
             widths.append(1 - float(np.linalg.norm(w.value)) / float(solution.W.norm()))
         width, nearest = cone_width(instance.scores, select, pairs, solution)
@@ -106,7 +125,9 @@ def test_the_best_selection_has_no_bound():
 
 def test_all_selections_are_those_of_single_problems(found):
     selections, local = found
-    problems = cross_attention(inputs=3, tokens=4, dim=5, generator=torch.Generator().manual_seed(0), trials=6)
+    problems = cross_attention(
+        inputs=3, tokens=4, dim=5, generator=torch.Generator().manual_seed(0), trials=6
+    )
     expected = 0
     for trial, select in itertools.product(range(6), itertools.product(range(4), repeat=3)):
         instance, chosen = problems[trial], torch.tensor(select)
@@ -146,8 +167,15 @@ def test_the_path_stays_in_its_set_and_ends_at_the_solution_or_at_the_boundary(f
     ],
 )
 def test_a_path_refuses_what_does_not_fit(change, message, unchecked):
-    instance = cross_attention(inputs=2, tokens=3, dim=3, generator=torch.Generator().manual_seed(0), trials=1)
-    given = {"select": instance.optimal(), "centre": normal(1, 3, 3), "starts": normal(1, 1, 3, 3), "radii": (1.0, 2.0)} | change
+    instance = cross_attention(
+        inputs=2, tokens=3, dim=3, generator=torch.Generator().manual_seed(0), trials=1
+    )
+    given = {
+        "select": instance.optimal(),
+        "centre": normal(1, 3, 3),
+        "starts": normal(1, 1, 3, 3),
+        "radii": (1.0, 2.0),
+    } | change
     width = given.pop("width", torch.tensor([0.1]))
     with pytest.raises(ValueError, match=message):
         local_path(instance, *given.values(), width=width)
@@ -156,7 +184,9 @@ def test_a_path_refuses_what_does_not_fit(change, message, unchecked):
 def test_a_path_needs_a_batch(unchecked):
     instance = cross_attention(inputs=2, tokens=3, dim=3, generator=torch.Generator().manual_seed(0))
     with pytest.raises(ValueError, match="instance must be a batch"):
-        local_path(instance, instance.optimal(), normal(3, 3), normal(1, 3, 3), (1.0,), width=torch.tensor([0.1]))
+        local_path(
+            instance, instance.optimal(), normal(3, 3), normal(1, 3, 3), (1.0,), width=torch.tensor([0.1])
+        )
 
 
 def test_the_figure_changes_at_the_predicted_width(run):

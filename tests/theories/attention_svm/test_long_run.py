@@ -38,7 +38,9 @@ def test_the_direction_error_is_exact_where_the_cosine_has_no_digits_left():
 
 def test_one_minus_cosine_is_below_1e_4_at_step_10_000():
     """It also follows the medians of another program on other draws of the same distribution."""
-    instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, trials=24, generator=torch.Generator().manual_seed(0))
+    instance = attention_svm.cross_attention(
+        inputs=6, tokens=8, dim=10, trials=24, generator=torch.Generator().manual_seed(0)
+    )
     states = list(attention_svm.trajectory(instance, attention_svm.start(instance), steps=KNOWN))
     targets = attention_svm.frobenius_max_margins(
         attention_svm.constraints(instance.tokens, instance.query, instance.selected(states[-1].W))
@@ -54,7 +56,9 @@ def test_one_minus_cosine_is_below_1e_4_at_step_10_000():
 
 
 def test_descent_by_differentiation_agrees_until_it_goes_wrong():
-    instance = attention_svm.cross_attention(inputs=6, tokens=8, dim=10, trials=4, generator=torch.Generator().manual_seed(0))
+    instance = attention_svm.cross_attention(
+        inputs=6, tokens=8, dim=10, trials=4, generator=torch.Generator().manual_seed(0)
+    )
     steps = [0, 50, 300, 2500]
     states = list(attention_svm.trajectory(instance, attention_svm.start(instance), steps=steps))
     plain = by_differentiation(instance, steps=steps, rate=0.1, eps=0.0)
@@ -97,5 +101,9 @@ def test_the_figure_shows_three_descents_and_the_known_numbers(result, run):
     assert len(right.get_lines()) == 4
     usual = LongRun(steps=120, naive_steps=20)
     stored = run(usual)
-    assert {row.step: row.predicted for row in references(stored.table)} == {step: KNOWN[step] for step in (30, 100)}
-    assert "recomputed independently" in [text.get_text() for text in usual.plot(stored).axes[0].get_legend().get_texts()]
+    assert {row.step: row.predicted for row in references(stored.table)} == {
+        step: KNOWN[step] for step in (30, 100)
+    }
+    assert "recomputed independently" in [
+        text.get_text() for text in usual.plot(stored).axes[0].get_legend().get_texts()
+    ]

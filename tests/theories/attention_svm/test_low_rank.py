@@ -8,7 +8,13 @@ from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.balance import common_norm_descent
 from transformer_theory.theories.attention_svm.builders import constraints, multi_token
 from transformer_theory.theories.attention_svm.dynamics import random_factors
-from transformer_theory.theories.attention_svm.figures.rank_bound import DISTANCE, FREE, MARGIN, PRICE, RankBound
+from transformer_theory.theories.attention_svm.figures.rank_bound import (
+    DISTANCE,
+    FREE,
+    MARGIN,
+    PRICE,
+    RankBound,
+)
 from transformer_theory.theories.attention_svm.problem import cross_attention
 from transformer_theory.theories.attention_svm.solvers import low_rank_max_margin
 
@@ -26,7 +32,10 @@ def test_a_solution_meets_its_conditions(problem, width):
     instance, descend = problem
     factors = descend(width)
     pairs = constraints(instance.tokens, instance.query, instance.selected(factors.W))
-    solution, nuclear = low_rank_max_margin(pairs, factors.K, factors.Q), attention_svm.nuclear_max_margin(pairs)
+    solution, nuclear = (
+        low_rank_max_margin(pairs, factors.K, factors.Q),
+        attention_svm.nuclear_max_margin(pairs),
+    )
     assert float(pairs.margins(solution.W).min()) == pytest.approx(1, abs=1e-5)
     assert solution.norm == pytest.approx(float(torch.linalg.matrix_norm(solution.W, ord="nuc")), rel=1e-6)
     torch.testing.assert_close(solution.K.mT @ solution.K, solution.Q.mT @ solution.Q, atol=1e-4, rtol=1e-4)
@@ -43,23 +52,32 @@ def test_a_solution_meets_its_conditions(problem, width):
 def test_both_sides_of_the_rank_occur(problem):
     instance, descend = problem
     ranks = [
-        attention_svm.nuclear_max_margin(constraints(instance.tokens, instance.query, instance.selected(descend(m).W))).rank for m in (1, 5)
+        attention_svm.nuclear_max_margin(
+            constraints(instance.tokens, instance.query, instance.selected(descend(m).W))
+        ).rank
+        for m in (1, 5)
     ]
     assert ranks[0] > 1
     assert ranks[1] <= 5
 
 
 def test_one_column_has_a_closed_form():
-    """Two tokens in the plane at the queries e_1 and e_2: W = k q^T must have both diagonal entries at least one."""
+    """Two tokens in the plane at the queries e_1 and e_2: W = k q^T must have both diagonal entries at least
+    one.
+    """
     tokens = torch.tensor([[[1.0, 0.0], [0.0, 0.0]], [[0.0, 1.0], [0.0, 0.0]]], dtype=torch.float64)
     pairs = constraints(tokens, torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.long))
-    K, Q = torch.tensor([[2.0], [1.0]], dtype=torch.float64), torch.tensor([[1.0], [3.0]], dtype=torch.float64)
+    K, Q = (
+        torch.tensor([[2.0], [1.0]], dtype=torch.float64),
+        torch.tensor([[1.0], [3.0]], dtype=torch.float64),
+    )
     one = low_rank_max_margin(pairs, K, Q)
     torch.testing.assert_close(one.W, torch.ones(2, 2, dtype=torch.float64), atol=1e-5, rtol=0)
     assert one.norm == pytest.approx(2)
     two = low_rank_max_margin(pairs, torch.eye(2, dtype=torch.float64) * 3, torch.eye(2, dtype=torch.float64))
     torch.testing.assert_close(two.W, torch.eye(2, dtype=torch.float64), atol=1e-5, rtol=0)
-    assert (one.price, two.price) == pytest.approx((1, 1), abs=1e-5)  # both are nuclear solutions: their norms are equal
+    # both are nuclear solutions: their norms are equal
+    assert (one.price, two.price) == pytest.approx((1, 1), abs=1e-5)
 
 
 def test_refused_factors_and_constraints():
@@ -69,13 +87,18 @@ def test_refused_factors_and_constraints():
     with pytest.raises(ValueError, match="K Q\\^T must have positive margins"):
         low_rank_max_margin(pairs, K, K)
     with pytest.raises(ValueError, match="constraints must be one problem of inequalities"):
-        low_rank_max_margin(multi_token(instance.tokens, instance.query, torch.tensor([[True, True, False]] * 2)), K, K)
+        low_rank_max_margin(
+            multi_token(instance.tokens, instance.query, torch.tensor([[True, True, False]] * 2)), K, K
+        )
 
 
 def test_the_figure_shows_that_the_bound_matters_below_the_rank_only(run):
     experiment = RankBound(widths=(1, 4), trials=10, steps=2000)
     result = run(experiment)
-    below, enough = ("m=1, below the rank of the nuclear solution", "m=4, at least the rank of the nuclear solution")
+    below, enough = (
+        "m=1, below the rank of the nuclear solution",
+        "m=4, at least the rank of the nuclear solution",
+    )
     free = {row.setting: row.value for row in result.select(quantity=FREE)}
     assert free == {below: 0, enough: 1}
     price = {row.setting: row.value for row in result.select(quantity=PRICE)}
@@ -86,8 +109,13 @@ def test_the_figure_shows_that_the_bound_matters_below_the_rank_only(run):
         row = margin[f"descent, {text}"]
         assert row.value == pytest.approx(row.predicted, abs=0.03)
         assert row.value <= row.predicted
-    assert margin[f"nuclear solution cut to the rank, {below}"].value < margin[f"descent, {below}"].value - 0.1
+    assert (
+        margin[f"nuclear solution cut to the rank, {below}"].value < margin[f"descent, {below}"].value - 0.1
+    )
     distance = {row.setting: row.value for row in result.select(quantity=DISTANCE)}
-    assert distance[f"max-margin solution of bounded rank, {below}"] < 0.01 * distance[f"nuclear solution, {below}"]
+    assert (
+        distance[f"max-margin solution of bounded rank, {below}"]
+        < 0.01 * distance[f"nuclear solution, {below}"]
+    )
     assert np.isfinite(result.arrays["attention_svm/width_4"]).all()
     assert len(experiment.plot(result).axes) == 3

@@ -12,7 +12,9 @@ from transformer_theory.theories.attention_svm.problem import Instance, equal_di
 
 
 def instance(seed: int = 0, trials: int | None = None) -> Instance:
-    return equal_distractors(inputs=2, tokens=4, dim=4, generator=torch.Generator().manual_seed(seed), trials=trials)
+    return equal_distractors(
+        inputs=2, tokens=4, dim=4, generator=torch.Generator().manual_seed(seed), trials=trials
+    )
 
 
 def loss_at(problem: Instance, W: torch.Tensor, loss) -> torch.Tensor:
@@ -34,15 +36,23 @@ def test_one_mirror_step_by_the_definition(power, loss):
     problem, W = instance(trials=3), weights(3)
     g = gradient(problem, W, loss)
     size = (g.abs() ** (power / (power - 1))).sum((-2, -1), keepdim=True) ** ((power - 1) / power)
-    after = dynamics.mirror_descent(problem, dynamics.start(problem, W=W), power=power, steps=1, rate=0.2, loss=loss).W
-    dual = W.sign() * W.abs() ** (power - 1) - 0.2 * g / size  # the gradient of the potential, before and after
+    after = dynamics.mirror_descent(
+        problem, dynamics.start(problem, W=W), power=power, steps=1, rate=0.2, loss=loss
+    ).W
+    # the gradient of the potential, before and after
+    dual = W.sign() * W.abs() ** (power - 1) - 0.2 * g / size
     assert_close(after.sign() * after.abs() ** (power - 1), dual, atol=1e-12, rtol=1e-12)
 
 
 def test_power_two_is_normalised_descent():
     problem = instance(trials=3)
     mirror = dynamics.mirror_descent(problem, dynamics.start(problem, W=weights(3)), power=2.0, steps=50)
-    assert_close(mirror.W, dynamics.normalised_descent(problem, dynamics.start(problem, W=weights(3)), steps=50).W, atol=1e-11, rtol=0)
+    assert_close(
+        mirror.W,
+        dynamics.normalised_descent(problem, dynamics.start(problem, W=weights(3)), steps=50).W,
+        atol=1e-11,
+        rtol=0,
+    )
     assert mirror.step == 50
 
 
@@ -52,14 +62,18 @@ def test_mirror_descent_goes_to_the_solution_of_its_own_norm(power, unchecked):
     pairs = builders.constraints(problem.tokens, problem.query, problem.optimal())
     W = cp.Variable((4, 4))
     D, Z = pairs.difference.numpy(), pairs.query.numpy()
-    cp.Problem(cp.Minimize(cp.pnorm(cp.vec(W, order="C"), power)), [cp.sum(cp.multiply(D @ W, Z), axis=1) >= 1]).solve(solver=cp.CLARABEL)
+    cp.Problem(
+        cp.Minimize(cp.pnorm(cp.vec(W, order="C"), power)), [cp.sum(cp.multiply(D @ W, Z), axis=1) >= 1]
+    ).solve(solver=cp.CLARABEL)
     target, frobenius = torch.from_numpy(W.value), solvers.frobenius_max_margin(pairs).W
     rate = 20.0 if power > 2 else 0.3
     end = dynamics.mirror_descent(problem, dynamics.start(problem), power=power, steps=2000, rate=rate)
     distance = 1 - float(cosine(end.W, target))
     assert distance < 1e-3
     assert distance < 0.1 * (1 - float(cosine(end.W, frobenius)))
-    divergences = [float(dynamics.bregman_divergence(goal, end.W, power=power)) for goal in (target, frobenius)]
+    divergences = [
+        float(dynamics.bregman_divergence(goal, end.W, power=power)) for goal in (target, frobenius)
+    ]
     assert 0 <= divergences[0] < 0.1 * divergences[1]
 
 
@@ -80,14 +94,20 @@ def test_one_polyak_step_by_the_definition(loss):
     g = gradient(problem, W, loss)
     least = loss.value(problem.scores.amax(-1)).mean(-1)
     step = (loss_at(problem, W, loss) - least) / (g**2).sum((-2, -1))
-    after = dynamics.polyak_descent(problem, dynamics.start(problem, W=W), steps=1, rate=0.5, longest=1e9, loss=loss).W
+    after = dynamics.polyak_descent(
+        problem, dynamics.start(problem, W=W), steps=1, rate=0.5, longest=1e9, loss=loss
+    ).W
     assert_close(after, W - 0.5 * step[:, None, None] * g, atol=1e-12, rtol=1e-10)
 
 
 def test_polyak_steps_are_at_most_as_long_as_the_max_margin_solution(unchecked):
-    """There loss and gradient are sums over the nearest tokens, and no mean of their constraints is shorter than 1 / |W_mm|."""
+    """There loss and gradient are sums over the nearest tokens, and no mean of their constraints is shorter
+    than 1 / |W_mm|.
+    """
     problem = instance(1)
-    target = solvers.frobenius_max_margin(builders.constraints(problem.tokens, problem.query, problem.optimal()))
+    target = solvers.frobenius_max_margin(
+        builders.constraints(problem.tokens, problem.query, problem.optimal())
+    )
     far = dynamics.polyak_descent(problem, dynamics.start(problem), steps=500)
     step = dynamics.polyak_descent(problem, far, steps=1).W - far.W
     assert 0.5 * target.norm < float(step.norm()) < target.norm * (1 + 1e-9)
@@ -102,7 +122,12 @@ def test_polyak_steps_do_not_change_with_a_shift_of_an_exponential_loss(shift):
     far = Instance(problem.tokens, problem.query, problem.scores + shift)
     want = dynamics.polyak_descent(problem, dynamics.start(problem, W=W), steps=20, loss=EXPONENTIAL).W
     for loss in [EXPONENTIAL] + [LOGISTIC] * (shift > 0):
-        assert_close(dynamics.polyak_descent(far, dynamics.start(far, W=W), steps=20, loss=loss).W, want, atol=1e-7, rtol=1e-7)
+        assert_close(
+            dynamics.polyak_descent(far, dynamics.start(far, W=W), steps=20, loss=loss).W,
+            want,
+            atol=1e-7,
+            rtol=1e-7,
+        )
 
 
 @pytest.mark.parametrize("spread", [380.0, 2000.0])
@@ -120,17 +145,22 @@ def test_a_mirror_step_from_zero_does_not_depend_on_the_scale_of_the_data():
     """Entries of 1e-60 to the eleventh power are none."""
     problem = instance()
     small = Instance(problem.tokens * 2.0**-190, problem.query, problem.scores)
-    one, other = (dynamics.mirror_descent(p, dynamics.start(p), power=1.1, steps=1).W for p in (problem, small))
+    one, other = (
+        dynamics.mirror_descent(p, dynamics.start(p), power=1.1, steps=1).W for p in (problem, small)
+    )
     assert float(one.norm()) > 0
     assert_close(one, other, atol=0, rtol=1e-9)
 
 
 def test_both_converge_sooner_than_constant_steps(unchecked):
     problem = instance(2)
-    goal = solvers.frobenius_max_margin(builders.constraints(problem.tokens, problem.query, problem.optimal())).W
+    goal = solvers.frobenius_max_margin(
+        builders.constraints(problem.tokens, problem.query, problem.optimal())
+    ).W
     begin = dynamics.start(problem)
     ends = [
-        descend(problem, begin, steps=300).W for descend in (dynamics.plain_descent, dynamics.normalised_descent, dynamics.polyak_descent)
+        descend(problem, begin, steps=300).W
+        for descend in (dynamics.plain_descent, dynamics.normalised_descent, dynamics.polyak_descent)
     ]
     plain, normalised, polyak = (1 - float(cosine(W, goal)) for W in ends)
     assert normalised < 0.5 * plain
@@ -140,14 +170,22 @@ def test_both_converge_sooner_than_constant_steps(unchecked):
 def test_no_step_is_longer_than_the_limit():
     """At a saddle the loss stays above its infimum while the gradient is zero."""
     one = torch.eye(2, dtype=torch.float64)
-    problem = Instance(torch.stack([one, one[[1, 0]]]), torch.ones(2, 1, dtype=torch.float64), torch.tensor([[1.0, 0.0]] * 2).double())
+    problem = Instance(
+        torch.stack([one, one[[1, 0]]]),
+        torch.ones(2, 1, dtype=torch.float64),
+        torch.tensor([[1.0, 0.0]] * 2).double(),
+    )
     W = torch.tensor([[1e-9], [0.0]], dtype=torch.float64)
     assert torch.isfinite(dynamics.polyak_descent(problem, dynamics.start(problem, W=W), steps=30).W).all()
     state = dynamics.start(problem, W=W)
-    assert float((dynamics.polyak_descent(problem, state, steps=1, longest=0.25).W - W).norm()) <= 0.25 + 1e-12
+    assert (
+        float((dynamics.polyak_descent(problem, state, steps=1, longest=0.25).W - W).norm()) <= 0.25 + 1e-12
+    )
 
 
-@pytest.mark.parametrize("descend", [lambda *a, **k: dynamics.mirror_descent(*a, power=3.0, **k), dynamics.polyak_descent])
+@pytest.mark.parametrize(
+    "descend", [lambda *a, **k: dynamics.mirror_descent(*a, power=3.0, **k), dynamics.polyak_descent]
+)
 def test_a_run_can_be_stopped_and_continued(descend):
     problem, begin = instance(trials=2), dynamics.start(instance(trials=2), W=weights(2))
     whole = descend(problem, begin, steps=20)

@@ -4,7 +4,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.attention_svm.figures.multi_token import ACCEPTED, DISTANCE, TARGETS, MultiToken, descend, draw_trials
+from transformer_theory.theories.attention_svm.figures.multi_token import (
+    ACCEPTED,
+    DISTANCE,
+    TARGETS,
+    MultiToken,
+    descend,
+    draw_trials,
+)
 
 
 def test_the_data_are_the_published_ones():
@@ -38,14 +45,19 @@ def result(run):
 
 
 def test_the_prediction_is_nearer_than_the_direction_and_both_than_one_token(result):
-    ends = {name: result.table.select(quantity=DISTANCE, setting=f"{name}, d=4").one().value for name in TARGETS}
+    ends = {
+        name: result.table.select(quantity=DISTANCE, setting=f"{name}, d=4").one().value for name in TARGETS
+    }
     assert ends["prediction"] < ends["direction"] < ends["one token"]
     assert ends["prediction"] < 0.1 < ends["one token"]
 
 
 def test_the_share_of_accepted_trials_is_shown_and_counted(result):
     row = result.table.select(quantity=ACCEPTED).one()
-    accepted, tried = int(result.arrays["attention_svm/accepted"][0]), len(draw_trials(range(1, 201), inputs=3, tokens=4, dim=4).labels)
+    accepted, tried = (
+        int(result.arrays["attention_svm/accepted"][0]),
+        len(draw_trials(range(1, 201), inputs=3, tokens=4, dim=4).labels),
+    )
     assert row.value == accepted / tried
     assert row.n == tried
     assert len(result.arrays["attention_svm/masked_4"]) == accepted

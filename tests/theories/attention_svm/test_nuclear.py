@@ -1,4 +1,6 @@
-"""Nuclear-norm solvers: closed forms, a general solver, the KKT conditions recomputed, and problems without a verified answer."""
+"""Nuclear-norm solvers: closed forms, a general solver, the KKT conditions recomputed, and problems without a
+verified answer.
+"""
 
 import numpy as np
 import pytest
@@ -43,7 +45,9 @@ def assert_optimal(c: Constraints, solution: MaxMargin, tol: float) -> None:
     margins = ((c.difference @ solution.W) * c.query).sum(-1)
     M = (c.difference * solution.dual[:, None]).mT @ c.query
     norm = float(torch.linalg.svdvals(solution.W).sum())
-    assert float(torch.where(c.equality, (margins - c.rhs).abs(), c.rhs - margins).max()) <= tol * float(c.rhs.abs().max())
+    assert float(torch.where(c.equality, (margins - c.rhs).abs(), c.rhs - margins).max()) <= tol * float(
+        c.rhs.abs().max()
+    )
     assert float(torch.where(c.equality, 0.0, -solution.dual).max()) <= tol * norm
     assert float(torch.linalg.matrix_norm(M, 2)) <= 1 + tol
     assert abs(norm - float(c.rhs @ solution.dual)) <= tol * norm
@@ -58,8 +62,15 @@ IDENTITY = torch.eye(4, dtype=torch.float64)
     [
         (Constraints(IDENTITY[:1], 2 * IDENTITY[1:2]), 0.5 * torch.outer(IDENTITY[0], IDENTITY[1])),
         (Constraints(IDENTITY, IDENTITY), IDENTITY),  # W_ii >= 1
-        (Constraints(IDENTITY.repeat(4, 1), IDENTITY.repeat_interleave(4, 0)), torch.ones(4, 4, dtype=torch.float64)),  # all W_ij >= 1
-        (Constraints(IDENTITY, IDENTITY[:1].expand(4, 4).contiguous()), torch.outer(torch.ones(4, dtype=torch.float64), IDENTITY[0])),
+        # all W_ij >= 1
+        (
+            Constraints(IDENTITY.repeat(4, 1), IDENTITY.repeat_interleave(4, 0)),
+            torch.ones(4, 4, dtype=torch.float64),
+        ),
+        (
+            Constraints(IDENTITY, IDENTITY[:1].expand(4, 4).contiguous()),
+            torch.outer(torch.ones(4, dtype=torch.float64), IDENTITY[0]),
+        ),
     ],
 )
 def test_closed_forms(c, W):
@@ -78,7 +89,9 @@ def test_closed_forms(c, W):
 )
 def test_the_published_pictures(number, norm, rank, W):
     picture = published_picture(number)
-    solution = solvers.nuclear_max_margin(builders.constraints(picture.tokens, picture.query, picture.optimal()))
+    solution = solvers.nuclear_max_margin(
+        builders.constraints(picture.tokens, picture.query, picture.optimal())
+    )
     assert solution.norm == pytest.approx(norm, abs=5e-7)
     assert solution.rank == rank
     assert_close(solution.W, torch.tensor(W, dtype=torch.float64), rtol=0, atol=1e-5)
@@ -103,7 +116,10 @@ def test_equations_only():
     assert (solution.dual < 0).any()
 
 
-@pytest.mark.parametrize(("size", "trials"), [((6, 8, 10), 30), ((10, 5, 20), 20), ((15, 5, 4), 60), ((15, 5, 5), 30), ((2, 5, 2), 60)])
+@pytest.mark.parametrize(
+    ("size", "trials"),
+    [((6, 8, 10), 30), ((10, 5, 20), 20), ((15, 5, 4), 60), ((15, 5, 5), 30), ((2, 5, 2), 60)],
+)
 def test_batches_are_solved_to_rounding(size, trials):
     """Easy and nearly infeasible problems."""
     c = published(range(trials), *size)
@@ -144,7 +160,10 @@ def test_problems_of_different_length_form_a_batch():
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_scales_do_not_matter(scale):
     c = published(range(1), 5, 4, 6).problem(0)
-    plain, scaled = solvers.nuclear_max_margin(c), solvers.nuclear_max_margin(Constraints(scale * c.difference, c.query))
+    plain, scaled = (
+        solvers.nuclear_max_margin(c),
+        solvers.nuclear_max_margin(Constraints(scale * c.difference, c.query)),
+    )
     asked = solvers.nuclear_max_margin(Constraints(c.difference, c.query, rhs=scale * c.rhs))
     assert_close(scaled.W * scale, plain.W)
     assert_close(asked.W / scale, plain.W)
@@ -183,7 +202,9 @@ def test_constraints_given_twice_change_nothing():
 @pytest.mark.parametrize("rhs", [0.0, -1.0])
 def test_constraints_that_hold_for_zero_give_zero(rhs):
     c = mixed(0)
-    solution = solvers.nuclear_max_margin(Constraints(c.difference, c.query, rhs=torch.full((12,), rhs, dtype=torch.float64)))
+    solution = solvers.nuclear_max_margin(
+        Constraints(c.difference, c.query, rhs=torch.full((12,), rhs, dtype=torch.float64))
+    )
     assert not solution.W.any()
     assert (solution.rank, solution.norm, solution.kkt) == (0, 0, 0)
 
@@ -211,14 +232,18 @@ def test_the_interior_point_alone_comes_near():
     c = published(range(10), 6, 8, 10)
     near = solvers.frobenius_max_margins(c)
     problems = reduced(c, near.norm)
-    point = interior_point(problems.cone, inside(problems.cone, (near.dual / near.norm[:, None]).numpy()), tol=1e-6)
+    point = interior_point(
+        problems.cone, inside(problems.cone, (near.dual / near.norm[:, None]).numpy()), tol=1e-6
+    )
     rows, square = problems.cone.image(point.multipliers)
     assert (np.linalg.eigvalsh(square)[:, -1] < 1).all()
     assert (point.multipliers > 0).all()
     margins = dot(rows @ point.weight, problems.cone.query)
     assert float((problems.cone.rhs - margins).max()) < 1e-6
     exact = solvers.nuclear_max_margins(c).norm
-    assert_close(near.norm * torch.from_numpy(dot(problems.cone.rhs, point.multipliers)), exact, rtol=1e-5, atol=0)
+    assert_close(
+        near.norm * torch.from_numpy(dot(problems.cone.rhs, point.multipliers)), exact, rtol=1e-5, atol=0
+    )
 
 
 def test_constraints_that_nearly_cancel_keep_their_digits():
@@ -261,14 +286,18 @@ def test_a_tolerance_below_rounding_does_not_converge():
 
 
 def nearly_opposite(delta: float, *, query: list[list[float]]) -> Constraints:
-    """Differences (1, 0) and (-1, delta), and a third: the smallest W is of the length 1 / delta, in multipliers of its square."""
+    """Differences (1, 0) and (-1, delta), and a third: the smallest W is of the length 1 / delta, in
+    multipliers of its square.
+    """
     d = torch.tensor([[1.0, 0.0], [-1.0, delta], [0.3, 0.7]], dtype=torch.float64)
     return Constraints(d[: len(query)], torch.tensor(query, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("delta", [1e-4, 1e-5, 1e-6, 1e-7])
 def test_a_nearly_contradictory_problem_does_not_disturb_its_neighbours(delta):
-    """The smallest W is (1, 2 / delta): the Gram matrix of the constraints is singular to rounding, and its factorisation breaks down."""
+    """The smallest W is (1, 2 / delta): the Gram matrix of the constraints is singular to rounding, and its
+    factorisation breaks down.
+    """
     hard = nearly_opposite(delta, query=[[1.0], [1.0]])
     easy = Constraints(IDENTITY[:2, :2], torch.ones(2, 1, dtype=torch.float64))
     solutions = solvers.nuclear_max_margins(stack([easy, hard, easy]))
@@ -281,7 +310,9 @@ def test_a_nearly_contradictory_problem_does_not_disturb_its_neighbours(delta):
 @pytest.mark.parametrize("delta", [1e-3, 1e-4, 1e-5])
 @pytest.mark.parametrize("third", [[0.0, 1.0], [0.6, 0.8]])
 def test_nearly_opposite_constraints_are_solved_or_refused_with_their_residual(delta, third):
-    """Sums of multipliers of order 1 / delta cancel here; an answer that cannot be verified is the state of the exception."""
+    """Sums of multipliers of order 1 / delta cancel here; an answer that cannot be verified is the state of
+    the exception.
+    """
     c = nearly_opposite(delta, query=[[1.0, 0.0], [1.0, 0.0], third])
     frobenius = solvers.frobenius_max_margin(c, tol=1e-9).norm
     try:
@@ -304,14 +335,21 @@ def test_an_error_carries_the_best_point():
 def planted(n: int, T: int, d: int, d_z: int, *, seed: int = 0) -> Constraints:
     """Many constraints that a known W meets."""
     generator = torch.Generator().manual_seed(seed)
-    x, z, W = (torch.randn(*size, generator=generator, dtype=torch.float64) for size in ((n, T, d), (n, d_z), (d, d_z)))
+    x, z, W = (
+        torch.randn(*size, generator=generator, dtype=torch.float64)
+        for size in ((n, T, d), (n, d_z), (d, d_z))
+    )
     return builders.constraints(x, z, torch.einsum("ntd,de,ne->nt", x, W, z).argmax(-1))
 
 
 def test_batches_of_many_constraints_with_equations_and_padding():
     many = planted(70, 8, 6, 5)
     binding = solvers.nuclear_max_margin(many).dual.topk(3).indices
-    tied = Constraints(many.difference, many.query, equality=torch.zeros(len(many), dtype=torch.bool).index_fill(0, binding, True))
+    tied = Constraints(
+        many.difference,
+        many.query,
+        equality=torch.zeros(len(many), dtype=torch.bool).index_fill(0, binding, True),
+    )
     problems = [many, tied, many.take(slice(0, 9))]
     solutions = solvers.nuclear_max_margins(stack(problems))
     for at, one in enumerate(problems):

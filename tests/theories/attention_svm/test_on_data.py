@@ -9,7 +9,15 @@ from transformer_theory.core.result import Result
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.on_data import HEAD_ACCURACY, HEADLINE, SELECTABLE, describe, measure, plot, read
+from transformer_theory.theories.attention_svm.on_data import (
+    HEAD_ACCURACY,
+    HEADLINE,
+    SELECTABLE,
+    describe,
+    measure,
+    plot,
+    read,
+)
 from transformer_theory.theories.attention_svm.problem import equal_distractors
 
 
@@ -59,7 +67,10 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_la
     assert len(headline.null.draws) == 19  # a statement about any data has no p-value
     assert headline.null.high < headline.value
     assert table.select(quantity=SELECTABLE).one().value >= 12
-    assert table.select(quantity="attention on the selected token (smallest over the inputs)").one().value > 0.999
+    assert (
+        table.select(quantity="attention on the selected token (smallest over the inputs)").one().value
+        > 0.999
+    )
     assumptions = {row.quantity: row.verdict for row in table.select(kind="assumption")}
     assert assumptions["every input has one best token"] == "holds"
     assert assumptions["all other tokens of each input score the same"] == "fails"
@@ -71,7 +82,10 @@ def test_descent_on_data_goes_to_the_max_margin_direction_of_its_selection(on_la
 
 
 def test_each_seed_draws_a_class(on_labelled):
-    classes = {measured(labelled(), seed=seed, draws=0)[0].select(quantity=HEAD_ACCURACY).one().note for seed in range(4)}
+    classes = {
+        measured(labelled(), seed=seed, draws=0)[0].select(quantity=HEAD_ACCURACY).one().note
+        for seed in range(4)
+    }
     assert len(classes) > 1
 
 
@@ -83,12 +97,18 @@ def test_without_draws_only_the_nulls_are_missing(on_labelled):
 
 def test_the_head_is_scored_on_the_other_half(on_labelled):
     accuracy = on_labelled[0].select(quantity=HEAD_ACCURACY).one()
-    assert (accuracy.scope, accuracy.split, accuracy.null.kind) == ("these data", "validation", "permuted labels")
-    assert (accuracy.n, len(accuracy.null.draws)) == (40, 19)  # 40 of 120 inputs are in the class: 80 inputs, half of them held out
+    assert (accuracy.scope, accuracy.split, accuracy.null.kind) == (
+        "these data",
+        "validation",
+        "permuted labels",
+    )
+    # 40 of 120 inputs are in the class: 80 inputs, half of them held out
+    assert (accuracy.n, len(accuracy.null.draws)) == (40, 19)
     assert accuracy.interval[0] < accuracy.value < accuracy.interval[1]
     values = []
     for seed in range(10):
-        noise = TokenData(gaussian(100, 4, 60, seed=seed), labels=torch.arange(100) % 2)  # in sample, a head of 60 weights is near 1
+        # in sample, a head of 60 weights is near 1
+        noise = TokenData(gaussian(100, 4, 60, seed=seed), labels=torch.arange(100) % 2)
         for item in measure(read(noise), torch.Generator(), draws=19):
             values.append(item.value)
             assert item.quantity == HEAD_ACCURACY
@@ -113,7 +133,8 @@ def test_a_run_too_short_to_select_has_a_reason():
 
 
 def test_a_margin_that_is_only_small_does_not_refute_feasibility(unchecked):
-    close = 3 + 0.05 * gaussian(400, 8, 24)  # in general position, so 24 inputs are feasible, with norms above what descent resolves
+    # in general position, so 24 inputs are feasible, with norms above what descent resolves
+    close = 3 + 0.05 * gaussian(400, 8, 24)
     row, _ = selectable(TokenData(close, labels=torch.arange(400) % 4))
     assert row.value < row.threshold == 24
     assert row.verdict == "inconclusive"
@@ -160,7 +181,12 @@ def test_data_without_labels_or_choice_are_unsupported(data, needs):
         (TokenData(gaussian(5, 4, 12), labels=torch.arange(5) % 2), ""),
         (TokenData(torch.ones(5, 4, 12, dtype=torch.float64), labels=torch.arange(5) % 2), "infeasible"),
         (TokenData(gaussian(9, 5, 3)[torch.zeros(9, dtype=torch.long)], labels=torch.arange(9) % 3), ""),
-        (TokenData(gaussian(8, 3, 2), labels=torch.arange(8) % 2, query=torch.zeros(8, 2, dtype=torch.float64)), "infeasible"),
+        (
+            TokenData(
+                gaussian(8, 3, 2), labels=torch.arange(8) % 2, query=torch.zeros(8, 2, dtype=torch.float64)
+            ),
+            "infeasible",
+        ),
         (TokenData(1e150 * gaussian(8, 3, 4), labels=torch.arange(8) % 2), ""),
         (TokenData(1e-150 * gaussian(8, 3, 4), labels=torch.arange(8) % 2), ""),
     ],

@@ -1,6 +1,8 @@
-"""Descent where the gradient leaves the range of float64: no step is longer than the rate, and the direction stays right.
+"""Descent where the gradient leaves the range of float64: no step is longer than the rate, and the direction
+stays right.
 
-Once factors have settled, steps of one length go to and fro and double any rounding, so exact comparisons take 40 steps.
+Once factors have settled, steps of one length go to and fro and double any rounding, so exact comparisons
+take 40 steps.
 """
 
 from dataclasses import replace
@@ -17,11 +19,15 @@ LOSSES = [dynamics.LOGISTIC, dynamics.EXPONENTIAL, dynamics.LINEAR]
 
 
 def problem(inputs=4, tokens=5, dim=6, *, trials=None, seed=0):
-    return cross_attention(inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed))
+    return cross_attention(
+        inputs=inputs, tokens=tokens, dim=dim, trials=trials, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def both_kinds(instance):
-    return dynamics.start(instance), dynamics.random_factors(instance, generator=torch.Generator().manual_seed(5))
+    return dynamics.start(instance), dynamics.random_factors(
+        instance, generator=torch.Generator().manual_seed(5)
+    )
 
 
 def moved(begin, end):
@@ -54,10 +60,17 @@ def test_a_shift_of_the_scores_only_scales_an_exponential_loss(shift):
     for begin in both_kinds(instance):
         want = dynamics.normalised_descent(instance, begin, steps=40, loss=dynamics.EXPONENTIAL).W
         for loss in losses:
-            assert_close(dynamics.normalised_descent(far, begin, steps=40, loss=loss).W, want, rtol=0, atol=1e-9)
+            assert_close(
+                dynamics.normalised_descent(far, begin, steps=40, loss=loss).W, want, rtol=0, atol=1e-9
+            )
             direction, C = dynamics.descent_direction(far, begin.W, loss=loss)
-            size, known = C + direction.abs().max().log(), dynamics.descent_direction(instance, begin.W, loss=dynamics.EXPONENTIAL)
-            assert float(size + shift) == pytest.approx(float(known[1] + known[0].abs().max().log()), abs=1e-9)
+            size, known = (
+                C + direction.abs().max().log(),
+                dynamics.descent_direction(instance, begin.W, loss=dynamics.EXPONENTIAL),
+            )
+            assert float(size + shift) == pytest.approx(
+                float(known[1] + known[0].abs().max().log()), abs=1e-9
+            )
 
 
 @pytest.mark.parametrize("power", [-600, -300, 300, 600])
@@ -65,7 +78,10 @@ def test_a_factor_of_the_scores_only_scales_the_linear_loss(power):
     instance = problem(3, 4, 5)
     scaled = replace(instance, scores=instance.scores * 2.0**power)
     for begin in both_kinds(instance):
-        ends = [dynamics.normalised_descent(one, begin, steps=40, loss=dynamics.LINEAR).W for one in (instance, scaled)]
+        ends = [
+            dynamics.normalised_descent(one, begin, steps=40, loss=dynamics.LINEAR).W
+            for one in (instance, scaled)
+        ]
         assert_close(ends[0], ends[1], rtol=0, atol=1e-9)
 
 
@@ -73,7 +89,10 @@ def test_a_factor_of_the_scores_only_scales_the_linear_loss(power):
 def test_other_heads_take_no_long_steps_either(gain):
     drawn = problem(3, 4, 5)
     instance = dynamics.HeadInstance(
-        drawn.tokens, drawn.query, torch.ones(3, dtype=torch.float64), dynamics.relu_head(gain * torch.eye(5).double())
+        drawn.tokens,
+        drawn.query,
+        torch.ones(3, dtype=torch.float64),
+        dynamics.relu_head(gain * torch.eye(5).double()),
     )
     end = dynamics.normalised_descent(instance, dynamics.start(instance), steps=100)
     assert 0.05 < float(end.W.norm()) <= 10 * (1 + 1e-12)
@@ -88,7 +107,10 @@ def test_data_that_leave_the_range_of_numbers_are_refused():
     for factor in (1e-50, 1e50):
         scaled = replace(instance, tokens=instance.tokens * factor, query=instance.query * factor)
         for begin in both_kinds(scaled):
-            assert all(length <= 3 * (1 + 1e-12) for length in moved(begin, dynamics.normalised_descent(scaled, begin, steps=30)))
+            assert all(
+                length <= 3 * (1 + 1e-12)
+                for length in moved(begin, dynamics.normalised_descent(scaled, begin, steps=30))
+            )
     low = replace(instance, scores=instance.scores - 900)
     with pytest.raises(ValueError, match="must keep W finite"):
         dynamics.plain_descent(low, dynamics.start(low), steps=2, loss=dynamics.EXPONENTIAL)

@@ -24,7 +24,12 @@ from transformer_theory.theories.attention_svm.figures.rank_map import RankMap, 
 
 @pytest.mark.parametrize(
     ("size", "tried", "frobenius", "nuclear"),
-    [((5, 5, 4), 100, 3.98, 2.57), ((5, 5, 10), 100, 5.0, 2.50), ((10, 5, 10), 100, 9.99, 3.77), ((10, 5, 4), 113, 4.0, 3.43)],
+    [
+        ((5, 5, 4), 100, 3.98, 2.57),
+        ((5, 5, 10), 100, 5.0, 2.50),
+        ((10, 5, 10), 100, 9.99, 3.77),
+        ((10, 5, 4), 113, 4.0, 3.43),
+    ],
 )
 def test_means_of_the_published_seeds(size, tried, frobenius, nuclear, unchecked):
     """Means and numbers of seeds of an independent computation."""
@@ -51,7 +56,11 @@ def test_the_published_recipe_counts_errors_and_failures():
     active = [int((solution.margins <= 1 + 1e-9).sum()) for solution in solutions]
     assert all(r * (r + 1) / 2 <= count for r, count in zip(true, active))
     assert any(r * (r + 1) / 2 > count for r, count in zip(printed, active))
-    assert solvers.frobenius_max_margin(problems[0]).rank == solvers.official_rank(problems[0], norm="frobenius") == 10
+    assert (
+        solvers.frobenius_max_margin(problems[0]).rank
+        == solvers.official_rank(problems[0], norm="frobenius")
+        == 10
+    )
     infeasible = published_constraints(range(1), 15, 5, 2).problem(0)
     assert solvers.official_rank(infeasible) == 1
     with pytest.raises(Infeasible):
@@ -124,14 +133,18 @@ def test_a_size_without_feasible_problems():
 
 def test_the_bound_on_the_rank_detects_a_solver_that_always_returns_one(monkeypatch, generator):
     real = solvers.nuclear_max_margin
-    monkeypatch.setattr(claims, "nuclear_max_margin", lambda c: dataclasses.replace(real(c), complementary_rank=1))
+    monkeypatch.setattr(
+        claims, "nuclear_max_margin", lambda c: dataclasses.replace(real(c), complementary_rank=1)
+    )
     evidence = claims._pataki(generator)
     assert evidence.value > evidence.threshold
     assert evidence.detail["excess"] < 0
 
 
 def test_the_share_of_feasible_problems_has_the_interval_of_a_search_that_stops():
-    """Against the negative binomial law of the number of seeds it takes: the tails at both ends, and the coverage, summed exactly."""
+    """Against the negative binomial law of the number of seeds it takes: the tails at both ends, and the
+    coverage, summed exactly.
+    """
     wanted, most = 7, 60
     for tried in (8, 20, 59):
         low, high = feasible_interval(wanted, tried, wanted)

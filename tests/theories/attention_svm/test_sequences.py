@@ -29,7 +29,9 @@ def test_causal_attention_is_that_of_a_masked_network():
 
 
 def test_sequences_without_a_mask_are_plain_inputs():
-    x, z, scores, _ = sequence_problem(inputs=2, tokens=3, queries=2, dim=4, generator=torch.Generator().manual_seed(0))
+    x, z, scores, _ = sequence_problem(
+        inputs=2, tokens=3, queries=2, dim=4, generator=torch.Generator().manual_seed(0)
+    )
     instance, W = sequences.sequence_instance(x, z, scores), gaussian(4, 4)
     plain = Instance(x.repeat_interleave(2, 0), z.reshape(4, 4), scores.reshape(4, 3))
     torch.testing.assert_close(dynamics.descent_direction(instance, W), dynamics.descent_direction(plain, W))
@@ -45,11 +47,15 @@ def test_tokens_that_are_not_allowed_change_nothing():
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-9, atol=1e-9)
     copied = torch.where(allowed[..., None], x, x[:, :1])  # the hidden tokens equal a visible one
     same = Instance(copied, z, scores, allowed)
-    torch.testing.assert_close(dynamics.normalised_descent(same, dynamics.start(same), steps=300).W, ends[1], rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        dynamics.normalised_descent(same, dynamics.start(same), steps=300).W, ends[1], rtol=1e-9, atol=1e-9
+    )
 
 
 def test_trials_do_not_affect_one_another():
-    x, scores, best = causal_problem(inputs=2, tokens=4, dim=12, generator=torch.Generator().manual_seed(0), trials=3)
+    x, scores, best = causal_problem(
+        inputs=2, tokens=4, dim=12, generator=torch.Generator().manual_seed(0), trials=3
+    )
     assert bool((best <= torch.arange(4)).all())
     together = sequences.causal_instance(x, scores)
     end = dynamics.normalised_descent(together, dynamics.start(together), steps=1500).W

@@ -19,7 +19,9 @@ from transformer_theory.theories.attention_svm.figures.trained_vit import (
 
 @pytest.fixture
 def model():
-    network = build(lambda: ViT.for_tokens(5, 3, 2, dim=8, depth=2, heads=4), torch.Generator().manual_seed(0)).eval()
+    network = build(
+        lambda: ViT.for_tokens(5, 3, 2, dim=8, depth=2, heads=4), torch.Generator().manual_seed(0)
+    ).eval()
     with torch.no_grad():
         for block in network.blocks:  # pyright: ignore[reportGeneralTypeIssues]
             block.attention_norm.weight.copy_(torch.linspace(0.5, 2, 8))
@@ -31,7 +33,9 @@ def test_w_gives_the_scores_of_the_normalised_tokens(model):
     tokens = torch.randn(3, 6, 8, generator=torch.Generator().manual_seed(1))
     block = model.blocks[1]
     plain = torch.nn.functional.layer_norm(tokens, (8,))
-    query, key, _ = block.attention.qkv(block.attention_norm(tokens)).unflatten(-1, (3, 4, 2)).permute(2, 0, 3, 1, 4)
+    query, key, _ = (
+        block.attention.qkv(block.attention_norm(tokens)).unflatten(-1, (3, 4, 2)).permute(2, 0, 3, 1, 4)
+    )
     expected = query @ key.mT / 2**0.5
     scores = torch.einsum("bke,hef,bqf->bhqk", plain, bilinear(model)[1], plain)
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-4)
@@ -40,7 +44,10 @@ def test_w_gives_the_scores_of_the_normalised_tokens(model):
 @torch.no_grad()
 def test_the_largest_weight_is_that_of_the_network(model):
     tokens, seen = torch.randn(3, 5, 3, generator=torch.Generator().manual_seed(1)), []
-    hooks = [b.attention.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0]))) for b in model.blocks]
+    hooks = [
+        b.attention.register_forward_pre_hook(lambda module, inputs: seen.append((module, inputs[0])))
+        for b in model.blocks
+    ]
     model(tokens)
     for hook in hooks:
         hook.remove()
@@ -63,7 +70,9 @@ def test_the_norm_grows_with_true_labels_more_than_with_permuted_ones(run):
     assert value[WEIGHT, "true labels", 0] == value[AT_START, "true labels", 0]
     assert value[NORM, "true labels", 60] > value[NORM, "permuted labels", 60]
     assert value[ACCURACY, "true labels", 60] > 0.3 > value[ACCURACY, "permuted labels", 60]
-    start, end, held = (value[key, "true labels", step] for key, step in ((WEIGHT, 0), (WEIGHT, 60), (AT_START, 60)))
+    start, end, held = (
+        value[key, "true labels", step] for key, step in ((WEIGHT, 0), (WEIGHT, 60), (AT_START, 60))
+    )
     assert value[SHARE, "true labels", 60] == pytest.approx((end - held) / (end - start))
     np.testing.assert_allclose(result.arrays["attention_svm/true"][0, -1, 1:], [end, held])
 

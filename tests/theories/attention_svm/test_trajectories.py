@@ -1,4 +1,6 @@
-"""The two pictured examples: solutions to the last published digit, descent on W and on the factors, and the figure."""
+"""The two pictured examples: solutions to the last published digit, descent on W and on the factors, and the
+figure.
+"""
 
 import pytest
 import torch
@@ -33,7 +35,8 @@ def test_every_published_number_is_met_to_the_last_digit(result):
 def test_the_data_are_those_of_the_picture(number):
     instance = published_picture(number)
     assert instance.optimal().tolist() == PICTURES[number]["select"]
-    assert instance.query.norm(dim=-1).tolist() == pytest.approx([1, 1], abs=1e-7)  # drawn in single precision
+    # drawn in single precision
+    assert instance.query.norm(dim=-1).tolist() == pytest.approx([1, 1], abs=1e-7)
     if number == 2:
         assert instance.tokens[:, 0].tolist() == [[1, 0.5], [1, -0.5]]
         assert float(instance.tokens[:, 1:, 0].mean()) < 0  # the others are around (-1, 0)
@@ -73,9 +76,14 @@ def test_published_instances_agree_with_single_ones():
     batch = published_instances((3, 7), inputs=4, tokens=5, dim=6)
     for trial, seed in enumerate((3, 7)):
         alone = published_instance(seed, inputs=4, tokens=5, dim=6)
-        assert all(torch.equal(getattr(batch[trial], name), getattr(alone, name)) for name in ("tokens", "query", "scores"))
+        assert all(
+            torch.equal(getattr(batch[trial], name), getattr(alone, name))
+            for name in ("tokens", "query", "scores")
+        )
 
 
 def test_the_figure_has_a_panel_for_paths_and_one_for_tokens_of_each_example(result):
     titles = [ax.get_title(loc="left") for ax in Trajectories().plot(result).axes]
-    assert titles == [f"Example {k}: {panel}" for k in (1, 2) for panel in ("paths of $Wz_1$, $Wz_2$", "tokens")]
+    assert titles == [
+        f"Example {k}: {panel}" for k in (1, 2) for panel in ("paths of $Wz_1$, $Wz_2$", "tokens")
+    ]

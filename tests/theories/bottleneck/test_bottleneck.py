@@ -51,7 +51,10 @@ def test_solver_is_not_above_random_starts():
     joint = random_joint(6, 3, generator(1))
     beta = 5 * onset(joint).beta
     best = information_bottleneck(joint, beta).points[0].lagrangian
-    starts = [point(joint, iterate(joint, random_encoder(6, 6, generator(s)), beta, 300), beta, math.inf).lagrangian for s in range(10)]
+    starts = [
+        point(joint, iterate(joint, random_encoder(6, 6, generator(s)), beta, 300), beta, math.inf).lagrangian
+        for s in range(10)
+    ]
     assert best <= min(starts) + 1e-6
 
 
@@ -80,7 +83,10 @@ def test_onset_equals_a_numerical_maximum():
         return -(r * np.log(r / q_y)).sum() / (q * np.log(np.maximum(q, 1e-300) / p)).sum()
 
     rng = np.random.default_rng(0)
-    best = max(-minimize(negative, 3 * rng.normal(size=4), method="Nelder-Mead", options={"maxiter": 3000}).fun for _ in range(12))
+    best = max(
+        -minimize(negative, 3 * rng.normal(size=4), method="Nelder-Mead", options={"maxiter": 3000}).fun
+        for _ in range(12)
+    )
     assert onset(joint).eta == pytest.approx(best, rel=1e-3)
     assert onset(joint).eta >= best - 1e-6
 
@@ -99,7 +105,9 @@ def test_closed_forms_agree():
     assert pair.eigenvalues().tolist() == pytest.approx([0.5])
     rate, gain = gaussian_bottleneck([0.5], 4.0)
     grid = torch.linspace(0.01, 5, 5000, dtype=torch.float64)
-    values = 0.5 * torch.log(grid.square() + 1) - 4 * (0.5 * torch.log(grid.square() + 1) - 0.5 * torch.log(0.5 * grid.square() + 1))
+    values = 0.5 * torch.log(grid.square() + 1) - 4 * (
+        0.5 * torch.log(grid.square() + 1) - 0.5 * torch.log(0.5 * grid.square() + 1)
+    )
     assert rate - 4 * gain == pytest.approx(float(values.min()), abs=1e-5)
     assert gaussian_bottleneck([0.5], 1.9) == (0, 0)
 
@@ -121,7 +129,9 @@ def test_independent_variables_have_no_onset():
 @pytest.mark.usefixtures("unchecked")
 def test_only_active_directions_of_a_gaussian_count():
     pair = GaussianPair(np.diag([1.5, 0.4]).astype("float32"), 1.0)
-    assert gaussian_bottleneck(pair.eigenvalues(), 4.0) == pytest.approx(gaussian_bottleneck(pair.eigenvalues()[:1], 4.0))
+    assert gaussian_bottleneck(pair.eigenvalues(), 4.0) == pytest.approx(
+        gaussian_bottleneck(pair.eigenvalues()[:1], 4.0)
+    )
 
 
 def test_large_integers_need_no_large_table():
@@ -140,8 +150,14 @@ def test_an_interrupted_solver_raises():
 
 LAW, EYE = [[0.4, 0.1], [0.1, 0.4]], torch.eye(2, dtype=torch.float64)
 BAD = [
-    (lambda: information_bottleneck([[0.4, 0.1], [0.1, 0.3]], 2.0), "expected joint that sums to 1, got 0.9; divide"),
-    (lambda: information_bottleneck([[0.6, -0.1], [0.1, 0.4]], 2.0), "expected joint without negative entries, got -0.1"),
+    (
+        lambda: information_bottleneck([[0.4, 0.1], [0.1, 0.3]], 2.0),
+        "expected joint that sums to 1, got 0.9; divide",
+    ),
+    (
+        lambda: information_bottleneck([[0.6, -0.1], [0.1, 0.4]], 2.0),
+        "expected joint without negative entries, got -0.1",
+    ),
     (lambda: information_bottleneck([[0.6, math.nan], [0.1, 0.4]], 2.0), "joint must be finite, got 1 NaN"),
     (lambda: information_bottleneck([0.5, 0.5], 2.0), r"expected joint of shape \[x, y\], got \[2\]"),
     (lambda: information_bottleneck([[0.5, 0.5]], 2.0), "expected joint with two rows"),
@@ -158,13 +174,23 @@ BAD = [
     (lambda: gaussian_bottleneck(np.eye(2) / 2, 4.0), "eigenvalues must be a vector"),
     (lambda: GaussianPair(torch.ones(2).double(), 1.0), "map must be a matrix"),
     (
-        lambda: variational_bound(VariationalBottleneck(2, 2, 2, generator()), GaussianPair(EYE, 1.0), 0, generator()),
+        lambda: variational_bound(
+            VariationalBottleneck(2, 2, 2, generator()), GaussianPair(EYE, 1.0), 0, generator()
+        ),
         "n must be at least 1",
     ),
-    (lambda: variational_bound(VariationalBottleneck(3, 3, 2, generator()), GaussianPair(EYE, 1.0), 9, generator()), "dimensions"),
+    (
+        lambda: variational_bound(
+            VariationalBottleneck(3, 3, 2, generator()), GaussianPair(EYE, 1.0), 9, generator()
+        ),
+        "dimensions",
+    ),
     (lambda: onset(LAW, starts=-1), "starts must be at least 0"),
     (lambda: onset(LAW, steps=0), "steps must be at least 1"),
-    (lambda: rare_cluster(torch.tensor(LAW), torch.tensor([5.0, 3.0]), 0.01), "expected a posterior of 2 probabilities"),
+    (
+        lambda: rare_cluster(torch.tensor(LAW), torch.tensor([5.0, 3.0]), 0.01),
+        "expected a posterior of 2 probabilities",
+    ),
     (lambda: words(torch.zeros(0, 2), 3), "at least one point"),
     (lambda: information_bottleneck(LAW, 4.0).at(math.nan), "expected a compression of at least 0"),
     (lambda: sample_information([0, 1], [0, 1, 1]), "expected two vectors of one length"),

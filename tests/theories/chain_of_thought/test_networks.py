@@ -24,9 +24,23 @@ from transformer_theory.theories.chain_of_thought import (
     train,
     vocabulary,
 )
-from transformer_theory.theories.chain_of_thought.in_networks import EXAMPLES, GAP, TASK, ChainGap, few_shot, gap_inputs
+from transformer_theory.theories.chain_of_thought.in_networks import (
+    EXAMPLES,
+    GAP,
+    TASK,
+    ChainGap,
+    few_shot,
+    gap_inputs,
+)
 from transformer_theory.theories.chain_of_thought.ladder import exchanged, gap_rows
-from transformer_theory.theories.chain_of_thought.learning import continuation, equal_compute_steps, given, prompt, rows, symbols_per_step
+from transformer_theory.theories.chain_of_thought.learning import (
+    continuation,
+    equal_compute_steps,
+    given,
+    prompt,
+    rows,
+    symbols_per_step,
+)
 from transformer_theory.theories.chain_of_thought.written import attention, whole
 
 LIMITS = {"vocabulary": 40, "length": 200, "sequences": 16}
@@ -105,7 +119,13 @@ def test_the_question_is_masked():
 def test_training_learns_one_operation():
     parts = split(Arithmetic(1, 3), train=22, test=5, generator=generator())
     found = train(
-        parts, "direct", steps=150, generator=generator(), recipe=Recipe(dim=32, depth=1, batch=22), measured=(0, 150), questions=5
+        parts,
+        "direct",
+        steps=150,
+        generator=generator(),
+        recipe=Recipe(dim=32, depth=1, batch=22),
+        measured=(0, 150),
+        questions=5,
     )
     assert correct(found.model, parts.task, parts.train, "direct").double().mean() > 0.9
     assert set(found.accuracies) == {0, 150}
@@ -114,7 +134,9 @@ def test_training_learns_one_operation():
     assert equal_compute_steps(parts, "direct", 100) == 140
     again = train(parts, "direct", steps=5, generator=generator(1), recipe=Recipe(dim=32, depth=1))
     twin = train(parts, "direct", steps=5, generator=generator(1), recipe=Recipe(dim=32, depth=1))
-    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), twin.model.parameters())), "the generator does not decide"
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), twin.model.parameters())), (
+        "the generator does not decide"
+    )
     with pytest.raises(ValueError, match="mode must be one of chain, direct, filler, got 'dots'"):
         train(parts, "dots", steps=1, generator=generator())  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="samples must be at least 1, got 0"):
@@ -131,9 +153,13 @@ def test_training_learns_one_operation():
         train(parts, "chain", steps=1.5, generator=generator())  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("change", [{"task": Arithmetic()}, {"scale": -1.0}, {"scale": math.nan}, {"dtype": torch.int64}])
+@pytest.mark.parametrize(
+    "change", [{"task": Arithmetic()}, {"scale": -1.0}, {"scale": math.nan}, {"dtype": torch.int64}]
+)
 def test_the_written_decoder_is_for_one_task(change):
-    with pytest.raises(ValueError, match="the decoder must have a task LIS\\(n, values\\), a scale > 0 and a float dtype"):
+    with pytest.raises(
+        ValueError, match="the decoder must have a task LIS\\(n, values\\), a scale > 0 and a float dtype"
+    ):
         WrittenDecoder(**{"task": LIS(4, 4), **change})
     model = WrittenDecoder(LIS(4, 4))
     with pytest.raises(ValueError, match=r"ids must be .* begin with 4 numbers of LIS"):
@@ -173,7 +199,9 @@ def test_what_a_chain_buys_a_perfect_solver():
     assert gap.value == 1 - shares["without chain"]
     assert gap.null is not None
     assert gap.null.high < 0.5
-    shorter = list(chain_gain(Solver(ids, 40), ids=ids, limits=LIMITS, examples=0, questions=40, generator=generator()))
+    shorter = list(
+        chain_gain(Solver(ids, 40), ids=ids, limits=LIMITS, examples=0, questions=40, generator=generator())
+    )
     assert shorter[1].value == 1, "without examples too"
 
 
@@ -200,9 +228,13 @@ def test_the_response_measures_the_same():
     n = len(inputs["targets"]) // 2
     kind, answer, ids = inputs["targets"][:n, 0], inputs["targets"][:n, 1], inputs["targets"][:n, 2:]
     assert (kind == 1).all()
-    assert torch.equal(inputs["value"][:n, -2], ids.gather(1, answer[:, None])[:, 0]), "the chain must end in the answer"
+    assert torch.equal(inputs["value"][:n, -2], ids.gather(1, answer[:, None])[:, 0]), (
+        "the chain must end in the answer"
+    )
     assert inputs["value"].shape[1] <= LIMITS["length"]
-    assert responses(Reader(), THEORY, torch.zeros(1, 2, 3), limits=LIMITS, generator=generator()) == [], "floats are no ids"
+    assert responses(Reader(), THEORY, torch.zeros(1, 2, 3), limits=LIMITS, generator=generator()) == [], (
+        "floats are no ids"
+    )
 
 
 def test_one_question_is_no_certainty():
@@ -210,7 +242,10 @@ def test_one_question_is_no_certainty():
     values = set()
     for seed in range(6):
         model = Decoder(vocabulary=40, dim=8, heads=1, hidden=8)
-        values |= {row.value for row in list(chain_gain(model, limits=LIMITS, questions=1, generator=generator(seed)))[1:-1]}
+        values |= {
+            row.value
+            for row in list(chain_gain(model, limits=LIMITS, questions=1, generator=generator(seed)))[1:-1]
+        }
     assert values == {0, 1}
 
 
@@ -218,11 +253,16 @@ def test_any_decoder_of_ids_is_measured():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Decoder(vocabulary=40, dim=16, heads=2, hidden=16)
-    rows_ = responses(model, THEORY, torch.zeros(1, 2, dtype=torch.long), limits=LIMITS, generator=generator())
+    rows_ = responses(
+        model, THEORY, torch.zeros(1, 2, dtype=torch.long), limits=LIMITS, generator=generator()
+    )
     assert abs(rows_[0].value or 0) < 0.6
     table = list(chain_gain(model, limits=LIMITS, questions=8, generator=generator()))
     assert len(table) == 7
-    assert respond(model, torch.zeros(2, 5, dtype=torch.long), [ChainGap()]).table.select(quantity=GAP) == chain_of_thought_empty()
+    assert (
+        respond(model, torch.zeros(2, 5, dtype=torch.long), [ChainGap()]).table.select(quantity=GAP)
+        == chain_of_thought_empty()
+    )
 
 
 class Broken(nn.Module):
@@ -266,9 +306,13 @@ def test_a_model_of_transformers_is_measured():
     transformers = pytest.importorskip("transformers")
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, n_positions=128, n_embd=16, n_layer=2, n_head=2))
+        model = transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=40, n_positions=128, n_embd=16, n_layer=2, n_head=2)
+        )
     limits = {"vocabulary": 40, "length": 128}
-    rows_ = responses(model, THEORY, torch.zeros(1, 2, dtype=torch.long), limits=limits, generator=generator())
+    rows_ = responses(
+        model, THEORY, torch.zeros(1, 2, dtype=torch.long), limits=limits, generator=generator()
+    )
     assert rows_[0].value is not None
     table = list(chain_gain(model, limits=limits, questions=4, generator=generator()))
     assert [row.value is not None for row in table] == [True] * 7
@@ -291,7 +335,10 @@ def test_a_prompt_of_examples():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"limits": {"vocabulary": 8, "length": 200}}, "the vocabulary must hold the 12 symbols of .*, got 8 ids; take a smaller task"),
+        (
+            {"limits": {"vocabulary": 8, "length": 200}},
+            "the vocabulary must hold the 12 symbols of .*, got 8 ids; take a smaller task",
+        ),
         (
             {"limits": {"vocabulary": 40, "length": 20}},
             "the context must hold .* ids, one example, a question and its chain, got a limit of 20",
@@ -309,7 +356,10 @@ def test_a_prompt_of_examples():
         ({"model": Broken()}, "the model must return numbers as logits, got NaN"),
         ({"task": Equations(2, 5)}, "answers must have one symbol, got"),
         ({"model": nn.Linear(4, 4)}, "the model must take ids \\[n, seq\\], got Linear"),
-        ({"model": nn.Embedding(40, 4).requires_grad_(False), "task": TASK, "model_": "pooled"}, "the model must return logits"),
+        (
+            {"model": nn.Embedding(40, 4).requires_grad_(False), "task": TASK, "model_": "pooled"},
+            "the model must return logits",
+        ),
     ],
 )
 def test_bad_input_gets_one_line(change, message):

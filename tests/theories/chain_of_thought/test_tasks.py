@@ -26,7 +26,15 @@ from transformer_theory.theories.chain_of_thought.arithmetic import handle, writ
 from transformer_theory.theories.chain_of_thought.claims.steps import sensitivity
 from transformer_theory.theories.chain_of_thought.tasks import ChainTask, Sample
 
-TASKS = [Arithmetic(3, 5), Arithmetic(5, 11), Equations(2, 5), Equations(3, 7), LIS(12, 20), EditDistance(6, 4), Membership(8)]
+TASKS = [
+    Arithmetic(3, 5),
+    Arithmetic(5, 11),
+    Equations(2, 5),
+    Equations(3, 7),
+    LIS(12, 20),
+    EditDistance(6, 4),
+    Membership(8),
+]
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: str(task)[:24])
 
 
@@ -155,9 +163,25 @@ def test_membership_by_counting_brackets():
         assert (answer == ("yes",)) == (depth.min() >= 0 and depth[-1] == 0)
         answers.append(answer)
     assert 0.4 < answers.count(("yes",)) / 60 < 0.8
-    palindromes = Membership(4, (("S", "AX"), ("S", "BY"), ("S", "AA"), ("S", "BB"), ("X", "SA"), ("Y", "SB"), ("A", "a"), ("B", "b")))
+    palindromes = Membership(
+        4,
+        (
+            ("S", "AX"),
+            ("S", "BY"),
+            ("S", "AA"),
+            ("S", "BB"),
+            ("X", "SA"),
+            ("Y", "SB"),
+            ("A", "a"),
+            ("B", "b"),
+        ),
+    )
     for word in itertools.product("ab", repeat=4):
-        assert palindromes.answer(word, palindromes.chain(word)) == (("yes",) if word == word[::-1] else ("no",)) == palindromes.solve(word)
+        assert (
+            palindromes.answer(word, palindromes.chain(word))
+            == (("yes",) if word == word[::-1] else ("no",))
+            == palindromes.solve(word)
+        )
     counts = Membership(8).derivations
     assert counts["S", 2] == 1
     assert counts["S", 4] == 2  # <<>> and <><>, each by one tree
@@ -177,8 +201,13 @@ def test_the_longest_expressions_attain_their_polynomial():
 
 
 def test_one_changed_symbol_changes_many_places_of_a_subsequence():
-    """A symbol of arithmetic or of an edit distance depends on 2 and 5 places; the maximum of a subsequence depends on a growing number."""
-    counts = [max(sensitivity(task, task.sample(generator(seed)), chain=True) for seed in range(4)) for task in (LIS(6, 6), LIS(12, 12))]
+    """A symbol of arithmetic or of an edit distance depends on 2 and 5 places; the maximum of a subsequence
+    depends on a growing number.
+    """
+    counts = [
+        max(sensitivity(task, task.sample(generator(seed)), chain=True) for seed in range(4))
+        for task in (LIS(6, 6), LIS(12, 12))
+    ]
     assert 5 < counts[0] < counts[1]
     sums = Arithmetic(2, 5)
     sample = Sample(tuple("1+2+3"), tuple("3+3=1"), ("1",))
@@ -192,7 +221,10 @@ def test_a_split_has_no_common_question():
     assert len(train | test) == LIS(4, 3).questions
     task, g = LIS(5, 4), generator(1)
     known = {task.sample(g).question for _ in range(700)}
-    share, expected = sum(task.sample(g).question in known for _ in range(2000)) / 2000, expected_overlap(task.questions, 700)
+    share, expected = (
+        sum(task.sample(g).question in known for _ in range(2000)) / 2000,
+        expected_overlap(task.questions, 700),
+    )
     assert abs(share - expected) < 3 * math.sqrt(expected * (1 - expected) * (1 / 2000 + 700 / 1024**2))
     assert expected_overlap(84_375, 60_000) == pytest.approx(1 - math.exp(-60_000 / 84_375), abs=1e-5)
     assert majority([Sample((), (), ("1",)), Sample((), (), ("2",)), Sample((), (), ("2",))]) == ("2",)
@@ -202,7 +234,10 @@ def test_a_wrong_chain_is_refused_in_one_line():
     task, question = Arithmetic(2, 5), tuple("1+2*3")
     assert task.chain(question) == tuple("1+1=2")
     assert accepts(task, question, "1+1=2")
-    for chain, message in (("1+2=3", "symbol 2 .* must be '1', got '2'"), ("1+1", "symbol 3 .* must be '=', got the end")):
+    for chain, message in (
+        ("1+2=3", "symbol 2 .* must be '1', got '2'"),
+        ("1+1", "symbol 3 .* must be '=', got the end"),
+    ):
         with pytest.raises(ValueError, match=message) as caught:
             verify(task, question, chain)
         assert "\n" not in str(caught.value)
@@ -237,7 +272,11 @@ def test_verification_follows_the_given_chain_and_not_the_algorithm(monkeypatch)
     ],
 )
 def test_questions_of_another_task_are_refused(task, question, message):
-    for call in (lambda: task.chain(tuple(question)), lambda: verify(task, question, ("1",)), lambda: task.check(tuple(question))):
+    for call in (
+        lambda: task.chain(tuple(question)),
+        lambda: verify(task, question, ("1",)),
+        lambda: task.check(tuple(question)),
+    ):
         with pytest.raises(ValueError, match=message) as caught:
             call()
         assert "\n" not in str(caught.value)
@@ -261,7 +300,10 @@ def test_questions_of_another_task_are_refused(task, question, message):
         (lambda: EditDistance(3, 27), "letters must be at most 26, got 27"),
         (lambda: Membership(5), "n must be the length of a word of the language, got 5"),
         (lambda: Membership(4, (("S", "S"),)), "a rule must be a capital letter with"),
-        (lambda: Membership(2, (("S", "AA"), ("A", "="))), "got A -> =; symbols other than . = : _ may be letters"),
+        (
+            lambda: Membership(2, (("S", "AA"), ("A", "="))),
+            "got A -> =; symbols other than . = : _ may be letters",
+        ),
         (lambda: expected_overlap(0, 5), "questions must be at least 1, got 0"),
         (lambda: expected_overlap(10, -5), "train must be at least 0, got -5"),
         (lambda: majority([]), "samples must have at least one question"),

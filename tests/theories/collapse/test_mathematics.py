@@ -14,7 +14,13 @@ from transformer_theory.theories.collapse.initialisation import (
     largest_variance,
 )
 from transformer_theory.theories.collapse.phases import standard_scores
-from transformer_theory.theories.collapse.residuals import exact_differences, mean_weights, near_tokens, weighted_covariance, weights
+from transformer_theory.theories.collapse.residuals import (
+    exact_differences,
+    mean_weights,
+    near_tokens,
+    weighted_covariance,
+    weights,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -52,14 +58,16 @@ def test_the_bound_of_one_layer_by_hand():
 
 
 def test_the_cubic_law_is_the_derivative_of_attention():
-    # For differences r d the residual is r^3 times a tensor: compare with the third-order difference quotient.
+    # For differences r d the residual is r^3 times a tensor: compare with the third-order difference
+    # quotient.
     mean, D = normal(1, 4), collapse.residual(normal(6, 4, seed=1))
     W, V = normal(4, 4, seed=2) / 2, normal(4, 3, seed=3)
 
     def scaled(r: float) -> torch.Tensor:
         return collapse.residual(collapse.pure_attention(mean + r * D, W[None], V[None])) / r**3
 
-    limit = 2 * (scaled(1e-3) + scaled(-1e-3)) / 2 - (scaled(2e-3) + scaled(-2e-3)) / 2  # removes the odd orders, roughly
+    # removes the odd orders, roughly
+    limit = 2 * (scaled(1e-3) + scaled(-1e-3)) / 2 - (scaled(2e-3) + scaled(-2e-3)) / 2
     formula = collapse.cubic_law(mean + 1e-3 * D, W, V) / 1e-9
     assert torch.allclose(formula, limit, atol=2e-2 * float(limit.abs().max()))
 
@@ -206,7 +214,8 @@ def test_contraction_of_known_heads():
     A = weights(x, normal(3, 3, seed=1))
     direct = collapse.residual(A @ x).norm() / collapse.residual(x).norm()
     assert float(collapse.contraction(A, x)) == pytest.approx(float(direct))
-    # A common part, such as a sink, contracts: A = (1 - m) A' + m 1 e_0^T has (1 - m) times the contraction of A'.
+    # A common part, such as a sink, contracts: A = (1 - m) A' + m 1 e_0^T has (1 - m) times the contraction
+    # of A'.
     sink = 0.75 * A + 0.25 * torch.eye(5).double()[0]
     assert float(collapse.contraction(sink, x)) == pytest.approx(0.75 * float(direct))
 
@@ -215,7 +224,10 @@ def test_contraction_of_known_heads():
     ("call", "message"),
     [
         (lambda: collapse.contraction(torch.eye(1).double(), normal(1, 3)), "n >= 2 tokens"),
-        (lambda: collapse.contraction(torch.eye(2).double(), torch.ones(2, 3).double()), "tokens that differ"),
+        (
+            lambda: collapse.contraction(torch.eye(2).double(), torch.ones(2, 3).double()),
+            "tokens that differ",
+        ),
         (lambda: collapse.contraction(2 * torch.eye(4).double(), normal(4, 3)), "must sum to 1"),
         (lambda: collapse.contraction(torch.eye(4), normal(4, 3)), "share a dtype"),
         (lambda: collapse.equiangular(4, 8, 1.5, generator()), "rho must lie"),
@@ -223,8 +235,14 @@ def test_contraction_of_known_heads():
         (lambda: collapse.cosine_after(0.3, 2.0, 8, 8), "the formula needs"),
         (lambda: collapse.depth_cosine(1.0, -1, 8), "layers at least 0"),
         (lambda: collapse.gaussian_participation(0, 1.0, 3, generator()), "n at least 1"),
-        (lambda: collapse.log_bound(normal(5, 3), normal(1, 1, 3, 3), normal(1, 1, 3, 3)[:, :0]), "W and V must be"),
-        (lambda: collapse.log_bound(torch.ones(5, 3).double(), normal(1, 1, 3, 3), normal(1, 1, 3, 3)), "tokens that differ"),
+        (
+            lambda: collapse.log_bound(normal(5, 3), normal(1, 1, 3, 3), normal(1, 1, 3, 3)[:, :0]),
+            "W and V must be",
+        ),
+        (
+            lambda: collapse.log_bound(torch.ones(5, 3).double(), normal(1, 1, 3, 3), normal(1, 1, 3, 3)),
+            "tokens that differ",
+        ),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

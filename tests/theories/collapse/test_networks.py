@@ -25,7 +25,9 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def attention(weights: torch.Tensor, tokens: torch.Tensor | None = None, mask: torch.Tensor | None = None) -> Activations:
+def attention(
+    weights: torch.Tensor, tokens: torch.Tensor | None = None, mask: torch.Tensor | None = None
+) -> Activations:
     if tokens is None:
         tokens = torch.randn(len(weights), weights.shape[-2], 8, generator=generator(9))
     return Activations("attention", 0, "attention", tokens, tokens, weights=weights, mask=mask)
@@ -47,7 +49,9 @@ def scores(n: int = 6, heads: int = 1, keys: int = 7, deviation: float = 1.0, se
 def test_contraction_is_the_root_mean_square_over_sequences():
     weights, tokens = scores().softmax(-1), torch.randn(6, 7, 8, generator=generator(1))
     each = [float(collapse.contraction(weights[k, 0].double(), tokens[k].double())) ** 2 for k in range(6)]
-    assert rows_of(attention(weights, tokens))[CONTRACTION].value == pytest.approx((sum(each) / 6) ** 0.5, rel=1e-4)
+    assert rows_of(attention(weights, tokens))[CONTRACTION].value == pytest.approx(
+        (sum(each) / 6) ** 0.5, rel=1e-4
+    )
 
 
 def test_heads_that_pick_keys_at_random_are_within_their_null():
@@ -100,7 +104,8 @@ def test_masks_of_padding_and_causal_masks():
     weights, tokens = softmax(scores(5), mask), torch.randn(5, 7, 8, generator=generator(2))
     row = rows_of(attention(weights, tokens, mask), draws=5)
     assert row[PHASE].value == pytest.approx(1 / math.log(5) ** 0.5, rel=0.25)
-    cut = rows_of(attention(weights[:, :, :5, :5], tokens[:, :5]), draws=5)  # the same sequences without padding
+    # the same sequences without padding
+    cut = rows_of(attention(weights[:, :, :5, :5], tokens[:, :5]), draws=5)
     for quantity in (CONTRACTION, PEAKED, PHASE):
         assert row[quantity].value == pytest.approx(cut[quantity].value, abs=1e-5)
     assert row[CONTRACTION].note == ""
@@ -138,16 +143,26 @@ def test_uniform_permutations():
         (attention(torch.ones(3, 1, 1, 1), torch.randn(3, 1, 4)), PEAKED, "two allowed keys"),
         (attention(torch.full((3, 1, 4, 4), 0.25), torch.ones(3, 4, 2)), CONTRACTION, "equal"),
         (attention(torch.full((3, 1, 4, 4), 0.25), torch.zeros(3, 4, 2)), CONTRACTION, "equal"),
-        (attention(torch.full((3, 1, 4, 4), 0.25), torch.full((3, 4, 2), torch.nan)), CONTRACTION, "not finite"),
+        (
+            attention(torch.full((3, 1, 4, 4), 0.25), torch.full((3, 4, 2), torch.nan)),
+            CONTRACTION,
+            "not finite",
+        ),
         (attention(torch.full((3, 1, 4, 4), torch.nan)), PHASE, "finite weights"),
         (attention(torch.full((3, 1, 4, 4), torch.nan)), CONTRACTION, "sum to 1"),
         (attention(torch.full((3, 1, 4, 4), 0.5)), CONTRACTION, "sum to 1"),
         (attention(torch.tensor([1.5, -0.5, 0.0]).expand(3, 1, 3, 3)), CONTRACTION, "not negative"),
         (attention(torch.full((6, 1, 2, 2), 0.5), torch.randn(3, 4, 2)), CONTRACTION, "windows"),
-        (attention(torch.full((3, 1, 4, 5), 0.2), torch.randn(3, 4, 2)), CONTRACTION, "other than the module's own"),
+        (
+            attention(torch.full((3, 1, 4, 5), 0.2), torch.randn(3, 4, 2)),
+            CONTRACTION,
+            "other than the module's own",
+        ),
     ],
 )
-def test_inputs_that_do_not_fit_give_one_row_with_the_reason(activations: Activations, quantity: str, reason: str):
+def test_inputs_that_do_not_fit_give_one_row_with_the_reason(
+    activations: Activations, quantity: str, reason: str
+):
     row = rows_of(activations, draws=2)[quantity]
     assert row.value is None
     assert reason in row.reason
@@ -155,11 +170,16 @@ def test_inputs_that_do_not_fit_give_one_row_with_the_reason(activations: Activa
 
 
 def test_attention_to_as_many_other_tokens_is_noticed():
-    x, memory, K, Q = (torch.randn(*shape, generator=generator(seed)) for seed, shape in enumerate(((4, 7, 6), (4, 7, 6), (6, 3), (6, 3))))
+    x, memory, K, Q = (
+        torch.randn(*shape, generator=generator(seed))
+        for seed, shape in enumerate(((4, 7, 6), (4, 7, 6), (6, 3), (6, 3)))
+    )
     for keys, measured in ((x, True), (memory, False)):
         query, key = (x @ Q)[:, None], (keys @ K)[:, None]
         W = (K @ Q.mT)[None]
-        seen = Activations("a", 0, "attention", x, x, query=query, key=key, weights=(query @ key.mT).softmax(-1), bilinear=W)
+        seen = Activations(
+            "a", 0, "attention", x, x, query=query, key=key, weights=(query @ key.mT).softmax(-1), bilinear=W
+        )
         row = rows_of(seen)[CONTRACTION]
         assert (row.value is not None) == measured
         assert measured or "other than the module's own" in row.reason
@@ -242,7 +262,10 @@ def test_random_heads_contract_tokens_as_predicted():
 
 @pytest.mark.parametrize(
     ("tokens", "reason"),
-    [(torch.randn(5, 1, 3).double(), "at least two tokens"), (torch.ones(5, 4, 3).double(), "two different tokens")],
+    [
+        (torch.randn(5, 1, 3).double(), "at least two tokens"),
+        (torch.ones(5, 4, 3).double(), "two different tokens"),
+    ],
 )
 def test_data_that_do_not_fit_have_a_reason(tokens: torch.Tensor, reason: str):
     found = on_data.read(TokenData(tokens=tokens))
@@ -286,7 +309,9 @@ def test_frozen_scores_do_not_change():
     data = sequences(n=48)
     parts = data[:24], data[24:]
     for train_scores in (True, False):
-        model, _ = learning.train_vit(*parts, generator(), depth=1, steps=3, width=16, train_scores=train_scores)
+        model, _ = learning.train_vit(
+            *parts, generator(), depth=1, steps=3, width=16, train_scores=train_scores
+        )
         start, _ = learning.train_vit(*parts, generator(), depth=1, steps=0, width=16)
         moved = (model.blocks[0].attention.qkv.weight - start.blocks[0].attention.qkv.weight).abs()
         assert bool(moved[:32].any()) == train_scores

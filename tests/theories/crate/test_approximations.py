@@ -24,12 +24,16 @@ def test_neumann_sum_is_its_powers():
 def test_neumann_error_is_the_closed_form(radius, terms):
     assert crate.neumann_error(radius, terms=terms) == pytest.approx(radius ** (terms + 1) / (1 + radius))
     exact = 1 / (1 + radius)
-    assert abs(exact - sum((-radius) ** j for j in range(terms + 1))) == pytest.approx(crate.neumann_error(radius, terms=terms))
+    assert abs(exact - sum((-radius) ** j for j in range(terms + 1))) == pytest.approx(
+        crate.neumann_error(radius, terms=terms)
+    )
 
 
 @pytest.mark.parametrize("sigma", [0.02, 0.4, 4.0])
 def test_error_of_the_gradient_of_flat_tokens_is_the_square_of_the_radius(sigma):
-    """All eigenvalues but zero are equal, so the relative error (1 - x)(1 + x) - 1 = -x^2 is the same in every direction."""
+    """All eigenvalues but zero are equal, so the relative error (1 - x)(1 + x) - 1 = -x^2 is the same in
+    every direction.
+    """
     tokens, bases = flat_tokens(3, 4, sigma), axis_subspaces(3, 4)
     error, radius = crate.gradient_error(tokens, bases, eps=0.5)
     assert float(radius) == pytest.approx(sigma**2 / 0.25)
@@ -57,7 +61,8 @@ def rounded(quoted):
 
 
 @pytest.mark.parametrize(
-    ("radius", "quoted"), [(0.0017, [1.50e-6, 1.24e-6, 1.78e-6]), (0.17, [0.0144, 0.0117, 0.0172]), (16.5, [76.7, 54.3, 99.2])]
+    ("radius", "quoted"),
+    [(0.0017, [1.50e-6, 1.24e-6, 1.78e-6]), (0.17, [0.0144, 0.0117, 0.0172]), (16.5, [76.7, 54.3, 99.2])],
 )
 def test_error_of_the_series_at_a_spectral_radius(radius, quoted):
     """Twenty instances of the claims, their tokens scaled to the radius."""
@@ -87,7 +92,9 @@ def test_spectral_radius_of_layer_normalised_tokens():
 
 
 def test_remaining_noise_of_the_denoisers():
-    """Relative to the signal: softmax over subspaces, the best estimate that knows the subspaces, softmax over tokens."""
+    """Relative to the signal: softmax over subspaces, the best estimate that knows the subspaces, softmax
+    over tokens.
+    """
     (claim,) = (each for each in crate.THEORY.claims if each.id == "crate/denoiser")
     ours, known, tokens = [], [], []
     for seed in range(20):
@@ -107,7 +114,9 @@ def test_denoiser_is_the_posterior_mean_by_sampling():
     subspace = torch.randint(3, (samples,), generator=generator)
     clean = torch.empty(samples, 6, dtype=torch.float64)
     for k in range(3):
-        clean[subspace == k] = torch.randn(int((subspace == k).sum()), 2, generator=generator, dtype=torch.float64) @ bases[k].T
+        clean[subspace == k] = (
+            torch.randn(int((subspace == k).sum()), 2, generator=generator, dtype=torch.float64) @ bases[k].T
+        )
     noisy = gaussian(2, 6, seed=3)
     weights = (-(noisy[:, None] - clean).square().sum(-1) / (2 * sigma**2)).softmax(-1)
     estimate = approximations.denoise(noisy, bases, sigma=sigma)
@@ -118,15 +127,22 @@ def test_denoiser_is_the_posterior_mean_by_sampling():
 def test_log_density_is_that_of_the_mixture():
     bases, noisy, sigma = subspaces(3, 6, 2), gaussian(4, 6), 0.3
     covariances = bases @ bases.mT + sigma**2 * torch.eye(6, dtype=torch.float64)
-    each = [torch.distributions.MultivariateNormal(torch.zeros(6).double(), C).log_prob(noisy) for C in covariances]
-    assert_close(approximations.log_density(noisy, bases, sigma=sigma), torch.stack(each).logsumexp(0) - math.log(3))
+    each = [
+        torch.distributions.MultivariateNormal(torch.zeros(6).double(), C).log_prob(noisy)
+        for C in covariances
+    ]
+    assert_close(
+        approximations.log_density(noisy, bases, sigma=sigma), torch.stack(each).logsumexp(0) - math.log(3)
+    )
 
 
 def test_series_and_gradient_agree_where_the_radius_is_small():
     tokens, bases = 0.01 * gaussian(6, 12), subspaces()
     coords = coordinates(tokens, bases)
     A = expansion(bases, n=6, eps=0.5) * coords @ coords.mT
-    by_series = expansion(bases, n=6, eps=0.5) * (approximations.neumann_sum(A, terms=6) @ coords @ bases.mT).sum(-3)
+    by_series = expansion(bases, n=6, eps=0.5) * (
+        approximations.neumann_sum(A, terms=6) @ coords @ bases.mT
+    ).sum(-3)
     assert_close(by_series, crate.rate_gradient(tokens, bases, eps=0.5), atol=1e-14, rtol=1e-12)
 
 

@@ -36,7 +36,9 @@ def test_the_linear_completion_is_a_ridge_regression_on_the_visible_pixels():
         # Least squares on the data with sqrt((n - 1) rho) I appended is ridge regression.
         inputs, outputs = (pixels - mean)[:, ~hidden], (pixels - mean)[:, hidden]
         extra = (39 * RIDGE * variance) ** 0.5 * torch.eye(inputs.shape[1], dtype=torch.float64)
-        weights = torch.linalg.lstsq(torch.cat([inputs, extra]), torch.cat([outputs, torch.zeros(len(extra), outputs.shape[1])])).solution
+        weights = torch.linalg.lstsq(
+            torch.cat([inputs, extra]), torch.cat([outputs, torch.zeros(len(extra), outputs.shape[1])])
+        ).solution
         assert_close(row[hidden], mean[hidden] + (image - mean)[~hidden] @ weights)
         assert_close(row[~hidden], image[~hidden])
 
@@ -73,7 +75,9 @@ def test_streams_are_those_of_the_forward_pass():
         encoder, decoder = model.blocks[1].layers[0], model.decoder_blocks[1].layers[0]
         assert_close(encoder[1](streams[1].attention_after), streams[1].after)
         assert_close(streams[1].bases, encoder[0].fn.subspaces())
-        assert_close(streams[3].attention_before - decoder[1](streams[3].attention_before), streams[3].attention_after)
+        assert_close(
+            streams[3].attention_before - decoder[1](streams[3].attention_before), streams[3].attention_after
+        )
         assert_close(decoder[0](streams[3].before), streams[3].attention_before)
 
 
@@ -90,7 +94,9 @@ def test_the_ratio_of_rates_is_that_of_log_determinants_and_falls_where_tokens_g
                 coords /= np.linalg.norm(coords, axis=1, keepdims=True)
                 total += np.linalg.slogdet(np.eye(4) + 4 / (7 * eps**2) * coords.T @ coords)[1] / 2
         rates.append(total)
-    assert rate_ratio(Stream(tokens, gathered, tokens, gathered, bases), eps=eps) == pytest.approx(rates[1] / rates[0])
+    assert rate_ratio(Stream(tokens, gathered, tokens, gathered, bases), eps=eps) == pytest.approx(
+        rates[1] / rates[0]
+    )
     assert rates[1] < rates[0]
 
 
@@ -98,7 +104,9 @@ def test_a_readout_recovers_a_linear_map_and_nothing_from_noise():
     weights = gaussian(5, 3)
     seen, new = gaussian(400, 5, seed=1), gaussian(300, 5, seed=2)
     assert readout_error(seen, seen @ weights + 1, new, new @ weights + 1) < 1e-4
-    assert readout_error(seen, gaussian(400, 3, seed=3), new, gaussian(300, 3, seed=4)) == pytest.approx(1, abs=0.15)
+    assert readout_error(seen, gaussian(400, 3, seed=3), new, gaussian(300, 3, seed=4)) == pytest.approx(
+        1, abs=0.15
+    )
 
 
 def run(error, ratio):
@@ -123,7 +131,9 @@ def run(error, ratio):
     ],
 )
 def test_layers_are_judged_only_if_the_network_beats_the_mean_patch(error, ratios, verdicts, monkeypatch):
-    monkeypatch.setattr(completion, "sweep", lambda function, settings: [run(error, ratio) for ratio in ratios])
+    monkeypatch.setattr(
+        completion, "sweep", lambda function, settings: [run(error, ratio) for ratio in ratios]
+    )
     experiment = completion.Completion(seeds=len(ratios), depth=1)
     result = experiment.run()
     rows = result.select(quantity=completion.RATIO)
@@ -147,7 +157,8 @@ def test_other_images_can_be_completed():
     hidden, images = result.arrays["crate/completion/hidden"], result.arrays["crate/completion/images"]
     assert hidden.shape == (9, 12, 12)
     for picture in result.arrays["crate/completion/completed"]:
-        assert np.abs(picture - images)[~hidden].max() < 1e-5  # visible patches are copied, in the right place
+        # visible patches are copied, in the right place
+        assert np.abs(picture - images)[~hidden].max() < 1e-5
     experiment.plot(result)
 
 

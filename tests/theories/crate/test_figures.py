@@ -65,14 +65,23 @@ def test_unscaled_scores_are_a_softmax_of_the_gram_matrix():
 
 def test_each_network_undoes_one_departure(data):
     models = {name: make(data.train, seed=0, dim=16, depth=2) for name, make in departures.NETWORKS.items()}
-    assert {name for departure in departures.DEPARTURES.values() for name in departure.networks} == models.keys() - {"released"}
+    assert {
+        name for departure in departures.DEPARTURES.values() for name in departure.networks
+    } == models.keys() - {"released"}
     inputs = data.test.tokens[:3].float()
     outputs = {name: model(inputs).detach() for name, model in models.items()}
     for name, output in outputs.items():
         assert torch.isfinite(output).all()
-        assert name == "released" or not torch.allclose(output, outputs["released"]), f"{name} changes nothing"
+        assert name == "released" or not torch.allclose(output, outputs["released"]), (
+            f"{name} changes nothing"
+        )
     assert not any("norm" in name for name, _ in models["no layer norms"].transformer.named_parameters())
-    assert departures.mean_incoherence(models["U orthonormal"]) < 1e-5 < 0.3 < departures.mean_incoherence(models["released"])
+    assert (
+        departures.mean_incoherence(models["U orthonormal"])
+        < 1e-5
+        < 0.3
+        < departures.mean_incoherence(models["released"])
+    )
 
 
 @pytest.mark.parametrize("attention", [blocks.ReleasedAttention, blocks.ReleasedTokenStatisticsAttention])
@@ -98,19 +107,29 @@ def test_variants_have_the_stated_numbers_of_parameters(data):
         for s in variants.SPARSIFY
     }
     for (attention, _), count in counts.items():
-        more = {"exact": 0, "paper": 0, "released": depth * (d * d + d), "token statistics": depth * 4}[attention]
+        more = {"exact": 0, "paper": 0, "released": depth * (d * d + d), "token statistics": depth * 4}[
+            attention
+        ]
         assert count == counts["exact", "one ISTA step"] + more
 
 
 def line_positions(ax, colour):
-    return [float(line.get_xdata()[0]) for line in ax.get_lines() if line.get_color() == colour and line.get_linestyle() != "None"]
+    return [
+        float(line.get_xdata()[0])
+        for line in ax.get_lines()
+        if line.get_color() == colour and line.get_linestyle() != "None"
+    ]
 
 
 def test_the_chance_level_is_shown_only_near_the_networks():
     count = len(departures.NETWORKS)
     for accuracy, shown in ((0.12, True), (0.96, False)):
         table = np.full((count, 3, 2), accuracy) + 0.02 * np.arange(count)[:, None, None] / count
-        ax = departures.Departures.quick().plot(Result("crate.departures", arrays={"crate/departures/table": table})).axes[0]
+        ax = (
+            departures.Departures.quick()
+            .plot(Result("crate.departures", arrays={"crate/departures/table": table}))
+            .axes[0]
+        )
         assert departures.CHANCE in line_positions(ax, COLOURS["null"])
         assert (ax.get_xlim()[0] <= departures.CHANCE) == shown
 
@@ -125,7 +144,9 @@ def test_a_curve_that_is_cut_off_is_labelled():
 
 def emergence_arrays():
     rng = np.random.default_rng(0)
-    arrays = {f"crate/emergence/{kind}": rng.random((2, len(rules), 3, 3)) for kind, rules in emergence.MAPS.items()}
+    arrays = {
+        f"crate/emergence/{kind}": rng.random((2, len(rules), 3, 3)) for kind, rules in emergence.MAPS.items()
+    }
     for name in emergence.NETWORKS:
         arrays |= {
             f"crate/emergence/{name}/images": rng.random((3, 3, 8, 8)),
@@ -154,7 +175,8 @@ def test_every_rule_of_emergence_selects_its_share_and_has_both_chance_levels():
         chosen = selections["attention of the class token"][rule]
         held = (maps * chosen).sum(-1) / maps.sum(-1)
         assert bool((held >= cut).all())
-        assert bool((chosen.sum(-1) <= (maps.shape[-1] * cut) + 1).all())  # never more than as many average patches
+        # never more than as many average patches
+        assert bool((chosen.sum(-1) <= (maps.shape[-1] * cut) + 1).all())
     assert selections["attention of the class token"][emergence.EXCESS].shape[1] == 2 * maps.shape[1]
 
 
@@ -165,14 +187,20 @@ def accuracy_row(model, value, p):
 def test_a_network_at_chance_is_named_in_the_caption_and_has_no_verdict(data):
     assert networks.guessing_p([0.1], data.test) > 0.4
     assert networks.guessing_p([0.16], data.test) < 1e-3  # 58 of 360 where 36 are expected
-    assert networks.guessing_p([0.12], data.test) > networks.GUESSING > networks.guessing_p([0.12] * 10, data.test)
+    assert (
+        networks.guessing_p([0.12], data.test)
+        > networks.GUESSING
+        > networks.guessing_p([0.12] * 10, data.test)
+    )
     table = Table([accuracy_row("ViT", 0.95, 1e-99), accuracy_row("CRATE (paper form)", 0.1, 0.6)])
     note = networks.chance_note(Result("crate.layers", table=table), layers.ACCURACY)
     assert "CRATE (paper form) (0.10)" in note
     assert "ViT" not in note
     assert not networks.chance_note(Result("crate.layers", table=table[:1]), layers.ACCURACY)
     many = Table([accuracy_row(name, 0.1, 0.5) for name in "abcd"])
-    assert networks.chance_note(Result("crate.variants", table=many), layers.ACCURACY).endswith(": 4 of 4 networks.")
+    assert networks.chance_note(Result("crate.variants", table=many), layers.ACCURACY).endswith(
+        ": 4 of 4 networks."
+    )
 
 
 def test_the_curves_on_the_training_part_are_those_of_its_sequences(data):
@@ -188,9 +216,16 @@ def test_the_curves_on_the_training_part_are_those_of_its_sequences(data):
 
 def test_layers_judge_only_networks_that_learnt():
     experiment = layers.Layers.quick()
-    curves = {quantity: np.full((1, 3, 2), 0.5) for quantity in (layers.INPUT, layers.BEFORE, layers.AFTER, layers.NONZEROS)}
+    curves = {
+        quantity: np.full((1, 3, 2), 0.5)
+        for quantity in (layers.INPUT, layers.BEFORE, layers.AFTER, layers.NONZEROS)
+    }
     for learnt in (True, False):
-        rows = [row for row in experiment._curves("CRATE (released form)", curves, learnt=learnt) if row.threshold is not None]
+        rows = [
+            row
+            for row in experiment._curves("CRATE (released form)", curves, learnt=learnt)
+            if row.threshold is not None
+        ]
         assert rows
         assert all((row.verdict is not None) == learnt for row in rows)
         assert all((row.note == "") == learnt for row in rows)
@@ -206,5 +241,7 @@ def test_the_growth_in_attention_is_the_plain_ratio_of_rates(data):
         before = torch.cat([model.cls_token.expand(20, -1, -1), embedded], 1) + model.pos_embedding
         after = before + layer[0](before)
     bases = torch.linalg.qr(layer[0].fn.subspaces().detach().double())[0]
-    first, second = (subspace_coding_rate(stream.double(), bases, eps=departures.EPS).mean() for stream in (before, after))
+    first, second = (
+        subspace_coding_rate(stream.double(), bases, eps=departures.EPS).mean() for stream in (before, after)
+    )
     assert departures.change_lengths_kept(model, inputs) == pytest.approx(float(second / first), rel=1e-6)

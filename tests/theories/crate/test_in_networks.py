@@ -28,7 +28,9 @@ class Block:
 
 def feed(metric, before, after, bases, layer=0, output=None):
     """The two activations of a block in a forward pass: its attention, then the block itself."""
-    metric.update(Activations("blocks.0.attention", layer, "attention", before, after - before, module=Block(bases)))
+    metric.update(
+        Activations("blocks.0.attention", layer, "attention", before, after - before, module=Block(bases))
+    )
     output = after if output is None else output
     metric.update(Activations("blocks.0", layer, "features", before, output, after_attention=after))
 
@@ -47,7 +49,9 @@ def test_compression_is_measured_in_the_subspaces_of_the_block():
     stepped = crate.exact_step(tokens, bases, kappa=2.0, eps=0.5)
     metric = crate.Compression()
     feed(metric, tokens, stepped, 7 * bases)  # the length of U does not matter
-    before, after = (float(subspace_coding_rate(standard(z), bases, eps=in_networks.EPS).mean()) for z in (tokens, stepped))
+    before, after = (
+        float(subspace_coding_rate(standard(z), bases, eps=in_networks.EPS).mean()) for z in (tokens, stepped)
+    )
     rows = rows_of(metric)
     assert rows[BEFORE].value == pytest.approx(before)
     assert rows[AFTER].value == pytest.approx(after)
@@ -57,7 +61,12 @@ def test_compression_is_measured_in_the_subspaces_of_the_block():
 
 def test_only_changes_of_direction_are_compression():
     bases, tokens = random_subspaces(), gaussian(2, 5, 12)
-    still, gather, stretch, growth = crate.Compression(), crate.Compression(), crate.Compression(), crate.Growth()
+    still, gather, stretch, growth = (
+        crate.Compression(),
+        crate.Compression(),
+        crate.Compression(),
+        crate.Growth(),
+    )
     feed(still, tokens, tokens, bases)
     feed(gather, tokens, tokens.mean(1, keepdim=True).expand_as(tokens), bases)
     for metric in (stretch, growth):
@@ -65,7 +74,8 @@ def test_only_changes_of_direction_are_compression():
     assert rows_of(still)[COMPRESSION].value == pytest.approx(0, abs=1e-12)
     assert rows_of(gather)[COMPRESSION].value > 0.3
     assert rows_of(gather)[COMPRESSION].null.median > 0.3  # in any subspace, hence the null
-    assert rows_of(stretch)[COMPRESSION].value == pytest.approx(0, abs=1e-12)  # lengths and means do not count
+    # lengths and means do not count
+    assert rows_of(stretch)[COMPRESSION].value == pytest.approx(0, abs=1e-12)
     assert rows_of(growth)[GROWTH].value > 0.1
 
 
@@ -85,7 +95,9 @@ def test_key_projections_replace_unknown_subspaces():
     tokens, after = gaussian(3, 5, 12), gaussian(3, 5, 12, seed=2)
     bilinear, keys = key @ query.mT, torch.zeros(3, 2, 5, 4)
     by_key, by_block = crate.Compression(), crate.Compression()
-    by_key.update(Activations("attention", 0, "attention", tokens, tokens, key=keys, bilinear=bilinear, module=object()))
+    by_key.update(
+        Activations("attention", 0, "attention", tokens, tokens, key=keys, bilinear=bilinear, module=object())
+    )
     by_key.update(Activations("blocks.0", 0, "features", tokens, after, after_attention=after))
     feed(by_block, tokens, after, key)
     for quantity, row in rows_of(by_key).items():
@@ -135,7 +147,10 @@ def test_merging_gives_the_union():
             feed(metric, tokens[part], after[part], bases, layer=1, output=features[part])
     for one, some, rest in zip(whole, parts, others):
         some.merge(rest)
-        values = [[x for row in m.compute(draws=9) for x in (row.value, *(row.null.draws if row.null else ()))] for m in (one, some)]
+        values = [
+            [x for row in m.compute(draws=9) for x in (row.value, *(row.null.draws if row.null else ()))]
+            for m in (one, some)
+        ]
         assert values[0]
         assert values[0] == pytest.approx(values[1])
         some.reset()
@@ -190,7 +205,9 @@ def test_the_distortion_scaling_and_number_of_draws_are_arguments():
 def test_the_null_has_as_many_sets_as_are_asked_for(make):
     metric, tokens = make(), gaussian(6, 5, 12)
     feed(metric, tokens, tokens + 0.3 * gaussian(6, 5, 12, seed=1), random_subspaces())
-    few, all_sets, more = ([row.null.draws for row in metric.compute(draws=draws)] for draws in (BAND_DRAWS, RANGE_DRAWS, 199))
+    few, all_sets, more = (
+        [row.null.draws for row in metric.compute(draws=draws)] for draws in (BAND_DRAWS, RANGE_DRAWS, 199)
+    )
     assert {row.null for row in metric.compute()} == {None}
     assert {len(set(draws)) for draws in all_sets} == {RANGE_DRAWS}
     assert all_sets == more

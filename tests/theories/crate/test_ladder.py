@@ -1,4 +1,6 @@
-"""The ladder of compression: its contract, its nulls, and why the paper's step fails in subspaces that share directions."""
+"""The ladder of compression: its contract, its nulls, and why the paper's step fails in subspaces that share
+directions.
+"""
 
 from functools import lru_cache, partial
 
@@ -16,13 +18,32 @@ from transformer_theory.models.crate.compression import expansion
 from transformer_theory.models.crate.sparsification import ista_step
 from transformer_theory.models.image_networks import Mlp
 from transformer_theory.theories import crate
-from transformer_theory.theories.crate.in_networks import COMPRESSION, EPS, IN_NETWORKS, NONZEROS, ROTATED, random_rotations
+from transformer_theory.theories.crate.in_networks import (
+    COMPRESSION,
+    EPS,
+    IN_NETWORKS,
+    NONZEROS,
+    ROTATED,
+    random_rotations,
+)
 from transformer_theory.theories.crate.ladder import LADDER, given_tokens, networks, quantities
-from transformer_theory.theories.crate.ladder.quantities import INCOHERENCE, ROTATED_UPDATES, SECOND, compression_rows
+from transformer_theory.theories.crate.ladder.quantities import (
+    INCOHERENCE,
+    ROTATED_UPDATES,
+    SECOND,
+    compression_rows,
+)
 from transformer_theory.theories.crate.ladder.updates import turned, update_rotations
 
 RUNGS = {rung.name: rung for rung in LADDER.rungs}
-UNTRAINED_RUNGS = ("exact steps", "fitted subspaces", "digits", "paper's step", "embedded patches", "network's scale")
+UNTRAINED_RUNGS = (
+    "exact steps",
+    "fitted subspaces",
+    "digits",
+    "paper's step",
+    "embedded patches",
+    "network's scale",
+)
 
 
 DRAWS, NETWORKS = 39, 3  # fewer draws than in the ladder, for speed
@@ -57,7 +78,10 @@ def of_update(tokens, bases, after):
 
 def fall(before, after, frames):
     """1 - R^c after / R^c before, of centred tokens of norm one."""
-    rates = (subspace_coding_rate(unit_norm(Z - Z.mean(-1, keepdim=True)), frames, eps=EPS).mean() for Z in (before, after))
+    rates = (
+        subspace_coding_rate(unit_norm(Z - Z.mean(-1, keepdim=True)), frames, eps=EPS).mean()
+        for Z in (before, after)
+    )
     first, last = rates
     return float(1 - last / first)
 
@@ -83,16 +107,25 @@ def test_the_rungs_cover_all_columns():
 def test_rungs_without_training_keep_the_contract(name):
     rows = measured(name)
     assert {row.kind for row in rows} == {"rung"}
-    row, second, raw = headline(rows), headline(rows, SECOND), Table(rows).select(quantity=COMPRESSION, setting="").one()
+    row, second, raw = (
+        headline(rows),
+        headline(rows, SECOND),
+        Table(rows).select(quantity=COMPRESSION, setting="").one(),
+    )
     assert row.null.kind == LADDER.null_kind == ROTATED
     assert second.null.kind == ROTATED_UPDATES
     assert len(row.null.draws) == len(second.null.draws) == DRAWS
     assert row.null.median == pytest.approx(0, abs=1e-12)
     assert row.predicted is None
     assert row.value == second.value == pytest.approx(raw.value - raw.null.median)
-    expected = {"paper's step": (-1, -1), "embedded patches": (0, -1), "network's scale": (-1, -1)}.get(name, (1, 1))
+    expected = {"paper's step": (-1, -1), "embedded patches": (0, -1), "network's scale": (-1, -1)}.get(
+        name, (1, 1)
+    )
     assert (beyond(row), beyond(second)) == expected
-    assert Table(rows).select(quantity=NONZEROS).one().null.low > Table(rows).select(quantity=NONZEROS).one().value
+    assert (
+        Table(rows).select(quantity=NONZEROS).one().null.low
+        > Table(rows).select(quantity=NONZEROS).one().value
+    )
 
 
 def test_digits_and_the_step_in_the_paper_form_differ_in_the_step_alone(monkeypatch):
@@ -154,7 +187,9 @@ def test_the_null_measures_rotated_subspaces():
 
     row = rows.select(quantity=COMPRESSION, setting="").one()
     assert row.value == pytest.approx(fall(tokens, after, bases))
-    assert row.null.draws == pytest.approx([fall(tokens, after, rotation @ bases) for rotation in random_rotations(12, 2)])
+    assert row.null.draws == pytest.approx(
+        [fall(tokens, after, rotation @ bases) for rotation in random_rotations(12, 2)]
+    )
     assert rows.select(quantity=INCOHERENCE).one().value == pytest.approx(crate.incoherence(bases))
 
 
@@ -180,15 +215,23 @@ def test_turned_tokens_keep_their_angles_and_turn_in_rotated_directions():
     axes = torch.linalg.qr(torch.stack([z, turn], -1))[0]
     torch.testing.assert_close(axes @ (axes.mT @ found[..., None]), found[..., None])
     assert float((found - target).abs().max()) > 0.1
-    torch.testing.assert_close(turned(tokens, 3 * tokens + 2, rotation), z)  # lengths and means are not seen, so they are not rotated
+    # lengths and means are not seen, so they are not rotated
+    torch.testing.assert_close(turned(tokens, 3 * tokens + 2, rotation), z)
 
 
 def test_the_second_null_measures_rotated_updates_in_the_own_subspaces_and_in_rotated_ones():
-    bases, tokens, after = torch.linalg.qr(gaussian(3, 12, 4))[0], gaussian(4, 5, 12), gaussian(4, 5, 12, seed=1)
+    bases, tokens, after = (
+        torch.linalg.qr(gaussian(3, 12, 4))[0],
+        gaussian(4, 5, 12),
+        gaussian(4, 5, 12, seed=1),
+    )
     rows = Table(of_update(tokens, bases, after))
     updates, rotations = update_rotations(12, DRAWS), random_rotations(12, DRAWS)
     own = [fall(tokens, turned(tokens, after, update), bases) for update in updates]
-    both = [fall(tokens, turned(tokens, after, pair[0]), pair[1] @ bases) for pair in zip(updates, rotations, strict=True)]
+    both = [
+        fall(tokens, turned(tokens, after, pair[0]), pair[1] @ bases)
+        for pair in zip(updates, rotations, strict=True)
+    ]
     median = float(torch.tensor(both).median())
     assert rows.select(quantity=COMPRESSION, setting=SECOND).one().null.draws == pytest.approx(own)
     assert headline(rows, SECOND).null.draws == pytest.approx([draw - median for draw in own])
@@ -196,7 +239,9 @@ def test_the_second_null_measures_rotated_updates_in_the_own_subspaces_and_in_ro
 
 
 def test_updates_that_ignore_the_subspaces_leave_one_null_and_not_both():
-    """The tokens have most of their energy in the subspaces, as in trained networks; random directions return it to the mean."""
+    """The tokens have most of their energy in the subspaces, as in trained networks; random directions return
+    it to the mean.
+    """
     bases = crate.random_subspaces(4, 64, 8, generator=seeded())
     noise = gaussian(16, 17, 64)
     tokens = unit_norm(noise + 2 * torch.einsum("bnd,kdp,kep->bne", noise, bases, bases))
@@ -212,22 +257,36 @@ def test_updates_that_ignore_the_subspaces_leave_one_null_and_not_both():
 
 
 def test_merging_adds_the_rotated_updates():
-    bases, tokens, after = torch.linalg.qr(gaussian(3, 12, 4))[0], gaussian(6, 5, 12), gaussian(6, 5, 12, seed=1)
-    whole, first, rest = (given_tokens.measured(tokens[part], after[part], bases, draws=3) for part in (slice(6), slice(2), slice(2, 6)))
+    bases, tokens, after = (
+        torch.linalg.qr(gaussian(3, 12, 4))[0],
+        gaussian(6, 5, 12),
+        gaussian(6, 5, 12, seed=1),
+    )
+    whole, first, rest = (
+        given_tokens.measured(tokens[part], after[part], bases, draws=3)
+        for part in (slice(6), slice(2), slice(2, 6))
+    )
     first.merge(rest)
-    values = [[x for row in metric.compute(draws=3) if row.null for x in (row.value, *row.null.draws)] for metric in (whole, first)]
+    values = [
+        [x for row in metric.compute(draws=3) if row.null for x in (row.value, *row.null.draws)]
+        for metric in (whole, first)
+    ]
     assert values[0]
     assert values[0] == pytest.approx(values[1])
 
 
 def test_the_paper_step_compresses_in_orthogonal_subspaces_and_fails_in_coherent_ones():
-    """Tied to subspaces that share directions, attention moves the tokens into these; the exact step does not."""
+    """Tied to subspaces that share directions, attention moves the tokens into these; the exact step does
+    not.
+    """
     tokens, orthogonal = gaussian(16, 17, 64), crate.random_subspaces(4, 64, 16, generator=seeded())
     coherent = torch.cat([orthogonal[:1, :, :8].expand(4, -1, -1), orthogonal[:, :, 8:]], dim=2)
     found = []
     for bases in (orthogonal, torch.linalg.qr(coherent)[0]):
         paper = partial(crate.paper_step, bases=bases, kappa=1.0, eps=1.5)
-        exact = partial(crate.exact_step, bases=bases, kappa=1 / crate.lipschitz(bases, n=17, eps=EPS), eps=EPS)
+        exact = partial(
+            crate.exact_step, bases=bases, kappa=1 / crate.lipschitz(bases, n=17, eps=EPS), eps=EPS
+        )
         found.append([beyond(of_step(tokens, bases, step)) for step in (exact, paper)])
     assert found == [[1, 1], [1, -1]]
 
@@ -243,7 +302,9 @@ def test_without_norms_a_layer_is_the_derived_step():
 
 
 def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_the_null_of_non_zeros():
-    rows = Table(networks.trained_rows(partial(networks.small_crate, sparsify=Mlp), lambda *_: None, seeded(3)))
+    rows = Table(
+        networks.trained_rows(partial(networks.small_crate, sparsify=Mlp), lambda *_: None, seeded(3))
+    )
     assert len(headline(rows).null.draws) == len(headline(rows, SECOND).null.draws) == DRAWS
     shares = rows.select(quantity=NONZEROS).one()
     assert shares.value == 1.0
@@ -255,10 +316,12 @@ def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_
 def test_training_changes_the_network_and_not_the_null_of_the_non_zeros(monkeypatch):
     monkeypatch.setattr(networks, "ADAMW_STEPS", 3)
     untrained, trained = (
-        list(networks.trained_rows(networks.small_crate, training, seeded())) for training in (lambda *_: None, networks.adamw)
+        list(networks.trained_rows(networks.small_crate, training, seeded()))
+        for training in (lambda *_: None, networks.adamw)
     )
     assert headline(untrained).value != headline(trained).value
-    assert beyond(headline(untrained)) == 0  # with random weights the free output knows nothing of the subspaces
+    # with random weights the free output knows nothing of the subspaces
+    assert beyond(headline(untrained)) == 0
     nulls = [Table(rows).select(quantity=NONZEROS).one().null for rows in (untrained, trained)]
     assert nulls[0] == nulls[1]
 

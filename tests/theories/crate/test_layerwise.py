@@ -13,9 +13,20 @@ from transformer_theory.models.crate.compression import coordinates
 from transformer_theory.probes import NoAttention, probe
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import layer_curves as module
-from transformer_theory.theories.crate.in_networks import AFTER, BEFORE, NONZEROS, Compression, unit_coordinates
+from transformer_theory.theories.crate.in_networks import (
+    AFTER,
+    BEFORE,
+    NONZEROS,
+    Compression,
+    unit_coordinates,
+)
 
-ATTENTION = (blocks.ExactAttention, blocks.PaperAttention, blocks.ReleasedAttention, blocks.TokenStatisticsAttention)
+ATTENTION = (
+    blocks.ExactAttention,
+    blocks.PaperAttention,
+    blocks.ReleasedAttention,
+    blocks.TokenStatisticsAttention,
+)
 
 
 def generator(seed=0):
@@ -23,7 +34,14 @@ def generator(seed=0):
 
 
 def network(attention=blocks.ReleasedAttention, seed=0, depth=2):
-    return build(lambda: CRATE.for_tokens(6, 5, 3, dim=12, depth=depth, heads=3, attention=attention), generator(seed)).double().eval()
+    return (
+        build(
+            lambda: CRATE.for_tokens(6, 5, 3, dim=12, depth=depth, heads=3, attention=attention),
+            generator(seed),
+        )
+        .double()
+        .eval()
+    )
 
 
 @pytest.fixture
@@ -54,7 +72,9 @@ def test_equal_tokens_have_the_smallest_rate_and_orthogonal_ones_the_largest():
     alike = torch.ones(1, 2, 4, 4, dtype=torch.float64)
     spread = torch.eye(4, dtype=torch.float64).expand(1, 2, 4, 4)
     assert float(head_rate(alike)) == pytest.approx(0.5 * 2 * torch.log(torch.tensor(401.0)).item(), rel=1e-6)
-    assert float(head_rate(spread)) == pytest.approx(0.5 * 2 * 4 * torch.log(torch.tensor(101.0)).item(), rel=1e-6)
+    assert float(head_rate(spread)) == pytest.approx(
+        0.5 * 2 * 4 * torch.log(torch.tensor(101.0)).item(), rel=1e-6
+    )
 
 
 @pytest.mark.parametrize("attention", ATTENTION)
@@ -84,13 +104,24 @@ def test_curves_of_crate_by_hand(attention, inputs):
 
 def test_a_probe_gives_the_same_curves(inputs):
     model = network()
-    metrics = [module.InputRate(), Compression(eps=0.1, scaling=unit_coordinates, max_sequences=None, rotations=0), module.ClassRates()]
+    metrics = [
+        module.InputRate(),
+        Compression(eps=0.1, scaling=unit_coordinates, max_sequences=None, rotations=0),
+        module.ClassRates(),
+    ]
     with probe(model, metrics) as p, torch.no_grad():
         p.labels = torch.arange(10) % 3
         model(inputs)
-    probed = {(row.quantity, row.layer): row.value for metric in metrics for row in metric.compute() if row.quantity in module.CURVES}
+    probed = {
+        (row.quantity, row.layer): row.value
+        for metric in metrics
+        for row in metric.compute()
+        if row.quantity in module.CURVES
+    }
     table = crate.layerwise(model, inputs, torch.arange(10) % 3)
-    assert {(row.quantity, row.layer): row.value for row in table if row.quantity != NONZEROS} == pytest.approx(probed)
+    assert {
+        (row.quantity, row.layer): row.value for row in table if row.quantity != NONZEROS
+    } == pytest.approx(probed)
 
 
 def test_a_vit_has_the_same_curves(inputs):
@@ -119,7 +150,9 @@ def test_nulls_are_untrained_networks_or_the_shuffled_weights(inputs):
     twin = module.shuffled(model)
     for parameter, other in zip(model.parameters(), twin.parameters()):
         assert_close(parameter.flatten().sort().values, other.flatten().sort().values)
-    assert not torch.equal(model.transformer.layers[0][0].fn.qkv.weight, twin.transformer.layers[0][0].fn.qkv.weight)
+    assert not torch.equal(
+        model.transformer.layers[0][0].fn.qkv.weight, twin.transformer.layers[0][0].fn.qkv.weight
+    )
     nulls = [row.null.mean for row in crate.layerwise(model, inputs)]
     assert nulls == pytest.approx(crate.layerwise(twin, inputs).column("value"))
 
@@ -173,15 +206,25 @@ def test_any_block_with_subspaces_has_curves(inputs):
     table = crate.layerwise(other, inputs, labels)
     assert len(table) == 10
     for row, expected in zip(table, crate.layerwise(ours, inputs, labels)):
-        assert (row.quantity, row.layer, row.value) == (expected.quantity, expected.layer, pytest.approx(expected.value))
+        assert (row.quantity, row.layer, row.value) == (
+            expected.quantity,
+            expected.layer,
+            pytest.approx(expected.value),
+        )
 
 
 def test_the_distortion_is_an_argument(inputs):
     model, labels = network(), torch.arange(10) % 3
-    released, wide = crate.layerwise(model, inputs, labels), crate.layerwise(model, inputs, labels, eps=0.5, untrained=[network(seed=1)])
+    released, wide = (
+        crate.layerwise(model, inputs, labels),
+        crate.layerwise(model, inputs, labels, eps=0.5, untrained=[network(seed=1)]),
+    )
     layer = model.transformer.layers[0]
     with torch.no_grad():
-        tokens = torch.cat([model.cls_token.expand(10, -1, -1), model.to_patch_embedding(inputs)], 1) + model.pos_embedding
+        tokens = (
+            torch.cat([model.cls_token.expand(10, -1, -1), model.to_patch_embedding(inputs)], 1)
+            + model.pos_embedding
+        )
         coords = coordinates(layer[0].norm(tokens), layer[0].fn.subspaces())
     for table, eps in ((released, 0.1), (wide, 0.5)):
         assert values(table, module.INPUT)[0] == pytest.approx(float(head_rate(coords, eps=eps).mean()))

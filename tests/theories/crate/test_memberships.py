@@ -25,7 +25,9 @@ def generator(seed=0):
 
 def test_maps_are_the_memberships_of_the_patches():
     data = networks.digit_parts(seed=0)
-    model = networks.crate(data.train, seed=0, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp, dim=16, depth=2)
+    model = networks.crate(
+        data.train, seed=0, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp, dim=16, depth=2
+    )
     with torch.no_grad():
         model.transformer.layers[0][0].fn.temp.mul_(torch.tensor([[1.0], [2.0], [3.0], [4.0]]))
     tokens = data.test.tokens[:5]
@@ -33,7 +35,10 @@ def test_maps_are_the_memberships_of_the_patches():
     assert maps.shape == (2, 5, 4, 16)
     assert_close(maps.sum(2), torch.ones(2, 5, 16, dtype=torch.float64), atol=1e-6, rtol=0)
     with torch.no_grad():
-        stream = torch.cat([model.cls_token.expand(5, -1, -1), model.to_patch_embedding(tokens.float())], 1) + model.pos_embedding
+        stream = (
+            torch.cat([model.cls_token.expand(5, -1, -1), model.to_patch_embedding(tokens.float())], 1)
+            + model.pos_embedding
+        )
         half = model.transformer.layers[0][0]
         squares = half.fn.qkv(half.norm(stream)).unflatten(-1, (4, 4)).square()  # [n, 17, K, p]
         shares = (squares / squares.sum(1, keepdim=True)).sum(-1)
@@ -65,7 +70,9 @@ def fake(monkeypatch, *, regions):
     return agreements(torch.nn.Identity(), examples, examples, draws=30, generator=generator(6))
 
 
-def test_the_best_head_may_prefer_the_background_and_regions_of_other_images_show_the_share_of_the_position(monkeypatch):
+def test_the_best_head_may_prefer_the_background_and_regions_of_other_images_show_the_share_of_the_position(
+    monkeypatch,
+):
     varied = torch.rand(40, 16, generator=generator()) < 0.5
     found = fake(monkeypatch, regions=varied)
     assert found.head.tolist() == [2]
@@ -74,7 +81,8 @@ def test_the_best_head_may_prefer_the_background_and_regions_of_other_images_sho
     for kind in (PERMUTED, OTHERS):
         assert found.nulls[kind].shape == (30, 1)
         assert float(found.nulls[kind].mean()) == pytest.approx(0.5, abs=0.03)
-    # Where all images have the same region, the position says everything; only permuted positions are at chance.
+    # Where all images have the same region, the position says everything; only permuted positions are at
+    # chance.
     found = fake(monkeypatch, regions=varied[:1].expand(40, -1).clone())
     assert_close(found.nulls[OTHERS], found.test.expand(30, 1))
     assert float(found.nulls[PERMUTED].mean()) == pytest.approx(0.5, abs=0.03)

@@ -69,7 +69,9 @@ def test_without_draws_there_is_no_null(mixture):
 def test_seeds_share_sequences_and_random_subspaces(mixture, monkeypatch):
     monkeypatch.setattr(on_data, "MAX_SEQUENCES", 5)
     seen = []
-    monkeypatch.setattr(on_data, "null_subspaces", lambda *sizes, seed: seen.append(null_subspaces(*sizes, seed=seed)))
+    monkeypatch.setattr(
+        on_data, "null_subspaces", lambda *sizes, seed: seen.append(null_subspaces(*sizes, seed=seed))
+    )
     monkeypatch.setattr(on_data, "unroll", lambda tokens, *_, **__: seen.append(tokens) or 1 / 0)
     for seed in (0, 1):
         with pytest.raises(ZeroDivisionError):
@@ -141,7 +143,8 @@ def test_the_figure_shows_the_three_forms(tmp_path):
 
 
 def test_tokens_that_grow_stop_before_the_rate_is_lost_to_rounding():
-    tokens, bases = 0.3 * gaussian(2, 5, 12), subspaces()  # beta ||W_k||^2 is about 6, so 1e4 is the last factor below the limit
+    # beta ||W_k||^2 is about 6, so 1e4 is the last factor below the limit
+    tokens, bases = 0.3 * gaussian(2, 5, 12), subspaces()
     run = unrolled.unroll(tokens, bases, lambda state: 100 * state, eps=0.5, layers=6)
     sizes = run.states.abs().amax((1, 2, 3)) / tokens.abs().max()
     assert sizes.tolist() == pytest.approx([1, 1e2, 1e4, 1e4, 1e4, 1e4, 1e4])

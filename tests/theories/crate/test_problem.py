@@ -21,9 +21,12 @@ def test_random_subspaces_are_orthonormal_and_orthogonal_as_far_as_dimensions_al
 
 def test_incoherence_and_incompleteness_of_planes_at_an_angle():
     angle = torch.tensor(0.3, dtype=torch.float64)
-    bases = torch.stack([torch.tensor([[1.0], [0.0]], dtype=torch.float64), torch.stack([angle.cos(), angle.sin()])[:, None]])
+    bases = torch.stack(
+        [torch.tensor([[1.0], [0.0]], dtype=torch.float64), torch.stack([angle.cos(), angle.sin()])[:, None]]
+    )
     assert crate.incoherence(bases) == pytest.approx(float(angle.cos()))
-    assert crate.incompleteness(bases) == pytest.approx(float(angle.cos()))  # eigenvalues of the sum are 1 +- cos
+    # eigenvalues of the sum are 1 +- cos
+    assert crate.incompleteness(bases) == pytest.approx(float(angle.cos()))
 
 
 def test_fitted_subspaces_are_those_of_a_mixture():
@@ -39,7 +42,9 @@ def test_objective_is_its_three_terms():
     tokens, bases = gaussian(2, 5, 12).relu(), subspaces()
     objective = crate.sparse_rate_objective(tokens, bases, eps=0.5, lam=0.1)
     count = torch.tensor([float((z > 0).sum()) for z in tokens], dtype=torch.float64)
-    assert_close(objective, subspace_coding_rate(tokens, bases, eps=0.5) + 0.1 * count - coding_rate(tokens, eps=0.5))
+    assert_close(
+        objective, subspace_coding_rate(tokens, bases, eps=0.5) + 0.1 * count - coding_rate(tokens, eps=0.5)
+    )
     assert_close(crate.nonzeros(tokens), count / 60)
 
 

@@ -28,9 +28,12 @@ def test_overlap_of_known_patches():
     masks = torch.zeros(1, 2, 4, 4, dtype=torch.bool)
     masks[0, 0, :2, :2] = True  # the first patch
     masks[0, 1, 2:, 2:] = True  # the last
-    selection = torch.tensor([[[True, False, False, False], [True, False, False, True], [False, True, True, False]]])
+    selection = torch.tensor(
+        [[[True, False, False, False], [True, False, False, True], [False, True, True, False]]]
+    )
     best = crate.overlap(selection, masks)
-    assert best.per_object == pytest.approx((1 + 0.5) / 2)  # the first candidate is the first object, the second covers both
+    # the first candidate is the first object, the second covers both
+    assert best.per_object == pytest.approx((1 + 0.5) / 2)
     assert best.foreground == 1.0
     assert crate.overlap(selection[:, 2:], masks) == segmentation.Overlap(0.0, 0.0)
 
@@ -43,7 +46,8 @@ def test_random_patches_have_the_same_number_and_fit_by_chance():
     other = segmentation.random_patches(selection, generator=generator())
     assert torch.equal(other.sum(-1), selection.sum(-1))
     assert crate.overlap(selection, masks).per_object == 1.0
-    assert crate.overlap(other, masks).per_object == pytest.approx(1 / 3, abs=0.01)  # a quarter over three quarters
+    # a quarter over three quarters
+    assert crate.overlap(other, masks).per_object == pytest.approx(1 / 3, abs=0.01)
 
 
 @pytest.mark.parametrize("make", [CRATE, ViT])
@@ -79,10 +83,16 @@ def test_components_are_the_leading_ones_and_exceeding_uses_both_signs():
 
 def test_components_of_a_network_without_attention_maps_are_those_of_its_last_block():
     sizes = {"dim": 12, "depth": 2, "heads": 3}
-    model = build(lambda: CRATE.for_tokens(9, 5, 3, **sizes, attention=blocks.ExactAttention), generator()).double().eval()
+    model = (
+        build(lambda: CRATE.for_tokens(9, 5, 3, **sizes, attention=blocks.ExactAttention), generator())
+        .double()
+        .eval()
+    )
     inputs = torch.randn(6, 9, 5, generator=generator(1), dtype=torch.float64)
     seen = []
-    handle = model.transformer.register_forward_hook(lambda module, arguments, output: seen.append(output[:, 1:].detach()))
+    handle = model.transformer.register_forward_hook(
+        lambda module, arguments, output: seen.append(output[:, 1:].detach())
+    )
     projected = crate.components(model, inputs)
     handle.remove()
     assert projected.shape == (6, 2, 9)

@@ -13,7 +13,11 @@ from transformer_theory.theories.crate import sparse_coding
 
 
 def test_ista_step_is_a_proximal_step_of_autograd():
-    tokens, dictionary, code = gaussian(6, 5), gaussian(5, 8, seed=1), gaussian(6, 8, seed=2).relu().requires_grad_()
+    tokens, dictionary, code = (
+        gaussian(6, 5),
+        gaussian(5, 8, seed=1),
+        gaussian(6, 8, seed=2).relu().requires_grad_(),
+    )
     smooth = 0.5 * (tokens - code @ dictionary.mT).square().sum()
     smooth.backward()
     expected = (code.detach() - 0.05 * code.grad - 0.05 * 0.3).clamp(min=0)
@@ -25,7 +29,9 @@ def test_lasso_with_an_orthonormal_dictionary_is_soft_thresholding():
     dictionary = torch.cat([torch.eye(5), -torch.eye(5)], dim=1).double()
     best = crate.fista(tokens, dictionary, lam=0.4, tol=1e-12).code
     assert_close(best, soft_threshold(tokens, 0.4), atol=1e-11, rtol=0)
-    assert_close(crate.ista(tokens, dictionary, lam=0.4, steps=60), soft_threshold(tokens, 0.4), atol=1e-11, rtol=0)
+    assert_close(
+        crate.ista(tokens, dictionary, lam=0.4, steps=60), soft_threshold(tokens, 0.4), atol=1e-11, rtol=0
+    )
 
 
 def test_fista_finds_the_optimum_of_an_independent_solver():
@@ -61,7 +67,10 @@ def test_the_gap_bounds_the_distance_to_the_minimum():
     best = crate.fista(tokens, dictionary, lam=0.2, tol=1e-12)
     for steps in (0, 3, 30, 300):
         code = crate.ista(tokens, dictionary, lam=0.2, steps=steps)
-        above = torch.stack([crate.lasso(z[None], y[None], dictionary, lam=0.2) for z, y in zip(code, tokens)]) - best.objective
+        above = (
+            torch.stack([crate.lasso(z[None], y[None], dictionary, lam=0.2) for z, y in zip(code, tokens)])
+            - best.objective
+        )
         gap = sparse_coding.duality_gap(code, tokens, dictionary, lam=0.2)
         assert (gap >= above * (1 - 1e-9)).all()
         assert float(gap.sum()) < 1e3 * float(above.sum())  # the bound is not vacuous
@@ -99,10 +108,13 @@ def test_ista_descends_up_to_the_stated_step_and_not_at_three_times_it():
 
 
 def nonnegative_least_squares(tokens, dictionary, lam):
-    """The optimum token by token by an active-set method: the l1 norm of a non-negative code is linear, so it joins the square."""
+    """The optimum token by token by an active-set method: the l1 norm of a non-negative code is linear, so it
+    joins the square.
+    """
     from scipy.optimize import nnls
 
-    # 1/2 ||y - D z||^2 + lam 1'z = 1/2 ||b - A z||^2 + const with A'A = D'D and A'b = D'y - lam, solvable if A has full column rank
+    # 1/2 ||y - D z||^2 + lam 1'z = 1/2 ||b - A z||^2 + const with A'A = D'D and A'b = D'y - lam, solvable if
+    # A has full column rank
     gram = dictionary.T @ dictionary
     A = torch.linalg.cholesky(gram).T
     targets = torch.linalg.solve_triangular(A.T, (tokens @ dictionary - lam).T, upper=False).T
@@ -117,14 +129,19 @@ def test_fista_finds_the_code_of_an_active_set_method():
     L = curvature(dictionary)
     start, allowed = torch.zeros_like(best), 2 * L * best.square().sum() / 101**2
     after = sparsification.fista_steps(start, tokens, dictionary, eta=1 / L, lam=0.3, steps=100)
-    distance = crate.lasso(after, tokens, dictionary, lam=0.3) - crate.lasso(best, tokens, dictionary, lam=0.3)
+    distance = crate.lasso(after, tokens, dictionary, lam=0.3) - crate.lasso(
+        best, tokens, dictionary, lam=0.3
+    )
     assert -1e-12 < float(distance) <= float(allowed)
 
 
 @pytest.mark.parametrize("few", [True, False])
 def test_both_formulas_of_a_step_from_the_tokens_agree(few):
     """Value and gradients, for few tokens (two products with D) and many (one product with A)."""
-    tokens, dictionary = gaussian(2 if few else 50, 12).requires_grad_(), (0.3 * gaussian(12, 12, seed=1)).requires_grad_()
+    tokens, dictionary = (
+        gaussian(2 if few else 50, 12).requires_grad_(),
+        (0.3 * gaussian(12, 12, seed=1)).requires_grad_(),
+    )
     weight = gaussian(*tokens.shape, seed=2)
     product = sparsification.from_tokens(tokens, dictionary, eta=0.1, lam=0.2)
     expected = (tokens + 0.1 * (tokens - tokens @ dictionary.T) @ dictionary - 0.02).relu()
@@ -152,7 +169,8 @@ def test_the_overcomplete_code_is_two_steps_from_zero():
     tokens, dictionary = gaussian(3, 5, 12), gaussian(12, 30, seed=1) / 6
     eta = 0.5 * sparse_coding.largest_step(dictionary)
     assert_close(
-        sparsification.overcomplete_code(tokens, dictionary, eta=eta, lam=0.2), crate.ista(tokens, dictionary, lam=0.2, steps=2, eta=eta)
+        sparsification.overcomplete_code(tokens, dictionary, eta=eta, lam=0.2),
+        crate.ista(tokens, dictionary, lam=0.2, steps=2, eta=eta),
     )
 
 
@@ -175,7 +193,9 @@ def test_bad_input_is_named(unchecked):
     with pytest.raises(ValueError, match="lam must be positive and finite, got 0"):
         crate.fista(gaussian(5, 12), gaussian(12, 3), lam=0.0)
     with pytest.raises(ValueError, match=r"tokens .* float16"):
-        crate.ista_step(gaussian(5, 3).half(), gaussian(5, 12).half(), gaussian(12, 3).half(), eta=0.1, lam=0.1)
+        crate.ista_step(
+            gaussian(5, 3).half(), gaussian(5, 12).half(), gaussian(12, 3).half(), eta=0.1, lam=0.1
+        )
     with pytest.raises(ValueError, match="tokens and dictionary must share a dtype"):
         crate.fista(gaussian(5, 12).float(), gaussian(12, 3), lam=0.1)
 
@@ -201,13 +221,37 @@ def test_values_that_are_not_finite_are_refused_at_entry(unchecked):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda Y, D: crate.ista(Y, D, lam=0.1, steps=1.5), TypeError, r"steps must be an integer, got float 1\.5"),
+        (
+            lambda Y, D: crate.ista(Y, D, lam=0.1, steps=1.5),
+            TypeError,
+            r"steps must be an integer, got float 1\.5",
+        ),
         (lambda Y, D: crate.ista(Y, D, lam=0.1, steps=-1), ValueError, "steps must be at least 0, got -1"),
-        (lambda Y, D: crate.ista(Y, D, lam=-0.1, steps=1), ValueError, "lam must be finite and at least 0, got -0.1"),
-        (lambda Y, D: crate.ista(Y, D, lam=float("nan"), steps=1), ValueError, "lam must be finite and at least 0, got nan"),
-        (lambda Y, D: crate.fista(Y, D, lam=0.1, max_steps=2.5), TypeError, r"max_steps must be an integer, got float 2\.5"),
-        (lambda Y, D: crate.fista(Y, D, lam=0.1, tol=float("nan")), ValueError, "tol must be positive and finite, got nan"),
-        (lambda Y, D: crate.fista(Y, D, lam=0.1, start=D), ValueError, r"start .* each token, \[5, 16\], got \[12, 16\]"),
+        (
+            lambda Y, D: crate.ista(Y, D, lam=-0.1, steps=1),
+            ValueError,
+            "lam must be finite and at least 0, got -0.1",
+        ),
+        (
+            lambda Y, D: crate.ista(Y, D, lam=float("nan"), steps=1),
+            ValueError,
+            "lam must be finite and at least 0, got nan",
+        ),
+        (
+            lambda Y, D: crate.fista(Y, D, lam=0.1, max_steps=2.5),
+            TypeError,
+            r"max_steps must be an integer, got float 2\.5",
+        ),
+        (
+            lambda Y, D: crate.fista(Y, D, lam=0.1, tol=float("nan")),
+            ValueError,
+            "tol must be positive and finite, got nan",
+        ),
+        (
+            lambda Y, D: crate.fista(Y, D, lam=0.1, start=D),
+            ValueError,
+            r"start .* each token, \[5, 16\], got \[12, 16\]",
+        ),
     ],
 )
 def test_settings_out_of_range_are_named(call, error, message, unchecked):

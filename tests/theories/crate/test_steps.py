@@ -1,4 +1,6 @@
-"""Steps of compression against closed forms, autograd, loops and definitions: exact, paper, released, token statistics, causal forms."""
+"""Steps of compression against closed forms, autograd, loops and definitions: exact, paper, released, token
+statistics, causal forms.
+"""
 
 import numpy as np
 import pytest
@@ -28,7 +30,9 @@ EPS = 0.6
 
 def test_flat_tokens_have_the_closed_form():
     tokens, bases = flat_tokens(3, 4, 0.7), axis_subspaces(3, 4)
-    assert float(subspace_coding_rate(tokens, bases, eps=0.5)) == pytest.approx(flat_subspace_rate(3, 4, 0.7, 0.5), rel=1e-12)
+    assert float(subspace_coding_rate(tokens, bases, eps=0.5)) == pytest.approx(
+        flat_subspace_rate(3, 4, 0.7, 0.5), rel=1e-12
+    )
     stepped = crate.exact_step(tokens, bases, kappa=0.2, eps=0.5)
     assert_close(stepped, flat_tokens(3, 4, flat_step(0.7, 0.5, 0.2)), atol=1e-14, rtol=0)
 
@@ -46,17 +50,24 @@ def test_gradient_is_lipschitz_with_the_stated_constant():
     for seed in range(20):
         a, step = 0.1 * gaussian(7, 12, seed=seed), gaussian(7, 12, seed=100 + seed)
         for size in (1e-3, 1.0):
-            difference = crate.rate_gradient(a + size * step, bases, eps=eps) - crate.rate_gradient(a, bases, eps=eps)
+            difference = crate.rate_gradient(a + size * step, bases, eps=eps) - crate.rate_gradient(
+                a, bases, eps=eps
+            )
             ratios.append(float(difference.norm() / (size * step.norm())))
     assert max(ratios) <= L
     whole = bases.transpose(0, 1).flatten(1)
-    worst = torch.linalg.svd(whole)[0][:, :1] @ gaussian(1, 7)  # at zero the bound is met along the leading direction
-    assert float(crate.rate_gradient(1e-6 * worst.T, bases, eps=eps).norm() / (1e-6 * worst.norm())) == pytest.approx(L, rel=1e-6)
+    # at zero the bound is met along the leading direction
+    worst = torch.linalg.svd(whole)[0][:, :1] @ gaussian(1, 7)
+    assert float(
+        crate.rate_gradient(1e-6 * worst.T, bases, eps=eps).norm() / (1e-6 * worst.norm())
+    ) == pytest.approx(L, rel=1e-6)
 
 
 @pytest.mark.parametrize("eps", [1.0, 0.3, 0.1, 0.03, 0.01])
 def test_float32_keeps_three_digits_of_the_gradient_of_collapsed_tokens(eps):
-    """17 tokens of which two are distinct, layer-normalised, in bases as networks start: the identity is lost to float32 early."""
+    """17 tokens of which two are distinct, layer-normalised, in bases as networks start: the identity is lost
+    to float32 early.
+    """
     torch.manual_seed(0)
     bases = blocks.ExactAttention(192, heads=3, head_dim=64).subspaces().detach()
     tokens = torch.nn.functional.layer_norm(gaussian(2, 192).float(), (192,))[torch.arange(17) % 2]
@@ -68,7 +79,12 @@ def test_float32_keeps_three_digits_of_the_gradient_of_collapsed_tokens(eps):
     exact = compression.causal_rate_gradient(tokens.double(), bases.double(), eps=eps, context=17)
     assert (causal - exact).norm() < 1e-3 * exact.norm()
     added = steps.added_rates(tokens, bases, eps=eps, context=17)
-    assert_close(added.double(), steps.added_rates(tokens.double(), bases.double(), eps=eps, context=17), atol=0, rtol=1e-6)
+    assert_close(
+        added.double(),
+        steps.added_rates(tokens.double(), bases.double(), eps=eps, context=17),
+        atol=0,
+        rtol=1e-6,
+    )
 
 
 def test_long_collapsed_tokens_do_not_stop_a_network():
@@ -85,20 +101,26 @@ def test_long_collapsed_tokens_do_not_stop_a_network():
 @pytest.mark.parametrize("scale", [1.0, 0.5])
 def test_mssa_is_the_explicit_sum(scale):
     tokens, bases = gaussian(5, 12), subspaces()
-    assert_close(crate.mssa(tokens, bases, eps=0.6, scale=scale), mssa_by_loops(tokens, bases, eps=0.6, scale=scale))
+    assert_close(
+        crate.mssa(tokens, bases, eps=0.6, scale=scale), mssa_by_loops(tokens, bases, eps=0.6, scale=scale)
+    )
 
 
 def test_the_three_forms_are_their_formulas():
     tokens, bases = gaussian(2, 5, 12), subspaces()
     beta = 4 / (5 * 0.6**2)
-    paper = torch.stack([(1 - 0.3 * beta) * z + 0.3 * beta * mssa_by_loops(z, bases, eps=0.6, scale=1.0) for z in tokens])
+    paper = torch.stack(
+        [(1 - 0.3 * beta) * z + 0.3 * beta * mssa_by_loops(z, bases, eps=0.6, scale=1.0) for z in tokens]
+    )
     assert_close(crate.paper_step(tokens, bases, kappa=0.3, eps=0.6), paper)
     tied = torch.stack([z + mssa_by_loops(z, bases, eps=0.6, scale=0.5) / beta for z in tokens])
     assert_close(crate.released_step(tokens, bases, bases.mT), tied)
 
 
 def test_paper_step_is_the_gradient_step_to_first_order():
-    """Complete subspaces, weak coupling and the Neumann series in place of the softmax: both steps agree up to second order in beta."""
+    """Complete subspaces, weak coupling and the Neumann series in place of the softmax: both steps agree up
+    to second order in beta.
+    """
     tokens, bases = gaussian(6, 12), subspaces()
     differences = []
     for eps in (20.0, 40.0):
@@ -167,24 +189,35 @@ def test_memberships_and_gradient_are_their_sums():
     pi = compression.memberships(coordinates(tokens, bases), temperature=2.5)
     assert_close(pi, memberships_by_loops(tokens, bases, temperature=2.5))
     assert_close(pi.sum(0), torch.ones(5, dtype=torch.float64))
-    assert_close(steps.tssa_gradient(tokens, bases, pi, eps=0.6), tssa_gradient_by_loops(tokens, bases, pi, eps=0.6))
+    assert_close(
+        steps.tssa_gradient(tokens, bases, pi, eps=0.6), tssa_gradient_by_loops(tokens, bases, pi, eps=0.6)
+    )
 
 
 def test_gradient_is_that_of_autograd_at_fixed_memberships():
     tokens, bases = gaussian(2, 7, 12).requires_grad_(), gaussian(5, 12, 4, seed=1)
     pi = gaussian(2, 5, 7, seed=2).softmax(-2)
     steps.variational_rate(tokens, bases, pi, eps=0.4).sum().backward()
-    assert_close(steps.tssa_gradient(tokens.detach(), bases, pi, eps=0.4), tokens.grad, atol=1e-13, rtol=1e-11)
+    assert_close(
+        steps.tssa_gradient(tokens.detach(), bases, pi, eps=0.4), tokens.grad, atol=1e-13, rtol=1e-11
+    )
 
 
 def test_full_membership_gives_the_rate_and_diagonal_moments_meet_the_bound():
     tokens, bases = gaussian(2, 7, 12), subspaces()
     everyone = torch.ones(2, 3, 7, dtype=torch.float64)
-    assert_close(steps.membership_rate(tokens, bases, everyone, eps=0.5), subspace_coding_rate(tokens, bases, eps=0.5))
-    assert (steps.variational_rate(tokens, bases, everyone, eps=0.5) > subspace_coding_rate(tokens, bases, eps=0.5)).all()
+    assert_close(
+        steps.membership_rate(tokens, bases, everyone, eps=0.5), subspace_coding_rate(tokens, bases, eps=0.5)
+    )
+    assert (
+        steps.variational_rate(tokens, bases, everyone, eps=0.5)
+        > subspace_coding_rate(tokens, bases, eps=0.5)
+    ).all()
     flat, axes = flat_tokens(3, 4, 0.7), axis_subspaces(3, 4)
     alike = torch.ones(3, 4, dtype=torch.float64)
-    assert_close(steps.variational_rate(flat, axes, alike, eps=0.5), steps.membership_rate(flat, axes, alike, eps=0.5))
+    assert_close(
+        steps.variational_rate(flat, axes, alike, eps=0.5), steps.membership_rate(flat, axes, alike, eps=0.5)
+    )
 
 
 def test_where_moments_are_diagonal_the_step_is_the_exact_one():
@@ -208,9 +241,13 @@ def test_a_channel_without_energy_gives_no_nan():
 
 
 def test_a_subspace_without_members_contributes_nothing():
-    """Memberships of nothing but the first two subspaces: rate, bound and gradient are those of the two, with finite gradients."""
+    """Memberships of nothing but the first two subspaces: rate, bound and gradient are those of the two, with
+    finite gradients.
+    """
     tokens, bases = gaussian(5, 12), subspaces()
-    pi = torch.cat([gaussian(2, 5, seed=2).softmax(0), torch.zeros(1, 5, dtype=torch.float64)]).requires_grad_()
+    pi = torch.cat(
+        [gaussian(2, 5, seed=2).softmax(0), torch.zeros(1, 5, dtype=torch.float64)]
+    ).requires_grad_()
     for quantity in (steps.tssa_gradient, steps.variational_rate, steps.membership_rate):
         assert_close(quantity(tokens, bases, pi, eps=0.6), quantity(tokens, bases[:2], pi[:2], eps=0.6))
     steps.variational_rate(tokens, bases, pi, eps=0.6).backward()
@@ -256,7 +293,9 @@ def test_the_gradient_is_that_of_every_tokens_own_term():
 
 
 def test_masked_steps_are_those_of_every_prefix():
-    """Token i after the causal step is the last token of the plain step on tokens 1 ... i, with eps scaled so that beta is the same."""
+    """Token i after the causal step is the last token of the plain step on tokens 1 ... i, with eps scaled so
+    that beta is the same.
+    """
     tokens, bases = gaussian(5, 12), subspaces()
     output = gaussian(3, 4, 12, seed=3)
     paper = steps.causal_paper_step(tokens, bases, kappa=0.3, eps=EPS, context=5)
@@ -269,12 +308,18 @@ def test_masked_steps_are_those_of_every_prefix():
 
 def test_token_statistics_of_every_prefix():
     coords = gaussian(2, 3, 5, 4)
-    pi = compression.causal_memberships(coords, temperature=torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64))
+    pi = compression.causal_memberships(
+        coords, temperature=torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
+    )
     change = compression.causal_shrinkage(coords, pi, eps=EPS)
     for i in range(1, 6):
-        alone = compression.memberships(coords[:, :, :i], temperature=torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64))
+        alone = compression.memberships(
+            coords[:, :, :i], temperature=torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
+        )
         assert_close(pi[..., i - 1], alone[..., -1])
-        assert_close(change[:, :, i - 1], compression.shrinkage(coords[:, :, :i], pi[..., :i], eps=EPS)[:, :, -1])
+        assert_close(
+            change[:, :, i - 1], compression.shrinkage(coords[:, :, :i], pi[..., :i], eps=EPS)[:, :, -1]
+        )
 
 
 def test_a_sequence_longer_than_the_context_is_refused():
@@ -306,5 +351,6 @@ def test_numpy_float32_and_integers_are_accepted(unchecked):
     assert crate.paper_step(tokens.float(), bases.float(), kappa=0.1, eps=0.5).dtype == torch.float32
     whole = np.arange(24).reshape(2, 12)
     assert_close(
-        crate.exact_step(whole, bases, kappa=0.1, eps=0.5), crate.exact_step(torch.from_numpy(whole).double(), bases, kappa=0.1, eps=0.5)
+        crate.exact_step(whole, bases, kappa=0.1, eps=0.5),
+        crate.exact_step(torch.from_numpy(whole).double(), bases, kappa=0.1, eps=0.5),
     )

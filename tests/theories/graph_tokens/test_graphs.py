@@ -61,7 +61,9 @@ def test_other_bad_arguments(unchecked):
         tokenize_graph(triangle, lambda graph, generator: torch.eye(2))
     for wrong in (Orthonormal, Simplex, None, torch.eye(3)):
         with pytest.raises(
-            TypeError, match=r"identifiers must be a name or a function such as Laplacian\(kept=4\), got .*; pass an instance"
+            TypeError,
+            match=r"identifiers must be a name or a function such as Laplacian\(kept=4\), got .*; pass an "
+            r"instance",
         ):
             tokenize_graph(triangle, wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"generator must be a torch.Generator, got 3"):
@@ -79,11 +81,16 @@ def test_other_bad_arguments(unchecked):
         Pattern((0, 5, 0, 0))
     with pytest.raises(ValueError, match="n must be at least 1, got -1"):
         random_network(-1, generator=torch.Generator())
-    for sizes, message in (((), "at least one number of nodes, got none"), ((5, 3), r"sizes\[1\] must be at least 4, got 3")):
+    for sizes, message in (
+        ((), "at least one number of nodes, got none"),
+        ((5, 3), r"sizes\[1\] must be at least 4, got 3"),
+    ):
         with pytest.raises(ValueError, match=message):
             train_heads(Orthonormal(), sizes=sizes, width=5, steps=1, generator=torch.Generator())
     layer = random_layer(1, 1, 4, generator=torch.Generator())
-    with pytest.raises(ValueError, match="the 16 dense tokens of 4 nodes, row by row, got 9 tokens of 3 nodes"):
+    with pytest.raises(
+        ValueError, match="the 16 dense tokens of 4 nodes, row by row, got 9 tokens of 3 nodes"
+    ):
         by_heads(layer, torch.zeros(4, 4, 1, dtype=torch.float64), tokenize_graph(triangle))
     with pytest.raises(ValueError, match=r"tensor must be \[n, n, 1\], got \[4, 4\]; for the adjacency pass"):
         random_network(4, generator=torch.Generator())(torch.zeros(4, 4))
@@ -93,7 +100,9 @@ def test_sparse_tokens_of_a_complete_graph_are_refused():
     """They are n^2 pairs as well, in another order."""
     graph = networkx.complete_graph(6)
     layer, X = random_layer(2, 2, 6, generator=torch.Generator()), torch.zeros(6, 6, 2, dtype=torch.float64)
-    with pytest.raises(ValueError, match="row by row, got 36 tokens of 6 nodes; tokenize with tokens='dense'"):
+    with pytest.raises(
+        ValueError, match="row by row, got 36 tokens of 6 nodes; tokenize with tokens='dense'"
+    ):
         by_heads(layer, X, tokenize_graph(graph, tokens="sparse"))
 
 
@@ -103,7 +112,10 @@ def test_arrays_of_other_types_are_converted(unchecked):
     for other in (A.float(), A.numpy(), A.numpy().astype("float32")):
         assert torch.equal(network(other), network(A))  # pyright: ignore[reportArgumentType]
     by_numpy = tokenize_graph(graph, lambda graph, generator: np.eye(4))  # pyright: ignore[reportArgumentType]
-    assert torch.equal(by_numpy.structure, tokenize_graph(graph, lambda graph, generator: torch.eye(4, dtype=torch.float64)).structure)
+    assert torch.equal(
+        by_numpy.structure,
+        tokenize_graph(graph, lambda graph, generator: torch.eye(4, dtype=torch.float64)).structure,
+    )
 
 
 # ---- measurements
@@ -111,7 +123,8 @@ def test_arrays_of_other_types_are_converted(unchecked):
 
 def graph_set() -> Graphs:
     graphs = [graph for pair in known_pairs() for graph in (pair.first, pair.second)]
-    copy = networkx.relabel_nodes(known_pairs()[1].first, {node: (node * 5) % 6 for node in range(6)})  # an isomorphic hexagon
+    # an isomorphic hexagon
+    copy = networkx.relabel_nodes(known_pairs()[1].first, {node: (node * 5) % 6 for node in range(6)})
     return Graphs((*graphs, copy))
 
 
@@ -119,7 +132,8 @@ def test_pairs_that_cannot_be_distinguished():
     problem = ON_DATA.read(graph_set())
     table, arrays = collect(ON_DATA.measure(problem, torch.Generator().manual_seed(0), draws=19))
     value = {row.quantity: row.value for row in table}
-    # Five blind pairs of known_pairs(), and the copy with the hexagon and the triangles; the folklore test resolves five of the seven.
+    # Five blind pairs of known_pairs(), and the copy with the hexagon and the triangles; the folklore test
+    # resolves five of the seven.
     assert value[BLIND] == pytest.approx(7 / 78)
     assert value[LOST] == pytest.approx(5 / 7)
     verdicts = arrays["graph_tokens/verdicts"]
@@ -136,9 +150,13 @@ def test_pairs_that_cannot_be_distinguished():
 def test_the_tests_are_computed_once_for_all_seeds(monkeypatch):
     data, calls = graph_set(), []
     monkeypatch.setattr(on_data, "classes", lambda *arguments: calls.append(arguments) or classes(*arguments))
-    first, second = (collect(ON_DATA.measure(ON_DATA.read(data), torch.Generator().manual_seed(seed), draws=2))[0] for seed in (0, 1))
+    first, second = (
+        collect(ON_DATA.measure(ON_DATA.read(data), torch.Generator().manual_seed(seed), draws=2))[0]
+        for seed in (0, 1)
+    )
     assert list(first) == list(second)
-    assert len(calls) == 3 + 5  # the graphs and two rewired copies by 1-WL, five classes of several graphs by the folklore test
+    # the graphs and two rewired copies by 1-WL, five classes of several graphs by the folklore test
+    assert len(calls) == 3 + 5
 
 
 def test_graphs_that_are_all_distinguished():
@@ -170,5 +188,9 @@ def test_rewiring_keeps_the_degrees():
 
 
 def test_classes():
-    graphs = [networkx.cycle_graph(6), networkx.path_graph(6), networkx.disjoint_union(networkx.cycle_graph(3), networkx.cycle_graph(3))]
+    graphs = [
+        networkx.cycle_graph(6),
+        networkx.path_graph(6),
+        networkx.disjoint_union(networkx.cycle_graph(3), networkx.cycle_graph(3)),
+    ]
     assert classes(graphs) == [[0, 2], [1]]

@@ -1,4 +1,6 @@
-"""Equivariant layers, networks and baselines: permutations, gates, and the classical tests against networkx and an oblivious test."""
+"""Equivariant layers, networks and baselines: permutations, gates, and the classical tests against networkx
+and an oblivious test.
+"""
 
 import itertools
 import math
@@ -10,9 +12,19 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.graph_tokens.baselines import GraphAttention, MessagePassing, TokenTransformer
+from transformer_theory.theories.graph_tokens.baselines import (
+    GraphAttention,
+    MessagePassing,
+    TokenTransformer,
+)
 from transformer_theory.theories.graph_tokens.claims import CLAIMS
-from transformer_theory.theories.graph_tokens.identifiers import Laplacian, RandomUnit, Simplex, adjacency, tokenize_graph
+from transformer_theory.theories.graph_tokens.identifiers import (
+    Laplacian,
+    RandomUnit,
+    Simplex,
+    adjacency,
+    tokenize_graph,
+)
 from transformer_theory.theories.graph_tokens.layers import (
     by_heads,
     by_sums,
@@ -21,8 +33,18 @@ from transformer_theory.theories.graph_tokens.layers import (
     random_network,
     relative_difference,
 )
-from transformer_theory.theories.graph_tokens.pairs import cycle_pair, known_pairs, lift_pair, separable_pair, shuffled
-from transformer_theory.theories.graph_tokens.refinement import distinguished, folklore_weisfeiler_leman, weisfeiler_leman
+from transformer_theory.theories.graph_tokens.pairs import (
+    cycle_pair,
+    known_pairs,
+    lift_pair,
+    separable_pair,
+    shuffled,
+)
+from transformer_theory.theories.graph_tokens.refinement import (
+    distinguished,
+    folklore_weisfeiler_leman,
+    weisfeiler_leman,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -30,14 +52,20 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def test_a_layer_is_equivariant():
-    layer, X = random_layer(3, 2, 6, generator=generator()), torch.randn(6, 6, 3, generator=generator(1), dtype=torch.float64)
+    layer, X = (
+        random_layer(3, 2, 6, generator=generator()),
+        torch.randn(6, 6, 3, generator=generator(1), dtype=torch.float64),
+    )
     order = torch.randperm(6, generator=generator(2))
     assert_close(by_sums(layer, X[order][:, order]), by_sums(layer, X)[order][:, order], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("identifiers", "n"), [("orthonormal", 20), ("laplacian", 7), (Simplex(), 7)])
 def test_heads_compute_the_layer(identifiers, n: int):
-    layer, X = random_layer(3, 2, n, generator=generator()), torch.randn(n, n, 3, generator=generator(1), dtype=torch.float64)
+    layer, X = (
+        random_layer(3, 2, n, generator=generator()),
+        torch.randn(n, n, 3, generator=generator(1), dtype=torch.float64),
+    )
     tokens = tokenize_graph(networkx.cycle_graph(n), identifiers, generator=generator(3))
     exact = by_sums(layer, X)
     assert relative_difference(exact, by_heads(layer, X, tokens)) <= 1e-13
@@ -46,7 +74,10 @@ def test_heads_compute_the_layer(identifiers, n: int):
 
 
 def test_random_identifiers_do_not_compute_the_layer():
-    layer, X = random_layer(3, 2, 6, generator=generator()), torch.randn(6, 6, 3, generator=generator(1), dtype=torch.float64)
+    layer, X = (
+        random_layer(3, 2, 6, generator=generator()),
+        torch.randn(6, 6, 3, generator=generator(1), dtype=torch.float64),
+    )
     tokens = tokenize_graph(networkx.cycle_graph(6), RandomUnit(64), generator=generator(3))
     assert relative_difference(by_sums(layer, X), by_heads(layer, X, tokens)) > 0.01
 
@@ -71,15 +102,24 @@ def test_networks_are_invariant():
 
 def test_message_passing_by_loops():
     graph, network = networkx.lollipop_graph(3, 2), MessagePassing.draw(generator())
-    h = {v: torch.sin(graph.degree[v] * torch.linspace(0.1, 1.3, 16, dtype=torch.float64) + 0.5) for v in graph}
+    h = {
+        v: torch.sin(graph.degree[v] * torch.linspace(0.1, 1.3, 16, dtype=torch.float64) + 0.5) for v in graph
+    }
     for own, others, second in network.weights:
-        h = {v: torch.tanh(torch.tanh(h[v] @ own + torch.stack([h[w] @ others for w in graph[v]]).sum(0)) @ second) for v in graph}
+        h = {
+            v: torch.tanh(
+                torch.tanh(h[v] @ own + torch.stack([h[w] @ others for w in graph[v]]).sum(0)) @ second
+            )
+            for v in graph
+        }
     assert_close(network(adjacency(graph)), torch.stack(list(h.values())).mean(0))
 
 
 def test_graph_attention_by_loops():
     graph, network = networkx.lollipop_graph(3, 2), GraphAttention.draw(generator())
-    h = {v: torch.sin(graph.degree[v] * torch.linspace(0.1, 1.3, 16, dtype=torch.float64) + 0.5) for v in graph}
+    h = {
+        v: torch.sin(graph.degree[v] * torch.linspace(0.1, 1.3, 16, dtype=torch.float64) + 0.5) for v in graph
+    }
     for W, (p, q) in zip(network.weights, network.scores):
         new = {}
         for v in graph:
@@ -116,18 +156,33 @@ def test_relative_difference():
 def hashes_differ(first: networkx.Graph, second: networkx.Graph) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # networkx warns that its hashes changed in version 3.5
-        return len({networkx.weisfeiler_lehman_graph_hash(graph, iterations=len(graph)) for graph in (first, second)}) > 1
+        return (
+            len(
+                {
+                    networkx.weisfeiler_lehman_graph_hash(graph, iterations=len(graph))
+                    for graph in (first, second)
+                }
+            )
+            > 1
+        )
 
 
 def oblivious(first: networkx.Graph, second: networkx.Graph) -> bool:
-    """The oblivious test of order two by loops: c(u, v) with the multisets of c(w, v) and of c(u, w), each for itself."""
-    colours = [{(u, v): (u == v, graph.has_edge(u, v)) for u in graph for v in graph} for graph in (first, second)]
+    """The oblivious test of order two by loops: c(u, v) with the multisets of c(w, v) and of c(u, w), each
+    for itself.
+    """
+    colours = [
+        {(u, v): (u == v, graph.has_edge(u, v)) for u in graph for v in graph} for graph in (first, second)
+    ]
     for _ in range(len(first)):
         names: dict = {}
         for number, (graph, c) in enumerate(zip((first, second), colours)):
             new = {}
             for u, v in c:
-                parts = [tuple(sorted(Counter(c[w, v] for w in graph).items())), tuple(sorted(Counter(c[u, w] for w in graph).items()))]
+                parts = [
+                    tuple(sorted(Counter(c[w, v] for w in graph).items())),
+                    tuple(sorted(Counter(c[u, w] for w in graph).items())),
+                ]
                 new[u, v] = names.setdefault((c[u, v], *parts), len(names))
             colours[number] = new
     return Counter(colours[0].values()) != Counter(colours[1].values())
@@ -152,11 +207,17 @@ def test_the_oblivious_test_of_order_two_is_colour_refinement():
 
 
 def test_known_verdicts():
-    verdicts = [(distinguished(p.first, p.second), distinguished(p.first, p.second, folklore_weisfeiler_leman)) for p in known_pairs()]
+    verdicts = [
+        (distinguished(p.first, p.second), distinguished(p.first, p.second, folklore_weisfeiler_leman))
+        for p in known_pairs()
+    ]
     assert verdicts == [(True, True), *[(False, True)] * 4, (False, False)]
     for pair in known_pairs():
         assert not networkx.is_isomorphic(pair.first, pair.second)
-        assert (len(pair.first), pair.first.number_of_edges()) == (len(pair.second), pair.second.number_of_edges())
+        assert (len(pair.first), pair.first.number_of_edges()) == (
+            len(pair.second),
+            pair.second.number_of_edges(),
+        )
 
 
 def test_isomorphic_graphs_are_never_distinguished():
@@ -179,7 +240,8 @@ def test_colours_of_a_path_are_those_of_its_symmetry():
 def test_drawn_pairs():
     for seed in range(5):
         pair = lift_pair(generator(seed))
-        assert len({degree for _, degree in pair.first.degree}) > 1  # irregular: several colours, equal in both graphs
+        # irregular: several colours, equal in both graphs
+        assert len({degree for _, degree in pair.first.degree}) > 1
         assert not distinguished(pair.first, pair.second)
         assert not networkx.is_isomorphic(pair.first, pair.second)
         assert len(pair.first) == len(pair.second) == 12
@@ -196,7 +258,9 @@ def test_a_shuffled_graph_is_isomorphic_and_in_another_order():
 
 
 def test_the_laplacian_claim_holds_on_seeds_whose_signs_coincided():
-    """In an earlier version two draws of signs were compared, which were equal up to a symmetry of the cycle for these seeds."""
+    """In an earlier version two draws of signs were compared, which were equal up to a symmetry of the cycle
+    for these seeds.
+    """
     claim = next(claim for claim in CLAIMS if claim.id == "graph_tokens/laplacian")
     for seed in (172, 196, 239):
         assert claim.check(generator(seed)).value > 1e-3

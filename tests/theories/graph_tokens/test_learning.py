@@ -11,7 +11,13 @@ from transformer_theory.core.statistics import permutations
 from transformer_theory.theories.graph_tokens.heads import attention_maps, overlap, query_rows
 from transformer_theory.theories.graph_tokens.identifiers import Laplacian, Orthonormal, tokenize_graph
 from transformer_theory.theories.graph_tokens.ladder import LADDER, WORST, null_overlaps
-from transformer_theory.theories.graph_tokens.learning import LearntHeads, draw_batch, padded, pattern_loss, train_heads
+from transformer_theory.theories.graph_tokens.learning import (
+    LearntHeads,
+    draw_batch,
+    padded,
+    pattern_loss,
+    train_heads,
+)
 from transformer_theory.theories.graph_tokens.patterns import PATTERNS, normalised_patterns
 
 
@@ -32,7 +38,8 @@ class Fixed(nn.Module):
 
 def test_the_loss_of_perfect_and_of_uniform_heads():
     batch, targets = draw_batch(5, 2, Orthonormal(), 5, generator()), normalised_patterns(5)
-    floor = sum(math.log(pattern.keys_per_query(5)) for pattern in PATTERNS) / 15  # the entropy of the patterns
+    # the entropy of the patterns
+    floor = sum(math.log(pattern.keys_per_query(5)) for pattern in PATTERNS) / 15
     assert float(pattern_loss(Fixed(targets), batch)) == pytest.approx(floor)
     assert float(pattern_loss(Fixed(torch.full_like(targets, 1 / 25)), batch)) == pytest.approx(math.log(25))
 
@@ -81,7 +88,9 @@ def test_the_null_is_that_of_relabelled_keys():
             first, second = tokens.structure.reshape(25, 2, 3), keys.structure.reshape(25, 2, 3)
             products = torch.einsum("ixd,jyd->xyij", first, second)
             t = 1 if pattern.key == "node" else -1
-            scores = (pattern.signs[..., None, None] * products).sum((0, 1)) + 2 * t * (keys.types[:, 0] - keys.types[:, 1])
+            scores = (pattern.signs[..., None, None] * products).sum((0, 1)) + 2 * t * (
+                keys.types[:, 0] - keys.types[:, 1]
+            )
             both[number] = (3.0 * scores).softmax(-1)
         assert draw == pytest.approx(overlap(both, targets, rows), abs=1e-12)
     assert len(set(draws)) > 1
@@ -100,4 +109,9 @@ def test_rungs():
     assert values["integers, hard-max"] == 1
     assert values["bfloat16"] > 0.999
     assert values["softmax, a = 5"] == pytest.approx(values["Laplacian, all n"], abs=0.01)
-    assert values["Laplacian, all n"] > values["random, 1024 dimensions"] > values["random, 64 dimensions"] > values["Laplacian, 5 of 10"]
+    assert (
+        values["Laplacian, all n"]
+        > values["random, 1024 dimensions"]
+        > values["random, 64 dimensions"]
+        > values["Laplacian, 5 of 10"]
+    )

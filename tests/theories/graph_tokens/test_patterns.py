@@ -1,4 +1,6 @@
-"""The fifteen patterns against their definition by loops, and heads against scores that are added up term by term."""
+"""The fifteen patterns against their definition by loops, and heads against scores that are added up term by
+term.
+"""
 
 import itertools
 import math
@@ -19,8 +21,18 @@ from transformer_theory.theories.graph_tokens.heads import (
     smallest_gap,
     worst_error,
 )
-from transformer_theory.theories.graph_tokens.identifiers import Laplacian, Orthonormal, RandomUnit, tokenize_graph
-from transformer_theory.theories.graph_tokens.patterns import PATTERNS, equivalence_patterns, normalised_patterns, pattern_sums
+from transformer_theory.theories.graph_tokens.identifiers import (
+    Laplacian,
+    Orthonormal,
+    RandomUnit,
+    tokenize_graph,
+)
+from transformer_theory.theories.graph_tokens.patterns import (
+    PATTERNS,
+    equivalence_patterns,
+    normalised_patterns,
+    pattern_sums,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -64,7 +76,9 @@ def test_the_key_is_of_the_right_type():
 @pytest.mark.parametrize("n", [1, 2, 3, 6])
 def test_sums_are_products_with_the_matrices(n: int):
     X = torch.randn(n, n, 3, generator=generator(), dtype=torch.float64)
-    products = torch.stack([pattern.matrix(n).double() @ X.reshape(n * n, 3) for pattern in PATTERNS]).reshape(15, n, n, 3)
+    products = torch.stack(
+        [pattern.matrix(n).double() @ X.reshape(n * n, 3) for pattern in PATTERNS]
+    ).reshape(15, n, n, 3)
     assert_close(pattern_sums(X), products, rtol=0, atol=1e-12)
 
 
@@ -90,7 +104,8 @@ def test_a_head_is_a_matrix_of_key_and_query():
     tokens = tokenize_graph(networkx.path_graph(4), generator=generator())
     z = tokens.addresses
     W = pattern_head(PATTERNS[7], 4)
-    assert float(z[0] @ W @ z[1]) == pytest.approx(float(head_scores(tokens)[7, 1, 0]), abs=1e-12)  # query (0, 1), key (0, 0)
+    # query (0, 1), key (0, 0)
+    assert float(z[0] @ W @ z[1]) == pytest.approx(float(head_scores(tokens)[7, 1, 0]), abs=1e-12)
     assert float(z[1] @ W @ z[0]) != pytest.approx(float(head_scores(tokens)[7, 1, 0]), abs=1e-3)
 
 
@@ -148,7 +163,9 @@ def test_overlap_is_one_minus_the_total_variation():
     assert overlap(uniform, targets, rows) == pytest.approx(sum(expected) / 15)
     assert overlap(targets, targets, rows) == pytest.approx(1)
     variation = (uniform - targets).abs().sum(-1) / 2
-    assert overlap(uniform, targets, rows) == pytest.approx(1 - float(((variation * rows).sum(1) / rows.sum(1)).mean()))
+    assert overlap(uniform, targets, rows) == pytest.approx(
+        1 - float(((variation * rows).sum(1) / rows.sum(1)).mean())
+    )
 
 
 def test_tokens_of_a_graph():

@@ -1,4 +1,6 @@
-"""Metrics in networks and the part on data: hand-made models of ids with known losses, and inputs with known moments."""
+"""Metrics in networks and the part on data: hand-made models of ids with known losses, and inputs with known
+moments.
+"""
 
 import math
 
@@ -14,7 +16,14 @@ from transformer_theory.data import TokenData
 from transformer_theory.models import Decoder, build
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import in_context
-from transformer_theory.theories.in_context.in_networks import DUAL, SCORE, DualShare, InContextScore, own_context, repeated_context
+from transformer_theory.theories.in_context.in_networks import (
+    DUAL,
+    SCORE,
+    DualShare,
+    InContextScore,
+    own_context,
+    repeated_context,
+)
 from transformer_theory.theories.in_context.inputs import TokenInputs
 from transformer_theory.theories.in_context.on_data import BEST_RISK, COSINE, PLAIN_RISK, TRAINED_RISK, read
 
@@ -26,7 +35,9 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 class Copier(nn.Module):
-    """Predicts the successor of the last earlier copy of the token with probability .9, otherwise the uniform distribution."""
+    """Predicts the successor of the last earlier copy of the token with probability .9, otherwise the uniform
+    distribution.
+    """
 
     def forward(self, ids):
         logits = torch.zeros(*ids.shape, VOCABULARY)
@@ -57,7 +68,8 @@ def test_the_score_of_a_copier_is_the_difference_of_exact_losses():
     targets = inputs.pop("targets")
     assert int((targets >= 0).sum()) == 12 * 4
     (row,) = tt.respond(Copier(), inputs, [InContextScore()], targets=targets).select(quantity=SCORE)
-    # Early: ids of the block differ and have no earlier copy, ln 12. Late: the copy is certain, unless the last id also stands in between.
+    # Early: ids of the block differ and have no earlier copy, ln 12. Late: the copy is certain, unless the
+    # last id also stands in between.
     assert row.value == pytest.approx(-math.log(0.9) - math.log(VOCABULARY), abs=1e-6)
     assert row.null is not None
     assert row.null.low > row.value + 1
@@ -80,19 +92,38 @@ def test_responses_run_on_a_decoder_and_are_left_out_for_floats():
     limits = {"vocabulary": VOCABULARY, "length": 16, "sequences": 5}
     rows = responses(model, in_context.THEORY, data, limits=limits, generator=generator())
     assert {row.setting for row in rows} == {"own context", "repeated block"}
-    assert all(row.theory == "in_context" and row.null is not None and len(row.null.draws) == 4 for row in rows)
-    assert responses(model, in_context.THEORY, data[..., None].float(), limits=limits, generator=generator()) == []
+    assert all(
+        row.theory == "in_context" and row.null is not None and len(row.null.draws) == 4 for row in rows
+    )
+    assert (
+        responses(model, in_context.THEORY, data[..., None].float(), limits=limits, generator=generator())
+        == []
+    )
 
 
 def attention(scores, value, *, mask=None) -> Activations:
     weights = (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
     eye = torch.eye(scores.shape[-1]).expand_as(scores)  # queries are scores, keys the identity
-    return Activations("a", 0, "attention", value[:, 0], value[:, 0], query=scores, key=eye, value=value, weights=weights, mask=mask)
+    return Activations(
+        "a",
+        0,
+        "attention",
+        value[:, 0],
+        value[:, 0],
+        query=scores,
+        key=eye,
+        value=value,
+        weights=weights,
+        mask=mask,
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_dual_share_is_one_at_small_scores_only(causal):
-    scores, value = torch.randn(2, 1, 8, 8, generator=generator()), torch.randn(2, 1, 8, 3, generator=generator())
+    scores, value = (
+        torch.randn(2, 1, 8, 8, generator=generator()),
+        torch.randn(2, 1, 8, 3, generator=generator()),
+    )
     mask = torch.ones(8, 8, dtype=torch.bool).tril().expand(2, 1, 8, 8) if causal else None
     shares = []
     for scale in (1e-3, 8.0):
@@ -124,7 +155,9 @@ def test_inputs_of_tokens_have_the_moments_that_they_state():
 
 
 def test_on_data_predicts_the_risks():
-    tokens = torch.randn(400, 4, 3, generator=generator(), dtype=torch.float64) * torch.tensor([2.0, 1.0, 0.5])
+    tokens = torch.randn(400, 4, 3, generator=generator(), dtype=torch.float64) * torch.tensor(
+        [2.0, 1.0, 0.5]
+    )
     table, arrays = collect(in_context.THEORY.on_data.measure(read(TokenData(tokens)), generator(), draws=0))
     values = {row.quantity: row for row in table}
     assert values[COSINE].value > 0.995
@@ -141,14 +174,23 @@ def test_on_data_predicts_the_risks():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda ids: own_context(ids.float(), {}, generator()), r"the in-context score needs ids \[n, seq\], got torch.float32"),
+        (
+            lambda ids: own_context(ids.float(), {}, generator()),
+            r"the in-context score needs ids \[n, seq\], got torch.float32",
+        ),
         (lambda ids: own_context(ids[:1], {}, generator()), "needs 2 sequences of 8 ids, got 1 of 20"),
         (lambda ids: own_context(ids, {"length": 5}, generator()), "needs 2 sequences of 8 ids, got 4 of 5"),
         (lambda ids: own_context(ids > 3, {}, generator()), r"needs ids \[n, seq\], got torch.bool"),
         (lambda ids: own_context(ids - 30, {}, generator()), "ids must be at least 0, got -"),
         (lambda ids: own_context(ids, {}, generator(), draws=-1), "draws must be at least 0, got -1"),
-        (lambda ids: own_context(ids, {"vocabulary": 3}, generator()), "ids must lie below the vocabulary, 3, got"),
-        (lambda ids: repeated_context(ids % 3, {"vocabulary": 3}, generator()), "must hold 5 different ids for a block, got 3"),
+        (
+            lambda ids: own_context(ids, {"vocabulary": 3}, generator()),
+            "ids must lie below the vocabulary, 3, got",
+        ),
+        (
+            lambda ids: repeated_context(ids % 3, {"vocabulary": 3}, generator()),
+            "must hold 5 different ids for a block, got 3",
+        ),
     ],
 )
 def test_bad_input(call, message):
@@ -160,7 +202,13 @@ def test_bad_input(call, message):
 def test_outputs_that_are_no_logits():
     targets = torch.zeros(2, 8, dtype=torch.long)
     metric = InContextScore()
-    base = {"name": "", "layer": 0, "kind": "outputs", "tokens": torch.zeros(2, 8, 1), "output": torch.zeros(2, 8, 1)}
+    base = {
+        "name": "",
+        "layer": 0,
+        "kind": "outputs",
+        "tokens": torch.zeros(2, 8, 1),
+        "output": torch.zeros(2, 8, 1),
+    }
     with pytest.raises(ValueError, match=r"needs logits .* pass a language model of ids"):
         metric.update(Activations(**base, outputs=torch.zeros(2, 3), targets=targets))
     with pytest.raises(ValueError, match="targets must lie below the vocabulary, 4 ids, got 7"):

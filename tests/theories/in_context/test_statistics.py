@@ -1,4 +1,6 @@
-"""Statistical algorithms in ReLU attention: exact descent, scikit-learn, the printed bound, and selection by validation."""
+"""Statistical algorithms in ReLU attention: exact descent, scikit-learn, the printed bound, and selection by
+validation.
+"""
 
 import math
 from dataclasses import replace
@@ -65,7 +67,9 @@ def test_the_query_does_not_count():
     drawn = prompts()
     others = replace(drawn, query=100 * drawn.query)
     for model in (ridge_transformer, lasso_transformer):
-        assert_close(model(drawn, 0.1, 20, eta=0.2)[0], model(others, 0.1, 20, eta=0.2)[0], rtol=1e-9, atol=1e-9)
+        assert_close(
+            model(drawn, 0.1, 20, eta=0.2)[0], model(others, 0.1, 20, eta=0.2)[0], rtol=1e-9, atol=1e-9
+        )
 
 
 @pytest.mark.parametrize(("labels", "query"), [(1e9, 1.0), (1.0, 1e9), (1e-9, 1e-9)])
@@ -102,7 +106,11 @@ def test_logistic_regression_tends_to_that_of_scikit_learn():
     drawn = linear_prompts(1, 60, gaussian_inputs(torch.ones(2)), noise=4.0, generator=generator(1))
     drawn = replace(drawn, y=(drawn.y > 0).double())
     w = logistic_transformer(drawn, 4.0, 60, knots=65)[0][0]
-    exact = LogisticRegression(C=1e8, fit_intercept=False, tol=1e-10).fit(drawn.x[0].numpy(), drawn.y[0].numpy()).coef_[0]
+    exact = (
+        LogisticRegression(C=1e8, fit_intercept=False, tol=1e-10)
+        .fit(drawn.x[0].numpy(), drawn.y[0].numpy())
+        .coef_[0]
+    )
     assert_close(w, torch.as_tensor(exact), rtol=0.02, atol=0.02)
 
 
@@ -134,14 +142,29 @@ def test_selection_weighs_by_the_losses():
         (lambda: ridge_transformer(prompts(), -0.1, 5), "strength must be positive"),
         (lambda: ridge_transformer(prompts(), 0.1, 0), "layers must be at least 1, got 0"),
         (lambda: logistic_transformer(prompts(), 0.1, 5, knots=1), "knots must be at least 2, got 1"),
-        (lambda: select(prompts(), (0.1,), held_out=20, temperature=0.1), "held_out must leave examples .* between 1 and 19, got 20"),
+        (
+            lambda: select(prompts(), (0.1,), held_out=20, temperature=0.1),
+            "held_out must leave examples .* between 1 and 19, got 20",
+        ),
         (lambda: select(prompts(), (0.1,), held_out=5, temperature=0.0), "temperature must be positive"),
-        (lambda: select(prompts(), (), held_out=5, temperature=0.1), "expected at least one strength, got none"),
-        (lambda: ridge_transformer(prompts(), 0.1, 5, eta=9.0), r"expected a step eta in \(0, .*\], .* got 9.0"),
-        (lambda: lasso_transformer(replace(prompts(), x=0 * prompts().x), 0.1, 5), "expected inputs that are not zero"),
+        (
+            lambda: select(prompts(), (), held_out=5, temperature=0.1),
+            "expected at least one strength, got none",
+        ),
+        (
+            lambda: ridge_transformer(prompts(), 0.1, 5, eta=9.0),
+            r"expected a step eta in \(0, .*\], .* got 9.0",
+        ),
+        (
+            lambda: lasso_transformer(replace(prompts(), x=0 * prompts().x), 0.1, 5),
+            "expected inputs that are not zero",
+        ),
         (lambda: logistic_transformer(prompts(), 0.1, 5), "expected labels y of 0 and 1"),
         (lambda: logistic_transformer(prompts(), math.nan, 5), "eta must be positive"),
-        (lambda: run(prompts(), residual_heads(Slots(5), 50.0, 20), 200), "expected answers below 5e.99, got .*; .* smaller step"),
+        (
+            lambda: run(prompts(), residual_heads(Slots(5), 50.0, 20), 200),
+            "expected answers below 5e.99, got .*; .* smaller step",
+        ),
     ],
 )
 def test_bad_input(call, message):

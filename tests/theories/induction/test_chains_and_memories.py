@@ -1,4 +1,6 @@
-"""Strategies against the posterior, losses against all sequences, recall against simulation, and triggered sequences."""
+"""Strategies against the posterior, losses against all sequences, recall against simulation, and triggered
+sequences.
+"""
 
 import math
 from itertools import pairwise
@@ -30,7 +32,8 @@ def test_strategies_are_counts():
     ids = torch.tensor([[0, 1, 0, 2, 0]])
     rules = strategies(ids, states=3)
     assert rules["unigram"][0, -1].tolist() == pytest.approx([4 / 8, 2 / 8, 2 / 8])
-    assert rules["bigram"][0, -1].tolist() == pytest.approx([1 / 5, 2 / 5, 2 / 5])  # 0 was followed by 1 and by 2
+    # 0 was followed by 1 and by 2
+    assert rules["bigram"][0, -1].tolist() == pytest.approx([1 / 5, 2 / 5, 2 / 5])
     assert rules["bigram"][0, 1].tolist() == pytest.approx([1 / 3] * 3)  # 1 has had no successor yet
 
 
@@ -83,7 +86,10 @@ def test_divergence_of_a_strategy_from_itself():
 
 
 def test_strategies_are_passed_in_turn():
-    assert passed({"a": [0.0, 1.0, 1.0, 2.0], "b": [1.0, 0.5, 0.2, 3.0], "c": [5.0, 5.0, 5.0, 5.0]}) == ["a", "b"]
+    assert passed({"a": [0.0, 1.0, 1.0, 2.0], "b": [1.0, 0.5, 0.2, 3.0], "c": [5.0, 5.0, 5.0, 5.0]}) == [
+        "a",
+        "b",
+    ]
     assert passed({"a": [2.0, 1.0], "b": [1.0, 2.0]}) == ["b", "a"]
 
 
@@ -94,7 +100,8 @@ def test_recall_of_few_and_of_many_pairs():
     N, d, rng = 300, 40, np.random.default_rng(4)
     right = 1 + math.sqrt(N) / d * rng.standard_normal(3000)
     norm = np.sqrt(right**2 + N / d**2 * rng.chisquare(d - 1, 3000))
-    s, other = 2 * rng.beta((d - 1) / 2, (d - 1) / 2, size=(2, 3000, N - 1)) - 1  # a coordinate of a random unit vector
+    # a coordinate of a random unit vector
+    s, other = 2 * rng.beta((d - 1) / 2, (d - 1) / 2, size=(2, 3000, N - 1)) - 1
     wins = right > (norm[:, None] * s + other).max(1)
     assert predicted_recall(N, d) == pytest.approx(wins.mean(), abs=0.03)
     assert predicted_recall(1, 5) == pytest.approx(1)
@@ -128,14 +135,17 @@ def test_memories_written_by_hand_solve_the_task():
     ids, targets = triggered_sequences(50, vocabulary=12, length=40, triggers=3, generator=generator())
     with torch.no_grad():
         right = model(ids).argmax(-1)[targets >= 0] == targets[targets >= 0]
-    assert float(right.double().mean()) > 0.8  # a trigger that also stands by chance before other ids has several successors
+    # a trigger that also stands by chance before other ids has several successors
+    assert float(right.double().mean()) > 0.8
 
 
 def test_first_steps():
     masses = {0: dict.fromkeys(MEMORIES, 0.1), 2: {"output 2": 0.6, "keys 2": 0.4, "keys 1": 0.1}}
     assert first_steps(masses) == {"output 2": 2, "keys 2": math.inf, "keys 1": math.inf}
     assert first_steps(masses, level=0.4)["keys 2"] == 2
-    _, recorded = train_memories(lambda p: torch.optim.SGD(p, lr=1.0), steps=2, measured=(0, 2), generator=generator())
+    _, recorded = train_memories(
+        lambda p: torch.optim.SGD(p, lr=1.0), steps=2, measured=(0, 2), generator=generator()
+    )
     assert recorded[2]["output 2"] > recorded[0]["output 2"]
 
 
@@ -147,11 +157,21 @@ def test_first_steps():
         (lambda: strategies(torch.rand(1, 4), states=3), "ids must be torch.int32 or torch.int64"),
         (lambda: strategies(torch.tensor([0, 1]), states=3), r"ids must have shape \[batch, n\]"),
         (
-            lambda: expected_loss(torch.full((1, 11, 3), 1 / 3), torch.zeros(1, 11, dtype=torch.long), torch.full((1, 3, 3), 1 / 3)),
+            lambda: expected_loss(
+                torch.full((1, 11, 3), 1 / 3),
+                torch.zeros(1, 11, dtype=torch.long),
+                torch.full((1, 3, 3), 1 / 3),
+            ),
             "at least 12 positions, of which 10 are left out, got 11",
         ),
-        (lambda: train_memories(torch.optim.SGD, steps=1, triggers=0, generator=generator()), "triggers must be at least 1, got 0"),
-        (lambda: MemoryNetwork(vocabulary=4, length=1, dim=4, generator=generator()), "length must be at least 2, got 1"),
+        (
+            lambda: train_memories(torch.optim.SGD, steps=1, triggers=0, generator=generator()),
+            "triggers must be at least 1, got 0",
+        ),
+        (
+            lambda: MemoryNetwork(vocabulary=4, length=1, dim=4, generator=generator()),
+            "length must be at least 2, got 1",
+        ),
         (lambda: small()(torch.zeros(1, 9, dtype=torch.long)), r"n from 1 to 4, got \[1, 9\]"),
         (lambda: small()(torch.rand(1, 3)), "ids must be torch.int32 or torch.int64"),
         (lambda: predicted_recall(3, 1), "d must be at least 2, got 1"),

@@ -1,4 +1,6 @@
-"""The explicit head against a loop over the sequence, paths against brute force, and copying against the whole circuit."""
+"""The explicit head against a loop over the sequence, paths against brute force, and copying against the
+whole circuit.
+"""
 
 import math
 
@@ -8,7 +10,12 @@ from torch import nn
 
 from transformer_theory.theories import induction
 from transformer_theory.theories.induction.circuits import AttentionOnly, eigenvalue_share
-from transformer_theory.theories.induction.heads import InductionHead, in_context_bigram, random_sequences, with_bos
+from transformer_theory.theories.induction.heads import (
+    InductionHead,
+    in_context_bigram,
+    random_sequences,
+    with_bos,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -33,7 +40,9 @@ def test_the_construction_is_a_count_with_softmax_weights():
             scores = []
             for j in range(t + 1):
                 first = [math.exp(scale) if s == j - 1 else 1.0 for s in range(j + 1)]
-                scores.append(scale * sum(w for s, w in enumerate(first) if ids[n, s] == ids[n, t]) / sum(first))
+                scores.append(
+                    scale * sum(w for s, w in enumerate(first) if ids[n, s] == ids[n, t]) / sum(first)
+                )
             weights = torch.tensor(scores, dtype=torch.float64).softmax(0)
             for v in range(3):
                 expected = float(weights[ids[n, : t + 1] == v].sum())
@@ -43,7 +52,9 @@ def test_the_construction_is_a_count_with_softmax_weights():
 def test_the_error_falls_with_the_scale():
     ids = random_sequences(8, vocabulary=5, length=60, generator=generator())
     target, known = in_context_bigram(ids, 5)
-    errors = [float((InductionHead(5, 60, b).output(ids) - target)[known].abs().max()) for b in (5.0, 30.0, 400.0)]
+    errors = [
+        float((InductionHead(5, 60, b).output(ids) - target)[known].abs().max()) for b in (5.0, 30.0, 400.0)
+    ]
     assert 0.1 < errors[0] < 0.3
     assert errors[1] < 1e-10
     assert errors[2] < 1e-15
@@ -68,7 +79,9 @@ def test_paths_of_three_layers_against_brute_force():
     assert len(terms) == 3**3  # each layer: one of two heads, or none
     logits, maps = model.run(ids)
     assert torch.allclose(torch.stack(list(terms.values())).sum(0), logits, atol=1e-12)
-    chain = maps[2][:, 1] @ maps[0][:, 0] @ model.stream(ids) @ layers[0].W_OV[0] @ layers[2].W_OV[1] @ model.W_U
+    chain = (
+        maps[2][:, 1] @ maps[0][:, 0] @ model.stream(ids) @ layers[0].W_OV[0] @ layers[2].W_OV[1] @ model.W_U
+    )
     assert torch.allclose(terms[(0, 0), (2, 1)], chain, atol=1e-12)
 
 
@@ -81,7 +94,9 @@ class Mixing(nn.Module):
 
     def forward(self, x):
         q, k, v = (part(x).unflatten(-1, (2, 4)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        return self.o(nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        return self.o(
+            nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        )
 
 
 class Foreign(nn.Module):
@@ -109,21 +124,30 @@ def test_an_attention_only_network_is_its_matrices():
     for network in networks:
         model = induction.attention_only(network)
         assert torch.allclose(model.run(ids)[0].float(), network(ids), atol=1e-5)
-        assert torch.allclose(torch.stack(list(induction.path_expansion(model, ids).values())).sum(0), model.run(ids)[0], atol=1e-10)
+        assert torch.allclose(
+            torch.stack(list(induction.path_expansion(model, ids).values())).sum(0),
+            model.run(ids)[0],
+            atol=1e-10,
+        )
     for network in others:
-        with pytest.raises(ValueError, match="must consist of causal attention only, without norms, MLPs and biases"):
+        with pytest.raises(
+            ValueError, match="must consist of causal attention only, without norms, MLPs and biases"
+        ):
             induction.attention_only(network)
 
 
 def test_circuits_and_the_copying_score():
     W_E, W_V, W_O, W_U = (
-        torch.randn(s, generator=generator(i), dtype=torch.float64) for i, s in enumerate([(20, 9), (9, 3), (3, 9), (9, 20)])
+        torch.randn(s, generator=generator(i), dtype=torch.float64)
+        for i, s in enumerate([(20, 9), (9, 3), (3, 9), (9, 20)])
     )
     W = torch.randn(9, 9, generator=generator(5), dtype=torch.float64)
     QK, OV = AttentionOnly(W_E, W_E[:4], (induction.Heads(W[None], (W_V @ W_O)[None]),), W_U).circuits(0)
     assert float(QK[0, 3, 7]) == pytest.approx(float(W_E[3] @ W @ W_E[7]))
     values = torch.linalg.eigvals(OV[0])
-    assert float(induction.copying_score(W_V, W_O, W_E, W_U)) == pytest.approx(float(values.sum().real / values.abs().sum()), abs=1e-8)
+    assert float(induction.copying_score(W_V, W_O, W_E, W_U)) == pytest.approx(
+        float(values.sum().real / values.abs().sum()), abs=1e-8
+    )
     assert float(eigenvalue_share(torch.eye(4))) == 1
     assert float(eigenvalue_share(-torch.eye(4))) == -1
     assert float(eigenvalue_share(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))) == 0
@@ -145,7 +169,10 @@ HEAD, ONES = InductionHead(3, 8, 5.0), torch.ones(2, 4, 2)
     ("call", "message"),
     [
         (lambda: HEAD.output(torch.zeros(1, 4, dtype=torch.long)), "must start with BOS, the id 3"),
-        (lambda: HEAD.output(with_bos(torch.zeros(1, 9, dtype=torch.long), 3)), r"n from 1 to 8, got \[1, 10\]"),
+        (
+            lambda: HEAD.output(with_bos(torch.zeros(1, 9, dtype=torch.long), 3)),
+            r"n from 1 to 8, got \[1, 10\]",
+        ),
         (lambda: HEAD.output(torch.tensor([3, 1, 2])), r"got \[3\]"),
         (lambda: HEAD.output(torch.zeros(2, 0, dtype=torch.long)), r"got \[2, 0\]"),
         (lambda: InductionHead(3, 8, 0.0), "scale must be positive"),
@@ -153,9 +180,18 @@ HEAD, ONES = InductionHead(3, 8, 5.0), torch.ones(2, 4, 2)
         (lambda: in_context_bigram(torch.tensor([[-1, 2, -1]]), 5), r"ids must lie in \[0, 6\), got -1 to 2"),
         (lambda: in_context_bigram(torch.tensor([[7, 8, 7]]), 5), r"ids must lie in \[0, 6\), got 7 to 8"),
         (lambda: in_context_bigram(torch.rand(2, 5), 5), "ids must be torch.int32 or torch.int64"),
-        (lambda: induction.copying_score(ONES, torch.ones(2, 2, 5), torch.ones(7, 4), torch.ones(4, 7)), "must have a square product"),
-        (lambda: induction.copying_score(0 * ONES, ONES.mT, torch.ones(7, 4), torch.ones(4, 7)), "eigenvalue other than 0, got 2 without"),
-        (lambda: induction.copying_score(torch.nan * ONES, ONES.mT, torch.ones(7, 4), torch.ones(4, 7)), "must be finite, got 8 NaN"),
+        (
+            lambda: induction.copying_score(ONES, torch.ones(2, 2, 5), torch.ones(7, 4), torch.ones(4, 7)),
+            "must have a square product",
+        ),
+        (
+            lambda: induction.copying_score(0 * ONES, ONES.mT, torch.ones(7, 4), torch.ones(4, 7)),
+            "eigenvalue other than 0, got 2 without",
+        ),
+        (
+            lambda: induction.copying_score(torch.nan * ONES, ONES.mT, torch.ones(7, 4), torch.ones(4, 7)),
+            "must be finite, got 8 NaN",
+        ),
     ],
 )
 def test_bad_inputs(call, message):

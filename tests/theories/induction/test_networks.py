@@ -16,7 +16,14 @@ from transformer_theory.theories import induction
 from transformer_theory.theories.induction.in_networks import COPYING, POSITIONAL, limits_of, repeated
 from transformer_theory.theories.induction.ladder import BEST, LADDER, PREDICTED, measured
 from transformer_theory.theories.induction.learning import copy_accuracy, repeated_loss, repeated_patterns
-from transformer_theory.theories.induction.scores import DUPLICATE, PREFIX, PREVIOUS, block_length, draw_blocks, uniform_score
+from transformer_theory.theories.induction.scores import (
+    DUPLICATE,
+    PREFIX,
+    PREVIOUS,
+    block_length,
+    draw_blocks,
+    uniform_score,
+)
 from transformer_theory.theories.induction.user_models import limits_of_model
 
 
@@ -34,7 +41,9 @@ def test_blocks():
     assert torch.equal(value[:, :6], value[:, 6:])
     assert torch.equal(value[:, 6:], null[:, 6:])
     assert all(not set(a) & set(b) for a, b in zip(null[:, :6].tolist(), null[:, 6:].tolist()))
-    with pytest.raises(ValueError, match="vocabulary must be at least 14, the ids of two blocks of 7, got 12"):
+    with pytest.raises(
+        ValueError, match="vocabulary must be at least 14, the ids of two blocks of 7, got 12"
+    ):
         draw_blocks(1, length=7, vocabulary=12, generator=generator())
 
 
@@ -78,7 +87,10 @@ def test_scores_of_a_network():
     assert loss.value < 0.5 < 3 < loss.null.draws[0]
     copying = table.select(quantity=COPYING, layer=1)
     network = trained()
-    qkv, out = network.layers[1].attention.qkv.weight.double(), network.layers[1].attention.out.weight.double()
+    qkv, out = (
+        network.layers[1].attention.qkv.weight.double(),
+        network.layers[1].attention.out.weight.double(),
+    )
     W_E, W_U = network.embedding.weight.double(), network.head.weight.double().mT
     for head, row in enumerate(copying):
         rows = slice(128 + 32 * head, 160 + 32 * head)
@@ -92,22 +104,40 @@ def test_scores_of_a_network():
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "vocab_size": 40, "n_positions": 24, "bos_token_id": 0, "eos_token_id": 0}
+    sizes = {
+        "n_embd": 16,
+        "n_layer": 2,
+        "n_head": 4,
+        "vocab_size": 40,
+        "n_positions": 24,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
     return GPT2LMHeadModel(GPT2Config(**sizes, initializer_range=0.3))
 
 
 def llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 32}
-    return LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=40, max_position_embeddings=24, initializer_range=0.3))
+    sizes = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 32,
+    }
+    return LlamaForCausalLM(
+        LlamaConfig(**sizes, vocab_size=40, max_position_embeddings=24, initializer_range=0.3)
+    )
 
 
 def pythia():
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
-    return GPTNeoXForCausalLM(GPTNeoXConfig(**sizes, vocab_size=40, max_position_embeddings=24, initializer_range=0.3))
+    return GPTNeoXForCausalLM(
+        GPTNeoXConfig(**sizes, vocab_size=40, max_position_embeddings=24, initializer_range=0.3)
+    )
 
 
 @pytest.mark.parametrize("make", [gpt2, llama, pythia])
@@ -119,7 +149,9 @@ def test_models_of_transformers(make):
     table = induction.score_heads(model, sequences=10).table
     for quantity in (PREVIOUS, PREFIX, DUPLICATE, COPYING):
         rows = table.select(quantity=quantity)
-        assert {(row.layer, row.head) for row in rows} == {(layer, head) for layer in (0, 1) for head in range(4)}
+        assert {(row.layer, row.head) for row in rows} == {
+            (layer, head) for layer in (0, 1) for head in range(4)
+        }
         assert all(row.value is not None for row in rows), quantity
     ids, _ = draw_blocks(1, length=12, vocabulary=40, generator=generator())  # one of twenty sets
     with torch.no_grad():
@@ -146,9 +178,13 @@ def matrices(model, *, layer: int, head: int):
         return attention.c_attn.weight[:, 32:][:, rows], attention.c_proj.weight[rows]
     if type(model).__name__.startswith("Llama"):
         attention = model.model.layers[layer].self_attn
-        return attention.v_proj.weight.mT[:, p * (head // 2) : p * (head // 2) + p], attention.o_proj.weight.mT[rows]
+        return attention.v_proj.weight.mT[
+            :, p * (head // 2) : p * (head // 2) + p
+        ], attention.o_proj.weight.mT[rows]
     attention = model.gpt_neox.layers[layer].attention
-    return attention.query_key_value.weight.mT.reshape(16, 4, 3, p)[:, head, 2], attention.dense.weight.mT[rows]
+    return attention.query_key_value.weight.mT.reshape(16, 4, 3, p)[:, head, 2], attention.dense.weight.mT[
+        rows
+    ]
 
 
 def test_the_null_of_a_head_that_reads_positions():
@@ -164,7 +200,9 @@ def test_the_null_of_a_head_that_reads_positions():
             scores = torch.full((n, n), -30.0)
             scores[torch.arange(7, n), torch.arange(n - 7)] = 30.0
             eye = torch.eye(n)[None, None].expand(len(ids), 1, n, n)
-            return nn.functional.scaled_dot_product_attention(30 * scores[None, None] @ eye, eye, eye, scale=1.0)[:, 0]
+            return nn.functional.scaled_dot_product_attention(
+                30 * scores[None, None] @ eye, eye, eye, scale=1.0
+            )[:, 0]
 
     table = induction.score_heads(Fixed(), vocabulary=16, length=16, sequences=4).table
     row = table.select(quantity=PREFIX).one()
@@ -189,7 +227,8 @@ def test_positional_share():
     metric, tokens = induction.PositionalShare(), torch.zeros(10, 6, 2)
     own_scores = torch.randn(10, 300, 6, 6, generator=g)
     metric.update(Activations("attention", 0, "attention", tokens, tokens, weights=own_scores.softmax(-1)))
-    assert abs(sum(row.value for row in metric.compute()) / 300) < 0.02  # a mean map of ten sequences would have a share of .1
+    # a mean map of ten sequences would have a share of .1
+    assert abs(sum(row.value for row in metric.compute()) / 300) < 0.02
     assert share(own[:1]) is None
     assert share(torch.zeros(4, 1, 6, 6)) is None
 
@@ -215,7 +254,16 @@ def test_rungs():
     assert "uniform attention: 0.043" in row.note
     assert (predicted.quantity, predicted.value) == (PREDICTED, 1.0)
     torch.manual_seed(0)
-    rows = list(measured(induction.Network(vocabulary=20, length=16), length=8, vocabulary=20, generator=generator(), draws=19, blocks=8))
+    rows = list(
+        measured(
+            induction.Network(vocabulary=20, length=16),
+            length=8,
+            vocabulary=20,
+            generator=generator(),
+            draws=19,
+            blocks=8,
+        )
+    )
     assert rows[0].value < 0.5
     text = tt.data.text.Text(torch.arange(40) % 5, tt.data.text.Vocabulary(("<unk>", "a", "b", "c", "d")))
     (row,) = LADDER.rungs[-1].measure(generator(), text)
@@ -265,7 +313,9 @@ def test_bad_inputs():
     for weights in (torch.rand(6, 6), torch.ones(1, 1, 6, 6, dtype=torch.long)):
         with pytest.raises(ValueError, match="weights must be floats"):
             induction.score_weights(weights)
-    with pytest.raises(ValueError, match=r"quantities must be some of 'attention to the previous token', .*, got 'prefix'"):
+    with pytest.raises(
+        ValueError, match=r"quantities must be some of 'attention to the previous token', .*, got 'prefix'"
+    ):
         induction.head_map(induction.score_heads(network, sequences=1), "prefix")
     with torch.no_grad():
         network.head.weight[0, 0] = torch.nan
@@ -293,9 +343,13 @@ def test_the_copying_score_in_half_precision():
 
 def test_random_heads_exceed_the_null_of_the_copying_score_as_often_as_chance_allows():
     metric, heads = induction.CopyingScore(), 1000
-    metric.sums = {(-1,): torch.eye(9).double(), (0, 0): torch.randn(heads, 2, 9, 4, generator=generator(1), dtype=torch.float64)}
+    metric.sums = {
+        (-1,): torch.eye(9).double(),
+        (0, 0): torch.randn(heads, 2, 9, 4, generator=generator(1), dtype=torch.float64),
+    }
     rows = metric.compute(draws=19)
-    assert sum(row.value > row.null.high for row in rows) / heads == pytest.approx(1 / 20, abs=0.025)  # standard error .007
+    # standard error .007
+    assert sum(row.value > row.null.high for row in rows) / heads == pytest.approx(1 / 20, abs=0.025)
 
 
 def test_a_head_without_a_copying_score_has_a_reason():

@@ -31,8 +31,14 @@ def test_sources_state_what_is_known_about_the_passage(name, locator, status):
 
 
 def test_conditions_on_drawn_instances_are_assumptions():
-    assert "sequences in which no other leaf is present are left out" in BY_NAME["near-relatives-first"].assumptions
-    assert any("in none have no correlation and are left out" in text for text in BY_NAME["recovery-untrained"].assumptions)
+    assert (
+        "sequences in which no other leaf is present are left out"
+        in BY_NAME["near-relatives-first"].assumptions
+    )
+    assert any(
+        "in none have no correlation and are left out" in text
+        for text in BY_NAME["recovery-untrained"].assumptions
+    )
     assert "late in training: $t = 1000$" in BY_NAME["learning-speeds"].assumptions
     assert any("ReLU is left out" in text for text in BY_NAME["exponential-invariant"].assumptions)
 
@@ -52,10 +58,14 @@ def verdict(name: str) -> str:
 
 @pytest.mark.parametrize("wrong", [lambda norm, n: 1.2 * norm, lambda norm, n: norm * ((n - 1) / n) ** 0.5])
 def test_a_bound_that_is_too_low_violates_the_entropy_floor(monkeypatch, unchecked, wrong):
-    """A bound for a larger norm holds, and the bound with the gap s nearly does: only the case of equality detects them."""
+    """A bound for a larger norm holds, and the bound with the gap s nearly does: only the case of equality
+    detects them.
+    """
     right = nonlinear.entropy_lower_bound
     assert verdict("entropy-floor") == "consistent"
-    monkeypatch.setattr(nonlinear, "entropy_lower_bound", lambda norm, *, keys: right(wrong(norm, keys), keys=keys))
+    monkeypatch.setattr(
+        nonlinear, "entropy_lower_bound", lambda norm, *, keys: right(wrong(norm, keys), keys=keys)
+    )
     assert verdict("entropy-floor") == "violated"
 
 

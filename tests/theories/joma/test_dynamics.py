@@ -1,4 +1,6 @@
-"""Training of the block against autograd of an explicit embedding, and the invariants against their own derivation."""
+"""Training of the block against autograd of an explicit embedding, and the invariants against their own
+derivation.
+"""
 
 import pytest
 import torch
@@ -6,8 +8,25 @@ from torch.testing import assert_close
 
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.theories.joma import dynamics, invariants
-from transformer_theory.theories.joma.block import Block, Contexts, Exponential, Linear, Softmax, gaussian_block, sampled_contexts
-from transformer_theory.theories.joma.dynamics import Model, cross_entropy, gradient_descent, gradient_flow, relu, signed, squared, tanh
+from transformer_theory.theories.joma.block import (
+    Block,
+    Contexts,
+    Exponential,
+    Linear,
+    Softmax,
+    gaussian_block,
+    sampled_contexts,
+)
+from transformer_theory.theories.joma.dynamics import (
+    Model,
+    cross_entropy,
+    gradient_descent,
+    gradient_flow,
+    relu,
+    signed,
+    squared,
+    tanh,
+)
 
 FORMS = (Linear(), Exponential(normaliser=2.0, temperature=0.7), Softmax(temperature=0.6))
 ACTIVATIONS = (dynamics.linear, relu, tanh)
@@ -29,7 +48,9 @@ def explicit(form, z: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("activation", ACTIVATIONS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("loss", [cross_entropy, squared], ids=lambda f: f.__name__)
 def test_velocity_is_the_gradient_of_an_explicit_network(form, activation, loss):
-    """With random orthonormal embeddings U and f = U b + u_m, autograd on the units W (d x K) and on z gives the velocity of v = U^T W."""
+    """With random orthonormal embeddings U and f = U b + u_m, autograd on the units W (d x K) and on z gives
+    the velocity of v = U^T W.
+    """
     contexts, d = sampled_contexts(generator(), n=12, tokens=6, classes=4, queries=3), 17
     block = gaussian_block(contexts, units=4, scale=0.5, generator=generator(1), logit=0.3)
     U = torch.linalg.qr(torch.randn(d, 6 + 3, generator=generator(2), dtype=torch.float64)).Q
@@ -82,7 +103,10 @@ def test_the_flow_agrees_with_another_integrator():
     from scipy.integrate import solve_ivp
 
     contexts = sampled_contexts(generator(), n=9, tokens=4, classes=3)
-    model, start = Model(Softmax(), tanh), gaussian_block(contexts, units=3, scale=0.5, generator=generator(3))
+    model, start = (
+        Model(Softmax(), tanh),
+        gaussian_block(contexts, units=3, scale=0.5, generator=generator(3)),
+    )
     sizes = [(1, 4), (3, 4), (3, 1)]
 
     def unflatten(flat) -> Block:
@@ -92,7 +116,9 @@ def test_the_flow_agrees_with_another_integrator():
     def flat(block: Block):
         return torch.cat([part.flatten() for part in (block.logits, block.lower, block.offset)]).numpy()
 
-    other = solve_ivp(lambda _, y: flat(model.velocity(unflatten(y), contexts)), (0, 5), flat(start), rtol=1e-11, atol=1e-12)
+    other = solve_ivp(
+        lambda _, y: flat(model.velocity(unflatten(y), contexts)), (0, 5), flat(start), rtol=1e-11, atol=1e-12
+    )
     path = gradient_flow(start, contexts, model, step=0.05, steps=100)
     assert_close(path.state(-1).lower, unflatten(other.y[:, -1]).lower, rtol=0, atol=1e-8)
     assert_close(path.state(-1).logits, unflatten(other.y[:, -1]).logits, rtol=0, atol=1e-8)
@@ -110,10 +136,13 @@ def test_the_flow_agrees_with_another_integrator():
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
 )
-def test_drift_of_the_exact_invariants(form, activation, tolerance, unchecked):  # the same steps as above, many times
+# the same steps as above, many times
+def test_drift_of_the_exact_invariants(form, activation, tolerance, unchecked):
     contexts = sampled_contexts(generator())
     start = gaussian_block(contexts, units=5, scale=0.3, generator=generator(), logit=0.5)
-    path = gradient_flow(start, contexts, Model(form, activation), step=0.05, steps=200, save_steps=range(0, 200, 50))
+    path = gradient_flow(
+        start, contexts, Model(form, activation), step=0.05, steps=200, save_steps=range(0, 200, 50)
+    )
     moved = float((path.states.logits - path.states.logits[0]).abs().max())
     assert moved > 0.05
     assert float(invariants.drift(form, path)) < tolerance
@@ -159,13 +188,17 @@ def test_first_term_is_the_whole_prediction_for_exponential_attention():
 
 
 def test_equal_contexts_leave_only_the_motion_of_the_mean(unchecked):
-    """Where the expectation factorises, the mean attention of each moment makes the softmax invariant exact; that of the start does not."""
+    """Where the expectation factorises, the mean attention of each moment makes the softmax invariant exact;
+    that of the start does not.
+    """
     drawn = sampled_contexts(generator())
     contexts = Contexts(drawn.counts.mean(0).expand_as(drawn.counts), drawn.query, drawn.targets)
     model, start = Model(Softmax(0.5)), gaussian_block(contexts, units=5, scale=1.0, generator=generator())
     path = gradient_flow(start, contexts, model, step=0.01, steps=400, save_steps=range(400))
     change = path.states.logits[-1, 0] - path.states.logits[0, 0]
-    moving, fixed = (way(model, contexts, path)[-1] for way in (invariants.moving_mean, invariants.fixed_mean))
+    moving, fixed = (
+        way(model, contexts, path)[-1] for way in (invariants.moving_mean, invariants.fixed_mean)
+    )
     assert float(invariants.goodness_of_fit(moving, change).error) < 1e-5
     assert float(invariants.goodness_of_fit(fixed, change).error) > 1e-2
     assert_close(change.sum(), torch.tensor(0.0, dtype=torch.float64), rtol=0, atol=1e-12)
@@ -188,7 +221,11 @@ def test_signed_loss_has_a_constant_gradient():
 
 def test_numpy_arrays_and_other_dtypes_are_converted(unchecked):
     contexts = sampled_contexts(generator())
-    again = Contexts(contexts.counts.numpy().astype("float32"), contexts.query.numpy().astype("int16"), contexts.targets.tolist())
+    again = Contexts(
+        contexts.counts.numpy().astype("float32"),
+        contexts.query.numpy().astype("int16"),
+        contexts.targets.tolist(),
+    )
     assert torch.equal(again.counts, contexts.counts)  # shares of 16 are exact in float32
     assert torch.equal(again.query, contexts.query)
     assert torch.equal(again.targets, contexts.targets)

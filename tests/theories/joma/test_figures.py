@@ -2,7 +2,15 @@
 
 import pytest
 
-from transformer_theory.theories.joma.figures import hierarchy, invariant, linear_orbit, lower_layer, relatives, text_depth, two_phases
+from transformer_theory.theories.joma.figures import (
+    hierarchy,
+    invariant,
+    linear_orbit,
+    lower_layer,
+    relatives,
+    text_depth,
+    two_phases,
+)
 
 CORNERS = (
     lower_layer.LowerLayer(units=60, seeds=1),
@@ -18,7 +26,9 @@ CORNERS = (
     invariant.Invariant(steps=10, rate=10, temperature=0.1, scale=1, seeds=1),
     invariant.Invariant(steps=10, rate=1e-6, temperature=100, scale=1e-6, seeds=1),
     hierarchy.HierarchyLearning(steps=2, rate=1, decay=1, dim=4, seeds=1, settings=1),
-    text_depth.TextDepth(layers=(1,), rates=(1.0,), steps=1, words=10, dim=2, measurements=1, windows=1, seeds=1),
+    text_depth.TextDepth(
+        layers=(1,), rates=(1.0,), steps=1, words=10, dim=2, measurements=1, windows=1, seeds=1
+    ),
 )
 
 
@@ -55,14 +65,17 @@ def test_legends_cover_no_points_and_colours_have_a_bar(unchecked):
 
 
 @pytest.mark.parametrize(
-    ("units", "tokens", "shape", "text"), [(500, 20, (40, 20), "the first 40 of 500 units"), (3, 50, (3, 6), "the first 6 of 50 tokens")]
+    ("units", "tokens", "shape", "text"),
+    [(500, 20, (40, 20), "the first 40 of 500 units"), (3, 50, (3, 6), "the first 6 of 50 tokens")],
 )
 def test_long_matrices_are_drawn_in_part(unchecked, units, tokens, shape, text):
     experiment = lower_layer.LowerLayer(units=units, tokens=tokens, seeds=1)
     figure = experiment.plot(experiment.run())
     assert {ax.images[0].get_array().shape for ax in figure.axes if ax.images} == {shape}
     assert text in " ".join(figure.get_supxlabel().split())
-    assert "the first" not in " ".join(experiment.quick().plot(experiment.quick().run()).get_supxlabel().split())
+    assert "the first" not in " ".join(
+        experiment.quick().plot(experiment.quick().run()).get_supxlabel().split()
+    )
 
 
 def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked):
@@ -84,7 +97,9 @@ def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked)
 
 def test_the_stable_rank_falls_and_comes_back(unchecked):
     result = lower_layer.LowerLayer(seeds=4).run()
-    drop, rebound = (result.select(quantity=quantity).one() for quantity in (lower_layer.DROP, lower_layer.REBOUND))
+    drop, rebound = (
+        result.select(quantity=quantity).one() for quantity in (lower_layer.DROP, lower_layer.REBOUND)
+    )
     assert drop.value > 0.1 > 1e-9 > drop.null.high
     assert rebound.value > 0.1
     assert rebound.null.high == 0

@@ -79,12 +79,30 @@ def test_computing_the_padding_once_is_exact():
 
 def test_recovery_is_numpys_largest_correlation():
     rng = np.random.default_rng(0)
-    h, a = rng.random((9, 4)), np.array([[0, 1, 1], [1, 1, 0], [1, 1, 0], [0, 1, 0], [0, 1, 1], [1, 1, 1], [0, 1, 0], [0, 1, 0], [1, 1, 1]])
-    wanted = np.mean([max(np.corrcoef(h[:, u], a[:, latent])[0, 1] for u in range(4)) for latent in (0, 2)])  # all have latent 1
+    h, a = (
+        rng.random((9, 4)),
+        np.array(
+            [
+                [0, 1, 1],
+                [1, 1, 0],
+                [1, 1, 0],
+                [0, 1, 0],
+                [0, 1, 1],
+                [1, 1, 1],
+                [0, 1, 0],
+                [0, 1, 0],
+                [1, 1, 1],
+            ]
+        ),
+    )
+    # all have latent 1
+    wanted = np.mean([max(np.corrcoef(h[:, u], a[:, latent])[0, 1] for u in range(4)) for latent in (0, 2)])
     run = recovery(torch.tensor(h), torch.tensor(a, dtype=torch.bool))
     assert float(run) == pytest.approx(wanted, abs=1e-12)
     cosine = (h / np.linalg.norm(h, axis=0)).T @ (a / np.linalg.norm(a, axis=0))
-    assert float(uncentred_recovery(torch.tensor(h), torch.tensor(a, dtype=torch.bool))) == pytest.approx(cosine.max(0).mean(), abs=1e-12)
+    assert float(uncentred_recovery(torch.tensor(h), torch.tensor(a, dtype=torch.bool))) == pytest.approx(
+        cosine.max(0).mean(), abs=1e-12
+    )
 
 
 def test_a_dead_unit_recovers_nothing():
@@ -127,7 +145,9 @@ def test_the_curves_of_a_training(generator):
 def test_weighting_classes_by_their_draws_is_the_batch(generator):
     """One Adam step on the weighted classes is one on the repeated sequences."""
     drawn = random_hierarchy(generator, vocabulary=12, latents=(4, 5), classes=6, parts=2)
-    run = fit_stack(drawn, torch.Generator().manual_seed(3), steps=1, rate=1e-2, length=12, batch=16, dim=8, width=10)
+    run = fit_stack(
+        drawn, torch.Generator().manual_seed(3), steps=1, rate=1e-2, length=12, batch=16, dim=8, width=10
+    )
     again = torch.Generator().manual_seed(3)
     model = build(lambda: Stack(vocabulary=12, classes=6, dim=8, width=10, depth=3), again)
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2, weight_decay=1e-4)
@@ -136,7 +156,8 @@ def test_weighting_classes_by_their_draws_is_the_batch(generator):
     torch.nn.functional.cross_entropy(model(drawn.sequences(12)[labels]), labels).backward()
     optimiser.step()
     for name, value in model.state_dict().items():
-        assert_close(run.model.state_dict()[name], value, atol=2e-4, rtol=1e-3, msg=name)  # Adam's first step amplifies rounding
+        # Adam's first step amplifies rounding
+        assert_close(run.model.state_dict()[name], value, atol=2e-4, rtol=1e-3, msg=name)
 
 
 def test_impossible_hierarchies_and_constant_latents_are_refused(unchecked, generator):

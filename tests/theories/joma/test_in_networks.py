@@ -1,4 +1,6 @@
-"""The metrics of JoMA in networks: the rebound of entropies, and the stable rank of the lower layer with its null."""
+"""The metrics of JoMA in networks: the rebound of entropies, and the stable rank of the lower layer with its
+null.
+"""
 
 import math
 
@@ -58,7 +60,11 @@ def test_merged_and_restored_states_are_those_of_all_batches():
     for part, weights in zip(parts, (SHARP, FLAT)):
         for metric in (whole, part):
             metric.update(attention(weights))
-            metric.update(Activations("block", 0, "features", torch.zeros(2, 4, 4), torch.zeros(2, 4, 4), module=network))
+            metric.update(
+                Activations(
+                    "block", 0, "features", torch.zeros(2, 4, 4), torch.zeros(2, 4, 4), module=network
+                )
+            )
     parts[0].merge(parts[1])
     assert parts[0].compute(draws=3) == whole.compute(draws=3)
     restored = JointDynamics()
@@ -94,11 +100,20 @@ def test_the_lower_layer_is_the_matrix_after_the_attention():
     assert row.note == RANK_NOTE
 
 
-@pytest.mark.parametrize(("shape", "draws"), [((64, 64), 60), ((16, 64), 200), ((256, 64), 20), ((400, 128), 10), ((16, 4), 400)])
+@pytest.mark.parametrize(
+    ("shape", "draws"), [((64, 64), 60), ((16, 64), 200), ((256, 64), 20), ((400, 128), 10), ((16, 4), 400)]
+)
 def test_the_null_of_the_stable_rank(shape, draws):
-    """Within 2.5 % of simulations; the limit of large matrices, mn / (sqrt m + sqrt n)^2, is 3 to 24 % too low at these shapes."""
-    matrices = [torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in range(draws)]
-    assert float(torch.stack([stable_rank(matrix) for matrix in matrices]).mean()) == pytest.approx(gaussian_rank(*shape), rel=0.025)
+    """Within 2.5 % of simulations; the limit of large matrices, mn / (sqrt m + sqrt n)^2, is 3 to 24 % too
+    low at these shapes.
+    """
+    matrices = [
+        torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        for seed in range(draws)
+    ]
+    assert float(torch.stack([stable_rank(matrix) for matrix in matrices]).mean()) == pytest.approx(
+        gaussian_rank(*shape), rel=0.025
+    )
 
 
 @pytest.mark.parametrize("shape", [(64, 64), (16, 64), (96, 384), (4, 4)])

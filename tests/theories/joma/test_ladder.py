@@ -12,12 +12,32 @@ from transformer_theory.core.statistics import LADDER_DRAWS, RANGE_DRAWS, permut
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.models import ViT, build
 from transformer_theory.models.decoder import Decoder, PostNorm, PreNorm
-from transformer_theory.theories.joma.block import Block, Exponential, Softmax, gaussian_block, sampled_contexts
+from transformer_theory.theories.joma.block import (
+    Block,
+    Exponential,
+    Softmax,
+    gaussian_block,
+    sampled_contexts,
+)
 from transformer_theory.theories.joma.dynamics import Model, Path, gradient_flow, tanh
-from transformer_theory.theories.joma.invariants import first_term, fixed_mean, goodness_of_fit, moving_mean, shift_invariant
+from transformer_theory.theories.joma.invariants import (
+    first_term,
+    fixed_mean,
+    goodness_of_fit,
+    moving_mean,
+    shift_invariant,
+)
 from transformer_theory.theories.joma.ladder import LADDER, blocks, networks
 from transformer_theory.theories.joma.ladder.blocks import Setting, adamw, descent, flow, measure_block
-from transformer_theory.theories.joma.ladder.comparison import EARLY, ERROR, GROUP, SIZE, Change, rows_of, similar_orders
+from transformer_theory.theories.joma.ladder.comparison import (
+    EARLY,
+    ERROR,
+    GROUP,
+    SIZE,
+    Change,
+    rows_of,
+    similar_orders,
+)
 
 RUNGS = {rung.name: rung for rung in LADDER.rungs}
 
@@ -56,10 +76,18 @@ def test_a_rung_repeats_its_rows_and_has_two_nulls(name: str):
     first, second, size, error, early = measured[:5]
     assert [row.quantity for row in measured[:5]] == [LADDER.quantity, LADDER.quantity, SIZE, ERROR, EARLY]
     assert [row.setting for row in measured] == ["", f"null: {second.null.kind}", *[""] * (len(measured) - 2)]
-    assert (first.value, first.predicted, first.side) == (second.value, 1.0, ">=") == (second.value, second.predicted, second.side)
+    assert (
+        (first.value, first.predicted, first.side)
+        == (second.value, 1.0, ">=")
+        == (second.value, second.predicted, second.side)
+    )
     assert (early.predicted, early.side) == (1.0, ">=")
     assert [len(row.null.draws) for row in (first, error, early)] == [LADDER_DRAWS] * 3
-    assert len(second.null.draws) == len(size.null.draws) == (LADDER_DRAWS if name == "MLP with LayerNorm" else RANGE_DRAWS)
+    assert (
+        len(second.null.draws)
+        == len(size.null.draws)
+        == (LADDER_DRAWS if name == "MLP with LayerNorm" else RANGE_DRAWS)
+    )
     # AdamW and factored scores have no ratio of learning rates, so the theory names no size there.
     named = (None, None, None, "<=") if name in UNSIZED else (0.0, "==", 0.0, "<=")
     assert (size.predicted, size.side, error.predicted, error.side) == named
@@ -112,7 +140,9 @@ def descent_saving_all(start, contexts, model, g) -> Path:
     states = [start]
     for _ in range(30):
         batch = torch.randperm(len(contexts.query), generator=g)[:10]
-        states.append(gradient_descent(states[-1], blocks._rows(contexts, batch), model, rate=0.5, steps=1).state(-1))
+        states.append(
+            gradient_descent(states[-1], blocks._rows(contexts, batch), model, rate=0.5, steps=1).state(-1)
+        )
     return blocks._path(states)
 
 
@@ -142,13 +172,18 @@ def test_blocks_with_other_targets_do_not_disturb_adamw(monkeypatch):
 
 @pytest.fixture(scope="module")
 def softmax_flows():
-    """Flows from two starts that differ by a shift of v, which the offset compensates: softmax attention sums to one."""
+    """Flows from two starts that differ by a shift of v, which the offset compensates: softmax attention sums
+    to one.
+    """
     g = generator(5)
     contexts = sampled_contexts(g, n=60, tokens=6, classes=3)
     start = gaussian_block(contexts, units=3, scale=0.3, generator=g)
     shifted = Block(start.logits, start.lower + 2.0, start.offset - 2.0)
     model = Model(Softmax(), tanh)
-    runs = [gradient_flow(each, contexts, model, step=0.1, steps=100, save_steps=range(100)) for each in (start, shifted)]
+    runs = [
+        gradient_flow(each, contexts, model, step=0.1, steps=100, save_steps=range(100))
+        for each in (start, shifted)
+    ]
     return contexts, model, runs
 
 
@@ -161,7 +196,8 @@ def test_a_shift_of_the_weights_changes_the_invariant_but_not_the_logits(softmax
     bound = [fixed_mean(model, contexts, run)[-1] for run in runs]
     assert not torch.allclose(*bound, rtol=0.1)
     errors = [
-        float(goodness_of_fit(predicted[-1] if predicted.ndim > 1 else predicted, change[1]).error) for predicted in (free[1], bound[1])
+        float(goodness_of_fit(predicted[-1] if predicted.ndim > 1 else predicted, change[1]).error)
+        for predicted in (free[1], bound[1])
     ]
     assert errors[0] < 0.5 < 1 < errors[1]
 
@@ -192,7 +228,9 @@ def test_tokens_exchange_predictions_with_tokens_of_similar_frequency():
 
 def test_direction_and_size_are_apart():
     measured = torch.randn(2, 12, generator=generator(7), dtype=torch.float64)
-    change = Change(2 * measured + 5, measured, None, torch.arange(12.0), ("none", -0.5 * measured[None]), True)
+    change = Change(
+        2 * measured + 5, measured, None, torch.arange(12.0), ("none", -0.5 * measured[None]), True
+    )
     found = values(rows_of(change))
     assert found[LADDER.quantity] == pytest.approx(1, abs=1e-12)
     assert found[LADDER.quantity] <= 1
@@ -206,7 +244,9 @@ def test_direction_and_size_are_apart():
 def test_the_second_null_predicts_the_same_logits_from_other_weights():
     measured = torch.randn(3, 12, generator=generator(7), dtype=torch.float64)
     others = torch.stack([0.01 * measured, -measured])
-    change = Change(100 * measured.flip(-1), measured, None, torch.arange(12.0), ("other weights", others), False)
+    change = Change(
+        100 * measured.flip(-1), measured, None, torch.arange(12.0), ("other weights", others), False
+    )
     _, second, size, *_ = rows_of(change)
     assert second.null.draws == pytest.approx((1, -1))  # a small prediction earns nothing by its size
     assert size.null.draws == pytest.approx((math.log(0.01), 0), abs=1e-12)
@@ -215,8 +255,15 @@ def test_the_second_null_predicts_the_same_logits_from_other_weights():
 
 @pytest.mark.parametrize("block", [PostNorm, PreNorm])
 def test_the_lower_layer_of_a_decoder_is_the_input_of_its_hidden_units(block: type[PostNorm]):
-    """The sum of v over heads and tokens, weighted by attention, and the query's own part make up the input of the hidden units."""
-    network = build(lambda: Decoder(vocabulary=4, dim=8, hidden=5, heads=2, positions=nn.Identity, block=block, dropout=0.0), generator())
+    """The sum of v over heads and tokens, weighted by attention, and the query's own part make up the input
+    of the hidden units.
+    """
+    network = build(
+        lambda: Decoder(
+            vocabulary=4, dim=8, hidden=5, heads=2, positions=nn.Identity, block=block, dropout=0.0
+        ),
+        generator(),
+    )
     layer = network.blocks[0]
     norm = layer.attention_norm if block is PostNorm else layer.mlp_norm
     for parameter in (norm.weight, norm.bias):
@@ -224,17 +271,25 @@ def test_the_lower_layer_of_a_decoder_is_the_input_of_its_hidden_units(block: ty
     ids = torch.tensor([[0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 0, 2, 2, 2, 1, 0]])
     stored = {}
     handles = [
-        layer.mlp[0].register_forward_hook(lambda module, inputs, output: stored.update(hidden=output[0, -1].detach().double())),
-        norm.register_forward_pre_hook(lambda module, inputs: stored.update(total=inputs[0][0, -1].detach().double())),
+        layer.mlp[0].register_forward_hook(
+            lambda module, inputs, output: stored.update(hidden=output[0, -1].detach().double())
+        ),
+        norm.register_forward_pre_hook(
+            lambda module, inputs: stored.update(total=inputs[0][0, -1].detach().double())
+        ),
     ]
     probe = networks.Probe.of(ids, ids, query=-1)
     found = probe.measure(network)
-    assert [len(handle.hooks_dict_ref() or {}) for handle in handles] == [1, 1]  # the probe leaves only these hooks
+    # the probe leaves only these hooks
+    assert [len(handle.hooks_dict_ref() or {}) for handle in handles] == [1, 1]
     assert torch.allclose(found.mean.sum(-1), torch.ones(2, dtype=torch.float64))
     own = (network.embedding(ids[0, -1]) * math.sqrt(8)).detach().double()
     sigma = stored["total"].std(unbiased=False)
     first = layer.mlp[0]
-    constant = first.weight.double() @ (norm.weight.double() * (own - own.mean()) / sigma + norm.bias.double()) + first.bias.double()
+    constant = (
+        first.weight.double() @ (norm.weight.double() * (own - own.mean()) / sigma + norm.bias.double())
+        + first.bias.double()
+    )
     attended = torch.einsum("hkl,hl->k", found.lower, found.mean)
     assert torch.allclose(constant + attended, stored["hidden"], rtol=1e-3, atol=1e-3)
     assert float(attended.detach().abs().max()) > 0.01

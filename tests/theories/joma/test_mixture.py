@@ -1,4 +1,6 @@
-"""One nonlinear unit on a mixture: against autograd of the expected activation by another quadrature, and Euler's identity."""
+"""One nonlinear unit on a mixture: against autograd of the expected activation by another quadrature, and
+Euler's identity.
+"""
 
 import pytest
 import torch
@@ -19,7 +21,10 @@ def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("affinity", [-3.0, -0.2, 0.0, 1.3])
 @pytest.mark.parametrize(
     ("averages", "slope"),
-    [(relu_averages, lambda p: float(p > 0)), (tanh_averages, lambda p: 1 - torch.tanh(torch.tensor(p, dtype=F64)).item() ** 2)],
+    [
+        (relu_averages, lambda p: float(p > 0)),
+        (tanh_averages, lambda p: 1 - torch.tanh(torch.tensor(p, dtype=F64)).item() ** 2),
+    ],
     ids=["relu", "tanh"],
 )
 def test_averages_are_the_integrals(averages, slope, affinity: float, width: float):
@@ -30,7 +35,10 @@ def test_averages_are_the_integrals(averages, slope, affinity: float, width: flo
         def inside(x: float) -> float:
             return slope(affinity + width * x) * x**power * float(stats.norm.pdf(x))
 
-        return sum(integrate.quad(inside, *part, epsabs=1e-13, limit=400)[0] for part in ((-12.0, kink), (kink, 12.0)))
+        return sum(
+            integrate.quad(inside, *part, epsabs=1e-13, limit=400)[0]
+            for part in ((-12.0, kink), (kink, 12.0))
+        )
 
     for power, value in enumerate(found):
         assert float(value) == pytest.approx(integral(power), abs=1e-9)
@@ -46,12 +54,16 @@ def test_velocity_is_the_gradient_of_the_expected_activation(seed: int):
     share = share / share.sum()
     value = (pulls * (torch.tanh((centres @ v)[:, None] + 0.6 * v.norm() * xi) @ share)).sum()
     (wanted,) = torch.autograd.grad(value, v)
-    assert_close(Mixture(centres, pulls, 0.6, tanh_averages).velocity(v.detach()), wanted, atol=1e-9, rtol=1e-9)
+    assert_close(
+        Mixture(centres, pulls, 0.6, tanh_averages).velocity(v.detach()), wanted, atol=1e-9, rtol=1e-9
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_relu_unit_with_a_constant_gradient_obeys_eulers_identity(seed: int):
-    """v . dv/dt is the mean activation, weighted by the gradient (Euler's identity): by the mean of a rectified Gaussian."""
+    """v . dv/dt is the mean activation, weighted by the gradient (Euler's identity): by the mean of a
+    rectified Gaussian.
+    """
     centres, pulls, v = drawn(seed)
     mean, sd = centres @ v, 0.6 * v.norm()
     normal = torch.distributions.Normal(torch.zeros((), dtype=F64), torch.ones((), dtype=F64))

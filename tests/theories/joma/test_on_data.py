@@ -1,4 +1,6 @@
-"""The theory on sequences of discrete tokens: which are selected, what is measured, and when agreement is no evidence."""
+"""The theory on sequences of discrete tokens: which are selected, what is measured, and when agreement is no
+evidence.
+"""
 
 import numpy as np
 import pytest
@@ -21,7 +23,9 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def words(*, queries: int = 1, n: int = 60, length: int = 10) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def words(
+    *, queries: int = 1, n: int = 60, length: int = 10
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Contexts whose distribution depends on the next token, queries, next tokens."""
     law = torch.rand(3, 8, generator=generator(1), dtype=torch.float64) ** 3
     next_id = torch.arange(n) % 3
@@ -32,7 +36,9 @@ def words(*, queries: int = 1, n: int = 60, length: int = 10) -> tuple[torch.Ten
 def token_data(**settings) -> TokenData:
     context, query, following = words(**settings)
     ids = torch.cat([context, query[:, None]], dim=1)
-    return TokenData(tokens=torch.nn.functional.one_hot(ids, 30).double(), ids=ids, next_id=following, vocab_size=30)
+    return TokenData(
+        tokens=torch.nn.functional.one_hot(ids, 30).double(), ids=ids, next_id=following, vocab_size=30
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +78,11 @@ def test_the_softmax_invariant_has_a_null(unchecked):  # shapes were checked
     assert not result.select(setting="several queries")
     correlation = result.select(quantity=on_data.SOFTMAX_CORRELATION).one()
     assert correlation.value > correlation.null.mean + 0.3
-    for quantity, side in ((on_data.SOFTMAX_ERROR, "<="), (on_data.SOFTMAX_CORRELATION, ">="), (on_data.MOVING_ERROR, "<=")):
+    for quantity, side in (
+        (on_data.SOFTMAX_ERROR, "<="),
+        (on_data.SOFTMAX_CORRELATION, ">="),
+        (on_data.MOVING_ERROR, "<="),
+    ):
         row = result.select(quantity=quantity).one()
         assert row.side == row.op == side
         assert (row.null.kind, len(row.null.draws)) == (on_data.NULL_KIND, RANGE_DRAWS)
@@ -112,7 +122,10 @@ def test_data_without_ids_or_context_are_unsupported():
     for data, reason in (
         (TokenData(full.tokens), "needs ids and next_id"),
         (TokenData(full.tokens, ids=full.ids), "needs next_id"),
-        (TokenData(full.tokens[:, -1:], ids=full.ids[:, -1:], next_id=full.next_id), "at least one contextual token"),
+        (
+            TokenData(full.tokens[:, -1:], ids=full.ids[:, -1:], next_id=full.next_id),
+            "at least one contextual token",
+        ),
     ):
         problem = on_data.read(data)
         assert isinstance(problem, Unsupported)
@@ -128,7 +141,9 @@ def test_contexts_are_shares_of_tokens():
     sample = data.sample()
     assert sample.all_queries is None
     for column, word in enumerate(sample.token_ids.tolist()):
-        assert sample.one_query.counts[:, column].tolist() == pytest.approx((context == word).double().mean(1).tolist())
+        assert sample.one_query.counts[:, column].tolist() == pytest.approx(
+            (context == word).double().mean(1).tolist()
+        )
 
 
 def test_rare_tokens_share_a_column(monkeypatch):
@@ -153,7 +168,9 @@ def test_large_data_are_sampled(monkeypatch):
 
 def test_without_draws_only_the_block_of_the_data_is_trained():
     problem = on_data.read(token_data())
-    (rows, arrays), (others, _) = (collect(on_data.measure(problem, generator(3), draws=draws, steps=10)) for draws in (0, 3))
+    (rows, arrays), (others, _) = (
+        collect(on_data.measure(problem, generator(3), draws=draws, steps=10)) for draws in (0, 3)
+    )
     assert arrays["joma/true"].shape[1] == 1
     assert {row.null for row in rows} == {None}
     assert rows.column("value") == pytest.approx(others.column("value"), rel=1e-12)
@@ -164,7 +181,11 @@ def test_all_seeds_share_sequences_and_shuffles(monkeypatch):
     """Only the initial weights depend on the generator."""
     monkeypatch.setattr(query_data, "MAX_SEQUENCES", 20)
     targets = []
-    monkeypatch.setattr(query_data, "gradient_flow", lambda start, contexts, *_, **__: targets.append(contexts.targets) or 1 / 0)
+    monkeypatch.setattr(
+        query_data,
+        "gradient_flow",
+        lambda start, contexts, *_, **__: targets.append(contexts.targets) or 1 / 0,
+    )
     for seed in (0, 1):
         with pytest.raises(ZeroDivisionError):
             collect(on_data.measure(on_data.read(token_data()), generator(seed), draws=4))
@@ -175,7 +196,9 @@ def test_all_seeds_share_sequences_and_shuffles(monkeypatch):
 def test_the_fast_dynamics_of_one_query_are_those_of_the_model(unchecked):
     g = generator()
     contexts = sampled_contexts(g)
-    runs = Contexts(contexts.counts, contexts.query, torch.stack([contexts.targets, contexts.targets.flip(0)]))
+    runs = Contexts(
+        contexts.counts, contexts.query, torch.stack([contexts.targets, contexts.targets.flip(0)])
+    )
     settings = {"rate_logits": 0.7, "rate_lower": 1.3, "decay": 0.2}
     block = gaussian_block(runs, units=5, scale=1.0, generator=g, runs=(2,))
     slow, fast = Model(Softmax(0.5), **settings), query_data.OneQuery(Softmax(0.5), **settings)
@@ -189,7 +212,12 @@ def test_the_fast_dynamics_of_one_query_are_those_of_the_model(unchecked):
 @pytest.mark.parametrize("n", [2, 3])
 def test_a_few_sequences_give_values_or_reasons(n):
     ids = torch.tensor([[1, 2, 9], [1, 3, 9], [2, 2, 9]])[:n]
-    data = TokenData(tokens=torch.nn.functional.one_hot(ids, 12).double(), ids=ids, next_id=torch.tensor([10, 11, 10])[:n], vocab_size=12)
+    data = TokenData(
+        tokens=torch.nn.functional.one_hot(ids, 12).double(),
+        ids=ids,
+        next_id=torch.tensor([10, 11, 10])[:n],
+        vocab_size=12,
+    )
     rows, _ = collect(on_data.measure(on_data.read(data), generator(), draws=5, steps=6))
     assert len(rows.select(quantity=on_data.SOFTMAX_ERROR)) == 1
     assert all(row.reason if row.value is None else np.isfinite(row.value) for row in rows)
@@ -213,7 +241,9 @@ def test_agreement_that_the_null_shares_is_no_evidence(value, null, verdict):
 
 
 def test_the_error_of_the_factorisation():
-    """It is 0 for equal contexts; else it is the difference of dz/dt from a plain sum over samples with b and E[g b] apart."""
+    """It is 0 for equal contexts; else it is the difference of dz/dt from a plain sum over samples with b and
+    E[g b] apart.
+    """
     g = generator()
     contexts, model = sampled_contexts(g), Model(Softmax(0.5), rate_logits=0.7)
     start = gaussian_block(contexts, units=5, scale=1.0, generator=g)
@@ -221,7 +251,9 @@ def test_the_error_of_the_factorisation():
     error = factorisation_error(model, contexts, path)
     state, n = path.state(1), len(contexts.query)
     b = torch.softmax(state.logits[0] / 0.5 + contexts.counts.log(), dim=-1)
-    down = torch.eye(5, dtype=torch.float64)[contexts.targets] - torch.softmax(b @ state.lower.T + state.offset[:, 0], dim=-1)
+    down = torch.eye(5, dtype=torch.float64)[contexts.targets] - torch.softmax(
+        b @ state.lower.T + state.offset[:, 0], dim=-1
+    )
     full = sum(torch.outer(b[i], b[i]) @ (down[i] @ state.lower) for i in range(n)) / n
     split = b.mean(0) * sum((down[i] @ state.lower) @ b[i] for i in range(n)) / n
     velocity = sum(b[i] * (down[i] @ state.lower) for i in range(n)) / n - full
@@ -237,7 +269,10 @@ def test_the_error_of_the_factorisation():
         ({"ids": np.ones((60, 4))}, r"ids must be an array \[n, context\] of integers, got dtype float64"),
         ({"ids": [[1, 2], [3]]}, "rows of unequal length"),
         ({"query_ids": torch.zeros(60, 2, dtype=torch.long)}, r"query_ids must have shape \[n\]"),
-        ({"next_ids": torch.zeros(59, dtype=torch.long)}, "next_ids must have one entry for each of the 60 sequences, got 59"),
+        (
+            {"next_ids": torch.zeros(59, dtype=torch.long)},
+            "next_ids must have one entry for each of the 60 sequences, got 59",
+        ),
         ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
         ({"seed": True}, "seed must be an integer"),
         ({"steps": 0}, "steps must be at least 1, got 0"),

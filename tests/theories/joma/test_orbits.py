@@ -1,4 +1,6 @@
-"""The linear and the nonlinear MLP in closed form, against quadrature, a plain loop, other integrators and the joint flow."""
+"""The linear and the nonlinear MLP in closed form, against quadrature, a plain loop, other integrators and
+the joint flow.
+"""
 
 import math
 
@@ -14,7 +16,12 @@ from transformer_theory.theories.joma import nonlinear, orbit
 from transformer_theory.theories.joma.block import Contexts, Softmax, zero_block
 from transformer_theory.theories.joma.dynamics import Model, gradient_flow, signed
 from transformer_theory.theories.joma.figures import two_phases
-from transformer_theory.theories.joma.nonlinear import equal_columns, gaussian_points, linear_layer, nonlinear_layer
+from transformer_theory.theories.joma.nonlinear import (
+    equal_columns,
+    gaussian_points,
+    linear_layer,
+    nonlinear_layer,
+)
 
 DELTA = torch.tensor([1.0, 0.8, -0.5, 0.1], dtype=torch.float64)
 
@@ -57,13 +64,23 @@ def test_normalised_clock_by_another_integrator():
         grown = torch.exp(torch.as_tensor(v).square() / 2)
         return (DELTA * grown / (frequency * grown).sum()).numpy()
 
-    other = solve_ivp(velocity, (0, float(times[-1])), [0.0] * 4, t_eval=times.numpy(), method="DOP853", rtol=1e-12, atol=1e-12)
+    other = solve_ivp(
+        velocity,
+        (0, float(times[-1])),
+        [0.0] * 4,
+        t_eval=times.numpy(),
+        method="DOP853",
+        rtol=1e-12,
+        atol=1e-12,
+    )
     assert_close(torch.as_tensor(other.y.T), orbit.orbit(DELTA, remaining), rtol=0, atol=1e-5)
     assert float(orbit.normalised_clock(DELTA, frequency, torch.ones(1, dtype=torch.float64))) == 0
 
 
 def test_softmax_in_the_joint_flow_is_not_on_the_orbit():
-    """Even with one normaliser for all samples (equal sums, one context) z is not v^2/2: by another integrator of the plain equations."""
+    """Even with one normaliser for all samples (equal sums, one context) z is not v^2/2: by another
+    integrator of the plain equations.
+    """
     x = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 
     def velocity(_, state):
@@ -72,9 +89,13 @@ def test_softmax_in_the_joint_flow_is_not_on_the_orbit():
         return torch.cat([b, b * (v - b @ v)]).numpy()
 
     time = orbit.blow_up_time(x)
-    v, z = torch.as_tensor(solve_ivp(velocity, (0, time), [0.0] * 6, rtol=1e-11, atol=1e-12).y[:, -1]).split(3)
+    v, z = torch.as_tensor(solve_ivp(velocity, (0, time), [0.0] * 6, rtol=1e-11, atol=1e-12).y[:, -1]).split(
+        3
+    )
     contexts = Contexts(x[None], torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.long))
-    path = gradient_flow(zero_block(contexts, units=1), contexts, Model(Softmax(), loss=signed), step=time / 100, steps=100)
+    path = gradient_flow(
+        zero_block(contexts, units=1), contexts, Model(Softmax(), loss=signed), step=time / 100, steps=100
+    )
     assert_close(path.state(-1).lower[0], v, atol=1e-7, rtol=0)
     assert float((z - v.square() / 2).abs().max()) > 0.1
     progress = orbit.progress(v, x)
@@ -83,7 +104,12 @@ def test_softmax_in_the_joint_flow_is_not_on_the_orbit():
 
 def time_to(mu: float, log_delta: float) -> float:
     """t at which ln delta is reached: int exp(-mu^2 (1 - e^s)^2 / 2) ds from log_delta to 0."""
-    return float(mpmath.quad(lambda s: mpmath.exp(-(mu**2) * mpmath.expm1(s) ** 2 / 2), [log_delta, max(log_delta, -40.0), -5, -1, 0]))
+    return float(
+        mpmath.quad(
+            lambda s: mpmath.exp(-(mu**2) * mpmath.expm1(s) ** 2 / 2),
+            [log_delta, max(log_delta, -40.0), -5, -1, 0],
+        )
+    )
 
 
 @pytest.mark.parametrize("time", sorted(two_phases.RATIOS))
@@ -98,7 +124,9 @@ def test_log_remaining_agrees_with_quadrature(time):
 
 @pytest.mark.parametrize("mu", [1e-3, -3.0, 9.6, 12.0, 37.0])
 def test_the_time_of_log_remaining_is_met_over_the_whole_range(mu):
-    """t(s) by mpmath in steps of the exponent agrees with the time; beyond s = 60 the integrand is constant to 1e-22."""
+    """t(s) by mpmath in steps of the exponent agrees with the time; beyond s = 60 the integrand is constant
+    to 1e-22.
+    """
     times = torch.tensor([1e-9, 0.01, 1.0, 1e5], dtype=torch.float64)
     logs = nonlinear.log_remaining(torch.tensor([mu], dtype=torch.float64), times)[:, 0]
     with mpmath.workdps(20):
@@ -107,7 +135,12 @@ def test_the_time_of_log_remaining_is_met_over_the_whole_range(mu):
         for time, log in zip(times.tolist(), logs.tolist()):
             s = mpmath.mpf(-log)
             inner = [edge for edge in edges if edge < min(s, 60)] + [min(s, mpmath.mpf(60))]
-            passed = mpmath.quad(lambda u: mpmath.exp(-((mu * mpmath.expm1(-u)) ** 2) / 2), inner, method="gauss-legendre", maxdegree=4)
+            passed = mpmath.quad(
+                lambda u: mpmath.exp(-((mu * mpmath.expm1(-u)) ** 2) / 2),
+                inner,
+                method="gauss-legendre",
+                maxdegree=4,
+            )
             passed += max(s - 60, 0) * mpmath.exp(-(mpmath.mpf(mu) ** 2) / 2)
             assert float(passed / time) == pytest.approx(1, rel=0, abs=2e-13)
 
@@ -116,12 +149,22 @@ def test_log_remaining_agrees_with_an_integrator():
     mu = torch.tensor([0.5, 2.0, 4.5], dtype=torch.float64)
     times = torch.tensor([0.0, 0.1, 0.5, 2.0], dtype=torch.float64)
     squares, options = mu.square().numpy(), {"method": "DOP853", "rtol": 1e-12, "atol": 1e-13}
-    other = solve_ivp(lambda _, s: -np.exp(squares * np.expm1(s) ** 2 / 2), (0, 2), np.zeros(3), t_eval=times.numpy(), **options)
-    assert_close(nonlinear.log_remaining(mu, times), torch.from_numpy(other.y.T.copy()), rtol=1e-9, atol=1e-11)
+    other = solve_ivp(
+        lambda _, s: -np.exp(squares * np.expm1(s) ** 2 / 2),
+        (0, 2),
+        np.zeros(3),
+        t_eval=times.numpy(),
+        **options,
+    )
+    assert_close(
+        nonlinear.log_remaining(mu, times), torch.from_numpy(other.y.T.copy()), rtol=1e-9, atol=1e-11
+    )
 
 
 def test_beyond_floating_point_nothing_remains():
-    logs = nonlinear.log_remaining(torch.tensor([60.0, 1e200], dtype=torch.float64), torch.tensor([1e-3, 1.0], dtype=torch.float64))
+    logs = nonlinear.log_remaining(
+        torch.tensor([60.0, 1e200], dtype=torch.float64), torch.tensor([1e-3, 1.0], dtype=torch.float64)
+    )
     assert math.isfinite(float(logs[0, 0]))
     assert bool((logs[1] == -math.inf).all())
     points = torch.full((2, 3), 50.0, dtype=torch.float64)
@@ -158,14 +201,18 @@ def test_figure_four_by_a_plain_loop():
     bounced = nonlinear.bounce(nonlinear.attention_entropy(result, temperature=3.0))
     assert bounced.index == entropies.index(min(entropies)) == two_phases.PUBLISHED_LEAST_STEP
     for value, plain, wanted in zip(
-        (bounced.start, bounced.least, bounced.end), (entropies[0], min(entropies), entropies[-1]), two_phases.PUBLISHED_ENTROPY.values()
+        (bounced.start, bounced.least, bounced.end),
+        (entropies[0], min(entropies), entropies[-1]),
+        two_phases.PUBLISHED_ENTROPY.values(),
     ):
         assert value == pytest.approx(plain, abs=1e-12) == pytest.approx(wanted, abs=5e-5)
     assert result[-1].tolist() == pytest.approx(two_phases.PUBLISHED_COMPONENTS, abs=6e-4)
 
 
 def test_normalising_keeps_the_nonlinear_orbit():
-    """Small normalised steps pass the same places as the flow in ln(delta): compare where the second component stands."""
+    """Small normalised steps pass the same places as the flow in ln(delta): compare where the second
+    component stands.
+    """
     mu = torch.tensor([2.5, 1.5, 1.0], dtype=torch.float64)
     passed = nonlinear.salient_descent(mu, start=0.0, rate=2e-3, temperature=2.0, steps=5000)[-1]
     times = torch.linspace(0.01, 3, 3000, dtype=torch.float64)
@@ -183,7 +230,9 @@ def test_with_a_linear_mlp_attention_only_becomes_sparser():
 
 
 def joint_flow(pull, K, M, time):
-    """V of the joint flow of V and the logits z, which are not integrated out: dv = pull(V) e^z, dz = sum_k v dv."""
+    """V of the joint flow of V and the logits z, which are not integrated out: dv = pull(V) e^z, dz = sum_k v
+    dv.
+    """
 
     def velocity(_, state):
         V, z = state[: K * M].reshape(K, M), state[K * M :]
@@ -222,14 +271,21 @@ def test_the_ends_of_the_stable_rank(generator):
 def test_without_a_salient_token_the_rank_stays(generator):
     points = equal_columns(gaussian_points(generator))
     times = torch.logspace(-4, 2, 30, dtype=torch.float64)
-    assert_close(stable_rank(nonlinear_layer(points, times)), stable_rank(points).expand(30), rtol=1e-9, atol=0)
+    assert_close(
+        stable_rank(nonlinear_layer(points, times)), stable_rank(points).expand(30), rtol=1e-9, atol=0
+    )
 
 
 def test_numpy_arrays_float32_and_integers_are_converted(unchecked):
     mu = nonlinear.published_mu()
-    assert torch.equal(nonlinear.salient_descent(mu.numpy(), steps=50), nonlinear.salient_descent(mu, steps=50))
-    assert nonlinear.salient_descent(torch.tensor([1, 2]), steps=3).dtype == torch.float64
-    assert torch.equal(orbit.orbit([1, 2], np.float32([0.5])), orbit.orbit(torch.tensor([1.0, 2.0]), torch.tensor([0.5])))
     assert torch.equal(
-        nonlinear_layer(np.eye(2, dtype="float32") + 1, [1, 2]), nonlinear_layer(torch.eye(2).double() + 1, torch.tensor([1.0, 2.0]))
+        nonlinear.salient_descent(mu.numpy(), steps=50), nonlinear.salient_descent(mu, steps=50)
+    )
+    assert nonlinear.salient_descent(torch.tensor([1, 2]), steps=3).dtype == torch.float64
+    assert torch.equal(
+        orbit.orbit([1, 2], np.float32([0.5])), orbit.orbit(torch.tensor([1.0, 2.0]), torch.tensor([0.5]))
+    )
+    assert torch.equal(
+        nonlinear_layer(np.eye(2, dtype="float32") + 1, [1, 2]),
+        nonlinear_layer(torch.eye(2).double() + 1, torch.tensor([1.0, 2.0])),
     )

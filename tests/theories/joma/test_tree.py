@@ -36,7 +36,9 @@ def enumerated(tree: Tree) -> dict[tuple[int, ...], float]:
     return chances
 
 
-@pytest.mark.parametrize("tree", [UNEVEN, uniform_tree(rho=0.7, levels=3, zero=(0.4, 0.82))], ids=["uneven", "uniform"])
+@pytest.mark.parametrize(
+    "tree", [UNEVEN, uniform_tree(rho=0.7, levels=3, zero=(0.4, 0.82))], ids=["uneven", "uniform"]
+)
 def test_co_occurrence_is_that_of_all_values_of_the_tree(tree: Tree):
     chances = enumerated(tree)
     assert sum(chances.values()) == pytest.approx(1, abs=1e-14)
@@ -64,7 +66,9 @@ def test_the_published_setting():
 def test_draws_have_the_joint_distribution_of_the_enumeration(generator):
     n, chances = 200_000, enumerated(UNEVEN)
     powers = 2 ** torch.arange(UNEVEN.leaves)
-    counts = torch.bincount((sample_leaves(UNEVEN, n, generator=generator) * powers).sum(1), minlength=2**UNEVEN.leaves)
+    counts = torch.bincount(
+        (sample_leaves(UNEVEN, n, generator=generator) * powers).sum(1), minlength=2**UNEVEN.leaves
+    )
     wanted = torch.zeros(2**UNEVEN.leaves, dtype=torch.float64)
     for leaves, chance in chances.items():
         wanted[int((torch.tensor(leaves) * powers).sum())] = chance * n
@@ -74,13 +78,17 @@ def test_draws_have_the_joint_distribution_of_the_enumeration(generator):
 
 
 def test_with_a_constant_gradient_the_sibling_blows_up_and_the_others_stop(unchecked):
-    """The joint flow on the mean context of a masked leaf ends where the closed form says, in the order of kinship."""
+    """The joint flow on the mean context of a masked leaf ends where the closed form says, in the order of
+    kinship.
+    """
     tree = uniform_tree(rho=0.8, levels=3, zero=(0.3, 0.7))
     delta = torch.tensor([tree.cooccurrence(int(up)) for up in tree.kinship(0)[1:]], dtype=torch.float64)
     contexts = Contexts(delta[None], torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.long))
     state, left = zero_block(contexts, units=1), blow_up_time(delta)
     for _ in range(12):
-        state = gradient_flow(state, contexts, Model(Exponential(), loss=signed), step=left / 50, steps=25).state(-1)
+        state = gradient_flow(
+            state, contexts, Model(Exponential(), loss=signed), step=left / 50, steps=25
+        ).state(-1)
         left /= 2
     assert_close(state.lower[0, 1:], limits(delta)[1:], atol=1e-3, rtol=0)
     assert float(state.lower[0, 0]) > float(state.lower[0, 1:].max()) > float(state.lower[0, -1])

@@ -23,7 +23,9 @@ def test_the_gap_by_hand():
     scores = torch.tensor([3.0, 1.0, 0.0, -1.0], dtype=torch.float64)
     expected = 3 - math.log((math.e + 1 + 1 / math.e) / 3)
     assert float(length.score_gap(scores)) == pytest.approx(expected, rel=1e-14)
-    assert float(length.winner_weight(length.score_gap(scores), 4)) == pytest.approx(float(scores.softmax(0)[0]), rel=1e-14)
+    assert float(length.winner_weight(length.score_gap(scores), 4)) == pytest.approx(
+        float(scores.softmax(0)[0]), rel=1e-14
+    )
     # A constant does not matter, so logarithms of weights serve as scores.
     assert float(length.score_gap(scores.softmax(0).log())) == pytest.approx(expected, rel=1e-13)
 
@@ -59,20 +61,34 @@ def test_the_kept_share_is_the_ratio_of_the_weights():
 
 
 def test_resampling_a_constant_is_uniform_and_a_large_pool_is_the_law():
-    assert length.resampled_top_weight(torch.ones(4), 50, generator=generator()) == pytest.approx(1 / 50, rel=1e-12)
+    assert length.resampled_top_weight(torch.ones(4), 50, generator=generator()) == pytest.approx(
+        1 / 50, rel=1e-12
+    )
     value = float(length.top_weight(scores_of(4000, 100)).mean())
     pool = scores_of(4000, 16, seed=1)
-    assert length.resampled_top_weight(pool, 100, generator=generator(2), samples=4000) == pytest.approx(value, abs=0.015)
-    assert length.top_weight(scores_of(3, 8)).tolist() == pytest.approx(scores_of(3, 8).softmax(-1).amax(-1).tolist(), rel=1e-12)
+    assert length.resampled_top_weight(pool, 100, generator=generator(2), samples=4000) == pytest.approx(
+        value, abs=0.015
+    )
+    assert length.top_weight(scores_of(3, 8)).tolist() == pytest.approx(
+        scores_of(3, 8).softmax(-1).amax(-1).tolist(), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("ratio", [0.05, 0.5, 4.0])
 def test_the_continuum_is_the_limit_of_uniform_keys(ratio: float):
     n = 2000
-    measured = float(length.top_weight(ratio * n * torch.rand(2000, n, generator=generator(), dtype=torch.float64)).mean())
+    measured = float(
+        length.top_weight(ratio * n * torch.rand(2000, n, generator=generator(), dtype=torch.float64)).mean()
+    )
     assert length.continuum_weight(ratio) == pytest.approx(measured, abs=0.02)
-    process = torch.empty(4000, math.ceil(60 / ratio) + 16, dtype=torch.float64).exponential_(generator=generator(1)).cumsum(-1)
-    assert length.continuum_weight(ratio) == pytest.approx(float((1 / (1 + (-ratio * process).exp().sum(-1))).mean()), abs=0.01)
+    process = (
+        torch.empty(4000, math.ceil(60 / ratio) + 16, dtype=torch.float64)
+        .exponential_(generator=generator(1))
+        .cumsum(-1)
+    )
+    assert length.continuum_weight(ratio) == pytest.approx(
+        float((1 / (1 + (-ratio * process).exp().sum(-1))).mean()), abs=0.01
+    )
 
 
 def test_a_small_ratio_of_the_continuum_has_weight_ratio():
@@ -92,14 +108,18 @@ def test_log_n_keeps_a_lone_winner_only_above_the_critical_gap():
 def test_resampling_fails_if_queries_differ():
     sizes = torch.tensor([0.2, 2.0]).repeat(1000)[:, None]
     pool, long = sizes * scores_of(2000, 16), sizes * scores_of(2000, 256, seed=1)
-    assert length.resampled_top_weight(pool, 256, generator=generator()) > 1.5 * float(length.top_weight(long).mean())
+    assert length.resampled_top_weight(pool, 256, generator=generator()) > 1.5 * float(
+        length.top_weight(long).mean()
+    )
 
 
 def test_gaussian_scores_have_the_given_variance():
     rows = standardised(torch.randn(6, 9, generator=generator(), dtype=torch.float64))
     assert torch.allclose(rows.mean(-1), torch.zeros(6, dtype=torch.float64), atol=1e-12)
     assert torch.allclose(rows.square().mean(-1), torch.ones(6, dtype=torch.float64), atol=1e-12)
-    assert gaussian_top_weight(torch.zeros(3, 1), 10, generator=generator()).tolist() == pytest.approx([0.1] * 3)
+    assert gaussian_top_weight(torch.zeros(3, 1), 10, generator=generator()).tolist() == pytest.approx(
+        [0.1] * 3
+    )
 
 
 def test_the_change_by_one_token_by_hand():
@@ -115,7 +135,9 @@ def test_the_change_by_one_token_by_hand():
 def test_a_sink_and_the_rest_give_the_output():
     weights, values = scores_of(4, 5).softmax(-1), scores_of(5, 3, seed=1)
     mass, rest = length.without_sink(weights, values, sink=2)
-    assert torch.allclose((1 - mass)[:, None] * rest + mass[:, None] * values[2], weights @ values, rtol=1e-12)
+    assert torch.allclose(
+        (1 - mass)[:, None] * rest + mass[:, None] * values[2], weights @ values, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,19 +147,34 @@ def test_a_sink_and_the_rest_give_the_output():
         (lambda: length.score_gap(torch.tensor([1.0, math.nan])), "not NaN"),
         (lambda: length.log_dispersion_bound(torch.tensor([1.0, math.inf])), "below infinity"),
         (lambda: length.resampled_top_weight(torch.zeros(0), 4, generator=generator()), "finite scores"),
-        (lambda: length.resampled_top_weight(torch.ones(3), 0, generator=generator()), "n must be at least 1"),
+        (
+            lambda: length.resampled_top_weight(torch.ones(3), 0, generator=generator()),
+            "n must be at least 1",
+        ),
         (lambda: length.log_factor(1, 16), "n must be at least 2"),
         (lambda: length.continuum_weight(0.0), "ratio must be positive"),
-        (lambda: length.score_gap(torch.ones(3), allowed=torch.ones(4, dtype=torch.bool)), "allowed must be broadcastable"),
+        (
+            lambda: length.score_gap(torch.ones(3), allowed=torch.ones(4, dtype=torch.bool)),
+            "allowed must be broadcastable",
+        ),
         (lambda: length.winner_weight(1.0, 0), "n must be at least 1"),
         (lambda: length.winner_weight(1.0, math.nan), "n must be at least 1"),
         (lambda: length.kept_share(torch.ones(2), torch.tensor([math.nan])), "not NaN"),
-        (lambda: length.one_token_change(torch.ones(2), torch.ones(2, 1), 0.0, torch.ones(1), key=2), "one of 2 keys"),
+        (
+            lambda: length.one_token_change(torch.ones(2), torch.ones(2, 1), 0.0, torch.ones(1), key=2),
+            "one of 2 keys",
+        ),
         (lambda: length.without_sink(torch.eye(2) / 2, torch.eye(2)), "sum to 1"),
         (lambda: length.top_weight(torch.tensor([1.0, math.nan])), "not NaN"),
-        (lambda: length.resampled_top_weight(torch.ones(3), 4, generator=generator(), factor=math.nan), "factor must be positive"),
+        (
+            lambda: length.resampled_top_weight(torch.ones(3), 4, generator=generator(), factor=math.nan),
+            "factor must be positive",
+        ),
         (lambda: length.train_head("largest", generator=generator(), steps=1), "'maximum' or 'needle'"),
-        (lambda: length.at_length(length.PooledHead(), "needle", 0, torch.ones(3), generator=generator()), "keys must be at least 1"),
+        (
+            lambda: length.at_length(length.PooledHead(), "needle", 0, torch.ones(3), generator=generator()),
+            "keys must be at least 1",
+        ),
         (lambda: length.without_sink(torch.eye(2), torch.eye(2)), "weight on other keys"),
     ],
 )
@@ -185,5 +222,6 @@ def test_class_token_scores_are_those_of_the_weights():
     assert heads[0].shape == (6, 6)
     assert more[0].shape == (6, 18)
     assert torch.allclose(more[0][:, :6], heads[0], atol=1e-5)
-    # The query of the first block is the same for all sequences, so the other keys have the scores that they have in their own sequence.
+    # The query of the first block is the same for all sequences, so the other keys have the scores that they
+    # have in their own sequence.
     assert torch.allclose(more[0][0, 6:12], heads[0][1], atol=1e-4)

@@ -13,7 +13,13 @@ from transformer_theory.probes import probe
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import length
 from transformer_theory.theories.length.in_networks import GAP, HALVED, KEPT, PREDICTED, doubled_weights
-from transformer_theory.theories.length.responses import CHANGE, DOUBLED, SINK_NORM, joined_halves, one_exchanged
+from transformer_theory.theories.length.responses import (
+    CHANGE,
+    DOUBLED,
+    SINK_NORM,
+    joined_halves,
+    one_exchanged,
+)
 
 METRICS = (length.ScoreGaps, length.KeptShare, length.SinkValue)
 
@@ -23,15 +29,24 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def attention(
-    scores: torch.Tensor, *, mask: torch.Tensor | None = None, value: torch.Tensor | None = None, layer: int = 0, **columns
+    scores: torch.Tensor,
+    *,
+    mask: torch.Tensor | None = None,
+    value: torch.Tensor | None = None,
+    layer: int = 0,
+    **columns,
 ) -> Activations:
-    """Activations of a module whose queries and keys reproduce the scores [n, heads, q, k], if none are given."""
+    """Activations of a module whose queries and keys reproduce the scores [n, heads, q, k], if none are
+    given.
+    """
     n, heads, _, k = scores.shape
     weights = (scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(-1)
     tokens = torch.randn(n, k, 3, generator=generator(9))
     value = torch.randn(n, heads, k, 2, generator=generator(8)) if value is None else value
     columns = {"query": scores, "key": torch.eye(k).expand(n, heads, k, k), **columns}
-    return Activations("attention", layer, "attention", tokens, tokens, weights=weights, value=value, mask=mask, **columns)
+    return Activations(
+        "attention", layer, "attention", tokens, tokens, weights=weights, value=value, mask=mask, **columns
+    )
 
 
 def head(n: int = 12, k: int = 9, heads: int = 2, seed: int = 0, scale: float = 0.25) -> Activations:
@@ -60,20 +75,29 @@ def test_a_causal_mask_counts_allowed_keys():
     assert rows[0].value == pytest.approx(0.0, abs=1e-6)  # equal scores: g = 0 for any number of keys
     assert rows[0].n == 3 * 6  # queries with three keys or more
     scores = 3 * torch.randn(2, 1, 8, 8, generator=generator())
-    expected = [float(length.score_gap(scores[i, 0, q, : q + 1].double())) / math.log(q) for i in range(2) for q in range(2, 8)]
-    assert rows_of(length.ScoreGaps, attention(scores, mask=mask))[0].value == pytest.approx(sum(expected) / 12, rel=1e-5)
+    expected = [
+        float(length.score_gap(scores[i, 0, q, : q + 1].double())) / math.log(q)
+        for i in range(2)
+        for q in range(2, 8)
+    ]
+    assert rows_of(length.ScoreGaps, attention(scores, mask=mask))[0].value == pytest.approx(
+        sum(expected) / 12, rel=1e-5
+    )
 
 
 def test_predictions_at_longer_lengths():
     # One key of weight 1/2 among nine keys: g = log 8.
     scores = torch.zeros(4, 1, 9, 9)
     scores[..., 0] = math.log(8)
-    rows = {row.setting: row for row in rows_of(length.ScoreGaps, attention(scores)) if row.quantity == PREDICTED}
+    rows = {
+        row.setting: row for row in rows_of(length.ScoreGaps, attention(scores)) if row.quantity == PREDICTED
+    }
     assert rows["2 n keys, one winner"].value == pytest.approx(8 / 25, rel=1e-5)
     assert rows["16 n keys, one winner"].value == pytest.approx(8 / 151, rel=1e-5)
     assert rows["2 n keys, same source"].value == pytest.approx(1 / 4, rel=1e-5)
     assert rows["16 n keys, same source"].value == pytest.approx(1 / 32, rel=1e-5)
-    assert all(row.verdict == "not covered" for row in rows.values())  # queries and keys are not known to be linear
+    # queries and keys are not known to be linear
+    assert all(row.verdict == "not covered" for row in rows.values())
 
 
 def test_gaussian_scores_are_inside_their_null_and_a_needle_is_above():
@@ -97,7 +121,9 @@ def test_doubled_keys_agree_with_attention_over_both_sequences():
     assert torch.allclose(before, activations.weights.amax(-1))
     kept, halved = rows_of(length.KeptShare, activations)
     assert kept.value == pytest.approx(float(both[..., :5].sum(-1).mean()), rel=1e-5)
-    assert halved.value == pytest.approx(2 * float(both[..., :5].amax(-1).mean()) / float(before.mean()), rel=1e-5)
+    assert halved.value == pytest.approx(
+        2 * float(both[..., :5].amax(-1).mean()) / float(before.mean()), rel=1e-5
+    )
 
 
 def test_doubled_keys_of_exchangeable_sequences_are_halved_and_own_contents_keep_more():
@@ -171,17 +197,26 @@ def test_a_sink_without_value_has_norm_zero():
         (length.ScoreGaps, attention(torch.full((4, 1, 5, 5), math.nan)), "finite weights"),
         (length.KeptShare, head(n=1), "batches of one sequence"),
         (length.KeptShare, attention(torch.zeros(4, 1, 5, 5), query=None, key=None), "unknown"),
-        (length.KeptShare, attention(torch.randn(4, 1, 5, 5), query=torch.randn(4, 1, 5, 3), key=torch.randn(4, 1, 5, 3)), "a bias"),
         (
             length.KeptShare,
-            attention(1000 * torch.eye(5).expand(4, 1, 5, 5), **dict.fromkeys(("query", "key"), torch.randn(4, 1, 5, 3))),
+            attention(torch.randn(4, 1, 5, 5), query=torch.randn(4, 1, 5, 3), key=torch.randn(4, 1, 5, 3)),
+            "a bias",
+        ),
+        (
+            length.KeptShare,
+            attention(
+                1000 * torch.eye(5).expand(4, 1, 5, 5),
+                **dict.fromkeys(("query", "key"), torch.randn(4, 1, 5, 3)),
+            ),
             "underflow",
         ),
         (length.SinkValue, attention(torch.zeros(4, 1, 1, 1)), "one key"),
         (length.SinkValue, attention(torch.zeros(4, 1, 5, 5), value=torch.zeros(4, 1, 5, 2)), "zero"),
     ],
 )
-def test_inputs_that_do_not_fit_give_one_row_with_the_reason(metric: type, activations: Activations, reason: str):
+def test_inputs_that_do_not_fit_give_one_row_with_the_reason(
+    metric: type, activations: Activations, reason: str
+):
     (row,) = rows_of(metric, activations, draws=2)
     assert row.value is None
     assert reason in row.reason

@@ -1,4 +1,6 @@
-"""The flow and the equations, each against an independent route: fixed Runge-Kutta steps, quadrature, enumeration."""
+"""The flow and the equations, each against an independent route: fixed Runge-Kutta steps, quadrature,
+enumeration.
+"""
 
 import math
 from functools import partial
@@ -80,10 +82,22 @@ def test_tokens_that_are_not_finite_are_refused():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda X: particles.flow(X, partial(softmax_field, beta=1.0), times=(1.0,), tolerance=-1.0), "tolerance must be positive"),
-        (lambda X: particles.flow(X, partial(softmax_field, beta=math.nan), times=(1.0,)), "field must be finite"),
-        (lambda X: particles.flow(X[:0], partial(softmax_field, beta=1.0), times=(1.0,)), "tokens must be floats"),
-        (lambda X: particles.common_cosine((1.0,), n=3, beta=800.0, rate=unnormalised_rate), "beta must be between"),
+        (
+            lambda X: particles.flow(X, partial(softmax_field, beta=1.0), times=(1.0,), tolerance=-1.0),
+            "tolerance must be positive",
+        ),
+        (
+            lambda X: particles.flow(X, partial(softmax_field, beta=math.nan), times=(1.0,)),
+            "field must be finite",
+        ),
+        (
+            lambda X: particles.flow(X[:0], partial(softmax_field, beta=1.0), times=(1.0,)),
+            "tokens must be floats",
+        ),
+        (
+            lambda X: particles.common_cosine((1.0,), n=3, beta=800.0, rate=unnormalised_rate),
+            "beta must be between",
+        ),
         (lambda X: particles.separation_time(beta=1.0, cosine=1.0), "strictly between -1 and 1"),
         (lambda X: particles.layer_cosine(-0.9, n=10, beta=1.0), "common cosine between"),
         (lambda X: particles.layer_cosine(-1 / 9, n=10, beta=0.0), "outputs of a simplex"),
@@ -136,7 +150,9 @@ def test_the_printed_estimate_fails_at_time_zero():
 
 def test_the_time_of_separation_is_that_of_the_integral():
     for beta in (15.0, 30.0):
-        exact, _ = quad(lambda g, b: (math.exp(b * (1 - g)) + 1) / (2 * (1 - g * g)), 0.2, 0.9, args=(beta,), limit=200)
+        exact, _ = quad(
+            lambda g, b: (math.exp(b * (1 - g)) + 1) / (2 * (1 - g * g)), 0.2, 0.9, args=(beta,), limit=200
+        )
         assert particles.separation_time(beta=beta, cosine=0.2) / exact == pytest.approx(1, abs=2 / beta)
 
 
@@ -150,7 +166,8 @@ def test_energy_clusters_and_half_spaces_by_hand():
     X = torch.tensor([[[1.0, 0], [1, 0], [-1, 0], [0, 1]]], dtype=torch.float64)
     pairs = [math.exp(2 * (float(x @ y) - 1)) for x in X[0] for y in X[0]]
     assert float(particles.energy(X, beta=2.0)) == pytest.approx(sum(pairs) / 16)
-    assert float(particles.energy(5 * X, beta=2.0)) == pytest.approx(sum(pairs) / 16)  # directions alone count
+    # directions alone count
+    assert float(particles.energy(5 * X, beta=2.0)) == pytest.approx(sum(pairs) / 16)
     assert particles.count_clusters(X).tolist() == [3]
     assert particles.count_clusters(X, valid=torch.tensor([[True, True, False, False]])).tolist() == [1]
     assert float(particles.mean_cosine(X)) == pytest.approx(-2 / 12)

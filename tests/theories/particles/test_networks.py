@@ -14,7 +14,14 @@ from transformer_theory.models.vit import ViT
 from transformer_theory.probes import probe, respond
 from transformer_theory.theories import particles
 from transformer_theory.theories.particles import in_networks, on_data
-from transformer_theory.theories.particles.in_networks import ALIGNMENT, BETWEEN, DIFFERENCE, RISE, SHARE, WITHIN
+from transformer_theory.theories.particles.in_networks import (
+    ALIGNMENT,
+    BETWEEN,
+    DIFFERENCE,
+    RISE,
+    SHARE,
+    WITHIN,
+)
 from transformer_theory.theories.particles.within_between import pair_sums, position_permutations, shuffled
 
 
@@ -24,7 +31,12 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def tokens(shared: float = 0.3, *, n: int = 60, T: int = 6, d: int = 8, seed: int = 0) -> torch.Tensor:
     own, common = torch.randn(2, n, T, d, generator=generator(seed))
-    return 2 + torch.randn(T, d, generator=generator(seed + 1)) + shared**0.5 * common[:, :1] + (1 - shared) ** 0.5 * own
+    return (
+        2
+        + torch.randn(T, d, generator=generator(seed + 1))
+        + shared**0.5 * common[:, :1]
+        + (1 - shared) ** 0.5 * own
+    )
 
 
 def features(x: torch.Tensor, layer: int = 0) -> Activations:
@@ -60,7 +72,9 @@ def test_permuted_draws_are_the_same_statistic_of_shuffled_tokens():
     for present in (torch.ones_like(valid), valid):
         draws = pair_sums(u, present, draws=3).chance
         for draw, order in zip(draws, position_permutations(60, 6, 3)):
-            assert draw == pytest.approx(pair_sums(shuffled(u, order), shuffled(present, order)).difference, abs=1e-12)
+            assert draw == pytest.approx(
+                pair_sums(shuffled(u, order), shuffled(present, order)).difference, abs=1e-12
+            )
 
 
 def test_on_noise_p_values_are_uniform():
@@ -76,8 +90,13 @@ def test_a_class_token_padding_and_zero_tokens_are_left_out():
     x = tokens(T=7)
     plain = measured(particles.SequenceClusters(), features(x[:, 1:]))
     first = torch.cat([torch.ones(60, 1, 8), x[:, 1:]], 1)
-    assert measured(particles.SequenceClusters(), features(first))[SHARE].value == pytest.approx(plain[SHARE].value, abs=1e-6)
-    padded, mask = torch.cat([x[:, 1:], torch.full((60, 2, 8), 3.0)], 1), torch.ones(60, 1, 8, 8, dtype=torch.bool)
+    assert measured(particles.SequenceClusters(), features(first))[SHARE].value == pytest.approx(
+        plain[SHARE].value, abs=1e-6
+    )
+    padded, mask = (
+        torch.cat([x[:, 1:], torch.full((60, 2, 8), 3.0)], 1),
+        torch.ones(60, 1, 8, 8, dtype=torch.bool),
+    )
     mask[..., 6:] = False
     attention = Activations("attention", 0, "attention", padded, padded, mask=mask)
     rows = measured(particles.SequenceClusters(), attention, features(padded))
@@ -95,7 +114,9 @@ def test_a_class_token_padding_and_zero_tokens_are_left_out():
 def test_a_causal_mask_leaves_nothing_out():
     x = tokens()
     mask = torch.ones(1, 1, 6, 6).tril().bool()
-    rows = measured(particles.SequenceClusters(), Activations("attention", 0, "attention", x, x, mask=mask), features(x))
+    rows = measured(
+        particles.SequenceClusters(), Activations("attention", 0, "attention", x, x, mask=mask), features(x)
+    )
     assert rows[SHARE].value == measured(particles.SequenceClusters(), features(x))[SHARE].value
 
 
@@ -119,7 +140,9 @@ def test_tokens_that_do_not_fit_give_one_row_with_the_reason(x: torch.Tensor, re
 def test_long_sequences_have_64_positions():
     x = tokens(T=200, n=8, d=3)
     keep = torch.linspace(0, 199, 64).round().long()
-    assert measured(particles.SequenceClusters(), features(x)) == measured(particles.SequenceClusters(), features(x[:, keep]))
+    assert measured(particles.SequenceClusters(), features(x)) == measured(
+        particles.SequenceClusters(), features(x[:, keep])
+    )
 
 
 def moved(value: torch.Tensor, *, n: int = 16) -> tuple[Activations, Activations]:
@@ -156,9 +179,13 @@ def test_alignment_without_what_it_needs():
 
 
 def test_positions_of_unequal_length_lower_the_share():
-    """Directions at long positions vary less: with lengths l, D is weighted by 1 / (l_i l_j), the variance by 1 / l_i^2."""
+    """Directions at long positions vary less: with lengths l, D is weighted by 1 / (l_i l_j), the variance by
+    1 / l_i^2.
+    """
     own, common = torch.randn(2, 400, 8, 256, generator=generator(), dtype=torch.float64)
-    places = 16 * torch.nn.functional.normalize(torch.randn(8, 256, generator=generator(1), dtype=torch.float64), dim=-1)
+    places = 16 * torch.nn.functional.normalize(
+        torch.randn(8, 256, generator=generator(1), dtype=torch.float64), dim=-1
+    )
     lengths = torch.tensor([1.0, 10.0] * 4, dtype=torch.float64)
     weights = (1 + lengths.square()).rsqrt()
     factor = float((weights.sum().square() - weights.square().sum()) / 56 / weights.square().mean())
@@ -193,7 +220,8 @@ def test_a_network_on_noise_is_within_its_exchanged_inputs():
         model = ViT.for_tokens(8, 6, 3, dim=16, depth=1, heads=2).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.mul_(4.0 if "attention" in name and parameter.ndim == 2 else 1.0)  # so that attention moves tokens
+            # so that attention moves tokens
+            parameter.mul_(4.0 if "attention" in name and parameter.ndim == 2 else 1.0)
     noise = torch.randn(64, 8, 6, generator=generator(4))
     with probe(model, [particles.SequenceClusters()], draws=19) as p, torch.no_grad():
         model(noise)
@@ -201,7 +229,11 @@ def test_a_network_on_noise_is_within_its_exchanged_inputs():
     assert passive.value > passive.null.high
     response = in_networks.MOSAICS
     made = response.inputs(noise, {}, generator())
-    row = respond(model, made, response.metrics(), null_kind=response.null_kind).table.select(quantity=SHARE).one()
+    row = (
+        respond(model, made, response.metrics(), null_kind=response.null_kind)
+        .table.select(quantity=SHARE)
+        .one()
+    )
     assert row.null.kind == "inputs with tokens of other sequences"
     assert len(row.null.draws) == 19
     assert abs(row.value - row.null.median) < abs(row.null.median) / 2
@@ -252,7 +284,9 @@ def test_a_difference_of_exactly_zero():
     assert max(rows[SHARE].null.draws) > 0
 
 
-@pytest.mark.parametrize(("x", "reason"), [(torch.zeros(5, 4, 3), "no token has a direction"), (torch.ones(5, 1, 3), "one token")])
+@pytest.mark.parametrize(
+    ("x", "reason"), [(torch.zeros(5, 4, 3), "no token has a direction"), (torch.ones(5, 1, 3), "one token")]
+)
 def test_data_without_pairs_are_refused(x: torch.Tensor, reason: str):
     problem = on_data.read(data(x))
     assert isinstance(problem, Unsupported)

@@ -1,4 +1,6 @@
-"""Random-feature attention: kernels by quadrature and loops, ridge against scikit-learn, the part on data, and bad input."""
+"""Random-feature attention: kernels by quadrature and loops, ridge against scikit-learn, the part on data,
+and bad input.
+"""
 
 import math
 
@@ -29,12 +31,16 @@ def generator(seed: int = 0) -> torch.Generator:
 
 @pytest.mark.parametrize("angle", [0.0, 0.3, math.pi / 2, 2.5, math.pi])
 def test_the_kernel_of_relu_is_the_integral_over_the_plane(angle):
-    """In polar coordinates E[relu(w.a) relu(w.b)] is the integral of r^3 exp(-r^2/2), which is 2, times that over directions, over 2 pi."""
+    """In polar coordinates E[relu(w.a) relu(w.b)] is the integral of r^3 exp(-r^2/2), which is 2, times that
+    over directions, over 2 pi.
+    """
     phi = torch.arange(200_000, dtype=torch.float64) * (2 * math.pi / 200_000)
     integral = float((phi.cos().relu() * (phi - angle).cos().relu()).mean()) * 2
     a, b = 1.5, 0.5
     one = torch.tensor(a * b * math.cos(angle), dtype=torch.float64)
-    value = random_features.arc_cosine(one, torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
+    value = random_features.arc_cosine(
+        one, torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64)
+    )
     assert float(value) == pytest.approx(a * b * integral, abs=1e-8)
 
 
@@ -64,7 +70,11 @@ def test_features_are_those_of_the_formula():
     tilde = torch.cat([x, torch.ones(2, 4, 1, dtype=torch.float64)], -1)
     for n in range(2):
         for m in range(2):
-            expected = sum(torch.relu(tilde[n, 0] @ model.weights[m] @ tilde[n, i]) * tilde[n, i] for i in (1, 2, 3)) / 3 / math.sqrt(2)
+            expected = (
+                sum(torch.relu(tilde[n, 0] @ model.weights[m] @ tilde[n, i]) * tilde[n, i] for i in (1, 2, 3))
+                / 3
+                / math.sqrt(2)
+            )
             assert_close(features[n, 3 * m : 3 * m + 3], expected)
 
 
@@ -83,13 +93,19 @@ def test_ridge_is_that_of_scikit_learn():
 
     draws = generator()
     train, validation, test = (torch.randn(n, 6, generator=draws, dtype=torch.float64) for n in (20, 10, 5))
-    y, y_validation = torch.randn(20, 2, generator=draws, dtype=torch.float64), torch.randn(10, 2, generator=draws, dtype=torch.float64)
+    y, y_validation = (
+        torch.randn(20, 2, generator=draws, dtype=torch.float64),
+        torch.randn(10, 2, generator=draws, dtype=torch.float64),
+    )
     fitted = RidgePath(train, validation, test).fit(y, y_validation)
     scale = float((train - train.mean(0)).square().sum(1).mean())
     errors = {}
     for penalty in random_features.features.PENALTIES.tolist():
         model = Ridge(alpha=penalty * scale * 20).fit(train.numpy(), y.numpy())
-        errors[penalty] = float(np.square(model.predict(validation.numpy()) - y_validation.numpy()).mean()), model
+        errors[penalty] = (
+            float(np.square(model.predict(validation.numpy()) - y_validation.numpy()).mean()),
+            model,
+        )
     best = min(errors, key=lambda penalty: errors[penalty][0])
     assert fitted.penalty == pytest.approx(best)
     assert_close(fitted.test, torch.from_numpy(errors[best][1].predict(test.numpy())), rtol=1e-8, atol=1e-8)
@@ -139,7 +155,11 @@ def test_numpy_and_float32_are_read():
 
 def test_ridge_reads_numpy_float32_and_integers(unchecked):
     features, target = np.arange(12).reshape(4, 3) % 5, np.array([[0], [1], [1], [3]])
-    expected = RidgePath(*(torch.from_numpy(features).double(),) * 3).fit(*(torch.from_numpy(target).double(),) * 2).test
+    expected = (
+        RidgePath(*(torch.from_numpy(features).double(),) * 3)
+        .fit(*(torch.from_numpy(target).double(),) * 2)
+        .test
+    )
     for convert in (lambda a: a, lambda a: a.astype(np.float32), lambda a: torch.from_numpy(a).float()):
         fitted = RidgePath(*(convert(features),) * 3).fit(*(convert(target),) * 2)
         assert_close(fitted.test, expected)
@@ -159,30 +179,75 @@ BAD = {
     "not finite": (lambda: HEADS.features(NAN), "x must be finite, got NaN"),
     "other dimension": (lambda: attention_kernel(X, X[..., :1]), "tokens of equal dimension, got 2 and 1"),
     "other keys of an MLP": (lambda: mlp_kernel(X, X[:, :2]), "equal number and dimension"),
-    "heads of another dimension": (lambda: HEADS.features(sphere(2, d=3, generator=generator())), "dimension 2, as the heads have, got 3"),
-    "units of other inputs": (lambda: RandomFeatureMLP.draw(2, 4, 2, generator=generator()).features(X), "8 numbers per input"),
+    "heads of another dimension": (
+        lambda: HEADS.features(sphere(2, d=3, generator=generator())),
+        "dimension 2, as the heads have, got 3",
+    ),
+    "units of other inputs": (
+        lambda: RandomFeatureMLP.draw(2, 4, 2, generator=generator()).features(X),
+        "8 numbers per input",
+    ),
     "no heads": (lambda: RandomFeatureAttention.draw(0, 2, generator=generator()), "heads must be"),
-    "infinite bias": (lambda: RandomFeatureAttention.draw(1, 2, bias=math.inf, generator=generator()), "bias must be"),
-    "equal features": (lambda: RidgePath(torch.ones(4, 2).double(), torch.ones(2, 2).double(), torch.ones(2, 2).double()), "must differ"),
-    "equal targets": (lambda: random_features.share_explained(torch.zeros(3, 1), torch.ones(3, 1)), "targets must differ"),
-    "huge numbers": (lambda: attention_kernel(1e200 * X), "x must have numbers of at most 1e\\+45 in size, got .*; rescale"),
-    "spread is NaN": (lambda: attention_kernel(X, spread=math.nan), "spread must be a finite number .*, got nan"),
-    "more heads than memory": (lambda: RandomFeatureAttention.draw(10**9, 4, generator=generator()), "heads must fit into 2 GiB, got 10+ "),
-    "more units than memory": (lambda: RandomFeatureMLP.draw(10**9, 17, 4, generator=generator()), "units must fit into 2 GiB, got 10+ "),
-    "features of other heads": (lambda: RidgePath(EYE, EYE[:2, :2], EYE), "equally many features, got 3, 2 and 3"),
-    "no validation inputs": (lambda: RidgePath(EYE, EYE[:0], EYE), r"validation must be a matrix .*, got shape \[0, 3\]"),
-    "features are NaN": (lambda: RidgePath(EYE * math.nan, EYE, EYE), "train must be finite, got 9 NaN or infinite values"),
-    "targets are NaN": (lambda: RidgePath(EYE, EYE, EYE).fit(EYE * math.nan, EYE), "train must be finite, got 9"),
+    "infinite bias": (
+        lambda: RandomFeatureAttention.draw(1, 2, bias=math.inf, generator=generator()),
+        "bias must be",
+    ),
+    "equal features": (
+        lambda: RidgePath(torch.ones(4, 2).double(), torch.ones(2, 2).double(), torch.ones(2, 2).double()),
+        "must differ",
+    ),
+    "equal targets": (
+        lambda: random_features.share_explained(torch.zeros(3, 1), torch.ones(3, 1)),
+        "targets must differ",
+    ),
+    "huge numbers": (
+        lambda: attention_kernel(1e200 * X),
+        "x must have numbers of at most 1e\\+45 in size, got .*; rescale",
+    ),
+    "spread is NaN": (
+        lambda: attention_kernel(X, spread=math.nan),
+        "spread must be a finite number .*, got nan",
+    ),
+    "more heads than memory": (
+        lambda: RandomFeatureAttention.draw(10**9, 4, generator=generator()),
+        "heads must fit into 2 GiB, got 10+ ",
+    ),
+    "more units than memory": (
+        lambda: RandomFeatureMLP.draw(10**9, 17, 4, generator=generator()),
+        "units must fit into 2 GiB, got 10+ ",
+    ),
+    "features of other heads": (
+        lambda: RidgePath(EYE, EYE[:2, :2], EYE),
+        "equally many features, got 3, 2 and 3",
+    ),
+    "no validation inputs": (
+        lambda: RidgePath(EYE, EYE[:0], EYE),
+        r"validation must be a matrix .*, got shape \[0, 3\]",
+    ),
+    "features are NaN": (
+        lambda: RidgePath(EYE * math.nan, EYE, EYE),
+        "train must be finite, got 9 NaN or infinite values",
+    ),
+    "targets are NaN": (
+        lambda: RidgePath(EYE, EYE, EYE).fit(EYE * math.nan, EYE),
+        "train must be finite, got 9",
+    ),
     "fewer targets than inputs": (
         lambda: RidgePath(EYE, EYE, EYE).fit(EYE[:2], EYE),
         r"targets must be \[3, outputs\] and \[3, outputs\], as the features are, got \[2, 3\] and \[3, 3\]",
     ),
-    "validation has other outputs": (lambda: RidgePath(EYE, EYE, EYE).fit(EYE, EYE[:, :1]), r"got \[3, 3\] and \[3, 1\]"),
+    "validation has other outputs": (
+        lambda: RidgePath(EYE, EYE, EYE).fit(EYE, EYE[:, :1]),
+        r"got \[3, 3\] and \[3, 1\]",
+    ),
     "targets of one dimension": (
         lambda: random_features.share_explained(EYE[:, :1], EYE[:, 0]),
         r"target must be a matrix .*, got shape \[3\]",
     ),
-    "shapes of predictions": (lambda: random_features.share_explained(EYE, EYE[:, :1]), r"equal shapes, got \[3, 3\] and \[3, 1\]"),
+    "shapes of predictions": (
+        lambda: random_features.share_explained(EYE, EYE[:, :1]),
+        r"equal shapes, got \[3, 3\] and \[3, 1\]",
+    ),
     "no keys": (lambda: sphere(2, keys=0, generator=generator()), "keys must be"),
 }
 
@@ -206,8 +271,14 @@ def test_features_that_do_not_fit_into_memory_are_refused(monkeypatch):
     [
         (TokenData(torch.randn(30, 3, 2, dtype=torch.float64)), "labels of at least two classes"),
         (made(12, signal=True), "at least 16 sequences"),
-        (TokenData(torch.randn(30, 3, 2, dtype=torch.float64), labels=torch.arange(30)), "two sequences per class"),
-        (TokenData(torch.ones(30, 3, 2, dtype=torch.float64), labels=torch.arange(30) % 2), "tokens that differ"),
+        (
+            TokenData(torch.randn(30, 3, 2, dtype=torch.float64), labels=torch.arange(30)),
+            "two sequences per class",
+        ),
+        (
+            TokenData(torch.ones(30, 3, 2, dtype=torch.float64), labels=torch.arange(30) % 2),
+            "tokens that differ",
+        ),
     ],
 )
 def test_data_that_do_not_fit_have_a_reason(data, reason):

@@ -1,4 +1,6 @@
-"""Clustering by coding length: equal to the textbook search over all pairs, recovers subspaces, and is an estimator of scikit-learn."""
+"""Clustering by coding length: equal to the textbook search over all pairs, recovers subspaces, and is an
+estimator of scikit-learn.
+"""
 
 import warnings
 
@@ -12,7 +14,10 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from transformer_theory.metrics.coding import segmented_coding_length
 from transformer_theory.theories.rate_reduction import NearestSubspaceClassifier
-from transformer_theory.theories.rate_reduction.clustering import EXPECTED_FAILED_CHECKS, CodingLengthClustering
+from transformer_theory.theories.rate_reduction.clustering import (
+    EXPECTED_FAILED_CHECKS,
+    CodingLengthClustering,
+)
 from transformer_theory.theories.rate_reduction.evaluation import clustering_accuracy
 
 
@@ -53,7 +58,8 @@ def test_it_is_the_search_over_all_pairs(dim, eps, unchecked):
     assert clustering_accuracy(labels, found.labels_) == 1
     assert found.n_clusters_ == len(np.unique(labels))
     assert (np.diff(found.lengths_) < 0).all()
-    assert list(dict.fromkeys(found.labels_)) == list(range(found.n_clusters_))  # numbered by first appearance
+    # numbered by first appearance
+    assert list(dict.fromkeys(found.labels_)) == list(range(found.n_clusters_))
 
 
 @pytest.mark.parametrize("ranks", [(1, 2, 4), (2, 3, 4, 5), (6, 6)])
@@ -134,7 +140,9 @@ def test_lengths_of_wide_spectra_are_right(sizes):
 
 def test_spectra_too_wide_are_refused():
     X = np.linalg.qr(np.random.default_rng(0).normal(size=(40, 2)))[0] * (1e6, 1e-7)
-    with pytest.raises(ValueError, match=r"at most 1e\+11 eps, got .* with eps 1e-08; take a larger eps, or rescale"):
+    with pytest.raises(
+        ValueError, match=r"at most 1e\+11 eps, got .* with eps 1e-08; take a larger eps, or rescale"
+    ):
         CodingLengthClustering(1e-8).fit(X)
 
 

@@ -1,4 +1,6 @@
-"""The classifiers: equal to the functions that they wrap, estimators of scikit-learn, and clear about bad input."""
+"""The classifiers: equal to the functions that they wrap, estimators of scikit-learn, and clear about bad
+input.
+"""
 
 import warnings
 
@@ -68,7 +70,9 @@ def test_rate_reduction_is_the_least_residual_of_the_operators(digits):
     for j in range(10):
         own = directions[y == j]
         scale = 64 / (len(own) * eps**2)
-        residuals.append(np.linalg.norm(test @ (scale * np.linalg.inv(np.eye(64) + scale * own.T @ own)), axis=1))
+        residuals.append(
+            np.linalg.norm(test @ (scale * np.linalg.inv(np.eye(64) + scale * own.T @ own)), axis=1)
+        )
     model = RateReductionClassifier(eps=eps, sharpness=3.0).fit(X, y)
     assert np.array_equal(model.predict(unseen), np.argmin(residuals, axis=0))
     weights = np.exp(-3.0 * (np.array(residuals) - np.min(residuals, axis=0)))
@@ -78,7 +82,9 @@ def test_rate_reduction_is_the_least_residual_of_the_operators(digits):
 def test_redunet_is_the_constructed_network(digits):
     X, y, unseen, _ = digits
     model = ReduNetClassifier(layers=4, step=0.3, eps=0.4, sharpness=50.0).fit(X, y)
-    net = rate_reduction.construct(torch.from_numpy(X), torch.from_numpy(y), layers=4, step=0.3, eps=0.4, sharpness=50.0)
+    net = rate_reduction.construct(
+        torch.from_numpy(X), torch.from_numpy(y), layers=4, step=0.3, eps=0.4, sharpness=50.0
+    )
     moved = net.transform(torch.from_numpy(unseen))
     assert np.allclose(model.transform(unseen), moved.numpy(), rtol=0, atol=1e-12)
     assert np.array_equal(model.predict(unseen), net.predict(moved).numpy())
@@ -88,13 +94,18 @@ def test_redunet_is_the_constructed_network(digits):
 
 @pytest.mark.parametrize("n", [40, 100])
 def test_few_samples_take_shorter_steps(n, digits, unchecked):
-    """η = 0.5 throws samples that guess their class across the sphere, which ΔR does not show; the default step does not."""
+    """η = 0.5 throws samples that guess their class across the sphere, which ΔR does not show; the default
+    step does not.
+    """
     X, y, unseen, truth = digits
     model = ReduNetClassifier().fit(X[:n], y[:n])
     assert model.network_.step == pytest.approx(8 * n * 0.1 / (9 * 64))
     assert model.score(X[:n], y[:n]) > 0.98
     assert model.score(unseen, truth) > 0.3
-    with pytest.warns(ConvergenceWarning, match=rf"step 0.5 is too long for {n} samples: training accuracy is 1.000 as built, 0\.[012]"):
+    with pytest.warns(
+        ConvergenceWarning,
+        match=rf"step 0.5 is too long for {n} samples: training accuracy is 1.000 as built, 0\.[012]",
+    ):
         long = ReduNetClassifier(step=0.5).fit(X[:n], y[:n])
     assert long.score(unseen, truth) < 0.2
     assert float((long.network_.reductions.diff() > -1e-9).double().mean()) > 0.9
@@ -110,12 +121,16 @@ def test_a_long_step_that_does_no_harm_is_not_warned_of(digits):
 
 def test_predictions_do_not_depend_on_the_sharpness(digits):
     X, y, unseen, _ = digits
-    sharp, blunt = (RateReductionClassifier(sharpness=each).fit(X, y).predict(unseen) for each in (500.0, 1e-18))
+    sharp, blunt = (
+        RateReductionClassifier(sharpness=each).fit(X, y).predict(unseen) for each in (500.0, 1e-18)
+    )
     assert np.array_equal(sharp, blunt)
 
 
 def test_classes_of_unlike_sizes_are_for_the_nearest_subspace():
-    """What the module says: the large class takes all that is new, but not from a subspace of its own dimensions."""
+    """What the module says: the large class takes all that is new, but not from a subspace of its own
+    dimensions.
+    """
     rng = np.random.default_rng(0)
     bases = [np.linalg.qr(rng.normal(size=(20, 3)))[0] for _ in range(2)]
 
@@ -138,7 +153,9 @@ def test_features_of_redunet_go_into_a_pipeline(digits):
 @every_kind
 def test_what_is_no_direction_or_no_class_is_refused(kind):
     X, y = np.eye(4), np.array([0, 0, 1, 1])
-    with pytest.raises(ValueError, match="features must have a direction, got 1 of 4 that are zero, the first at 3"):
+    with pytest.raises(
+        ValueError, match="features must have a direction, got 1 of 4 that are zero, the first at 3"
+    ):
         quick(kind).fit(np.diag([1.0, 1, 1, 0]), y)
     with pytest.raises(ValueError, match="Unknown label type: continuous"):
         quick(kind).fit(X, y + 0.5)

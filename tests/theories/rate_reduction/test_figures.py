@@ -21,7 +21,13 @@ from transformer_theory.theories.rate_reduction.figures.label_corruption import 
 from transformer_theory.theories.rate_reduction.figures.redunet_digits import ReduNetDigits
 from transformer_theory.theories.rate_reduction.figures.redunet_gaussians import ReduNetGaussians
 from transformer_theory.theories.rate_reduction.figures.redunet_iris import ReduNetIris
-from transformer_theory.theories.rate_reduction.figures.shifts import AT_ORIGIN, BALANCED, INVARIANT, SHIFTED, Shifts
+from transformer_theory.theories.rate_reduction.figures.shifts import (
+    AT_ORIGIN,
+    BALANCED,
+    INVARIANT,
+    SHIFTED,
+    Shifts,
+)
 from transformer_theory.theories.rate_reduction.figures.shifts import PIXELS as PIXEL_NETWORK
 from transformer_theory.theories.rate_reduction.figures.training_dynamics import TrainingDynamics
 from transformer_theory.theories.rate_reduction.on_data import LAYERS_RAISE
@@ -31,7 +37,10 @@ pytestmark = pytest.mark.usefixtures("unchecked")  # the contract checks shapes
 
 def values(experiment) -> dict[str, float]:
     """The values by quantity, or by quantity and setting where there is one."""
-    return {(row.quantity, row.setting) if row.setting else row.quantity: row.value for row in experiment.run().table}
+    return {
+        (row.quantity, row.setting) if row.setting else row.quantity: row.value
+        for row in experiment.run().table
+    }
 
 
 def test_redunet_on_digits_reaches_the_known_numbers():
@@ -39,7 +48,8 @@ def test_redunet_on_digits_reaches_the_known_numbers():
     assert 10 < found["rate reduction before ReduNet"] < 10.5
     assert 11 < found["rate reduction after one layer"] < 11.4
     assert found["rate reduction after ReduNet"] == pytest.approx(56.6, abs=0.5)
-    assert found["rate reduction after ReduNet of permuted labels"] == pytest.approx(50.8, abs=1.0)  # the null is not small ...
+    # the null is not small ...
+    assert found["rate reduction after ReduNet of permuted labels"] == pytest.approx(50.8, abs=1.0)
     assert found[LAYERS_RAISE] == 1.0
     assert found["accuracy of the nearest subspace after ReduNet"] >= 0.985
     assert found["accuracy of the least ||x C_j|| after ReduNet"] >= 0.985
@@ -51,8 +61,12 @@ def test_redunet_on_gaussians_reaches_the_known_numbers():
     experiment = ReduNetGaussians.quick()
     result = experiment.run()
     for setting, before, after in (("d = 2", 0.790, 0.875), ("d = 3", 1.640, 1.879)):
-        assert result.select(quantity="rate reduction before", setting=setting).one().value == pytest.approx(before, abs=0.03)
-        assert result.select(quantity="rate reduction after", setting=setting).one().value == pytest.approx(after, abs=0.001)
+        assert result.select(quantity="rate reduction before", setting=setting).one().value == pytest.approx(
+            before, abs=0.03
+        )
+        assert result.select(quantity="rate reduction after", setting=setting).one().value == pytest.approx(
+            after, abs=0.001
+        )
     assert len(experiment.plot(result).axes) == 2
 
 
@@ -91,7 +105,8 @@ def test_validation_chooses_and_test_samples_are_measured():
     assert (accuracy.item(), rate.item()) == (8, 1)
     accuracy, rate = chosen(accuracies[:, :, :, -1:])
     assert (accuracy.item(), rate.item()) == (5, 0)
-    assert by_step(accuracies)[0, 0].tolist() == [1, 3, 5]  # the rate and classifier chosen at the end, at every stop
+    # the rate and classifier chosen at the end, at every stop
+    assert by_step(accuracies)[0, 0].tolist() == [1, 3, 5]
 
 
 def test_training_and_validation_labels_are_corrupted_and_test_labels_are_not():
@@ -107,7 +122,9 @@ def test_training_and_validation_labels_are_corrupted_and_test_labels_are_not():
 
 @pytest.mark.parametrize(("loss", "classifier"), [("rate reduction", 1), ("cross-entropy", 0)])
 def test_both_losses_learn_clean_labels(loss, classifier):
-    accuracies = training_accuracies(loss=loss, rate=0.03, ratio=0.0, seed=0, steps=80, batch=400, ranks=(4,), eps=0.5**0.5)
+    accuracies = training_accuracies(
+        loss=loss, rate=0.03, ratio=0.0, seed=0, steps=80, batch=400, ranks=(4,), eps=0.5**0.5
+    )
     assert np.array(accuracies).shape == (8, 2, 2)
     assert accuracies[-1][classifier][1] > 0.93
     if loss == "rate reduction":
@@ -123,7 +140,9 @@ def test_wrong_labels_hurt_and_pixels_are_the_null():
     null = {row.setting: row.value for row in result.select(quantity=ACCURACY, model=PIXELS)}
     assert len(null) == 4
     for method in METHODS[:3]:
-        assert all(row.null.mean == null[row.setting] for row in result.select(quantity=ACCURACY, model=method))
+        assert all(
+            row.null.mean == null[row.setting] for row in result.select(quantity=ACCURACY, model=method)
+        )
 
 
 def test_training_raises_the_rate_reduction_to_nearly_its_optimum():
@@ -137,7 +156,8 @@ def test_training_raises_the_rate_reduction_to_nearly_its_optimum():
     assert reductions[0, 0] < 0.2 * best
     assert 0.6 * best < reductions[-1, 0] < best
     assert rates[-1, 0, 0] > 3 * rates[0, 0, 0]  # R rises ...
-    assert rates[-1, 0, 1] - rates[0, 0, 1] < 0.5 * (rates[-1, 0, 0] - rates[0, 0, 0])  # ... and R^c much less
+    # ... and R^c much less
+    assert rates[-1, 0, 1] - rates[0, 0, 1] < 0.5 * (rates[-1, 0, 0] - rates[0, 0, 0])
     for split in ("train", "test"):
         row = result.select(quantity="rate reduction", setting="after training", split=split).one()
         assert row.value > 1.5 * row.null.mean

@@ -17,7 +17,9 @@ def normal(*shape, seed=0):
 
 def activations(output, labels, *, layer=0, kind="features", tokens=None):
     tokens = output if tokens is None else tokens
-    return Activations(name=f"blocks.{layer}", layer=layer, kind=kind, tokens=tokens, output=output, labels=labels)
+    return Activations(
+        name=f"blocks.{layer}", layer=layer, kind=kind, tokens=tokens, output=output, labels=labels
+    )
 
 
 def metric_of(*batches, **given):
@@ -40,7 +42,12 @@ def test_the_class_token_is_measured_where_there_is_one():
     entered[:, 3] = 2.0  # a second constant token: a blank corner of all images, not a class token
     mean = metric_of((output, y), tokens=entered)
     for metric, features in ((class_token, output[:, 0]), (mean, output.mean(1))):
-        assert_close(headline(metric).value, float(rate_reduction(unit_norm(features), y, eps=metric.eps)), rtol=1e-10, atol=0)
+        assert_close(
+            headline(metric).value,
+            float(rate_reduction(unit_norm(features), y, eps=metric.eps)),
+            rtol=1e-10,
+            atol=0,
+        )
     with pytest.raises(ValueError, match="class and register tokens"):
         class_token.merge(mean)
 
@@ -58,13 +65,17 @@ def test_the_value_is_the_metric_beside_permuted_labels():
     assert_close(row.value, float(rate_reduction(X, y, eps=metric.eps)), rtol=1e-10, atol=0)
     assert (row.layer, row.kind, row.n, row.side) == (1, "in network", 120, ">=")
     assert row.value > 3 * row.null.high > 0
-    assert next(row for row in metric.compute(draws=7) if row.quantity == RATE_REDUCTION).null.draws[:4] == pytest.approx(row.null.draws)
+    assert next(row for row in metric.compute(draws=7) if row.quantity == RATE_REDUCTION).null.draws[
+        :4
+    ] == pytest.approx(row.null.draws)
     assert {row.null for row in metric.compute()} == {None}
     rows = {row.quantity: row for row in metric.compute(draws=4)}
     share = rows[SHARE]
     assert 0 < share.null.high < share.value < 1 == share.predicted
     assert share.quantity == IN_NETWORKS.headline
-    assert {quantity for quantity, row in rows.items() if row.scope == "these data"} == rows.keys() - {CODING_RATE}
+    assert {quantity for quantity, row in rows.items() if row.scope == "these data"} == rows.keys() - {
+        CODING_RATE
+    }
     assert rows[CODING_RATE].scope == "training"
     other = metric_of((output, y), layer=1)
     other.merge(metric)
@@ -78,7 +89,13 @@ def test_few_samples_and_many_give_the_same_rates(monkeypatch):
     monkeypatch.setattr(class_features, "SAMPLES", 0)  # 16 per dimension are stored, 128
     y, output = torch.arange(210) % 3, normal(210, 5, 8)
     few, many = (output[:60], y[:60]), (output[60:], y[60:])
-    whole, batched, a, c, small = metric_of((output, y)), metric_of(few, many), metric_of(few), metric_of(many), metric_of(few)
+    whole, batched, a, c, small = (
+        metric_of((output, y)),
+        metric_of(few, many),
+        metric_of(few),
+        metric_of(many),
+        metric_of(few),
+    )
     a.merge(metric_of(many))
     c.merge(metric_of(few))
     for metric in (batched, a, c):
@@ -92,9 +109,15 @@ def test_few_samples_and_many_give_the_same_rates(monkeypatch):
 
 
 def test_on_noise_the_null_holds_the_value_for_many_samples():
-    """Of 3,072 samples all are stored: the value lies within the draws of its null, which a subset would miss."""
+    """Of 3,072 samples all are stored: the value lies within the draws of its null, which a subset would
+    miss.
+    """
     n, d = 3072, 16
-    row = next(row for row in metric_of((normal(n, 1, d), torch.arange(n) % 10)).compute(draws=19) if row.quantity == RATE_REDUCTION)
+    row = next(
+        row
+        for row in metric_of((normal(n, 1, d), torch.arange(n) % 10)).compute(draws=19)
+        if row.quantity == RATE_REDUCTION
+    )
     spread = row.null.high - row.null.low
     assert row.null.low - spread < row.value < row.null.high + spread
 
@@ -111,7 +134,10 @@ def test_the_null_is_that_of_permuted_labels_in_any_order_of_samples(classes):
     parts = torch.arange(n).split(50)
     mixed = metric_of(*((output[part], y[part]) for part in parts))
     by_class = metric_of(*((output[order][part], y[order][part]) for part in parts))
-    first, second = (metric_of(*((output[order][part], y[order][part]) for part in half)) for half in (parts[:6], parts[6:]))
+    first, second = (
+        metric_of(*((output[order][part], y[order][part]) for part in half))
+        for half in (parts[:6], parts[6:])
+    )
     first.merge(second)
     for metric in (mixed, by_class, first):
         row = headline(metric)

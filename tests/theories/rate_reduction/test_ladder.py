@@ -1,4 +1,6 @@
-"""The ladder of the rate reduction: closed forms of its quantities, its own setting, and the contract of its rungs."""
+"""The ladder of the rate reduction: closed forms of its quantities, its own setting, and the contract of its
+rungs.
+"""
 
 import math
 from functools import partial
@@ -12,7 +14,13 @@ from transformer_theory.data import TokenData
 from transformer_theory.metrics.coding import rate_reduction, unit_norm
 from transformer_theory.models import ViT
 from transformer_theory.probes import probe
-from transformer_theory.theories.rate_reduction import RateReductionMetric, flat_reduction, ladder, optimum, orthogonal_classes
+from transformer_theory.theories.rate_reduction import (
+    RateReductionMetric,
+    flat_reduction,
+    ladder,
+    optimum,
+    orthogonal_classes,
+)
 from transformer_theory.theories.rate_reduction.in_networks import SHARE
 from transformer_theory.theories.rate_reduction.ladder import LADDER, quantities, trainings
 from transformer_theory.theories.rate_reduction.ladder.inputs import PROJECTIONS, isometric, projections
@@ -46,7 +54,9 @@ def lines(angle):
 
 @pytest.mark.parametrize("degrees", [0.0, 17.0, 60.0, 90.0])
 def test_the_angle_between_two_lines(degrees):
-    angles = quantities.mean_angles(lines(math.radians(degrees)), torch.tensor([[*range(8)], [0, 1, 4, 5, 2, 3, 6, 7]]), (4, 4))
+    angles = quantities.mean_angles(
+        lines(math.radians(degrees)), torch.tensor([[*range(8)], [0, 1, 4, 5, 2, 3, 6, 7]]), (4, 4)
+    )
     assert angles[0] == pytest.approx(degrees, abs=1e-5)
     assert angles[1] == pytest.approx(0.0, abs=1e-5)  # both classes have two samples of each line
 
@@ -55,10 +65,15 @@ def test_the_angle_between_flat_subspaces_averages_squared_cosines():
     """Two planes in R^4 with principal angles 30 and 70 degrees."""
     first, second = math.radians(30), math.radians(70)
     a = torch.eye(4, dtype=torch.float64)[:2]
-    b = torch.tensor([[math.cos(first), 0, math.sin(first), 0], [0, math.cos(second), 0, math.sin(second)]], dtype=torch.float64)
+    b = torch.tensor(
+        [[math.cos(first), 0, math.sin(first), 0], [0, math.cos(second), 0, math.sin(second)]],
+        dtype=torch.float64,
+    )
     rotation = torch.linalg.qr(torch.randn(4, 4, dtype=torch.float64, generator=generator())).Q
     angle = quantities.mean_angles(torch.cat([a, b]) @ rotation, torch.arange(4)[None], (2, 2))
-    assert float(angle) == pytest.approx(math.degrees(math.acos(((math.cos(first) ** 2 + math.cos(second) ** 2) / 2) ** 0.5)))
+    assert float(angle) == pytest.approx(
+        math.degrees(math.acos(((math.cos(first) ** 2 + math.cos(second) ** 2) / 2) ** 0.5))
+    )
 
 
 @pytest.mark.parametrize("sizes", [(25,) * 10, (22, 30, 29, 26, 21), (3, 9)])
@@ -70,11 +85,15 @@ def test_the_value_at_neural_collapse_is_that_of_a_simplex(sizes):
     value = quantities.collapsed_reduction(sizes, dim, eps=EPS)
     assert value == pytest.approx(float(rate_reduction(vertices[labels], labels, eps=EPS)), rel=1e-12)
     if len(set(sizes)) == 1:
-        assert value == pytest.approx((k - 1) / 2 * math.log1p(dim / ((k - 1) * EPS**2)) - math.log1p(dim / EPS**2) / 2)
+        assert value == pytest.approx(
+            (k - 1) / 2 * math.log1p(dim / ((k - 1) * EPS**2)) - math.log1p(dim / EPS**2) / 2
+        )
     assert value < flat_reduction(sizes, [1] * k, dim, eps=EPS) < optimum(sizes, dim, eps=EPS).value
 
 
-@pytest.mark.parametrize(("sizes", "dim", "eps"), [((5,), 4, 1.0), ((5, 0), 4, 1.0), ((5, 5, 5), 1, 1.0), ((5, 5), 4, 0.0)])
+@pytest.mark.parametrize(
+    ("sizes", "dim", "eps"), [((5,), 4, 1.0), ((5, 0), 4, 1.0), ((5, 5, 5), 1, 1.0), ((5, 5), 4, 0.0)]
+)
 def test_a_simplex_that_does_not_fit_is_refused(sizes, dim, eps):
     with pytest.raises(ValueError, match=r"simplex|eps"):
         quantities.collapsed_reduction(sizes, dim, eps=eps)
@@ -97,7 +116,8 @@ def test_the_rows_of_the_optimum_and_of_two_classes_on_one_subspace():
     features[labels == 1] = features[labels == 0][:10]
     worse_share, _, worse_angle, _ = quantities.rows(evaluated(features, labels))
     assert worse_share.value < share.value - 0.1
-    assert worse_angle.value == pytest.approx(60, abs=5)  # two pairs of orthogonal classes, and one with the same subspace
+    # two pairs of orthogonal classes, and one with the same subspace
+    assert worse_angle.value == pytest.approx(60, abs=5)
 
 
 def test_a_class_of_zeros_has_no_angle():
@@ -110,7 +130,9 @@ def test_a_class_of_zeros_has_no_angle():
 
 def test_more_classes_than_dimensions_have_no_share():
     labels = torch.arange(20) % 5
-    row = quantities.last_layer_row(evaluated(torch.randn(20, 4, dtype=torch.float64, generator=generator()), labels))
+    row = quantities.last_layer_row(
+        evaluated(torch.randn(20, 4, dtype=torch.float64, generator=generator()), labels)
+    )
     assert row.value is None
     assert "5 classes" in row.reason
 
@@ -131,7 +153,11 @@ def test_ascent_for_other_classes_does_not_reach_the_optimum(monkeypatch):
     """The broken variant: the features ascend ΔR of permuted labels."""
     objective = trainings.MaximalCodingRateReduction(eps=EPS)
     order = torch.randperm(trainings.HELD_OUT, generator=generator())
-    monkeypatch.setattr(trainings, "MaximalCodingRateReduction", lambda eps: lambda features, labels: objective(features, labels[order]))
+    monkeypatch.setattr(
+        trainings,
+        "MaximalCodingRateReduction",
+        lambda eps: lambda features, labels: objective(features, labels[order]),
+    )
     share, *_ = LADDER.rungs[0].measure(generator())
     assert share.value < 0.9
 
@@ -150,8 +176,17 @@ def test_every_rung_has_the_headline_with_both_nulls(rung, short):
     assert rows == again
     second = rows.pop(1)
     assert [row.quantity for row in rows].count(LADDER.quantity) == 1
-    assert (second.quantity, second.value, second.setting) == (LADDER.quantity, rows[0].value, f"null: {PROJECTIONS}")
-    assert (second.null.kind, len(second.null.draws), second.side, second.predicted) == (PROJECTIONS, 19, ">=", 1.0)
+    assert (second.quantity, second.value, second.setting) == (
+        LADDER.quantity,
+        rows[0].value,
+        f"null: {PROJECTIONS}",
+    )
+    assert (second.null.kind, len(second.null.draws), second.side, second.predicted) == (
+        PROJECTIONS,
+        19,
+        ">=",
+        1.0,
+    )
     for row in rows:
         assert (row.theory, row.kind, row.n, row.side) == ("rate_reduction", "rung", trainings.HELD_OUT, ">=")
         assert not row.setting
@@ -165,21 +200,34 @@ def test_every_rung_has_the_headline_with_both_nulls(rung, short):
 
 
 def test_all_rungs_have_the_same_class_sizes(short):
-    rungs = (trainings.free_features, trainings.on_training_samples, trainings.on_mixture, trainings.on_digits, trainings.adamw)
+    rungs = (
+        trainings.free_features,
+        trainings.on_training_samples,
+        trainings.on_mixture,
+        trainings.on_digits,
+        trainings.adamw,
+    )
     sizes = [train(generator()).sizes for train in rungs]
     assert sizes[1:] == sizes[:-1]
 
 
 def test_the_second_rung_has_the_samples_of_the_first_and_the_third_has_others(monkeypatch):
-    """The network of the second rung ascends the samples that are measured, that of the third rung others of the same mixture."""
+    """The network of the second rung ascends the samples that are measured, that of the third rung others of
+    the same mixture.
+    """
     trained = []
     fit = trainings.fit_supervised
     monkeypatch.setattr(trainings, "STEPS", 1)
     monkeypatch.setattr(
-        trainings, "fit_supervised", lambda recipe, *args, **columns: (trained.append(args[1]), fit(recipe, *args, **columns))
+        trainings,
+        "fit_supervised",
+        lambda recipe, *args, **columns: (trained.append(args[1]), fit(recipe, *args, **columns)),
     )
     _, samples = trainings.mixture(generator())
-    measured = [train(generator()).inputs for train in (trainings.free_features, trainings.on_training_samples, trainings.on_mixture)]
+    measured = [
+        train(generator()).inputs
+        for train in (trainings.free_features, trainings.on_training_samples, trainings.on_mixture)
+    ]
     assert_close(measured[0], measured[1])
     assert_close(trained[0][:, 0], samples.tokens.float())
     other, _ = trainings.mixture(generator())
@@ -190,19 +238,32 @@ def test_the_second_rung_has_the_samples_of_the_first_and_the_third_has_others(m
 def test_only_the_optimiser_changes_between_neighbouring_rungs(monkeypatch):
     """Full batches, mini-batches and AdamW take the same number of steps."""
     seen = []
-    monkeypatch.setattr(trainings, "descend", lambda *args, **columns: seen.append((columns["steps"], columns["batch_size"])))
-    monkeypatch.setattr(trainings, "train_classifier", lambda *args, **columns: seen.append((columns["steps"], columns["batch_size"])))
+    monkeypatch.setattr(
+        trainings, "descend", lambda *args, **columns: seen.append((columns["steps"], columns["batch_size"]))
+    )
+    monkeypatch.setattr(
+        trainings,
+        "train_classifier",
+        lambda *args, **columns: seen.append((columns["steps"], columns["batch_size"])),
+    )
     for train in (trainings.plain, trainings.mini_batches, trainings.adamw):
         train(generator())
-    assert seen == [(trainings.STEPS, len(trainings.digit_parts()[0])), *[(trainings.STEPS, trainings.BATCH)] * 2]
+    assert seen == [
+        (trainings.STEPS, len(trainings.digit_parts()[0])),
+        *[(trainings.STEPS, trainings.BATCH)] * 2,
+    ]
 
 
 def test_only_training_labels_are_wrong(monkeypatch):
     seen = []
-    monkeypatch.setattr(trainings, "_with_adamw", lambda model, train, held_out, **columns: seen.append((train, held_out)))
+    monkeypatch.setattr(
+        trainings, "_with_adamw", lambda model, train, held_out, **columns: seen.append((train, held_out))
+    )
     features = trainings.wrong_labels(generator())
     (train, held_out), (right, right_held_out) = seen[0], trainings.digit_parts()
-    assert_close(float((train.labels != right.labels).double().mean()), 0.9 * trainings.NOISE, rtol=0, atol=0.05)
+    assert_close(
+        float((train.labels != right.labels).double().mean()), 0.9 * trainings.NOISE, rtol=0, atol=0.05
+    )
     assert torch.equal(held_out.labels, right_held_out.labels)
     assert torch.equal(features.labels, right_held_out.labels)
     assert not features.collapse
@@ -212,11 +273,19 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
     tokens, labels = torch.randn(300, 5, 6, dtype=torch.float64, generator=generator()), torch.arange(300) % 3
     data = TokenData(tokens=tokens, labels=labels)
     model = ViT.for_tokens(5, 6, 3, dim=16, depth=2, heads=2).eval()
-    training = TokenData(tokens=torch.randn(90, 5, 6, dtype=torch.float64, generator=generator(1)), labels=torch.arange(90) % 3)
+    training = TokenData(
+        tokens=torch.randn(90, 5, 6, dtype=torch.float64, generator=generator(1)), labels=torch.arange(90) % 3
+    )
     monkeypatch.setattr(ladder, "trained_network", lambda recipe, seed, images: (model, data))
     monkeypatch.setattr(ladder, "_training_tokens", lambda images: training)
     rows = list(ladder._in_trained_network("ViT", generator()))
-    assert [row.quantity for row in rows] == [SHARE, SHARE, quantities.INPUTS, quantities.LAST_LAYER, quantities.ANGLE]
+    assert [row.quantity for row in rows] == [
+        SHARE,
+        SHARE,
+        quantities.INPUTS,
+        quantities.LAST_LAYER,
+        quantities.ANGLE,
+    ]
     headline, second, inputs, last, _ = rows
     metric, draws = RateReductionMetric(), len(last.null.draws)
     with torch.no_grad(), probe(model, [metric], draws=draws) as p:
@@ -228,7 +297,9 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
     assert last.null.draws == pytest.approx(expected.null.draws, rel=1e-6)
     # 30 inputs are projected to the 16 dimensions of the network, without their training mean.
     assert (second.value, second.setting) == (headline.value, f"null: {PROJECTIONS}")
-    assert second.null == projections((tokens[:256] - training.tokens.mean(0)).flatten(1), labels[:256], 16, draws=299)
+    assert second.null == projections(
+        (tokens[:256] - training.tokens.mean(0)).flatten(1), labels[:256], 16, draws=299
+    )
     assert second.null.low <= inputs.value <= second.null.high
 
 
@@ -254,7 +325,8 @@ def test_the_second_null_on_the_digits_is_that_of_centred_pixels(short):
     assert rows[quantities.INPUTS].value == pytest.approx(expected, rel=1e-9)
     assert rows[quantities.INPUTS].null.high < expected
     assert rows[f"{SHARE}null: {PROJECTIONS}"].null.draws == pytest.approx([expected] * 19, rel=1e-9)
-    assert expected > share_of(held_out.tokens.flatten(1), held_out.labels)  # centred inputs are harder to exceed
+    # centred inputs are harder to exceed
+    assert expected > share_of(held_out.tokens.flatten(1), held_out.labels)
 
 
 def test_no_isometry_changes_the_share():
@@ -276,7 +348,9 @@ def test_random_projections_are_orthogonal_and_differ():
 
 
 def test_rungs_that_learn_the_labels_alone_do_not_exceed_their_inputs():
-    """The broken variant of the theory's loss: trained by cross-entropy, features separate the classes, but pixels have a larger share."""
+    """The broken variant of the theory's loss: trained by cross-entropy, features separate the classes, but
+    pixels have a larger share.
+    """
     for train, side in ((trainings.on_digits, ">="), (trainings.adamw, "<=")):
         headline, second = list(quantities.rows(train(generator())))[:2]
         assert headline.null.p(headline.value, ">=") <= 0.05

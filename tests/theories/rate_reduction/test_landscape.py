@@ -8,7 +8,12 @@ from torch.testing import assert_close
 
 from transformer_theory.metrics.coding import rate_reduction
 from transformer_theory.theories.rate_reduction.ascent import ascend, polish
-from transformer_theory.theories.rate_reduction.landscape import Regularised, largest_penalty, orthogonal_critical_point, scales
+from transformer_theory.theories.rate_reduction.landscape import (
+    Regularised,
+    largest_penalty,
+    orthogonal_critical_point,
+    scales,
+)
 from transformer_theory.theories.rate_reduction.problem import sorted_labels
 
 SIZES, DIM, EPS = (3, 4, 5), 4, 0.7
@@ -27,7 +32,9 @@ def test_derivatives_are_those_of_autograd(problem, generator):
 
     assert_close(problem.value(X), float(value(X)), rtol=1e-12, atol=0)
     assert_close(problem.gradient(X), torch.autograd.functional.jacobian(value, X), rtol=0, atol=1e-13)
-    assert_close(problem.hessian(X), torch.autograd.functional.hessian(value, X).reshape(48, 48), rtol=0, atol=1e-13)
+    assert_close(
+        problem.hessian(X), torch.autograd.functional.hessian(value, X).reshape(48, 48), rtol=0, atol=1e-13
+    )
 
 
 def test_roots_are_where_the_derivative_along_a_singular_value_vanishes(problem):
@@ -36,7 +43,8 @@ def test_roots_are_where_the_derivative_along_a_singular_value_vanishes(problem)
         assert 0 < low < high
         for s in (low, high):
             assert_close(alpha / (1 + alpha * s) - alpha / (1 + a * s), problem.penalty, rtol=1e-12, atol=0)
-    for share, exist in ((0.999, True), (1.001, False)):  # the bound on the penalty is where the largest class's roots meet
+    # the bound on the penalty is where the largest class's roots meet
+    for share, exist in ((0.999, True), (1.001, False)):
         penalty, a = share * largest_penalty(SIZES, DIM, eps=EPS), alphas[2]
         top, middle = penalty * alpha * a, alpha * (a - alpha) - penalty * (alpha + a)
         assert (middle**2 >= 4 * top * penalty) is exist
@@ -60,7 +68,9 @@ def test_every_mixture_of_roots_is_critical_and_a_maximiser_only_without_the_sma
 def test_disorder_sees_overlap_and_uneven_spectra(problem, generator):
     X = orthogonal_critical_point(problem, (0, 0, 0), (1, 1, 1), generator=generator)
     turned = X.clone()
-    turned[:3] = X[:3] @ torch.linalg.matrix_exp(0.1 * (A := torch.randn(DIM, DIM, dtype=X.dtype, generator=generator)) - 0.1 * A.mT)
+    turned[:3] = X[:3] @ torch.linalg.matrix_exp(
+        0.1 * (A := torch.randn(DIM, DIM, dtype=X.dtype, generator=generator)) - 0.1 * A.mT
+    )
     assert problem.disorder(turned) > 0.01
     assert problem.disorder(torch.cat([1.05 * X[:3], X[3:]])) == pytest.approx(0.05)
 
@@ -94,7 +104,9 @@ def test_a_step_down_from_a_saddle_ends_higher(problem, generator):
         (lambda: largest_penalty((3, 0), 2, eps=1.0), "samples in each"),
         (lambda: largest_penalty((3, 3), 2, eps=-1.0), "eps must be positive"),
         (
-            lambda: orthogonal_critical_point(Regularised((3, 3), 2, 1.0, 0.01), (1, 1), (1, 0), generator=torch.Generator()),
+            lambda: orthogonal_critical_point(
+                Regularised((3, 3), 2, 1.0, 0.01), (1, 1), (1, 0), generator=torch.Generator()
+            ),
             "do not fit into classes",
         ),
     ],

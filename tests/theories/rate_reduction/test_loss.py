@@ -27,7 +27,8 @@ def textbook(X, y, gamma1, gamma2):
     return textbook_class_rate(X, y, EPS) - gamma2 / 2 * torch.linalg.slogdet(inside).logabsdet
 
 
-SHAPES = [(60, 8, 4), (12, 30, 3), (90, 8, 30), (200, 8, 2), (1, 5, 1), (8, 8, 1)]  # classes larger and smaller than d, all fewer than d
+# classes larger and smaller than d, all fewer than d
+SHAPES = [(60, 8, 4), (12, 30, 3), (90, 8, 30), (200, 8, 2), (1, 5, 1), (8, 8, 1)]
 
 
 @pytest.mark.parametrize(("gamma1", "gamma2"), [(1.0, 1.0), (20.0, 0.05), (0.3, 2.0)])
@@ -51,16 +52,23 @@ def test_parts_add_up_and_only_the_loss_has_a_gradient():
     assert_close(parts.reduction, rate_reduction(X, y, eps=EPS).detach())
     assert_close(parts.rate, coding_rate(X, eps=EPS).detach())
     assert parts.loss.requires_grad
-    assert not any(part.requires_grad for part in (parts.reduction, parts.rate, parts.class_rate, parts.expansion))
+    assert not any(
+        part.requires_grad for part in (parts.reduction, parts.rate, parts.class_rate, parts.expansion)
+    )
     assert_close(-MaximalCodingRateReduction(eps=EPS)(X, y).loss, rate_reduction(X, y, eps=EPS))
 
 
 @pytest.mark.parametrize("sizes", [(40, 40, 10), (3, 30, 31), (1, 2, 57)])
 def test_classes_of_very_different_sizes(sizes):
     X, _ = batch(sum(sizes), 8)
-    y = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[torch.randperm(len(X), generator=torch.Generator().manual_seed(1))]
+    y = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[
+        torch.randperm(len(X), generator=torch.Generator().manual_seed(1))
+    ]
     X.requires_grad_()
-    ours, theirs = (torch.autograd.grad(each, X)[0] for each in (MaximalCodingRateReduction(eps=EPS)(X, y).loss, textbook(X, y, 1, 1)))
+    ours, theirs = (
+        torch.autograd.grad(each, X)[0]
+        for each in (MaximalCodingRateReduction(eps=EPS)(X, y).loss, textbook(X, y, 1, 1))
+    )
     assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
 
 
@@ -92,7 +100,10 @@ def test_soft_memberships_are_labels_where_they_are_certain():
 def test_uncertain_memberships_lose_part_of_the_reduction():
     X, y = batch()
     own = torch.nn.functional.one_hot(y).double()
-    reductions = [float(MaximalCodingRateReduction()(X, (1 - mix) * own + mix / 4).reduction) for mix in (0, 0.3, 0.7, 1.0)]
+    reductions = [
+        float(MaximalCodingRateReduction()(X, (1 - mix) * own + mix / 4).reduction)
+        for mix in (0, 0.3, 0.7, 1.0)
+    ]
     assert reductions == sorted(reductions, reverse=True)
     assert abs(reductions[-1]) < 1e-12
 
@@ -105,7 +116,9 @@ def test_float32_keeps_the_gradient_where_the_data_are_ill_conditioned():
         single = rates_and_gradient(X.float(), y, eps=eps)
         assert single.gradient.dtype == torch.float32
         assert_close(single.rate.double(), exact.rate, rtol=1e-4, atol=0)
-        error = torch.linalg.norm(single.gradient.double() - exact.gradient) / torch.linalg.norm(exact.gradient)
+        error = torch.linalg.norm(single.gradient.double() - exact.gradient) / torch.linalg.norm(
+            exact.gradient
+        )
         assert float(error) < 1e-2, (eps, float(error))
 
 
@@ -122,7 +135,9 @@ def test_between_the_passes_one_gradient_is_kept():
 
 def test_training_reaches_the_known_optimum(unchecked):
     y = torch.arange(60) % 3
-    raw = torch.randn(60, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    raw = torch.randn(
+        60, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
     loss = MaximalCodingRateReduction(eps=EPS)
     optimiser = torch.optim.Adam([raw], lr=0.05)
     for _ in range(250):  # 1e-10 from the optimum
@@ -173,7 +188,10 @@ LOSS = MaximalCodingRateReduction()
         (lambda: LOSS(torch.zeros(3, 3), LABELS), "norms from 0 to 0"),
         (lambda: LOSS(torch.cat([ROWS[:2], torch.zeros(1, 3)]), LABELS), "from 0 to 1"),
         (lambda: LOSS(torch.full((3, 3), math.nan), LABELS), "finite rows of norm 1"),
-        (lambda: LOSS(ROWS.half(), LABELS), r"float32 or float64, got torch.float16; convert with .float\(\)"),
+        (
+            lambda: LOSS(ROWS.half(), LABELS),
+            r"float32 or float64, got torch.float16; convert with .float\(\)",
+        ),
         (lambda: LOSS(ROWS.bfloat16(), LABELS), "got torch.bfloat16"),
         (lambda: LOSS(ROWS, LABELS.float()), r"integers, got torch.float32; convert with .long\(\)"),
         (lambda: LOSS(ROWS, LABELS - 1), "got -1; relabel"),
@@ -181,9 +199,15 @@ LOSS = MaximalCodingRateReduction()
         (lambda: LOSS(ROWS, torch.full((3, 2), 0.4)), "sum to 1, got one that is 0.2 off"),
         (lambda: LOSS(ROWS, torch.tensor([[1.5, -0.5]] * 3)), ">= 0, got a negative"),
         (lambda: LOSS(ROWS, torch.full((3, 2), math.nan)), ">= 0, got a negative or NaN"),
-        (lambda: LOSS(ROWS, torch.full((3, 2), 0.5).half()), r"memberships \[n, k\] must be float32 or float64, got torch.float16"),
+        (
+            lambda: LOSS(ROWS, torch.full((3, 2), 0.5).half()),
+            r"memberships \[n, k\] must be float32 or float64, got torch.float16",
+        ),
         (lambda: LOSS(torch.zeros(0, 3), LABELS[:0]), "n, d >= 1"),
-        (lambda: MaximalCodingRateReduction(eps=0.0), "eps must be positive and finite, got 0.0; it is the distortion"),
+        (
+            lambda: MaximalCodingRateReduction(eps=0.0),
+            "eps must be positive and finite, got 0.0; it is the distortion",
+        ),
         (lambda: MaximalCodingRateReduction(eps=-1.0), "got -1"),
         (lambda: MaximalCodingRateReduction(gamma1=0.0), "gamma1 must be positive and finite, got 0"),
         (lambda: MaximalCodingRateReduction(gamma2=math.inf), "gamma2 must be positive and finite, got inf"),

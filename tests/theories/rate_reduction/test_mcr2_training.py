@@ -21,7 +21,9 @@ from transformer_theory.theories.rate_reduction.mcr2_training import (
 from transformer_theory.training import augment
 
 CLASSES = 4
-SUPERVISED, SELF_SUPERVISED = (RATE_REDUCTION_RECIPES[f"CIFAR-10, {kind}"] for kind in ("supervised", "self-supervised"))
+SUPERVISED, SELF_SUPERVISED = (
+    RATE_REDUCTION_RECIPES[f"CIFAR-10, {kind}"] for kind in ("supervised", "self-supervised")
+)
 
 
 def seeded(seed=0):
@@ -37,7 +39,9 @@ def bars(n=96, seed=0):
 
 
 def perceptron(seed=0):
-    return build(lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 16)), seeded(seed))
+    return build(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 16)), seeded(seed)
+    )
 
 
 def small(recipe, **changes):
@@ -50,7 +54,9 @@ def same(images):
 
 def test_with_labels_the_rate_reduction_rises_and_subspaces_separate_the_classes():
     (images, labels), (unseen, truth), model = bars(), bars(seed=1), perceptron()
-    losses = fit_supervised(small(SUPERVISED, augment=same, learning_rate=0.1), model, images, labels, generator=seeded())
+    losses = fit_supervised(
+        small(SUPERVISED, augment=same, learning_rate=0.1), model, images, labels, generator=seeded()
+    )
     assert losses.shape == (20,)
     assert losses[-1] < losses[0] - 1
     rows = features_of(model, images)
@@ -63,8 +69,15 @@ def test_with_labels_the_rate_reduction_rises_and_subspaces_separate_the_classes
 def test_random_labels_are_not_learnt():
     (images, labels), (unseen, truth), model = bars(), bars(seed=1), perceptron()
     wrong = relabel_uniformly(labels, 1.0, classes=CLASSES, generator=seeded())
-    fit_supervised(small(SUPERVISED, augment=same, learning_rate=0.1), model, images, wrong, generator=seeded())
-    assert accuracies(features_of(model, images), wrong, features_of(model, unseen), truth, rank=3).nearest_subspace < 0.6
+    fit_supervised(
+        small(SUPERVISED, augment=same, learning_rate=0.1), model, images, wrong, generator=seeded()
+    )
+    assert (
+        accuracies(
+            features_of(model, images), wrong, features_of(model, unseen), truth, rank=3
+        ).nearest_subspace
+        < 0.6
+    )
 
 
 def test_without_labels_the_copies_of_an_image_come_together():
@@ -76,7 +89,8 @@ def test_without_labels_the_copies_of_an_image_come_together():
     def spread(model):
         copies = [features_of(model, change(images)) for _ in range(2)]
         own = (copies[0] * copies[1]).sum(1).mean()
-        return float(own - (copies[0] @ copies[1].mT).mean())  # cosine to the own copy beyond that to all copies
+        # cosine to the own copy beyond that to all copies
+        return float(own - (copies[0] @ copies[1].mT).mean())
 
     torch.manual_seed(0)
     model = perceptron()
@@ -91,7 +105,12 @@ def test_without_labels_the_copies_of_an_image_come_together():
 @pytest.mark.parametrize("name", RATE_REDUCTION_RECIPES)
 def test_each_published_recipe_takes_a_step(name):
     recipe = RATE_REDUCTION_RECIPES[name]
-    assert (recipe.batch_size, recipe.eps**2, recipe.momentum, recipe.weight_decay) == (1000, pytest.approx(0.5), 0.9, 5e-4)
+    assert (recipe.batch_size, recipe.eps**2, recipe.momentum, recipe.weight_decay) == (
+        1000,
+        pytest.approx(0.5),
+        0.9,
+        5e-4,
+    )
     tiny = replace(recipe, epochs=1, batch_size=8, copies=min(recipe.copies, 4))
     model = build(lambda: recipe.build(8, width=4), seeded())
     images, labels = torch.rand(8, 3, 16, 16, generator=seeded()), torch.arange(8) % 2
@@ -106,8 +125,12 @@ def test_each_published_recipe_takes_a_step(name):
 def test_the_generator_decides_and_the_global_one_is_left_alone():
     images, labels = bars(24)
     state = torch.get_rng_state()
-    recipe = replace(SUPERVISED, augment=lambda i: augment.flip(augment.crop(i, padding=1)), epochs=2, batch_size=12)
-    runs = [fit_supervised(recipe, perceptron(), images, labels, generator=seeded(seed)) for seed in (0, 0, 1)]
+    recipe = replace(
+        SUPERVISED, augment=lambda i: augment.flip(augment.crop(i, padding=1)), epochs=2, batch_size=12
+    )
+    runs = [
+        fit_supervised(recipe, perceptron(), images, labels, generator=seeded(seed)) for seed in (0, 0, 1)
+    ]
     assert torch.equal(runs[0], runs[1])
     assert not torch.equal(runs[0], runs[2])
     assert torch.equal(state, torch.get_rng_state())
@@ -126,7 +149,9 @@ def test_the_published_networks_have_their_numbers_of_parameters(name, kind, par
     with torch.device("meta"):
         model = RATE_REDUCTION_RECIPES[name].build()
     assert type(model) is kind
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1)]
+    convolutions = [
+        module for module in model.modules() if isinstance(module, nn.Conv2d) and module.kernel_size != (1, 1)
+    ]
     assert len(convolutions) == 17  # and the head of the first, or the mean over pixels
     assert sum(p.numel() for p in model.parameters()) == parameters
 
@@ -203,7 +228,13 @@ def test_changes_are_those_of_their_names():
     images = torch.rand(40, 3, 6, 5)
     flipped = (augment.flip(images) == images.flip(-1)).flatten(1).all(1)
     assert 8 < int(flipped.sum()) < 32
-    windows = torch.nn.functional.pad(images[:1], [1] * 4).unfold(2, 6, 1).unfold(3, 5, 1)[0].permute(1, 2, 0, 3, 4).flatten(0, 1)
+    windows = (
+        torch.nn.functional.pad(images[:1], [1] * 4)
+        .unfold(2, 6, 1)
+        .unfold(3, 5, 1)[0]
+        .permute(1, 2, 0, 3, 4)
+        .flatten(0, 1)
+    )
     for window in augment.crop(images[:1].expand(30, -1, -1, -1), padding=1):
         assert bool((windows == window).flatten(1).all(1).any())
     grey = augment.greyed(images, share=1.0)
@@ -235,8 +266,15 @@ def test_bad_input_is_refused(unchecked):
     with pytest.raises(ValueError, match="holds 1000 images, got 8"):
         fit_supervised(SUPERVISED, model, images, labels, generator=seeded())
     with pytest.raises(ValueError, match=r"labels must be integers, got torch.float32"):
-        fit_supervised(small(SUPERVISED, augment=same, learning_rate=0.1), model, *[t.float() for t in bars()], generator=seeded())
-    with pytest.raises(ValueError, match="copies must divide batch_size, got epochs 1, batch_size 10, copies 3"):
+        fit_supervised(
+            small(SUPERVISED, augment=same, learning_rate=0.1),
+            model,
+            *[t.float() for t in bars()],
+            generator=seeded(),
+        )
+    with pytest.raises(
+        ValueError, match="copies must divide batch_size, got epochs 1, batch_size 10, copies 3"
+    ):
         replace(SELF_SUPERVISED, epochs=1, batch_size=10, copies=3)
     with pytest.raises(ValueError, match="learning_rate must be positive, got nan"):
         replace(SUPERVISED, learning_rate=float("nan"))
@@ -246,5 +284,7 @@ def test_bad_input_is_refused(unchecked):
         augment.blurred(torch.rand(2, 3, 4, 4))
     with pytest.raises(ValueError, match="padding must be at least 1, got 0"):
         augment.crop(images, padding=0)
-    with pytest.raises(ValueError, match="neighbours must be from 1 to the number of training samples, 8, got 9"):
+    with pytest.raises(
+        ValueError, match="neighbours must be from 1 to the number of training samples, 8, got 9"
+    ):
         accuracies(images.flatten(1), labels, images.flatten(1), labels, neighbours=9)

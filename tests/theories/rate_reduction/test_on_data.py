@@ -53,7 +53,8 @@ def test_many_wide_samples_are_cut_and_projected(monkeypatch):
 
 
 def test_accuracy_on_unseen_samples_is_no_verdict_on_the_theory(generator):
-    features, labels = rate_reduction.orthogonal_classes((40, 40), (2, 2), 6, generator=generator)  # the classes fit
+    # the classes fit
+    features, labels = rate_reduction.orthogonal_classes((40, 40), (2, 2), 6, generator=generator)
     rows, _ = measure(features[:, None], labels)
     assert rows.select(quantity=on_data.RANKS_FIT).one().verdict == "holds"
     assert rows.select(quantity=on_data.ACCURACY_AFTER).one().verdict == "not covered"
@@ -84,7 +85,9 @@ def test_without_draws_there_is_no_null_and_no_permuted_construction():
 
 
 def test_on_noise_the_share_of_the_optimum_is_at_chance():
-    """Of twelve sets of noise few may have p <= .05: by the binomial law more than three with probability .0022."""
+    """Of twelve sets of noise few may have p <= .05: by the binomial law more than three with probability
+    .0022.
+    """
     template = TokenData(normal(100, 4, 8), torch.arange(100) % 3)
     found = 0
     for seed in range(12):
@@ -96,7 +99,11 @@ def test_on_noise_the_share_of_the_optimum_is_at_chance():
 
 
 def test_digits(unchecked):  # the contract checks shapes
-    rows, arrays = collect(ON_DATA.measure(ON_DATA.read(data.load("digits")), torch.Generator().manual_seed(0), draws=HEADLINE_DRAWS))
+    rows, arrays = collect(
+        ON_DATA.measure(
+            ON_DATA.read(data.load("digits")), torch.Generator().manual_seed(0), draws=HEADLINE_DRAWS
+        )
+    )
     headline = rows.select(quantity=ON_DATA.headline).one()
     assert headline.value > 5 * headline.null.high
     assert over_seeds([headline]).p == 1 / (1 + HEADLINE_DRAWS)
@@ -106,7 +113,8 @@ def test_digits(unchecked):  # the contract checks shapes
     assert headline.verdict == "not covered"
     reduction = rows.select(quantity=on_data.RATE_REDUCTION).one()
     assert reduction.value > 5 * reduction.null.high > 0
-    assert reduction.verdict is reduction.predicted is None  # it cannot be negative, so its sign is no evidence
+    # it cannot be negative, so its sign is no evidence
+    assert reduction.verdict is reduction.predicted is None
     assert reduction.value - reduction.interval[0] == pytest.approx(reduction.interval[1] - reduction.value)
     assert rows.select(quantity=on_data.LAYERS_RAISE).one().value == 1.0
     assert rows.select(quantity=on_data.REDUCTION_AFTER).one().value == pytest.approx(56.6, abs=1.0)

@@ -16,7 +16,9 @@ def normal(*shape, seed=0):
 
 
 def textbook_layer(X, y, eps, step, memberships=None):
-    """One layer by inverses and diagonal membership matrices, in the papers' columns; memberships of X's own labels if not given."""
+    """One layer by inverses and diagonal membership matrices, in the papers' columns; memberships of X's own
+    labels if not given.
+    """
     n, d = X.shape
     Z, k = X.T, int(y.max()) + 1
     moved = d / (n * eps**2) * torch.linalg.inv(torch.eye(d, dtype=X.dtype) + d / (n * eps**2) * Z @ Z.T) @ Z
@@ -39,14 +41,20 @@ def test_layers_are_those_of_the_textbook():
 
 def test_unnormalised_features_give_the_network_of_the_normalised_ones():
     X, y = normal(40, 6), torch.arange(40) % 3
-    long, unit = rate_reduction.construct(1e3 * X, y, **SETTINGS), rate_reduction.construct(unit_norm(X), y, **SETTINGS)
+    long, unit = (
+        rate_reduction.construct(1e3 * X, y, **SETTINGS),
+        rate_reduction.construct(unit_norm(X), y, **SETTINGS),
+    )
     assert_close(long.features, unit.features, rtol=0, atol=1e-12)
     assert_close(long.transform(5 * X), unit.transform(X), rtol=0, atol=1e-12)
 
 
 def test_float32_stays_float32_and_is_close():
     X, y = normal(60, 6), torch.arange(60) % 3
-    single, double = rate_reduction.construct(X.float(), y, **SETTINGS), rate_reduction.construct(X, y, **SETTINGS)
+    single, double = (
+        rate_reduction.construct(X.float(), y, **SETTINGS),
+        rate_reduction.construct(X, y, **SETTINGS),
+    )
     assert single.features.dtype == torch.float32
     assert_close(single.features.double(), double.features, rtol=0, atol=1e-4)
 
@@ -68,9 +76,13 @@ def test_the_trainable_network_starts_as_the_constructed_one(generator):
     unseen = normal(25, 3, seed=5)
     with torch.no_grad():
         assert_close(module.transform(unseen), net.transform(unseen), rtol=0, atol=1e-13)
-        assert_close(module(unseen).softmax(1), net.probabilities(net.transform(unseen)), rtol=1e-9, atol=1e-13)
+        assert_close(
+            module(unseen).softmax(1), net.probabilities(net.transform(unseen)), rtol=1e-9, atol=1e-13
+        )
     assert {name for name, _ in module.named_parameters()} == {"expansions", "compressions"}
-    again = rate_reduction.TrainableReduNet(rate_reduction.construct(*rate_reduction.gaussian_toy(3, 40, generator=generator), **SETTINGS))
+    again = rate_reduction.TrainableReduNet(
+        rate_reduction.construct(*rate_reduction.gaussian_toy(3, 40, generator=generator), **SETTINGS)
+    )
     again.load_state_dict(module.state_dict())
     with torch.no_grad():
         assert_close(again(unseen), module(unseen))
@@ -92,16 +104,24 @@ def test_gradient_descent_lowers_the_loss_of_the_constructed_network(generator):
     assert losses[-1] < 0.95 * losses[0]
     moved = constructed.transform(X)
     assert float(constructed.layers[0].expansion.diff().abs().max()) > 0
-    assert_close(moved, rate_reduction.construct(X, y, **SETTINGS).transform(X))  # the constructed network is untouched
+    # the constructed network is untouched
+    assert_close(moved, rate_reduction.construct(X, y, **SETTINGS).transform(X))
 
 
 def test_the_hessians_of_the_rates_lie_where_the_guaranteed_step_needs_them():
-    """Autograd's Hessians of R and of one class's share of R^c have eigenvalues in [-α/8, α], and come near to the lower end."""
+    """Autograd's Hessians of R and of one class's share of R^c have eigenvalues in [-α/8, α], and come near
+    to the lower end.
+    """
     lows, highs = [], []
     for seed, (n, d) in enumerate([(6, 3), (3, 6), (5, 5), (1, 1), (2, 2)] * 4):
         X, eps = (0.3 + seed / 2) * normal(n, d, seed=seed), 0.7
         alpha = d / (n * eps**2)
-        H = torch.autograd.functional.hessian(lambda x, eps=eps: coding_rate(x, eps=eps), X).reshape(n * d, n * d) / alpha
+        H = (
+            torch.autograd.functional.hessian(lambda x, eps=eps: coding_rate(x, eps=eps), X).reshape(
+                n * d, n * d
+            )
+            / alpha
+        )
         eigenvalues = torch.linalg.eigvalsh(H)
         lows.append(float(eigenvalues[0]))
         highs.append(float(eigenvalues[-1]))
@@ -112,7 +132,10 @@ def test_the_hessians_of_the_rates_lie_where_the_guaranteed_step_needs_them():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_guaranteed_step_raises_the_rate_reduction_of_any_features(seed):
-    X, y = normal(40, 7, seed=seed) * torch.logspace(0, -2, 7, dtype=torch.float64), torch.arange(40) % (2 + seed)
+    X, y = (
+        normal(40, 7, seed=seed) * torch.logspace(0, -2, 7, dtype=torch.float64),
+        torch.arange(40) % (2 + seed),
+    )
     step = rate_reduction.guaranteed_step(40, 7, eps=0.2)
     reductions = rate_reduction.construct(X, y, layers=100, eps=0.2, step=step).reductions
     assert float(reductions.diff().min()) >= -1e-12
@@ -173,7 +196,8 @@ def test_arrays_and_float32_are_accepted(unchecked):
     layer = rate_reduction.layer(X.numpy(), y.tolist(), eps=0.7)
     assert torch.equal(layer.expansion, rate_reduction.layer(X, y, eps=0.7).expansion)
     assert torch.equal(
-        rate_reduction.nearest_subspace(X.numpy(), y.numpy(), X.numpy(), rank=2), rate_reduction.nearest_subspace(X, y, X, rank=2)
+        rate_reduction.nearest_subspace(X.numpy(), y.numpy(), X.numpy(), rank=2),
+        rate_reduction.nearest_subspace(X, y, X, rank=2),
     )
 
 
@@ -186,11 +210,20 @@ def net(features=None, labels=None, **more):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: net(torch.zeros(4, 2, dtype=torch.float64)), "4 of 4 that are zero, the first at 0; drop them"),
-        (lambda: net(torch.full((4, 2), torch.nan, dtype=torch.float64)), "features must be finite, got 8 NaN"),
+        (
+            lambda: net(torch.zeros(4, 2, dtype=torch.float64)),
+            "4 of 4 that are zero, the first at 0; drop them",
+        ),
+        (
+            lambda: net(torch.full((4, 2), torch.nan, dtype=torch.float64)),
+            "features must be finite, got 8 NaN",
+        ),
         (lambda: net(normal(4, 2, 2)), r"shape \[n, d\] with n, d >= 1, got \[4, 2, 2\]"),
         (lambda: net(normal(0, 2), torch.zeros(0, dtype=torch.int64)), r"shape \[n, d\] with n, d >= 1"),
-        (lambda: net(labels=torch.tensor([0, 2, 0, 2])), "each class 0..2 at least once, got no sample of class 1; relabel"),
+        (
+            lambda: net(labels=torch.tensor([0, 2, 0, 2])),
+            "each class 0..2 at least once, got no sample of class 1; relabel",
+        ),
         (lambda: net(labels=torch.tensor([0, -1, 0, 1])), "a negative label"),
         (lambda: net(labels=torch.tensor([0, 1])), r"\[4\], got \[2\]"),
         (lambda: net(eps=0.0), "eps must be positive and finite"),
@@ -202,12 +235,24 @@ def net(features=None, labels=None, **more):
         (lambda: net(layers=0), "layers must be at least 1"),
         (lambda: net().transform(normal(3, 4)), r"shape \[n, 2\] as in training, got \[3, 4\]"),
         (lambda: net().transform(torch.zeros(3, 2, dtype=torch.float64)), "3 of 3 that are zero"),
-        (lambda: net().predict(normal(2)), r"shape \[n, 2\] as in training, got \[2\]; a single sample is x\[None\]"),
-        (lambda: net(labels=torch.tensor([0, 1, 0, 10**9])), "0..1000000000 at least once, got no sample of class 2; relabel"),
+        (
+            lambda: net().predict(normal(2)),
+            r"shape \[n, 2\] as in training, got \[2\]; a single sample is x\[None\]",
+        ),
+        (
+            lambda: net(labels=torch.tensor([0, 1, 0, 10**9])),
+            "0..1000000000 at least once, got no sample of class 2; relabel",
+        ),
         (lambda: net().transform(normal(3, 2).float()), "samples and network must share a dtype"),
         (lambda: net().predict(normal(3, 2).float()), "samples and network must share a dtype"),
-        (lambda: rate_reduction.nearest_subspace(normal(2, 2), torch.tensor([0, 1]), normal(1, 2), rank=0), "rank must be at least 1"),
-        (lambda: rate_reduction.layer(normal(4, 2), torch.tensor([0, 0, 2, 2]), eps=1.0), "no sample of class 1"),
+        (
+            lambda: rate_reduction.nearest_subspace(normal(2, 2), torch.tensor([0, 1]), normal(1, 2), rank=0),
+            "rank must be at least 1",
+        ),
+        (
+            lambda: rate_reduction.layer(normal(4, 2), torch.tensor([0, 0, 2, 2]), eps=1.0),
+            "no sample of class 1",
+        ),
     ],
 )
 def test_bad_input_is_named(unchecked, call, message):
@@ -222,7 +267,12 @@ def test_bad_input_is_named(unchecked, call, message):
         (lambda: net(labels="0101"), "labels"),
         (lambda: net(normal(4, 2) > 0), "features"),
         (lambda: net(layers=1.5), "layers"),
-        (lambda: rate_reduction.nearest_subspace(normal(2, 2), torch.tensor([0, 1]), normal(1, 2), rank=2.5), "rank"),
+        (
+            lambda: rate_reduction.nearest_subspace(
+                normal(2, 2), torch.tensor([0, 1]), normal(1, 2), rank=2.5
+            ),
+            "rank",
+        ),
     ],
 )
 def test_wrong_types_are_named(unchecked, call, name):
@@ -234,11 +284,21 @@ def test_samples_of_another_kind_are_refused_by_every_method(unchecked):
     X, y = normal(6, 4), torch.arange(6) % 2
     built = rate_reduction.construct(X, y, layers=2, eps=0.5, step=0.1)
     trainable = rate_reduction.TrainableReduNet(built)
-    methods = (built.transform, built.predict, built.predict_balanced, built.probabilities, built.distances, trainable, trainable.transform)
+    methods = (
+        built.transform,
+        built.predict,
+        built.predict_balanced,
+        built.probabilities,
+        built.distances,
+        trainable,
+        trainable.transform,
+    )
     for method in methods:
         with pytest.raises(ValueError, match=r"must share a dtype, got torch\.float32 and torch\.float64"):
             method(X.float())
-        with pytest.raises(ValueError, match=r"features must have shape \[n, 4\] as in training, got \[6, 3\]"):
+        with pytest.raises(
+            ValueError, match=r"features must have shape \[n, 4\] as in training, got \[6, 3\]"
+        ):
             method(X[:, :3])
 
 
@@ -252,14 +312,19 @@ def test_transformed_samples_that_are_not_finite_have_no_class(unchecked, value)
         bad[2] = value
         for method in (built.predict, built.predict_balanced, built.probabilities, built.distances):
             assert len(method(built.features)) == 6
-            with pytest.raises(ValueError, match=r"^transformed must be finite, got 6 NaN or infinite values; drop them$"):
+            with pytest.raises(
+                ValueError, match=r"^transformed must be finite, got 6 NaN or infinite values; drop them$"
+            ):
                 method(bad)
 
 
 def test_a_subspace_of_all_dimensions_is_refused():
     """It contains every sample, so the first class would be predicted always."""
     X, y = normal(20, 4), torch.arange(20) % 2
-    with pytest.raises(ValueError, match=r"below the dimension 4, got 6: the subspace of class 0 .* pass a rank of at most 3"):
+    with pytest.raises(
+        ValueError, match=r"below the dimension 4, got 6: the subspace of class 0 .* pass a rank of at most 3"
+    ):
         rate_reduction.nearest_subspace(X, y, X, rank=6)
-    few = torch.cat([X[:5], X[:1] + 1e-3])  # three samples a class span no more than three dimensions, whatever the rank
+    # three samples a class span no more than three dimensions, whatever the rank
+    few = torch.cat([X[:5], X[:1] + 1e-3])
     assert len(rate_reduction.nearest_subspace(few, torch.arange(6) % 2, X, rank=6)) == 20

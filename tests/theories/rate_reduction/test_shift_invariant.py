@@ -1,4 +1,6 @@
-"""The shift-invariant ReduNet: equal to the vector one on all shifts, equivariant, and the liftings in front of it."""
+"""The shift-invariant ReduNet: equal to the vector one on all shifts, equivariant, and the liftings in front
+of it.
+"""
 
 import itertools
 
@@ -31,7 +33,9 @@ def test_it_is_the_vector_network_on_all_shifts(grid):
     samples, labels, unseen = normal(7, 3, *grid), torch.arange(7) % 2, normal(5, 3, *grid, seed=1)
     net = rate_reduction.construct_shift_invariant(samples, labels, layers=4, **SETTINGS)
     copies = all_shifts(samples)
-    vector = rate_reduction.construct(torch.cat(copies).flatten(1), labels.repeat(len(copies)), layers=4, **SETTINGS)
+    vector = rate_reduction.construct(
+        torch.cat(copies).flatten(1), labels.repeat(len(copies)), layers=4, **SETTINGS
+    )
     assert_close(net.features.flatten(1), vector.features[:7], rtol=0, atol=1e-13)
     assert_close(net.rates, vector.rates, rtol=1e-12, atol=0)
     moved = net.transform(unseen)
@@ -42,7 +46,9 @@ def test_it_is_the_vector_network_on_all_shifts(grid):
 
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 def test_features_of_a_shifted_sample_are_the_shifted_features(grid):
-    net = rate_reduction.construct_shift_invariant(normal(9, 2, *grid), torch.arange(9) % 3, layers=5, **SETTINGS)
+    net = rate_reduction.construct_shift_invariant(
+        normal(9, 2, *grid), torch.arange(9) % 3, layers=5, **SETTINGS
+    )
     unseen = normal(4, 2, *grid, seed=2)
     moved = net.transform(unseen)
     for by in itertools.product(*map(range, grid)):
@@ -73,12 +79,16 @@ def test_norms_are_those_of_the_samples():
 
 
 def test_classes_are_told_apart_wherever_the_signal_starts(generator):
-    """Three noisy patterns on a ring, lifted; training has seen one phase of each, the vector network cannot cope with others."""
+    """Three noisy patterns on a ring, lifted; training has seen one phase of each, the vector network cannot
+    cope with others.
+    """
     labels, patterns = torch.arange(120) % 3, torch.randn(3, 24, dtype=torch.float64, generator=generator)
     noisy = (patterns[labels] + 0.3 * torch.randn(120, 24, dtype=torch.float64, generator=generator))[:, None]
     lifted = rate_reduction.lift(noisy, rate_reduction.random_filters(6, 1, (5,), generator=generator))
     train, y, truth = lifted[:60], labels[:60], labels[60:]
-    phases = torch.stack([x.roll(int(s), -1) for x, s in zip(lifted[60:], torch.randint(24, (60,), generator=generator))])
+    phases = torch.stack(
+        [x.roll(int(s), -1) for x, s in zip(lifted[60:], torch.randint(24, (60,), generator=generator))]
+    )
     net = rate_reduction.construct_shift_invariant(train, y, layers=10, eps=0.1**0.5, step=0.5)
     assert bool((net.reductions.diff() > 0).all())
     assert float((net.predict(net.transform(phases)) == truth).double().mean()) >= 0.95
@@ -104,7 +114,12 @@ def test_a_quarter_turn_is_a_quarter_of_the_angles():
     images = normal(3, 2, 8, 8)
     rings = rate_reduction.polar(images, rings=5, angles=16)
     assert rings.shape == (3, 10, 16)
-    assert_close(rate_reduction.polar(images.rot90(1, (2, 3)), rings=5, angles=16), rings.roll(-4, 2), rtol=0, atol=1e-12)
+    assert_close(
+        rate_reduction.polar(images.rot90(1, (2, 3)), rings=5, angles=16),
+        rings.roll(-4, 2),
+        rtol=0,
+        atol=1e-12,
+    )
     net = rate_reduction.construct_shift_invariant(rings, torch.tensor([0, 1, 1]), layers=3, **SETTINGS)
     turned = rate_reduction.polar(normal(4, 2, 8, 8, seed=1).rot90(2, (2, 3)), rings=5, angles=16)
     upright = rate_reduction.polar(normal(4, 2, 8, 8, seed=1), rings=5, angles=16)
@@ -114,9 +129,17 @@ def test_a_quarter_turn_is_a_quarter_of_the_angles():
 def test_a_linear_lifting_of_one_channel_leaves_one_dimension_a_frequency(generator):
     filters = rate_reduction.random_filters(6, 1, (5,), generator=generator)
     positive = normal(8, 1, 9)
-    linear = rate_reduction.lift(positive, filters) - rate_reduction.lift(-positive, filters)  # max(0, z) - max(0, -z) = z
+    # max(0, z) - max(0, -z) = z
+    linear = rate_reduction.lift(positive, filters) - rate_reduction.lift(-positive, filters)
     assert torch.linalg.matrix_rank(torch.fft.rfft(linear).permute(2, 0, 1)).tolist() == [1] * 5
-    assert min(torch.linalg.matrix_rank(torch.fft.rfft(rate_reduction.lift(positive, filters)).permute(2, 0, 1)).tolist()) == 6
+    assert (
+        min(
+            torch.linalg.matrix_rank(
+                torch.fft.rfft(rate_reduction.lift(positive, filters)).permute(2, 0, 1)
+            ).tolist()
+        )
+        == 6
+    )
 
 
 def shift_net(samples=None, labels=None, **more):
@@ -131,15 +154,27 @@ def shift_net(samples=None, labels=None, **more):
         (lambda: shift_net(normal(4, 5)), r"samples must have shape \[n, c, T\] or \[n, c, h, w\]"),
         (lambda: shift_net(normal(4, 2, 0)), "no side empty"),
         (lambda: shift_net(labels=torch.tensor([0, 2, 0, 2])), "no sample of class 1"),
-        (lambda: shift_net(normal(4, 2, 5) * torch.tensor([0.0, 1, 1, 1])[:, None, None]), "1 of 4 that are zero, the first at 0"),
+        (
+            lambda: shift_net(normal(4, 2, 5) * torch.tensor([0.0, 1, 1, 1])[:, None, None]),
+            "1 of 4 that are zero, the first at 0",
+        ),
         (lambda: shift_net(eps=-1.0), "eps must be positive and finite"),
         (lambda: shift_net(step=float("inf")), "step must be positive and finite"),
         (lambda: shift_net().transform(normal(3, 2, 5).float()), "samples and network must share a dtype"),
-        (lambda: shift_net().transform(normal(3, 2, 6)), r"shape \[n, 2, 5\] as in training, got \[3, 2, 6\]"),
+        (
+            lambda: shift_net().transform(normal(3, 2, 6)),
+            r"shape \[n, 2, 5\] as in training, got \[3, 2, 6\]",
+        ),
         (lambda: rate_reduction.lift(normal(2, 1, 5), normal(3, 2, 3)), r"got \[3, 2, 3\] for \[2, 1, 5\]"),
         (lambda: rate_reduction.lift(normal(2, 1, 5), normal(3, 1, 6)), "no larger than the grid"),
-        (lambda: rate_reduction.random_filters(0, 1, (3,), generator=torch.Generator()), "at least one channel"),
-        (lambda: rate_reduction.polar(normal(2, 5, 5), rings=2, angles=4), r"images must have shape \[n, c, h, w\]"),
+        (
+            lambda: rate_reduction.random_filters(0, 1, (3,), generator=torch.Generator()),
+            "at least one channel",
+        ),
+        (
+            lambda: rate_reduction.polar(normal(2, 5, 5), rings=2, angles=4),
+            r"images must have shape \[n, c, h, w\]",
+        ),
         (lambda: rate_reduction.polar(normal(1, 1, 5, 5), rings=0, angles=4), "rings and angles"),
     ],
 )
@@ -149,8 +184,13 @@ def test_bad_input_is_named(unchecked, call, message):
 
 
 def in_unitary_frequencies(x, y, unseen, *, eps_squared, step, sharpness, layers):
-    """The released form, written out: ``norm="ortho"`` in the formulas of the module. Returns features, unseen features and distances."""
-    rows, new = (np.fft.fft(v / np.linalg.norm(v, axis=(1, 2), keepdims=True), axis=2, norm="ortho") for v in (x, unseen))
+    """The released form, written out: ``norm="ortho"`` in the formulas of the module. Returns features,
+    unseen features and distances.
+    """
+    rows, new = (
+        np.fft.fft(v / np.linalg.norm(v, axis=(1, 2), keepdims=True), axis=2, norm="ortho")
+        for v in (x, unseen)
+    )
     n, c, T = rows.shape
     shares = np.bincount(y) / n
 
@@ -158,7 +198,10 @@ def in_unitary_frequencies(x, y, unseen, *, eps_squared, step, sharpness, layers
         """E, then the C_j, [T, c, c] each."""
         for members in (rows, *(rows[y == j] for j in range(len(shares)))):
             scale = c / (len(members) * eps_squared)
-            yield [scale * np.linalg.inv(np.eye(c) + scale * members[:, :, t].conj().T @ members[:, :, t]) for t in range(T)]
+            yield [
+                scale * np.linalg.inv(np.eye(c) + scale * members[:, :, t].conj().T @ members[:, :, t])
+                for t in range(T)
+            ]
 
     def applied(v, matrices):
         return np.stack([v[:, :, t] @ matrices[t] for t in range(T)], 2)
@@ -172,12 +215,21 @@ def in_unitary_frequencies(x, y, unseen, *, eps_squared, step, sharpness, layers
         scores = -sharpness * np.stack([np.linalg.norm(v, axis=(1, 2)) for v in compressed], 1)
         estimated = np.exp(scores - scores.max(1, keepdims=True))
         weights = shares * estimated / estimated.sum(1, keepdims=True)
-        new = normalised(new + step * (applied(new, E) - sum(weights[:, j, None, None] * v for j, v in enumerate(compressed))))
-        moves = applied(rows, E) - sum(shares[j] * (y == j)[:, None, None] * applied(rows, matrices) for j, matrices in enumerate(C))
+        new = normalised(
+            new
+            + step * (applied(new, E) - sum(weights[:, j, None, None] * v for j, v in enumerate(compressed)))
+        )
+        moves = applied(rows, E) - sum(
+            shares[j] * (y == j)[:, None, None] * applied(rows, matrices) for j, matrices in enumerate(C)
+        )
         rows = normalised(rows + step * moves)
     _, *C = operators()
     distances = np.stack([np.linalg.norm(applied(new, matrices), axis=(1, 2)) for matrices in C], 1)
-    return np.fft.ifft(rows, axis=2, norm="ortho").real, np.fft.ifft(new, axis=2, norm="ortho").real, distances
+    return (
+        np.fft.ifft(rows, axis=2, norm="ortho").real,
+        np.fft.ifft(new, axis=2, norm="ortho").real,
+        distances,
+    )
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
@@ -185,11 +237,15 @@ def test_the_released_form_is_this_one_with_eps_squared_step_and_sharpness_times
     """ε² = T ε'², η = T η', λ = T λ'; at the published ε'² = .1 itself the features differ by more than .01."""
     x, y, unseen, T = normal(12, 3, 7), torch.arange(12) % 3, normal(5, 3, 7, seed=1), 7
     released = {"eps_squared": 0.1, "step": 0.1, "sharpness": 4.0}
-    features, new, distances = in_unitary_frequencies(x.numpy(), y.numpy(), unseen.numpy(), layers=4, **released)
+    features, new, distances = in_unitary_frequencies(
+        x.numpy(), y.numpy(), unseen.numpy(), layers=4, **released
+    )
 
     def built(factor):
         eps, step, sharpness = (factor * 0.1) ** 0.5, factor * 0.1, factor * 4.0
-        return rate_reduction.construct_shift_invariant(x.to(dtype), y, layers=4, eps=eps, step=step, sharpness=sharpness)
+        return rate_reduction.construct_shift_invariant(
+            x.to(dtype), y, layers=4, eps=eps, step=step, sharpness=sharpness
+        )
 
     net = built(T)
     moved = net.transform(unseen.to(dtype))
@@ -205,7 +261,9 @@ def test_samples_of_another_kind_are_refused_by_every_method(unchecked):
     for method in (net.transform, net.predict, net.predict_balanced, net.probabilities, net.distances):
         with pytest.raises(ValueError, match=r"must share a dtype, got torch\.float32 and torch\.float64"):
             method(samples.float())
-        with pytest.raises(ValueError, match=r"samples must have shape \[n, 2, 5\] as in training, got \[6, 1, 5\]"):
+        with pytest.raises(
+            ValueError, match=r"samples must have shape \[n, 2, 5\] as in training, got \[6, 1, 5\]"
+        ):
             method(samples[:, :1])
         with pytest.raises(ValueError, match=r"got \[2, 5\]; a single sample is x\[None\]"):
             method(samples[0])

@@ -1,4 +1,6 @@
-"""The rate reduction as an objective of training: its loss, its gradient over two processes, its measurements, and training itself."""
+"""The rate reduction as an objective of training: its loss, its gradient over two processes, its
+measurements, and training itself.
+"""
 
 import copy
 
@@ -17,7 +19,9 @@ SIZES = Sizes(image_size=8, channels=1, num_classes=3, patch_size=2, dim=16, dep
 
 
 def bars(n, seed=0):
-    """Noisy images with a bright pair of columns, whose place is the class: uint8 [n, 1, 8, 8] and labels [n], sorted."""
+    """Noisy images with a bright pair of columns, whose place is the class: uint8 [n, 1, 8, 8] and labels
+    [n], sorted.
+    """
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) * 3 // n
     pixels = torch.randint(0, 60, (n, 1, 8, 8), generator=generator)
@@ -35,13 +39,22 @@ def network(features, seed=0):
 def batch(*, mix=False, n=12, seed=2):
     pixels, labels = bars(n, seed)
     images, targets = pixels.double() / 255, one_hot(labels, 3).double()
-    return (0.7 * images + 0.3 * images.flip(0), 0.7 * targets + 0.3 * targets.flip(0)) if mix else (images, targets)
+    return (
+        (0.7 * images + 0.3 * images.flip(0), 0.7 * targets + 0.3 * targets.flip(0))
+        if mix
+        else (images, targets)
+    )
 
 
 def plain_rate(features, weights, scale):
     """1/2 log det(I + scale X^T diag(weights) X), as it is written."""
     d = features.shape[1]
-    return 0.5 * torch.linalg.slogdet(torch.eye(d, dtype=torch.float64) + scale * features.T @ torch.diag(weights) @ features)[1]
+    return (
+        0.5
+        * torch.linalg.slogdet(
+            torch.eye(d, dtype=torch.float64) + scale * features.T @ torch.diag(weights) @ features
+        )[1]
+    )
 
 
 def test_it_is_an_objective_whose_network_has_features_for_logits():
@@ -52,17 +65,25 @@ def test_it_is_an_objective_whose_network_has_features_for_logits():
 
 @pytest.mark.parametrize("mix", [False, True])
 def test_the_loss_is_the_formula_for_labels_and_for_mixtures(mix):
-    objective, model, (images, targets) = RateReduction(eps=0.6, gamma1=2.0, gamma2=0.5, features=5), network(5), batch(mix=mix)
+    objective, model, (images, targets) = (
+        RateReduction(eps=0.6, gamma1=2.0, gamma2=0.5, features=5),
+        network(5),
+        batch(mix=mix),
+    )
     X = unit_norm(model(images))
     n, d = X.shape
     together = plain_rate(X, torch.ones(n, dtype=torch.float64), 2.0 * d / (n * 0.6**2))
     sizes = targets.sum(0)
-    classes = sum(size / n * plain_rate(X, column, d / (size * 0.6**2)) for size, column in zip(sizes, targets.T))
+    classes = sum(
+        size / n * plain_rate(X, column, d / (size * 0.6**2)) for size, column in zip(sizes, targets.T)
+    )
     assert_close(objective.loss(model, images, targets, alone), classes - 0.5 * together)
 
 
 def test_two_processes_have_the_gradient_of_one():
-    """Each half has its copy of the network; in the backward pass the gather adds up both losses, then the copies are averaged."""
+    """Each half has its copy of the network; in the backward pass the gather adds up both losses, then the
+    copies are averaged.
+    """
     objective, one, (images, targets) = RateReduction(features=6, eps=0.05), network(6), batch(mix=True)
     halves = [slice(0, 6), slice(6, 12)]
     copies = [copy.deepcopy(one) for _ in halves]
@@ -79,7 +100,10 @@ def test_two_processes_have_the_gradient_of_one():
     assert_close(sum(losses) / 2, objective.loss(one, images, targets, alone))
     for weight, *parts in zip(*(model.parameters() for model in (one, *copies))):
         assert_close(weight.grad, (parts[0].grad + parts[1].grad) / 2)
-    apart = sum(objective.loss(model, images[half], targets[half], alone) for model, half in zip(copies, halves)) / 2
+    apart = (
+        sum(objective.loss(model, images[half], targets[half], alone) for model, half in zip(copies, halves))
+        / 2
+    )
     assert abs(float((apart - losses[0]).detach())) > 0.003  # without the gather it is another loss
 
 
@@ -97,7 +121,11 @@ def test_training_separates_the_classes_and_the_null_does_not_rise():
     assert rows[REDUCTION].value == pytest.approx(float(rate_reduction(features, images[1], eps=0.5**0.5)))
     assert rows[REDUCTION].value > 3 * rows[REDUCTION].null.mean > 0
     assert rows[objective.score].value > 0.9
-    assert (rows[objective.score].n, rows[objective.score].layer, rows[objective.score].setting) == (60, None, "")
+    assert (rows[objective.score].n, rows[objective.score].layer, rows[objective.score].setting) == (
+        60,
+        None,
+        "",
+    )
 
 
 def test_bad_input_is_named():

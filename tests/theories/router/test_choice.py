@@ -22,7 +22,14 @@ def logistic_density(u: float) -> float:
 
 @pytest.mark.parametrize("delta", [0.0, 0.005, 0.02, -0.7, 1.0, 5.0, -40.0])
 def test_the_mean_of_the_relaxed_gradient_is_a_convolution(delta: float):
-    expected = quad(lambda u: logistic_density(u) * logistic_density(u - delta), -60, 60, points=[0, delta], epsabs=1e-13, limit=200)[0]
+    expected = quad(
+        lambda u: logistic_density(u) * logistic_density(u - delta),
+        -60,
+        60,
+        points=[0, delta],
+        epsabs=1e-13,
+        limit=200,
+    )[0]
     assert choice.relaxed_gradient_mean(delta) == pytest.approx(expected, rel=1e-6, abs=1e-13)
 
 
@@ -38,7 +45,10 @@ def test_the_entropy_gradient_is_that_of_automatic_differentiation():
     p = torch.softmax(scores, -1)
     (expected,) = torch.autograd.grad(-(p * p.log()).sum(), scores)
     torch.testing.assert_close(choice.entropy_gradient(scores.detach()), expected, rtol=1e-10, atol=1e-13)
-    torch.testing.assert_close(choice.entropy_gradient(scores.detach()[0]), expected[0], rtol=1e-10, atol=1e-13)  # without a batch
+    # without a batch
+    torch.testing.assert_close(
+        choice.entropy_gradient(scores.detach()[0]), expected[0], rtol=1e-10, atol=1e-13
+    )
     float32 = choice.entropy_gradient(scores.detach().float().numpy())
     assert float32.dtype == torch.float64
     torch.testing.assert_close(float32, expected, rtol=1e-4, atol=1e-6)
@@ -76,17 +86,24 @@ def test_gumbel_noise_has_the_moments_of_the_gumbel_distribution_and_leaves_the_
 
 
 def test_information_is_that_of_scikit_learn():
-    chosen, labels = torch.randint(5, (300,), generator=generator()), torch.randint(3, (300,), generator=generator(1))
+    chosen, labels = (
+        torch.randint(5, (300,), generator=generator()),
+        torch.randint(3, (300,), generator=generator(1)),
+    )
     chosen = torch.where(labels == 1, labels, chosen)
     plain = router.choice_information(chosen, labels, corrected=False)
     assert plain == pytest.approx(mutual_info_score(chosen, labels), abs=1e-12)
-    assert router.choice_information(chosen.numpy() + 7, labels.int()) == pytest.approx(plain - 4 * 2 / 600, abs=1e-12)
+    assert router.choice_information(chosen.numpy() + 7, labels.int()) == pytest.approx(
+        plain - 4 * 2 / 600, abs=1e-12
+    )
 
 
 def test_conditional_information_is_the_mean_over_the_groups():
     given = torch.tensor([0, 0, 0, 0, 1, 1])
     chosen, labels = torch.tensor([0, 1, 0, 1, 2, 2]), torch.tensor([0, 1, 0, 1, 0, 1])
-    assert router.choice_information(chosen, labels, given=given, corrected=False) == pytest.approx(4 / 6 * math.log(2))
+    assert router.choice_information(chosen, labels, given=given, corrected=False) == pytest.approx(
+        4 / 6 * math.log(2)
+    )
 
 
 def test_the_null_of_the_information_contains_it_on_noise():
@@ -95,7 +112,9 @@ def test_the_null_of_the_information_contains_it_on_noise():
     for seed in range(100):
         chosen, labels = torch.randint(6, (2, 80), generator=generator(seed)).unbind()
         null = information.information_null(chosen, labels % 3, 39)
-        found += (1 + sum(draw >= router.choice_information(chosen, labels % 3) for draw in null)) / 40 <= 0.05
+        found += (
+            1 + sum(draw >= router.choice_information(chosen, labels % 3) for draw in null)
+        ) / 40 <= 0.05
     assert found / 100 <= 0.05 + 3 * (0.05 * 0.95 / 100) ** 0.5
 
 
@@ -124,38 +143,83 @@ def trained(tokens: torch.Tensor, labels: torch.Tensor):
 
 
 BAD = {
-    "temperature 0": (lambda: router.gumbel_softmax(torch.zeros(2), torch.zeros(2), temperature=0.0), "temperature must be positive"),
+    "temperature 0": (
+        lambda: router.gumbel_softmax(torch.zeros(2), torch.zeros(2), temperature=0.0),
+        "temperature must be positive",
+    ),
     "temperature below 0": (lambda: router.Schedule(end=-1.0), "end must be positive"),
     "temperature NaN": (lambda: router.Schedule(start=math.nan), "start must be positive"),
     "negative penalty": (lambda: router.Schedule(penalty=-0.1), "penalty must be at least 0"),
     "share above 1": (lambda: router.Schedule(hard_from=1.5), "hard_from must be a share"),
-    "scores NaN": (lambda: router.sample_choice(torch.tensor([0.0, math.nan]), 3, generator=generator()), "scores must be finite"),
-    "one token": (lambda: router.draw_needles(3, tokens=1, generator=generator()), "tokens must be at least 2"),
+    "scores NaN": (
+        lambda: router.sample_choice(torch.tensor([0.0, math.nan]), 3, generator=generator()),
+        "scores must be finite",
+    ),
+    "one token": (
+        lambda: router.draw_needles(3, tokens=1, generator=generator()),
+        "tokens must be at least 2",
+    ),
     "too many to list": (lambda: router.enumerate_needles(17), "tokens must be at most 16"),
     "one class": (lambda: router.RouterSelector(4, classes=1), "classes must be at least 2"),
     "router sees too much": (lambda: router.RouterSelector(4, sees=5), "sees must be at most"),
     "sequences of one token": (lambda: router.RouterSelector(4)(torch.zeros(2, 1, 4)), "at least two tokens"),
-    "tokens NaN": (lambda: router.RouterSelector(4).choose(torch.full((2, 3, 4), math.nan)), "tokens must be finite"),
-    "no draws": (lambda: router.sample_choice([0.0, 1.0], 0, generator=generator()), "draws must be at least 1"),
-    "lengths differ": (lambda: router.choice_information([0, 1], [0, 1, 1]), "labels must be one integer per sample"),
-    "no samples": (lambda: router.choice_information(np.zeros(0, int), np.zeros(0, int)), "choice must be one integer per sample"),
+    "tokens NaN": (
+        lambda: router.RouterSelector(4).choose(torch.full((2, 3, 4), math.nan)),
+        "tokens must be finite",
+    ),
+    "no draws": (
+        lambda: router.sample_choice([0.0, 1.0], 0, generator=generator()),
+        "draws must be at least 1",
+    ),
+    "lengths differ": (
+        lambda: router.choice_information([0, 1], [0, 1, 1]),
+        "labels must be one integer per sample",
+    ),
+    "no samples": (
+        lambda: router.choice_information(np.zeros(0, int), np.zeros(0, int)),
+        "choice must be one integer per sample",
+    ),
     "continuous labels": (lambda: router.choice_information([0, 1], [0.5, 1.5]), "labels must hold integers"),
     "hit of other samples": (lambda: router.hit([0, 1], [0]), "positions of the same samples"),
     "hit above 1": (lambda: router.label_blind_bound(1.2), "hit must be a share"),
     "hit NaN": (lambda: router.label_blind_bound(math.nan), "hit must be a share"),
     "noise of another shape": (lambda: router.gumbel_softmax([0, 1.0], [0, 0, 0.0]), "of equal shape"),
-    "no tokens": (lambda: router.sample_choice(torch.zeros(3, 0), 2, generator=generator()), "at least one token"),
+    "no tokens": (
+        lambda: router.sample_choice(torch.zeros(3, 0), 2, generator=generator()),
+        "at least one token",
+    ),
     "difference NaN": (lambda: router.relaxed_gradient_mean(math.nan), "delta must be finite"),
-    "observed of other samples": (lambda: router.best_accuracy(torch.zeros(3, 1), torch.zeros(2)), "observed must hold integers"),
+    "observed of other samples": (
+        lambda: router.best_accuracy(torch.zeros(3, 1), torch.zeros(2)),
+        "observed must hold integers",
+    ),
     "observed is a vector": (lambda: router.best_accuracy([0, 1], [0, 1]), "observed and labels must be"),
     "label below 0": (lambda: router.best_accuracy([[0], [1]], [-1, 1]), "observed and labels must be"),
-    "negative weight": (lambda: router.best_accuracy([[0], [1]], [0, 1], [2.0, -1.0]), "weights must be probabilities"),
-    "tokens of another dimension": (lambda: router.RouterSelector(4).choose(torch.zeros(2, 3, 5)), "tokens must be"),
+    "negative weight": (
+        lambda: router.best_accuracy([[0], [1]], [0, 1], [2.0, -1.0]),
+        "weights must be probabilities",
+    ),
+    "tokens of another dimension": (
+        lambda: router.RouterSelector(4).choose(torch.zeros(2, 3, 5)),
+        "tokens must be",
+    ),
     "one sequence": (lambda: router.RouterSelector(4).choose(torch.zeros(3, 4)), "tokens must be"),
-    "training on other networks": (lambda: trained(torch.zeros(3, 8, 5, 4), torch.zeros(3, 8).long()), "draw must return tokens"),
-    "training on a fifth class": (lambda: trained(torch.zeros(2, 8, 5, 4), torch.full((2, 8), 4)), "labels must be integers from 0 to 1"),
-    "training on continuous labels": (lambda: trained(torch.zeros(2, 8, 5, 4), torch.rand(2, 8)), "labels must be integers from 0 to 1"),
-    "no networks": (lambda: router.train_selectors(tuple, 4, networks=0, generator=generator()), "networks must be at least 1"),
+    "training on other networks": (
+        lambda: trained(torch.zeros(3, 8, 5, 4), torch.zeros(3, 8).long()),
+        "draw must return tokens",
+    ),
+    "training on a fifth class": (
+        lambda: trained(torch.zeros(2, 8, 5, 4), torch.full((2, 8), 4)),
+        "labels must be integers from 0 to 1",
+    ),
+    "training on continuous labels": (
+        lambda: trained(torch.zeros(2, 8, 5, 4), torch.rand(2, 8)),
+        "labels must be integers from 0 to 1",
+    ),
+    "no networks": (
+        lambda: router.train_selectors(tuple, 4, networks=0, generator=generator()),
+        "networks must be at least 1",
+    ),
 }
 
 

@@ -47,12 +47,20 @@ def test_a_router_that_sees_keys_does_not_change_with_the_contents():
 
 def test_the_loss_is_cross_entropy_and_entropy():
     stack = Stack([router.RouterSelector(3) for _ in range(2)])
-    tokens, labels = torch.randn(2, 8, 4, 3, generator=generator()), torch.randint(2, (2, 8), generator=generator())
+    tokens, labels = (
+        torch.randn(2, 8, 4, 3, generator=generator()),
+        torch.randint(2, (2, 8), generator=generator()),
+    )
     noise = torch.zeros(2, 8, 4)
     logits, scores = stack(tokens, noise, 1.0, False)
     p = torch.softmax(scores.detach(), -1).double()
-    expected = -torch.log_softmax(logits, -1).gather(-1, labels[..., None]).mean((1, 2)).sum() + 0.3 * -(p * p.log()).sum(-1).mean(1).sum()
-    assert float(selector_loss(stack, (tokens, labels, noise, (1.0, False, 0.3))).detach()) == pytest.approx(float(expected), rel=1e-5)
+    expected = (
+        -torch.log_softmax(logits, -1).gather(-1, labels[..., None]).mean((1, 2)).sum()
+        + 0.3 * -(p * p.log()).sum(-1).mean(1).sum()
+    )
+    assert float(selector_loss(stack, (tokens, labels, noise, (1.0, False, 0.3))).detach()) == pytest.approx(
+        float(expected), rel=1e-5
+    )
 
 
 def test_the_schedule_is_soft_and_free_first_then_hard_with_penalty():
@@ -69,7 +77,10 @@ def test_selectors_learn_the_needle_and_training_repeats():
         data = router.draw_needles(2, 32, tokens=4, generator=draws)
         return data.tokens, data.labels
 
-    runs = [router.train_selectors(draw, 9, networks=2, steps=200, generator=generator(1), sees=8) for _ in range(2)]
+    runs = [
+        router.train_selectors(draw, 9, networks=2, steps=200, generator=generator(1), sees=8)
+        for _ in range(2)
+    ]
     data = router.draw_needles(2, 300, tokens=4, generator=generator(2))
     first, second = (router.measure_selectors(run, data) for run in runs)
     assert torch.equal(first.choices, second.choices)
@@ -82,7 +93,9 @@ def test_the_information_of_each_selector_stands_beside_its_accuracy():
     stack = Stack([router.RouterSelector(9, sees=8) for _ in range(2)])
     found = router.measure_selectors(stack, data)
     for number in range(2):
-        expected = router.choice_information(found.choices[number], data.labels[number], given=data.needle[number])
+        expected = router.choice_information(
+            found.choices[number], data.labels[number], given=data.needle[number]
+        )
         assert float(found.information[number]) == pytest.approx(expected)
 
 
@@ -163,7 +176,9 @@ def test_the_choice_of_a_class_token_is_its_own_in_every_layer():
         metric = router.HeaviestKey()
         for layer, x in enumerate((start, tokens)):
             metric.update(Activations("attention", layer, "attention", x, x, weights=weights, labels=labels))
-        assert [metric.sums[layer, 0][:, 1].tolist() for layer in (0, 1)] == [each.tolist() for each in expected]
+        assert [metric.sums[layer, 0][:, 1].tolist() for layer in (0, 1)] == [
+            each.tolist() for each in expected
+        ]
         restored = router.HeaviestKey()
         restored.load_state_dict(metric.state_dict())
         assert restored.compute(draws=3) == metric.compute(draws=3)
@@ -224,7 +239,10 @@ def test_on_noise_the_information_is_inside_its_null():
     [
         (replace(marked(), labels=None), "needs labels"),
         (replace(marked(), labels=torch.zeros(600, dtype=torch.long)), "needs at least two classes"),
-        (TokenData(tokens=torch.randn(9, 1, 2, generator=generator()), labels=torch.arange(9) % 2), "needs sequences of 2 to 64 tokens"),
+        (
+            TokenData(tokens=torch.randn(9, 1, 2, generator=generator()), labels=torch.arange(9) % 2),
+            "needs sequences of 2 to 64 tokens",
+        ),
         (replace(marked(), labels=torch.arange(600)), "needs at least 1800 sequences"),
     ],
 )

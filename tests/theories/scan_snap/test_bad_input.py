@@ -48,7 +48,9 @@ def test_bad_input_is_one_clear_line(change, error, part: str, unchecked):
 
 def tokens_of(ids: torch.Tensor, next_id: torch.Tensor) -> TokenData:
     """Sequences of ids, the query last, with 20-dimensional tokens."""
-    return TokenData(torch.zeros(*ids.shape, 20, dtype=torch.float64), ids=ids, next_id=next_id, vocab_size=10)
+    return TokenData(
+        torch.zeros(*ids.shape, 20, dtype=torch.float64), ids=ids, next_id=next_id, vocab_size=10
+    )
 
 
 @pytest.mark.parametrize("draws", [0, 199])
@@ -56,12 +58,23 @@ def tokens_of(ids: torch.Tensor, next_id: torch.Tensor) -> TokenData:
     ("ids", "next_id", "reason"),
     [
         (torch.arange(60).view(12, 5) % 7, torch.zeros(12, dtype=torch.long), "two next tokens"),  # one class
-        (torch.ones(12, 5, dtype=torch.long), torch.arange(12) % 2, "one contextual token only"),  # constant tokens
+        # constant tokens
+        (torch.ones(12, 5, dtype=torch.long), torch.arange(12) % 2, "one contextual token only"),
         (torch.tensor([[1, 2, 3, 9]]), torch.tensor([1]), "one sequence only"),
-        (torch.tensor([[1, 2, 3, 9], [2, 2, 4, 9]]), torch.tensor([1, 2]), "its own next token"),  # two sequences
+        # two sequences
+        (torch.tensor([[1, 2, 3, 9], [2, 2, 4, 9]]), torch.tensor([1, 2]), "its own next token"),
         (torch.tensor([[1, 2, 3, 9], [2, 2, 4, 9]]), torch.tensor([1, 1]), "two next tokens"),
-        (torch.tensor([[1, 2, 9], [3, 4, 9], [5, 6, 9], [7, 8, 9]]), torch.tensor([1, 1, 2, 2]), "attention moved by less than"),
-        (torch.tensor([[1, 2, 9], [3, 2, 9], [1, 4, 9], [3, 4, 9]] * 2)[:5], torch.tensor([1, 1, 2, 2, 1]), ""),  # fewer than dimensions
+        (
+            torch.tensor([[1, 2, 9], [3, 4, 9], [5, 6, 9], [7, 8, 9]]),
+            torch.tensor([1, 1, 2, 2]),
+            "attention moved by less than",
+        ),
+        # fewer than dimensions
+        (
+            torch.tensor([[1, 2, 9], [3, 2, 9], [1, 4, 9], [3, 4, 9]] * 2)[:5],
+            torch.tensor([1, 1, 2, 2, 1]),
+            "",
+        ),
     ],
 )
 def test_bad_data_give_one_headline_and_finite_rows(ids, next_id, reason: str, draws: int, unchecked):

@@ -18,9 +18,19 @@ from transformer_theory.data.text import SHIPPED, Text
 from transformer_theory.theories.scan_snap import closed_form, exact_flow, minimal_model, on_data
 from transformer_theory.theories.scan_snap import predictions as predictions_module
 from transformer_theory.theories.scan_snap.on_data import ON_DATA, comparison_rows
-from transformer_theory.theories.scan_snap.orders import chance_level, correlate, rank_correlation, smallest_significant
+from transformer_theory.theories.scan_snap.orders import (
+    chance_level,
+    correlate,
+    rank_correlation,
+    smallest_significant,
+)
 from transformer_theory.theories.scan_snap.predictions import half_way_step, predictions
-from transformer_theory.theories.scan_snap.query_data import QueryData, distinctness, select_query, token_groups
+from transformer_theory.theories.scan_snap.query_data import (
+    QueryData,
+    distinctness,
+    select_query,
+    token_groups,
+)
 
 
 def tensor(*values) -> torch.Tensor:
@@ -30,7 +40,9 @@ def tensor(*values) -> torch.Tensor:
 def test_held_out_sequences_are_others_of_the_same_classes(generator):
     tokens = ideal_sequences(n=300, context=50, classes=3, generator=torch.Generator().manual_seed(0))
     ids, query, following = tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id
-    selected = select_query(ids, query, following, query_id=500, vocab_size=1000, max_classes=20, generator=generator)
+    selected = select_query(
+        ids, query, following, query_id=500, vocab_size=1000, max_classes=20, generator=generator
+    )
     assert isinstance(selected, QueryData)
     assert selected.held_out is not None
     assert selected.used == 300
@@ -44,7 +56,9 @@ def test_every_class_has_a_held_out_sequence(generator):
     """Classes of two and three sequences too: 30 %, rounded down, but at least one."""
     following = torch.tensor([1] * 2 + [2] * 3 + [3] * 10)
     ids = torch.randint(6, (15, 4), generator=generator)
-    selected = select_query(ids, torch.full((15,), 9), following, query_id=9, vocab_size=10, max_classes=20, generator=generator)
+    selected = select_query(
+        ids, torch.full((15,), 9), following, query_id=9, vocab_size=10, max_classes=20, generator=generator
+    )
     assert isinstance(selected, QueryData)
     assert torch.bincount(selected.counted.target).tolist() == [1, 2, 7]
     assert selected.held_out is not None
@@ -60,18 +74,26 @@ def test_words_are_printed_in_the_place_of_ids():
     assert "tokens by measured gain, 5 steps: 'word" in text
     plain = str(scan_snap.analyse(*arrays, vocab_size=1000, steps=5))
     assert "query 500: 60 of 60" in plain
-    skipped = str(scan_snap.analyse(arrays[0], arrays[1], torch.zeros(60, dtype=torch.long), vocab_size=1000, words=words))
+    skipped = str(
+        scan_snap.analyse(
+            arrays[0], arrays[1], torch.zeros(60, dtype=torch.long), vocab_size=1000, words=words
+        )
+    )
     assert "query 'word500'" in skipped
     data = Text.read(SHIPPED).sequences(count=300)
     context, query = data.context_and_query()
-    printed = str(scan_snap.analyse(context, query, data.next_id, vocab_size=data.vocab_size, words=data.words, steps=5))
+    printed = str(
+        scan_snap.analyse(context, query, data.next_id, vocab_size=data.vocab_size, words=data.words, steps=5)
+    )
     assert printed.splitlines()[1].startswith("query 'the'")
     with pytest.raises(ValueError, match="words must hold a word for each of the 1000 ids, got 3"):
         scan_snap.analyse(*arrays, vocab_size=1000, words=words[:3])
 
 
 def test_random_next_tokens_are_learnt_by_heart_but_not_in_held_out_sequences(unchecked):
-    """Distinctness in the learnt sequences passes its threshold on noise: descent learns by heart what is distinct by chance."""
+    """Distinctness in the learnt sequences passes its threshold on noise: descent learns by heart what is
+    distinct by chance.
+    """
     held_out = learnt = 0
     for seed in range(6):
         generator = torch.Generator().manual_seed(seed)
@@ -92,7 +114,8 @@ def test_random_next_tokens_are_learnt_by_heart_but_not_in_held_out_sequences(un
 def test_p_values_on_noise_are_not_small(unchecked, monkeypatch):
     """The null permutes the held-out next tokens with the same training, which is an exact test."""
     monkeypatch.setattr(minimal_model, "MAX_STEPS", 60)
-    monkeypatch.setattr(on_data, "predictions", lambda *classes, **rates: ())  # the headline does not need the flows
+    # the headline does not need the flows
+    monkeypatch.setattr(on_data, "predictions", lambda *classes, **rates: ())
     base = ideal_sequences(n=90, context=12, classes=3, generator=torch.Generator().manual_seed(0))
     small = 0
     for seed in range(12):
@@ -106,7 +129,9 @@ def test_p_values_on_noise_are_not_small(unchecked, monkeypatch):
 
 def test_a_comparison_without_held_out_tokens_has_a_reason():
     tokens = ideal_sequences(n=60, context=50, generator=torch.Generator().manual_seed(0))
-    (found,) = scan_snap.analyse(tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id, vocab_size=1000, steps=5).comparisons
+    (found,) = scan_snap.analyse(
+        tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id, vocab_size=1000, steps=5
+    ).comparisons
     bare = replace(found, by_held_out=None)
     headline = next(row for row in comparison_rows(bare) if row.quantity == ON_DATA.headline)
     assert headline.value is None
@@ -116,7 +141,11 @@ def test_a_comparison_without_held_out_tokens_has_a_reason():
 
 
 def test_distinctness_by_hand():
-    assert distinctness(tensor([0.5, 0.5, 0.0], [0.0, 0.25, 0.75])).tolist() == [1.0, pytest.approx(2 / 3), 1.0]
+    assert distinctness(tensor([0.5, 0.5, 0.0], [0.0, 0.25, 0.75])).tolist() == [
+        1.0,
+        pytest.approx(2 / 3),
+        1.0,
+    ]
 
 
 def test_token_groups_fall_back_to_quarters():
@@ -130,7 +159,9 @@ def test_token_groups_fall_back_to_quarters():
 
 def test_null_distinctness_equals_a_recount():
     tokens = ideal_sequences(n=60, context=50, generator=torch.Generator().manual_seed(0))
-    (comparison,) = scan_snap.analyse(tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id, vocab_size=1000, steps=5).comparisons
+    (comparison,) = scan_snap.analyse(
+        tokens.ids[:, :-1], tokens.ids[:, -1], tokens.next_id, vocab_size=1000, steps=5
+    ).comparisons
     values = []
     for target in comparison.runs.shuffled.tolist():
         counts = np.zeros((2, 11))
@@ -160,14 +191,19 @@ def test_rank_correlation_without_ties_is_kendalls(generator):
     assert (order.value, order.tokens) == (1.0, 30)
     assert order.null.mean == pytest.approx((-1 + float(rank_correlation(a, b))) / 2)
     assert order.threshold == chance_level(a, a, generator) > order.null.mean
-    assert math.isnan(correlate(a, torch.stack([b, a, a]), generator).threshold)  # shuffled next tokens reach the largest value
+    # shuffled next tokens reach the largest value
+    assert math.isnan(correlate(a, torch.stack([b, a, a]), generator).threshold)
     tied = correlate(a, torch.stack([b, b, b]), generator)
     assert tied.threshold > tied.value
 
 
 @pytest.mark.parametrize(("tokens", "smallest", "largest"), [(3, 0.0, 0.0), (11, 0.0, 0.0), (31, 0.01, 0.08)])
-def test_random_changes_are_significant_in_at_most_five_per_cent(tokens: int, smallest: float, largest: float, generator):
-    """One common token among distinct ones: with ten or fewer the best order has a larger probability than 5 %."""
+def test_random_changes_are_significant_in_at_most_five_per_cent(
+    tokens: int, smallest: float, largest: float, generator
+):
+    """One common token among distinct ones: with ten or fewer the best order has a larger probability than 5
+    %.
+    """
     predicted = torch.ones(tokens, dtype=torch.float64)
     predicted[0] = 0.5
     changes = torch.randn(200, 1, tokens, generator=generator, dtype=torch.float64)
@@ -207,7 +243,8 @@ def test_the_null_of_held_out_distinctness_equals_a_recount(generator):
 def test_seeds_have_splits_and_batches_of_their_own(generator):
     ids, following = torch.randint(9, (300, 6), generator=generator), torch.arange(300) % 3
     first, second = (
-        scan_snap.analyse(ids, torch.full((300,), 9), following, steps=5, draws=2, seed=seed).comparisons[0] for seed in (0, 1)
+        scan_snap.analyse(ids, torch.full((300,), 9), following, steps=5, draws=2, seed=seed).comparisons[0]
+        for seed in (0, 1)
     )
     assert not first.data.held_out.counts.equal(second.data.held_out.counts)
     assert len(first.data.held_out.target) == len(second.data.held_out.target)
@@ -216,7 +253,9 @@ def test_seeds_have_splits_and_batches_of_their_own(generator):
 
 def test_without_draws_only_the_true_next_tokens_are_learnt(generator):
     ids, following = torch.randint(9, (60, 6), generator=generator), torch.arange(60) % 3
-    none, some = (scan_snap.analyse(ids, torch.full((60,), 9), following, steps=20, draws=draws) for draws in (0, 5))
+    none, some = (
+        scan_snap.analyse(ids, torch.full((60,), 9), following, steps=20, draws=draws) for draws in (0, 5)
+    )
     assert none.comparisons[0].runs.logits.shape[1] == 1
     assert some.comparisons[0].runs.logits.shape[1] == 6
     assert all(row.null is None for row in none.measurements())
@@ -231,7 +270,9 @@ def test_the_null_runs_learn_the_same_batches_in_float32(generator):
     (found,) = scan_snap.analyse(ids, torch.full((300,), 9), following, steps=2, draws=0).comparisons
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minimal_model, "permutations", lambda n, draws: torch.arange(n).expand(draws, n))
-        runs = minimal_model.train_minimal_model(found.data, steps=50, eta_y=1.0, eta_z=0.1, shuffles=2, generator=generator)
+        runs = minimal_model.train_minimal_model(
+            found.data, steps=50, eta_y=1.0, eta_z=0.1, shuffles=2, generator=generator
+        )
     assert_close(runs.change[1:], runs.change[:1].expand(2, -1), rtol=1e-4, atol=1e-6)
     assert runs.accuracy.tolist() == pytest.approx([float(runs.accuracy[0])] * 3)
 
@@ -255,9 +296,16 @@ def test_half_way_step_of_known_curves():
 def test_predictions_are_the_flows_and_the_closed_form_where_it_applies():
     classes, times = one_common(2, 1000, 0.2), tensor(0.0, 10.0, 1000.0)
     exact, _, _, closed = predictions(classes, times, eta_y=1.0, eta_z=0.01)
-    assert_close(exact.logits, exact_flow(classes, times, eta_y=1.0, eta_z=0.01, tolerance=1e-11).logits[:, 0], rtol=0, atol=1e-6)
+    assert_close(
+        exact.logits,
+        exact_flow(classes, times, eta_y=1.0, eta_z=0.01, tolerance=1e-11).logits[:, 0],
+        rtol=0,
+        atol=1e-6,
+    )
     assert closed.tokens.tolist() == [0]
-    B = closed_form.B(times, classes=2, vocab_size=1000, eta_y=1.0, eta_z=0.01, overlap=float(classes.overlap()[0, 1]))
+    B = closed_form.B(
+        times, classes=2, vocab_size=1000, eta_y=1.0, eta_z=0.01, overlap=float(classes.overlap()[0, 1])
+    )
     assert_close(closed.logits[:, 0], -B)
     uneven = replace(classes, share=tensor(0.2, 0.8))
     assert "120%" in predictions(uneven, times, eta_y=1.0, eta_z=0.01)[3].reason

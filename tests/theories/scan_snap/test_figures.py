@@ -19,11 +19,22 @@ def titles(figure) -> list[str]:
 
 
 def test_the_legend_of_the_regime_map_lists_occurring_patterns():
-    errors = np.array([[0.5, 0.7, 0.02], [0.01, 0.3, 0.9], [0.01, 0.3, 0.9]])  # the closed form alone; the modified flow alone
+    # the closed form alone; the modified flow alone
+    errors = np.array([[0.5, 0.7, 0.02], [0.01, 0.3, 0.9], [0.01, 0.3, 0.9]])
     cells = np.concatenate([errors, np.zeros((3, 3))], axis=-1).reshape(1, 1, 1, 3, 6)
-    settings = {"within": 0.1, "decades": 4.0, "classes": [2], "overlaps": [0.1], "vocabularies": [10.0], "ratios": [0.1, 1.0, 10.0]}
+    settings = {
+        "within": 0.1,
+        "decades": 4.0,
+        "classes": [2],
+        "overlaps": [0.1],
+        "vocabularies": [10.0],
+        "ratios": [0.1, 1.0, 10.0],
+    }
     figure = RegimeMap().plot(Result("scan_snap.regime_map", settings, arrays={"scan_snap/map": cells}))
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [MODIFIED, f"{CLOSED} alone (errors cancel)"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        MODIFIED,
+        f"{CLOSED} alone (errors cancel)",
+    ]
 
 
 @pytest.mark.parametrize("known", [(), (0,), (0, 1)])
@@ -33,9 +44,16 @@ def test_panels_without_numbers_are_omitted(known: tuple[int, ...]):
     arrays = {"entropy": np.full((2, 1, 2), 2.0), "published": published, "classes": np.array([2, 6])}
     arrays["entropy_sd"] = np.zeros((2, 1, 2))  # of one seed
     arrays |= {"eta_z": np.array([1.0]), "ratios": np.array([1.0, 5.0])}
-    figure = SynMedium().plot(Result("scan_snap.syn_medium", arrays={f"scan_snap/{key}": value for key, value in arrays.items()}))
+    figure = SynMedium().plot(
+        Result("scan_snap.syn_medium", arrays={f"scan_snap/{key}": value for key, value in arrays.items()})
+    )
     columns = [f"$K$ = {2 + 4 * k}" for k in known]
-    rows = [*(f"Released, {k}" for k in columns), "Ours, $K$ = 2", "Ours, $K$ = 6", *(f"Difference, {k}" for k in columns)]
+    rows = [
+        *(f"Released, {k}" for k in columns),
+        "Ours, $K$ = 2",
+        "Ours, $K$ = 6",
+        *(f"Difference, {k}" for k in columns),
+    ]
     assert titles(figure) == rows
     bars = [ax for ax in figure.axes if ax.get_label() == "<colorbar>"]
     assert len(bars) == (3 if known else 1)
@@ -59,10 +77,15 @@ def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
     assert list(DYNAMICS_COLOURS.values())[:3] == shades(3)
     assert all(ax.get_ylabel() for ax in figure.axes)
     assert "$t_0'$" in figure.get_supxlabel()
-    exact, lemma4 = (result.select(quantity=COMMON_LOGIT, setting=dynamics).one() for dynamics in (EXACT, LEMMA4))
+    exact, lemma4 = (
+        result.select(quantity=COMMON_LOGIT, setting=dynamics).one() for dynamics in (EXACT, LEMMA4)
+    )
     assert lemma4.value < exact.value < 0
-    assert (lemma4.verdict, exact.verdict) == ("consistent", "not covered")  # Theorem 4 describes Lemma 4's flow only
-    errors = [result.select(quantity=GAIN_ERROR, setting=dynamics).one().value for dynamics in (LEMMA4, EXACT)]
+    # Theorem 4 describes Lemma 4's flow only
+    assert (lemma4.verdict, exact.verdict) == ("consistent", "not covered")
+    errors = [
+        result.select(quantity=GAIN_ERROR, setting=dynamics).one().value for dynamics in (LEMMA4, EXACT)
+    ]
     assert errors[0] < 1e-9 < 1e-6 < errors[1]
 
 

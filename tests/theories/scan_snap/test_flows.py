@@ -49,8 +49,10 @@ LARGE = [  # K = 2, M = 1000, common share 0.2
     (146.467, -0.00459, -0.08578, -0.08854, -0.10592),
     (141535.0, -0.04786, -0.18605, -0.20113, -0.22038),
 ]
-NEXT_ALONE = [(238480.0, -0.13051, -0.12868, -0.12887, -0.02415)]  # K = M = 10, common share 0.05: here the three flows agree
-EARLY = [(24.87, -0.00391, None, -0.00395, None)]  # the same classes at 1.08 t0', a time that is known to three digits
+# K = M = 10, common share 0.05: here the three flows agree
+NEXT_ALONE = [(238480.0, -0.13051, -0.12868, -0.12887, -0.02415)]
+# the same classes at 1.08 t0', a time that is known to three digits
+EARLY = [(24.87, -0.00391, None, -0.00395, None)]
 
 
 @pytest.mark.parametrize(
@@ -65,8 +67,14 @@ EARLY = [(24.87, -0.00391, None, -0.00395, None)]  # the same classes at 1.08 t0
 def test_the_four_dynamics_have_their_own_numbers(classes: SequenceClasses, printed: list, tolerance: dict):
     times, *columns = zip(*printed)
     t, rates = tensor(*times), {"eta_y": 1.0, "eta_z": 0.01}
-    computed = [flow(classes, t, **rates).logits[:, 0, 0] for flow in (exact_flow, modified_flow, lemma4_flow)]
-    setting = {"classes": classes.classes, "vocab_size": classes.vocab_size, "overlap": float(classes.overlap()[0, 1])}
+    computed = [
+        flow(classes, t, **rates).logits[:, 0, 0] for flow in (exact_flow, modified_flow, lemma4_flow)
+    ]
+    setting = {
+        "classes": classes.classes,
+        "vocab_size": classes.vocab_size,
+        "overlap": float(classes.overlap()[0, 1]),
+    }
     computed.append(-closed_form.B(t, **setting, **rates))
     for logits, expected in zip(computed, columns):
         if None not in expected:
@@ -74,7 +82,9 @@ def test_the_four_dynamics_have_their_own_numbers(classes: SequenceClasses, prin
 
 
 def test_the_exact_flow_follows_the_closed_form_gradients(generator):
-    """Its derivative by time, from differences, against the gradients of the count form, which automatic differentiation confirms."""
+    """Its derivative by time, from differences, against the gradients of the count form, which automatic
+    differentiation confirms.
+    """
     classes = synthetic(4, per_query=2, common=2, distinct=3)
     t, step = 20.0, 1e-3
     z = exact_flow(classes, tensor(t - step, t, t + step), eta_y=1.0, eta_z=0.5, tolerance=1e-12).logits
@@ -83,7 +93,10 @@ def test_the_exact_flow_follows_the_closed_form_gradients(generator):
     whole = Batch(classes.conditional, classes.query, torch.arange(4), classes.weights)
     for _ in range(200):  # midpoint rule on the gradients
         now = forward(Weights(Y, Z, classes.vocab_size - 4), whole)
-        half = forward(Weights(Y + t / 400 * now.decoder, Z + 0.5 * t / 400 * now.attention, classes.vocab_size - 4), whole)
+        half = forward(
+            Weights(Y + t / 400 * now.decoder, Z + 0.5 * t / 400 * now.attention, classes.vocab_size - 4),
+            whole,
+        )
         Y, Z = Y + t / 200 * half.decoder, Z + 0.5 * t / 200 * half.attention
     assert_close(z[1], Z, rtol=0, atol=1e-5)
     velocity = 0.5 * forward(Weights(Y, Z, classes.vocab_size - 4), whole).attention
@@ -91,7 +104,9 @@ def test_the_exact_flow_follows_the_closed_form_gradients(generator):
 
 
 def test_the_modified_decoder_follows_lemma_3_while_attention_stands_still():
-    """With attention nearly frozen, w_n = F^T Y e_n is (M - 1) h zeta_n: then the pull at attention is Lemma 4's, and so is its path."""
+    """With attention nearly frozen, w_n = F^T Y e_n is (M - 1) h zeta_n: then the pull at attention is Lemma
+    4's, and so is its path.
+    """
     classes = one_common(3, 50, 0.2)
     t = tensor(1.0, 30.0, 1e4)
     slow = {"eta_y": 1.0, "eta_z": 1e-7}
@@ -129,7 +144,15 @@ def test_two_runs_that_disagree_are_refused():
         return state * 0 + (1.0 + runs) / (1 + s)
 
     with pytest.raises(NotConverged, match="tolerance") as caught:
-        integrate(inconsistent, 1, tensor(1e3).numpy(), measured=slice(None), scale=1.0, tolerance=1e-8, method="DOP853")
+        integrate(
+            inconsistent,
+            1,
+            tensor(1e3).numpy(),
+            measured=slice(None),
+            scale=1.0,
+            tolerance=1e-8,
+            method="DOP853",
+        )
     assert caught.value.residuals is not None
     assert caught.value.residuals > 1e-3
 
@@ -137,16 +160,28 @@ def test_two_runs_that_disagree_are_refused():
 def test_stiff_flows_end_with_an_error(monkeypatch):
     monkeypatch.setattr(of_integration, "MAX_EVALUATIONS", 5000)
     with pytest.raises(NotConverged, match="5,000"):
-        integrate(lambda s, y: -1e12 * (y - 1), 1, tensor(1e12).numpy(), measured=slice(None), scale=1.0, tolerance=1e-8, method="DOP853")
+        integrate(
+            lambda s, y: -1e12 * (y - 1),
+            1,
+            tensor(1e12).numpy(),
+            measured=slice(None),
+            scale=1.0,
+            tolerance=1e-8,
+            method="DOP853",
+        )
 
 
 @pytest.mark.parametrize("vocab_size", [10**6, 10**9, 10**12])
 def test_logits_of_the_order_of_one_over_m_are_resolved(vocab_size: int):
-    """Where M >> K the exact flow moves attention by about 1/M, and its rate cancels unless the common part of the decoder is separate."""
+    """Where M >> K the exact flow moves attention by about 1/M, and its rate cancels unless the common part
+    of the decoder is separate.
+    """
     family = with_overlap(2, vocab_size=vocab_size, weights=WEIGHTS, overlap=0.1)
     t = tensor(55.0, 1e6)
     rates = {"eta_y": 1.0, "eta_z": 1.0}
-    usual, sharp = (symmetric_exact_flow(family, t, **rates, tolerance=tolerance) for tolerance in (1e-8, 1e-12))
+    usual, sharp = (
+        symmetric_exact_flow(family, t, **rates, tolerance=tolerance) for tolerance in (1e-8, 1e-12)
+    )
     assert_close(usual.common, sharp.common, rtol=1e-6, atol=0)
     assert usual.error < 1e-5 * float(usual.common.abs().max())
     full = exact_flow(family.written_out(), t, **rates).logits[:, :, :1]
@@ -171,7 +206,9 @@ def test_only_the_ratio_of_the_rates_matters(flow):
     t = tensor(3.0, 1e5)
     one = flow(classes, t, eta_y=1.0, eta_z=0.3).logits
     for scale in (1e-3, 1e4):
-        assert_close(flow(classes, t / scale, eta_y=scale, eta_z=0.3 * scale).logits, one, rtol=1e-9, atol=1e-12)
+        assert_close(
+            flow(classes, t / scale, eta_y=scale, eta_z=0.3 * scale).logits, one, rtol=1e-9, atol=1e-12
+        )
 
 
 def test_far_horizons():
@@ -188,10 +225,15 @@ def test_far_horizons():
 
 
 def test_late_attention_hardly_depends_on_its_learning_rate():
-    """Exact flow, K = 2, M = 1000: after 1e99 steps a 3000 times faster attention has moved 7 % further; by Theorem 4 twice as far."""
+    """Exact flow, K = 2, M = 1000: after 1e99 steps a 3000 times faster attention has moved 7 % further; by
+    Theorem 4 twice as far.
+    """
     family = alike(2, vocab_size=1000, weights=WEIGHTS, common_share=0.2)
     t = tensor(1e99)
-    z = [float(symmetric_exact_flow(family, t, eta_y=1.0, eta_z=rate).common[0, 0]) for rate in (0.01, 1.0, 30.0)]
+    z = [
+        float(symmetric_exact_flow(family, t, eta_y=1.0, eta_z=rate).common[0, 0])
+        for rate in (0.01, 1.0, 30.0)
+    ]
     assert z == pytest.approx((-0.678, -0.722, -0.725), abs=6e-4)
     setting = {"classes": 2, "vocab_size": 1000, "eta_y": 1.0, "overlap": family.overlap}
     slow, fast = (float(closed_form.B(t, eta_z=rate, **setting)[0]) for rate in (0.01, 30.0))
@@ -206,8 +248,17 @@ def test_late_attention_hardly_depends_on_its_learning_rate():
     ("classes", "vocab_size", "common", "per_query"),
     [(4, 4, 1, None), (4, 50, 2, 2), (6, 6, 3, 1), (3, 1000, 1, None), (2, 3, 1, 1)],
 )
-def test_the_reduced_flows_equal_the_full_ones(reduced, full, classes: int, vocab_size: int, common: int, per_query: int | None):
-    family = alike(classes, vocab_size=vocab_size, weights=WEIGHTS[::3], common_share=0.3, common=common, per_query=per_query)
+def test_the_reduced_flows_equal_the_full_ones(
+    reduced, full, classes: int, vocab_size: int, common: int, per_query: int | None
+):
+    family = alike(
+        classes,
+        vocab_size=vocab_size,
+        weights=WEIGHTS[::3],
+        common_share=0.3,
+        common=common,
+        per_query=per_query,
+    )
     t = tensor(0.5, 30.0, 1e3, 1e7)
     setting = {"eta_y": 0.7, "eta_z": 0.3, "tolerance": 1e-11}
     short = reduced(family, t, **setting)
@@ -232,7 +283,12 @@ def test_assumption_2_needs_a_huge_vocabulary(unchecked):
         edge = 6 * (K * (K - 1)) ** 2
         overlaps = torch.logspace(-4, -0.01, 600, dtype=torch.float64).tolist()
         holds = [
-            any(with_overlap(K, vocab_size=int(edge * factor), weights=WEIGHTS, overlap=E).weak_overlap().holds for E in overlaps)
+            any(
+                with_overlap(K, vocab_size=int(edge * factor), weights=WEIGHTS, overlap=E)
+                .weak_overlap()
+                .holds
+                for E in overlaps
+            )
             for factor in (0.9, 1.1)
         ]
         assert holds == [False, True]
@@ -260,12 +316,22 @@ def test_the_conserved_form_for_a_thousand_classes():
 
 @pytest.mark.parametrize(
     ("classes", "overlap", "eta_z", "error"),
-    [(50, 0.0033, 0.01, 0.003), (10, 0.0213, 0.01, 0.012), (10, 0.33, 0.01, 0.0364), (10, 0.33, 1.0, 0.1634), (3, 0.1, 0.01, 0.04)],
+    [
+        (50, 0.0033, 0.01, 0.003),
+        (10, 0.0213, 0.01, 0.012),
+        (10, 0.33, 0.01, 0.0364),
+        (10, 0.33, 1.0, 0.1634),
+        (3, 0.1, 0.01, 0.04),
+    ],
 )
 def test_the_law_of_the_exact_flow(classes: int, overlap: float, eta_z: float, error: float):
-    """The error is largest within a decade of t = K: for ten classes, overlap .33 and equal rates .1634 at t = 1.41 K."""
+    """The error is largest within a decade of t = K: for ten classes, overlap .33 and equal rates .1634 at t
+    = 1.41 K.
+    """
     family = with_overlap(classes, vocab_size=classes, weights=WEIGHTS, overlap=overlap)
-    t = classes * torch.cat([torch.logspace(-1, 2, 301, dtype=torch.float64), torch.logspace(3, 90, 14, dtype=torch.float64)])
+    t = classes * torch.cat(
+        [torch.logspace(-1, 2, 301, dtype=torch.float64), torch.logspace(3, 90, 14, dtype=torch.float64)]
+    )
     rates = {"eta_y": 1.0, "eta_z": eta_z}
     z = symmetric_exact_flow(family, t, **rates).common[:, 0]
     law = closed_form.exact_common_logit(t, classes=classes, overlap=overlap, **rates)
@@ -307,14 +373,46 @@ def test_the_second_common_token_grows_in_all_flows():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: exact_flow(one_common(2, 50, 0.2), 1.0, eta_y=1.0, eta_z=0.1), ValueError, r"times must be a vector \[t\], got \[\]"),
-        (lambda: symmetric_exact_flow(EQUAL, [[1.0]], eta_y=1.0, eta_z=0.1), ValueError, r"times must be a vector \[t\], got \[1, 1\]"),
-        (lambda: exact_flow(EQUAL, [1.0], eta_y=1.0, eta_z=0.1), TypeError, "SequenceClasses, got SymmetricClasses"),
-        (lambda: symmetric_exact_flow(one_common(2, 50, 0.2), [1.0], eta_y=1.0, eta_z=0.1), TypeError, "got SequenceClasses"),
-        (lambda: with_overlap(3, vocab_size=9, weights=[[1.0]], overlap=0.1), ValueError, r"weights must be a vector .* \[1, 1\]"),
-        (lambda: with_overlap(3, vocab_size="9", weights=[1.0], overlap=0.1), TypeError, "vocab_size must be an integer"),
-        (lambda: single_common([1.0, 2.0], 0.2, vocab_size=9), ValueError, r"weights must have shape \[K, D\]"),
-        (lambda: exact_flow(one_common(2, 50, 0.2), [1.0], eta_y=1.0, eta_z=0.1, tolerance="x"), TypeError, "tolerance must be a number"),
+        (
+            lambda: exact_flow(one_common(2, 50, 0.2), 1.0, eta_y=1.0, eta_z=0.1),
+            ValueError,
+            r"times must be a vector \[t\], got \[\]",
+        ),
+        (
+            lambda: symmetric_exact_flow(EQUAL, [[1.0]], eta_y=1.0, eta_z=0.1),
+            ValueError,
+            r"times must be a vector \[t\], got \[1, 1\]",
+        ),
+        (
+            lambda: exact_flow(EQUAL, [1.0], eta_y=1.0, eta_z=0.1),
+            TypeError,
+            "SequenceClasses, got SymmetricClasses",
+        ),
+        (
+            lambda: symmetric_exact_flow(one_common(2, 50, 0.2), [1.0], eta_y=1.0, eta_z=0.1),
+            TypeError,
+            "got SequenceClasses",
+        ),
+        (
+            lambda: with_overlap(3, vocab_size=9, weights=[[1.0]], overlap=0.1),
+            ValueError,
+            r"weights must be a vector .* \[1, 1\]",
+        ),
+        (
+            lambda: with_overlap(3, vocab_size="9", weights=[1.0], overlap=0.1),
+            TypeError,
+            "vocab_size must be an integer",
+        ),
+        (
+            lambda: single_common([1.0, 2.0], 0.2, vocab_size=9),
+            ValueError,
+            r"weights must have shape \[K, D\]",
+        ),
+        (
+            lambda: exact_flow(one_common(2, 50, 0.2), [1.0], eta_y=1.0, eta_z=0.1, tolerance="x"),
+            TypeError,
+            "tolerance must be a number",
+        ),
     ],
 )
 def test_wrong_types_and_shapes_are_named(make, error, message: str, unchecked):
@@ -334,19 +432,45 @@ def test_lists_and_numbers_are_accepted(unchecked):
     [
         (lambda: alike(1, vocab_size=9, weights=WEIGHTS, common_share=0.1), "classes .* 1 "),
         (lambda: alike(9, vocab_size=8, weights=WEIGHTS, common_share=0.1), "vocab_size, got 9 and 8"),
-        (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=0.1, per_query=3), "per_query .* 4 classes, got 3"),
+        (
+            lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=0.1, per_query=3),
+            "per_query .* 4 classes, got 3",
+        ),
         (lambda: alike(4, vocab_size=9, weights=WEIGHTS, common_share=1.0), "common_share .* 1.0"),
         (lambda: alike(4, vocab_size=9, weights=-WEIGHTS, common_share=0.2), "weights"),
-        (lambda: alike(2, vocab_size=10**400, weights=WEIGHTS, common_share=0.1), r"at most 1e\+150, got about 10\^400;"),
-        (lambda: closed_form.gamma(tensor(1.0), classes=2, vocab_size=10**400, eta_y=1.0), r"at most 1e\+150, got about 10\^400;"),
+        (
+            lambda: alike(2, vocab_size=10**400, weights=WEIGHTS, common_share=0.1),
+            r"at most 1e\+150, got about 10\^400;",
+        ),
+        (
+            lambda: closed_form.gamma(tensor(1.0), classes=2, vocab_size=10**400, eta_y=1.0),
+            r"at most 1e\+150, got about 10\^400;",
+        ),
         (lambda: SymmetricClasses(4, 9, WEIGHTS, WEIGHTS, 4), "got sum 11"),
         (lambda: with_overlap(4, vocab_size=9, weights=WEIGHTS, overlap=1.0), "overlap must lie in"),
-        (lambda: alike(10_000, vocab_size=10**5, weights=WEIGHTS, common_share=0.1).written_out(), "10000 classes of 10 tokens"),
-        (lambda: exact_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=0.1, tolerance=0.0), "tolerance .* got 0;"),
-        (lambda: exact_flow(one_common(2, 50, 0.2), tensor(math.nan), eta_y=1.0, eta_z=0.1), r"times .*\[nan\]"),
+        (
+            lambda: alike(10_000, vocab_size=10**5, weights=WEIGHTS, common_share=0.1).written_out(),
+            "10000 classes of 10 tokens",
+        ),
+        (
+            lambda: exact_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=0.1, tolerance=0.0),
+            "tolerance .* got 0;",
+        ),
+        (
+            lambda: exact_flow(one_common(2, 50, 0.2), tensor(math.nan), eta_y=1.0, eta_z=0.1),
+            r"times .*\[nan\]",
+        ),
         (lambda: modified_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=0.0, eta_z=0.1), "eta_y"),
-        (lambda: closed_form.exact_common_logit(tensor(1.0), classes=1, eta_y=1.0, eta_z=1.0, overlap=0.1), "classes .* got 1 "),
-        (lambda: closed_form.printed_B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, constant=0.0), "constant .* got 0.0"),
+        (
+            lambda: closed_form.exact_common_logit(tensor(1.0), classes=1, eta_y=1.0, eta_z=1.0, overlap=0.1),
+            "classes .* got 1 ",
+        ),
+        (
+            lambda: closed_form.printed_B(
+                tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, constant=0.0
+            ),
+            "constant .* got 0.0",
+        ),
     ],
 )
 def test_bad_input(make, message: str, unchecked):

@@ -57,7 +57,9 @@ def test_a_wrong_sign_crosses_the_bounds(of_logits: float, of_drive: float):
 
 
 def test_the_drive_of_lemma_4_determines_every_logit():
-    """z_l - z_l' and the common token from the drive alone, by the trapezoid rule: the equations of Theorem 2, unequal shares included."""
+    """z_l - z_l' and the common token from the drive alone, by the trapezoid rule: the equations of Theorem
+    2, unequal shares included.
+    """
     P = tensor([0.3, 0.5, 0.2, 0.0, 0.0], [0.2, 0.0, 0.0, 0.7, 0.1])
     classes = SequenceClasses(P, torch.zeros(2, dtype=torch.long), 300, tensor(0.3, 0.7))
     t = torch.logspace(-2, 5, 4000, dtype=torch.float64)
@@ -85,7 +87,9 @@ def test_printed_exponents():
     t = closed_form.scanning_time(**SETTING) * tensor(0.01, 0.1, 0.5, 5, 1e2, 1e6, 1e20, 1e100)
     found = growth_exponents(t, **SETTING, eta_z=0.01, overlap=0.3)
     for value, printed, digits in zip(
-        found.power.tolist(), (2.0, 1.997, 1.917, 0.231, 0.119, 0.055, 0.0135, 0.0016), (3, 3, 3, 3, 3, 3, 4, 4)
+        found.power.tolist(),
+        (2.0, 1.997, 1.917, 0.231, 0.119, 0.055, 0.0135, 0.0016),
+        (3, 3, 3, 3, 3, 3, 4, 4),
     ):
         assert round(value, digits) == printed
     assert [round(value, 3) for value in found.per_loglog[-3:].tolist()] == [0.324, 0.458, 0.498]
@@ -139,10 +143,14 @@ def test_the_law_of_the_exact_common_logit_is_within_its_threshold_at_its_worst(
 
 
 def test_a_vocabulary_beyond_64_bits():
-    """In the limit M -> infinity with s = eta_Y t / K fixed gamma is s, and B is 1/4 ln(1 + 4 Gamma / C_0) with Gamma = K s^2 / 2."""
+    """In the limit M -> infinity with s = eta_Y t / K fixed gamma is s, and B is 1/4 ln(1 + 4 Gamma / C_0)
+    with Gamma = K s^2 / 2.
+    """
     setting = {"classes": 2, "vocab_size": 10**32, "eta_y": 1.0}
     assert float(closed_form.gamma(tensor(10.0), **setting)) == pytest.approx(5.0)
-    assert float(closed_form.B(tensor(10.0), **setting, eta_z=1.0, overlap=0.1)) == pytest.approx(math.log(1 + 4 * 25 * 0.01) / 4)
+    assert float(closed_form.B(tensor(10.0), **setting, eta_z=1.0, overlap=0.1)) == pytest.approx(
+        math.log(1 + 4 * 25 * 0.01) / 4
+    )
 
 
 def test_snapping_takes_twice_as_long_as_scanning():
@@ -157,7 +165,9 @@ def test_figure_9():
     assert right.round(3).tolist() == [1.408, 1.450, 1.481, 1.509, 1.533]
     assert result.arrays["scan_snap/b_t0_0"].round(3).tolist() == [0.510] * 5
     assert result.arrays["scan_snap/b_t0_1"].round(3).tolist() == [1.382] * 5
-    assert all(row.value == pytest.approx(row.predicted, rel=1e-9) for row in result.select(quantity=B_AT_END))
+    assert all(
+        row.value == pytest.approx(row.predicted, rel=1e-9) for row in result.select(quantity=B_AT_END)
+    )
 
 
 def test_no_quantity_of_figure_3_but_gamma_fills_its_axis():
@@ -178,12 +188,17 @@ def test_the_exponents_of_the_flows():
     arrays = Exponents(decades=12.0).run().arrays
     power = arrays["scan_snap/power_lemma4"]
     assert power[3] == pytest.approx(2.0, abs=0.01)
-    assert np.abs(arrays["scan_snap/per_loglog_lemma4"] / arrays["scan_snap/per_loglog_closed"] - 1)[2:-2].max() < 0.5
+    assert (
+        np.abs(arrays["scan_snap/per_loglog_lemma4"] / arrays["scan_snap/per_loglog_closed"] - 1)[2:-2].max()
+        < 0.5
+    )
     assert (arrays["scan_snap/per_loglog_exact"][:40] < arrays["scan_snap/per_loglog_lemma4"][:40]).all()
 
 
 def test_the_map_of_regimes(unchecked):  # the contract checks shapes
-    few = RegimeMap(ratios=(0.01, 1000.0), vocabularies=(1.0, 1e4), classes=(2, 100), overlaps=(0.1,), decades=3.0)
+    few = RegimeMap(
+        ratios=(0.01, 1000.0), vocabularies=(1.0, 1e4), classes=(2, 100), overlaps=(0.1,), decades=3.0
+    )
     found = few.run().arrays["scan_snap/map"]
     assert found.shape == (2, 1, 2, 2, 6)
     assert (found[:, :, 0, :, :2] < 0.1).all()  # M = K: Lemma 3 and Lemma 4 follow the exact flow

@@ -11,7 +11,9 @@ from transformer_theory.theories.scan_snap.in_networks import OVERLAP, SHARPNESS
 
 def activations(weights: torch.Tensor, **changed) -> Activations:
     tokens = torch.zeros(len(weights), weights.shape[2], 2)
-    return Activations(name="attention", layer=0, kind="attention", tokens=tokens, output=tokens, weights=weights, **changed)
+    return Activations(
+        name="attention", layer=0, kind="attention", tokens=tokens, output=tokens, weights=weights, **changed
+    )
 
 
 def maps(*rows: list[float], batch: int = 3) -> torch.Tensor:
@@ -64,7 +66,10 @@ def test_rows_that_are_not_distributions_are_omitted(spoilt, mask, generator):
 
 def test_two_attentions_of_a_block_are_measured_separately(generator):
     metric = ScanAndSnap()
-    own, cross = (torch.softmax(torch.randn(3, 2, 4, keys, generator=generator, dtype=torch.float64), dim=-1) for keys in (4, 7))
+    own, cross = (
+        torch.softmax(torch.randn(3, 2, 4, keys, generator=generator, dtype=torch.float64), dim=-1)
+        for keys in (4, 7)
+    )
     for _ in range(2):
         metric.reset()
         metric.update(activations(own))
@@ -123,7 +128,9 @@ def test_memory_carries_the_previous_map_to_another_metric(generator):
 
 
 def test_unrelated_causal_heads_do_not_overlap(generator):
-    """The mask's own shape is not a direction: minus uniform attention over all keys, these two heads overlap by more than 0.8."""
+    """The mask's own shape is not a direction: minus uniform attention over all keys, these two heads overlap
+    by more than 0.8.
+    """
     T = 32
     causal = torch.ones(T, T, dtype=torch.bool).tril()
     scores = 0.5 * torch.randn(1, 2, T, T, generator=generator, dtype=torch.float64)

@@ -54,7 +54,9 @@ def headline(prediction: agreement.Prediction, change):
 def test_the_prediction_is_the_exact_flow():
     classes = rungs.ten_classes(generator())
     time = agreement.HORIZON * scanning_time(classes=10, vocab_size=1000, eta_y=1.0)
-    flow = exact_flow(classes, torch.tensor([time], dtype=torch.float64), eta_y=1.0, eta_z=agreement.FAST_DECODER).logits[0, 0]
+    flow = exact_flow(
+        classes, torch.tensor([time], dtype=torch.float64), eta_y=1.0, eta_z=agreement.FAST_DECODER
+    ).logits[0, 0]
     predicted = agreement.predicted_change(classes.conditional[None], classes.weights, vocab_size=1000)[0]
     assert float((predicted - flow).norm() / flow.norm()) < 0.01
     assert float(rank_correlation(flow, predicted)) > 0.99
@@ -90,13 +92,18 @@ def test_the_own_setting_agrees_and_broken_dynamics_do_not(own, prediction, chan
     assert row.null.p(row.value, ">=") < 0.05
     reversed_row = headline(prediction, lambda: -change)  # attention that moves against the gradient
     assert reversed_row.value == pytest.approx(-row.value)
-    rarity = headline(prediction, lambda: -own.counts.sum(0)).value  # that rare tokens gain attention is not what the theory says
+    # that rare tokens gain attention is not what the theory says
+    rarity = headline(prediction, lambda: -own.counts.sum(0)).value
     assert rarity < row.value - 0.5
 
 
 def test_the_headline_is_counted_on_the_held_out_sequences(own, change):
-    sequences = replace(own, held_target=own.permuted[0], permuted=own.permuted[1:20])  # held-out sequences without their classes
-    by_name = {row.quantity: row.value for row in agreement.agreement_rows(agreement.predict(sequences), lambda: change, "")}
+    # held-out sequences without their classes
+    sequences = replace(own, held_target=own.permuted[0], permuted=own.permuted[1:20])
+    by_name = {
+        row.quantity: row.value
+        for row in agreement.agreement_rows(agreement.predict(sequences), lambda: change, "")
+    }
     assert by_name[LADDER.quantity] < 0.85
     assert by_name[agreement.LEARNT] > 0.95
 
@@ -130,7 +137,11 @@ def test_a_change_without_an_order_has_a_reason(own, prediction):
 @pytest.mark.parametrize("query", [-1, 0])
 def test_word_logits_are_means_over_occurrences(query: int):
     model = build(lambda: WordNetwork(5, 4, 3, dim=6, positions=True, blocks=1), generator()).double().eval()
-    ids = torch.tensor([[1, 2, 1, 0], [2, 2, 3, 0]]) if query == -1 else torch.tensor([[0, 1, 2, 1], [0, 2, 2, 3]])
+    ids = (
+        torch.tensor([[1, 2, 1, 0], [2, 2, 3, 0]])
+        if query == -1
+        else torch.tensor([[0, 1, 2, 1], [0, 2, 2, 3]])
+    )
     inputs = torch.nn.functional.one_hot(ids, 5).double()
     context = ids[:, :-1] if query == -1 else ids[:, 1:]
     block = model.blocks[0]
@@ -149,14 +160,17 @@ def test_softmax_attention_reads_weighted_counts():
     with torch.no_grad():
         model.logits.copy_(torch.tensor([0.0, math.log(2.0), 5.0]))
         model.decoder.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [7.0, 7.0]]))
-    torch.testing.assert_close(model(torch.tensor([[2.0, 1.0, 0.0]])), torch.tensor([[0.5, 0.5]]))  # 2 and 1 e^{ln 2}; word 2 is absent
+    # 2 and 1 e^{ln 2}; word 2 is absent
+    torch.testing.assert_close(model(torch.tensor([[2.0, 1.0, 0.0]])), torch.tensor([[0.5, 0.5]]))
 
 
 # ---- the rungs
 
 
 def test_rungs_are_named_and_in_order():
-    assert [rung.column for rung in LADDER.rungs] == sorted((rung.column for rung in LADDER.rungs), key=COLUMNS.index)
+    assert [rung.column for rung in LADDER.rungs] == sorted(
+        (rung.column for rung in LADDER.rungs), key=COLUMNS.index
+    )
     assert {rung.column for rung in LADDER.rungs} == set(COLUMNS)
     assert all(len(rung.name) <= 22 for rung in LADDER.rungs)
     assert [rung.name for rung in LADDER.rungs if rung.needs] == ["decoder on a text"]
@@ -187,21 +201,26 @@ def test_seeds_share_the_permutations_of_all_next_tokens(monkeypatch, prediction
     held, permuted = {}, {}
     for seed in (0, 3):
         sequences, _ = rungs.visual_words.__wrapped__(seed)
-        _, held[seed] = stratified(len(data), data.labels, rungs.LEARNT_SHARE, generator(seed), what="sequences")
+        _, held[seed] = stratified(
+            len(data), data.labels, rungs.LEARNT_SHARE, generator(seed), what="sequences"
+        )
         assert torch.equal(sequences.held_target, data.labels[held[seed]])
         permuted[seed] = torch.full((LADDER_DRAWS, len(data)), -1)
         permuted[seed][:, held[seed]] = sequences.permuted
     both = (permuted[0][0] >= 0) & (permuted[3][0] >= 0)
     assert 50 < int(both.sum()) < 150  # about .3 * .3 * 1082
     assert torch.equal(permuted[0][:, both], permuted[3][:, both])
-    # Next tokens of learnt sequences come into the held-out part as well, so its class sizes vary from draw to draw.
+    # Next tokens of learnt sequences come into the held-out part as well, so its class sizes vary from draw
+    # to draw.
     sizes = torch.stack([(permuted[0] == label).sum(1) for label in range(10)], 1)
     assert float(sizes.double().std(0).min()) > 1
     assert bool((permuted[0][:, held[0]] != data.labels[held[0]]).any(1).all())
 
 
 def test_retrained_models_are_compared_with_the_prediction_for_their_own_next_tokens():
-    """A model that follows the prediction for the next tokens that it has learnt: its null is as high as its value."""
+    """A model that follows the prediction for the next tokens that it has learnt: its null is as high as its
+    value.
+    """
     seen = []
 
     def train(sequences: agreement.SplitSequences, _: torch.Generator) -> torch.Tensor:
@@ -218,7 +237,9 @@ def test_retrained_models_are_compared_with_the_prediction_for_their_own_next_to
     assert len(second.null.draws) == RANGE_DRAWS == len(seen) - 1
     assert torch.equal(seen[3], sequences.permuted_learnt[2])
     expected = rank_correlation(
-        train(replace(sequences, target=seen[3], data=replace(sequences.data, labels=seen[3])), generator())[prediction.tokens],
+        train(replace(sequences, target=seen[3], data=replace(sequences.data, labels=seen[3])), generator())[
+            prediction.tokens
+        ],
         prediction.held_out[3],
     )
     assert second.null.draws[2] == pytest.approx(float(expected))

@@ -27,7 +27,13 @@ def model(seed=0, **settings):
 
 
 def fit(network, optimiser=PLAIN, **settings):
-    return train_decoder(network, TEXT, optimiser=optimiser, generator=torch.Generator().manual_seed(0), **{"steps": 20} | SHORT | settings)
+    return train_decoder(
+        network,
+        TEXT,
+        optimiser=optimiser,
+        generator=torch.Generator().manual_seed(0),
+        **{"steps": 20} | SHORT | settings,
+    )
 
 
 @pytest.mark.parametrize("kind", ["sgd", "adam"])
@@ -83,7 +89,11 @@ def test_callbacks_do_not_change_the_training():
 
 def test_loss_is_the_mean_over_all_words_but_the_first():
     network, batch = model().eval(), TEXT.windows(3, length=8)
-    by_hand = [-network(row[None, : t + 1])[0, -1].log_softmax(-1)[row[t + 1]].item() for row in batch for t in range(8)]
+    by_hand = [
+        -network(row[None, : t + 1])[0, -1].log_softmax(-1)[row[t + 1]].item()
+        for row in batch
+        for t in range(8)
+    ]
     assert_close(next_word_loss(network, batch).item(), sum(by_hand) / len(by_hand), rtol=1e-5, atol=1e-5)
 
 

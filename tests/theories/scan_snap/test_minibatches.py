@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.theories.scan_snap import Batch, Weights, count_sequences, forward, gradient_descent, minibatches
+from transformer_theory.theories.scan_snap import (
+    Batch,
+    Weights,
+    count_sequences,
+    forward,
+    gradient_descent,
+    minibatches,
+)
 from transformer_theory.theories.scan_snap.dynamics import SparseBatch, sequence_batches
 
 MODULE = sys.modules[SparseBatch.__module__]
@@ -49,11 +56,18 @@ def test_lists_of_tokens_give_the_directions_of_dense_counts(runs: tuple[int, ..
 def test_each_run_can_have_its_own_sequences(generator):
     sets = torch.stack([texts(seed=seed, words=60).counts[:, :50] for seed in (0, 1)])
     data, index, target = texts(), torch.arange(6), torch.zeros(2, 6, dtype=torch.long)
-    weights = Weights(torch.randn(2, 50, 5, generator=generator).double(), torch.randn(2, 1, 50, generator=generator).double(), 0)
+    weights = Weights(
+        torch.randn(2, 50, 5, generator=generator).double(),
+        torch.randn(2, 1, 50, generator=generator).double(),
+        0,
+    )
     batch = sequence_batches(sets)(index, data.query[index].expand(2, -1), target)
     assert isinstance(batch, SparseBatch)
     for run in range(2):
-        alone = forward(Weights(weights.decoder[run], weights.attention[run], 0), Batch(sets[run, :6], data.query[:6], target[run]))
+        alone = forward(
+            Weights(weights.decoder[run], weights.attention[run], 0),
+            Batch(sets[run, :6], data.query[:6], target[run]),
+        )
         assert_close(batch.descent(weights).decoder[run], alone.decoder, rtol=1e-11, atol=1e-15)
 
 
@@ -82,7 +96,9 @@ def test_logarithms_of_counts_can_be_given():
 
 
 def test_the_cost_does_not_grow_with_the_vocabulary(unchecked):
-    """Four runs on 34 of 1500 words with 20 classes: lists of tokens are several times faster than dense counts."""
+    """Four runs on 34 of 1500 words with 20 classes: lists of tokens are several times faster than dense
+    counts.
+    """
     data = texts(n=128, words=1500, context=34, classes=20)
     start = random_weights(data, runs=(4,), rest=100)
     target, index = data.target.expand(4, -1), torch.arange(128)

@@ -42,9 +42,14 @@ def tensor(*values) -> torch.Tensor:
 def test_arrays_and_single_precision_are_converted(unchecked):
     classes = SequenceClasses(P2.float().numpy(), [0, 0], 10, [0.5, 0.5])
     assert (classes.conditional.dtype, classes.query.dtype) == (torch.float64, torch.int64)
-    assert_close(closed_form.B([1, 2], classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=0.1).shape, torch.Size([2]))
+    assert_close(
+        closed_form.B([1, 2], classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=0.1).shape,
+        torch.Size([2]),
+    )
     flow = lemma4_flow(one_common(2, 50, 0.2), [1.0, 2.0], eta_y=1.0, eta_z=0.1)
-    assert_close(flow.logits, lemma4_flow(one_common(2, 50, 0.2), tensor(1.0, 2.0), eta_y=1.0, eta_z=0.1).logits)
+    assert_close(
+        flow.logits, lemma4_flow(one_common(2, 50, 0.2), tensor(1.0, 2.0), eta_y=1.0, eta_z=0.1).logits
+    )
     with pytest.raises(TypeError, match="query"):
         SequenceClasses(P2, P2[0], 10)
 
@@ -62,17 +67,31 @@ def test_distinct_common_and_overlap_of_a_small_example():
 def test_the_papers_synthetic_data():
     classes = synthetic(4, per_query=2)
     assert (classes.classes, classes.tokens, classes.queries, classes.vocab_size) == (4, 50, 2, 56)
-    assert_close(classes.conditional[:, 0], torch.full((4,), 0.0645161290), rtol=1e-7, atol=0, check_dtype=False)  # 1 / 15.5
-    assert_close(classes.conditional[:, :10].sum(1), torch.full((4,), 0.645161290), rtol=1e-7, atol=0, check_dtype=False)
+    # 1 / 15.5
+    assert_close(
+        classes.conditional[:, 0], torch.full((4,), 0.0645161290), rtol=1e-7, atol=0, check_dtype=False
+    )
+    assert_close(
+        classes.conditional[:, :10].sum(1),
+        torch.full((4,), 0.645161290),
+        rtol=1e-7,
+        atol=0,
+        check_dtype=False,
+    )
     assert int(classes.common().sum()) == 10
     assert classes.distinct().sum(1).tolist() == [10] * 4
     assert synthetic(2).vocab_size == 34
 
 
-@pytest.mark.parametrize(("classes", "rho", "vocab_size", "holds"), [(2, 0.3, 1000, True), (2, 0.6, 1000, False), (2, 0.05, 1000, False)])
+@pytest.mark.parametrize(
+    ("classes", "rho", "vocab_size", "holds"),
+    [(2, 0.3, 1000, True), (2, 0.6, 1000, False), (2, 0.05, 1000, False)],
+)
 def test_assumption_2_of_equal_overlaps(classes: int, rho: float, vocab_size: int, holds: bool):
     share = 1 / (1 + math.sqrt((1 - rho) / rho))  # one distinct token: f_common^2 = rho
-    found = single_common(torch.ones(classes, 1, dtype=torch.float64), share, vocab_size=vocab_size).weak_overlap()
+    found = single_common(
+        torch.ones(classes, 1, dtype=torch.float64), share, vocab_size=vocab_size
+    ).weak_overlap()
     assert found.largest == pytest.approx((classes - 1) * rho)
     assert found.smallest == pytest.approx(rho)
     assert found.holds is holds
@@ -138,7 +157,9 @@ def test_gradients_agree_with_the_explicit_model(vocab_size: int, classes: int, 
 def test_row_sums_of_attention_and_decoder_are_conserved():
     classes = synthetic(4, per_query=2, common=3, distinct=4)
     start = Weights.zeros(classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(1,))
-    path = gradient_descent(start, sampled(classes, 16, context=20, seeds=[0]), steps=60, eta_y=1.0, eta_z=1.0)
+    path = gradient_descent(
+        start, sampled(classes, 16, context=20, seeds=[0]), steps=60, eta_y=1.0, eta_z=1.0
+    )
     total = path.final.decoder[..., :-1].sum(-1) + path.final.rest * path.final.decoder[..., -1]
     assert float(path.final.decoder.abs().max()) > 0.1
     assert_close(total, torch.zeros_like(total), rtol=0, atol=1e-13)
@@ -163,8 +184,12 @@ def test_runs_are_independent_and_batches_can_be_anything(generator):
         minibatches(counted, 7, generator=seeds[0], targets=torch.stack([counted.target, other])),
         **setting,
     )
-    first = gradient_descent(Weights.zeros(S, Q, K, 20), minibatches(counted, 7, generator=seeds[1]), **setting)
-    second = gradient_descent(Weights.zeros(S, Q, K, 20), minibatches(counted, 7, generator=seeds[2], targets=other), **setting)
+    first = gradient_descent(
+        Weights.zeros(S, Q, K, 20), minibatches(counted, 7, generator=seeds[1]), **setting
+    )
+    second = gradient_descent(
+        Weights.zeros(S, Q, K, 20), minibatches(counted, 7, generator=seeds[2], targets=other), **setting
+    )
     assert both.steps.tolist() == [0, 10, 30]
     assert_close(both.attention, torch.stack([first.attention, second.attention], dim=1))
     assert_close(both.loss, torch.stack([first.loss, second.loss], dim=1))
@@ -179,7 +204,9 @@ def test_long_sequences_follow_the_population():
     assert float(flow[0, 19]) == pytest.approx(0.601, abs=5e-4)  # the likeliest distinct token
     assert float(flow[0, 0]) == pytest.approx(-0.319, abs=5e-4)  # a common token
     start = Weights.zeros(classes.tokens, classes.queries, 2, classes.vocab_size, runs=(1,))
-    noisy = gradient_descent(start, sampled(classes, 128, context=4000, seeds=[0]), steps=150, eta_y=1.0, eta_z=1.0)
+    noisy = gradient_descent(
+        start, sampled(classes, 128, context=4000, seeds=[0]), steps=150, eta_y=1.0, eta_z=1.0
+    )
     long = exact_flow(classes, tensor(150.0), eta_y=1.0, eta_z=1.0).logits[0]
     assert float(long.abs().max()) > 0.25
     assert_close(noisy.final.attention[0], long, rtol=0, atol=0.02)
@@ -233,7 +260,9 @@ def test_gamma_is_the_derivative_of_its_integral():
     setting = {"classes": 3, "vocab_size": 200, "eta_y": 0.7}
     t = torch.logspace(-1, 5, 50, dtype=torch.float64)
     step = 1e-4 * t
-    slope = (closed_form.Gamma(t + step, eta_z=0.2, **setting) - closed_form.Gamma(t - step, eta_z=0.2, **setting)) / (2 * step)
+    slope = (
+        closed_form.Gamma(t + step, eta_z=0.2, **setting) - closed_form.Gamma(t - step, eta_z=0.2, **setting)
+    ) / (2 * step)
     assert_close(slope, 0.2 * closed_form.gamma(t, **setting), rtol=1e-6, atol=0)
     assert float(closed_form.B(tensor(0.0), eta_z=0.2, overlap=0.3, **setting)[0]) == 0.0
 
@@ -255,7 +284,10 @@ def test_exponents_of_growth():
 def test_the_relative_gain_is_exact_in_lemma_4_and_not_in_the_exact_flow():
     classes = one_common(5, 5000, 0.06)
     t = tensor(10.0, 1e4, 1e8)
-    lemma4, exact = (relative_gains(classes, flow(classes, t, eta_y=1.0, eta_z=0.1).logits) for flow in (lemma4_flow, exact_flow))
+    lemma4, exact = (
+        relative_gains(classes, flow(classes, t, eta_y=1.0, eta_z=0.1).logits)
+        for flow in (lemma4_flow, exact_flow)
+    )
     assert len(lemma4.pairs) == 5 * 45
     assert lemma4.error < 1e-9
     assert exact.error > 1e-5
@@ -309,8 +341,14 @@ def test_instances_of_the_claims_meet_their_assumptions():
     [
         (lambda: SequenceClasses(P2 * 1.1, ONE_QUERY, 10), "row 0 sums to 1.1"),
         (lambda: SequenceClasses(tensor([1.0, 0.0], [0.0, 0.0]), ONE_QUERY, 10), "row 1 is zero"),
-        (lambda: SequenceClasses(tensor([1.5, -0.5], [0.5, 0.5]), ONE_QUERY, 10), "negative, infinite or NaN"),
-        (lambda: SequenceClasses(tensor([math.nan, 1.0], [0.5, 0.5]), ONE_QUERY, 10), "negative, infinite or NaN"),
+        (
+            lambda: SequenceClasses(tensor([1.5, -0.5], [0.5, 0.5]), ONE_QUERY, 10),
+            "negative, infinite or NaN",
+        ),
+        (
+            lambda: SequenceClasses(tensor([math.nan, 1.0], [0.5, 0.5]), ONE_QUERY, 10),
+            "negative, infinite or NaN",
+        ),
         (lambda: SequenceClasses(P2, ONE_QUERY[:1], 10), "query .* 2 integers"),
         (lambda: SequenceClasses(P2, ONE_QUERY - 1, 10), "query .* at least 0"),
         (lambda: SequenceClasses(P2, ONE_QUERY, 1), "vocab_size must be .* got 1"),
@@ -319,36 +357,60 @@ def test_instances_of_the_claims_meet_their_assumptions():
             lambda: SequenceClasses(P2, ONE_QUERY, math.nan),
             "vocab_size .*nan",
         ),
-        (lambda: SequenceClasses(tensor([1.0], [1.0], [1.0]), ONE_QUERY.new_zeros(3), 2), "vocab_size .* 3 classes, got 2"),
+        (
+            lambda: SequenceClasses(tensor([1.0], [1.0], [1.0]), ONE_QUERY.new_zeros(3), 2),
+            "vocab_size .* 3 classes, got 2",
+        ),
         (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(math.nan, 0.5)), r"share .*\[nan"),
         (lambda: SequenceClasses(P2, ONE_QUERY, 10, tensor(0.2, 0.2)), "share .* 0.2"),
         (lambda: synthetic(3, per_query=2), "classes=3, per_query=2"),
         (lambda: single_common(tensor([0.0, 1.0]), 0.5, vocab_size=9), "weights"),
         (lambda: single_common(tensor([1.0, 1.0]), 1.0, vocab_size=9), "common_share"),
-        (lambda: count_sequences(torch.tensor([[12]]), torch.tensor([0]), torch.tensor([1]), 10), "ids must lie in \\[0, 10\\), got 12"),
-        (lambda: count_sequences(torch.tensor([[1]]), torch.tensor([0]), torch.tensor([-1]), 10), "next_ids must lie in"),
+        (
+            lambda: count_sequences(torch.tensor([[12]]), torch.tensor([0]), torch.tensor([1]), 10),
+            "ids must lie in \\[0, 10\\), got 12",
+        ),
+        (
+            lambda: count_sequences(torch.tensor([[1]]), torch.tensor([0]), torch.tensor([-1]), 10),
+            "next_ids must lie in",
+        ),
         (
             lambda: count_sequences(tensor([1.0]), torch.tensor([0]), torch.tensor([1]), 10),
             "ids must be a tensor .* got torch.float64",
         ),
-        (lambda: count_sequences(torch.tensor([[1]]), torch.tensor([[0]]), torch.tensor([1]), 10), "query_ids must have shape \\[n\\]"),
+        (
+            lambda: count_sequences(torch.tensor([[1]]), torch.tensor([[0]]), torch.tensor([1]), 10),
+            "query_ids must have shape \\[n\\]",
+        ),
         (
             lambda: count_sequences(torch.zeros(2, 0, dtype=torch.long), ONE_QUERY, ONE_QUERY, 10),
             "ids must have shape \\[n, context\\] with at least one of each, got \\[2, 0\\]",
         ),
-        (lambda: count_sequences(torch.tensor([[1]]), ONE_QUERY, torch.tensor([1]), 10), "one entry for each of the 1 sequences, got 2"),
+        (
+            lambda: count_sequences(torch.tensor([[1]]), ONE_QUERY, torch.tensor([1]), 10),
+            "one entry for each of the 1 sequences, got 2",
+        ),
         (lambda: closed_form.h(tensor(-1.0), vocab_size=10, eta_y=1.0), "times"),
         (lambda: closed_form.h(tensor(1.0), vocab_size=1, eta_y=1.0), "vocab_size .* got 1"),
         (lambda: closed_form.h(tensor(1.0), vocab_size=10, eta_y=0.0), "eta_y must be positive .*0.0"),
         (lambda: closed_form.gamma(tensor(1.0), classes=0, vocab_size=10, eta_y=1.0), "classes .* got 0"),
-        (lambda: closed_form.B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=1.0), "overlap .* got 1.0"),
-        (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(2.0, 1.0), eta_y=1.0, eta_z=0.1), r"times .*\[2.0, 1.0\]"),
+        (
+            lambda: closed_form.B(tensor(1.0), classes=2, vocab_size=9, eta_y=1.0, eta_z=1.0, overlap=1.0),
+            "overlap .* got 1.0",
+        ),
+        (
+            lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(2.0, 1.0), eta_y=1.0, eta_z=0.1),
+            r"times .*\[2.0, 1.0\]",
+        ),
         (lambda: lemma4_flow(one_common(2, 50, 0.2), tensor(1.0), eta_y=1.0, eta_z=-0.1), "eta_z"),
         (lambda: descent(steps=0), "steps .* got 0"),
         (lambda: descent(eta_y=-1.0), "eta_y .* got -1.0"),
         (lambda: HeavyBall(1.0), "momentum .* got 1.0"),
         (lambda: synthetic(2).sample_counts(0, context=3, generator=torch.Generator()), "batch .* got 0"),
-        (lambda: synthetic(2).sample_counts(1, context=2**63, generator=torch.Generator()), "context .*92233"),
+        (
+            lambda: synthetic(2).sample_counts(1, context=2**63, generator=torch.Generator()),
+            "context .*92233",
+        ),
         (lambda: synthetic(2).sample(3, seq=1, generator=torch.Generator()), "seq .* got 1"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The theory on data sets: ideal sequences, sequences that violate assumptions, shuffled next tokens, and digits."""
+"""The theory on data sets: ideal sequences, sequences that violate assumptions, shuffled next tokens, and
+digits.
+"""
 
 import math
 from dataclasses import replace
@@ -16,7 +18,14 @@ from transformer_theory.core.result import Result
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories.scan_snap import THEORY, minimal_model
-from transformer_theory.theories.scan_snap.comparison import ENOUGH_OVERLAP, ENOUGH_STEPS, LONG, ONE_COMMON, ONE_QUERY, WEAK_OVERLAP
+from transformer_theory.theories.scan_snap.comparison import (
+    ENOUGH_OVERLAP,
+    ENOUGH_STEPS,
+    LONG,
+    ONE_COMMON,
+    ONE_QUERY,
+    WEAK_OVERLAP,
+)
 from transformer_theory.theories.scan_snap.flow import EXACT, LEMMA4, integrate
 from transformer_theory.theories.scan_snap.on_data import (
     ACCURACY,
@@ -117,7 +126,9 @@ def test_rows_that_noise_produces_as_well_say_so(ideal):
     table = Table(ideal.measurements()).select(kind="on data")
     of_data = {HEADLINE, DISTINCTNESS, ACCURACY, SHARPNESS_AFTER}
     for measurement in table:
-        assert measurement.scope == ("these data" if measurement.quantity in of_data else "any data"), measurement.quantity
+        assert measurement.scope == ("these data" if measurement.quantity in of_data else "any data"), (
+            measurement.quantity
+        )
         assert measurement.side is not None or measurement.value is None
 
 
@@ -142,10 +153,18 @@ def test_rows_with_a_prediction_have_a_finite_null(ideal):
 
 def test_the_summary_has_all_parts(ideal):
     lines = str(ideal).splitlines()
-    for number, part in ((0, "300 sequences"), (1, "10 distinct, 1 common"), (2, "7 of 7 hold"), (3, "t0' = 13.82"), (6, "+1.00")):
+    for number, part in (
+        (0, "300 sequences"),
+        (1, "10 distinct, 1 common"),
+        (2, "7 of 7 hold"),
+        (3, "t0' = 13.82"),
+        (6, "+1.00"),
+    ):
         assert part in lines[number]
     assert lines[-1].endswith("consistent")
-    assert repr(ideal).startswith("Analysis(sequences=300, context=400, vocab_size=1000, comparisons=[Comparison(query=500,")
+    assert repr(ideal).startswith(
+        "Analysis(sequences=300, context=400, vocab_size=1000, comparisons=[Comparison(query=500,"
+    )
 
 
 def test_the_figure_shows_the_analysis(ideal):
@@ -221,7 +240,9 @@ def test_queries_that_are_not_covered_have_a_reason(change, reason: str):
     assert (only.value, only.verdict, only.reason) == (None, None, analysis.skipped[0].reason)
 
 
-@pytest.mark.parametrize("change", [{"ids": None}, {"next_id": None}, {"ids": torch.zeros(300, 2, dtype=torch.long)}])
+@pytest.mark.parametrize(
+    "change", [{"ids": None}, {"next_id": None}, {"ids": torch.zeros(300, 2, dtype=torch.long)}]
+)
 def test_data_without_the_needed_fields_are_unsupported(change, generator):
     whole = ideal_sequences(context=4, generator=generator)
     fields = {"tokens": torch.zeros(300, 2, 1, dtype=torch.float64)} if change.get("ids") is not None else {}
@@ -255,12 +276,22 @@ def test_a_second_query_is_left_out(generator, few_steps):
 
 @pytest.mark.parametrize(("context", "is_long"), [(400, False), (4000, True)])
 def test_errors_of_short_sequences_are_not_covered(context: int, is_long: bool, unchecked):
-    """Sequences drawn from the model of the theory, E_0 = 1/4: at 400 tokens the exact flow fails, at 4000 it holds."""
+    """Sequences drawn from the model of the theory, E_0 = 1/4: at 400 tokens the exact flow fails, at 4000 it
+    holds.
+    """
     weights = torch.linspace(0.1, 1, 10, dtype=torch.float64)
     classes = scan_snap.with_overlap(2, vocab_size=1000, weights=weights, overlap=0.25).written_out()
     counts, n = classes.sample_counts(300, context=context, generator=torch.Generator().manual_seed(0))
-    ids = torch.arange(classes.tokens).expand(300, -1).flatten().repeat_interleave(counts.long().flatten()).view(300, context)
-    analysis = scan_snap.analyse(ids, torch.full_like(n, classes.tokens), classes.tokens + 1 + n, vocab_size=1000, steps=400)
+    ids = (
+        torch.arange(classes.tokens)
+        .expand(300, -1)
+        .flatten()
+        .repeat_interleave(counts.long().flatten())
+        .view(300, context)
+    )
+    analysis = scan_snap.analyse(
+        ids, torch.full_like(n, classes.tokens), classes.tokens + 1 + n, vocab_size=1000, steps=400
+    )
     assert row(analysis, LONG).verdict == ("holds" if is_long else "fails")
     assert analysis.comparisons[0].verdict == ("consistent" if is_long else "not covered")
     for quantity in (FLOW_ERROR, FLOW_HALF_WAY):
@@ -287,7 +318,9 @@ def test_shuffled_next_tokens_equal_their_null(generator, unchecked, monkeypatch
 def test_shuffled_next_tokens_are_at_chance(generator, few_steps):
     whole = ideal_sequences(context=30, generator=generator)
     assert whole.next_id is not None
-    table = measured(replace(whole, next_id=whole.next_id[torch.randperm(len(whole), generator=generator)])).table
+    table = measured(
+        replace(whole, next_id=whole.next_id[torch.randperm(len(whole), generator=generator)])
+    ).table
     assert table.select(quantity=HEADLINE).one().value < 0.5
     assert table.select(quantity=ACCURACY, split="train").one().value < 0.75
 
@@ -310,7 +343,8 @@ def digits() -> Result:
 def test_on_digits_attention_moves_away_from_the_blank_word(digits: Result):
     headline = digits.select(quantity=HEADLINE).one()
     assert headline.verdict == "not covered"
-    # Rare words are distinct by chance and gain attention: permuted next tokens reach nearly the same correlation.
+    # Rare words are distinct by chance and gain attention: permuted next tokens reach nearly the same
+    # correlation.
     assert 0.2 < headline.value < 0.6
     assert 0.1 < headline.null.median < headline.threshold
     assert len(headline.null.draws) == 199
@@ -337,15 +371,21 @@ def test_on_digits_the_arrays_have_matching_shapes(digits: Result):
 
 
 def test_longer_sequences_of_the_same_classes_follow_the_exact_flow(digits: Result, unchecked):
-    """The error of the flow on digits is due to their 15 words: with more words drawn from the same classes it vanishes."""
+    """The error of the flow on digits is due to their 15 words: with more words drawn from the same classes
+    it vanishes.
+    """
     P = torch.from_numpy(digits.arrays["scan_snap/conditional"])
     classes = scan_snap.SequenceClasses(P, torch.zeros(len(P), dtype=torch.long), len(P.T) + len(P))
     errors, orders = [digits.select(quantity=FLOW_ERROR, setting=EXACT).one().value], []
     for context in (15, 960):
-        counts, labels = classes.sample_counts(300, context=context, generator=torch.Generator().manual_seed(0))
+        counts, labels = classes.sample_counts(
+            300, context=context, generator=torch.Generator().manual_seed(0)
+        )
         words = torch.arange(counts.shape[1]).expand(len(counts), -1)
         ids = words.flatten().repeat_interleave(counts.long().flatten()).view(len(counts), context)
-        (drawn,) = scan_snap.analyse(ids, torch.full_like(labels, classes.vocab_size), labels, steps=400).comparisons
+        (drawn,) = scan_snap.analyse(
+            ids, torch.full_like(labels, classes.vocab_size), labels, steps=400
+        ).comparisons
         assert drawn.matches[0].dynamics == "exact flow"
         errors.append(drawn.matches[0].error)
         orders.append(drawn.matches[0].order.value)

@@ -1,4 +1,6 @@
-"""Attention of language models on text: counts and metrics against explicit loops, phases of known curves, and runs."""
+"""Attention of language models on text: counts and metrics against explicit loops, phases of known curves,
+and runs.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,9 @@ from transformer_theory.theories.scan_snap.figures.text_rates import TextRates
 from transformer_theory.theories.scan_snap.text_runs import Phases, phases, shuffled, texts, train_and_measure
 
 V, CONTEXT = 7, 5
-IDS = torch.multinomial(torch.tensor([0.3, 0.3, 0.1, 0.1, 0.1, 0.05, 0.05]), 600, True, generator=torch.Generator().manual_seed(0))
+IDS = torch.multinomial(
+    torch.tensor([0.3, 0.3, 0.1, 0.1, 0.1, 0.05, 0.05]), 600, True, generator=torch.Generator().manual_seed(0)
+)
 
 
 def by_hand(query, following):
@@ -56,7 +60,11 @@ def test_counts_are_those_of_a_loop():
         for place in known:
             with np.errstate(invalid="ignore"):  # words that never stand before this query
                 share = np.max(list(known.values()), 0) / np.sum(list(known.values()), 0)
-            expected = torch.from_numpy(share) if len(known) > 1 else torch.full((V,), torch.nan, dtype=torch.float64)
+            expected = (
+                torch.from_numpy(share)
+                if len(known) > 1
+                else torch.full((V,), torch.nan, dtype=torch.float64)
+            )
             assert_close(counted.distinctness[place], expected, equal_nan=True)
     assert_close(counted.frequency, torch.bincount(IDS, minlength=V) / len(IDS), check_dtype=False)
 
@@ -69,7 +77,9 @@ def test_the_most_frequent_pairs_are_kept():
 
 
 def model(depth=2):
-    return build(lambda: Decoder(vocabulary=V, dim=8, depth=depth, heads=2, hidden=8), torch.Generator().manual_seed(0)).eval()
+    return build(
+        lambda: Decoder(vocabulary=V, dim=8, depth=depth, heads=2, hidden=8), torch.Generator().manual_seed(0)
+    ).eval()
 
 
 def measured(metric, network, sequences, numbers) -> Table:
@@ -87,7 +97,13 @@ def test_the_metric_is_a_loop_over_queries():
     stream = network.positions(network.embedding(windows[:, :-1]) * 8**0.5)
     for layer, block in enumerate(network.blocks):
         scores = torch.einsum("bid,hde,bje->bhji", stream, block.attention.bilinear(), stream)
-        weights[layer] = scores.masked_fill(~torch.ones(23, 23).tril().bool(), -torch.inf).softmax(-1).detach().double().numpy()
+        weights[layer] = (
+            scores.masked_fill(~torch.ones(23, 23).tril().bool(), -torch.inf)
+            .softmax(-1)
+            .detach()
+            .double()
+            .numpy()
+        )
         stream = block(stream)
     for layer in (0, 1):
         for head in (0, 1):
@@ -98,7 +114,10 @@ def test_the_metric_is_a_loop_over_queries():
                     if place < 0:
                         continue
                     a, words = weights[layer][b, head, q, :q], windows[b, :q]
-                    for name, against in ((CONDITIONAL, counted.conditional[place]), (MARGINAL, counted.frequency)):
+                    for name, against in (
+                        (CONDITIONAL, counted.conditional[place]),
+                        (MARGINAL, counted.frequency),
+                    ):
                         if len(set(against[words].tolist())) > 1:
                             values[name].append(np.corrcoef(a, against[words].numpy())[0, 1])
                     distinct = counted.distinctness[place][words].numpy()
@@ -112,9 +131,15 @@ def test_the_metric_is_a_loop_over_queries():
                 assert own[name].value == pytest.approx(np.mean(values[name]), abs=1e-5)
             assert own[DISTINCT].null.mean == pytest.approx(np.mean(values["uniform"]))
             assert own[CONDITIONAL].null.draws == (0.0,)
-            assert own[DIAGONAL].value == pytest.approx(np.mean([np.diag(map_) for map_ in weights[layer][:, head]]), abs=1e-6)
-            singular = torch.linalg.svdvals(network.blocks[layer].attention.bilinear()[head].detach().double())
-            assert own[RANK].value == pytest.approx(float(singular.square().sum() / singular[0] ** 2), rel=1e-5)
+            assert own[DIAGONAL].value == pytest.approx(
+                np.mean([np.diag(map_) for map_ in weights[layer][:, head]]), abs=1e-6
+            )
+            singular = torch.linalg.svdvals(
+                network.blocks[layer].attention.bilinear()[head].detach().double()
+            )
+            assert own[RANK].value == pytest.approx(
+                float(singular.square().sum() / singular[0] ** 2), rel=1e-5
+            )
 
 
 def test_uniform_attention_equals_its_null():
@@ -125,7 +150,9 @@ def test_uniform_attention_equals_its_null():
     with torch.no_grad():
         for parameter in network.blocks[0].attention.qkv.parameters():
             parameter.zero_()
-    rows = {row.quantity: row.value for row in measured(metric, network, windows, torch.arange(20)).select(head=0)}
+    rows = {
+        row.quantity: row.value for row in measured(metric, network, windows, torch.arange(20)).select(head=0)
+    }
     assert DISTINCT in rows
     assert CONDITIONAL not in rows, "uniform attention has no correlation"
     uniform = Table(metric.compute(draws=1)).select(quantity=DISTINCT)[0]
@@ -152,7 +179,9 @@ def test_merged_halves_are_the_whole():
 
 def test_labels_must_number_the_windows():
     windows = IDS[:48].view(2, 24)
-    metric = AttendedWords(windows, count_continuations(IDS, vocab_size=V, context=CONTEXT, min_occurrences=15))
+    metric = AttendedWords(
+        windows, count_continuations(IDS, vocab_size=V, context=CONTEXT, min_occurrences=15)
+    )
     with probe(model(), [metric]) as p:
         p.model(windows[:, :-1])
     assert "p.labels" in p.result().table[0].reason
@@ -178,7 +207,9 @@ def test_bad_input_is_named(call, words):
 def test_diagonal_mass(unchecked):
     assert float(attention.diagonal_mass(torch.eye(5))) == 1.0
     causal = torch.ones(4, 4).tril()
-    assert float(attention.diagonal_mass(causal / causal.sum(1, keepdim=True))) == pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
+    assert float(attention.diagonal_mass(causal / causal.sum(1, keepdim=True))) == pytest.approx(
+        (1 + 1 / 2 + 1 / 3 + 1 / 4) / 4
+    )
     with pytest.raises(ValueError, match=r"\[2, 3\]"):
         attention.diagonal_mass(torch.full((2, 3), 1 / 3))
 
@@ -189,12 +220,25 @@ def test_phases_of_known_curves():
     result = phases([0, 10, 20, 30, 40, 50], np.cos(angles).tolist())
     assert result.scanning == 15
     assert result.snapped == 30
-    assert phases([0, 10, 20, 30, 40, 50], np.cos(angles[::-1]).tolist()).snapped is None, "fast again at the end"
+    assert phases([0, 10, 20, 30, 40, 50], np.cos(angles[::-1]).tolist()).snapped is None, (
+        "fast again at the end"
+    )
     assert phases([0, 1, 11], np.cos([0.1, 0.2]).tolist()).scanning == 0.5, "speed is by step"
-    assert phases([0, 5, 10], [1.0, 1.0]) == Phases(None, None), "attention that never moved neither scans nor snaps"
+    assert phases([0, 5, 10], [1.0, 1.0]) == Phases(None, None), (
+        "attention that never moved neither scans nor snaps"
+    )
 
 
-RUN = {"text": "", "held_out": "", "words": 60, "depth": 1, "rate": 1.0, "steps": 6, "measured": (0, 3, 6), "seed": 0}
+RUN = {
+    "text": "",
+    "held_out": "",
+    "words": 60,
+    "depth": 1,
+    "rate": 1.0,
+    "steps": 6,
+    "measured": (0, 3, 6),
+    "seed": 0,
+}
 SMALL = {"dim": 8, "batch": 4, "length": 10, "windows": 5}
 
 
@@ -216,7 +260,9 @@ def test_shuffled_words_are_the_same_words():
     other = shuffled(text, torch.Generator().manual_seed(0))
     assert torch.equal(other.ids.sort().values, text.ids.sort().values)
     assert not torch.equal(other.ids, text.ids)
-    written, unordered = (train_and_measure(**RUN, **SMALL, order=order) for order in ("as written", "shuffled"))
+    written, unordered = (
+        train_and_measure(**RUN, **SMALL, order=order) for order in ("as written", "shuffled")
+    )
     assert not np.array_equal(unordered.maps, written.maps)
     assert unordered.vocabulary == written.vocabulary
 

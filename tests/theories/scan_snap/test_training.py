@@ -1,4 +1,6 @@
-"""Training in count form against autograd and torch's optimisers, its sampled sequences, and the paper's experiments."""
+"""Training in count form against autograd and torch's optimisers, its sampled sequences, and the paper's
+experiments.
+"""
 
 import numpy as np
 import pytest
@@ -8,7 +10,16 @@ from torch.testing import assert_close
 
 from tests.problems.scan_snap import explicit_loss
 from transformer_theory.core.errors import NotConverged
-from transformer_theory.theories.scan_snap import Adam, HeavyBall, SequenceClasses, Weights, forward, gradient_descent, sampled, synthetic
+from transformer_theory.theories.scan_snap import (
+    Adam,
+    HeavyBall,
+    SequenceClasses,
+    Weights,
+    forward,
+    gradient_descent,
+    sampled,
+    synthetic,
+)
 from transformer_theory.theories.scan_snap.dynamics import Batch, Layout, State, load, save
 from transformer_theory.theories.scan_snap.figures import long_sequences
 from transformer_theory.theories.scan_snap.figures.long_sequences import LongSequences
@@ -30,7 +41,9 @@ def uneven() -> SequenceClasses:
 def start_of(classes: SequenceClasses, kind: str, seeds: list[int]) -> Weights:
     if kind == "random":
         return Weights.random(classes, seeds=seeds)
-    return Weights.zeros(classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),))
+    return Weights.zeros(
+        classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),)
+    )
 
 
 def syn_small(**setting):
@@ -45,25 +58,41 @@ def test_results_of_training_can_be_differentiated(optimiser):
     """Tensors made in torch's inference mode, in which the steps are taken, could not be differentiated."""
     path = syn_small(steps=3, keep=[1], optimiser=optimiser)
     end = path.end
-    for part in (path.attention, path.loss, end.weights.decoder, end.weights.attention, *end.decoder, *end.attention):
+    for part in (
+        path.attention,
+        path.loss,
+        end.weights.decoder,
+        end.weights.attention,
+        *end.decoder,
+        *end.attention,
+    ):
         (part * torch.ones((), requires_grad=True)).sum().backward()
 
 
 @pytest.mark.parametrize("kind", ["zero", "random"])
 @pytest.mark.parametrize(
-    "classes", [synthetic(2), synthetic(6, per_query=2, common=2, distinct=3), uneven()], ids=["few", "many", "uneven"]
+    "classes",
+    [synthetic(2), synthetic(6, per_query=2, common=2, distinct=3), uneven()],
+    ids=["few", "many", "uneven"],
 )
 def test_grouped_directions_agree_with_autograd(classes: SequenceClasses, kind: str):
     seeds, K, M = [3, 4], classes.classes, classes.vocab_size
     batches = sampled(classes, 24, context=15, seeds=seeds)
-    weights = gradient_descent(start_of(classes, kind, seeds), batches, steps=5, eta_y=1.0, eta_z=2.0).final  # away from the start
+    # away from the start
+    weights = gradient_descent(start_of(classes, kind, seeds), batches, steps=5, eta_y=1.0, eta_z=2.0).final
     batch = batches(5)
     found, counts = batch.descent(weights), batch.dense()
     same = forward(weights, Batch(counts, classes.query[batch.target], batch.target))
     for name in ("loss", "decoder", "attention"):
         assert_close(getattr(found, name), getattr(same, name), rtol=1e-11, atol=1e-15)
     for run in range(2):
-        ids = torch.arange(classes.tokens).expand(24, -1).flatten().repeat_interleave(counts[run].long().flatten()).view(24, 15)
+        ids = (
+            torch.arange(classes.tokens)
+            .expand(24, -1)
+            .flatten()
+            .repeat_interleave(counts[run].long().flatten())
+            .view(24, 15)
+        )
         Y = weights.decoder[run]
         Y = torch.cat([Y, Y[:, -1:].expand(-1, M - Y.shape[1])], 1)
         leaves = Y.clone().requires_grad_(), weights.attention[run].clone().requires_grad_()
@@ -76,8 +105,12 @@ def test_grouped_directions_agree_with_autograd(classes: SequenceClasses, kind: 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("spread", [80.0, 370.0, 2000.0])
-@pytest.mark.parametrize("classes", [synthetic(2, common=4, distinct=6), synthetic(6, per_query=2, common=2, distinct=3)])
-def test_sequences_without_the_token_that_has_all_attention(classes: SequenceClasses, spread: float, dtype: torch.dtype):
+@pytest.mark.parametrize(
+    "classes", [synthetic(2, common=4, distinct=6), synthetic(6, per_query=2, common=2, distinct=3)]
+)
+def test_sequences_without_the_token_that_has_all_attention(
+    classes: SequenceClasses, spread: float, dtype: torch.dtype
+):
     batch = sampled(classes, 24, context=10, seeds=[3])(0)
     weights = Weights.random(classes, seeds=[5], dtype=dtype)
     scale = spread / float(weights.attention.amax() - weights.attention.amin())
@@ -167,7 +200,9 @@ def test_tables_are_computed_when_needed():
 
 
 def test_draws_do_not_depend_on_the_tables_that_exist():
-    """Tables are extended as larger and smaller numbers occur; the same generator gives the same counts before and after."""
+    """Tables are extended as larger and smaller numbers occur; the same generator gives the same counts
+    before and after.
+    """
     P = np.array([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]])
     warm = Multinomial(P, 60)
     for seed in range(5):
@@ -194,15 +229,23 @@ def test_a_run_does_not_depend_on_the_other_runs():
 
     def train(chosen: list[int]):
         few = [seeds[i] for i in chosen]
-        setting = {"steps": 40, "eta_y": 2 * rates[chosen], "eta_z": rates[chosen], "optimiser": HeavyBall(0.9)}
-        return gradient_descent(Weights.random(classes, seeds=few), sampled(classes, 20, context=50, seeds=few), **setting)
+        setting = {
+            "steps": 40,
+            "eta_y": 2 * rates[chosen],
+            "eta_z": rates[chosen],
+            "optimiser": HeavyBall(0.9),
+        }
+        return gradient_descent(
+            Weights.random(classes, seeds=few), sampled(classes, 20, context=50, seeds=few), **setting
+        )
 
     together = train([0, 1, 2, 3])
     for i in range(4):
         alone = train([i])
         assert_close(together.loss[:, i], alone.loss[:, 0], rtol=1e-9, atol=0)
         assert_close(together.attention[:, i], alone.attention[:, 0], rtol=1e-9, atol=1e-12)
-    assert float((together.attention[-1, 0] - together.attention[-1, 2]).abs().max()) > 0.1  # one seed, two rates
+    # one seed, two rates
+    assert float((together.attention[-1, 0] - together.attention[-1, 2]).abs().max()) > 0.1
 
 
 @pytest.mark.parametrize("seeds", [[7, 3], [7, 3, 9], [3, 7, 3]])
@@ -219,7 +262,9 @@ def test_a_run_resumes_bit_for_bit(optimiser, tmp_path):
     classes = synthetic(2, common=2, distinct=3)
     batches = sampled(classes, 9, context=12, seeds=[1, 2])
     setting = {"eta_y": 0.5, "eta_z": 0.5, "optimiser": optimiser}
-    whole = gradient_descent(Weights.random(classes, seeds=[1, 2]), batches, steps=50, keep=(25, 40), **setting)
+    whole = gradient_descent(
+        Weights.random(classes, seeds=[1, 2]), batches, steps=50, keep=(25, 40), **setting
+    )
     half = gradient_descent(Weights.random(classes, seeds=[1, 2]), batches, steps=23, **setting)
     save(half.end, tmp_path / "state.npz")
     fresh = sampled(classes, 9, context=12, seeds=[1, 2])
@@ -228,7 +273,8 @@ def test_a_run_resumes_bit_for_bit(optimiser, tmp_path):
     assert torch.equal(torch.cat([half.loss, rest.loss]), whole.loss)
     assert torch.equal(rest.attention[1:], whole.attention[1:])
     assert torch.equal(rest.final.decoder, whole.final.decoder)
-    again = gradient_descent(half.end, fresh, steps=27, **setting)  # the state was not changed by going on from it
+    # the state was not changed by going on from it
+    again = gradient_descent(half.end, fresh, steps=27, **setting)
     assert torch.equal(again.final.decoder, whole.final.decoder)
 
 
@@ -242,13 +288,21 @@ def test_a_run_resumes_bit_for_bit(optimiser, tmp_path):
 def test_optimisers_agree_with_torch(ours, theirs):
     classes = synthetic(2, common=2, distinct=3)
     batches = sampled(classes, 9, context=12, seeds=[5])
-    path = gradient_descent(start_of(classes, "zero", [5]), batches, steps=30, eta_y=0.3, eta_z=0.2, optimiser=ours)
+    path = gradient_descent(
+        start_of(classes, "zero", [5]), batches, steps=30, eta_y=0.3, eta_z=0.2, optimiser=ours
+    )
     Y = torch.zeros(classes.tokens, classes.vocab_size, dtype=torch.float64, requires_grad=True)
     Z = torch.zeros(2, classes.tokens, dtype=torch.float64, requires_grad=True)
     descent = theirs([{"params": [Y], "lr": 0.3}, {"params": [Z], "lr": 0.2}])
     for step in range(30):
         n, counts = batches(step).target[0], batches(step).dense()[0]
-        ids = torch.arange(classes.tokens).expand(9, -1).flatten().repeat_interleave(counts.long().flatten()).view(9, 12)
+        ids = (
+            torch.arange(classes.tokens)
+            .expand(9, -1)
+            .flatten()
+            .repeat_interleave(counts.long().flatten())
+            .view(9, 12)
+        )
         descent.zero_grad()
         explicit_loss(Y, Z, ids, classes.query[n], n).backward()
         descent.step()
@@ -263,7 +317,9 @@ def test_single_precision_follows_double_precision():
     for dtype in (torch.float32, torch.float64):
         batches = sampled(classes, 64, context=127, seeds=[0])
         start = Weights.random(classes, seeds=[0], dtype=dtype)
-        found[dtype] = gradient_descent(start, batches, steps=40, eta_y=1.0, eta_z=1.0, optimiser=HeavyBall(0.9)).final.attention
+        found[dtype] = gradient_descent(
+            start, batches, steps=40, eta_y=1.0, eta_z=1.0, optimiser=HeavyBall(0.9)
+        ).final.attention
         assert found[dtype].dtype == dtype
     assert_close(found[torch.float32].double(), found[torch.float64], rtol=0, atol=1e-3)
 
@@ -302,7 +358,14 @@ def test_momentum_is_not_ten_times_as_many_steps(unchecked):
 
 
 def test_cells_of_syn_medium(unchecked):
-    setting = {"eta_z": (0.5, 2.0), "ratios": RATIOS, "steps": 100, "batch": 128, "length": 128, "momentum": 0.9}
+    setting = {
+        "eta_z": (0.5, 2.0),
+        "ratios": RATIOS,
+        "steps": 100,
+        "batch": 128,
+        "length": 128,
+        "momentum": 0.9,
+    }
     cells = np.array([entropies(last=3, seed=seed, **setting) for seed in range(2)])
     wanted, spread = (table[1][[ETA_Z.index(0.5), ETA_Z.index(2.0)]] for table in (ENTROPY, ENTROPY_SD))
     assert np.abs(cells.mean(0) - wanted).max() < 0.06
@@ -311,7 +374,11 @@ def test_cells_of_syn_medium(unchecked):
 
 def test_entropy_of_uniform_attention():
     assert float(distinct_entropy(synthetic(6, per_query=2))) == pytest.approx(2.1513, abs=5e-5)
-    even = SequenceClasses(torch.block_diag(*[torch.full((1, 4), 0.25, dtype=torch.float64)] * 2), torch.zeros(2, dtype=torch.long), 12)
+    even = SequenceClasses(
+        torch.block_diag(*[torch.full((1, 4), 0.25, dtype=torch.float64)] * 2),
+        torch.zeros(2, dtype=torch.long),
+        12,
+    )
     assert float(distinct_entropy(even)) == pytest.approx(np.log(4), rel=1e-12)
     assert share_above(even, even.conditional, [0.2, 0.3]).tolist() == [1.0, 0.0]
 
@@ -343,7 +410,9 @@ def test_the_experiments_do_not_depend_on_the_workers(monkeypatch):
 def descent(**changed):
     classes = synthetic(2, common=1, distinct=2)
     setting = {"steps": 3, "eta_y": 1.0, "eta_z": 0.1} | changed
-    return gradient_descent(start_of(classes, "zero", [0, 1]), sampled(classes, 8, context=9, seeds=[0, 1]), **setting)
+    return gradient_descent(
+        start_of(classes, "zero", [0, 1]), sampled(classes, 8, context=9, seeds=[0, 1]), **setting
+    )
 
 
 @pytest.mark.parametrize(
@@ -353,7 +422,10 @@ def descent(**changed):
         (lambda: descent(eta_z=torch.tensor([1.0, -1.0])), "eta_z must be a positive learning rate"),
         (lambda: Adam(second=1.0), "factors must lie in"),
         (lambda: sampled(synthetic(2), 0, context=3, seeds=[0]), "batch must be at least 1"),
-        (lambda: sampled(synthetic(2), 3, context=2**63, seeds=[0]), "context must be at most .*9223372036854775808"),
+        (
+            lambda: sampled(synthetic(2), 3, context=2**63, seeds=[0]),
+            "context must be at most .*9223372036854775808",
+        ),
         (lambda: sampled(synthetic(2), 3, context=3, seeds=[]), "seeds must hold at least one"),
         (lambda: sampled(synthetic(2), 3, context=3, seeds=[-1]), "each at least 0"),
         (lambda: Weights.random(synthetic(2), seeds=[]), "seeds must hold at least one"),

@@ -1,4 +1,6 @@
-"""The construction: a second, dense forward pass, weights that can be read, exact values of single tokens, and bad input."""
+"""The construction: a second, dense forward pass, weights that can be read, exact values of single tokens,
+and bad input.
+"""
 
 from fractions import Fraction
 
@@ -18,7 +20,9 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def dense_tokens(transformer: PerezTransformer, word: str, steps: int) -> torch.Tensor:
-    """The decoder's tokens by the plain definition: all layers over all tokens anew in each step, nothing stored, no shortcut."""
+    """The decoder's tokens by the plain definition: all layers over all tokens anew in each step, nothing
+    stored, no shortcut.
+    """
     W, d = {name: matrix.dense() for name, matrix in transformer.weights.items()}, transformer.d
     place = {name: k for k, name in enumerate(transformer.coordinates)}
 
@@ -44,7 +48,10 @@ def dense_tokens(transformer: PerezTransformer, word: str, steps: int) -> torch.
     for _ in range(steps):
         x = torch.stack([token + position(p) for p, token in enumerate(tokens, 1)])
         for layer in LAYERS:
-            part = {name: W[f"decoder.{layer}.{name}"] for name in ("query", "key", "value", "output", "up", "down")}
+            part = {
+                name: W[f"decoder.{layer}.{name}"]
+                for name in ("query", "key", "value", "output", "up", "down")
+            }
             rows = []
             for i, row in enumerate(x):
                 own = attention(row @ part["query"], x[: i + 1] @ part["key"], x[: i + 1] @ part["value"])
@@ -56,7 +63,10 @@ def dense_tokens(transformer: PerezTransformer, word: str, steps: int) -> torch.
     return torch.stack(tokens)
 
 
-@pytest.mark.parametrize(("machine", "word"), [(machines.increment(), "1011"), (machines.palindromes(), "ab"), (machines.zigzag(2), "10")])
+@pytest.mark.parametrize(
+    ("machine", "word"),
+    [(machines.increment(), "1011"), (machines.palindromes(), "ab"), (machines.zigzag(2), "10")],
+)
 def test_a_plain_forward_pass_gives_the_same_tokens(machine: TuringMachine, word: str):
     transformer, steps = compile_machine(machine), 20
     tokens = dense_tokens(transformer, word, steps)
@@ -75,7 +85,11 @@ def test_every_machine_of_the_library_runs(name: str):
     assert transformer.run(word, 40) == machine.run(word, 40)
     long = machine.run(word, 200)
     assert transformer.run(word, 200, arithmetic="float64") == long
-    assert transformer.d == 2 * len(machine.states) + 4 * len(machine.alphabet) + 11 == len(set(transformer.coordinates))
+    assert (
+        transformer.d
+        == 2 * len(machine.states) + 4 * len(machine.alphabet) + 11
+        == len(set(transformer.coordinates))
+    )
 
 
 def test_every_coordinate_has_a_row_or_a_column_with_a_weight():
@@ -107,7 +121,9 @@ def test_a_machine_that_never_starts_is_an_error():
 
     def reading_for_ever(machine: TuringMachine) -> PerezTransformer:
         table = {(q, s): ("read", s, 1) for q in ("init", "read") for s in machine.alphabet}
-        return without_normal_form(TuringMachine(("init", "read"), machine.alphabet, table, "init", (), (), machine.blank, 0))
+        return without_normal_form(
+            TuringMachine(("init", "read"), machine.alphabet, table, "init", (), (), machine.blank, 0)
+        )
 
     assert normal_form(generator(), reading_for_ever).value == 1
 
@@ -119,12 +135,16 @@ def test_the_empty_word_is_a_blank():
 
 
 def test_tokens_are_those_of_the_lemma():
-    """After layers 1 and 2 the token holds q, v, m, m, c^(i+1)/(i+1) and c^(i)/(i+1): read from the keys of the third layer."""
+    """After layers 1 and 2 the token holds q, v, m, m, c^(i+1)/(i+1) and c^(i)/(i+1): read from the keys of
+    the third layer.
+    """
     transformer = compile_machine(machines.zigzag(3))
     trace = transformer.machine.run("", 30)
     for i, step in enumerate(list(transformer.steps("", 30))[1:]):
         e = [Fraction(1, j + 1) for j in range(i + 1)]
-        expected = [-abs(e[i] * e[j] * (trace.heads[i + 1] - trace.heads[j] + e[i] * e[j] / 3)) for j in range(i + 1)]
+        expected = [
+            -abs(e[i] * e[j] * (trace.heads[i + 1] - trace.heads[j] + e[i] * e[j] / 3)) for j in range(i + 1)
+        ]
         assert list(step.scores) == expected
         assert step.head == trace.heads[i + 1]
         assert step.attended == (trace.attended[i + 1],)
@@ -139,7 +159,9 @@ def test_without_the_tie_break_all_visits_are_averaged():
 
 
 def test_the_first_move_shifts_the_heads_and_nothing_else():
-    """The survey's sum of the moves starts one step late: in normal form this changes the numbers of the cells only."""
+    """The survey's sum of the moves starts one step late: in normal form this changes the numbers of the
+    cells only.
+    """
     transformer = compile_machine(machines.palindromes())
     late = transformer.changed("decoder.1.down", {("delta(init,#)", "x2"): 0})
     right, found = transformer.run("abba", 40), late.run("abba", 40)
@@ -154,7 +176,9 @@ def test_a_machine_outside_normal_form_reads_wrong_symbols():
 
 def test_weights_can_be_read():
     transformer = compile_machine(machines.busy_beaver_3())
-    assert str(transformer["decoder.3.query"]) == "[33, 3], 3 nonzero\nx4 -> a: 1\n1/p -> b: 1\n1/p^2 -> c: 1/3"
+    assert (
+        str(transformer["decoder.3.query"]) == "[33, 3], 3 nonzero\nx4 -> a: 1\n1/p -> b: 1\n1/p^2 -> c: 1/3"
+    )
     matrix = transformer["decoder.2.value"]
     assert matrix.entries == {("x2", "x4"): 1, ("x3", "x5"): 1}
     dense = matrix.dense()
@@ -170,7 +194,8 @@ def test_number_types_fail_in_order():
     transformer = compile_machine(machines.repeated_counter())
     reference = transformer.machine.run("0" * 12, 300)
     first = {
-        kind: transformer.run("0" * 12, 300, arithmetic=kind).first_difference(reference) for kind in ("float64", "float32", "bfloat16")
+        kind: transformer.run("0" * 12, 300, arithmetic=kind).first_difference(reference)
+        for kind in ("float64", "float32", "bfloat16")
     }
     assert first["float64"] is None
     assert 100 < first["float32"] < 200
@@ -182,7 +207,9 @@ def test_softmax_gets_better_with_the_inverse_temperature():
     reference = transformer.machine.run("", 200)
 
     def first(inverse_temperature: float) -> int:
-        trace = transformer.run("", 200, arithmetic="float64", score="softmax", inverse_temperature=inverse_temperature)
+        trace = transformer.run(
+            "", 200, arithmetic="float64", score="softmax", inverse_temperature=inverse_temperature
+        )
         return trace.first_difference(reference) or 200
 
     assert first(1e2) < first(1e6) < first(1e10) < first(1e13)
@@ -210,7 +237,8 @@ def test_rounding_is_that_of_float32():
 
 
 @pytest.mark.parametrize(
-    ("machine", "word"), [(machines.zigzag(5), ""), (machines.zigzag(20), ""), (machines.repeated_counter(), "0" * 12)]
+    ("machine", "word"),
+    [(machines.zigzag(5), ""), (machines.zigzag(20), ""), (machines.repeated_counter(), "0" * 12)],
 )
 def test_rounded_scores_fail_no_later_than_float32(machine: TuringMachine, word: str):
     """A wrong retrieval may still find the right symbol, so the run fails at the same step or later."""
@@ -226,16 +254,20 @@ def test_a_sweep_passes_in_float32_only():
     """No cell is visited twice after the word is read, and still bfloat16 reads a wrong symbol."""
     transformer = compile_machine(machines.parity())
     first = [
-        transformer.run("ab" * 200, 400, arithmetic=kind).first_difference(transformer.machine.run("ab" * 200, 400))
+        transformer.run("ab" * 200, 400, arithmetic=kind).first_difference(
+            transformer.machine.run("ab" * 200, 400)
+        )
         for kind in ("float32", "bfloat16")
     ]
     assert first == [None, 204]
 
 
 def test_cells_that_are_powers_of_two_cancel_exactly():
-    """With products that are rounded before they are added, cells 1 and 2 never fail at float32's precision; cell 3 does.
+    """With products that are rounded before they are added, cells 1 and 2 never fail at float32's precision;
+    cell 3 does.
 
-    A run of the network may fail sooner: matrix products that fuse multiplication and addition round only one of the two terms.
+    A run of the network may fail sooner: matrix products that fuse multiplication and addition round only one
+    of the two terms.
     """
     passes, fails = (machines.zigzag(width).normalise() for width in (1, 2))
     assert set(passes.run("", 1000).heads) == {0, 1, 2}
@@ -257,11 +289,20 @@ CASES = {
         "arithmetic must be one of exact, float64, .*got 'float46'; did you mean 'float64'",
     ),
     "score": (lambda: RUN("1", 3, score="sof"), "score must be one of hard, softmax, got 'sof'"),
-    "exact softmax": (lambda: RUN("1", 3, score="softmax"), "softmax needs floating point, got arithmetic='exact'; pass"),
-    "no temperature": (lambda: RUN("1", 3, arithmetic="float64", score="softmax"), "positive, finite inverse_temperature, got None"),
+    "exact softmax": (
+        lambda: RUN("1", 3, score="softmax"),
+        "softmax needs floating point, got arithmetic='exact'; pass",
+    ),
+    "no temperature": (
+        lambda: RUN("1", 3, arithmetic="float64", score="softmax"),
+        "positive, finite inverse_temperature, got None",
+    ),
     "temperature 0": (lambda: softly(0.0), "inverse_temperature must be positive and finite, got 0.0"),
     "temperature as text": (lambda: softly("10"), "inverse_temperature must be a number, got str"),
-    "temperature of hard-max": (lambda: RUN("1", 3, inverse_temperature=2.0), "belongs to score='softmax', got 2.0 with 'hard'"),
+    "temperature of hard-max": (
+        lambda: RUN("1", 3, inverse_temperature=2.0),
+        "belongs to score='softmax', got 2.0 with 'hard'",
+    ),
     "steps of another type": (lambda: RUN("1", 2.5), "steps must be an integer, got float 2.5"),
     "a list of symbols": (lambda: RUN(["1"], 3), r"word must be a str, got list \['1'\]"),
     "exact steps": (lambda: TRANSFORMER.steps("1", -1), "steps must be at least 0, got -1"),
@@ -275,8 +316,14 @@ CASES = {
         lambda: TRANSFORMER.changed("decoder.3.query", {("x44", "a"): 1}),
         "unknown row or column 'x44' of 'decoder.3.query'; did",
     ),
-    "unknown column": (lambda: TRANSFORMER.changed("decoder.3.query", {("x4", "z"): 1}), "unknown row or column 'z'"),
-    "a name as machine": (lambda: compile_machine("increment"), "machine must be a TuringMachine, got str 'increment'"),
+    "unknown column": (
+        lambda: TRANSFORMER.changed("decoder.3.query", {("x4", "z"): 1}),
+        "unknown row or column 'z'",
+    ),
+    "a name as machine": (
+        lambda: compile_machine("increment"),
+        "machine must be a TuringMachine, got str 'increment'",
+    ),
     "steps": (lambda: RUN("1", -3), "steps must be at least 0, got -3"),
     "word": (lambda: RUN("12", 3), "symbols 0 1, got '2' in '12'"),
 }

@@ -52,10 +52,17 @@ def test_every_machine_of_the_library_has_a_word(machine: str):
 
 
 def test_the_scores_are_those_of_the_run():
-    """In exact arithmetic and float64 the closed form; in bfloat16 the scores that chose the attended positions."""
+    """In exact arithmetic and float64 the closed form; in bfloat16 the scores that chose the attended
+    positions.
+    """
     transformer = compile_machine(machines.zigzag(5))
     c = transformer.machine.run("", 50).heads
-    closed = np.array([[-abs(c[i + 1] - c[j] + 1 / (3 * (i + 1) * (j + 1))) / ((i + 1) * (j + 1)) for j in range(50)] for i in range(50)])
+    closed = np.array(
+        [
+            [-abs(c[i + 1] - c[j] + 1 / (3 * (i + 1) * (j + 1))) / ((i + 1) * (j + 1)) for j in range(50)]
+            for i in range(50)
+        ]
+    )
     for arithmetic in ("exact", "float64"):
         _, scores = run_with_scores(transformer, "", 50, arithmetic)
         assert np.isnan(scores[np.triu_indices(50, 1)]).all()
@@ -70,10 +77,15 @@ def test_both_panels_show_the_first_error_at_the_same_height():
     result = experiment.run()
     left, right = experiment.plot(result).axes[:2]
     assert left.get_ylim() == right.get_ylim() == (200.5, -0.5)
-    dashed = [[line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == "--"] for ax in (left, right)]
+    dashed = [
+        [line.get_ydata()[0] for line in ax.lines if line.get_linestyle() == "--"] for ax in (left, right)
+    ]
     assert dashed == [[result.arrays["turing/wrong"][0]]] * 2
     attended, times = right.lines[0].get_data()
-    assert (attended[:3].tolist(), times[:3].tolist()) == (list(result.arrays["turing/attended"][1:4]), [1, 2, 3])
+    assert (attended[:3].tolist(), times[:3].tolist()) == (
+        list(result.arrays["turing/attended"][1:4]),
+        [1, 2, 3],
+    )
 
 
 def test_the_tape_is_the_machines():
@@ -95,11 +107,17 @@ def test_a_failing_run_is_not_covered():
 def test_first_errors_come_later_with_more_digits():
     result = Precision(steps=200, widths=(5,), counter=12, period=20, digits=(8, 24), powers=(4, 12)).run()
     for setting in ("zigzag of width 5", "counter of 12 digits", "random walk"):
-        first = [result.select(quantity=FIRST, setting=f"{setting}, {kind}").one().value for kind in ("bfloat16", "float32", "float64")]
+        first = [
+            result.select(quantity=FIRST, setting=f"{setting}, {kind}").one().value
+            for kind in ("bfloat16", "float32", "float64")
+        ]
         assert first[0] < (first[1] or 201)
         assert first[2] is None
         scores = result.select(quantity=RETRIEVAL, setting=f"{setting}, 8 digits").one().value
         assert scores <= first[0]
-        soft = [result.select(quantity=FIRST, setting=f"{setting}, softmax at 1e{power}").one().value for power in (4, 12)]
+        soft = [
+            result.select(quantity=FIRST, setting=f"{setting}, softmax at 1e{power}").one().value
+            for power in (4, 12)
+        ]
         assert soft[0] < (soft[1] or 201)
     assert np.isnan(result.arrays["turing/types"][:, 2]).all()

@@ -10,7 +10,13 @@ from transformer_theory.core.metric import Activations
 from transformer_theory.models import ViT, build
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories.turing import THEORY, CloseCalls
-from transformer_theory.theories.turing.in_networks import close_calls, gaussian_tops, permuted, repeated, resolution
+from transformer_theory.theories.turing.in_networks import (
+    close_calls,
+    gaussian_tops,
+    permuted,
+    repeated,
+    resolution,
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -19,7 +25,9 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def attention(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None = None) -> Activations:
     tokens = torch.zeros(query.shape[0], query.shape[2], 3)
-    return Activations("attention", 0, "attention", tokens, tokens, query=query, key=key, value=key, mask=mask)
+    return Activations(
+        "attention", 0, "attention", tokens, tokens, query=query, key=key, value=key, mask=mask
+    )
 
 
 def measured(query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None = None, draws: int = 0):
@@ -32,7 +40,8 @@ def test_the_resolution_is_the_distance_of_bfloat16_numbers():
     scores = torch.randn(500, generator=generator()) * 10
     rounded = scores.bfloat16()
     toward = torch.nextafter(rounded.abs(), torch.full_like(rounded, math.inf)) - rounded.abs()
-    inside = rounded.abs().frexp().exponent == scores.frexp().exponent  # a score that is rounded up to a power of two has another one
+    # a score that is rounded up to a power of two has another one
+    inside = rounded.abs().frexp().exponent == scores.frexp().exponent
     assert torch.equal(resolution(scores)[inside], toward.float()[inside])
     assert int(inside.sum()) > 490
     assert float(resolution(torch.zeros(1))) == 0
@@ -54,7 +63,9 @@ def test_close_calls_are_counted_one_by_one():
 
 
 def test_equal_scores_are_close_and_distant_ones_are_not():
-    assert close_calls(torch.tensor([[0.0, 0.0], [5.0, 5.0], [5.0, 4.9], [5.0, 4.99], [0.001, -5.0]])).tolist() == [
+    assert close_calls(
+        torch.tensor([[0.0, 0.0], [5.0, 5.0], [5.0, 4.9], [5.0, 4.99], [0.001, -5.0]])
+    ).tolist() == [
         True,
         True,
         False,
@@ -68,7 +79,8 @@ def test_masked_keys_do_not_count():
     (row,) = measured(query, key)
     assert row.value == 1
     causal = torch.ones(3, 3, dtype=torch.bool).tril()
-    (row,) = measured(query, key, causal[None, None])  # the first query has one key; of the others, the last has a tie
+    # the first query has one key; of the others, the last has a tie
+    (row,) = measured(query, key, causal[None, None])
     assert row.value == 0.5
     (row,) = measured(query[:, :, :1], key[:, :, :1])
     assert row.value is None
@@ -111,7 +123,11 @@ def test_responses_are_zero_without_positions_only():
     vit = build(lambda: ViT.for_tokens(6, 4, 3, dim=8, depth=1, heads=2), generator())
     bag = build(Bag, generator())
     found = {}
-    for name, model, limits in (("bag", bag, {"length": 12}), ("short bag", bag, {"length": 6}), ("vit", vit, {"length": 6})):
+    for name, model, limits in (
+        ("bag", bag, {"length": 12}),
+        ("short bag", bag, {"length": 6}),
+        ("vit", vit, {"length": 6}),
+    ):
         rows = responses(model, THEORY, data, limits=limits, generator=generator(3), name=name)
         assert [row.setting for row in rows] == ["permuted tokens", "repeated sequence"]
         assert all(row.null.kind == "another sequence" and row.null.draws[0] > 0.1 for row in rows)
@@ -132,6 +148,7 @@ def test_synthetic_inputs_have_the_same_proportions():
     parts = repeated(data, {"length": 7}, generator())
     assert parts["value"].tolist()[0] == [0, 1, 2, 0, 1, 2, 6]
     assert parts["reference"].tolist()[0] == [0, 0, 1, 1, 2, 2, 6]
-    assert repeated(data, {"length": 14}, generator())["value"].shape == (2, 7)  # networks of ids have an output per position
+    # networks of ids have an output per position
+    assert repeated(data, {"length": 14}, generator())["value"].shape == (2, 7)
     assert repeated(data[..., None].double(), {"length": 14}, generator())["value"].shape == (2, 14, 1)
     assert sorted(permuted(data, {}, generator())["value"][0].tolist()) == list(range(7))

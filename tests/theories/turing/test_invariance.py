@@ -57,13 +57,17 @@ def test_a_word_of_one_symbol_is_a_word_of_length_one():
     for pool in (softmax_weights, hard_weights):
         one, many = (network.output(torch.zeros(n, dtype=torch.long), pool=pool) for n in (1, 7))
         assert torch.allclose(one, many, rtol=1e-9)
-    assert not torch.allclose(*(network.output(torch.zeros(n, dtype=torch.long), pool=sum_weights) for n in (1, 7)), rtol=1e-3)
+    assert not torch.allclose(
+        *(network.output(torch.zeros(n, dtype=torch.long), pool=sum_weights) for n in (1, 7)), rtol=1e-3
+    )
 
 
 def test_other_proportions_give_another_output():
     network = random_network(generator(1))
     u, w = torch.tensor([0, 1]), torch.tensor([0, 1, 1])
-    assert not torch.allclose(network.output(u, pool=softmax_weights), network.output(w, pool=softmax_weights), rtol=1e-3)
+    assert not torch.allclose(
+        network.output(u, pool=softmax_weights), network.output(w, pool=softmax_weights), rtol=1e-3
+    )
 
 
 def test_majority_is_the_difference_of_the_shares():
@@ -94,7 +98,13 @@ def test_a_machine_that_rewrites_nothing_keeps_an_error():
 
 @pytest.mark.parametrize(
     ("name", "status"),
-    [("trace", "second-hand"), ("latest-visit", "own"), ("softmax", "own"), ("errors-grow", "own"), ("parity", "second-hand")],
+    [
+        ("trace", "second-hand"),
+        ("latest-visit", "own"),
+        ("softmax", "own"),
+        ("errors-grow", "own"),
+        ("parity", "second-hand"),
+    ],
 )
 def test_sources_state_what_is_known_about_the_passage(name: str, status: str):
     assert (BY_NAME[name].source.key, BY_NAME[name].source.status) == ("perez2021attention", status)
@@ -103,11 +113,18 @@ def test_sources_state_what_is_known_about_the_passage(name: str, status: str):
 def test_filters_are_assumptions():
     assert any("width 5 to 20" in text for text in BY_NAME["double-precision"].assumptions)
     assert any("45 steps" in text for text in BY_NAME["trace"].assumptions)
-    assert [name for name, claim in BY_NAME.items() if claim.corrects] == ["trace", "first-visit", "normal-form", "proportions"]
+    assert [name for name, claim in BY_NAME.items() if claim.corrects] == [
+        "trace",
+        "first-visit",
+        "normal-form",
+        "proportions",
+    ]
 
 
 def test_the_smallest_gap_tends_to_four_thirds():
-    """Visits two steps apart, at the times n - 3 and n - 1: (1/(3 n^2)) (1/(n-2)^2 - 1/n^2 ...) n^5, from above."""
+    """Visits two steps apart, at the times n - 3 and n - 1: (1/(3 n^2)) (1/(n-2)^2 - 1/n^2 ...) n^5, from
+    above.
+    """
     gaps = [n**3 / 3 * (1 / (n - 3) ** 2 - 1 / (n - 1) ** 2) for n in (10, 100, 1000)]
     assert gaps[0] > gaps[1] > gaps[2] > float(GAP)
     assert gaps[2] == pytest.approx(4 / 3, rel=0.02)

@@ -38,7 +38,11 @@ def test_a_rung_has_a_value_and_two_nulls(name: str, monkeypatch):
 
 
 def test_the_rungs_are_in_order():
-    values = {name: next(iter(RUNGS[name].measure(generator(2)))).value for name in RUNGS if name != "exact arithmetic"}
+    values = {
+        name: next(iter(RUNGS[name].measure(generator(2)))).value
+        for name in RUNGS
+        if name != "exact arithmetic"
+    }
     assert values["float64"] == 1
     assert 1 > values["float32"] > values["bfloat16"]
     soft = [values[name] for name in RUNGS if RUNGS[name].column == "softmax"]
@@ -46,7 +50,9 @@ def test_the_rungs_are_in_order():
 
 
 def simulated(run: Run, draws: int, seed: int, *, same_cell: bool) -> np.ndarray:
-    """The null by its definition: a machine whose memory returns the symbol of a random earlier time or visit."""
+    """The null by its definition: a machine whose memory returns the symbol of a random earlier time or
+    visit.
+    """
     rng, shares = np.random.default_rng(seed), []
     for _ in range(draws):
         written, state, symbol, head = [], run.machine.start, run.machine.blank, 0
@@ -61,7 +67,11 @@ def simulated(run: Run, draws: int, seed: int, *, same_cell: bool) -> np.ndarray
                 symbol = written[rng.choice(visits) if same_cell else rng.integers(time + 1)]
             else:
                 symbol = run.word[head - 1] if 1 <= head <= len(run.word) else run.machine.blank
-            if (state, symbol, head) != (run.reference.states[time + 1], run.reference.symbols[time + 1], run.reference.heads[time + 1]):
+            if (state, symbol, head) != (
+                run.reference.states[time + 1],
+                run.reference.symbols[time + 1],
+                run.reference.heads[time + 1],
+            ):
                 first = time
                 break
         shares.append(first / run.steps)
@@ -69,9 +79,18 @@ def simulated(run: Run, draws: int, seed: int, *, same_cell: bool) -> np.ndarray
 
 
 @pytest.mark.parametrize("kind", [NULL_KIND, VISITS])
-@pytest.mark.parametrize("run", [Run("counter", repeated_counter().normalise(), "0000", 60), Run("zigzag", zigzag(5).normalise(), "", 60)])
+@pytest.mark.parametrize(
+    "run",
+    [
+        Run("counter", repeated_counter().normalise(), "0000", 60),
+        Run("zigzag", zigzag(5).normalise(), "", 60),
+    ],
+)
 def test_the_null_is_a_memory_that_returns_random_symbols(kind: str, run: Run):
-    drawn, simulation = chance(run, 2000, generator())[kind], simulated(run, 2000, 0, same_cell=kind == VISITS)
+    drawn, simulation = (
+        chance(run, 2000, generator())[kind],
+        simulated(run, 2000, 0, same_cell=kind == VISITS),
+    )
     error = 5 * np.hypot(drawn.std(), simulation.std()) / 2000**0.5
     assert abs(drawn.mean() - simulation.mean()) <= error + 1e-12
     assert drawn.min() == simulation.min()

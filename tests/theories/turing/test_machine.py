@@ -40,7 +40,9 @@ def test_the_languages_are_those_of_their_names():
         assert machines.parity().accepts(word, 80) == (word.count("a") % 2 == 0), word
 
 
-@pytest.mark.parametrize(("machine", "steps", "ones"), [(machines.busy_beaver_3(), 14, 6), (machines.busy_beaver_4(), 107, 13)])
+@pytest.mark.parametrize(
+    ("machine", "steps", "ones"), [(machines.busy_beaver_3(), 14, 6), (machines.busy_beaver_4(), 107, 13)]
+)
 def test_busy_beavers_have_their_numbers(machine: TuringMachine, steps: int, ones: int):
     assert machine.halting_time("", 200) == steps
     assert machine.halting_time("", steps - 1) is None
@@ -103,7 +105,13 @@ def test_a_machine_that_starts_on_cell_0_keeps_its_head():
 
 
 def test_new_states_get_new_names():
-    machine = TuringMachine(("init", "read"), ("#",), {("init", "#"): ("read", "#", 1), ("read", "#"): ("init", "#", 0)}, "init", ())
+    machine = TuringMachine(
+        ("init", "read"),
+        ("#",),
+        {("init", "#"): ("read", "#", 1), ("read", "#"): ("init", "#", 0)},
+        "init",
+        (),
+    )
     assert len(set(machine.normalise().states)) == len(machine.normalise().states) == 6
 
 
@@ -139,7 +147,12 @@ def test_traces_are_compared():
 
 def test_a_text_is_a_machine(tmp_path):
     machine = TuringMachine.parse(TEXT)
-    assert (machine.states, machine.alphabet, machine.start, machine.accept) == (("go", "end"), ("#", "0", "1"), "go", ("end",))
+    assert (machine.states, machine.alphabet, machine.start, machine.accept) == (
+        ("go", "end"),
+        ("#", "0", "1"),
+        "go",
+        ("end",),
+    )
     assert machine.tape("1011", 6) == "0100"
     path = tmp_path / "flip.tm"
     path.write_text(TEXT, encoding="utf-8")
@@ -152,13 +165,25 @@ GO = {("go", "#"): ("end", "#", 1)}
 
 
 def machine(**changed) -> TuringMachine:
-    return TuringMachine(**{"states": ("go", "end"), "alphabet": ("#",), "delta": GO, "start": "go", "accept": ("end",)} | changed)
+    return TuringMachine(
+        **{"states": ("go", "end"), "alphabet": ("#",), "delta": GO, "start": "go", "accept": ("end",)}
+        | changed
+    )
 
 
 CASES = {
-    "missing transition": (lambda: machine(alphabet=("#", "0")), r"needs a transition for every symbol, got none for \(go, 0\); add"),
-    "many missing": (lambda: machine(alphabet=tuple("#01234")), r"\(go, 0\), \(go, 1\), \(go, 2\) and 2 more"),
-    "foreign symbol": (lambda: machine().run("x", 3), "a word must be empty, as there is no symbol but the blank, got 'x' in 'x'; leave"),
+    "missing transition": (
+        lambda: machine(alphabet=("#", "0")),
+        r"needs a transition for every symbol, got none for \(go, 0\); add",
+    ),
+    "many missing": (
+        lambda: machine(alphabet=tuple("#01234")),
+        r"\(go, 0\), \(go, 1\), \(go, 2\) and 2 more",
+    ),
+    "foreign symbol": (
+        lambda: machine().run("x", 3),
+        "a word must be empty, as there is no symbol but the blank, got 'x' in 'x'; leave",
+    ),
     "blank in word": (lambda: machines.increment().run("1#1", 3), "symbols 0 1, got '#'"),
     "long symbol": (lambda: machine(alphabet=("#", "ab")), "single characters other than spaces, got 'ab'"),
     "no blank": (lambda: machine(alphabet=("0",)), "must contain the blank '#', got 0"),
@@ -168,25 +193,46 @@ CASES = {
     "unknown state": (lambda: machine(delta={("go", "#"): ("gone", "#", 1)}), "got 'gone' in "),
     "unknown symbol": (lambda: machine(delta={("go", "#"): ("go", "x", 1)}), "symbols #, got 'x'"),
     "unknown move": (lambda: machine(delta={("go", "#"): ("go", "#", 2)}), "must be -1, 0 or 1, got 2"),
-    "halting state moves": (lambda: machine(delta={**GO, ("end", "#"): ("go", "#", 1)}), "halting state must have no transitions"),
+    "halting state moves": (
+        lambda: machine(delta={**GO, ("end", "#"): ("go", "#", 1)}),
+        "halting state must have no transitions",
+    ),
     "first cell": (lambda: machine(first_cell=2), "first_cell must be 1, or 0 in normal form, got 2"),
     "negative steps": (lambda: machine().run("", -1), "steps must be at least 0, got -1"),
-    "text without arrow": (lambda: TuringMachine.parse("start: a\na 0 b 1 R"), r"line 2: must read 'state symbol -> .*got 'a 0 b 1 R'"),
+    "text without arrow": (
+        lambda: TuringMachine.parse("start: a\na 0 b 1 R"),
+        r"line 2: must read 'state symbol -> .*got 'a 0 b 1 R'",
+    ),
     "text with a move": (lambda: TuringMachine.parse("start: a\n\na 0 -> a 0 U"), "line 3: must read"),
     "text with a long symbol": (
         lambda: TuringMachine.parse("start: a\na 00 -> a 0 R"),
         "line 2: symbols must be single characters, got '00'",
     ),
-    "text with two transitions": (lambda: TuringMachine.parse("start: a\na 0 -> a 0 R\na 0 -> a 1 R"), r"line 3: \(a, 0\) must have one"),
-    "text with two starts": (lambda: TuringMachine.parse("start: a\nstart: b"), "line 2: start must be given once"),
+    "text with two transitions": (
+        lambda: TuringMachine.parse("start: a\na 0 -> a 0 R\na 0 -> a 1 R"),
+        r"line 3: \(a, 0\) must have one",
+    ),
+    "text with two starts": (
+        lambda: TuringMachine.parse("start: a\nstart: b"),
+        "line 2: start must be given once",
+    ),
     "text with an empty start": (lambda: TuringMachine.parse("start:"), "line 1: start: needs one name"),
-    "text without start": (lambda: TuringMachine.parse("a # -> a # R"), "line 1: the text must hold a line 'start: STATE'"),
+    "text without start": (
+        lambda: TuringMachine.parse("a # -> a # R"),
+        "line 1: the text must hold a line 'start: STATE'",
+    ),
     "empty text": (lambda: TuringMachine.parse(""), "line 1: the text must hold a transition"),
     "missing in text": (lambda: TuringMachine.parse("start: a\na 0 -> a 0 R"), r"got none for \(a, #\)"),
-    "no file": (lambda: machines.find("nothing/here.tm"), "must be a readable text file, got 'nothing/here.tm'"),
+    "no file": (
+        lambda: machines.find("nothing/here.tm"),
+        "must be a readable text file, got 'nothing/here.tm'",
+    ),
     "unknown name": (lambda: machines.find("incremet"), "got 'incremet'; did you mean 'increment'"),
     "zigzag 0": (lambda: machines.zigzag(0), "width must be at least 1, got 0"),
-    "odd walk": (lambda: machines.random_walk(3, generator()), "period must be an even number of steps, got 3"),
+    "odd walk": (
+        lambda: machines.random_walk(3, generator()),
+        "period must be an even number of steps, got 3",
+    ),
     "traces of two lengths": (
         lambda: machine().run("", 3).agreement(machine().run("", 9)),
         "traces must have the same length, got 4 and 10 times",
@@ -196,7 +242,10 @@ CASES = {
     "no table": (lambda: machine(delta=None), "delta must be a Mapping, got NoneType"),
     "a list as table": (lambda: machine(delta=[1]), "delta must be a Mapping, got list"),
     "a text as key": (lambda: machine(delta={"go": ("end", "#", 1)}), "delta must map .* got 'go'"),
-    "two entries in a transition": (lambda: machine(delta={("go", "#"): ("end", "#")}), r"delta must map .* got \('go', '#'\): \('end'"),
+    "two entries in a transition": (
+        lambda: machine(delta={("go", "#"): ("end", "#")}),
+        r"delta must map .* got \('go', '#'\): \('end'",
+    ),
     "integer symbols": (lambda: machine(alphabet=(0, 1)), "an entry of alphabet must be a str, got int 0"),
     "no text": (lambda: TuringMachine.parse(None), "text must be a str, got NoneType"),
     "bytes": (lambda: TuringMachine.parse(b""), "text must be a str, got bytes"),

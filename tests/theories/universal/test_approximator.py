@@ -39,7 +39,9 @@ def test_without_positions_only_grids_with_distinct_tokens_are_exact():
     assert torch.allclose(network(grids[:, order] / 5), network(grids / 5)[:, order], atol=1e-12)
 
 
-@pytest.mark.parametrize(("k", "d", "n", "equivariant"), [(3, 1, 3, False), (2, 2, 2, False), (4, 1, 3, True)])
+@pytest.mark.parametrize(
+    ("k", "d", "n", "equivariant"), [(3, 1, 3, False), (2, 2, 2, False), (4, 1, 3, True)]
+)
 def test_the_layers_compute_the_network(k: int, d: int, n: int, equivariant: bool):
     network = UniversalApproximator(symmetric, n, d, Fraction(1, k), equivariant).fit()
     generator = torch.Generator().manual_seed(1)
@@ -72,14 +74,20 @@ def test_attention_scores_are_those_of_the_definition():
     for j in range(3):
         moved = 0.0
         for head in layer.heads:
-            weights = torch.softmax(torch.tensor([2.0 * (tokens[0, j, 0] - head.twice_threshold / 2) * t for t in (0, 1, 3)]).double(), 0)
+            weights = torch.softmax(
+                torch.tensor(
+                    [2.0 * (tokens[0, j, 0] - head.twice_threshold / 2) * t for t in (0, 1, 3)]
+                ).double(),
+                0,
+            )
             moved += float((weights * torch.tensor([0.0, 1.0, 3.0]).double()).sum()) * head.output[0]
         assert soft[0, j, 0] - tokens[0, j, 0] == pytest.approx(moved, abs=1e-6)
 
 
 def test_errors_are_integrals():
     network = UniversalApproximator(lambda x: x.roll(1, 1), 2, 1, 1 / 4).fit()
-    # |x - centre| has the mean delta/4 and the mean square delta^2/12 in each of two tokens, and the maximum delta/2.
+    # |x - centre| has the mean delta/4 and the mean square delta^2/12 in each of two tokens, and the maximum
+    # delta/2.
     assert network.error(1, samples=50_000) == pytest.approx(2 / 16, rel=0.02)
     assert network.error(2, samples=50_000) == pytest.approx(math.sqrt(2 / (16 * 12)), rel=0.02)
     assert network.error(math.inf, samples=50_000) == pytest.approx(1 / 8, rel=0.01)
@@ -108,7 +116,9 @@ def test_without_attention_each_token_has_its_mean():
     grids = universal.all_grids(3, 1, 3)
     values = target(torch.from_numpy((grids + 0.5) / 3))
     rows = grids[:, 1, 0] == 2
-    assert network(grids / 3)[rows, 1, 0].numpy() == pytest.approx(np.full(rows.sum(), float(values[rows, 1].mean())))
+    assert network(grids / 3)[rows, 1, 0].numpy() == pytest.approx(
+        np.full(rows.sum(), float(values[rows, 1].mean()))
+    )
 
 
 @pytest.mark.parametrize("equivariant", [True, False])
@@ -116,9 +126,14 @@ def test_layers_and_parameters_are_counted(equivariant: bool):
     network = UniversalApproximator(symmetric, 3, 1, 1 / 4, equivariant).fit()
     counts, expected = network.layer_counts(), universal.expected_layers(4, 1, 3, equivariant=equivariant)
     assert {name: counts[name] for name in expected} == expected
-    assert expected == ({"quantise": 4, "attention": 5, "value": 12} if equivariant else {"quantise": 12, "attention": 13, "value": 192})
+    assert expected == (
+        {"quantise": 4, "attention": 5, "value": 12}
+        if equivariant
+        else {"quantise": 12, "attention": 13, "value": 192}
+    )
     attention = (2 * (expected["attention"] - 1) + 1) * 5  # heads of four vectors of size 1 and a threshold
-    values = (expected["value"] + counts["repeated"]) * 4 * 3  # four units of inner weight, bias and outer weight
+    # four units of inner weight, bias and outer weight
+    values = (expected["value"] + counts["repeated"]) * 4 * 3
     assert network.parameters() == attention + values + expected["quantise"] * 3 * 3
 
 
@@ -126,7 +141,9 @@ def test_values_that_reach_a_code_are_refused():
     settings = UniversalApproximator(target, 3, 1, 1 / 4)
     codes, values = settings.fit().codes, np.zeros((64, 3, 1))
     values[0, 0] = codes[-1] / 4 + 0.1  # 0.4 units of delta beside the largest code
-    with pytest.raises(ValueError, match=r"values of f must stay below the codes, got a value of .*; scale f"):
+    with pytest.raises(
+        ValueError, match=r"values of f must stay below the codes, got a value of .*; scale f"
+    ):
         settings.fit_values(values)
     settings.fit_values(values + 0.1)  # 0.8 units beside it
 

@@ -39,7 +39,9 @@ def test_independent_noise_adds_its_share_of_the_variance():
     noise = 0.5 * torch.randn(x.shape, generator=generator(3))
     total = float((x + noise).flatten(0, 1).var(0).sum())
     assert measured(x, x + noise)[SHARE, 0].value == pytest.approx(0.25 * 8 / total, rel=0.05)
-    assert measured(x, torch.randn(x.shape, generator=generator(3)))[SHARE, 0].value == pytest.approx(1, abs=0.02)
+    assert measured(x, torch.randn(x.shape, generator=generator(3)))[SHARE, 0].value == pytest.approx(
+        1, abs=0.02
+    )
 
 
 @pytest.mark.parametrize("members", [2, 3, 5])
@@ -67,7 +69,8 @@ def test_repeated_sequences_are_no_two_contexts():
 
 def test_in_a_causal_network_only_the_prefix_is_context():
     x = words(n=100, seq=4)
-    causal = (x * torch.tensor([1.0, 0.6, 0.37, 0.21])[:, None]).cumsum(1)  # a token depends on those before it only
+    # a token depends on those before it only
+    causal = (x * torch.tensor([1.0, 0.6, 0.37, 0.21])[:, None]).cumsum(1)
     assert measured(x, causal)[DISTANCE, 0].value > 1e-3, "equal prefixes must not count as two contexts"
     anything = x + x.sum(1, keepdim=True)
     assert measured(x, anything)[DISTANCE, 0].n > measured(x, causal)[DISTANCE, 0].n

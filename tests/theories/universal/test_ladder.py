@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from transformer_theory import universal
-from transformer_theory.theories.universal.ladder import LADDER, AllGrids, context_free, learnt, permuted, reproduced
+from transformer_theory.theories.universal.ladder import (
+    LADDER,
+    AllGrids,
+    context_free,
+    learnt,
+    permuted,
+    reproduced,
+)
 
 
 def drawn(seed: int = 0) -> torch.Tensor:
@@ -23,7 +30,11 @@ def test_the_target_itself_has_one_and_the_best_context_free_function_zero():
             best[rows, position] = targets[rows, position].quantile(0.5)
     assert float(reproduced(targets, targets)) == 1
     assert float(reproduced(best, targets)) == pytest.approx(0, abs=1e-12)
-    assert float(reproduced(torch.full_like(targets, 1e9), targets)) == float(reproduced(torch.ones_like(targets), targets)) < 0
+    assert (
+        float(reproduced(torch.full_like(targets, 1e9), targets))
+        == float(reproduced(torch.ones_like(targets), targets))
+        < 0
+    )
 
 
 def test_the_null_permutes_within_token_and_position_only():
@@ -33,7 +44,9 @@ def test_the_null_permutes_within_token_and_position_only():
     for position in range(3):
         for token in range(4):
             rows = tokens()[:, position] == token
-            assert torch.equal(draws[:, rows, position].sort(1).values, targets[rows, position].sort().values.expand(7, -1))
+            assert torch.equal(
+                draws[:, rows, position].sort(1).values, targets[rows, position].sort().values.expand(7, -1)
+            )
 
 
 def test_a_context_free_function_is_as_good_on_its_null():
@@ -55,7 +68,11 @@ def test_functions_of_token_and_position_alone_are_just_below_zero():
 def test_the_constructed_rungs():
     values = {}
     for rung in LADDER.rungs[:6]:
-        row, second = (each for each in rung.measure(torch.Generator().manual_seed(3)) if each.quantity == LADDER.quantity)
+        row, second = (
+            each
+            for each in rung.measure(torch.Generator().manual_seed(3))
+            if each.quantity == LADDER.quantity
+        )
         values[rung.name] = row.value
         assert row.null is not None
         assert second.null is not None
@@ -77,7 +94,11 @@ def test_the_trained_network_learns_and_has_as_many_parameters(request):
     assert short.value is not None
     assert share.value is not None
     assert share.value > short.value
-    built = next(row for row in LADDER.rungs[1].measure(torch.Generator().manual_seed(0)) if row.quantity == parameters.quantity)
+    built = next(
+        row
+        for row in LADDER.rungs[1].measure(torch.Generator().manual_seed(0))
+        if row.quantity == parameters.quantity
+    )
     assert parameters.value == pytest.approx(built.value, rel=0.05)
 
 

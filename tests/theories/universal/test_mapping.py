@@ -13,7 +13,9 @@ from transformer_theory.theories.universal.grids import powers, resolution
 
 
 def formula(tokens: list[int], states: int, factor: int) -> list[int]:
-    """The codes of increasing, distinct token codes by the closed form of the module's docstring, one sequence at a time."""
+    """The codes of increasing, distinct token codes by the closed form of the module's docstring, one
+    sequence at a time.
+    """
     shifted = [tokens[0] + states * (tokens[-1] - tokens[0])]
     for token in tokens[1:]:
         shifted.append(token + states * (shifted[-1] - token))
@@ -45,7 +47,9 @@ def test_codes_of_all_grids_are_those_of_a_simulation(positions):
     step = {"none": 0, "integers": k, "steps": 1}[positions]
     scanned = sorted({j * step + t for j in range(n) for t in range(k)})
     grids = list(itertools.product(range(k), repeat=n))
-    expected = [simulated([x + j * step for j, x in enumerate(grid)], k, scanned, mapping.factor) for grid in grids]
+    expected = [
+        simulated([x + j * step for j, x in enumerate(grid)], k, scanned, mapping.factor) for grid in grids
+    ]
     assert mapping.codes(np.array(grids)[..., None]).tolist() == expected
 
 
@@ -67,7 +71,10 @@ def test_contexts_number_tokens_of_multisets():
     names = [[(tuple(sorted(grid)), token) for token in grid] for grid in grids[..., 0].tolist()]
     flat = list(itertools.chain(*names))
     assert len(set(flat)) == number.max() + 1
-    assert all((flat[i] == flat[j]) == (number.ravel()[i] == number.ravel()[j]) for i, j in itertools.combinations(range(len(flat)), 2))
+    assert all(
+        (flat[i] == flat[j]) == (number.ravel()[i] == number.ravel()[j])
+        for i, j in itertools.combinations(range(len(flat)), 2)
+    )
 
 
 def test_collisions_count_the_codes_that_are_shared():
@@ -98,9 +105,16 @@ def test_large_codes_are_python_integers_and_exact():
 
 
 def test_no_code_exceeds_the_bound_that_chooses_the_dtype():
-    for k, d, n, positions in [(2, 1, 2, "integers"), (4, 1, 3, "integers"), (3, 2, 2, "none"), (2, 1, 5, "integers")]:
+    for k, d, n, positions in [
+        (2, 1, 2, "integers"),
+        (4, 1, 3, "integers"),
+        (3, 2, 2, "none"),
+        (2, 1, 5, "integers"),
+    ]:
         mapping = ContextualMapping(d, n, Fraction(1, k), positions)
-        before = universal.column_codes(universal.run(mapping.layers()[:-1], mapping.embed(mapping.grids())), k)
+        before = universal.column_codes(
+            universal.run(mapping.layers()[:-1], mapping.embed(mapping.grids())), k
+        )
         assert before.max() < mapping.range
         assert mapping.codes(mapping.grids()).max() <= mapping.largest_code
 
@@ -124,7 +138,11 @@ def test_layers_have_two_heads_of_size_one():
 
 def test_sizes_of_numpy_do_not_overflow():
     assert ContextualMapping(1, np.int64(3), 1 / 4).codes([[0], [1], [3]]).tolist() == [43788, 43821, 43947]
-    assert ContextualMapping(np.int8(2), np.int8(5), 1 / 4).largest_code == ContextualMapping(2, 5, 1 / 4).largest_code > 0
+    assert (
+        ContextualMapping(np.int8(2), np.int8(5), 1 / 4).largest_code
+        == ContextualMapping(2, 5, 1 / 4).largest_code
+        > 0
+    )
     assert ContextualMapping(1, 3, np.float32(1 / 3)).k == 3
 
 
@@ -132,7 +150,9 @@ def test_sizes_of_numpy_do_not_overflow():
 def test_codes_grow_like_the_power_2n_plus_2(n: int):
     k = 64
     largest = max(
-        ContextualMapping(1, n, 1 / k).codes([[[k - 1 - j] for j in reversed(range(n))], [[j] for j in (*range(n - 1), k - 1)]]).max(0)
+        ContextualMapping(1, n, 1 / k)
+        .codes([[[k - 1 - j] for j in reversed(range(n))], [[j] for j in (*range(n - 1), k - 1)]])
+        .max(0)
     )
     assert math.log(largest, k) == pytest.approx(2 * n + 2, abs=0.01)
 
@@ -148,13 +168,15 @@ def test_hard_attention_is_the_limit_of_softmax_attention():
     mapping = ContextualMapping(1, 3, 1 / 3, "integers")
     exact = mapping.codes(mapping.grids())
     errors = [
-        np.abs(mapping.codes(mapping.grids(), dtype=np.float64, inverse_temperature=beta) - exact).max() for beta in (1e1, 1e2, 1e3, 1e4)
+        np.abs(mapping.codes(mapping.grids(), dtype=np.float64, inverse_temperature=beta) - exact).max()
+        for beta in (1e1, 1e2, 1e3, 1e4)
     ]
     assert errors == sorted(errors, reverse=True)
     assert errors[0] > 1
     assert errors[-1] == 0
     beta = universal.sufficient_inverse_temperature(mapping)
-    terms = [8 * 9 * 3 * 2, 3**3 * 9, 7**3, 1 + 3**3 * 9]  # T S (n - 1), R = F = S^n (1 + max l), (1 + 2 S)^n, 1 + F
+    # T S (n - 1), R = F = S^n (1 + max l), (1 + 2 S)^n, 1 + F
+    terms = [8 * 9 * 3 * 2, 3**3 * 9, 7**3, 1 + 3**3 * 9]
     assert beta == pytest.approx(2 * 9 * math.log(math.prod(terms)))
 
 

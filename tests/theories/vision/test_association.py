@@ -33,7 +33,9 @@ def test_exact_accuracies_are_those_of_all_images(size: int, group: int, q: floa
     right = np.where(np.abs(F) < 1e-9, 0.5, F > 0)
     assert vision.group_accuracy(data) == pytest.approx(float(mass @ right), abs=1e-12)
     total = x.sum(1)
-    assert vision.sum_accuracy(data) == pytest.approx(float(mass @ np.where(total == 0, 0.5, total > 0)), abs=1e-12)
+    assert vision.sum_accuracy(data) == pytest.approx(
+        float(mass @ np.where(total == 0, 0.5, total > 0)), abs=1e-12
+    )
 
 
 def test_the_mean_margin_is_that_of_all_images():
@@ -42,10 +44,14 @@ def test_the_mean_margin_is_that_of_all_images():
     x, mass, _ = listed(data)
     means = []
     for active in range(3):  # the coefficients of the active group come first in the list
-        order = np.argsort(np.argsort(np.where(np.arange(6) // 2 == active, -1, np.arange(6)), kind="stable"), kind="stable")
+        order = np.argsort(
+            np.argsort(np.where(np.arange(6) // 2 == active, -1, np.arange(6)), kind="stable"), kind="stable"
+        )
         u = 6 * x[:, order] @ S.numpy().T
         means.append(mass @ (u**3 + 0.1 * u).sum(1))
-    assert vision.mean_margin(S.float().numpy(), data.groups, q=0.4) == pytest.approx(np.mean(means), rel=1e-5)
+    assert vision.mean_margin(S.float().numpy(), data.groups, q=0.4) == pytest.approx(
+        np.mean(means), rel=1e-5
+    )
 
 
 def test_the_largest_group_coefficients_have_the_frequencies_of_the_data():
@@ -95,7 +101,10 @@ def test_the_model_computes_its_formula():
 
 def test_training_repeats_and_leaves_the_global_generator():
     state = torch.get_rng_state()
-    runs = [vision.train_patches(vision.SpatialPatchData(6, 2, dim=4), generator=generator(), steps=20, batch=16) for _ in range(2)]
+    runs = [
+        vision.train_patches(vision.SpatialPatchData(6, 2, dim=4), generator=generator(), steps=20, batch=16)
+        for _ in range(2)
+    ]
     assert torch.equal(state, torch.get_rng_state())
     assert torch.equal(runs[0].model.scores(), runs[1].model.scores())
 
@@ -161,10 +170,14 @@ def test_relevant_mass_takes_the_most_relevant_patches():
 
 
 def test_hsic_is_the_mean_over_quadruples():
-    """The unbiased estimator is a U-statistic: the mean over different i, j, q, r of K_ij (L_ij + L_qr - 2 L_iq)."""
+    """The unbiased estimator is a U-statistic: the mean over different i, j, q, r of K_ij (L_ij + L_qr - 2
+    L_iq).
+    """
     x, y = torch.randn(2, 6, 3, generator=generator(), dtype=torch.float64)
     K, L = x @ x.mT, y @ y.mT
-    terms = [K[i, j] * (L[i, j] + L[q, r] - 2 * L[i, q]) for i, j, q, r in itertools.permutations(range(6), 4)]
+    terms = [
+        K[i, j] * (L[i, j] + L[q, r] - 2 * L[i, q]) for i, j, q, r in itertools.permutations(range(6), 4)
+    ]
     assert float(vision.hsic(K, L)) == pytest.approx(float(sum(terms) / len(terms)), rel=1e-10)
 
 
@@ -183,54 +196,127 @@ BAD = {
     "one group": (lambda: vision.SpatialPatchData(6, 6), "group must divide the patches"),
     "q above 1": (lambda: vision.SpatialPatchData(q=1.2), "q must be a probability"),
     "noise NaN": (lambda: vision.SpatialPatchData(noise=math.nan), "noise must be at least 0"),
-    "groups of unequal size": (lambda: vision.group_attention([0, 0, 1, 1, 1]), "groups must be at least two of equal size"),
+    "groups of unequal size": (
+        lambda: vision.group_attention([0, 0, 1, 1, 1]),
+        "groups must be at least two of equal size",
+    ),
     "continuous groups": (lambda: vision.group_attention([0.5, 0.5, 1.5, 1.5]), "groups must hold integers"),
-    "groups of one patch": (lambda: vision.patch_association(ONES, [0, 1, 2, 3]), "groups must be at least two of equal size"),
-    "scores of another size": (lambda: vision.patch_association(torch.ones(6, 6), [0, 0, 1, 1]), "A must be finite of shape"),
+    "groups of one patch": (
+        lambda: vision.patch_association(ONES, [0, 1, 2, 3]),
+        "groups must be at least two of equal size",
+    ),
+    "scores of another size": (
+        lambda: vision.patch_association(torch.ones(6, 6), [0, 0, 1, 1]),
+        "A must be finite of shape",
+    ),
     "weights NaN": (lambda: vision.group_mass(ONES * math.nan, [0, 0, 1, 1]), "S must be attention weights"),
-    "weights that sum to 4": (lambda: vision.mean_margin(ONES, [0, 0, 1, 1], q=0.1), "S must be attention weights"),
-    "weights of another size": (lambda: vision.group_mass(torch.full((6, 6), 1 / 6), [0, 0, 1, 1]), "S must be attention weights"),
-    "margin with q above 1": (lambda: vision.mean_margin(ONES / 4, [0, 0, 1, 1], q=2.0), "q must be a probability"),
+    "weights that sum to 4": (
+        lambda: vision.mean_margin(ONES, [0, 0, 1, 1], q=0.1),
+        "S must be attention weights",
+    ),
+    "weights of another size": (
+        lambda: vision.group_mass(torch.full((6, 6), 1 / 6), [0, 0, 1, 1]),
+        "S must be attention weights",
+    ),
+    "margin with q above 1": (
+        lambda: vision.mean_margin(ONES / 4, [0, 0, 1, 1], q=2.0),
+        "q must be a probability",
+    ),
     "a group larger than all": (lambda: vision.chance(3, 5), "patches must be at least 6"),
-    "linear NaN": (lambda: vision.group_accuracy(vision.SpatialPatchData(), linear=math.nan), "linear must be at least 0"),
-    "feature of another norm": (lambda: vision.SpatialPatchData().sample(2, torch.ones(16), generator()), "w must have shape"),
-    "decay of SGD": (lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), decay=0.1), "decay must be 0 for SGD"),
+    "linear NaN": (
+        lambda: vision.group_accuracy(vision.SpatialPatchData(), linear=math.nan),
+        "linear must be at least 0",
+    ),
+    "feature of another norm": (
+        lambda: vision.SpatialPatchData().sample(2, torch.ones(16), generator()),
+        "w must have shape",
+    ),
+    "decay of SGD": (
+        lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), decay=0.1),
+        "decay must be 0 for SGD",
+    ),
     "model of another size": (
-        lambda: vision.transfer_accuracy(vision.PositionalAttentionModel(8, 4), vision.SpatialPatchData(), images=2, generator=generator()),
+        lambda: vision.transfer_accuracy(
+            vision.PositionalAttentionModel(8, 4), vision.SpatialPatchData(), images=2, generator=generator()
+        ),
         "model must have the 24 patches",
     ),
     "odd hidden": (lambda: vision.AttentionReLU(1, 4, hidden=3), "hidden must be even"),
     "rate of tokens 0": (
-        lambda: vision.train_tokens(vision.LabelRelevantTokens(), 8, networks=1, generator=generator(), rate=0.0),
+        lambda: vision.train_tokens(
+            vision.LabelRelevantTokens(), 8, networks=1, generator=generator(), rate=0.0
+        ),
         "rate must be positive",
     ),
     "sizes that fall": (lambda: vision.needed_samples((100, 10), (0.5, 0.95), 0.9), "sizes must increase"),
     "accuracy NaN": (lambda: vision.needed_samples((10, 100), (math.nan, 0.95), 0.9), "sizes must increase"),
     "fewer accuracies": (lambda: vision.needed_samples((1, 2, 3), (0.5, 0.95), 0.9), "sizes must increase"),
-    "word below 0": (lambda: vision.relevant_share(POSTERIORS, [[0, -1]], [0], threshold=0.1), "ids and labels must fit"),
-    "label of no class": (lambda: vision.relevant_share(POSTERIORS, [[0, 1]], [7], threshold=0.1), "ids and labels must fit"),
-    "threshold NaN": (lambda: vision.relevant_share(POSTERIORS, [[0, 1]], [0], threshold=math.nan), "threshold must be a number"),
+    "word below 0": (
+        lambda: vision.relevant_share(POSTERIORS, [[0, -1]], [0], threshold=0.1),
+        "ids and labels must fit",
+    ),
+    "label of no class": (
+        lambda: vision.relevant_share(POSTERIORS, [[0, 1]], [7], threshold=0.1),
+        "ids and labels must fit",
+    ),
+    "threshold NaN": (
+        lambda: vision.relevant_share(POSTERIORS, [[0, 1]], [0], threshold=math.nan),
+        "threshold must be a number",
+    ),
     "negative weights": (lambda: vision.relevant_mass(-ONES, ONES), "weights must be nonnegative"),
     "Gram matrix that is not square": (lambda: vision.hsic(torch.ones(5, 4), torch.ones(5, 4)), "n >= 4"),
-    "scores NaN": (lambda: vision.patch_association(ONES * math.nan, [0, 0, 1, 1]), "A must be finite of shape"),
+    "scores NaN": (
+        lambda: vision.patch_association(ONES * math.nan, [0, 0, 1, 1]),
+        "A must be finite of shape",
+    ),
     "unknown optimiser": (
         lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), optimiser="lion"),  # pyright: ignore[reportArgumentType]
         "optimiser must be 'sgd' or 'adam'",
     ),
-    "no steps": (lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), steps=0), "steps must be at least 1"),
-    "rate 0": (lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), rate=0.0), "rate must be positive"),
-    "spread below 0": (lambda: vision.PositionalAttentionModel(4, 2, spread=-1.0), "spread must be at least 0"),
+    "no steps": (
+        lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), steps=0),
+        "steps must be at least 1",
+    ),
+    "rate 0": (
+        lambda: vision.train_patches(vision.SpatialPatchData(), generator=generator(), rate=0.0),
+        "rate must be positive",
+    ),
+    "spread below 0": (
+        lambda: vision.PositionalAttentionModel(4, 2, spread=-1.0),
+        "spread must be at least 0",
+    ),
     "one patch": (lambda: vision.PositionalAttentionModel(1, 2), "patches must be at least 2"),
     "share above 1": (lambda: vision.LabelRelevantTokens(1.5), "alpha must be a share"),
-    "too few dimensions": (lambda: vision.LabelRelevantTokens(dim=5), "dim must be at least the number of patterns"),
+    "too few dimensions": (
+        lambda: vision.LabelRelevantTokens(dim=5),
+        "dim must be at least the number of patterns",
+    ),
     "two patterns": (lambda: vision.LabelRelevantTokens(patterns=2), "patterns must be at least 3"),
-    "mask of other keys": (lambda: vision.attention_mass(ONES, torch.ones(3, dtype=torch.bool)), "relevant must be a mask of the keys"),
-    "one class": (lambda: vision.word_posteriors([[0]], [0], words=1, classes=1), "classes must be at least 2"),
-    "continuous labels": (lambda: vision.word_posteriors([[0], [0]], [0.5, 1.5], words=1, classes=2), "labels must hold integers"),
-    "labels of other images": (lambda: vision.word_posteriors([[0]], [0, 1], words=1, classes=2), "ids and labels must have shapes"),
+    "mask of other keys": (
+        lambda: vision.attention_mass(ONES, torch.ones(3, dtype=torch.bool)),
+        "relevant must be a mask of the keys",
+    ),
+    "one class": (
+        lambda: vision.word_posteriors([[0]], [0], words=1, classes=1),
+        "classes must be at least 2",
+    ),
+    "continuous labels": (
+        lambda: vision.word_posteriors([[0], [0]], [0.5, 1.5], words=1, classes=2),
+        "labels must hold integers",
+    ),
+    "labels of other images": (
+        lambda: vision.word_posteriors([[0]], [0, 1], words=1, classes=2),
+        "ids and labels must have shapes",
+    ),
     "words out of range": (lambda: vision.word_posteriors([[3]], [0], words=2, classes=2), "ids must lie in"),
-    "share of patches": (lambda: vision.relevant_mass(torch.ones(2, 4), torch.ones(2, 4), share=1.0), "share must lie inside"),
-    "class token left in": (lambda: vision.relevant_mass(torch.ones(2, 5), torch.ones(2, 4)), "leave out the class token"),
+    "share of patches": (
+        lambda: vision.relevant_mass(torch.ones(2, 4), torch.ones(2, 4), share=1.0),
+        "share must lie inside",
+    ),
+    "class token left in": (
+        lambda: vision.relevant_mass(torch.ones(2, 5), torch.ones(2, 4)),
+        "leave out the class token",
+    ),
     "three samples": (lambda: vision.hsic(torch.eye(3), torch.eye(3)), "at least 4|n >= 4"),
     "patches that do not divide": (lambda: patches_of(), "size must divide height and width"),
 }

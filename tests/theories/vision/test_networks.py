@@ -20,7 +20,12 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def attention(weights: torch.Tensor, labels: torch.Tensor | None = None, tokens: torch.Tensor | None = None, layer: int = 0) -> Activations:
+def attention(
+    weights: torch.Tensor,
+    labels: torch.Tensor | None = None,
+    tokens: torch.Tensor | None = None,
+    layer: int = 0,
+) -> Activations:
     if tokens is None:
         tokens = torch.randn(len(weights), weights.shape[-1], 3, generator=generator(9))
     return Activations("attention", layer, "attention", tokens, tokens, weights=weights, labels=labels)
@@ -48,14 +53,27 @@ def test_uniform_attention_and_attention_to_neighbours():
 def test_halves_merge_to_the_whole(kind: type):
     n = 64
     weights = torch.softmax(torch.randn(n, 2, 17, 17, generator=generator()), -1)
-    tokens, labels = torch.randn(n, 17, 12, generator=generator(1)), torch.randint(2, (n,), generator=generator(2))
+    tokens, labels = (
+        torch.randn(n, 17, 12, generator=generator(1)),
+        torch.randint(2, (n,), generator=generator(2)),
+    )
     tokens[:, 0] = 1.0  # a class token
     whole, halves = kind(), [kind(), kind()]
-    for metric, parts in ((whole, (slice(0, 32), slice(32, 64))), (halves[0], (slice(0, 32),)), (halves[1], (slice(32, 64),))):
+    for metric, parts in (
+        (whole, (slice(0, 32), slice(32, 64))),
+        (halves[0], (slice(0, 32),)),
+        (halves[1], (slice(32, 64),)),
+    ):
         for part in parts:
             for layer in range(2):
-                metric.update(attention(weights[part], labels[part], tokens[part] + layer * tokens[part].square(), layer))
-                metric.update(features(tokens[part] + layer * tokens[part].square(), layer)) if kind is vision.LayerSimilarity else None
+                metric.update(
+                    attention(
+                        weights[part], labels[part], tokens[part] + layer * tokens[part].square(), layer
+                    )
+                )
+                metric.update(
+                    features(tokens[part] + layer * tokens[part].square(), layer)
+                ) if kind is vision.LayerSimilarity else None
     halves[0].merge(halves[1])
     restored = kind()
     restored.load_state_dict(whole.state_dict())
@@ -78,9 +96,14 @@ def test_similar_layers_have_cka_1_and_independent_ones_0():
 
 
 def relevant_network(attended: bool) -> tuple[vision.RelevantMass, torch.Tensor]:
-    """Patches of noise; the patch at place k of 16 is large, and its sign is the label. The class token attends to it, or to another."""
+    """Patches of noise; the patch at place k of 16 is large, and its sign is the label. The class token
+    attends to it, or to another.
+    """
     n = 300
-    labels, place = torch.randint(2, (n,), generator=generator()), torch.randint(16, (n,), generator=generator(1))
+    labels, place = (
+        torch.randint(2, (n,), generator=generator()),
+        torch.randint(16, (n,), generator=generator(1)),
+    )
     tokens = 0.1 * torch.randn(n, 17, 2, generator=generator(2))
     tokens[torch.arange(n), 1 + place, 0] = 4.0 * (2 * labels - 1)
     tokens[:, 0] = 1.0
@@ -100,13 +123,17 @@ def test_attention_to_the_relevant_patch_exceeds_the_maps_of_other_images():
 
 
 def test_attention_to_rare_words_is_no_finding_if_labels_are_random():
-    """Posteriors of rare words are uncertain, so a map of relevance has them in front even for labels that mean nothing."""
+    """Posteriors of rare words are uncertain, so a map of relevance has them in front even for labels that
+    mean nothing.
+    """
     found = []
     for seed in range(10):
         n, draws = 400, generator(seed)
         rare = torch.rand(n, 16, generator=draws) < 0.05
         words = torch.where(rare, 8, torch.randint(8, (n, 16), generator=draws))
-        patches = (3 * torch.randn(9, 6, generator=draws))[words] + 0.3 * torch.randn(n, 16, 6, generator=draws)
+        patches = (3 * torch.randn(9, 6, generator=draws))[words] + 0.3 * torch.randn(
+            n, 16, 6, generator=draws
+        )
         weights = torch.softmax(2.0 * rare, -1)[:, None, None].expand(n, 1, 16, 16)
         metric = vision.RelevantMass()
         metric.update(attention(weights, torch.randint(5, (n,), generator=draws), patches))
@@ -129,9 +156,21 @@ def test_a_later_module_has_one_token_too_many_but_a_first_one_has_no_grid():
         (vision.PatchAttention, attention(torch.eye(9).expand(4, 1, 9, 9)), "the patch itself"),
         (vision.PatchAttention, attention(torch.full((4, 1, 9, 9), torch.nan)), "not finite"),
         (vision.RelevantMass, attention(torch.full((4, 1, 9, 9), 1 / 9)), "no labels"),
-        (vision.RelevantMass, attention(torch.full((8, 1, 9, 9), 1 / 9), torch.zeros(8, dtype=torch.long)), "one label"),
-        (vision.RelevantMass, attention(torch.full((8, 1, 9, 9), 1 / 9), torch.arange(8)), "expected at least 32 images"),
-        (vision.RelevantMass, attention(torch.full((8, 1, 9, 9), torch.nan), torch.arange(8) % 2), "not finite"),
+        (
+            vision.RelevantMass,
+            attention(torch.full((8, 1, 9, 9), 1 / 9), torch.zeros(8, dtype=torch.long)),
+            "one label",
+        ),
+        (
+            vision.RelevantMass,
+            attention(torch.full((8, 1, 9, 9), 1 / 9), torch.arange(8)),
+            "expected at least 32 images",
+        ),
+        (
+            vision.RelevantMass,
+            attention(torch.full((8, 1, 9, 9), torch.nan), torch.arange(8) % 2),
+            "not finite",
+        ),
         (
             vision.RelevantMass,
             attention(torch.full((16, 1, 4, 4), 1 / 4), torch.arange(8), torch.zeros(8, 8, 3)),
@@ -140,7 +179,9 @@ def test_a_later_module_has_one_token_too_many_but_a_first_one_has_no_grid():
         (vision.LayerSimilarity, features(torch.zeros(8, 4, 3), 0), "only one block"),
     ],
 )
-def test_inputs_that_do_not_fit_give_one_row_with_the_reason(metric: type, activations: Activations, reason: str):
+def test_inputs_that_do_not_fit_give_one_row_with_the_reason(
+    metric: type, activations: Activations, reason: str
+):
     measured = metric()
     measured.update(activations)
     rows = measured.compute(draws=2)
@@ -151,7 +192,9 @@ def test_inputs_that_do_not_fit_give_one_row_with_the_reason(metric: type, activ
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("labels", [3 * torch.rand(8, generator=generator()), torch.zeros(8, 2), torch.full((8,), torch.nan)])
+@pytest.mark.parametrize(
+    "labels", [3 * torch.rand(8, generator=generator()), torch.zeros(8, 2), torch.full((8,), torch.nan)]
+)
 def test_labels_that_are_no_classes_have_a_reason(labels: torch.Tensor):
     metric = vision.RelevantMass()
     metric.update(attention(torch.full((8, 1, 9, 9), 1 / 9), labels))
@@ -170,16 +213,27 @@ def test_constant_features_have_a_reason():
 
 
 def test_class_and_register_tokens_are_left_out_of_the_grid():
-    """With c leading tokens that are the same for every image, the maps are those of the patches alone. One of them is a class token."""
+    """With c leading tokens that are the same for every image, the maps are those of the patches alone. One
+    of them is a class token.
+    """
     weights = torch.rand(6, 2, 9 + 3, 9 + 3, generator=generator()).softmax(-1)
     plain = vision.PatchAttention()
     plain.update(attention(weights[..., 3:, 3:]))
-    patches, leading = torch.randn(6, 9, 3, generator=generator(9)), torch.randn(3, 3, generator=generator(8)).expand(6, 3, 3)
+    patches, leading = (
+        torch.randn(6, 9, 3, generator=generator(9)),
+        torch.randn(3, 3, generator=generator(8)).expand(6, 3, 3),
+    )
     for count in (1, 3):
         metric = vision.PatchAttention()
-        metric.update(attention(weights[..., 3 - count :, 3 - count :], tokens=torch.cat([leading[:, :count], patches], 1)))
+        metric.update(
+            attention(
+                weights[..., 3 - count :, 3 - count :], tokens=torch.cat([leading[:, :count], patches], 1)
+            )
+        )
         assert (metric.leading, metric.class_token) == (count, count == 1)
-        assert [row.value for row in metric.compute()] == pytest.approx([row.value for row in plain.compute()], rel=1e-6)
+        assert [row.value for row in metric.compute()] == pytest.approx(
+            [row.value for row in plain.compute()], rel=1e-6
+        )
     # Two corners of a drawing that are always empty are no registers.
     corners = patches.clone()
     corners[:, [0, 8]] = 0.0

@@ -1,4 +1,5 @@
-"""Coding rates and lengths of features, their gradients in closed form, and the streaming state from which rates are computed.
+"""Coding rates and lengths of features, their gradients in closed form, and the streaming state from which
+rates are computed.
 
 * :mod:`.rates`: R, R^c and ΔR in nats per sample; coding lengths in bits.
 * :mod:`.gradients`: the operators E and C_j, and the gradients.
@@ -7,7 +8,13 @@
 * :mod:`.streaming`: second moments, summed over batches and processes.
 """
 
-from .gradients import class_coding_rate_gradient, coding_rate_gradient, compression_operators, expansion_operator, rate_reduction_gradient
+from .gradients import (
+    class_coding_rate_gradient,
+    coding_rate_gradient,
+    compression_operators,
+    expansion_operator,
+    rate_reduction_gradient,
+)
 from .rates import (
     centred_coding_length,
     class_coding_rate,

@@ -2,14 +2,16 @@ r"""Gradients of coding rates in closed form, and the operators from which they 
 
 .. math::
     \nabla R &= X E, \quad E = \alpha (I + \alpha X^\top X)^{-1} \\
-    \nabla R^c &= \sum_j \tfrac{n_j}{n} \Pi_j X C_j, \quad C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1} \\
-    \nabla \Delta R &= \nabla R - \nabla R^c, \quad \alpha = d/(n\epsilon^2), \quad \alpha_j = d/(n_j\epsilon^2).
+    \nabla R^c &= \sum_j \tfrac{n_j}{n} \Pi_j X C_j, \quad C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}
+    \\ \nabla \Delta R &= \nabla R - \nabla R^c, \quad \alpha = d/(n\epsilon^2), \quad \alpha_j =
+    d/(n_j\epsilon^2).
 
 The factor 1/2 of the rates cancels the 2 of the derivative. The smaller Gram matrix is inverted:
-:math:`XE = \alpha(I + \alpha XX^\top)^{-1}X`. Memberships are treated as constants, and no function of this module records an autograd
-graph. Notation: see :mod:`.rates`.
+:math:`XE = \alpha(I + \alpha XX^\top)^{-1}X`. Memberships are treated as constants, and no function of this
+module records an autograd graph. Notation: see :mod:`.rates`.
 
-Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (gamma1 and gamma2 in :func:`rates_and_gradient`).
+Source: :cite:t:`chan2022redunet` (gradients, operators), :cite:t:`yu2020learning` (gamma1 and gamma2 in
+:func:`rates_and_gradient`).
 """
 
 from dataclasses import dataclass
@@ -36,13 +38,18 @@ def expansion_operator(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
     Raises:
         ValueError: eps is not positive, there is no sample, or a feature is not finite.
     """
-    return compression_operators(features, torch.zeros(len(features), dtype=torch.int64, device=features.device), eps=eps)[0]
+    return compression_operators(
+        features, torch.zeros(len(features), dtype=torch.int64, device=features.device), eps=eps
+    )[0]
 
 
 @labelled
 @torch.no_grad()
-def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "classes d d"]:
-    r"""Computes the operators that compress each class, :math:`C_j = \alpha_j(I + \alpha_j X^\top\Pi_jX)^{-1}`.
+def compression_operators(
+    features: Float[Tensor, "n d"], labels: Memberships, *, eps: float
+) -> Float[Tensor, "classes d d"]:
+    r"""Computes the operators that compress each class, :math:`C_j = \alpha_j(I + \alpha_j
+    X^\top\Pi_jX)^{-1}`.
 
     Args:
         features: one row per sample, ``[n, d]``.
@@ -57,8 +64,15 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     check_features(features, eps)
     counts = class_sizes(features, labels)
     if not bool((counts > 0).all()):
-        raise ValueError(f"each class must have a sample, got none for class {int((counts <= 0).nonzero()[0, 0])}; relabel without gaps")
-    memberships = labels if is_soft(labels) else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
+        raise ValueError(
+            f"each class must have a sample, got none for class {int((counts <= 0).nonzero()[0, 0])}; "
+            "relabel without gaps"
+        )
+    memberships = (
+        labels
+        if is_soft(labels)
+        else torch.nn.functional.one_hot(labels.long(), len(counts)).to(features.dtype)
+    )
     ratio = features.shape[1] / eps**2
     weights = ratio * class_shares(memberships)
     # trace(X^T W_j X) bounds the norm of the matrix that is added to the identity.
@@ -67,7 +81,8 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
     if not bool(torch.isfinite(scales).all()):
         least = int(counts.argmin())
         raise ValueError(
-            f"the weight of a class must allow a finite operator, got {float(counts[least]):.1e} in total for class {least}; omit it"
+            f"the weight of a class must allow a finite operator, got {float(counts[least]):.1e} in total "
+            f"for class {least}; omit it"
         )
     operators = [scale * inverse(X, w) for scale, w in zip(scales.to(X.dtype), weights.to(X.dtype).mT)]
     return torch.stack(operators).to(features.dtype)
@@ -76,7 +91,8 @@ def compression_operators(features: Float[Tensor, "n d"], labels: Memberships, *
 @converted(floats=("features",))
 @torch.no_grad()
 def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, "n d"]:
-    r"""Computes :math:`\nabla R = XE = \alpha X (I + \alpha X^\top X)^{-1}`, without forming E if there are fewer samples than dimensions.
+    r"""Computes :math:`\nabla R = XE = \alpha X (I + \alpha X^\top X)^{-1}`, without forming E if there are
+    fewer samples than dimensions.
 
     Args:
         features: one row per sample, ``[n, d]``.
@@ -94,8 +110,11 @@ def coding_rate_gradient(features: Float[Tensor, "n d"], *, eps: float) -> Float
 
 @labelled
 @torch.no_grad()
-def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
-    r"""Computes :math:`\nabla R^c = \sum_j \frac{n_j}{n}\Pi_j X C_j`; a class without samples contributes nothing.
+def class_coding_rate_gradient(
+    features: Float[Tensor, "n d"], labels: Memberships, *, eps: float
+) -> Float[Tensor, "n d"]:
+    r"""Computes :math:`\nabla R^c = \sum_j \frac{n_j}{n}\Pi_j X C_j`; a class without samples contributes
+    nothing.
 
     Args:
         features: one row per sample, ``[n, d]``.
@@ -120,8 +139,11 @@ def class_coding_rate_gradient(features: Float[Tensor, "n d"], labels: Membershi
 
 
 @labelled
-def rate_reduction_gradient(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, "n d"]:
-    r"""Computes :math:`\nabla\Delta R = \nabla R - \nabla R^c`, the direction in which a layer of ReduNet moves the features.
+def rate_reduction_gradient(
+    features: Float[Tensor, "n d"], labels: Memberships, *, eps: float
+) -> Float[Tensor, "n d"]:
+    r"""Computes :math:`\nabla\Delta R = \nabla R - \nabla R^c`, the direction in which a layer of ReduNet
+    moves the features.
 
     Arguments and shapes are those of :func:`class_coding_rate_gradient`.
 
@@ -152,11 +174,18 @@ class RatesAndGradient:
 
 @torch.no_grad()
 def rates_and_gradient(
-    features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0
+    features: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    *,
+    eps: float,
+    gamma1: float = 1.0,
+    gamma2: float = 1.0,
 ) -> RatesAndGradient:
-    r"""Computes rates, and the gradient of :math:`\gamma_2 R_{\gamma_1} - R^c`, in one pass over labelled features, without a graph.
+    r"""Computes rates, and the gradient of :math:`\gamma_2 R_{\gamma_1} - R^c`, in one pass over labelled
+    features, without a graph.
 
-    If gamma1 = gamma2 = 1, the difference is ΔR. With :math:`R_{\gamma_1} = \tfrac12\log\det(I + \gamma_1\alpha X^\top X)`
+    If gamma1 = gamma2 = 1, the difference is ΔR. With :math:`R_{\gamma_1} = \tfrac12\log\det(I +
+    \gamma_1\alpha X^\top X)`
 
     .. math::
         \nabla = \gamma_1\gamma_2\alpha\, X (I + \gamma_1\alpha X^\top X)^{-1}
@@ -179,23 +208,29 @@ def rates_and_gradient(
     with torch.autocast(features.device.type, enabled=False):
         energies = torch.zeros(len(counts), dtype=features.dtype, device=features.device)
         energies = energies.index_add(0, labels.long(), features.square().sum(1)) / counts.clamp(min=1)
-        # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the trace of each matrix.
+        # The mean energy of all samples is at most the largest of the classes, so ``largest`` bounds the
+        # trace of each matrix.
         largest = d * max(gamma1, 1.0) / eps**2 * energies.amax()
-        parts = _by_gram_matrices(widened(features, largest), labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2)
+        parts = _by_gram_matrices(
+            widened(features, largest), labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2
+        )
         return RatesAndGradient(*(part.to(features.dtype) for part in parts))
 
 
-def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float) -> tuple[Tensor, ...]:
+def _by_gram_matrices(
+    X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, gamma1: float, gamma2: float
+) -> tuple[Tensor, ...]:
     n, d = X.shape
     alpha = d / (n * eps**2)
     # Row n is zero. It pads the smaller classes of a group; zero rows change neither Gram matrices nor rates.
     padded = torch.cat([X, X.new_zeros(1, d)])
-    # Each group of c classes of similar size needs one batched product and one batched Cholesky factorisation of the smaller Gram
-    # matrices. A group consists of sizes [c], row indices [c, size] and features [c, size, d].
+    # Each group of c classes of similar size needs one batched product and one batched Cholesky factorisation
+    # of the smaller Gram matrices. A group consists of sizes [c], row indices [c, size] and features [c,
+    # size, d].
     groups = [(counts[classes].to(X.dtype), rows, padded[rows]) for classes, rows in blocks(labels, counts)]
     grams = [smaller_gram(members) for _, _, members in groups]
-    # The Gram matrices of groups with more samples than dimensions are second moments [d, d]. If all groups are of this kind, their sum
-    # is X^T X, which saves one product over all samples.
+    # The Gram matrices of groups with more samples than dimensions are second moments [d, d]. If all groups
+    # are of this kind, their sum is X^T X, which saves one product over all samples.
     are_moments = [rows.shape[1] > d for _, rows, _ in groups]
     total_gram = torch.stack([gram.sum(0) for gram in grams]).sum(0) if all(are_moments) else smaller_gram(X)
     expansion, total_inverse = rate_and_inverse(total_gram, X.new_tensor(gamma1 * alpha))
@@ -212,8 +247,12 @@ def _by_gram_matrices(X: Tensor, labels: Tensor, counts: Tensor, *, eps: float, 
         if is_moment:
             gradient[rows] = members @ (expansion_factor - class_factors)
         else:
-            # The class factors are [size, size] and act from the left. The padding index n is clamped for the lookup only; row n is
-            # dropped at the end.
-            expansion_rows = members @ expansion_factor if expansion_gradient is None else expansion_gradient[rows.clamp(max=n - 1)]
+            # The class factors are [size, size] and act from the left. The padding index n is clamped for the
+            # lookup only; row n is dropped at the end.
+            expansion_rows = (
+                members @ expansion_factor
+                if expansion_gradient is None
+                else expansion_gradient[rows.clamp(max=n - 1)]
+            )
             gradient[rows] = expansion_rows - class_factors @ members
     return expansion, rate, class_rate, gradient[:-1]

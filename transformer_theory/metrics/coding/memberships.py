@@ -1,8 +1,8 @@
 r"""Checks of the arguments of coding rates: features, distortion, and classes as labels or soft memberships.
 
-The papers write a diagonal matrix for each class, :math:`\Pi_j \in R^{n\times n}`, :math:`\Pi_j \ge 0`, :math:`\sum_j \Pi_j = I`. Here the
-diagonals are the columns of a matrix ``[n, k]``; a label corresponds to a row with a single one. The size of a class is
-:math:`n_j = \mathrm{tr}\,\Pi_j`.
+The papers write a diagonal matrix for each class, :math:`\Pi_j \in R^{n\times n}`, :math:`\Pi_j \ge 0`,
+:math:`\sum_j \Pi_j = I`. Here the diagonals are the columns of a matrix ``[n, k]``; a label corresponds to a
+row with a single one. The size of a class is :math:`n_j = \mathrm{tr}\,\Pi_j`.
 
 Source: :cite:t:`ma2007segmentation`, :cite:t:`yu2020learning`.
 """
@@ -20,17 +20,22 @@ from torch import Tensor
 from ...core.validation import SHARES_ATOL, as_float, as_int64
 
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
-"""Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to one."""
+"""Labels ``[n]``, integers >= 0, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to
+one.
+"""
 
-EPS_MIN = 1e-100  # smallest eps; the squares of eps and 1 / eps then neither underflow nor overflow in float64
-MAX_EMPTY = 100_000  # labels may exceed the number of samples by this much; a larger label is probably not a class
+# smallest eps; the squares of eps and 1 / eps then neither underflow nor overflow in float64
+EPS_MIN = 1e-100
+# labels may exceed the number of samples by this much; a larger label is probably not a class
+MAX_EMPTY = 100_000
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def labelled(function: Callable[P, T]) -> Callable[P, T]:
-    """Returns the function with converted arguments ``features`` and ``labels``: these may be arrays or lists, and features integers.
+    """Returns the function with converted arguments ``features`` and ``labels``: these may be arrays or
+    lists, and features integers.
 
     Half precision becomes float32, integer features float64, labels int64; memberships keep their dtype.
     """
@@ -47,7 +52,8 @@ def labelled(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def as_labels(value: Any) -> Tensor:
-    """Converts integer labels of any type to int64, and memberships to a tensor. :func:`class_sizes` refuses other values.
+    """Converts integer labels of any type to int64, and memberships to a tensor. :func:`class_sizes` refuses
+    other values.
 
     Raises:
         ValueError, TypeError: the value is not a tensor, an array or a regular nested list of numbers.
@@ -58,18 +64,29 @@ def as_labels(value: Any) -> Tensor:
 
 
 def check_eps(eps: float) -> None:
-    """Raises ValueError unless the distortion is a positive number whose square and inverse square are positive and finite in float64."""
+    """Raises ValueError unless the distortion is a positive number whose square and inverse square are
+    positive and finite in float64.
+    """
     if not (isinstance(eps, Real) and EPS_MIN <= eps <= 1 / EPS_MIN):
-        raise ValueError(f"eps must be a positive distortion (a number >= {EPS_MIN:g}; it is squared inside), got {eps!r}")
+        raise ValueError(
+            f"eps must be a positive distortion (a number >= {EPS_MIN:g}; it is squared inside), got {eps!r}"
+        )
 
 
 def check_features(features: Shaped[Tensor, "..."], eps: float) -> None:
-    """Raises ValueError unless features are ``[*batch, n, d]`` with n, d >= 1, in float32 or float64, and eps is a positive number."""
+    """Raises ValueError unless features are ``[*batch, n, d]`` with n, d >= 1, in float32 or float64, and eps
+    is a positive number.
+    """
     check_eps(eps)
     if features.ndim < 2 or 0 in features.shape[-2:]:
-        raise ValueError(f"features must have shape [*batch, n, d] with n, d >= 1, got {list(features.shape)}")
+        raise ValueError(
+            f"features must have shape [*batch, n, d] with n, d >= 1, got {list(features.shape)}"
+        )
     if features.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"features must be float32 or float64, got {features.dtype}; convert with .float(), also under autocast")
+        raise ValueError(
+            f"features must be float32 or float64, got {features.dtype}; convert with .float(), also under "
+            "autocast"
+        )
 
 
 def check_integers(labels: Shaped[Tensor, "..."]) -> None:
@@ -83,8 +100,11 @@ def is_soft(labels: Memberships) -> bool:
     return labels.ndim == 2 and labels.is_floating_point()
 
 
-def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tensor, " classes"] | Float[Tensor, " classes"]:
-    r"""Computes the size of each class, :math:`n_j`: numbers of labels, or (differentiable) sums of soft memberships.
+def class_sizes(
+    features: Float[Tensor, "n d"], labels: Memberships
+) -> Int[Tensor, " classes"] | Float[Tensor, " classes"]:
+    r"""Computes the size of each class, :math:`n_j`: numbers of labels, or (differentiable) sums of soft
+    memberships.
 
     Args:
         features: one row per sample, ``[n, d]``; only n is used.
@@ -92,14 +112,16 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
     Returns:
         ``[1 + largest label]`` or ``[k]``; zero for a class without samples.
     Raises:
-        ValueError: the lengths differ, there is no sample, labels are not integers >= 0 or exceed the number of samples by 100,000 or
-            more, or memberships are not float32 or float64 numbers >= 0 whose rows sum to one.
+        ValueError: the lengths differ, there is no sample, labels are not integers >= 0 or exceed the number
+            of samples by 100,000 or more, or memberships are not float32 or float64 numbers >= 0 whose rows
+            sum to one.
     """
     if labels.ndim == 2 and labels.shape[1] == 1 and not labels.is_floating_point():
         raise ValueError(f"labels must have shape [n], got {list(labels.shape)}; pass labels.squeeze(1)")
     if features.ndim != 2 or labels.ndim not in (1, 2) or len(features) != len(labels):
         raise ValueError(
-            f"features [n, d] need one label each, labels [n], or memberships [n, k]; got {list(features.shape)} and {list(labels.shape)}"
+            "features [n, d] need one label each, labels [n], or memberships [n, k]; got "
+            f"{list(features.shape)} and {list(labels.shape)}"
         )
     if not len(labels):
         raise ValueError("features must hold at least one sample, got none")
@@ -110,8 +132,8 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
         raise ValueError(f"labels must be 0, 1, ..., got {int(labels.min())}; relabel from zero")
     if int(labels.max()) >= len(labels) + MAX_EMPTY:
         raise ValueError(
-            f"labels must be 0..k-1, got {int(labels.max())} for {len(labels)} samples; "
-            "relabel with torch.unique(labels, return_inverse=True)[1]"
+            f"labels must be 0..k-1, got {int(labels.max())} for {len(labels)} samples; relabel with "
+            "torch.unique(labels, return_inverse=True)[1]"
         )
     return torch.bincount(labels)
 
@@ -119,40 +141,49 @@ def class_sizes(features: Float[Tensor, "n d"], labels: Memberships) -> Int[Tens
 def _weights(memberships: Tensor) -> Tensor:
     """Computes the sum of each column; raises ValueError unless the rows are distributions."""
     if memberships.dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"memberships [n, k] must be float32 or float64, got {memberships.dtype}; for labels pass integers [n]")
+        raise ValueError(
+            f"memberships [n, k] must be float32 or float64, got {memberships.dtype}; for labels pass "
+            "integers [n]"
+        )
     if not bool((memberships >= 0).all()):  # NaN is refused too
         raise ValueError("memberships must be >= 0, got a negative or NaN weight; take a softmax of scores")
     error = float((memberships.detach().sum(1) - 1).abs().max()) if memberships.shape[1] else 1.0
     if not error <= SHARES_ATOL:
         raise ValueError(
-            f"each row of the memberships [n, k] must sum to 1, got one that is {error:.2g} off; divide by memberships.sum(1, keepdim=True)"
+            f"each row of the memberships [n, k] must sum to 1, got one that is {error:.2g} off; divide by "
+            "memberships.sum(1, keepdim=True)"
         )
     return memberships.sum(0)
 
 
 def class_shares(memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
-    r"""Computes the share of each sample in each class, :math:`\Pi_j / n_j`. Columns sum to one; those of empty classes are zero.
+    r"""Computes the share of each sample in each class, :math:`\Pi_j / n_j`. Columns sum to one; those of
+    empty classes are zero.
 
     Args:
         memberships: soft memberships >= 0, ``[n, k]``.
     Returns:
         ``[n, k]``, in [0, 1], differentiable.
     """
-    # Divide each column by its largest weight first. This does not change the shares, but otherwise their derivative would contain n_j^2,
-    # which underflows for a class with almost no weight.
+    # Divide each column by its largest weight first. This does not change the shares, but otherwise their
+    # derivative would contain n_j^2, which underflows for a class with almost no weight.
     largest = memberships.detach().amax(0)
     relative = memberships / torch.where(largest > 0, largest, 1)
     return relative / torch.where(largest > 0, relative.sum(0), 1)
 
 
-def blocks(labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]) -> Iterator[tuple[Int[Tensor, " c"], Int[Tensor, "c size"]]]:
-    """Groups classes whose sizes differ by less than a factor of two, for one batched call per group; empty classes are left out.
+def blocks(
+    labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]
+) -> Iterator[tuple[Int[Tensor, " c"], Int[Tensor, "c size"]]]:
+    """Groups classes whose sizes differ by less than a factor of two, for one batched call per group; empty
+    classes are left out.
 
     Args:
         labels: class of each sample.
         counts: number of samples per class.
     Yields:
-        The classes of a group, ``[c]``, and the indices of their samples, ``[c, size of the largest class]``, padded with the index n.
+        The classes of a group, ``[c]``, and the indices of their samples, ``[c, size of the largest class]``,
+        padded with the index n.
     """
     # Sorted by class, the samples of class j are order[starts[j] : starts[j] + counts[j]].
     order = torch.argsort(labels, stable=True)
@@ -160,13 +191,21 @@ def blocks(labels: Int[Tensor, " n"], counts: Int[Tensor, " classes"]) -> Iterat
     for classes in _similar_sizes(counts):
         offsets = torch.arange(int(counts[classes].max()), device=labels.device)
         valid = offsets < counts[classes, None]
-        yield classes, torch.where(valid, order[(starts[classes, None] + offsets).clamp(max=len(labels) - 1)], len(labels))
+        yield (
+            classes,
+            torch.where(
+                valid, order[(starts[classes, None] + offsets).clamp(max=len(labels) - 1)], len(labels)
+            ),
+        )
 
 
 def _similar_sizes(counts: Tensor) -> list[Tensor]:
-    """Returns the groups of :func:`blocks`. Sizes within a factor of two limit the padding: it at most doubles the memory."""
+    """Returns the groups of :func:`blocks`. Sizes within a factor of two limit the padding: it at most
+    doubles the memory.
+    """
     present = counts.nonzero()[:, 0]
-    # Powers of two separate the groups. If all sizes are within a factor of two, one group is faster than two.
+    # Powers of two separate the groups. If all sizes are within a factor of two, one group is faster than
+    # two.
     octave = torch.floor(torch.log2(counts[present].double())).long()
     if int(counts.max()) < 2 * int(counts[present].min()):
         return [present]

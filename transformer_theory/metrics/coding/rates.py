@@ -1,8 +1,9 @@
 r"""Coding rates and coding lengths: numbers of nats or bits that describe features up to a distortion.
 
-Notation: :math:`X \in R^{n\times d}` has rows :math:`x_i`, :math:`\Pi_j` are diagonal memberships (see :mod:`.memberships`), and
-:math:`\epsilon` is the distortion. If each sample belongs to one class, :math:`X^\top\Pi_jX = X_j^\top X_j`, where :math:`X_j` has the
-:math:`n_j` rows of class j.
+Notation: :math:`X \in R^{n\times d}` has rows :math:`x_i`, :math:`\Pi_j` are diagonal memberships (see
+:mod:`.memberships`), and
+:math:`\epsilon` is the distortion. If each sample belongs to one class, :math:`X^\top\Pi_jX = X_j^\top X_j`,
+where :math:`X_j` has the :math:`n_j` rows of class j.
 
 .. math::
     R(X) &= \tfrac12 \log\det(I + \alpha X^\top X), \quad \alpha = d / (n\epsilon^2) \\
@@ -11,22 +12,25 @@ Notation: :math:`X \in R^{n\times d}` has rows :math:`x_i`, :math:`\Pi_j` are di
     \Delta R &= R - R^c \ge 0, \quad \text{with equality iff all } X^\top \Pi_j X / n_j \text{ are equal} \\
     R^c(X; U_{[K]}) &= \tfrac12 \sum_k \log\det(I + \beta (XU_k)^\top XU_k), \quad \beta = p / (n\epsilon^2).
 
-Rates are in nats per sample, in the dtype of the features (computed in float64 where float32 is not precise enough). ``eps`` is the
-distortion and is squared inside; released code often calls the square "eps". Rates grow with the norm of the features, so normalise
-the features before you compare rates (:func:`unit_norm`).
+Rates are in nats per sample, in the dtype of the features (computed in float64 where float32 is not precise
+enough). ``eps`` is the distortion and is squared inside; released code often calls the square "eps". Rates
+grow with the norm of the features, so normalise the features before you compare rates (:func:`unit_norm`).
 
-A rate is a number of nats per sample. A length is a total number of bits: n code words for the samples and d for their subspace,
+A rate is a number of nats per sample. A length is a total number of bits: n code words for the samples and d
+for their subspace,
 
 .. math::
     L(X) &= \tfrac{n+d}{2} \log_2\det(I + \tfrac{d}{n\epsilon^2}X^\top X) = (n + d)\, R(X) / \ln 2 \\
-    L^s(X, \Pi) &= \sum_j \big[\tfrac{n_j+d}{2} \log_2\det(I + \tfrac{d}{n_j\epsilon^2}X^\top\Pi_jX) - n_j\log_2\tfrac{n_j}{n}\big].
+    L^s(X, \Pi) &= \sum_j \big[\tfrac{n_j+d}{2} \log_2\det(I + \tfrac{d}{n_j\epsilon^2}X^\top\Pi_jX) -
+    n_j\log_2\tfrac{n_j}{n}\big].
 
-The last term encodes the group of each sample. Grouping samples by subspace shortens :math:`L^s`; splitting one subspace into two
-groups lengthens it, because each group needs its own d code words. For samples with mean :math:`\mu \ne 0`, the mean is coded with
+The last term encodes the group of each sample. Grouping samples by subspace shortens :math:`L^s`; splitting
+one subspace into two groups lengthens it, because each group needs its own d code words. For samples with
+mean :math:`\mu \ne 0`, the mean is coded with
 :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)` bits, and the deviations are coded separately.
 
-Source: :cite:t:`ma2007segmentation` (R, lengths), :cite:t:`yu2020learning` (R, R^c, ΔR), :cite:t:`yu2023white` (subspaces).
-Notation: docs/notation.md.
+Source: :cite:t:`ma2007segmentation` (R, lengths), :cite:t:`yu2020learning` (R, R^c, ΔR),
+:cite:t:`yu2023white` (subspaces). Notation: docs/notation.md.
 """
 
 import math
@@ -66,22 +70,28 @@ def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[T
 
 
 @labelled
-def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, " classes"]:
-    r"""Computes the coding rate of each class, :math:`R_j = \tfrac12\log\det(I + \alpha_j X^\top \Pi_j X)`; 0 for an empty class.
+def class_coding_rates(
+    features: Float[Tensor, "n d"], labels: Memberships, *, eps: float
+) -> Float[Tensor, " classes"]:
+    r"""Computes the coding rate of each class, :math:`R_j = \tfrac12\log\det(I + \alpha_j X^\top \Pi_j X)`; 0
+    for an empty class.
 
-    With labels, classes of similar size are computed in one batched call on the smaller Gram matrices, with O(n d + k min(d, n_j)^2)
-    memory, never k n^2. With soft memberships, classes are computed one after the other with O(n (d + k) + min(d, n)^2) memory, and the
-    rates are differentiable in the memberships too.
+    With labels, classes of similar size are computed in one batched call on the smaller Gram matrices, with
+    O(n d + k min(d, n_j)^2) memory, never k n^2. With soft memberships, classes are computed one after the
+    other with O(n (d + k) + min(d, n)^2) memory, and the rates are differentiable in the memberships too.
 
     Args:
         features: one row per sample, ``[n, d]``.
-        labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows summing to one.
+        labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows
+            summing to one.
         eps: distortion, > 0; squared inside.
     Returns:
-        One rate per class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice differentiable.
+        One rate per class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice
+        differentiable.
     Raises:
-        ValueError: labels have the wrong length, type or sign, memberships do not sum to one, eps is not positive, there is no sample,
-            a feature is not finite, or d ||X||^2 / (n eps^2) of a class exceeds 1e10 for features of less than full rank.
+        ValueError: labels have the wrong length, type or sign, memberships do not sum to one, eps is not
+            positive, there is no sample, a feature is not finite, or d ||X||^2 / (n eps^2) of a class exceeds
+            1e10 for features of less than full rank.
         TypeError: features are not real numbers.
     """
     check_features(features, eps)
@@ -89,7 +99,8 @@ def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, e
     d = features.shape[-1]
     if is_soft(labels):
         return 0.5 * weighted_logdets(features, (d / eps**2) * class_shares(labels))
-    # Row n is zero and pads the classes of a group to one size: rows of zeros do not change the log-determinant.
+    # Row n is zero and pads the classes of a group to one size: rows of zeros do not change the
+    # log-determinant.
     padded = torch.cat([features, features.new_zeros(1, d)])
     rates = features.new_zeros(len(counts))
     for classes, rows in blocks(labels, counts):
@@ -99,7 +110,9 @@ def class_coding_rates(features: Float[Tensor, "n d"], labels: Memberships, *, e
 
 
 @labelled
-def class_coding_rate(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
+def class_coding_rate(
+    features: Float[Tensor, "n d"], labels: Memberships, *, eps: float
+) -> Float[Tensor, ""]:
     r"""Computes the mean coding rate within classes, :math:`R^c = \sum_j \frac{n_j}{n} R_j`.
 
     The arguments and the rates :math:`R_j` are those of :func:`class_coding_rates`.
@@ -115,11 +128,12 @@ def class_coding_rate(features: Float[Tensor, "n d"], labels: Memberships, *, ep
 
 @labelled
 def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""Computes the number of nats per sample that coding each class separately saves, :math:`\Delta R = R - R^c \ge 0`.
+    r"""Computes the number of nats per sample that coding each class separately saves, :math:`\Delta R = R -
+    R^c \ge 0`.
 
-    It is 0 if and only if all classes have the same second moment. A difference of two rates may fall below zero by rounding: in float32
-    by about 6e-8 d nats, which only large distortions make visible. As an objective it needs *normalised* features, because it grows with
-    their norm without bound.
+    It is 0 if and only if all classes have the same second moment. A difference of two rates may fall below
+    zero by rounding: in float32 by about 6e-8 d nats, which only large distortions make visible. As an
+    objective it needs *normalised* features, because it grows with their norm without bound.
 
     >>> from transformer_theory import metrics
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # rows are samples
@@ -142,8 +156,11 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
 
 
 @converted(floats=("tokens", "bases"))
-def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tensor, "K d p"], *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Computes the coding rate of tokens in K subspaces, :math:`\tfrac12\sum_k\log\det(I + \frac{p}{n\epsilon^2}(XU_k)^\top XU_k)`.
+def subspace_coding_rate(
+    tokens: Float[Tensor, "*batch n d"], bases: Float[Tensor, "K d p"], *, eps: float
+) -> Float[Tensor, "*batch"]:
+    r"""Computes the coding rate of tokens in K subspaces, :math:`\tfrac12\sum_k\log\det(I +
+    \frac{p}{n\epsilon^2}(XU_k)^\top XU_k)`.
 
     Args:
         tokens: one row per token, ``[*batch, n, d]``.
@@ -157,12 +174,20 @@ def subspace_coding_rate(tokens: Float[Tensor, "*batch n d"], bases: Float[Tenso
     check_features(tokens, eps)
     same_dtype(tokens=tokens, bases=bases)
     if bases.ndim != 3 or bases.shape[1] != tokens.shape[-1]:
-        raise ValueError(f"bases must have shape [K, d, p] with d = {tokens.shape[-1]}, got {list(bases.shape)}")
-    return 0.5 * logdet_identity_plus(coordinates(tokens, bases), bases.shape[-1] / (tokens.shape[-2] * eps**2)).sum(-1)
+        raise ValueError(
+            f"bases must have shape [K, d, p] with d = {tokens.shape[-1]}, got {list(bases.shape)}"
+        )
+    return 0.5 * logdet_identity_plus(
+        coordinates(tokens, bases), bases.shape[-1] / (tokens.shape[-2] * eps**2)
+    ).sum(-1)
 
 
-def coordinates(tokens: Float[Tensor, "*batch n d"], bases: Float[Tensor, "K d p"]) -> Float[Tensor, "*batch K n p"]:
-    r"""Computes the coordinates :math:`XU_k` of tokens in K subspaces by one product with :math:`[U_1 \dots U_K]`."""
+def coordinates(
+    tokens: Float[Tensor, "*batch n d"], bases: Float[Tensor, "K d p"]
+) -> Float[Tensor, "*batch K n p"]:
+    r"""Computes the coordinates :math:`XU_k` of tokens in K subspaces by one product with :math:`[U_1 \dots
+    U_K]`.
+    """
     # This is four times as fast as a batch of K thin products. [*batch, n, K p] -> [*batch, K, n, p]
     products = tokens @ bases.transpose(0, 1).flatten(1)
     return products.unflatten(-1, (len(bases), bases.shape[-1])).movedim(-2, -3).contiguous()
@@ -170,7 +195,8 @@ def coordinates(tokens: Float[Tensor, "*batch n d"], bases: Float[Tensor, "K d p
 
 @converted(floats=("features",))
 def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-    """Divides each vector by its Euclidean norm; zero vectors stay zero. Rate reductions of normalised features are comparable.
+    """Divides each vector by its Euclidean norm; zero vectors stay zero. Rate reductions of normalised
+    features are comparable.
 
     Args:
         features: vectors, ``[*batch, d]``.
@@ -188,10 +214,12 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
 
 @converted(floats=("features",))
 def coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Computes the length of n samples and their subspace, :math:`L = \tfrac{n+d}{2}\log_2\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
+    r"""Computes the length of n samples and their subspace, :math:`L = \tfrac{n+d}{2}\log_2\det(I +
+    \frac{d}{n\epsilon^2}X^\top X)`.
 
     Args:
-        features: one row per sample, ``[n, d]``, with mean zero; for other samples use :func:`centred_coding_length`.
+        features: one row per sample, ``[n, d]``, with mean zero; for other samples use
+            :func:`centred_coding_length`.
         eps: distortion, > 0; squared inside.
     Returns:
         Scalar, bits, >= 0, differentiable.
@@ -203,7 +231,8 @@ def coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor
 
 @converted(floats=("features",))
 def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Computes the number of bits for the mean of the samples, :math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`.
+    r"""Computes the number of bits for the mean of the samples, :math:`\tfrac d2\log_2(1 +
+    \|\mu\|^2/\epsilon^2)`.
 
     For arguments and errors (it raises ValueError or TypeError) see :func:`coding_length`.
     """
@@ -214,7 +243,8 @@ def mean_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[T
 
 @converted(floats=("features",))
 def centred_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Float[Tensor, ""]:
-    r"""Computes the number of bits for samples with any mean: bits for the mean, plus L of the deviations from it.
+    r"""Computes the number of bits for samples with any mean: bits for the mean, plus L of the deviations
+    from it.
 
     For arguments and errors (it raises ValueError or TypeError) see :func:`coding_length`.
     """
@@ -222,12 +252,16 @@ def centred_coding_length(features: Float[Tensor, "n d"], *, eps: float) -> Floa
 
 
 @labelled
-def segmented_coding_length(features: Float[Tensor, "n d"], labels: Memberships, *, eps: float) -> Float[Tensor, ""]:
-    r"""Computes the number of bits for samples coded group by group, :math:`L^s`, including bits for the group of each sample.
+def segmented_coding_length(
+    features: Float[Tensor, "n d"], labels: Memberships, *, eps: float
+) -> Float[Tensor, ""]:
+    r"""Computes the number of bits for samples coded group by group, :math:`L^s`, including bits for the
+    group of each sample.
 
     Args:
         features: one row per sample, ``[n, d]``.
-        labels: group of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``; an empty group needs no bits.
+        labels: group of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``; an empty group needs
+            no bits.
         eps: distortion, > 0; squared inside.
     Returns:
         Scalar, bits, >= 0, differentiable.

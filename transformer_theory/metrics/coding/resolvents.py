@@ -1,24 +1,34 @@
-r"""Log-determinants and resolvents of Gram matrices: :math:`\log\det(I + sG)` and :math:`(I + sG)^{-1}` from one Cholesky factor, and their
-weighted forms :math:`\log\det(I + X^\top WX)` and :math:`WX(I + X^\top WX)^{-1}` with diagonal :math:`W \ge 0`.
+r"""Log-determinants and resolvents of Gram matrices: :math:`\log\det(I + sG)` and :math:`(I + sG)^{-1}` from
+one Cholesky factor, and their weighted forms :math:`\log\det(I + X^\top WX)` and :math:`WX(I + X^\top
+WX)^{-1}` with diagonal :math:`W \ge 0`.
 
 The weighted forms are computed from the smaller of two matrices, by Sylvester's identity and by
-:math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. The derivatives of the log-determinant are :math:`2WX(I + X^\top WX)^{-1}` with
-respect to X and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i` with respect to :math:`w_i`.
+:math:`X(I_d + X^\top WX)^{-1} = (I_n + XX^\top W)^{-1}X`. The derivatives of the log-determinant are
+:math:`2WX(I + X^\top WX)^{-1}` with respect to X and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i`
+with respect to :math:`w_i`.
 
-Accuracy. The rounding error of a Gram matrix is :math:`10^{-16}` of its norm, which is at most a millionth of the identity if
-:math:`s\|X\|^2 \le 10^{10}`. Above this bound each function returns its result if the inverse proves that the error is below a millionth
-(:func:`~transformer_theory.maths.linalg.require_resolved`), and raises otherwise.
+Accuracy. The rounding error of a Gram matrix is :math:`10^{-16}` of its norm, which is at most a millionth of
+the identity if :math:`s\|X\|^2 \le 10^{10}`. Above this bound each function returns its result if the inverse
+proves that the error is below a millionth (:func:`~transformer_theory.maths.linalg.require_resolved`), and
+raises otherwise.
 """
 
 import torch
 from jaxtyping import Float, Inexact
 from torch import Tensor
 
-from ...maths.linalg import LARGEST_FLOAT32_CONDITION, LARGEST_GRAM_CONDITION, logdet_identity_plus, require_resolved, smaller_gram
+from ...maths.linalg import (
+    LARGEST_FLOAT32_CONDITION,
+    LARGEST_GRAM_CONDITION,
+    logdet_identity_plus,
+    require_resolved,
+    smaller_gram,
+)
 
 
 def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float[Tensor, "*batch n d"]:
-    """Converts X to float64 if float32 would lose digits of the identity in I + X^T W X; otherwise returns X unchanged.
+    """Converts X to float64 if float32 would lose digits of the identity in I + X^T W X; otherwise returns X
+    unchanged.
 
     Args:
         X: vectors, ``[*batch, n, d]``.
@@ -28,8 +38,12 @@ def widened(X: Float[Tensor, "*batch n d"], largest: Float[Tensor, ""]) -> Float
     """
     if not bool(torch.isfinite(largest)):
         if infinite := int((~torch.isfinite(X)).sum()):
-            raise ValueError(f"the vectors must be finite, got {infinite} NaN or infinite values of {X.numel()}; drop them")
-        raise ValueError("d ||X||^2 / (n eps^2) must be finite, got inf; normalise the vectors, or take a larger eps")
+            raise ValueError(
+                f"the vectors must be finite, got {infinite} NaN or infinite values of {X.numel()}; drop them"
+            )
+        raise ValueError(
+            "d ||X||^2 / (n eps^2) must be finite, got inf; normalise the vectors, or take a larger eps"
+        )
     return X.double() if bool(largest > LARGEST_FLOAT32_CONDITION) else X
 
 
@@ -60,17 +74,25 @@ def inverse(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> Float[Tens
         X: vectors, ``[n, d]``.
         weights: the diagonal of W, >= 0, ``[n]``.
     Raises:
-        ValueError: the vectors have less than full rank and are so large that the identity is lost to rounding.
+        ValueError: the vectors have less than full rank and are so large that the identity is lost to
+            rounding.
     """
     # Scaled rows W^(1/2) X turn the matrix into I + rows^T rows.
     rows = X[weights > 0] * weights[weights > 0].sqrt()[:, None]
     # With fewer rows than dimensions use Woodbury: (I + X^T X)^-1 = I - X^T (I + X X^T)^-1 X.
     small = rate_and_inverse(smaller_gram(rows), rows.new_ones(()))[1]
-    return small if len(rows) > X.shape[1] else torch.eye(X.shape[1], dtype=X.dtype, device=X.device) - rows.mT @ small @ rows
+    return (
+        small
+        if len(rows) > X.shape[1]
+        else torch.eye(X.shape[1], dtype=X.dtype, device=X.device) - rows.mT @ small @ rows
+    )
 
 
-def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
-    r"""Computes the pulls :math:`WX(I + X^\top WX)^{-1}` and the leverages :math:`x_i^\top(I + X^\top WX)^{-1}x_i`.
+def pulls_and_leverages(
+    X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, " n"]]:
+    r"""Computes the pulls :math:`WX(I + X^\top WX)^{-1}` and the leverages :math:`x_i^\top(I + X^\top
+    WX)^{-1}x_i`.
 
     Both are differentiable in X and the weights while a graph is recorded.
 
@@ -80,7 +102,8 @@ def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -
     Returns:
         The pulls ``[n, d]``, whose rows are zero where the weights are zero, and the leverages ``[n]``.
     Raises:
-        ValueError: the vectors have less than full rank and are so large that the identity is lost to rounding.
+        ValueError: the vectors have less than full rank and are so large that the identity is lost to
+            rounding.
     """
     with torch.no_grad():
         if bool((weights * X.square().sum(1)).sum() > LARGEST_GRAM_CONDITION):
@@ -91,7 +114,8 @@ def pulls_and_leverages(X: Float[Tensor, "n d"], weights: Float[Tensor, " n"]) -
 
 def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
     r"""Computes :math:`X(I + X^\top WX)^{-1}` by one solve on the smaller side; weights may be zero."""
-    # Avoid the root of the weights, whose derivative is infinite at zero. Without it the matrices are not symmetric, so use LU.
+    # Avoid the root of the weights, whose derivative is infinite at zero. Without it the matrices are not
+    # symmetric, so use LU.
     n, d = X.shape
     identity = torch.eye(min(n, d), dtype=X.dtype, device=X.device)
     if n <= d:
@@ -100,7 +124,8 @@ def _resolvent(X: Tensor, weights: Tensor) -> Tensor:
 
 
 def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> Float[Tensor, " k"]:
-    r"""Computes :math:`\log\det(I + X^\top W_j X)` for each column of weights, twice differentiable in X and the weights.
+    r"""Computes :math:`\log\det(I + X^\top W_j X)` for each column of weights, twice differentiable in X and
+    the weights.
 
     Args:
         X: vectors, ``[n, d]``.
@@ -108,7 +133,8 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
     Returns:
         ``[k]`` in the dtype of X, nats.
     Raises:
-        ValueError: X is not finite, or has less than full rank and is so large that the identity is lost to rounding.
+        ValueError: X is not finite, or has less than full rank and is so large that the identity is lost to
+            rounding.
     """
     with torch.autocast(X.device.type, enabled=False):
         with torch.no_grad():
@@ -118,7 +144,9 @@ def weighted_logdets(X: Float[Tensor, "n d"], weights: Float[Tensor, "n k"]) -> 
 
 
 class _WeightedLogdets(torch.autograd.Function):
-    """The log-determinants with their gradient in closed form. Autograd would differentiate the root of the weights, infinite at zero."""
+    """The log-determinants with their gradient in closed form. Autograd would differentiate the root of the
+    weights, infinite at zero.
+    """
 
     @staticmethod
     def forward(ctx, X: Tensor, weights: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Second moments per class as a streaming state. They determine the coding rates of any number of samples, and add over processes.
+"""Second moments per class as a streaming state. They determine the coding rates of any number of samples,
+and add over processes.
 
 Source: :cite:t:`yu2020learning` (the rates).
 """
@@ -17,11 +18,12 @@ from .resolvents import rate_and_inverse
 class SecondMoments:
     r"""Second moments :math:`X^\top\Pi_jX` and counts :math:`\mathrm{tr}\,\Pi_j` of each class.
 
-    The rates equal those that the functions of :mod:`.rates` compute from all samples at once, but memory is O(k d^2) for any n. Sums are
-    in float64. If the moments have less than full rank and :math:`d\|x\|^2/\epsilon^2` exceeds 1e10, rounding errors would be visible next
-    to the identity, and the methods raise ValueError. (The functions, which know the samples, use the smaller Gram matrix, which may have
-    full rank where the moments have not.) The data determine the number of classes and the dimension. States with different numbers of
-    classes can be merged.
+    The rates equal those that the functions of :mod:`.rates` compute from all samples at once, but memory is
+    O(k d^2) for any n. Sums are in float64. If the moments have less than full rank and
+    :math:`d\|x\|^2/\epsilon^2` exceeds 1e10, rounding errors would be visible next to the identity, and the
+    methods raise ValueError. (The functions, which know the samples, use the smaller Gram matrix, which may
+    have full rank where the moments have not.) The data determine the number of classes and the dimension.
+    States with different numbers of classes can be merged.
 
     Attributes:
         counts: number of samples per class, or sum of soft memberships, ``[classes]`` float64.
@@ -46,7 +48,8 @@ class SecondMoments:
             features: tensor or array with one row per sample, ``[n, d]``.
             labels: class of each sample, integers >= 0, ``[n]``, or memberships ``[n, k]``.
         Raises:
-            ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from earlier samples.
+            ValueError: labels do not fit the features, a feature is not finite, or the dimension differs from
+                earlier samples.
             TypeError: features are not real numbers.
         """
         rows, labels = as_float64("features", features).detach(), as_labels(labels)
@@ -71,19 +74,25 @@ class SecondMoments:
             self._add(other.counts, other.moments)
 
     def all_reduce(self, group: "torch.distributed.ProcessGroup | None" = None) -> "SecondMoments":
-        """Returns, on every rank, the state of the union of the samples of all ranks. The state of this rank does not change.
+        """Returns, on every rank, the state of the union of the samples of all ranks. The state of this rank
+        does not change.
 
-        The ranks exchange k (d^2 + 1) numbers, whatever the number of samples. Ranks may have different classes or no samples.
+        The ranks exchange k (d^2 + 1) numbers, whatever the number of samples. Ranks may have different
+        classes or no samples.
 
         Args:
-            group: process group of ``torch.distributed``. Defaults to all ranks. Every rank of the group must call this method.
+            group: process group of ``torch.distributed``. Defaults to all ranks. Every rank of the group must
+                call this method.
         Raises:
             ValueError: ranks have features of different dimensions (raised on every rank).
         """
         classes, d = len(self.counts), self.moments.shape[-1]
-        device = torch.device("cuda") if torch.distributed.get_backend(group) == "nccl" else self.counts.device
-        # One maximum yields the number of classes, the largest dimension and, negated, the smallest dimension of ranks with samples. An
-        # empty rank contributes the most negative number, which never is the maximum. All ranks get the same numbers, so all raise or none.
+        device = (
+            torch.device("cuda") if torch.distributed.get_backend(group) == "nccl" else self.counts.device
+        )
+        # One maximum yields the number of classes, the largest dimension and, negated, the smallest dimension
+        # of ranks with samples. An empty rank contributes the most negative number, which never is the
+        # maximum. All ranks get the same numbers, so all raise or none.
         bounds = torch.tensor([classes, d, -d if classes else -torch.iinfo(torch.int64).max], device=device)
         torch.distributed.all_reduce(bounds, op=torch.distributed.ReduceOp.MAX, group=group)
         all_classes, largest, negated = bounds.tolist()
@@ -91,7 +100,10 @@ class SecondMoments:
         if not all_classes:
             return union
         if largest != -negated:
-            raise ValueError(f"all ranks must hold features of one dimension, got {-negated} to {largest}; use one state for each feature")
+            raise ValueError(
+                f"all ranks must hold features of one dimension, got {-negated} to {largest}; use one state "
+                "for each feature"
+            )
         # Pad to common shapes; classes without samples on this rank have zero moments.
         counts = _padded(self.counts.to(device), all_classes).contiguous()
         moments = torch.zeros(all_classes, largest, largest, dtype=torch.float64, device=device)
@@ -106,7 +118,10 @@ class SecondMoments:
             self.counts, self.moments = counts.clone(), moments.clone()
             return
         if moments.shape[-1] != self.moments.shape[-1]:
-            raise ValueError(f"features must keep their dimension {self.moments.shape[-1]}, got {moments.shape[-1]}; use another state")
+            raise ValueError(
+                f"features must keep their dimension {self.moments.shape[-1]}, got {moments.shape[-1]}; use "
+                "another state"
+            )
         classes, device = max(len(counts), len(self.counts)), self.counts.device
         self.counts = _padded(self.counts, classes) + _padded(counts.to(device), classes)
         self.moments = _padded(self.moments, classes) + _padded(moments.to(device), classes)
@@ -121,12 +136,16 @@ class SecondMoments:
         return self._rates(self.moments.sum(0), self.counts.sum(), eps)
 
     def class_coding_rates(self, *, eps: float) -> Float[Tensor, " classes"]:
-        """Computes R_j per class in nats (0 if empty), see :func:`.class_coding_rates`. Raises ValueError as :meth:`coding_rate` does."""
+        """Computes R_j per class in nats (0 if empty), see :func:`.class_coding_rates`. Raises ValueError as
+        :meth:`coding_rate` does.
+        """
         self._check(eps)
         return self._rates(self.moments, torch.where(self.counts > 0, self.counts, 1), eps)
 
     def class_coding_rate(self, *, eps: float) -> Float[Tensor, ""]:
-        """Computes R^c in nats, see :func:`.class_coding_rate`. Raises ValueError as :meth:`coding_rate` does."""
+        """Computes R^c in nats, see :func:`.class_coding_rate`. Raises ValueError as :meth:`coding_rate`
+        does.
+        """
         rates = self.class_coding_rates(eps=eps)
         shares = self.counts / self.counts.sum()
         return shares @ rates
@@ -142,7 +161,10 @@ class SecondMoments:
 
     @staticmethod
     def _rates(moments: Tensor, counts: Tensor, eps: float) -> Tensor:
-        return rate_and_inverse(moments / counts[..., None, None], moments.new_tensor(moments.shape[-1] / eps**2).expand(counts.shape))[0]
+        return rate_and_inverse(
+            moments / counts[..., None, None],
+            moments.new_tensor(moments.shape[-1] / eps**2).expand(counts.shape),
+        )[0]
 
 
 def _padded(sums: Tensor, classes: int) -> Tensor:

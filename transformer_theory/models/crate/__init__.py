@@ -2,14 +2,15 @@
 
 To vary a layer, pass another block as an argument.
 
-*Compression* blocks are constructed as ``attention(dim, heads=..., head_dim=...)``. They map layer-normalised tokens [batch, n, dim] to
-their change, [batch, n, dim]. A block may have the attribute ``is_causal = True`` (the language model requires it, the classifier refuses
-it), the argument ``context`` (the language model passes its own context), and the method ``subspaces()``, which returns U_k as columns,
-[K, dim, head_dim], for the metrics of the theory. The base class :class:`Subspaces` provides ``subspaces()`` and
+*Compression* blocks are constructed as ``attention(dim, heads=..., head_dim=...)``. They map layer-normalised
+tokens [batch, n, dim] to their change, [batch, n, dim]. A block may have the attribute ``is_causal = True``
+(the language model requires it, the classifier refuses it), the argument ``context`` (the language model
+passes its own context), and the method ``subspaces()``, which returns U_k as columns, [K, dim, head_dim], for
+the metrics of the theory. The base class :class:`Subspaces` provides ``subspaces()`` and
 ``coordinates(tokens)``, [batch, K, n, head_dim].
 
-*Sparsification* blocks are constructed as ``sparsify(dim)`` and return the new tokens or, with ``skip = True``, the change that is added to
-the tokens. For example
+*Sparsification* blocks are constructed as ``sparsify(dim)`` and return the new tokens or, with ``skip =
+True``, the change that is added to the tokens. For example
 
     class Gather(Subspaces):  # each token moves towards the mean, in every subspace
         def forward(self, tokens):

@@ -1,11 +1,12 @@
 r"""CRATE-alpha: CRATE with an overcomplete dictionary, a decoder and a skip connection.
 
-    Z^{l+1} = Z^{l+1/2} + code(LN(Z^{l+1/2})) D'^T,      code = two non-negative ISTA steps from zero, D has 4 dim atoms
+    Z^{l+1} = Z^{l+1/2} + code(LN(Z^{l+1/2})) D'^T, code = two non-negative ISTA steps from zero, D has 4 dim
+    atoms
 
-A layer has 10 dim^2 + 4 dim parameters: U, the output matrix (without bias), D and D' (4 dim^2 each) and two norms. Unlike in
-CRATE, patches are embedded by one linear map without norms, and layer norms add 1e-6 to the variance.
-Shapes: images [batch, channels, image_size, image_size], logits [batch, num_classes].
-Source: :cite:t:`yang2024scaling`, and the published weights (sizes and names).
+A layer has 10 dim^2 + 4 dim parameters: U, the output matrix (without bias), D and D' (4 dim^2 each) and two
+norms. Unlike in CRATE, patches are embedded by one linear map without norms, and layer norms add 1e-6 to the
+variance. Shapes: images [batch, channels, image_size, image_size], logits [batch, num_classes]. Source:
+:cite:t:`yang2024scaling`, and the published weights (sizes and names).
 """
 
 from collections.abc import Callable, Mapping
@@ -27,21 +28,27 @@ RENAMES = ((r"^conv1\.", "to_patch_embedding.1."), (r"\.fn\.D$", ".fn.weight"), 
 
 
 def crate_alpha_base(num_classes: int = 1000, *, patch_size: int = 16, image_size: int = 224) -> CRATE:
-    """Builds CRATE-alpha-B: 72.33 M parameters with 1000 classes and patches of 16 pixels. Published patch sizes: 32, 16 and 8.
+    """Builds CRATE-alpha-B: 72.33 M parameters with 1000 classes and patches of 16 pixels. Published patch
+    sizes: 32, 16 and 8.
 
     Raises:
         ValueError: ``patch_size`` does not divide ``image_size``.
     """
-    return crate_alpha(num_classes=num_classes, patch_size=patch_size, image_size=image_size, dim=768, depth=12, heads=12)
+    return crate_alpha(
+        num_classes=num_classes, patch_size=patch_size, image_size=image_size, dim=768, depth=12, heads=12
+    )
 
 
 def crate_alpha_large(num_classes: int = 1000, *, patch_size: int = 14, image_size: int = 224) -> CRATE:
-    """Builds CRATE-alpha-L: 253.65 M parameters with 1000 classes and patches of 14 pixels. Published patch sizes: 32, 14 and 8.
+    """Builds CRATE-alpha-L: 253.65 M parameters with 1000 classes and patches of 14 pixels. Published patch
+    sizes: 32, 14 and 8.
 
     Raises:
         ValueError: ``patch_size`` does not divide ``image_size``.
     """
-    return crate_alpha(num_classes=num_classes, patch_size=patch_size, image_size=image_size, dim=1024, depth=24, heads=16)
+    return crate_alpha(
+        num_classes=num_classes, patch_size=patch_size, image_size=image_size, dim=1024, depth=24, heads=16
+    )
 
 
 def crate_alpha(
@@ -59,7 +66,8 @@ def crate_alpha(
     """Builds a CRATE-alpha of any size.
 
     Args:
-        num_classes, patch_size, image_size, dim, depth, heads, channels: sizes as in :meth:`.CRATE.for_images`.
+        num_classes, patch_size, image_size, dim, depth, heads, channels: sizes as in
+            :meth:`.CRATE.for_images`.
         sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer, e.g.
             ``partial(OvercompleteIsta, ratio=2)`` for 2 dim atoms.
         pooling: input of the head, see :class:`.CRATE`.
@@ -84,32 +92,39 @@ def crate_alpha(
     return model
 
 
-def crate_alpha_from_published(state_dict: Mapping[str, Any], *, eta: float = 0.1, lam: float = 0.1, pooling: Pooling = "cls") -> CRATE:
-    """Builds a CRATE-alpha classifier with published weights, in evaluation mode. The weights determine all sizes.
+def crate_alpha_from_published(
+    state_dict: Mapping[str, Any], *, eta: float = 0.1, lam: float = 0.1, pooling: Pooling = "cls"
+) -> CRATE:
+    """Builds a CRATE-alpha classifier with published weights, in evaluation mode. The weights determine all
+    sizes.
 
     Args:
-        state_dict: the published weights for torch, as :func:`.load_weights` returns them, with ``conv1.weight``
-            [dim, channels, patch, patch] and, in each layer, a dictionary ``fn.D`` and a decoder ``fn.D1``, each [dim, atoms].
-        eta, lam, pooling: step size and threshold of ISTA, and the input of the head. The weights do not determine them; the defaults are
-            those of the published networks.
+        state_dict: the published weights for torch, as :func:`.load_weights` returns them, with
+            ``conv1.weight`` [dim, channels, patch, patch] and, in each layer, a dictionary ``fn.D`` and a
+            decoder ``fn.D1``, each [dim, atoms].
+        eta, lam, pooling: step size and threshold of ISTA, and the input of the head. The weights do not
+            determine them; the defaults are those of the published networks.
     Returns:
-        A network on the CPU with copies of the weights, in the dtype of ``pos_embedding``; ``model(images [batch, c, h, w])`` returns
-        logits.
+        A network on the CPU with copies of the weights, in the dtype of ``pos_embedding``; ``model(images
+        [batch, c, h, w])`` returns logits.
     Raises:
-        ValueError: weights are missing, unknown or of another shape (the message lists them by their names in this library), or ``eta``,
-            ``lam`` or ``pooling`` is out of range.
+        ValueError: weights are missing, unknown or of another shape (the message lists them by their names in
+            this library), or ``eta``, ``lam`` or ``pooling`` is out of range.
     """
     weights = unwrap(state_dict)
     sizes = alpha_sizes(weights)
     ista = partial(OvercompleteIsta, eta=eta, lam=lam)
-    model = empty_model(lambda: crate_alpha(**sizes, sparsify=ista, pooling=pooling), dtype=weights["pos_embedding"].dtype)
+    model = empty_model(
+        lambda: crate_alpha(**sizes, sparsify=ista, pooling=pooling), dtype=weights["pos_embedding"].dtype
+    )
     fill(model, alpha_weights(weights))
     return model.eval()
 
 
 def alpha_weights(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns published weights under the names, and with the shapes, of :func:`crate_alpha`."""
-    # The published embedding is a convolution whose stride equals its width, which is a linear map of flattened patches.
+    # The published embedding is a convolution whose stride equals its width, which is a linear map of
+    # flattened patches.
     return renamed(weights, RENAMES) | {"to_patch_embedding.1.weight": patch_matrix(weights["conv1.weight"])}
 
 

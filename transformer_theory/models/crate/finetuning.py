@@ -1,6 +1,8 @@
-"""Fine-tuning: a trained CRATE or ViT for images of another size, for other classes, or with the mean of the tokens as input of its head.
+"""Fine-tuning: a trained CRATE or ViT for images of another size, for other classes, or with the mean of the
+tokens as input of its head.
 
-Each function returns a new network with copies of the weights, in the mode and dtype of the given network, which does not change.
+Each function returns a new network with copies of the weights, in the mode and dtype of the given network,
+which does not change.
 
     pretrained = CRATE.from_released(load_weights(path), 224, 16)
     model = with_pooling(with_head(at_resolution(pretrained, 256), 10, generator=generator), "mean")
@@ -23,10 +25,11 @@ Classifier = TypeVar("Classifier", CRATE, ViT)
 
 
 def at_resolution(model: Classifier, image_size: int) -> Classifier:
-    """Returns the network for square images of another size, with the same patches and interpolated positions.
+    """Returns the network for square images of another size, with the same patches and interpolated
+    positions.
 
-    The positions are interpolated by :func:`.resized_positions`; the class token keeps its own. With the size of the network nothing
-    changes.
+    The positions are interpolated by :func:`.resized_positions`; the class token keeps its own. With the size
+    of the network nothing changes.
 
     Args:
         model: a network for images, whose number of patches is a square.
@@ -49,7 +52,8 @@ def at_resolution(model: Classifier, image_size: int) -> Classifier:
 
 
 def with_head(model: Classifier, num_classes: int, *, generator: torch.Generator) -> Classifier:
-    """Returns the network with a new last linear map for ``num_classes`` classes, initialised as torch initialises linear maps.
+    """Returns the network with a new last linear map for ``num_classes`` classes, initialised as torch
+    initialises linear maps.
 
     Args:
         model: any CRATE or ViT.
@@ -71,7 +75,8 @@ def with_head(model: Classifier, num_classes: int, *, generator: torch.Generator
 
 
 def with_pooling(model: CRATE, pooling: Pooling) -> CRATE:
-    """Returns the network with another input of its head: "cls", the class token, or "mean", the mean of all tokens.
+    """Returns the network with another input of its head: "cls", the class token, or "mean", the mean of all
+    tokens.
 
     Raises:
         ValueError: ``pooling`` is unknown.
@@ -82,9 +87,13 @@ def with_pooling(model: CRATE, pooling: Pooling) -> CRATE:
 
 
 def _patches(model: nn.Module) -> Patches:
-    """Returns the module that cuts images into patches. Raises ValueError if the network does not begin with one."""
+    """Returns the module that cuts images into patches. Raises ValueError if the network does not begin with
+    one.
+    """
     embedding = model.reader if isinstance(model, ViT) else getattr(model, "to_patch_embedding", None)
     first = embedding[0] if isinstance(embedding, nn.Sequential) else embedding
     if not isinstance(first, Patches):
-        raise ValueError("model must read images, got a network for tokens; build one with for_images or from_released")
+        raise ValueError(
+            "model must read images, got a network for tokens; build one with for_images or from_released"
+        )
     return first

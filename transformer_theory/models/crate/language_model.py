@@ -1,10 +1,12 @@
-r"""Causal CRATE: a language model whose layers compress each token given the tokens before it, then sparsify it.
+r"""Causal CRATE: a language model whose layers compress each token given the tokens before it, then sparsify
+it.
 
     Z^0 = embedding[ids] + positions,      layers with causal attention,      logits = head(LN(Z^L))
 
-Position i predicts token i + 1 from tokens 1 ... i: attention is causal, and sparsification acts on each token separately. The released
-language model (:meth:`CRATELanguageModel.from_released`) has no norm before its head, and its head is the embedding.
-Shapes: ids [batch, n] with n <= context, logits [batch, n, vocabulary].
+Position i predicts token i + 1 from tokens 1 ... i: attention is causal, and sparsification acts on each
+token separately. The released language model (:meth:`CRATELanguageModel.from_released`) has no norm before
+its head, and its head is the embedding. Shapes: ids [batch, n] with n <= context, logits [batch, n,
+vocabulary].
 Source: :cite:t:`yu2023white` (layers), released code. The causal rate is derived in :mod:`.compression`.
 """
 
@@ -40,7 +42,8 @@ RENAMES = (
     (r"^transformer\.h\.(\d+)\.prenorm_2\.", r"transformer.layers.\1.1.norm."),
     (r"^transformer\.h\.(\d+)\.ista\.", r"transformer.layers.\1.1.fn."),
 )
-MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")  # the released files store a constant causal mask, which is not a weight
+# the released files store a constant causal mask, which is not a weight
+MASK = re.compile(r"transformer\.h\.\d+\.attn\.bias")
 EMBEDDING, HEAD = "transformer.wte.weight", "lm_head.weight"
 
 
@@ -54,17 +57,21 @@ def _with_context(context: int, attention: Callable[..., nn.Module]) -> Callable
 
 
 class CRATELanguageModel(nn.Module):
-    """A causal language model. Its head is a separate matrix unless :func:`tie_head` replaces it with the embedding.
+    """A causal language model. Its head is a separate matrix unless :func:`tie_head` replaces it with the
+    embedding.
 
     Args:
         vocabulary: number of different tokens.
         context: length of the longest sequence.
-        dim, depth, heads, head_dim: width, number of layers, number of heads and their width. head_dim defaults to dim / heads.
-        attention: constructor of the causal blocks, called as ``attention(dim, heads=..., head_dim=...)`` for each layer. A block that
-            requires ``context=``, such as ``CausalExactAttention``, receives the context of the model unless ``context`` is already
-            bound, as in ``partial(CausalExactAttention, context=64)``.
+        dim, depth, heads, head_dim: width, number of layers, number of heads and their width. head_dim
+            defaults to dim / heads.
+        attention: constructor of the causal blocks, called as ``attention(dim, heads=..., head_dim=...)`` for
+            each layer. A block that requires ``context=``, such as ``CausalExactAttention``, receives the
+            context of the model unless ``context`` is already bound, as in ``partial(CausalExactAttention,
+            context=64)``.
         sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer.
-        norm: constructor of the module before the head, called as ``norm(dim)``; ``nn.Identity`` in the released network.
+        norm: constructor of the module before the head, called as ``norm(dim)``; ``nn.Identity`` in the
+            released network.
     Raises:
         ValueError: the sizes do not fit, or the attention is not causal.
     """
@@ -88,7 +95,9 @@ class CRATELanguageModel(nn.Module):
         self.embedding = nn.Embedding(vocabulary, dim)
         self.pos_embedding = nn.Parameter(INITIAL_STD * torch.randn(context, dim))
         attention = _with_context(context, attention)
-        self.transformer = Stack(dim, depth=depth, heads=heads, head_dim=head_dim, attention=attention, sparsify=sparsify)
+        self.transformer = Stack(
+            dim, depth=depth, heads=heads, head_dim=head_dim, attention=attention, sparsify=sparsify
+        )
         self.norm = norm(dim)
         self.head = nn.Linear(dim, vocabulary, bias=False)
         for matrix in (self.embedding.weight, self.head.weight):
@@ -97,21 +106,30 @@ class CRATELanguageModel(nn.Module):
             assert isinstance(layer, Layer)
             block = getattr(layer[0], "fn", None)
             if not getattr(block, "is_causal", False):
-                raise ValueError(f"attention must be causal, got {type(block).__name__}, which sees the tokens it has to predict")
+                raise ValueError(
+                    f"attention must be causal, got {type(block).__name__}, which sees the tokens it has to "
+                    "predict"
+                )
 
     @classmethod
-    def from_released(cls, state_dict: Mapping[str, Any], *, heads: int | None = None) -> "CRATELanguageModel":
-        """Builds a causal CRATE with released weights and a tied head, in evaluation mode. The weights determine the sizes.
+    def from_released(
+        cls, state_dict: Mapping[str, Any], *, heads: int | None = None
+    ) -> "CRATELanguageModel":
+        """Builds a causal CRATE with released weights and a tied head, in evaluation mode. The weights
+        determine the sizes.
 
         Args:
-            state_dict: the weights of the released language model, as :func:`.load_weights` returns them, or a checkpoint that
-                :func:`.unwrap` accepts. Attention masks are ignored. Either the embedding or ``lm_head.weight`` may be absent.
-            heads: number of heads, which the weights do not determine. None: heads of width 64, as in all released sizes.
+            state_dict: the weights of the released language model, as :func:`.load_weights` returns them, or
+                a checkpoint that :func:`.unwrap` accepts. Attention masks are ignored. Either the embedding
+                or ``lm_head.weight`` may be absent.
+            heads: number of heads, which the weights do not determine. None: heads of width 64, as in all
+                released sizes.
         Returns:
-            A network on the CPU with copies of the weights, in the dtype of the embedding; ``model(ids [batch, n])`` returns logits.
+            A network on the CPU with copies of the weights, in the dtype of the embedding; ``model(ids
+            [batch, n])`` returns logits.
         Raises:
-            ValueError: weights are missing, unknown or of another shape (the message lists them by their names in this library),
-                the head differs from the embedding, or the heads do not fit.
+            ValueError: weights are missing, unknown or of another shape (the message lists them by their
+                names in this library), the head differs from the embedding, or the heads do not fit.
         """
         weights = {name: value for name, value in unwrap(state_dict).items() if not MASK.fullmatch(name)}
         # The head is the embedding, so either weight determines the other.
@@ -119,9 +137,13 @@ class CRATELanguageModel(nn.Module):
             if other in weights:
                 weights.setdefault(name, weights[other])
         if EMBEDDING in weights and not torch.equal(weights[EMBEDDING], weights[HEAD]):
-            raise ValueError(f"{HEAD} must be {EMBEDDING}, as in the released network, got two different matrices; leave one out")
+            raise ValueError(
+                f"{HEAD} must be {EMBEDDING}, as in the released network, got two different matrices; leave "
+                "one out"
+            )
         sizes = language_model_sizes(weights, heads=heads)
-        # Tie after allocation: moving a module from the meta device replaces its parameters and would untie them.
+        # Tie after allocation: moving a module from the meta device replaces its parameters and would untie
+        # them.
         model = tie_head(empty_model(lambda: cls(**sizes, norm=nn.Identity), dtype=weights[EMBEDDING].dtype))
         fill(model, renamed(weights, RENAMES))
         return model.eval()
@@ -140,17 +162,22 @@ class CRATELanguageModel(nn.Module):
             ValueError: the shape or a value does not fit.
         """
         if ids.ndim != 2 or ids.shape[1] < 2:
-            raise ValueError(f"ids must have shape [batch, n] with n >= 2, so that there is a token to predict, got {list(ids.shape)}")
+            raise ValueError(
+                "ids must have shape [batch, n] with n >= 2, so that there is a token to predict, got "
+                f"{list(ids.shape)}"
+            )
         return functional.cross_entropy(self(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
 
     @torch.no_grad()
     def generate(
         self, ids: Int[Tensor, "batch n"], count: int, *, generator: torch.Generator, temperature: float = 1.0
     ) -> Int[Tensor, "batch longer"]:
-        """Appends ``count`` sampled tokens to each sequence, [batch, n + count]. Each sample depends on the last ``context`` tokens.
+        """Appends ``count`` sampled tokens to each sequence, [batch, n + count]. Each sample depends on the
+        last ``context`` tokens.
 
-        As long as a sequence fits into the context, the layers store what they need of its tokens, and each new token costs one pass over
-        a single token. Longer sequences, blocks without ``extend`` and networks with forward hooks are passed as a whole for every token.
+        As long as a sequence fits into the context, the layers store what they need of its tokens, and each
+        new token costs one pass over a single token. Longer sequences, blocks without ``extend`` and networks
+        with forward hooks are passed as a whole for every token.
 
         Args:
             ids: prompts, [batch, n] with n >= 1.
@@ -177,8 +204,12 @@ class CRATELanguageModel(nn.Module):
                 ids = torch.cat([ids, chosen.to(ids.dtype)], dim=1)
         return ids
 
-    def _extend(self, ids: Int[Tensor, "batch n"], past: list[Past] | None) -> tuple[Float[Tensor, "batch vocabulary"], list[Past]]:
-        """Computes the logits after the last token from what each layer stored of the tokens before, and what it stores of all tokens."""
+    def _extend(
+        self, ids: Int[Tensor, "batch n"], past: list[Past] | None
+    ) -> tuple[Float[Tensor, "batch vocabulary"], list[Past]]:
+        """Computes the logits after the last token from what each layer stored of the tokens before, and what
+        it stores of all tokens.
+        """
         start = past[0][0] if past else 0  # number of tokens that the layers have seen
         tokens = self.embedding(ids[:, start:]) + self.pos_embedding[start : ids.shape[1]]
         tokens, past = self.transformer.extend(tokens, past or [None] * len(self.transformer.layers))
@@ -186,6 +217,8 @@ class CRATELanguageModel(nn.Module):
 
 
 def tie_head(model: CRATELanguageModel) -> CRATELanguageModel:
-    """Uses the embedding as the head, so that each token has one vector for input and output. Changes the model in place and returns it."""
+    """Uses the embedding as the head, so that each token has one vector for input and output. Changes the
+    model in place and returns it.
+    """
     model.head.weight = model.embedding.weight
     return model

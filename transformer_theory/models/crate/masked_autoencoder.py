@@ -1,17 +1,20 @@
-r"""CRATE-MAE: an autoencoder that reconstructs the masked patches of images; each decoder layer inverts an encoder layer.
+r"""CRATE-MAE: an autoencoder that reconstructs the masked patches of images; each decoder layer inverts an
+encoder layer.
 
     Z^0 = [class token; embedded patches, with the mask token in place of masked patches] + positions
     encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = 0.5
     between         Y^0 = LN(Z^L)
-    decoder layer   Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here),      Y^{l+1} = Y^{l+1/2} - attention(LN(Y^{l+1/2}))
-    loss            mean squared error over the masked patches, whose pixels are a linear map of LN(Y^L)
+    decoder layer Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here), Y^{l+1} = Y^{l+1/2} -
+    attention(LN(Y^{l+1/2})) loss mean squared error over the masked patches, whose pixels are a linear map of
+    LN(Y^L)
 
-Unlike in other masked autoencoders, the encoder processes the mask tokens too, and it has the same width as the decoder. Positions are
-fixed sines and cosines. The weights have the names of the released network (:meth:`CRATEMAE.from_released`). The published sizes count
-three weights that the forward pass does not use: ``pos_embed``, a second table of positions (the forward pass adds
-``decoder_pos_embed``), and the weight and bias of ``decoder_embed``, a linear map between encoder and decoder.
-Shapes: images [batch, c, h, w], masks [batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim].
-Source: :cite:t:`pai2024masked`, released code; :cite:t:`he2022masked` (masks, positions, loss).
+Unlike in other masked autoencoders, the encoder processes the mask tokens too, and it has the same width as
+the decoder. Positions are fixed sines and cosines. The weights have the names of the released network
+(:meth:`CRATEMAE.from_released`). The published sizes count three weights that the forward pass does not use:
+``pos_embed``, a second table of positions (the forward pass adds ``decoder_pos_embed``), and the weight and
+bias of ``decoder_embed``, a linear map between encoder and decoder. Shapes: images [batch, c, h, w], masks
+[batch, seq], tokens [batch, 1 + seq, dim], patches [batch, seq, patch_dim]. Source: :cite:t:`pai2024masked`,
+released code; :cite:t:`he2022masked` (masks, positions, loss).
 """
 
 from collections import OrderedDict
@@ -40,12 +43,15 @@ Mask = Bool[Tensor, "batch seq"]
 
 
 class PatchProjection(nn.Module):
-    """A linear map of patches [batch, seq, patch_dim]. Its weights belong to a convolution ``proj``, as in the released network."""
+    """A linear map of patches [batch, seq, patch_dim]. Its weights belong to a convolution ``proj``, as in
+    the released network.
+    """
 
     def __init__(self, patches: Patches, dim: int):
         super().__init__()
         self.proj = nn.Conv2d(patches.channels, dim, patches.patch_size, stride=patches.patch_size)
-        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))  # flattened, for the fan-in and fan-out of the linear map
+        # flattened, for the fan-in and fan-out of the linear map
+        nn.init.xavier_uniform_(self.proj.weight.detach().flatten(1))
 
     def forward(self, patches: Float[Tensor, "batch n patch_dim"]) -> Tokens:
         return functional.linear(patches, patch_matrix(self.proj.weight), self.proj.bias)
@@ -64,8 +70,9 @@ class Rotation(nn.Module):
 
 
 class DecoderLayer(nn.Sequential):
-    r"""The inverse of an encoder layer. Child 0 rotates, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`; child 1 undoes a compression,
-    :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`."""
+    r"""The inverse of an encoder layer. Child 0 rotates, :math:`Y^{1/2} = \mathrm{LN}(Y) D^\top`; child 1
+    undoes a compression, :math:`Y^+ = Y^{1/2} - \mathrm{attention}(\mathrm{LN}\,Y^{1/2})`.
+    """
 
     def __init__(self, dim: int, *, attention: nn.Module):
         super().__init__(PreNorm(dim, Rotation(dim)), PreNorm(dim, attention))
@@ -79,12 +86,15 @@ class CRATEMAE(nn.Module):
     """A masked autoencoder for images. :meth:`encode` runs its encoder.
 
     Args:
-        image_size, patch_size, channels: side of an image in pixels, side of a patch in pixels, number of channels.
+        image_size, patch_size, channels: side of an image in pixels, side of a patch in pixels, number of
+            channels.
         dim: width of encoder and decoder, a multiple of 4.
         depth: number of layers of the encoder, and of the decoder.
         heads: number of heads, each of width dim / heads.
-        attention: constructor of the compression blocks, called as ``attention(dim, heads=..., head_dim=...)`` for each layer.
-        sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer of the encoder.
+        attention: constructor of the compression blocks, called as ``attention(dim, heads=...,
+            head_dim=...)`` for each layer.
+        sparsify: constructor of the sparsification blocks, called as ``sparsify(dim)`` for each layer of the
+            encoder.
     Raises:
         ValueError: the sizes do not fit.
     """
@@ -113,12 +123,18 @@ class CRATEMAE(nn.Module):
         self.decoder_pos_embed = nn.Parameter(positions, requires_grad=False)
         # pos_embed and decoder_embed are unused; they hold weights of the released network.
         self.decoder_embed = nn.Linear(dim, dim)
-        # In the released network each block is a stack of one layer; its index is part of the names of the weights.
+        # In the released network each block is a stack of one layer; its index is part of the names of the
+        # weights.
         self.blocks = nn.Sequential(
-            *(Stack(dim, depth=1, heads=heads, head_dim=None, attention=attention, sparsify=sparsify) for _ in range(depth))
+            *(
+                Stack(dim, depth=1, heads=heads, head_dim=None, attention=attention, sparsify=sparsify)
+                for _ in range(depth)
+            )
         )
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self.decoder_blocks = nn.Sequential(*(_decoder_block(dim, attention(dim, heads=heads, head_dim=width)) for _ in range(depth)))
+        self.decoder_blocks = nn.Sequential(
+            *(_decoder_block(dim, attention(dim, heads=heads, head_dim=width)) for _ in range(depth))
+        )
         self.decoder_norm = nn.LayerNorm(dim, eps=1e-6)
         self.decoder_pred = nn.Linear(dim, self.patches.dim)
         for module in self.modules():
@@ -129,21 +145,27 @@ class CRATEMAE(nn.Module):
 
     @classmethod
     def from_released(
-        cls, state_dict: Mapping[str, Any], *, heads: int | None = None, sparsify: Callable[[int], nn.Module] = ENCODER_ISTA
+        cls,
+        state_dict: Mapping[str, Any],
+        *,
+        heads: int | None = None,
+        sparsify: Callable[[int], nn.Module] = ENCODER_ISTA,
     ) -> "CRATEMAE":
         """Builds a CRATE-MAE with released weights, in evaluation mode. The weights determine the sizes.
 
         Args:
-            state_dict: the weights of the released autoencoder, as :func:`.load_weights` returns them, or a checkpoint that
-                :func:`.unwrap` accepts.
-            heads: number of heads, which the weights do not determine. None: heads of width 64 (48 for width 576), as released.
-            sparsify: constructor of the sparsification blocks of the encoder. The weights do not determine lambda: the released code has
-                0.5, another version of it 5 (``partial(Ista, lam=5.0)``).
+            state_dict: the weights of the released autoencoder, as :func:`.load_weights` returns them, or a
+                checkpoint that :func:`.unwrap` accepts.
+            heads: number of heads, which the weights do not determine. None: heads of width 64 (48 for width
+                576), as released.
+            sparsify: constructor of the sparsification blocks of the encoder. The weights do not determine
+                lambda: the released code has 0.5, another version of it 5 (``partial(Ista, lam=5.0)``).
         Returns:
-            A network on the CPU with copies of the weights, in the dtype of ``pos_embed``; ``model(images [batch, c, h, w], masked)``
-            returns patches.
+            A network on the CPU with copies of the weights, in the dtype of ``pos_embed``; ``model(images
+            [batch, c, h, w], masked)`` returns patches.
         Raises:
-            ValueError: weights are missing, unknown or of the wrong shape (the message lists them), or the heads do not fit.
+            ValueError: weights are missing, unknown or of the wrong shape (the message lists them), or the
+                heads do not fit.
         """
         weights = unwrap(state_dict)
         sizes = autoencoder_sizes(weights, heads=heads)
@@ -165,7 +187,10 @@ class CRATEMAE(nn.Module):
         if masked is not None:
             self._check(masked, images.shape[0])
             tokens = torch.where(masked[..., None], self.mask_token.to(tokens.dtype), tokens)
-        tokens = torch.cat([self.cls_token.expand(images.shape[0], -1, -1), tokens], dim=1) + self.decoder_pos_embed
+        tokens = (
+            torch.cat([self.cls_token.expand(images.shape[0], -1, -1), tokens], dim=1)
+            + self.decoder_pos_embed
+        )
         return self.norm(self.blocks(tokens))
 
     def forward(self, images: Images, masked: Mask) -> Float[Tensor, "batch seq patch_dim"]:
@@ -189,7 +214,10 @@ class CRATEMAE(nn.Module):
     def _check(self, masked: Tensor, batch: int) -> None:
         if masked.dtype != torch.bool or tuple(masked.shape) != (batch, self.patches.seq):
             expected = f"torch.bool [{batch}, {self.patches.seq}]"
-            raise ValueError(f"masked must be {expected}, one for each patch, got {masked.dtype} {list(masked.shape)}; see random_mask")
+            raise ValueError(
+                f"masked must be {expected}, one for each patch, got {masked.dtype} {list(masked.shape)}; "
+                "see random_mask"
+            )
 
 
 def _decoder_block(dim: int, attention: nn.Module) -> nn.Module:
@@ -198,7 +226,8 @@ def _decoder_block(dim: int, attention: nn.Module) -> nn.Module:
 
 
 def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: float = 0.75) -> Mask:
-    """Draws a mask [batch, seq] that hides ``seq - floor(seq (1 - share))`` uniformly random patches of each image.
+    """Draws a mask [batch, seq] that hides ``seq - floor(seq (1 - share))`` uniformly random patches of each
+    image.
 
     Args:
         batch, seq: number of images, and number of patches per image.
@@ -209,16 +238,20 @@ def random_mask(batch: int, seq: int, *, generator: torch.Generator, share: floa
     """
     if not 0 < share < 1:
         raise ValueError(f"share must lie in (0, 1), got {share}")
-    # The 1e-9 absorbs rounding: in floating point 10 (1 - 0.9) is slightly below 1, so its floor would hide all patches.
+    # The 1e-9 absorbs rounding: in floating point 10 (1 - 0.9) is slightly below 1, so its floor would hide
+    # all patches.
     hidden = seq - int(seq * (1 - share) + 1e-9)
-    order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)  # a random permutation per image
+    # a random permutation per image
+    order = torch.rand(batch, seq, generator=generator, device=generator.device).argsort(dim=1)
     return torch.zeros_like(order, dtype=torch.bool).scatter_(1, order[:, :hidden], True)
 
 
 def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
-    r"""Computes positions of a class token (zeros) and of side x side patches, row by row, [1, 1 + side^2, dim].
+    r"""Computes positions of a class token (zeros) and of side x side patches, row by row, [1, 1 + side^2,
+    dim].
 
-    With d = dim, the first d / 2 channels encode the column index and the others the row index. An index r becomes
+    With d = dim, the first d / 2 channels encode the column index and the others the row index. An index r
+    becomes
     :math:`\sin(r\omega_i)`, then :math:`\cos(r\omega_i)`, for :math:`\omega_i = 10000^{-4i/d}`, i < d / 4.
 
     Raises:
@@ -227,7 +260,10 @@ def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
     if dim < 4 or dim % 4:
         raise ValueError(f"dim must be a multiple of 4, for sines and cosines of rows and columns, got {dim}")
     # Angles [side, d / 4], waves [side, d / 2], grid [side^2, d].
-    angles = torch.outer(torch.arange(side, dtype=torch.float64), 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4)))
+    angles = torch.outer(
+        torch.arange(side, dtype=torch.float64),
+        10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4)),
+    )
     waves = torch.cat([angles.sin(), angles.cos()], dim=1)
     grid = torch.cat([waves.repeat(side, 1), waves.repeat_interleave(side, dim=0)], dim=1)
     return torch.cat([torch.zeros_like(grid[:1]), grid]).float()[None]

@@ -4,14 +4,17 @@ For tokens Y (rows), a dictionary D (d x m, atoms are columns) and a code Z (n x
 
     Z+ = relu(Z + eta (Y - Z D^T) D - eta lambda),
 
-a proximal gradient step on 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z), Z >= 0. A CRATE layer takes one step from Z = Y with a square D
-(:func:`from_tokens`); CRATE-alpha takes two from zero with more atoms than dimensions (:func:`overcomplete_code`).
+a proximal gradient step on 1/2 ||Y - Z D^T||_F^2 + lambda sum(Z), Z >= 0. A CRATE layer takes one step from Z
+= Y with a square D (:func:`from_tokens`); CRATE-alpha takes two from zero with more atoms than dimensions
+(:func:`overcomplete_code`).
 
-A block maps tokens [batch, n, d] to the new tokens or, if its ``skip`` is true, to a change that the layer adds to the tokens. Training
-does not constrain the dictionary, so a fixed eta may become too large to decrease the objective. ``relative_step()`` is eta L, with L of
-:func:`curvature`: a step with eta <= 1/L never increases the objective.
+A block maps tokens [batch, n, d] to the new tokens or, if its ``skip`` is true, to a change that the layer
+adds to the tokens. Training does not constrain the dictionary, so a fixed eta may become too large to
+decrease the objective. ``relative_step()`` is eta L, with L of :func:`curvature`: a step with eta <= 1/L
+never increases the objective.
 
-Sources: :cite:t:`beck2009fast`; :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (the layers). Notation: docs/notation.md.
+Sources: :cite:t:`beck2009fast`; :cite:t:`yu2023white`, :cite:t:`yang2024scaling` (the layers). Notation:
+docs/notation.md.
 """
 
 import torch
@@ -50,31 +53,38 @@ def ista_step(code: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float,
 
 
 def from_tokens(tokens: Tokens, dictionary: Float[Tensor, "d d"], *, eta: float, lam: float) -> Tokens:
-    r"""Takes one step from Z = Y with a square D, as in a CRATE layer: :math:`\mathrm{relu}(Y + \eta (Y - Y D^\top) D - \eta\lambda)`.
+    r"""Takes one step from Z = Y with a square D, as in a CRATE layer: :math:`\mathrm{relu}(Y + \eta (Y - Y
+    D^\top) D - \eta\lambda)`.
 
-    The argument of the rectifier is :math:`Y A^\top - \eta\lambda` with :math:`A = I + \eta D^\top (I - D)`. For many tokens A is formed
-    once and one product with it is enough; for few tokens two products with D are cheaper than forming A.
+    The argument of the rectifier is :math:`Y A^\top - \eta\lambda` with :math:`A = I + \eta D^\top (I - D)`.
+    For many tokens A is formed once and one product with it is enough; for few tokens two products with D are
+    cheaper than forming A.
 
     Raises:
         ValueError: the shapes or dtypes do not fit.
     """
     d = len(dictionary)
-    # numel < 4 d^2 means fewer than 4 d tokens over all batches. A compiled graph must not branch on the number of tokens.
+    # numel < 4 d^2 means fewer than 4 d tokens over all batches. A compiled graph must not branch on the
+    # number of tokens.
     if not torch.compiler.is_compiling() and tokens.numel() < ONE_PRODUCT_TOKENS * d * d:
         return ista_step(tokens, tokens, dictionary, eta=eta, lam=lam)
     check_dictionary(tokens, dictionary)
-    # Form A in the precision of D: under autocast the difference I - D would be rounded to bfloat16 before it is scaled by eta.
+    # Form A in the precision of D: under autocast the difference I - D would be rounded to bfloat16 before it
+    # is scaled by eta.
     with torch.autocast(tokens.device.type, enabled=False):
         eye = torch.eye(d, dtype=dictionary.dtype, device=dictionary.device)
         A = torch.addmm(eye, dictionary.mT, eye - dictionary, alpha=eta)
     return functional.linear(tokens, A, A.new_full((d,), -eta * lam)).relu_()
 
 
-def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float, steps: int) -> Code:
-    r"""Takes a fixed number of FISTA steps: ISTA steps from a point extrapolated by Nesterov's momentum, without restarts.
+def fista_steps(
+    start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float, steps: int
+) -> Code:
+    r"""Takes a fixed number of FISTA steps: ISTA steps from a point extrapolated by Nesterov's momentum,
+    without restarts.
 
-    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. ``steps`` is k; the other arguments are as in
-    :func:`ista_step`.
+    After k steps with eta = 1/L, :math:`F - F^* \le 2 L \|Z_0 - Z^*\|^2 / (k+1)^2`. ``steps`` is k; the other
+    arguments are as in :func:`ista_step`.
 
     Raises:
         ValueError: the shapes or dtypes do not fit.
@@ -82,8 +92,8 @@ def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: flo
     code, point, momentum = start, start, 1.0
     for _ in range(steps):
         next_code = ista_step(point, tokens, dictionary, eta=eta, lam=lam)
-        # With t for ``momentum``, t+ solves t+^2 - t+ = t^2; the rate 1/k^2 follows from this recursion. At the first step t = 1, so
-        # nothing is extrapolated.
+        # With t for ``momentum``, t+ solves t+^2 - t+ = t^2; the rate 1/k^2 follows from this recursion. At
+        # the first step t = 1, so nothing is extrapolated.
         next_momentum = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
         point = next_code + (momentum - 1) / next_momentum * (next_code - code)
         code, momentum = next_code, next_momentum
@@ -93,7 +103,8 @@ def fista_steps(start: Code, tokens: Tokens, dictionary: Dictionary, *, eta: flo
 def overcomplete_code(tokens: Tokens, dictionary: Dictionary, *, eta: float, lam: float) -> Code:
     r"""Takes two ISTA steps from zero; the first needs no product with the code.
 
-    :math:`Z_1 = \mathrm{relu}(\eta Y D - \eta\lambda)`, :math:`Z_2 = \mathrm{relu}(Z_1 + \eta (Y - Z_1 D^\top) D - \eta\lambda)`.
+    :math:`Z_1 = \mathrm{relu}(\eta Y D - \eta\lambda)`, :math:`Z_2 = \mathrm{relu}(Z_1 + \eta (Y - Z_1
+    D^\top) D - \eta\lambda)`.
 
     Raises:
         ValueError: the shapes or dtypes do not fit.
@@ -104,13 +115,15 @@ def overcomplete_code(tokens: Tokens, dictionary: Dictionary, *, eta: float, lam
 
 
 def curvature(dictionary: Dictionary) -> float:
-    r"""Computes :math:`L = \|D\|_2^2`, the Lipschitz constant of the gradient; ISTA descends for :math:`\eta \le 1/L`.
+    r"""Computes :math:`L = \|D\|_2^2`, the Lipschitz constant of the gradient; ISTA descends for :math:`\eta
+    \le 1/L`.
 
     Raises:
         ValueError: the dictionary is zero or not finite.
     """
     finite(dictionary=dictionary)
-    # Power iteration would approach the norm from below and allow steps that are too long, so singular values are computed.
+    # Power iteration would approach the norm from below and allow steps that are too long, so singular values
+    # are computed.
     L = float(torch.linalg.matrix_norm(dictionary, 2)) ** 2
     if not L > 0:
         raise ValueError(f"dictionary must not be zero, got the norm {L**0.5:g}")
@@ -125,11 +138,16 @@ def check_dictionary(tokens: Tokens, dictionary: Dictionary) -> None:
     """
     same_dtype(tokens=tokens, dictionary=dictionary)
     if tokens.shape[-1] != dictionary.shape[0]:
-        raise ValueError(f"tokens [..., n, d] and dictionary [d, m] must share d, got {list(tokens.shape)} and {list(dictionary.shape)}")
+        raise ValueError(
+            f"tokens [..., n, d] and dictionary [d, m] must share d, got {list(tokens.shape)} and "
+            f"{list(dictionary.shape)}"
+        )
 
 
 class _DictionaryBlock(nn.Module):
-    """Base class of the blocks: holds the dictionary D = ``weight``, [d, m], the step size eta and the weight lambda of the l1 norm."""
+    """Base class of the blocks: holds the dictionary D = ``weight``, [d, m], the step size eta and the weight
+    lambda of the l1 norm.
+    """
 
     skip = False
 
@@ -143,13 +161,15 @@ class _DictionaryBlock(nn.Module):
     def relative_step(self) -> float:
         """Returns eta ||D||_2^2.
 
-        Up to 2 no ISTA step increases the objective (1 is the standard choice); above 2 a step may increase it.
+        Up to 2 no ISTA step increases the objective (1 is the standard choice); above 2 a step may increase
+        it.
         """
         return self.eta * curvature(self.weight.detach())
 
 
 class Ista(_DictionaryBlock):
-    r"""ISTA steps from Z = Y; the result replaces the tokens: :math:`Z \leftarrow \mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
+    r"""ISTA steps from Z = Y; the result replaces the tokens: :math:`Z \leftarrow \mathrm{relu}(Z + \eta (Y -
+    Z D^\top) D - \eta\lambda)`.
 
     Args:
         dim: d; the dictionary ``weight`` is d x d.
@@ -194,7 +214,8 @@ class Fista(_DictionaryBlock):
 class OvercompleteIsta(_DictionaryBlock):
     r"""Two ISTA steps from zero with an overcomplete dictionary.
 
-    A second dictionary :math:`\hat D`, the decoder, maps the code back to tokens; the layer adds :math:`Z_2 \hat D^\top`.
+    A second dictionary :math:`\hat D`, the decoder, maps the code back to tokens; the layer adds :math:`Z_2
+    \hat D^\top`.
 
     Args:
         dim: d, width of the tokens.

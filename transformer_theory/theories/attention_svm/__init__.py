@@ -8,13 +8,15 @@ r"""Attention as a support vector machine: where gradient descent sends the atte
 
 The package exports the most common names; the others are imported from their modules.
 
-- Problems: :mod:`.constraint_set`, the common form of every selection; :mod:`.builders`, one function per kind of attention (cross, self,
-  prompt, causal, sequence to sequence, several tokens, token-priority graphs); :mod:`.problem`, :mod:`.sequences`, :mod:`.next_token` and
-  :mod:`.graph`, training problems and samplers; :mod:`.published`, the data of the papers' figures.
-- Max-margin solutions: :mod:`.solvers` (Frobenius, nuclear, entrywise and spectral norms, finite parts), :mod:`.solution`,
-  :mod:`.feasibility`.
-- Descent: :mod:`.dynamics` (normalised, plain, Polyak, mirror and joint descent, regularisation paths), :mod:`.balance` (K and Q with one
-  common norm; where a penalty stops them), :mod:`.selection` (local optimality), :mod:`.sharing` (attention on several tokens).
+- Problems: :mod:`.constraint_set`, the common form of every selection; :mod:`.builders`, one function per
+  kind of attention (cross, self, prompt, causal, sequence to sequence, several tokens, token-priority
+  graphs); :mod:`.problem`, :mod:`.sequences`, :mod:`.next_token` and :mod:`.graph`, training problems and
+  samplers; :mod:`.published`, the data of the papers' figures.
+- Max-margin solutions: :mod:`.solvers` (Frobenius, nuclear, entrywise and spectral norms, finite parts),
+  :mod:`.solution`, :mod:`.feasibility`.
+- Descent: :mod:`.dynamics` (normalised, plain, Polyak, mirror and joint descent, regularisation paths),
+  :mod:`.balance` (K and Q with one common norm; where a penalty stops them), :mod:`.selection` (local
+  optimality), :mod:`.sharing` (attention on several tokens).
 - Your own data and trained networks: :mod:`.analysis`, :mod:`.on_data`, :mod:`.in_networks`.
 - Claims and the papers' figures: :mod:`.claims`, :mod:`.ladder`, :mod:`.figures`.
 """
@@ -55,13 +57,15 @@ THEORY = Theory(
     title="Attention as a support vector machine",
     question="Where does gradient descent send the attention weights?",
     statement=(
-        r"One attention head scores token $x$ for query $z$ by $x^\top W z$. Under long training $W$ grows without bound, attention "
-        r"concentrates on one token $a_i$ of each input, and $W$ converges in direction to the solution of the hard-margin problem "
-        r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ for all $i$ and $t \ne a_i$. "
-        r"The selected tokens are locally optimal: each helps the prediction more than its neighbours, the tokens of margin one. "
-        r"For the factors of $W = K Q^\top$ the nuclear norm takes the place of the Frobenius norm: proven for the regularisation path "
-        r"(loss minimised within a growing ball), observed for descent in which one norm divides both gradients. With the published "
-        r"penalty descent on the factors stops at a finite point near that direction; with a separate norm for each it stays away from it."
+        r"One attention head scores token $x$ for query $z$ by $x^\top W z$. Under long training $W$ grows "
+        "without bound, attention concentrates on one token $a_i$ of each input, and $W$ converges in "
+        r"direction to the solution of the hard-margin problem $\min \|W\|_F$ subject to $(x_{i,a_i} - "
+        r"x_{i,t})^\top W z_i \ge 1$ for all $i$ and $t \ne a_i$. The selected tokens are locally optimal: "
+        "each helps the prediction more than its neighbours, the tokens of margin one. For the factors of "
+        r"$W = K Q^\top$ the nuclear norm takes the place of the Frobenius norm: proven for the "
+        "regularisation path (loss minimised within a growing ball), observed for descent in which one "
+        "norm divides both gradients. With the published penalty descent on the factors stops at a finite "
+        "point near that direction; with a separate norm for each it stays away from it."
     ),
     sources=(
         Source("tarzanagh2023transformers"),
@@ -70,10 +74,12 @@ THEORY = Theory(
         Source("li2024mechanics"),
     ),
     assumptions=(
-        "One attention head with a fixed linear head on its output, trained alone by gradient descent with a decreasing smooth loss.",
+        "One attention head with a fixed linear head on its output, trained alone by gradient descent with "
+        "a decreasing smooth loss.",
         "Some $W$ separates the selected tokens from the others of their inputs (feasibility).",
-        "Each input has one best token. If all its other tokens score the same there is no finite stationary point; that descent reaches "
-        "the best tokens is guaranteed from $W = 0$ if the first step already points to them, and from any start for a single input.",
+        "Each input has one best token. If all its other tokens score the same there is no finite "
+        "stationary point; that descent reaches the best tokens is guaranteed from $W = 0$ if the first "
+        "step already points to them, and from any start for a single input.",
         "The statements are limits: they do not say how long descent takes.",
     ),
     claims=CLAIMS,

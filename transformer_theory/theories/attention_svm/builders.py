@@ -1,16 +1,18 @@
 r"""Builds the constraints under which attention selects given tokens: one function per kind of attention.
 
-====================================  ==================================================================================
-cross-attention                       :func:`constraints`: one query per input
+====================================
+================================================================================== cross-attention
+:func:`constraints`: one query per input
 self-attention                        :func:`self_attention`: the query is the token at a fixed position
-prompt                                :func:`prompt`: one query for all inputs, absorbed into the weights (z = 1)
-causal, sequence to sequence          :func:`causal`, :func:`sequence_to_sequence`: many queries per input, one W
-several tokens per input              :func:`multi_token`: a set of tokens shares the attention
-token-priority graph                  :func:`graph_svm`: tokens of one strongly connected component score alike
-====================================  ==================================================================================
+prompt :func:`prompt`: one query for all inputs, absorbed into the weights (z = 1) causal, sequence to
+sequence :func:`causal`, :func:`sequence_to_sequence`: many queries per input, one W several tokens per input
+:func:`multi_token`: a set of tokens shares the attention token-priority graph :func:`graph_svm`: tokens of
+one strongly connected component score alike ====================================
+==================================================================================
 
-Problem (Att-SVM) comes from :cite:t:`tarzanagh2023transformers`, the prompts from :cite:t:`tarzanagh2023maxmargin`, and the graphs from
-:cite:t:`li2024mechanics`. The notation is explained in docs/notation.md.
+Problem (Att-SVM) comes from :cite:t:`tarzanagh2023transformers`, the prompts from
+:cite:t:`tarzanagh2023maxmargin`, and the graphs from :cite:t:`li2024mechanics`. The notation is explained in
+docs/notation.md.
 """
 
 from dataclasses import fields, replace
@@ -27,7 +29,9 @@ from .validation import as_bool, check_positions, check_real, check_shape, check
 
 @converted(float64=("tokens", "query"), int64=("select",))
 def constraints(
-    tokens: Float[Tensor, "*trials n T d"], query: Float[Tensor, "*trials n d_z"], select: Int[Tensor, "*trials n"]
+    tokens: Float[Tensor, "*trials n T d"],
+    query: Float[Tensor, "*trials n d_z"],
+    select: Int[Tensor, "*trials n"],
 ) -> Constraints:
     r"""Returns the n (T-1) constraints :math:`(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1` of a selection.
 
@@ -50,7 +54,8 @@ def constraints(
         One constraint for each input and each token that is not selected, in this order; none for T = 1.
     Raises:
         TypeError: an argument is not a tensor or array of numbers, or the positions are not integers.
-        ValueError: there is no input, shapes do not fit, a value is not finite, or a position is outside 0..T-1.
+        ValueError: there is no input, shapes do not fit, a value is not finite, or a position is outside
+            0..T-1.
     """
     check_tokens(tokens, query)
     *trials, n, T, d = tokens.shape
@@ -64,11 +69,14 @@ def constraints(
     return Constraints(difference, queries, input=inputs, token=other.reshape(shape))
 
 
-def distinct_constraints(tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n d_z"], select: Int[Tensor, " n"]) -> Constraints:
-    """Returns the :func:`constraints` of a single problem, except those for tokens that equal the selected one.
+def distinct_constraints(
+    tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n d_z"], select: Int[Tensor, " n"]
+) -> Constraints:
+    """Returns the :func:`constraints` of a single problem, except those for tokens that equal the selected
+    one.
 
-    Equal tokens get equal attention for any W, and averaging them changes nothing, so they count as one token. Real data contain equal
-    tokens: the blank corners of an image, for example.
+    Equal tokens get equal attention for any W, and averaging them changes nothing, so they count as one
+    token. Real data contain equal tokens: the blank corners of an image, for example.
 
     Args:
         tokens, query, select: as for :func:`constraints`, of a single problem.
@@ -82,17 +90,22 @@ def distinct_constraints(tokens: Float[Tensor, "n T d"], query: Float[Tensor, "n
 
 
 @converted(float64=("tokens",), int64=("select",))
-def self_attention(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"], *, position: int = 0) -> Constraints:
-    r"""Returns the constraints :math:`(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1` of a selection; token k of each input is its query.
+def self_attention(
+    tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"], *, position: int = 0
+) -> Constraints:
+    r"""Returns the constraints :math:`(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1` of a selection; token k of
+    each input is its query.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         select: position a_i of the selected token of each input, ``[*trials, n]``.
-        position: k, the same for all inputs; negative numbers count from the end. The paper takes the first token.
+        position: k, the same for all inputs; negative numbers count from the end. The paper takes the first
+            token.
     Returns:
         The n (T-1) :func:`constraints` with these queries; ``position`` holds k.
     Raises:
-        TypeError, ValueError: as for :func:`constraints`; or ``position`` is not an integer, or is outside -T..T-1.
+        TypeError, ValueError: as for :func:`constraints`; or ``position`` is not an integer, or is outside
+            -T..T-1.
     """
     _check_own_tokens(tokens)
     T = tokens.shape[-2]
@@ -105,7 +118,8 @@ def self_attention(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "
 
 @converted(float64=("keys",))
 def prompt(keys: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n"]) -> Constraints:
-    r"""Returns the constraints :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1` on a prompt p, which is a W with one column (z = 1).
+    r"""Returns the constraints :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1` on a prompt p, which is a W with
+    one column (z = 1).
 
     Args:
         keys: k, ``[*trials, n, T, d]``.
@@ -127,15 +141,18 @@ def sequence_to_sequence(
     *,
     allowed: Bool[Tensor, "n q T"] | None = None,
 ) -> Constraints:
-    r"""Returns the constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1` of every query k of every input i and every allowed t.
+    r"""Returns the constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1` of every query k of every
+    input i and every allowed t.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         queries: z, ``[*trials, n, q, d_z]``; self-attention passes the tokens themselves.
         select: position a_ik of the token that query k of input i selects, ``[*trials, n, q]``.
-        allowed: mask of the tokens that each query may attend to, ``[n, q, T]``, the same in all trials. None: all tokens.
+        allowed: mask of the tokens that each query may attend to, ``[n, q, T]``, the same in all trials.
+            None: all tokens.
     Returns:
-        One constraint for each input, query and allowed token that is not selected, in this order; ``position`` holds k.
+        One constraint for each input, query and allowed token that is not selected, in this order;
+        ``position`` holds k.
     Raises:
         TypeError, ValueError: as for :func:`constraints`; or a selected token is not allowed.
     """
@@ -160,9 +177,12 @@ def sequence_to_sequence(
     forbidden = (~allowed.expand(*trials, n, q, T).gather(-1, select[..., None]).squeeze(-1)).nonzero()
     if len(forbidden):
         *_, i, k = forbidden[0].tolist()
-        raise ValueError(f"select must contain allowed tokens, but query {k} of input {i} may not attend to the token it selects")
-    # The mask is the same in all trials and the selected tokens are allowed. So every trial loses equally many constraints, and the rest
-    # can be reshaped to a batch.
+        raise ValueError(
+            f"select must contain allowed tokens, but query {k} of input {i} may not attend to the token it "
+            "selects"
+        )
+    # The mask is the same in all trials and the selected tokens are allowed. So every trial loses equally
+    # many constraints, and the rest can be reshaped to a batch.
     permitted = allowed.reshape(n * q, T)[pair, pairs.token]
 
     def rows(name: str) -> Tensor:
@@ -174,7 +194,8 @@ def sequence_to_sequence(
 
 @converted(float64=("tokens",))
 def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials n T"]) -> Constraints:
-    r"""Returns the constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1` of every position k and every t <= k.
+    r"""Returns the constraints :math:`(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1` of every position k and
+    every t <= k.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
@@ -190,7 +211,8 @@ def causal(tokens: Float[Tensor, "*trials n T d"], select: Int[Tensor, "*trials 
 
 
 def causal_mask(T: int) -> Bool[Tensor, "T T"]:
-    """Returns the mask ``[T, T]`` that lets the query at position k (row) attend to the positions t <= k (columns).
+    """Returns the mask ``[T, T]`` that lets the query at position k (row) attend to the positions t <= k
+    (columns).
 
     Raises:
         TypeError, ValueError: T is not an integer of at least 1.
@@ -207,30 +229,36 @@ def multi_token(
     *,
     logits: Float[Tensor, "*trials n T"] | None = None,
 ) -> Constraints:
-    r"""Returns the constraints under which the tokens of a set :math:`O_i` share the attention of input i and all others lose it.
+    r"""Returns the constraints under which the tokens of a set :math:`O_i` share the attention of input i and
+    all others lose it.
 
     .. math:: (x_{i,r_i} - x_{i,t})^\top W z_i = \ell_{i,r_i} - \ell_{i,t} \ \ (t \in O_i), \qquad
         (x_{i,r_i} - x_{i,t})^\top W z_i \ge 1 \ \ (t \notin O_i),
 
-    where the reference r_i is the first token of :math:`O_i`. Equations with one reference fix the scores of the whole set, so the
-    n (T-1) constraints suffice for sets of any size. This is problem (Gen-SVM) of :cite:t:`tarzanagh2023transformers`.
+    where the reference r_i is the first token of :math:`O_i`. Equations with one reference fix the scores of
+    the whole set, so the n (T-1) constraints suffice for sets of any size. This is problem (Gen-SVM) of
+    :cite:t:`tarzanagh2023transformers`.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         query: z, ``[*trials, n, d_z]``.
         chosen: mask of the sets :math:`O_i`, ``[*trials, n, T]``; at least one token per input.
-        logits: :math:`\ell`, the required scores of the tokens in :math:`O_i` up to a constant per input, ``[*trials, n, T]``; entries of
-            other tokens are ignored. The logarithms of the attention give the finite part of the weights. None: equal scores, for the
-            direction of the weights.
+        logits: :math:`\ell`, the required scores of the tokens in :math:`O_i` up to a constant per input,
+            ``[*trials, n, T]``; entries of other tokens are ignored. The logarithms of the attention give the
+            finite part of the weights. None: equal scores, for the direction of the weights.
     Returns:
         n (T-1) constraints; ``equality`` marks the equations.
     Raises:
-        TypeError, ValueError: as for :func:`constraints`; or an :math:`O_i` is empty, or a logit of one of its tokens is not finite.
+        TypeError, ValueError: as for :func:`constraints`; or an :math:`O_i` is empty, or a logit of one of
+            its tokens is not finite.
     """
     check_tokens(tokens, query)
     chosen = as_bool("chosen", chosen, tokens.shape[:-1])
     if not bool(chosen.any(-1).all()):
-        raise ValueError(f"chosen must name at least one token of each input, got none for input {int((~chosen.any(-1)).nonzero()[0, -1])}")
+        raise ValueError(
+            "chosen must name at least one token of each input, got none for input "
+            f"{int((~chosen.any(-1)).nonzero()[0, -1])}"
+        )
     reference = chosen.int().argmax(-1)
     pairs = constraints(tokens, query, reference)
     m, other = pairs.difference.shape[:-1], _others(reference, tokens.shape[-2])
@@ -246,13 +274,15 @@ def multi_token(
 
 @converted(float64=("embeddings",))
 def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constraints:
-    r"""Returns the constraints of token-priority graphs: equal scores within a strongly connected component, lower scores along an edge.
+    r"""Returns the constraints of token-priority graphs: equal scores within a strongly connected component,
+    lower scores along an edge.
 
     .. math:: (e_i - e_j)^\top W e_k = 0 \ \ (i, j \text{ in one component of } G_k), \qquad
         (e_i - e_j)^\top W e_k \ge 1 \ \ (i \to j \text{ in } G_k, \text{ in different components}),
 
-    for every last token k and its graph :math:`G_k`. Given the equations, one inequality per pair of components is enough; it is written
-    for the smallest tokens of both components. This is problem (Graph-SVM) of :cite:t:`li2024mechanics`.
+    for every last token k and its graph :math:`G_k`. Given the equations, one inequality per pair of
+    components is enough; it is written for the smallest tokens of both components. This is problem
+    (Graph-SVM) of :cite:t:`li2024mechanics`.
 
     Args:
         graph: graphs of the training data, from :func:`~.graph.priority_graph`.
@@ -261,14 +291,20 @@ def graph_svm(graph: PriorityGraph, embeddings: Float[Tensor, "K d"]) -> Constra
         The constraints; ``input`` holds k and ``token`` holds j.
     Raises:
         TypeError: ``graph`` is not a graph, or ``embeddings`` is not a tensor or array.
-        ValueError: the number of embeddings differs from the number of tokens of the graph, or a value is not finite.
+        ValueError: the number of embeddings differs from the number of tokens of the graph, or a value is not
+            finite.
     """
     check_graph(graph, embeddings)
     rows = torch.tensor([*graph.equal(), *graph.above()], dtype=torch.long).reshape(-1, 3)
     last, high, low = rows.unbind(1)
     equality = torch.arange(len(rows)) < len(graph.equal())
     return Constraints(
-        embeddings[high] - embeddings[low], embeddings[last], rhs=(~equality).double(), equality=equality, input=last, token=low
+        embeddings[high] - embeddings[low],
+        embeddings[last],
+        rhs=(~equality).double(),
+        equality=equality,
+        input=last,
+        token=low,
     )
 
 
@@ -280,6 +316,8 @@ def _others(select: Tensor, T: int) -> Tensor:
 
 
 def _check_own_tokens(tokens: Tensor) -> None:
-    """Calls :func:`check_tokens` for tokens without separate queries ``[..., n, d_z]``; their first coordinates serve as placeholder."""
+    """Calls :func:`check_tokens` for tokens without separate queries ``[..., n, d_z]``; their first
+    coordinates serve as placeholder.
+    """
     check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
     check_tokens(tokens, tokens[..., 0])

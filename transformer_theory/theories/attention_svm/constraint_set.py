@@ -2,11 +2,13 @@ r"""Linear constraints on attention weights, the input of every solver of this t
 
 .. math:: d_c^\top W z_c \;\ge\; b_c \quad\text{or}\quad d_c^\top W z_c = b_c, \qquad c = 1, \dots, m,
 
-with a difference of two tokens :math:`d_c`, a query :math:`z_c` and a right-hand side :math:`b_c` (one by default). Cross-, self- and
-causal attention, prompts, several selected tokens per input and token-priority graphs differ only in these differences and queries
-(:mod:`.builders`). Several problems with the same number of constraints form a batch: all tensors then have leading dimensions.
+with a difference of two tokens :math:`d_c`, a query :math:`z_c` and a right-hand side :math:`b_c` (one by
+default). Cross-, self- and causal attention, prompts, several selected tokens per input and token-priority
+graphs differ only in these differences and queries (:mod:`.builders`). Several problems with the same number
+of constraints form a batch: all tensors then have leading dimensions.
 
-Problem (Att-SVM) of :cite:t:`tarzanagh2023transformers` is the case :math:`d = x_{i,a_i} - x_{i,t}`, :math:`z = z_i`, :math:`\ge 1`.
+Problem (Att-SVM) of :cite:t:`tarzanagh2023transformers` is the case :math:`d = x_{i,a_i} - x_{i,t}`, :math:`z
+= z_i`, :math:`\ge 1`.
 """
 
 from collections.abc import Sequence
@@ -24,17 +26,19 @@ HINT = "constraints(tokens, query, select) makes them"
 
 @dataclass(frozen=True, init=False)
 class Constraints:
-    r"""m linear constraints :math:`d_c^\top W z_c \ge b_c` (or :math:`=`) on a matrix W ``[d_x, d_z]``, or a batch of such problems.
+    r"""m linear constraints :math:`d_c^\top W z_c \ge b_c` (or :math:`=`) on a matrix W ``[d_x, d_z]``, or a
+    batch of such problems.
 
-    Numpy arrays, float32 and integers are converted. Tensors that require a gradient are detached: no solver is differentiable.
+    Numpy arrays, float32 and integers are converted. Tensors that require a gradient are detached: no solver
+    is differentiable.
 
     Attributes:
         difference: :math:`d_c`, ``[*batch, m, d_x]``, float64.
         query: :math:`z_c`, ``[*batch, m, d_z]``, float64.
         rhs: :math:`b_c`, ``[*batch, m]``; ones by default.
         equality: mask of the equations, ``[*batch, m]``; all False by default.
-        input, token, position: i, t and the position of the query within its input, ``[*batch, m]``, for messages. By default ``input`` is
-            0, 1, ... and the other two are 0.
+        input, token, position: i, t and the position of the query within its input, ``[*batch, m]``, for
+            messages. By default ``input`` is 0, 1, ... and the other two are 0.
 
     Raises:
         TypeError: an argument is not a tensor or array.
@@ -66,7 +70,9 @@ class Constraints:
         check_real("query", query, "[..., m, d_z]", difference.ndim)
         shape = difference.shape[:-1]
         if query.shape[:-1] != shape:
-            raise ValueError(f"query must have one row per constraint, {list(shape)}, got {list(query.shape[:-1])}")
+            raise ValueError(
+                f"query must have one row per constraint, {list(shape)}, got {list(query.shape[:-1])}"
+            )
         rhs = difference.new_ones(shape) if rhs is None else as_float64("rhs", rhs)
         check_real("rhs", rhs, f"{list(shape)} of float64", len(shape))
         zeros = torch.zeros(shape, dtype=torch.long)
@@ -84,7 +90,10 @@ class Constraints:
 
     def __repr__(self) -> str:
         """Returns the sizes in one line."""
-        sizes = f"m={len(self)}, d_x={self.difference.shape[-1]}, d_z={self.query.shape[-1]}, equations={int(self.equality.sum())}"
+        sizes = (
+            f"m={len(self)}, d_x={self.difference.shape[-1]}, d_z={self.query.shape[-1]}, "
+            f"equations={int(self.equality.sum())}"
+        )
         return f"Constraints({sizes}{f', batch={list(self.batch)}' if self.batch else ''})"
 
     def __len__(self) -> int:
@@ -107,11 +116,16 @@ class Constraints:
             ValueError: this is a batch of problems.
         """
         if self.batch:
-            raise ValueError(f"take() needs a single problem, got a batch {list(self.batch)}; select one with problem(b) first")
+            raise ValueError(
+                f"take() needs a single problem, got a batch {list(self.batch)}; select one with problem(b) "
+                "first"
+            )
         return self.problem(index)
 
     def gram(self) -> Float[Tensor, "*batch m m"]:
-        r"""Returns the inner products :math:`\langle d_c z_c^\top, d_e z_e^\top\rangle = (d_c^\top d_e)(z_c^\top z_e)`."""
+        r"""Returns the inner products :math:`\langle d_c z_c^\top, d_e z_e^\top\rangle = (d_c^\top
+        d_e)(z_c^\top z_e)`.
+        """
         return (self.difference @ self.difference.mT) * (self.query @ self.query.mT)
 
     def margins(self, W: Float[Tensor, "*batch d_x d_z"]) -> Float[Tensor, "*batch m"]:
@@ -128,7 +142,8 @@ class Constraints:
 
 
 def stack(problems: Sequence[Constraints]) -> Constraints:
-    """Combines single problems into a batch. Shorter problems are padded with constraints that hold for every W: 0 >= -1.
+    """Combines single problems into a batch. Shorter problems are padded with constraints that hold for every
+    W: 0 >= -1.
 
     Args:
         problems: B problems with any numbers of constraints, on matrices W of one shape.
@@ -139,12 +154,15 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
         ValueError: there is no problem, a problem is itself a batch, or the matrices differ in shape.
     """
     if isinstance(problems, Constraints):
-        raise TypeError(f"problems must be a sequence of single problems, got {problems}; a batch need not be stacked")
+        raise TypeError(
+            f"problems must be a sequence of single problems, got {problems}; a batch need not be stacked"
+        )
     for problem in problems:
         check_type("every problem", problem, Constraints, hint=HINT)
     if not problems:
         raise ValueError("problems must contain at least one problem, got an empty sequence")
-    # A constraint with zero difference and right-hand side -1 holds strictly for every W, so padding changes no solution or active set.
+    # A constraint with zero difference and right-hand side -1 holds strictly for every W, so padding changes
+    # no solution or active set.
     longest = max(len(problem) for problem in problems)
 
     def column(name: str, padding: float) -> Tensor:
@@ -154,6 +172,14 @@ def stack(problems: Sequence[Constraints]) -> Constraints:
             row[: len(value)] = value
         return padded
 
-    if len({(problem.difference.shape[-1], problem.query.shape[-1], problem.batch) for problem in problems}) > 1 or problems[0].batch:
-        raise ValueError("problems must be single problems on matrices of one shape; stack each shape separately")
-    return Constraints(**{field.name: column(field.name, -1 if field.name == "rhs" else 0) for field in fields(Constraints)})
+    if (
+        len({(problem.difference.shape[-1], problem.query.shape[-1], problem.batch) for problem in problems})
+        > 1
+        or problems[0].batch
+    ):
+        raise ValueError(
+            "problems must be single problems on matrices of one shape; stack each shape separately"
+        )
+    return Constraints(
+        **{field.name: column(field.name, -1 if field.name == "rhs" else 0) for field in fields(Constraints)}
+    )

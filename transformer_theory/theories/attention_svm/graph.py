@@ -1,9 +1,10 @@
 r"""The token-priority graphs of next-token data.
 
-The last token k of a sequence of token ids is the query. The label is the token that comes next, and it occurs in the sequence. The graph
-:math:`G_k` has an edge from the label to every other token of each sequence that ends in k. Within a strongly connected component every
-token has a path to every other one, so no token has priority; between components the priority is strict. :mod:`.next_token` states the
-consequences for attention. The definitions come from :cite:t:`li2024mechanics`.
+The last token k of a sequence of token ids is the query. The label is the token that comes next, and it
+occurs in the sequence. The graph :math:`G_k` has an edge from the label to every other token of each sequence
+that ends in k. Within a strongly connected component every token has a path to every other one, so no token
+has priority; between components the priority is strict. :mod:`.next_token` states the consequences for
+attention. The definitions come from :cite:t:`li2024mechanics`.
 """
 
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ class PriorityGraph:
     Attributes:
         tokens: K, the size of the vocabulary.
         edges: last token k -> adjacency matrix of :math:`G_k`, ``[K, K]``; rows are sources.
-        component: last token k -> component of every token in :math:`G_k`, ``[K]``; the name of a component is its smallest token.
+        component: last token k -> component of every token in :math:`G_k`, ``[K]``; the name of a component
+            is its smallest token.
     """
 
     tokens: int
@@ -32,10 +34,14 @@ class PriorityGraph:
 
     def equal(self) -> list[tuple[int, int, int]]:
         """Returns all (k, i, j) such that the component of :math:`G_k` named i contains another token j > i."""
-        return [(k, int(i), j) for k, name in self.component.items() for j, i in enumerate(name) if int(i) != j]
+        return [
+            (k, int(i), j) for k, name in self.component.items() for j, i in enumerate(name) if int(i) != j
+        ]
 
     def above(self) -> list[tuple[int, int, int]]:
-        """Returns all (k, i, j) such that the component of :math:`G_k` named i has an edge to the component named j."""
+        """Returns all (k, i, j) such that the component of :math:`G_k` named i has an edge to the component
+        named j.
+        """
         triples = []
         for k, edges in self.edges.items():
             names = self.component[k]
@@ -70,9 +76,11 @@ def priority_graph(ids: Int[Tensor, "n T"], labels: Int[Tensor, " n"], *, tokens
         graph = torch.zeros(tokens, tokens, dtype=torch.bool)
         graph[labels[ends_in_k][:, None].expand_as(ids[ends_in_k]).ravel(), ids[ends_in_k].ravel()] = True
         graph.fill_diagonal_(False)
-        # The numbers that scipy gives to components are arbitrary. Each component is named by its smallest token instead, so that equal
-        # graphs have equal names.
-        number = torch.from_numpy(connected_components(csr_array(graph.numpy()), connection="strong")[1]).long()
+        # The numbers that scipy gives to components are arbitrary. Each component is named by its smallest
+        # token instead, so that equal graphs have equal names.
+        number = torch.from_numpy(
+            connected_components(csr_array(graph.numpy()), connection="strong")[1]
+        ).long()
         smallest = torch.full((tokens,), tokens).scatter_reduce(0, number, torch.arange(tokens), "amin")
         edges[k], component[k] = graph, smallest[number]
     return PriorityGraph(tokens, edges, component)
@@ -83,7 +91,8 @@ def check_graph(graph: PriorityGraph, embeddings: Tensor) -> None:
 
     Raises:
         TypeError: ``graph`` is not a graph, or ``embeddings`` is not a tensor.
-        ValueError: the number of embeddings differs from the number of tokens of the graph, or a value is not finite.
+        ValueError: the number of embeddings differs from the number of tokens of the graph, or a value is not
+            finite.
     """
     check_type("graph", graph, PriorityGraph, hint="priority_graph(ids, labels, tokens=K) makes one")
     check_real("embeddings", embeddings, "[K, d]", 2)
@@ -100,10 +109,16 @@ def check_sequences(ids: Tensor, labels: Tensor, tokens: int) -> None:
     """
     integers(tokens=tokens)
     if not isinstance(ids, Tensor) or ids.ndim != 2 or 0 in ids.shape:
-        raise ValueError(f"ids must be a tensor [n, T] with at least one sequence and token, got shape {list(getattr(ids, 'shape', ()))}")
+        raise ValueError(
+            "ids must be a tensor [n, T] with at least one sequence and token, got shape "
+            f"{list(getattr(ids, 'shape', ()))}"
+        )
     check_positions("ids", ids, ids.shape, int(tokens))
     check_shape("labels", labels, ids.shape[:1])
     absent = ~(ids == labels[:, None]).any(1)
     if bool(absent.any()):
         i = int(absent.nonzero()[0])
-        raise ValueError(f"labels must be tokens of their sequences, but {int(labels[i])} is not in sequence {i}; remove that sequence")
+        raise ValueError(
+            f"labels must be tokens of their sequences, but {int(labels[i])} is not in sequence {i}; remove "
+            "that sequence"
+        )

@@ -1,14 +1,17 @@
-r"""The cosine between the weights of an attention head and the max-margin direction of the tokens that they select.
+r"""The cosine between the weights of an attention head and the max-margin direction of the tokens that they
+select.
 
-A head with bilinear form W scores token x for query z by :math:`x^\top W z`. After long descent W should have the direction of the
-max-margin solution of its selection :cite:p:`tarzanagh2023transformers`. The cosine between the two is positive for every W: W separates
-the tokens that it selects, so it correlates with their max-margin direction.
+A head with bilinear form W scores token x for query z by :math:`x^\top W z`. After long descent W should have
+the direction of the max-margin solution of its selection :cite:p:`tarzanagh2023transformers`. The cosine
+between the two is positive for every W: W separates the tokens that it selects, so it correlates with their
+max-margin direction.
 
-The null distribution is the same cosine for :math:`Q W Q^\top`, where :math:`Q = V \operatorname{diag}(\pm 1) V^\top` flips signs at random
-along the principal axes V of the tokens (eigenvectors of their second moment). This preserves properties of W that do not depend on a
-selection: its spectrum, the angles between its left and right singular vectors, and its size along each axis. Independent rotations on the
-two sides would mistake tied projections for alignment, and rotations in arbitrary directions would mistake learnt covariance for selection.
-Queries that are not among the tokens have separate axes and signs.
+The null distribution is the same cosine for :math:`Q W Q^\top`, where :math:`Q = V \operatorname{diag}(\pm 1)
+V^\top` flips signs at random along the principal axes V of the tokens (eigenvectors of their second moment).
+This preserves properties of W that do not depend on a selection: its spectrum, the angles between its left
+and right singular vectors, and its size along each axis. Independent rotations on the two sides would mistake
+tied projections for alignment, and rotations in arbitrary directions would mistake learnt covariance for
+selection. Queries that are not among the tokens have separate axes and signs.
 """
 
 import dataclasses
@@ -39,7 +42,8 @@ ZERO = "W is zero, so it selects nothing"
 SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
-SOLVER_TOL = 1e-9  # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
+# largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
+SOLVER_TOL = 1e-9
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,12 @@ class Alignment:
     r"""A head compared with its max-margin direction.
 
     Attributes:
-        cosine: cosine of W to the max-margin solution of the tokens that W selects; None if there is no solution.
-        null: null distribution of the cosine, from W with signs flipped along the tokens' axes; None if no draw has a solution.
-        margin: smallest margin of W, relative to the largest possible smallest margin of a matrix of the same norm, in (0, 1].
+        cosine: cosine of W to the max-margin solution of the tokens that W selects; None if there is no
+            solution.
+        null: null distribution of the cosine, from W with signs flipped along the tokens' axes; None if no
+            draw has a solution.
+        margin: smallest margin of W, relative to the largest possible smallest margin of a matrix of the same
+            norm, in (0, 1].
         constraints: number of constraints.
         queries: number of (input, query) pairs that set the constraints; 0 without a cosine.
         reason: the reason why there is no cosine; empty if there is one.
@@ -79,17 +86,21 @@ def alignment(
     constraints: int = 256,
     draws: int = 3,
 ) -> Alignment:
-    """Computes the cosine of W to the max-margin direction of the tokens that W selects, with its null distribution.
+    """Computes the cosine of W to the max-margin direction of the tokens that W selects, with its null
+    distribution.
 
     Args:
         W: bilinear form of a head, ``[d, d_z]``; the score of token x for query z is ``x @ W @ z``.
         tokens: input of the head, ``[n, T, d]``.
-        query: one query per input ``[n, d_z]``, or several ``[n, q, d_z]`` (self-attention: the tokens themselves).
+        query: one query per input ``[n, d_z]``, or several ``[n, q, d_z]`` (self-attention: the tokens
+            themselves).
         generator: random generator for the subset of (input, query) pairs and for the null draws.
-        constraints: largest number of constraints (the cost grows like its third power); at least one pair is used.
+        constraints: largest number of constraints (the cost grows like its third power); at least one pair is
+            used.
         draws: number of null draws.
     Returns:
-        The cosine, or the reason why there is none: a single token, W = 0, tied scores, margins too small for float64.
+        The cosine, or the reason why there is none: a single token, W = 0, tied scores, margins too small for
+        float64.
     Raises:
         TypeError: an argument is not numeric.
         ValueError: shapes do not fit, or a value is not finite.
@@ -106,7 +117,10 @@ def alignment(
     queries = query[:, None] if query.ndim == 2 else query
     n, T, d = tokens.shape
     if queries.shape[0] != n or W.shape != (d, queries.shape[-1]):
-        raise ValueError(f"W must be [{d}, {queries.shape[-1]}] and query [{n}, ...], got {list(W.shape)} and {list(query.shape)}")
+        raise ValueError(
+            f"W must be [{d}, {queries.shape[-1]}] and query [{n}, ...], got {list(W.shape)} and "
+            f"{list(query.shape)}"
+        )
     finite(W=W, tokens=tokens, query=query)
     if T < 2:
         return _missing(SINGLE_TOKEN)
@@ -120,12 +134,17 @@ def alignment(
     return _with_null(W[None], x[None], z[None], flips)[0]
 
 
-def _with_null(W: Float[Tensor, "h d d_z"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"], flips: SignFlips) -> list[Alignment]:
-    """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values, float64, W not zero."""
-    W = W / W.abs().amax((-2, -1), keepdim=True)  # the squares in the norm then neither overflow nor underflow
+def _with_null(
+    W: Float[Tensor, "h d d_z"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"], flips: SignFlips
+) -> list[Alignment]:
+    """Computes the alignment of h heads for m inputs of T > 1 tokens with one query each: finite values,
+    float64, W not zero.
+    """
+    # the squares in the norm then neither overflow nor underflow
+    W = W / W.abs().amax((-2, -1), keepdim=True)
     W = W / torch.linalg.matrix_norm(W, keepdim=True)
-    # Keys W z of the head itself and, in the null, of the flipped head: the flips act on the queries, before and after W. There are few
-    # queries, so this costs less than forming the flipped W.
+    # Keys W z of the head itself and, in the null, of the flipped head: the flips act on the queries, before
+    # and after W. There are few queries, so this costs less than forming the flipped W.
     flips, draw_of = flips.different()
     keys = torch.cat([(z @ W.mT)[None], flips.after(flips.before(z) @ W.mT)])  # [1 + draws, h, m, d]
     scores = (x @ keys.permute(1, 2, 3, 0)).permute(3, 0, 1, 2)  # [1 + draws, h, m, T]
@@ -140,18 +159,24 @@ def _with_null(W: Float[Tensor, "h d d_z"], x: Float[Tensor, "h m T d"], z: Floa
     return alignments
 
 
-def _selection_cosines(scores: Float[Tensor, "k h m T"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"]) -> list[list[Alignment]]:
-    """Returns, for each of k draws, the alignments without null of h heads whose W, of norm one, gives these scores.
+def _selection_cosines(
+    scores: Float[Tensor, "k h m T"], x: Float[Tensor, "h m T d"], z: Float[Tensor, "h m d_z"]
+) -> list[list[Alignment]]:
+    """Returns, for each of k draws, the alignments without null of h heads whose W, of norm one, gives these
+    scores.
 
-    W itself is not needed: <W, W_mm> is the sum of margins times multipliers of the solution, over the constraints.
+    W itself is not needed: <W, W_mm> is the sum of margins times multipliers of the solution, over the
+    constraints.
     """
     m, T, d = x.shape[1:]
     best = scores.argmax(-1, keepdim=True)
     others = torch.arange(T - 1).expand(*best.shape[:-1], -1)
     others = others + (others >= best)  # all tokens but the selected one, [k, h, m, T - 1]
-    margins = (scores.gather(-1, best) - scores.gather(-1, others)).flatten(-2)  # [k, h, c] for c = m (T - 1) constraints
+    # [k, h, c] for c = m (T - 1) constraints
+    margins = (scores.gather(-1, best) - scores.gather(-1, others)).flatten(-2)
     queries = z.repeat_interleave(T - 1, dim=1)
-    # Pivoting rarely terminates if constraints are linearly dependent, as they are with more than d tokens or more than d_z queries.
+    # Pivoting rarely terminates if constraints are linearly dependent, as they are with more than d tokens or
+    # more than d_z queries.
     batched = margins.shape[-1] <= BATCHED_SIZE and d >= T - 1 and m <= z.shape[-1]
     products = queries @ queries.mT if batched else None
     distinct, found = torch.empty(margins.shape, dtype=torch.bool), []
@@ -164,7 +189,9 @@ def _selection_cosines(scores: Float[Tensor, "k h m T"], x: Float[Tensor, "h m T
     solved = torch.zeros(margins.shape[:-1], dtype=torch.bool)
     cosines = smallest = torch.zeros(margins.shape[:-1], dtype=torch.float64)
     if products is not None:
-        multipliers, verified = many_dual_multipliers(gram.flatten(0, 1), distinct.flatten(0, 1), tol=SOLVER_TOL)
+        multipliers, verified = many_dual_multipliers(
+            gram.flatten(0, 1), distinct.flatten(0, 1), tol=SOLVER_TOL
+        )
         multipliers = multipliers.view_as(margins)
         norm = multipliers.sum(-1).sqrt()  # at the optimum |W_mm|^2 is the sum of the multipliers
         cosines = ((margins * multipliers).sum(-1) / norm).clamp(max=1.0)
@@ -181,14 +208,19 @@ def _selection_cosines(scores: Float[Tensor, "k h m T"], x: Float[Tensor, "h m T
     return found
 
 
-def _differences(x: Float[Tensor, "*h m T d"], best: Int[Tensor, "*h m 1"], others: Int[Tensor, "*h m rest"]) -> Float[Tensor, "*h c d"]:
+def _differences(
+    x: Float[Tensor, "*h m T d"], best: Int[Tensor, "*h m 1"], others: Int[Tensor, "*h m rest"]
+) -> Float[Tensor, "*h c d"]:
     """Returns the selected token minus each other token of its input, for c = m (T - 1) constraints."""
     selected, rest = (torch.take_along_dim(x, index[..., None], -2) for index in (best, others))
     return (selected - rest).flatten(-3, -2)
 
 
 def _one_alignment(
-    difference: Float[Tensor, "c d"], query: Float[Tensor, "c d_z"], margins: Float[Tensor, " c"], distinct: Bool[Tensor, " c"]
+    difference: Float[Tensor, "c d"],
+    query: Float[Tensor, "c d_z"],
+    margins: Float[Tensor, " c"],
+    distinct: Bool[Tensor, " c"],
 ) -> Alignment:
     """Returns the alignment without null of one W of norm one with these margins on its selection."""
     count = int(distinct.sum())
@@ -196,11 +228,18 @@ def _one_alignment(
         return _missing("all tokens of each input are equal, so there is nothing to select")
     difference, query, margins = difference[distinct], query[distinct], margins[distinct]
     try:
-        # For few constraints the Gram matrix alone gives the multipliers. At the optimum |W_mm|^2 is their sum.
-        multipliers = dual_multipliers((difference @ difference.mT) * (query @ query.mT)) if count <= DIRECT_SIZE else None
+        # For few constraints the Gram matrix alone gives the multipliers. At the optimum |W_mm|^2 is their
+        # sum.
+        multipliers = (
+            dual_multipliers((difference @ difference.mT) * (query @ query.mT))
+            if count <= DIRECT_SIZE
+            else None
+        )
         if multipliers is None:
             names = torch.arange(count)
-            solution = frobenius_max_margin(Constraints(difference, query, input=names, token=names), tol=SOLVER_TOL)
+            solution = frobenius_max_margin(
+                Constraints(difference, query, input=names, token=names), tol=SOLVER_TOL
+            )
             multipliers, norm = solution.dual, solution.norm
         else:
             norm = float(multipliers.sum()) ** 0.5
@@ -217,13 +256,15 @@ def _one_alignment(
 class AlignmentMetric(Metric):
     """The :func:`alignment` of every layer and head whose bilinear form is known.
 
-    The metric stores the first ``max_samples`` sequences of each attention module, and the latest W. The queries are the tokens at a random
-    subset of positions. W alone determines the selections; biases and masks of the network are ignored. A head without a value (attention
-    to tokens other than the module's own, values that are not finite) gets a measurement with the reason. A value of 1 is predicted only if
-    the constraints are those of all positions of the stored sequences.
+    The metric stores the first ``max_samples`` sequences of each attention module, and the latest W. The
+    queries are the tokens at a random subset of positions. W alone determines the selections; biases and
+    masks of the network are ignored. A head without a value (attention to tokens other than the module's own,
+    values that are not finite) gets a measurement with the reason. A value of 1 is predicted only if the
+    constraints are those of all positions of the stored sequences.
 
     Args:
-        constraints: largest number of constraints per module, divided equally among its heads; at least one query per head is used.
+        constraints: largest number of constraints per module, divided equally among its heads; at least one
+            query per head is used.
         max_samples: largest number of sequences stored per module.
         seed: seed of the subset.
     """
@@ -238,37 +279,60 @@ class AlignmentMetric(Metric):
         super().__init__()
 
     def update(self, activations: Activations) -> None:
-        """Stores tokens and W of an attention module whose bilinear form is known; ignores all other activations."""
+        """Stores tokens and W of an attention module whose bilinear form is known; ignores all other
+        activations.
+        """
         if activations.kind != "attention" or activations.bilinear is None:
             return
         tokens = activations.tokens[: self.max_samples].detach()
-        finite_rows = torch.isfinite(tokens.sum((1, 2), dtype=torch.float64))  # cheaper than a test of every entry
-        tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to("cpu", torch.promote_types(tokens.dtype, torch.float32))
+        # cheaper than a test of every entry
+        finite_rows = torch.isfinite(tokens.sum((1, 2), dtype=torch.float64))
+        tokens = (tokens if bool(finite_rows.all()) else tokens[finite_rows]).to(
+            "cpu", torch.promote_types(tokens.dtype, torch.float32)
+        )
         place = (activations.layer, activations.first_head)
-        W = activations.bilinear.detach().clone()  # a module may return its own parameters, which training changes in place
+        # a module may return its own parameters, which training changes in place
+        W = activations.bilinear.detach().clone()
         self._store(place, tokens, W.cpu(), torch.tensor(activations.shared(attends_elsewhere)))
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
-        """Returns, per layer and head, the cosine with its null distribution, and the smallest margin relative to the largest possible.
+        """Returns, per layer and head, the cosine with its null distribution, and the smallest margin
+        relative to the largest possible.
 
         Args:
             draws: number of sign flips, which all heads of a module share; at most 19 are drawn. 0: no null.
-            generator: its seed is the seed of the sign flips. None: :func:`~transformer_theory.core.statistics.fixed_generator`.
+            generator: its seed is the seed of the sign flips. None:
+                :func:`~transformer_theory.core.statistics.fixed_generator`.
         """
         measurements = []
         for layer, first in sorted(self.tokens):
-            where = {"theory": "attention_svm", "kind": "in network", "source": SOURCE, "layer": layer, "scope": "training"}
-            for head, result in enumerate(self._alignments((layer, first), min(draws, RANGE_DRAWS), generator), start=first):
+            where = {
+                "theory": "attention_svm",
+                "kind": "in network",
+                "source": SOURCE,
+                "layer": layer,
+                "scope": "training",
+            }
+            for head, result in enumerate(
+                self._alignments((layer, first), min(draws, RANGE_DRAWS), generator), start=first
+            ):
                 if result.cosine is None:
-                    measurements.append(Measurement(quantity=COSINE, value=None, reason=result.reason, head=head, **where))
+                    measurements.append(
+                        Measurement(quantity=COSINE, value=None, reason=result.reason, head=head, **where)
+                    )
                     continue
                 note = f"{result.constraints} constraints of {result.queries} queries"
-                # The limit of W is the solution of all constraints. Its cosine to the solution of some of them is below 1.
+                # The limit of W is the solution of all constraints. Its cosine to the solution of some of
+                # them is below 1.
                 n, T, _ = self.tokens[layer, first].shape
                 limit = {"predicted": 1.0, "basis": "limit"} if result.queries == n * T else {}
                 columns = {**where, "head": head, "n": n, "side": ">=", **limit}
-                measurements.append(Measurement(quantity=COSINE, value=result.cosine, null=result.null, note=note, **columns))
-                measurements.append(Measurement(quantity=MARGIN, value=result.margin, unit="share", note=note, **columns))
+                measurements.append(
+                    Measurement(quantity=COSINE, value=result.cosine, null=result.null, note=note, **columns)
+                )
+                measurements.append(
+                    Measurement(quantity=MARGIN, value=result.margin, unit="share", note=note, **columns)
+                )
         return measurements
 
     def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
@@ -283,15 +347,21 @@ class AlignmentMetric(Metric):
         )
         if reason:
             return [_missing(reason)] * len(heads)
-        # Every module gets a new generator with the same seed. Layers of one width then share their signs, and draws of other metrics do
-        # not change them.
-        signs = fixed_generator() if generator is None else torch.Generator().manual_seed(generator.initial_seed())
+        # Every module gets a new generator with the same seed. Layers of one width then share their signs,
+        # and draws of other metrics do not change them.
+        signs = (
+            fixed_generator()
+            if generator is None
+            else torch.Generator().manual_seed(generator.initial_seed())
+        )
         flips = SignFlips.draw(tokens, None, draws, signs)
         count = max(1, self.constraints // len(heads) // (T - 1))
         usable = [head for head, W in enumerate(heads) if bool(torch.isfinite(W).all()) and bool(W.any())]
         alignments = [_missing(ZERO if bool(torch.isfinite(W).all()) else "W is not finite") for W in heads]
         if usable:
-            seeds = (torch.Generator().manual_seed(self.seed + 1000 * layer + first + head) for head in usable)
+            seeds = (
+                torch.Generator().manual_seed(self.seed + 1000 * layer + first + head) for head in usable
+            )
             pairs = torch.stack([torch.randperm(n * T, generator=seed)[:count] for seed in seeds])
             x, z = tokens[pairs // T].double(), tokens[pairs // T, pairs % T].double()
             with one_thread():
@@ -310,16 +380,24 @@ class AlignmentMetric(Metric):
             self._store(place, tokens, other.bilinear[place], other.foreign[place])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns tokens, W and the flag of foreign tokens under names such as ``"3.0.tokens"`` (layer 3, first head 0)."""
+        """Returns tokens, W and the flag of foreign tokens under names such as ``"3.0.tokens"`` (layer 3,
+        first head 0).
+        """
         parts = {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}
-        return {".".join((*map(str, place), name)): part for name, stored in parts.items() for place, part in stored.items()}
+        return {
+            ".".join((*map(str, place), name)): part
+            for name, stored in parts.items()
+            for place, part in stored.items()
+        }
 
     def load_state_dict(self, state) -> None:
         """Restores the state that :meth:`state_dict` returned."""
         self.reset()
         for key, part in state.items():
             *place, name = key.split(".")
-            {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}[name][tuple(map(int, place))] = part
+            {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}[name][
+                tuple(map(int, place))
+            ] = part
 
     def _store(self, place: Place, tokens: Tensor, W: Tensor, foreign: Tensor) -> None:
         """Adds sequences of a module up to ``max_samples``, and replaces its W and flag."""
@@ -335,5 +413,6 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (AlignmentMetric(),),
     headline=COSINE,
     side=">=",
-    meaning="cosine of a head's bilinear form to the max-margin separator of the tokens that it selects; 1: the same direction",
+    meaning="cosine of a head's bilinear form to the max-margin separator of the tokens that it selects; 1: "
+    "the same direction",
 )

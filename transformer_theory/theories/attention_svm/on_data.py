@@ -1,12 +1,15 @@
-r"""The theory on labelled data: one attention head, trained by descent on W, compared with the max-margin solution of its selection.
+r"""The theory on labelled data: one attention head, trained by descent on W, compared with the max-margin
+solution of its selection.
 
-One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens of half of the inputs by ridge regression
-and then fixed; its accuracy is measured on the other half. The scores :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` define the best token of
-each input. The queries are part of the data. There are two measurements. Feasibility: the share of random sets of inputs, of growing size,
-in which one W selects all best tokens. Descent: the direction of W after descent from W = 0 on a feasible set (:mod:`.feasible_sets`).
+One class against the rest gives labels Y in {-1, 1}. A linear head v is fitted to the mean tokens of half of
+the inputs by ridge regression and then fixed; its accuracy is measured on the other half. The scores
+:math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` define the best token of each input. The queries are part of the
+data. There are two measurements. Feasibility: the share of random sets of inputs, of growing size, in which
+one W selects all best tokens. Descent: the direction of W after descent from W = 0 on a feasible set
+(:mod:`.feasible_sets`).
 
-Each seed draws a class, an order of the inputs and the sets. The statements about descent hold for any data, so their null needs no
-permutations that the seeds share.
+Each seed draws a class, an order of the inputs and the sets. The statements about descent hold for any data,
+so their null needs no permutations that the seeds share.
 """
 
 from collections.abc import Iterator
@@ -47,7 +50,9 @@ SCORE_RTOL = 1e-9  # largest relative spread of scores that count as equal
 
 @dataclass(frozen=True)
 class Problem:
-    """Labelled inputs with one query each: tokens ``[n, T, d]`` with T > 1, query ``[n, d]``, labels ``[n]`` of at least two classes."""
+    """Labelled inputs with one query each: tokens ``[n, T, d]`` with T > 1, query ``[n, d]``, labels ``[n]``
+    of at least two classes.
+    """
 
     tokens: Float[Tensor, "n T d"]
     query: Float[Tensor, "n d"]
@@ -68,7 +73,8 @@ class Task:
     """The training task of the attention head: one class against the rest, with a linear head.
 
     Attributes:
-        instance: training problem; tokens and queries are divided by their root-mean-square norms, which changes only the scale of W.
+        instance: training problem; tokens and queries are divided by their root-mean-square norms, which
+            changes only the scale of W.
         index: position of each input in the data, ``[n]``.
         predicted: labels that the head predicts from the mean tokens of the held-out inputs, ``[held_out]``.
         sign: their labels, -1 or 1, ``[held_out]``; empty if there are fewer than two inputs on each side.
@@ -83,7 +89,8 @@ class Task:
 
 
 def one_against_rest(problem: Problem, generator: torch.Generator, *, max_samples: int = 1000) -> Task:
-    """Returns a task in which inputs of one random class alternate with inputs of the other classes, in random order.
+    """Returns a task in which inputs of one random class alternate with inputs of the other classes, in
+    random order.
 
     Args:
         generator: random generator of the class and the order.
@@ -103,7 +110,13 @@ def one_against_rest(problem: Problem, generator: torch.Generator, *, max_sample
     fitted = slice(2 * (half - half // 2))
     head = ridge_head(means[fitted], sign[fitted])
     held_out = slice(fitted.stop, None)
-    return Task(Instance(tokens, query, token_scores(tokens, head, sign)), index, (means[held_out] @ head).sign(), sign[held_out], positive)
+    return Task(
+        Instance(tokens, query, token_scores(tokens, head, sign)),
+        index,
+        (means[held_out] @ head).sign(),
+        sign[held_out],
+        positive,
+    )
 
 
 def ridge_head(means: Float[Tensor, "n d"], sign: Float[Tensor, " n"]) -> Float[Tensor, " d"]:
@@ -118,13 +131,14 @@ def ridge_head(means: Float[Tensor, "n d"], sign: Float[Tensor, " n"]) -> Float[
 
 
 def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
-    """Yields the assumptions, the predictions with measurements, and the arrays of the figure; see the module docstring.
+    """Yields the assumptions, the predictions with measurements, and the arrays of the figure; see the module
+    docstring.
 
     Args:
         problem: the labelled inputs.
         generator: random generator of the class, the order of the inputs, and the sets of inputs.
-        draws: largest number of null draws; 0: no nulls. The headline holds for any data and has no p-value, so the range of 19 sign flips
-            suffices.
+        draws: largest number of null draws; 0: no nulls. The headline holds for any data and has no p-value,
+            so the range of 19 sign flips suffices.
     """
     task = one_against_rest(problem, generator)
     instance, (n, T, d) = task.instance, task.instance.tokens.shape
@@ -150,7 +164,15 @@ def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iter
         return
     trained, seed = untied[feasible.inputs], fixed_generator().initial_seed()
     yield from describe(
-        analyse(trained.tokens, trained.query, trained.scores, steps=STEPS, rate=RATE, draws=min(draws, RANGE_DRAWS), seed=seed)
+        analyse(
+            trained.tokens,
+            trained.query,
+            trained.scores,
+            steps=STEPS,
+            rate=RATE,
+            draws=min(draws, RANGE_DRAWS),
+            seed=seed,
+        )
     )
 
 
@@ -168,13 +190,25 @@ def _head_accuracy(task: Task, draws: int) -> Measurement:
         return Measurement(NAME, "on data", HEAD_ACCURACY, None, reason=reason, **where)
     value = float((task.predicted == task.sign).double().mean())
     permuted = task.sign[permutations(n, min(draws, RANGE_DRAWS))]
-    null = Null("permuted labels", tuple((task.predicted == permuted).double().mean(-1).tolist())) if draws else None
+    null = (
+        Null("permuted labels", tuple((task.predicted == permuted).double().mean(-1).tolist()))
+        if draws
+        else None
+    )
     return with_interval(Measurement(NAME, "on data", HEAD_ACCURACY, value, null=null, n=n, **where))
 
 
-def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T: int, d: int) -> Iterator[Measurement | Arrays]:
+def _feasibility(
+    sizes: list[int], shares: list[float], feasible: FeasibleSet, T: int, d: int
+) -> Iterator[Measurement | Arrays]:
     count, guaranteed = len(feasible.inputs), min(feasible.guaranteed, MAX_INPUTS)
-    yield Arrays({f"{NAME}/feasible_n": np.array(sizes), f"{NAME}/feasible_share": np.array(shares), f"{NAME}/grown": np.array(count)})
+    yield Arrays(
+        {
+            f"{NAME}/feasible_n": np.array(sizes),
+            f"{NAME}/feasible_share": np.array(shares),
+            f"{NAME}/grown": np.array(count),
+        }
+    )
     if guaranteed:
         note = f"guaranteed up to {feasible.guaranteed} inputs, the rank of the queries"
     elif d < T - 1:
@@ -185,7 +219,8 @@ def _feasibility(sizes: list[int], shares: list[float], feasible: FeasibleSet, T
     yield _on_data(
         SELECTABLE,
         count,
-        op=">=" if guaranteed else None,  # a count is always at least zero, so without a guarantee there is no inequality
+        # a count is always at least zero, so without a guarantee there is no inequality
+        op=">=" if guaranteed else None,
         threshold=guaranteed or None,
         verdict=judge(count, ">=", guaranteed, converged=converged) if guaranteed else None,
         note=note,
@@ -236,10 +271,13 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
         predicted=end.step / half.step,
         basis="limit",
         n=n,
-        note=f"norm {float(half.W.norm()):.0f} at step {half.step}, {float(end.W.norm()):.0f} at step {end.step}",
+        note=f"norm {float(half.W.norm()):.0f} at step {half.step}, {float(end.W.norm()):.0f} at step "
+        f"{end.step}",
     )
     covered = analysis.first_step > 0 and unequal < SCORE_RTOL
-    yield _cosine("cosine of W to the max-margin direction of the best tokens", analysis, analysis.best, covered, None)
+    yield _cosine(
+        "cosine of W to the max-margin direction of the best tokens", analysis, analysis.best, covered, None
+    )
     if analysis.selected.solution is None:
         yield _on_data(HEADLINE, None, reason=analysis.selected.reason, n=n, note=_run_note(analysis))
         return
@@ -278,7 +316,9 @@ def _on_data(quantity: str, value: float | None, **columns) -> Measurement:
 
 
 def _assumption(quantity: str, holds: bool, value: float, **columns) -> Measurement:
-    return Measurement(NAME, "assumption", quantity, value, verdict="holds" if holds else "fails", source=SOURCE, **columns)
+    return Measurement(
+        NAME, "assumption", quantity, value, verdict="holds" if holds else "fails", source=SOURCE, **columns
+    )
 
 
 def _score_spread(analysis: Analysis) -> float:
@@ -290,7 +330,9 @@ def _score_spread(analysis: Analysis) -> float:
     return max(spreads)
 
 
-def _cosine(quantity: str, analysis: Analysis, selection: Selection, covered: bool, null: Null | None) -> Measurement:
+def _cosine(
+    quantity: str, analysis: Analysis, selection: Selection, covered: bool, null: Null | None
+) -> Measurement:
     value, caveat = float(analysis.cosines(selection)[-1]), ""
     if value < COSINE_THRESHOLD and _late_rise(analysis, selection) > 0.005:
         caveat = "; still rising"
@@ -323,8 +365,14 @@ def _late_rise(analysis: Analysis, selection: Selection) -> float:
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Plots the cosine to the max-margin direction, the margins, the attention, and the share of feasible random sets."""
-    arrays = {name.partition("/")[2]: value for name, value in result.arrays.items() if name.partition("/")[0] == NAME}
+    """Plots the cosine to the max-margin direction, the margins, the attention, and the share of feasible
+    random sets.
+    """
+    arrays = {
+        name.partition("/")[2]: value
+        for name, value in result.arrays.items()
+        if name.partition("/")[0] == NAME
+    }
     if "cosine_selected" not in arrays:
         missing = [row.reason for row in result.table.select(theory=NAME, kind="on data", value=None)]
         return text_figure(missing[0] if missing else "attention_svm: nothing was measured on these data")
@@ -334,11 +382,18 @@ def plot(result: Result) -> "Figure":
     plot_attention(right, arrays)
     n, share = arrays["feasible_n"], arrays["feasible_share"]
     last.plot(n, share, color=COLOURS[NAME], marker="o")
-    last.set(title="Feasible random sets", xlabel="inputs in the set", ylabel="share", ylim=(-0.04, 1.06), xlim=(0, max(n.max(), 4) + 1))
+    last.set(
+        title="Feasible random sets",
+        xlabel="inputs in the set",
+        ylabel="share",
+        ylim=(-0.04, 1.06),
+        xlim=(0, max(n.max(), 4) + 1),
+    )
     caption(
         figure,
-        "Descent on W from zero, on inputs whose best tokens have a joint max-margin solution. Margins are in units of the largest "
-        "possible smallest margin. Feasible: share of random sets of that many inputs whose best tokens one W can select.",
+        "Descent on W from zero, on inputs whose best tokens have a joint max-margin solution. Margins are "
+        "in units of the largest possible smallest margin. Feasible: share of random sets of that many "
+        "inputs whose best tokens one W can select.",
     )
     return figure
 

@@ -1,13 +1,16 @@
 r"""Training problems for one attention head: data types, attention, and random instances.
 
-Input i has T tokens :math:`x_{i,1}, \dots, x_{i,T}` and a query :math:`z_i`. One attention head scores token t by
-:math:`x_{i,t}^\top W z_i`, takes the softmax over t and averages the tokens; a linear head v turns the average into a prediction
+Input i has T tokens :math:`x_{i,1}, \dots, x_{i,T}` and a query :math:`z_i`. One attention head scores token
+t by :math:`x_{i,t}^\top W z_i`, takes the softmax over t and averages the tokens; a linear head v turns the
+average into a prediction
 
-.. math:: f_i(W) = v^\top X_i^\top \operatorname{softmax}(X_i W z_i), \qquad L(W) = \tfrac1n \sum_i \log(1 + e^{-Y_i f_i(W)}).
+.. math:: f_i(W) = v^\top X_i^\top \operatorname{softmax}(X_i W z_i), \qquad L(W) = \tfrac1n \sum_i \log(1 +
+e^{-Y_i f_i(W)}).
 
-The *token score* :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` measures how much token t helps the prediction. The *optimal* token of an input
-has the largest score.
-A selection :math:`a = (a_1, \dots, a_n)` is *feasible* if some W scores every selected token above the others of its input,
+The *token score* :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` measures how much token t helps the prediction.
+The *optimal* token of an input has the largest score.
+A selection :math:`a = (a_1, \dots, a_n)` is *feasible* if some W scores every selected token above the others
+of its input,
 
 .. math:: (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \qquad \text{for all } i \text{ and } t \ne a_i,
 
@@ -29,13 +32,15 @@ from .validation import as_bool, check_real, check_shape, check_signs, check_tok
 class Instance:
     r"""A training problem for one attention head with a fixed linear head, batched over independent trials.
 
-    Numpy arrays, float32 and integers are converted. Tensors that require a gradient are detached: descent computes its own gradient.
+    Numpy arrays, float32 and integers are converted. Tensors that require a gradient are detached: descent
+    computes its own gradient.
 
     Attributes:
         tokens: x, ``[*trials, n, T, d]``, float64.
         query: z, ``[*trials, n, d_z]``.
         scores: :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` (label included), ``[*trials, n, T]``.
-        allowed: mask of the tokens that an input may attend to, ``[*trials, n, T]``; other tokens get no attention. None: all tokens.
+        allowed: mask of the tokens that an input may attend to, ``[*trials, n, T]``; other tokens get no
+            attention. None: all tokens.
 
     Raises:
         TypeError: an argument is not a tensor or array.
@@ -55,7 +60,9 @@ class Instance:
         if self.allowed is not None:
             object.__setattr__(self, "allowed", as_bool("allowed", self.allowed, self.scores.shape))
             if not bool(self.allowed.any(-1).all()):
-                raise ValueError("allowed must leave each input a token to attend to, got an input without one")
+                raise ValueError(
+                    "allowed must leave each input a token to attend to, got an input without one"
+                )
 
     @property
     def trials(self) -> tuple[int, ...]:
@@ -63,7 +70,9 @@ class Instance:
         return tuple(self.tokens.shape[:-3])
 
     def optimal(self) -> Int[Tensor, "*trials n"]:
-        """Returns, per input, the position of the token with the largest score; the first position if several tie."""
+        """Returns, per input, the position of the token with the largest score; the first position if several
+        tie.
+        """
         return self._masked(self.scores).argmax(-1)
 
     def selected(self, W: Float[Tensor, "*trials d d_z"]) -> Int[Tensor, "*trials n"]:
@@ -76,7 +85,12 @@ class Instance:
 
     def __getitem__(self, trial) -> "Instance":
         """Returns one trial (or several) of a batch."""
-        return Instance(self.tokens[trial], self.query[trial], self.scores[trial], None if self.allowed is None else self.allowed[trial])
+        return Instance(
+            self.tokens[trial],
+            self.query[trial],
+            self.scores[trial],
+            None if self.allowed is None else self.allowed[trial],
+        )
 
     def _masked(self, values: Tensor) -> Tensor:
         return values if self.allowed is None else values.masked_fill(~self.allowed, -torch.inf)
@@ -84,7 +98,9 @@ class Instance:
 
 @converted(float64=("tokens", "query", "W"))
 def token_logits(
-    tokens: Float[Tensor, "*trials n T d"], query: Float[Tensor, "*trials n d_z"], W: Float[Tensor, "*trials d d_z"]
+    tokens: Float[Tensor, "*trials n T d"],
+    query: Float[Tensor, "*trials n d_z"],
+    W: Float[Tensor, "*trials d d_z"],
 ) -> Float[Tensor, "*trials n T"]:
     r"""Returns the attention logits :math:`x_{i,t}^\top W z_i`.
 
@@ -129,7 +145,9 @@ def token_scores(
     return sign[..., None] * (tokens @ head[..., None, :, None]).squeeze(-1)
 
 
-def cross_attention(*, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None) -> Instance:
+def cross_attention(
+    *, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None
+) -> Instance:
     """Draws problems as in the experiments of :cite:t:`tarzanagh2023transformers`.
 
     Tokens, queries and head are unit vectors in random directions; labels are random.
@@ -148,7 +166,9 @@ def cross_attention(*, inputs: int, tokens: int, dim: int, generator: torch.Gene
     shape = () if trials is None else (trials,)
 
     def unit(*size: int) -> Tensor:
-        return torch.nn.functional.normalize(torch.randn(*shape, *size, generator=generator, dtype=torch.float64), dim=-1)
+        return torch.nn.functional.normalize(
+            torch.randn(*shape, *size, generator=generator, dtype=torch.float64), dim=-1
+        )
 
     head = unit(dim)
     sign = torch.randint(2, (*shape, inputs), generator=generator).double() * 2 - 1
@@ -157,16 +177,24 @@ def cross_attention(*, inputs: int, tokens: int, dim: int, generator: torch.Gene
 
 
 def equal_distractors(
-    *, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None, gap: float = 1.0
+    *,
+    inputs: int,
+    tokens: int,
+    dim: int,
+    generator: torch.Generator,
+    trials: int | None = None,
+    gap: float = 1.0,
 ) -> Instance:
-    """Draws problems that meet the assumption of the global theorems: all tokens of an input but the optimal one have the same score.
+    """Draws problems that meet the assumption of the global theorems: all tokens of an input but the optimal
+    one have the same score.
 
-    Tokens and queries are drawn as in :func:`cross_attention`. The scores do not come from a linear head: they are ``gap`` for one random
-    token of each input and 0 for the others.
+    Tokens and queries are drawn as in :func:`cross_attention`. The scores do not come from a linear head:
+    they are ``gap`` for one random token of each input and 0 for the others.
 
     Args:
         inputs, tokens, dim: n, T and d.
-        generator: random generator; it first draws the same numbers as :func:`cross_attention`, then the optimal tokens.
+        generator: random generator; it first draws the same numbers as :func:`cross_attention`, then the
+            optimal tokens.
         trials: number of independent problems. None: a single problem without a batch dimension.
         gap: score of the optimal tokens.
     Returns:
@@ -188,7 +216,8 @@ def random_selection(instance: Instance, *, generator: torch.Generator) -> Int[T
 def published_instance(seed: int, *, inputs: int, tokens: int, dim: int) -> Instance:
     """Returns the data of the random experiments of :cite:t:`tarzanagh2023transformers` for one seed.
 
-    As in the released notebooks, head, labels, tokens and queries are drawn in this order, in single precision.
+    As in the released notebooks, head, labels, tokens and queries are drawn in this order, in single
+    precision.
 
     Args:
         seed: seed of a new random generator.

@@ -1,7 +1,8 @@
-r"""The data of the published figures, drawn in single precision in the published order and then converted to float64.
+r"""The data of the published figures, drawn in single precision in the published order and then converted to
+float64.
 
-The two-dimensional examples and the random problems come from the notebooks released with :cite:t:`tarzanagh2023transformers`, the examples
-with one prompt from :cite:t:`tarzanagh2023maxmargin`.
+The two-dimensional examples and the random problems come from the notebooks released with
+:cite:t:`tarzanagh2023transformers`, the examples with one prompt from :cite:t:`tarzanagh2023maxmargin`.
 """
 
 from collections.abc import Iterable
@@ -15,13 +16,16 @@ from .problem import Instance, published_instance, token_scores
 
 PICTURES = (1, 2)
 PROMPT_KEYS = ((-0.1, 1.0), (1.0, 0.0), (0.0, 0.0))  # keys in the example with one input
-PROMPT_SCORES = {"global": (1.0, 0.9, 0.9), "local": (1.0, 0.9, 0.0)}  # global: equal distractors; local: token 1 is locally optimal
+# global: equal distractors; local: token 1 is locally optimal
+PROMPT_SCORES = {"global": (1.0, 0.9, 0.9), "local": (1.0, 0.9, 0.0)}
 PROMPT_STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)  # one coordinate of p; the other one is 0
-PAIR_SCORES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 100.0)  # values of C in the example with two inputs
+# values of C in the example with two inputs
+PAIR_SCORES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 100.0)
 
 
 def published_picture(number: int) -> Instance:
-    """Returns one of the two examples in the plane: two inputs of three (``number`` 1) or five (2) tokens, d = 2, all labels 1.
+    """Returns one of the two examples in the plane: two inputs of three (``number`` 1) or five (2) tokens, d
+    = 2, all labels 1.
 
     Raises:
         ValueError: ``number`` is neither 1 nor 2.
@@ -53,12 +57,22 @@ def published_instances(seeds: Iterable[int], *, inputs: int, tokens: int, dim: 
     problems = [published_instance(seed, inputs=inputs, tokens=tokens, dim=dim) for seed in seeds]
     if not problems:
         raise ValueError("seeds must hold at least one seed, got an empty sequence; pass e.g. range(100)")
-    return Instance(*(torch.stack([getattr(problem, name) for problem in problems]) for name in ("tokens", "query", "scores")))
+    return Instance(
+        *(
+            torch.stack([getattr(problem, name) for problem in problems])
+            for name in ("tokens", "query", "scores")
+        )
+    )
 
 
 def published_prompt(case: str) -> Instance:
-    """Returns the example of a prompt for one input of three tokens, one trial per start; ``case`` is ``"global"`` or ``"local"``."""
-    keys, scores = torch.tensor([PROMPT_KEYS], dtype=torch.float64), torch.tensor([PROMPT_SCORES[case]], dtype=torch.float64)
+    """Returns the example of a prompt for one input of three tokens, one trial per start; ``case`` is
+    ``"global"`` or ``"local"``.
+    """
+    keys, scores = (
+        torch.tensor([PROMPT_KEYS], dtype=torch.float64),
+        torch.tensor([PROMPT_SCORES[case]], dtype=torch.float64),
+    )
     trials = len(PROMPT_STARTS)
     return Instance(keys.expand(trials, 1, 3, 2), keys.new_ones(trials, 1, 1), scores.expand(trials, 1, 3))
 
@@ -78,21 +92,27 @@ def published_prompts() -> tuple[Instance, Float[Tensor, "3 7 3"]]:
 
 
 def published_pair(scores: tuple[float, ...] = PAIR_SCORES) -> Instance:
-    """Returns the example of two inputs in which the loss determines the finite part of the prompt, one trial per score C.
+    """Returns the example of two inputs in which the loss determines the finite part of the prompt, one trial
+    per score C.
 
-    Input 1 has the tokens (0, 0) with score 0 and (1, 1) with score C. Input 2 has (0, 0) with score 0 and (1, -1) with score 1.
+    Input 1 has the tokens (0, 0) with score 0 and (1, 1) with score C. Input 2 has (0, 0) with score 0 and
+    (1, -1) with score 1.
     """
-    trials, keys = len(scores), torch.tensor([[[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, -1.0]]], dtype=torch.float64)
+    trials, keys = (
+        len(scores),
+        torch.tensor([[[0.0, 0.0], [1.0, 1.0]], [[0.0, 0.0], [1.0, -1.0]]], dtype=torch.float64),
+    )
     gamma = torch.zeros(trials, 2, 2, dtype=torch.float64)
     gamma[:, 0, 1], gamma[:, 1, 1] = torch.tensor(scores, dtype=torch.float64), 1.0
     return Instance(keys.expand(trials, 2, 2, 2), keys.new_ones(trials, 2, 1), gamma)
 
 
 def prompt_limit(scores: Float[Tensor, " k"], *, loss: Loss) -> Float[Tensor, " k"]:
-    r"""Returns the limit :math:`\tfrac12 \ln(C \ell'(C) / \ell'(1))` of the second coordinate of p on :func:`published_pair`, per score C.
+    r"""Returns the limit :math:`\tfrac12 \ln(C \ell'(C) / \ell'(1))` of the second coordinate of p on
+    :func:`published_pair`, per score C.
 
-    The direction of p is (1, 0) for every loss. The second coordinate stops where the gradients of the two inputs balance. With
-    :math:`1 - s_1 \to e^{-p_1 - p_2}` and :math:`1 - s_2 \to e^{-p_1 + p_2}`, the balance is
-    :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
+    The direction of p is (1, 0) for every loss. The second coordinate stops where the gradients of the two
+    inputs balance. With :math:`1 - s_1 \to e^{-p_1 - p_2}` and :math:`1 - s_2 \to e^{-p_1 + p_2}`, the
+    balance is :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
     """
     return 0.5 * (scores * loss.slope(scores) / loss.slope(torch.ones_like(scores))).log()

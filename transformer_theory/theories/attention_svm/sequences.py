@@ -1,10 +1,10 @@
 r"""Training problems with many queries per input and one W: sequence to sequence, and causal attention.
 
-The output at query k of input i is :math:`f_{ik} = \sum_t s_{ikt}\,\gamma_{ikt}` with attention over the allowed tokens,
-:math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over all i and k
-(:cite:t:`tarzanagh2023transformers`). So every pair (i, k) acts as one input: its tokens are the tokens of i that k may attend to.
-Descent, selection and local optimality carry over unchanged. :func:`~.builders.sequence_to_sequence` and :func:`~.builders.causal` build
-the constraints.
+The output at query k of input i is :math:`f_{ik} = \sum_t s_{ikt}\,\gamma_{ikt}` with attention over the
+allowed tokens, :math:`s_{ik} = \operatorname{softmax}_t(x_{it}^\top W z_{ik})`, and the loss is the mean over
+all i and k (:cite:t:`tarzanagh2023transformers`). So every pair (i, k) acts as one input: its tokens are the
+tokens of i that k may attend to. Descent, selection and local optimality carry over unchanged.
+:func:`~.builders.sequence_to_sequence` and :func:`~.builders.causal` build the constraints.
 """
 
 import torch
@@ -30,15 +30,18 @@ def sequence_instance(
     Args:
         tokens: x, ``[*trials, n, T, d]``.
         queries: z, ``[*trials, n, q, d_z]``.
-        scores: :math:`\gamma_{ikt}`, the benefit of token t for the output at query k, ``[*trials, n, q, T]``.
-        allowed: mask of the tokens that each query may attend to, ``[n, q, T]``, the same in all trials. None: all tokens.
+        scores: :math:`\gamma_{ikt}`, the benefit of token t for the output at query k, ``[*trials, n, q,
+            T]``.
+        allowed: mask of the tokens that each query may attend to, ``[n, q, T]``, the same in all trials.
+            None: all tokens.
     Returns:
         An instance of n q inputs of T tokens; the queries of one input are adjacent.
     Raises:
         TypeError: an argument is not a tensor or array.
         ValueError: shapes do not fit, a value is not finite, or a query may attend to no token.
     """
-    check_tokens(tokens, tokens[..., 0])  # any [*trials, n, k] serves as queries here; the real ones have one dimension more
+    # any [*trials, n, k] serves as queries here; the real ones have one dimension more
+    check_tokens(tokens, tokens[..., 0])
     check_real("queries", queries, "[..., n, q, d_z]", tokens.ndim)
     check_real("scores", scores, "[..., n, q, T]", tokens.ndim)
     *trials, n, T, d = tokens.shape
@@ -57,10 +60,14 @@ def sequence_instance(
 
 
 @converted(float64=("tokens", "scores"))
-def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor, "*trials n T T"]) -> Instance:
-    r"""Returns the training problem of causal attention: every token is a query and attends to itself and all earlier tokens.
+def causal_instance(
+    tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor, "*trials n T T"]
+) -> Instance:
+    r"""Returns the training problem of causal attention: every token is a query and attends to itself and all
+    earlier tokens.
 
-    The first token of each input attends only to itself: its query adds no constraint and has no influence on W.
+    The first token of each input attends only to itself: its query adds no constraint and has no influence on
+    W.
 
     Args:
         tokens: x, ``[*trials, n, T, d]``.
@@ -78,7 +85,8 @@ def causal_instance(tokens: Float[Tensor, "*trials n T d"], scores: Float[Tensor
 def causal_problem(
     *, inputs: int, tokens: int, dim: int, generator: torch.Generator, trials: int | None = None
 ) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n T T"], Int[Tensor, "*trials n T"]]:
-    """Draws tokens of norm one. For each position, a random token up to this position has the score one; all others have the score zero.
+    """Draws tokens of norm one. For each position, a random token up to this position has the score one; all
+    others have the score zero.
 
     The global theorem assumes that all other tokens have equal scores.
 
@@ -87,7 +95,8 @@ def causal_problem(
         generator: random generator of tokens and best positions.
         trials: number of independent problems. None: a single problem without a batch dimension.
     Returns:
-        tokens ``[*trials, n, T, d]``, scores ``[*trials, n, T, T]`` and the best position for each query ``[*trials, n, T]``.
+        tokens ``[*trials, n, T, d]``, scores ``[*trials, n, T, T]`` and the best position for each query
+        ``[*trials, n, T]``.
     """
     x = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials).tokens
     uniform = torch.rand(x.shape[:-1], generator=generator, dtype=torch.float64)
@@ -97,16 +106,22 @@ def causal_problem(
 
 def sequence_problem(
     *, inputs: int, tokens: int, queries: int, dim: int, generator: torch.Generator, trials: int | None = None
-) -> tuple[Float[Tensor, "*trials n T d"], Float[Tensor, "*trials n q d"], Float[Tensor, "*trials n q T"], Int[Tensor, "*trials n q"]]:
-    """Draws tokens and queries of norm one. For each query, a random token has the score one; all others have the score zero.
+) -> tuple[
+    Float[Tensor, "*trials n T d"],
+    Float[Tensor, "*trials n q d"],
+    Float[Tensor, "*trials n q T"],
+    Int[Tensor, "*trials n q"],
+]:
+    """Draws tokens and queries of norm one. For each query, a random token has the score one; all others have
+    the score zero.
 
     Args:
         inputs, tokens, queries, dim: n, T, q and d.
         generator: random generator of tokens and best positions.
         trials: number of independent problems. None: a single problem without a batch dimension.
     Returns:
-        tokens ``[*trials, n, T, d]``, queries ``[*trials, n, q, d]``, scores ``[*trials, n, q, T]`` and best positions
-        ``[*trials, n, q]``.
+        tokens ``[*trials, n, T, d]``, queries ``[*trials, n, q, d]``, scores ``[*trials, n, q, T]`` and best
+        positions ``[*trials, n, q]``.
     """
     x = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials).tokens
     z = cross_attention(inputs=inputs, tokens=queries, dim=dim, generator=generator, trials=trials).tokens

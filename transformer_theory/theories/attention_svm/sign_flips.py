@@ -1,8 +1,10 @@
-r"""Random reflections of a head along the principal axes of its tokens: the null of its alignment with the max-margin direction.
+r"""Random reflections of a head along the principal axes of its tokens: the null of its alignment with the
+max-margin direction.
 
-A flip replaces W by :math:`Q W Q^\top` with :math:`Q = V \operatorname{diag}(\pm 1) V^\top`, where V holds the eigenvectors of the tokens'
-second moment. :mod:`.in_networks` says why. Queries that are not among the tokens have axes and signs of their own.
-This null is the library's own; the alignment that it is a null of comes from :cite:t:`tarzanagh2023transformers`.
+A flip replaces W by :math:`Q W Q^\top` with :math:`Q = V \operatorname{diag}(\pm 1) V^\top`, where V holds
+the eigenvectors of the tokens' second moment. :mod:`.in_networks` says why. Queries that are not among the
+tokens have axes and signs of their own. This null is the library's own; the alignment that it is a null of
+comes from :cite:t:`tarzanagh2023transformers`.
 """
 
 import dataclasses
@@ -12,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-SMALLEST_MOMENT, LARGEST_MOMENT = 1e-20, 1e20  # traces of second moments that are far from underflow and overflow in float32
+# traces of second moments that are far from underflow and overflow in float32
+SMALLEST_MOMENT, LARGEST_MOMENT = 1e-20, 1e20
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,9 @@ class SignFlips:
     query_signs: Float[Tensor, "draws d_z"]
 
     @classmethod
-    def draw(cls, tokens: Tensor, queries: Tensor | None, draws: int, generator: torch.Generator) -> "SignFlips":
+    def draw(
+        cls, tokens: Tensor, queries: Tensor | None, draws: int, generator: torch.Generator
+    ) -> "SignFlips":
         """Draws the signs; ``queries`` None: the queries are tokens and have their axes and signs."""
         # Without draws the axes are not used; the identity saves their computation.
         axes = _principal_axes if draws else lambda vectors: torch.eye(vectors.shape[-1], dtype=torch.float64)
@@ -41,7 +46,8 @@ class SignFlips:
         return cls(left, right, signs[:, :d], signs if queries is None else signs[:, d:])
 
     def different(self) -> tuple["SignFlips", list[int]]:
-        """Returns the flips without repetitions, and the number of the flip of each draw. All signs reversed is the same flip.
+        """Returns the flips without repetitions, and the number of the flip of each draw. All signs reversed
+        is the same flip.
 
         In d dimensions there are 2^(d-1) flips, so for small d most draws repeat an earlier one.
         """
@@ -64,7 +70,9 @@ class SignFlips:
 
 
 def _principal_axes(vectors: Tensor) -> Tensor:
-    """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d], computed in their dtype; float64."""
+    """Returns the eigenvectors of the second moment of the vectors [..., d], as columns [d, d], computed in
+    their dtype; float64.
+    """
     rows = vectors.reshape(-1, vectors.shape[-1])
     moment = rows.mT @ rows
     if not SMALLEST_MOMENT < float(moment.trace()) < LARGEST_MOMENT:  # squares may overflow or underflow

@@ -1,6 +1,8 @@
-"""Argument checks that the functions of this theory share. Each error message is one line with the expected and the actual value.
+"""Argument checks that the functions of this theory share. Each error message is one line with the expected
+and the actual value.
 
-Public functions convert arrays first (:func:`~transformer_theory.core.validation.converted`); these checks test shapes and values.
+Public functions convert arrays first (:func:`~transformer_theory.core.validation.converted`); these checks
+test shapes and values.
 """
 
 import math
@@ -22,7 +24,8 @@ def check_type(name: str, value: object, *kinds: type, hint: str) -> None:
     """Checks that a value is an instance of one of the classes.
 
     Raises:
-        TypeError: the value has another type; the message ends with ``hint``, which names the function to call.
+        TypeError: the value has another type; the message ends with ``hint``, which names the function to
+            call.
     """
     if not isinstance(value, kinds):
         names = " or ".join(kind.__name__ for kind in kinds)
@@ -30,7 +33,8 @@ def check_type(name: str, value: object, *kinds: type, hint: str) -> None:
 
 
 def check_real(name: str, value: Tensor, dims: str, ndim: int) -> None:
-    """Checks that a tensor ``[...]`` is float64 and finite and has ``ndim`` dimensions; ``dims`` describes them in messages.
+    """Checks that a tensor ``[...]`` is float64 and finite and has ``ndim`` dimensions; ``dims`` describes
+    them in messages.
 
     Raises:
         TypeError: the value is not a tensor.
@@ -42,9 +46,13 @@ def check_real(name: str, value: Tensor, dims: str, ndim: int) -> None:
         raise ValueError(f"{name} must be a tensor {dims}, got {describe(value)}")
     if value.dtype != torch.float64:
         raise ValueError(f"{name} must be float64, got {value.dtype}; convert with .double()")
-    # A finite sum proves finite entries at lower cost. An infinite one proves nothing, since the sum of finite entries may overflow.
+    # A finite sum proves finite entries at lower cost. An infinite one proves nothing, since the sum of
+    # finite entries may overflow.
     if not math.isfinite(float(value.detach().sum())) and not bool(torch.isfinite(value).all()):
-        raise ValueError(f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values of {value.numel()}")
+        raise ValueError(
+            f"{name} must be finite, got {int((~torch.isfinite(value)).sum())} NaN or infinite values of "
+            f"{value.numel()}"
+        )
 
 
 def check_shape(name: str, value: Tensor, shape: Sequence[int], content: str = "") -> None:
@@ -54,7 +62,9 @@ def check_shape(name: str, value: Tensor, shape: Sequence[int], content: str = "
         ValueError: the shape differs.
     """
     if list(value.shape) != list(shape):
-        raise ValueError(f"{name} must have shape {list(shape)}{content and f' ({content})'}, got {describe(value)}")
+        raise ValueError(
+            f"{name} must have shape {list(shape)}{content and f' ({content})'}, got {describe(value)}"
+        )
 
 
 def check_tokens(tokens: Tensor, query: Tensor, *, query_name: str = "query") -> None:
@@ -67,9 +77,14 @@ def check_tokens(tokens: Tensor, query: Tensor, *, query_name: str = "query") ->
     check_real("tokens", tokens, "[..., n, T, d]", max(3, getattr(tokens, "ndim", 3)))
     check_real(query_name, query, "[..., n, d_z]", tokens.ndim - 1)
     if min(tokens.shape) == 0:
-        raise ValueError(f"tokens must hold at least one input, token and dimension, got shape {list(tokens.shape)}")
+        raise ValueError(
+            f"tokens must hold at least one input, token and dimension, got shape {list(tokens.shape)}"
+        )
     if query.shape[:-1] != tokens.shape[:-2]:
-        raise ValueError(f"{query_name} must have one row per input, {list(tokens.shape[:-2])}, got shape {list(query.shape)}")
+        raise ValueError(
+            f"{query_name} must have one row per input, {list(tokens.shape[:-2])}, got shape "
+            f"{list(query.shape)}"
+        )
 
 
 def check_signs(name: str, value: Tensor, shape: Sequence[int]) -> None:
@@ -82,7 +97,10 @@ def check_signs(name: str, value: Tensor, shape: Sequence[int]) -> None:
     check_real(name, value, f"{list(shape)} of -1 and 1", len(shape))
     check_shape(name, value, shape, "one -1 or 1 per input")
     if not bool((value.abs() == 1).all()):
-        raise ValueError(f"{name} must be -1 or 1, got {sorted(set(value.flatten().tolist()))[:4]}; label one class 1 and the others -1")
+        raise ValueError(
+            f"{name} must be -1 or 1, got {sorted(set(value.flatten().tolist()))[:4]}; label one class 1 "
+            "and the others -1"
+        )
 
 
 def check_positions(name: str, value: Tensor, shape: Sequence[int], T: int) -> None:
@@ -107,7 +125,9 @@ def check_one_problem(tokens: object) -> None:
         ValueError: there are more than three dimensions.
     """
     if getattr(tokens, "ndim", 3) > 3:
-        raise ValueError(f"tokens must have shape [n, T, d], got {list(np.shape(tokens))}; analyse one problem at a time")  # pyright: ignore
+        raise ValueError(
+            f"tokens must have shape [n, T, d], got {list(np.shape(tokens))}; analyse one problem at a time"
+        )  # pyright: ignore
 
 
 def check_finite_weights(step: int, **weights: Tensor) -> None:
@@ -121,7 +141,9 @@ def check_finite_weights(step: int, **weights: Tensor) -> None:
     """
     for name, value in weights.items():
         if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"the run must keep {name} finite, got an overflow by step {step}; pass a smaller rate")
+            raise ValueError(
+                f"the run must keep {name} finite, got an overflow by step {step}; pass a smaller rate"
+            )
 
 
 def as_bool(name: str, value: object, shape: Sequence[int]) -> Tensor:

@@ -26,11 +26,20 @@ RATIO = 1.03  # least ratio of 1/sigma_2^2 and 1/eta in the claims on the onset
 
 def random_encoder(x: int, z: int, generator: Generator) -> Float[Tensor, "x z"]:
     """Draws an encoder whose rows are normalised exponential weights, ``[x, z]``."""
-    return torch.rand(x, z, generator=generator, dtype=torch.float64).clamp(min=1e-9).log().neg().log().softmax(1)
+    return (
+        torch.rand(x, z, generator=generator, dtype=torch.float64)
+        .clamp(min=1e-9)
+        .log()
+        .neg()
+        .log()
+        .softmax(1)
+    )
 
 
 def grid_gap(generator: Generator, *, random: bool) -> Evidence:
-    """Measures the maximum of log S over a grid of all decoders of a binary Y, for the solver or for a random start."""
+    """Measures the maximum of log S over a grid of all decoders of a binary Y, for the solver or for a random
+    start.
+    """
     joint = random_joint(8, 2, generator)
     beta = 20 * onset(joint).beta
     if random:
@@ -65,15 +74,26 @@ def lowest(joint: Float[Tensor, "x y"], beta: float, generator: Generator) -> fl
     """Returns the lowest Lagrangian of the solver and of four random starts."""
     values = [information_bottleneck(joint, beta).points[0].lagrangian]
     for _ in range(4):
-        values.append(point(joint, iterate(joint, random_encoder(len(joint), len(joint), generator), beta, 50), beta, math.inf).lagrangian)
+        values.append(
+            point(
+                joint,
+                iterate(joint, random_encoder(len(joint), len(joint), generator), beta, 50),
+                beta,
+                math.inf,
+            ).lagrangian
+        )
     return min(values)
 
 
 def below(generator: Generator, *, local: bool) -> Evidence:
-    """Measures by how much the best Lagrangian is below zero at .99 of the onset, or at .99 of its local value."""
+    """Measures by how much the best Lagrangian is below zero at .99 of the onset, or at .99 of its local
+    value.
+    """
     joint, found = joint_with_gap(generator)
     beta = 0.99 * (found.local_beta if local else found.beta)
-    return Evidence(-lowest(joint, beta, generator), 1e-8, "<=", detail={"ratio": found.local_beta / found.beta})
+    return Evidence(
+        -lowest(joint, beta, generator), 1e-8, "<=", detail={"ratio": found.local_beta / found.beta}
+    )
 
 
 def above(generator: Generator, *, factor: float) -> Evidence:
@@ -91,12 +111,16 @@ def first_order(generator: Generator, *, near: bool) -> Evidence:
     if near:
         posterior = marginal + 0.05 * (posterior - marginal)
     largest = float((marginal / posterior.clamp(min=1e-300)).min())
-    encoders = [rare_cluster(joint, posterior, largest * share) for share in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)]
+    encoders = [
+        rare_cluster(joint, posterior, largest * share) for share in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+    ]
     return Evidence(-min(point(joint, each, beta, math.inf).lagrangian for each in encoders), 1e-7, ">=")
 
 
 def slopes(generator: Generator, *, inverted: bool) -> Evidence:
-    """Measures the largest amount by which a chord of the curve leaves the interval of its two slopes 1 / beta (or beta)."""
+    """Measures the largest amount by which a chord of the curve leaves the interval of its two slopes 1 /
+    beta (or beta).
+    """
     joint = random_joint(6, 4, generator)
     curve = information_bottleneck(joint, [onset(joint).beta * factor for factor in (1.2, 1.8, 3.0, 5.0)])
     worst = 0.0
@@ -124,7 +148,9 @@ def gerber(compression: float, noise: float) -> float:
 
 
 def symmetric(generator: Generator, *, line: bool) -> Evidence:
-    """Measures the largest distance of the curve of a doubly symmetric binary source from its closed form, or from its tangent at 0."""
+    """Measures the largest distance of the curve of a doubly symmetric binary source from its closed form, or
+    from its tangent at 0.
+    """
     noise = 0.05 + 0.25 * float(torch.rand((), generator=generator, dtype=torch.float64))
     joint = torch.tensor([[1 - noise, noise], [noise, 1 - noise]], dtype=torch.float64) / 2
     slope = (1 - 2 * noise) ** 2
@@ -134,20 +160,34 @@ def symmetric(generator: Generator, *, line: bool) -> Evidence:
 
 
 def deterministic(generator: Generator, *, noise: float) -> Evidence:
-    """Measures the distance from I(X;Z) = I(Z;Y) = H(Y) for labels that are functions of x, with a share replaced; beta is drawn."""
+    """Measures the distance from I(X;Z) = I(Z;Y) = H(Y) for labels that are functions of x, with a share
+    replaced; beta is drawn.
+    """
     beta = 1.1 + 8.9 * float(torch.rand((), generator=generator, dtype=torch.float64))
     marginal = random_joint(9, 2, generator).sum(1)
     labels = torch.eye(3, dtype=torch.float64)[torch.arange(9) % 3]
     joint = marginal[:, None] * ((1 - noise) * labels + noise / 3)
     found = information_bottleneck(joint, beta).points[0]
     entropy = float(information(marginal[:, None] * labels))
-    return Evidence(max(abs(found.compression - entropy), abs(found.relevance - entropy)), 1e-5, "<=", detail={"beta": beta})
+    return Evidence(
+        max(abs(found.compression - entropy), abs(found.relevance - entropy)),
+        1e-5,
+        "<=",
+        detail={"beta": beta},
+    )
 
 
 def gaussian_pair(generator: Generator) -> GaussianPair:
-    """Draws y = x A + e of three dimensions. At beta = 4 two directions of x are active, those with singular values of A above 3^(-1/2)."""
-    rotations = [torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64)).Q for _ in range(2)]
-    low, high = torch.tensor([1.1, 1.1, 0.1], dtype=torch.float64), torch.tensor([1.8, 1.8, 0.5], dtype=torch.float64)
+    """Draws y = x A + e of three dimensions. At beta = 4 two directions of x are active, those with singular
+    values of A above 3^(-1/2).
+    """
+    rotations = [
+        torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64)).Q for _ in range(2)
+    ]
+    low, high = (
+        torch.tensor([1.1, 1.1, 0.1], dtype=torch.float64),
+        torch.tensor([1.8, 1.8, 0.5], dtype=torch.float64),
+    )
     values = low + (high - low) * torch.rand(3, generator=generator, dtype=torch.float64)
     return GaussianPair(rotations[0] @ torch.diag(values) @ rotations[1], 1.0)
 
@@ -157,7 +197,9 @@ def projections(generator: Generator, *, dim: int) -> Evidence:
     pair, beta = gaussian_pair(generator), 4.0
     compression, relevance = gaussian_bottleneck(pair.eigenvalues(), beta)
     weights = torch.randn(dim, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-    optimiser = torch.optim.LBFGS([weights], max_iter=300, line_search_fn="strong_wolfe", tolerance_grad=1e-10, tolerance_change=1e-14)
+    optimiser = torch.optim.LBFGS(
+        [weights], max_iter=300, line_search_fn="strong_wolfe", tolerance_grad=1e-10, tolerance_change=1e-14
+    )
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -171,7 +213,9 @@ def projections(generator: Generator, *, dim: int) -> Evidence:
 
 
 def bias(generator: Generator, *, corrected: bool) -> Evidence:
-    """Measures the mean information of independent samples, less the formula of its bias, relative to this formula."""
+    """Measures the mean information of independent samples, less the formula of its bias, relative to this
+    formula.
+    """
     n, x, y = 400, 8, 5
     first, second = (torch.randint(size, (400, n), generator=generator) for size in (x, y))
     mean, formula = float(information(table(first, second, (x, y)) / n).mean()), plug_in_bias(x, y, n)
@@ -179,31 +223,52 @@ def bias(generator: Generator, *, corrected: bool) -> Evidence:
 
 
 def variational(generator: Generator, *, dim: int) -> Evidence:
-    """Measures the Lagrangian of a trained variational bottleneck above the closed form, relative to the size of the latter."""
+    """Measures the Lagrangian of a trained variational bottleneck above the closed form, relative to the size
+    of the latter.
+    """
     pair, beta = gaussian_pair(generator), 4.0
     model = train_variational(pair, beta, dim, steps=1500, generator=generator)
     rate, gain = variational_bound(model, pair, 200_000, generator)
     compression, relevance = gaussian_bottleneck(pair.eigenvalues(), beta)
     optimum = compression - beta * relevance
-    return Evidence((rate - beta * gain - optimum) / abs(optimum), 0.1, "<=", detail={"rate": rate, "gain": gain, "optimum": optimum})
+    return Evidence(
+        (rate - beta * gain - optimum) / abs(optimum),
+        0.1,
+        "<=",
+        detail={"rate": rate, "gain": gain, "optimum": optimum},
+    )
 
 
 def bound_side(generator: Generator, *, noise: float) -> Evidence:
-    """Measures by how much H(Y) - CE of a trained bottleneck exceeds the closed-form I(Z;Y) of its own encoder."""
+    """Measures by how much H(Y) - CE of a trained bottleneck exceeds the closed-form I(Z;Y) of its own
+    encoder.
+    """
     pair, dim = gaussian_pair(generator), 2
     model = train_variational(pair, 4.0, dim, steps=300, generator=generator)
-    exact = [float(value) for value in pair.informations((model.mean.weight / model.log_noise.exp()[:, None]).detach())]
+    exact = [
+        float(value)
+        for value in pair.informations((model.mean.weight / model.log_noise.exp()[:, None]).detach())
+    ]
     rate, gain = variational_bound(model, pair, 200_000, generator, noise=noise)
-    return Evidence(max(gain - exact[1], exact[0] - rate), 0.02, "<=", detail={"rate": rate, "exact rate": exact[0], "gain": gain})
+    return Evidence(
+        max(gain - exact[1], exact[0] - rate),
+        0.02,
+        "<=",
+        detail={"rate": rate, "exact rate": exact[0], "gain": gain},
+    )
 
 
 DISCRETE = "finite X and Y with positive p(x)"
-SPECTRUM = "y = x A + e, all Gaussian; two singular values of A (3 x 3) are in [1.1, 1.8], active at beta = 4, one in [.1, .5], inactive"
+SPECTRUM = (
+    "y = x A + e, all Gaussian; two singular values of A (3 x 3) are in [1.1, 1.8], active at beta = 4, one "
+    "in [.1, .5], inactive"
+)
 CLAIMS = (
     Claim(
         f"{NAME}/optimality",
-        r"The solver's encoder is optimal over all encoders of any size: $S(t) = \sum_x p(x) e^{-\beta KL(p(y|x) \| t)} / \sum_z p(z) "
-        r"e^{-\beta KL(p(y|x) \| t_z)} \le 1$ up to $10^{-6}$ for every decoder t; $\log \max S$ bounds the distance from the optimum.",
+        r"The solver's encoder is optimal over all encoders of any size: $S(t) = \sum_x p(x) e^{-\beta "
+        r"KL(p(y|x) \| t)} / \sum_z p(z) e^{-\beta KL(p(y|x) \| t_z)} \le 1$ up to $10^{-6}$ for every "
+        r"decoder t; $\log \max S$ bounds the distance from the optimum.",
         "largest log S over a grid of decoders",
         Source("lindsay1983geometry", status="own"),
         (DISCRETE, "Y is binary, so that a grid of 4,001 decoders covers all of them"),
@@ -213,21 +278,26 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/nothing-below",
-        r"No encoder is better than none below the onset: $\min I(X;Z) - \beta I(Z;Y) = 0$ at $\beta = .99/\eta_{KL}$ for "
-        r"$\eta_{KL} = \sup_q KL(qC \| p_Y) / KL(q \| p_X)$, by the solver and by four random starts.",
+        r"No encoder is better than none below the onset: $\min I(X;Z) - \beta I(Z;Y) = 0$ at $\beta = "
+        r".99/\eta_{KL}$ for $\eta_{KL} = \sup_q KL(qC \| p_Y) / KL(q \| p_X)$, by the solver and by four "
+        "random starts.",
         "Lagrangian below zero in nats",
         CONSTANT,
-        (DISCRETE, f"1 / sigma_2^2 is at least {RATIO} / eta_KL", "the supremum is found by ascent from 74 starts"),
+        (
+            DISCRETE,
+            f"1 / sigma_2^2 is at least {RATIO} / eta_KL",
+            "the supremum is found by ascent from 74 starts",
+        ),
         partial(below, local=False),
         partial(below, local=True),
         "takes the local value 1 / sigma_2^2 as the onset",
-        corrects=r"The notes on the survey of Wong et al. (2023) took $1/\sigma_2^2$ as the first non-trivial $\beta$; it "
-        r"is only an upper bound on the onset "
-        r"$1/\eta_{KL}$.",
+        corrects=r"The notes on the survey of Wong et al. (2023) took $1/\sigma_2^2$ as the first "
+        r"non-trivial $\beta$; it is only an upper bound on the onset $1/\eta_{KL}$.",
     ),
     Claim(
         f"{NAME}/something-above",
-        r"An encoder is better than none just above the onset: $\min I(X;Z) - \beta I(Z;Y) < -10^{-6}$ nats at $\beta = 1.02/\eta_{KL}$.",
+        r"An encoder is better than none just above the onset: $\min I(X;Z) - \beta I(Z;Y) < -10^{-6}$ nats "
+        r"at $\beta = 1.02/\eta_{KL}$.",
         "Lagrangian below zero in nats",
         CONSTANT,
         (DISCRETE,),
@@ -237,8 +307,9 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/rare-word",
-        r"The first code word is rare and its posterior is far from $p_X$: one code word with the posterior that attains $\eta_{KL}$ and a "
-        r"small mass makes $I(X;Z) - \beta I(Z;Y) < -10^{-7}$ nats at $\beta = 1.02/\eta_{KL}$.",
+        "The first code word is rare and its posterior is far from $p_X$: one code word with the posterior "
+        r"that attains $\eta_{KL}$ and a small mass makes $I(X;Z) - \beta I(Z;Y) < -10^{-7}$ nats at $\beta "
+        r"= 1.02/\eta_{KL}$.",
         "Lagrangian below zero in nats",
         CONSTANT,
         (DISCRETE, f"1 / sigma_2^2 is at least {RATIO} / eta_KL", "the best of six masses"),
@@ -248,20 +319,21 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/slope",
-        r"The curve is concave with the slope $dI(Z;Y)/dI(X;Z) = 1/\beta$: each chord's slope lies between $1/\beta$ at its ends.",
+        r"The curve is concave with the slope $dI(Z;Y)/dI(X;Z) = 1/\beta$: each chord's slope lies between "
+        r"$1/\beta$ at its ends.",
         "largest violation by a chord in nats",
         OWN,
         (DISCRETE,),
         partial(slopes, inverted=False),
         partial(slopes, inverted=True),
         "takes beta as the slope, the multiplier of I(X;Z) in the form of Wong et al. (2023)",
-        corrects=r"The survey of Wong et al. (2023) writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that minimise $I(X;Z) "
-        r"- \beta I(Z;Y)$; its $\beta$ is the "
-        r"inverse.",
+        corrects=r"The survey of Wong et al. (2023) writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that "
+        r"minimise $I(X;Z) - \beta I(Z;Y)$; its $\beta$ is the inverse.",
     ),
     Claim(
         f"{NAME}/symmetric-source",
-        r"For a uniform bit through a binary symmetric channel with error a, $I(Z;Y) = \log 2 - h(a \star h^{-1}(\log 2 - I(X;Z)))$.",
+        r"For a uniform bit through a binary symmetric channel with error a, $I(Z;Y) = \log 2 - h(a \star "
+        r"h^{-1}(\log 2 - I(X;Z)))$.",
         "largest distance from the closed form in nats",
         LEMMA,
         ("X is a uniform bit", "a is in [.05, .3]"),
@@ -271,8 +343,8 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/deterministic",
-        r"If the label is a function of x, the curve is $I(Z;Y) = I(X;Z)$ up to $H(Y)$; any $\beta > 1$ has the optimum $I(X;Z) = "
-        r"I(Z;Y) = H(Y)$.",
+        r"If the label is a function of x, the curve is $I(Z;Y) = I(X;Z)$ up to $H(Y)$; any $\beta > 1$ has "
+        "the optimum $I(X;Z) = I(Z;Y) = H(Y)$.",
         "distance from H(Y) in nats",
         Source("kolchinsky2019caveats", status="second-hand"),
         (DISCRETE, "the label is a function of x", "beta is in [1.1, 10]"),
@@ -282,9 +354,9 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/gaussian",
-        r"For Gaussian variables $\min I(X;Z) - \beta I(Z;Y)$ over noisy projections has $I(X;Z) = \frac12 \sum_i \log "
-        r"\frac{(\beta-1)(1-\lambda_i)}{\lambda_i}$ over $\beta > 1/(1-\lambda_i)$, and $I(Z;Y) = I(X;Z) - \frac12 \sum_i \log "
-        r"\beta(1-\lambda_i)$.",
+        r"For Gaussian variables $\min I(X;Z) - \beta I(Z;Y)$ over noisy projections has $I(X;Z) = \frac12 "
+        r"\sum_i \log \frac{(\beta-1)(1-\lambda_i)}{\lambda_i}$ over $\beta > 1/(1-\lambda_i)$, and $I(Z;Y) "
+        r"= I(X;Z) - \frac12 \sum_i \log \beta(1-\lambda_i)$.",
         "distance of the numerical optimum from the closed form in nats",
         GAUSSIAN,
         (SPECTRUM, "beta = 4", "the encoder has as many dimensions as x"),
@@ -294,7 +366,8 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/bias",
-        r"The plug-in information of independent samples has the mean $(|X|-1)(|Y|-1)/2n$ nats within a tenth.",
+        r"The plug-in information of independent samples has the mean $(|X|-1)(|Y|-1)/2n$ nats within a "
+        r"tenth.",
         "distance of the mean from the formula, relative to it",
         Source("miller1955note", status="second-hand"),
         ("n = 400 samples of uniform independent variables of 8 and 5 values",),
@@ -304,8 +377,8 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/bounds",
-        r"A variational bottleneck bounds both informations: rate $\ge I(X;Z)$ and $H(Y) - CE \le I(Z;Y)$ of its own encoder, within .02 "
-        r"nats of sampling error.",
+        r"A variational bottleneck bounds both informations: rate $\ge I(X;Z)$ and $H(Y) - CE \le I(Z;Y)$ "
+        "of its own encoder, within .02 nats of sampling error.",
         "larger violation in nats",
         VARIATIONAL,
         (SPECTRUM, "the encoder and the decoder are linear, and z has two dimensions", "200,000 new samples"),
@@ -316,7 +389,8 @@ CLAIMS = (
     ),
     Claim(
         f"{NAME}/variational",
-        r"A trained linear variational bottleneck comes within a tenth of the Gaussian optimum: $L - L^* \le .1 |L^*|$ at $\beta = 4$.",
+        r"A trained linear variational bottleneck comes within a tenth of the Gaussian optimum: $L - L^* "
+        r"\le .1 |L^*|$ at $\beta = 4$.",
         "excess of the Lagrangian, relative to the optimum",
         VARIATIONAL,
         (SPECTRUM, "the encoder and the decoder are linear", "1,500 steps of Adam"),

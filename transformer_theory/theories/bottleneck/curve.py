@@ -1,21 +1,24 @@
 r"""The information curve of a discrete joint law, with a bound on the distance from the optimum.
 
-For each trade-off :math:`\beta` the bottleneck minimises :math:`F = I(X;Z) - \beta I(Z;Y)` over encoders q(z|x). Fixed points satisfy
-:math:`q(z|x) \propto p(z) \exp(-\beta\, \mathrm{KL}(p(y|x) \| t_z))` with :math:`t_z = p(y|z)`. Many of them are not optimal.
+For each trade-off :math:`\beta` the bottleneck minimises :math:`F = I(X;Z) - \beta I(Z;Y)` over encoders
+q(z|x). Fixed points satisfy :math:`q(z|x) \propto p(z) \exp(-\beta\, \mathrm{KL}(p(y|x) \| t_z))` with
+:math:`t_z = p(y|z)`. Many of them are not optimal.
 
 **The problem is convex in the law of the decoders.** For a law :math:`\pi` on decoders t,
 
-.. math:: \min F = -\beta I(X;Y) - \max_\pi \sum_x p(x) \log \int e^{-\beta \mathrm{KL}(p(y|x) \| t)}\, d\pi(t) .
+.. math:: \min F = -\beta I(X;Y) - \max_\pi \sum_x p(x) \log \int e^{-\beta \mathrm{KL}(p(y|x) \| t)}\,
+d\pi(t) .
 
-This is the maximum-likelihood estimation of a mixing law, and the fixed-point iteration is its EM algorithm. So an encoder is optimal
-exactly if :math:`S(t) = \sum_x p(x) e^{-\beta \mathrm{KL}(p(y|x) \| t)} / \int e^{-\beta \mathrm{KL}(p(y|x) \| t')} d\pi(t') \le 1` for
-every t, and in general :math:`F - \min F \le \log \max_t S(t)`. The solver adds maximisers of S to the decoders, solves for their masses
-by Newton steps with non-negative weights, and stops at this gap. The maximum of S is itself searched from many starts (all p(y|x), the
-decoders, p(y) and mixtures), because S is not concave.
+This is the maximum-likelihood estimation of a mixing law, and the fixed-point iteration is its EM algorithm.
+So an encoder is optimal exactly if :math:`S(t) = \sum_x p(x) e^{-\beta \mathrm{KL}(p(y|x) \| t)} / \int
+e^{-\beta \mathrm{KL}(p(y|x) \| t')} d\pi(t') \le 1` for every t, and in general :math:`F - \min F \le \log
+\max_t S(t)`. The solver adds maximisers of S to the decoders, solves for their masses by Newton steps with
+non-negative weights, and stops at this gap. The maximum of S is itself searched from many starts (all p(y|x),
+the decoders, p(y) and mixtures), because S is not concave.
 
-The trade-offs are processed from the largest one, where the identity encoder is nearly optimal, downwards (reverse annealing).
-Source: :cite:t:`tishby1999information` (bottleneck), :cite:t:`slonim2002maximum` (mixtures), :cite:t:`lindsay1983geometry` (condition
-for S).
+The trade-offs are processed from the largest one, where the identity encoder is nearly optimal, downwards
+(reverse annealing). Source: :cite:t:`tishby1999information` (bottleneck), :cite:t:`slonim2002maximum`
+(mixtures), :cite:t:`lindsay1983geometry` (condition for S).
 """
 
 from collections.abc import Iterable
@@ -31,7 +34,8 @@ from ...core.validation import as_float64, as_tensor, integers, number, positive
 from .information import information, joint_law
 
 GAP = 1e-6  # largest gap of a solution in nats
-ROUNDS, ASCENT, MIXTURES = 120, 30, 8  # rounds per trade-off; steps of the search for maximisers of S; random mixtures among its starts
+# rounds per trade-off; steps of the search for maximisers of S; random mixtures among its starts
+ROUNDS, ASCENT, MIXTURES = 120, 30, 8
 NEAR = 1e-3  # near-maximisers of S that become candidates
 POLISH = 20  # steps of the fixed-point iteration per round
 LEAST = 1e-12  # code words of less probability are dropped
@@ -68,9 +72,11 @@ class Curve:
     points: tuple[Bottleneck, ...]
 
     def at(self, compression: float) -> float:
-        """Returns an upper bound on I(Z;Y) in nats of any encoder with I(X;Z) at most ``compression``, from the tangents of the curve.
+        """Returns an upper bound on I(Z;Y) in nats of any encoder with I(X;Z) at most ``compression``, from
+        the tangents of the curve.
 
-        Every encoder has I(X;Z) - beta I(Z;Y) >= F - gap, so I(Z;Y) <= (I(X;Z) - F + gap) / beta for each beta.
+        Every encoder has I(X;Z) - beta I(Z;Y) >= F - gap, so I(Z;Y) <= (I(X;Z) - F + gap) / beta for each
+        beta.
 
         Raises:
             ValueError: the compression is negative or NaN.
@@ -92,16 +98,21 @@ def trade_offs(betas: object) -> list[float]:
         ValueError: there are none, or one is not positive and finite.
         TypeError: they are not numbers.
     """
-    tensor = as_float64("betas", [betas] if isinstance(betas, int | float) else as_tensor("betas", betas)).flatten()
+    tensor = as_float64(
+        "betas", [betas] if isinstance(betas, int | float) else as_tensor("betas", betas)
+    ).flatten()
     values = sorted(set(tensor.tolist()))
     if not values or not all(0 < beta < float("inf") for beta in values):
         raise ValueError(f"expected betas that are positive and finite, got {values[:4]}; drop the others")
     return values
 
 
-def log_likelihood(channel: Float[Tensor, "x y"], decoders: Float[Tensor, "z y"], beta: float) -> Float[Tensor, "x z"]:
+def log_likelihood(
+    channel: Float[Tensor, "x y"], decoders: Float[Tensor, "z y"], beta: float
+) -> Float[Tensor, "x z"]:
     """Returns -beta KL(p(y|x) || t_z), ``[x, z]``; minus infinity if p(y|x) is positive where t_z is zero."""
-    # One product instead of an array [x, z, y]. Logarithms of zero are cut off, because 0 log 0 would not be a number.
+    # One product instead of an array [x, z, y]. Logarithms of zero are cut off, because 0 log 0 would not be
+    # a number.
     cross = channel @ decoders.clamp_min(torch.finfo(torch.float64).tiny).log().T
     result = beta * (cross - torch.xlogy(channel, channel).sum(1, keepdim=True))
     if bool((zero := decoders == 0).any()):
@@ -109,19 +120,27 @@ def log_likelihood(channel: Float[Tensor, "x y"], decoders: Float[Tensor, "z y"]
     return result
 
 
-def encode(channel: Float[Tensor, "x y"], decoders: Float[Tensor, "z y"], mass: Float[Tensor, " z"], beta: float) -> Float[Tensor, "x z"]:
+def encode(
+    channel: Float[Tensor, "x y"], decoders: Float[Tensor, "z y"], mass: Float[Tensor, " z"], beta: float
+) -> Float[Tensor, "x z"]:
     """Returns the encoder q(z|x) of the self-consistent equations, ``[x, z]``."""
     return (log_likelihood(channel, decoders, beta) + mass.log()).softmax(1)
 
 
-def decode(joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"]) -> tuple[Float[Tensor, "z y"], Float[Tensor, " z"]]:
-    """Returns the decoders p(y|z), ``[z, y]``, and the masses p(z), ``[z]``, of the code words that have probability."""
+def decode(
+    joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"]
+) -> tuple[Float[Tensor, "z y"], Float[Tensor, " z"]]:
+    """Returns the decoders p(y|z), ``[z, y]``, and the masses p(z), ``[z]``, of the code words that have
+    probability.
+    """
     both = encoder.T @ joint
     both = both[both.sum(1) > LEAST]
     return both / both.sum(1, keepdim=True), both.sum(1) / both.sum()
 
 
-def iterate(joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"], beta: float, steps: int) -> Float[Tensor, "x z"]:
+def iterate(
+    joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"], beta: float, steps: int
+) -> Float[Tensor, "x z"]:
     """Applies the self-consistent equations ``steps`` times; F does not increase."""
     channel = joint / joint.sum(1, keepdim=True)
     for _ in range(steps):
@@ -130,9 +149,15 @@ def iterate(joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"], beta: fl
 
 
 def ascend(
-    log_weight: Float[Tensor, " x"], channel: Float[Tensor, "x y"], starts: Float[Tensor, "s y"], beta: float, steps: int = ASCENT
+    log_weight: Float[Tensor, " x"],
+    channel: Float[Tensor, "x y"],
+    starts: Float[Tensor, "s y"],
+    beta: float,
+    steps: int = ASCENT,
 ) -> tuple[Float[Tensor, "s y"], Float[Tensor, " s"]]:
-    """Ascends log S(t) = log sum_x w_x exp(-beta KL(p(y|x) || t)) from each start; returns the points and their values."""
+    """Ascends log S(t) = log sum_x w_x exp(-beta KL(p(y|x) || t)) from each start; returns the points and
+    their values.
+    """
     t = starts
     for _ in range(steps):
         t = (log_weight[:, None] + log_likelihood(channel, t, beta)).softmax(0).T @ channel
@@ -142,7 +167,8 @@ def ascend(
 def certificate(
     joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"], beta: float, *, steps: int = ASCENT
 ) -> tuple[float, Float[Tensor, "s y"], Float[Tensor, " s"]]:
-    """Returns the gap of an encoder's decoders and masses, maximisers of S, ``[s, y]``, and their values of log S.
+    """Returns the gap of an encoder's decoders and masses, maximisers of S, ``[s, y]``, and their values of
+    log S.
 
     The bound holds for the encoder that one step of the self-consistent equations returns.
     """
@@ -150,7 +176,9 @@ def certificate(
     decoders, mass = decode(joint, encoder)
     log_mixture = torch.logsumexp(log_likelihood(channel, decoders, beta) + mass.log(), 1)
     log_weight = joint.sum(1).log() - log_mixture
-    mixtures = torch.rand(MIXTURES, len(joint), generator=Generator().manual_seed(0), dtype=torch.float64).pow(4)
+    mixtures = torch.rand(
+        MIXTURES, len(joint), generator=Generator().manual_seed(0), dtype=torch.float64
+    ).pow(4)
     mixtures = (mixtures * joint.sum(1)) @ channel / (mixtures * joint.sum(1)).sum(1, keepdim=True)
     starts = torch.cat([channel, decoders, joint.sum(0)[None], mixtures])
     found, values = ascend(log_weight, channel, starts, beta, steps)
@@ -164,15 +192,20 @@ def point(joint: Float[Tensor, "x y"], encoder: Float[Tensor, "x z"], beta: floa
     following = encode(joint / marginal[:, None], *decode(joint, encoder), beta)
     if following.shape == encoder.shape:
         residual = float((following - encoder).abs().max())
-    compression, relevance = float(information(encoder * marginal[:, None])), float(information(encoder.T @ joint))
+    compression, relevance = (
+        float(information(encoder * marginal[:, None])),
+        float(information(encoder.T @ joint)),
+    )
     compression, relevance = max(0.0, compression), max(0.0, relevance)
     return Bottleneck(beta, encoder, compression, relevance, compression - beta * relevance, gap, residual)
 
 
 def _reweigh(joint: Tensor, channel: Tensor, decoders: Tensor, mass: Tensor, beta: float) -> Tensor:
-    """One Newton step for the masses of given decoders, with non-negative weights and a line search on the likelihood.
+    """One Newton step for the masses of given decoders, with non-negative weights and a line search on the
+    likelihood.
 
-    The quadratic model of sum_x p(x) log (L m)_x around m is, up to constants, -||R m - 2||^2 / 2 with rows sqrt(p) and R = L / (L m0).
+    The quadratic model of sum_x p(x) log (L m)_x around m is, up to constants, -||R m - 2||^2 / 2 with rows
+    sqrt(p) and R = L / (L m0).
     """
     from scipy.optimize import nnls
 
@@ -193,7 +226,14 @@ def _reweigh(joint: Tensor, channel: Tensor, decoders: Tensor, mass: Tensor, bet
     return mass
 
 
-def solve(joint: Float[Tensor, "x y"], beta: float, start: Float[Tensor, "x z"], *, rounds: int = ROUNDS, gap: float = GAP) -> Bottleneck:
+def solve(
+    joint: Float[Tensor, "x y"],
+    beta: float,
+    start: Float[Tensor, "x z"],
+    *,
+    rounds: int = ROUNDS,
+    gap: float = GAP,
+) -> Bottleneck:
     """Solves one trade-off from an encoder.
 
     Raises:
@@ -201,7 +241,8 @@ def solve(joint: Float[Tensor, "x y"], beta: float, start: Float[Tensor, "x z"],
     """
     channel, encoder, bound = joint / joint.sum(1, keepdim=True), start, float("inf")
     trivial = torch.ones(len(joint), 1, dtype=torch.float64)
-    if certificate(joint, trivial, beta)[0] <= gap / 10**4:  # the iteration would lose its last code words slowly
+    # the iteration would lose its last code words slowly
+    if certificate(joint, trivial, beta)[0] <= gap / 10**4:
         return point(joint, trivial, beta, certificate(joint, trivial, beta)[0])
     for turn in range(rounds):
         encoder = iterate(joint, encoder, beta, POLISH)
@@ -211,16 +252,24 @@ def solve(joint: Float[Tensor, "x y"], beta: float, start: Float[Tensor, "x z"],
             break
         decoders, mass = decode(joint, encoder)
         new = torch.cat([found[values > -NEAR], joint.sum(0)[None]])
-        # Maximisers that coincide would make the Newton system singular: one is kept of each cell of side 1e-6.
+        # Maximisers that coincide would make the Newton system singular: one is kept of each cell of side
+        # 1e-6.
         cells = torch.unique((new * 1e6).round(), dim=0, return_inverse=True)[1]
-        new = new[torch.zeros(int(cells.max()) + 1, dtype=torch.long).scatter_(0, cells, torch.arange(len(cells)))]
-        decoders, mass = torch.cat([decoders, new]), torch.cat([mass, torch.zeros(len(new), dtype=torch.float64)])
+        new = new[
+            torch.zeros(int(cells.max()) + 1, dtype=torch.long).scatter_(0, cells, torch.arange(len(cells)))
+        ]
+        decoders, mass = (
+            torch.cat([decoders, new]),
+            torch.cat([mass, torch.zeros(len(new), dtype=torch.float64)]),
+        )
         mass = _reweigh(joint, channel, decoders, mass, beta)
         kept = mass > LEAST
         encoder = encode(channel, decoders[kept], mass[kept] / mass[kept].sum(), beta)
     result = point(joint, encode(channel, *decode(joint, encoder), beta), beta, bound)
     if bound > gap:
-        raise NotConverged(f"bottleneck at beta = {beta:.4g}: gap {bound:.1e} nats after {rounds} rounds", result, bound)
+        raise NotConverged(
+            f"bottleneck at beta = {beta:.4g}: gap {bound:.1e} nats after {rounds} rounds", result, bound
+        )
     return result
 
 
@@ -233,7 +282,8 @@ def information_bottleneck(joint, betas: float | Iterable[float], *, rounds: int
 
     Args:
         joint: p(x, y), ``[x, y]``; rows and columns of probability zero are dropped.
-        betas: trade-offs of F = I(X;Z) - beta I(Z;Y). A survey writes max I(Z;Y) - beta' I(X;Z) with beta' = 1 / beta.
+        betas: trade-offs of F = I(X;Z) - beta I(Z;Y). A survey writes max I(Z;Y) - beta' I(X;Z) with beta' =
+            1 / beta.
         rounds: largest number of rounds per trade-off.
     Returns:
         The points, in ascending order of beta, each with a gap of at most 1e-6 nats.
@@ -251,7 +301,8 @@ def information_bottleneck(joint, betas: float | Iterable[float], *, rounds: int
 
 
 def random_joint(x: int, y: int, generator: Generator, *, concentration: float = 1.0) -> Float[Tensor, "x y"]:
-    """Draws a joint law: p(x) from exponential weights, each p(y|x) from exponential weights to the power 1 / ``concentration``.
+    """Draws a joint law: p(x) from exponential weights, each p(y|x) from exponential weights to the power 1 /
+    ``concentration``.
 
     Raises:
         ValueError: a size is below 2, or the concentration is not positive.
@@ -259,5 +310,7 @@ def random_joint(x: int, y: int, generator: Generator, *, concentration: float =
     integers(minimum=2, x=x, y=y)
     positive(concentration=concentration)
     marginal = -torch.rand(x, 1, generator=generator, dtype=torch.float64).clamp(min=1e-12).log()
-    channel = (-torch.rand(x, y, generator=generator, dtype=torch.float64).clamp(min=1e-12).log()).pow(1 / concentration)
+    channel = (-torch.rand(x, y, generator=generator, dtype=torch.float64).clamp(min=1e-12).log()).pow(
+        1 / concentration
+    )
     return marginal / marginal.sum() * channel / channel.sum(1, keepdim=True)

@@ -1,14 +1,17 @@
-r"""The bottleneck of Gaussian variables in closed form, and a variational bottleneck that learns it by gradient descent.
+r"""The bottleneck of Gaussian variables in closed form, and a variational bottleneck that learns it by
+gradient descent.
 
-For jointly Gaussian x and y let :math:`\lambda_i` be the eigenvalues of :math:`\Sigma_{x|y} \Sigma_x^{-1}`. The best noisy projection
-keeps the directions with :math:`\beta > \beta_i = 1 / (1 - \lambda_i)`, and with them
+For jointly Gaussian x and y let :math:`\lambda_i` be the eigenvalues of :math:`\Sigma_{x|y} \Sigma_x^{-1}`.
+The best noisy projection keeps the directions with :math:`\beta > \beta_i = 1 / (1 - \lambda_i)`, and with
+them
 
 .. math:: I(X;Z) = \tfrac12 \sum_i \log \frac{(\beta - 1)(1 - \lambda_i)}{\lambda_i}, \quad
     I(Z;Y) = I(X;Z) - \tfrac12 \sum_i \log \beta (1 - \lambda_i) .
 
 **Variational bottleneck.** An encoder q(z|x) with a law r(z) that is not its own marginal has the *rate*
-:math:`E\, \mathrm{KL}(q(z|x) \| r(z)) \ge I(X;Z)`, and a decoder gives :math:`I(Z;Y) \ge H(Y) - CE`. So rate - beta (H(Y) - CE) is at
-least the optimum of the Lagrangian. Source: :cite:t:`chechik2005information`, :cite:t:`alemi2017deep`.
+:math:`E\, \mathrm{KL}(q(z|x) \| r(z)) \ge I(X;Z)`, and a decoder gives :math:`I(Z;Y) \ge H(Y) - CE`. So rate
+- beta (H(Y) - CE) is at least the optimum of the Lagrangian. Source: :cite:t:`chechik2005information`,
+:cite:t:`alemi2017deep`.
 """
 
 import math
@@ -50,7 +53,9 @@ class GaussianPair:
         """Returns the eigenvalues of the covariance of x given y, ascending, ``[dx]``."""
         dx, dy = self.map.shape
         covariance = self.map.T @ self.map + self.noise**2 * torch.eye(dy, dtype=torch.float64)
-        return torch.linalg.eigvalsh(torch.eye(dx, dtype=torch.float64) - self.map @ torch.linalg.solve(covariance, self.map.T))
+        return torch.linalg.eigvalsh(
+            torch.eye(dx, dtype=torch.float64) - self.map @ torch.linalg.solve(covariance, self.map.T)
+        )
 
     def draw(self, n: int, generator: Generator) -> tuple[Float[Tensor, "n dx"], Float[Tensor, "n dy"]]:
         """Draws n pairs."""
@@ -62,7 +67,9 @@ class GaussianPair:
         """Returns I(X;Z) and I(Z;Y) of z = W x + e with standard Gaussian e, in nats."""
         dy = self.map.shape[1]
         covariance = self.map.T @ self.map + self.noise**2 * torch.eye(dy, dtype=torch.float64)
-        given = torch.eye(len(self.map), dtype=torch.float64) - self.map @ torch.linalg.solve(covariance, self.map.T)
+        given = torch.eye(len(self.map), dtype=torch.float64) - self.map @ torch.linalg.solve(
+            covariance, self.map.T
+        )
         eye = torch.eye(len(projection), dtype=torch.float64)
         rate = 0.5 * torch.logdet(projection @ projection.T + eye)
         return rate, rate - 0.5 * torch.logdet(projection @ given @ projection.T + eye)
@@ -81,16 +88,22 @@ def gaussian_bottleneck(eigenvalues, beta: float) -> tuple[float, float]:
     positive(beta=beta)
     finite(eigenvalues=values)
     if values.ndim != 1:
-        raise ValueError(f"eigenvalues must be a vector, got {list(values.shape)}; pass those of the covariance, not the covariance")
+        raise ValueError(
+            f"eigenvalues must be a vector, got {list(values.shape)}; pass those of the covariance, not the "
+            "covariance"
+        )
     if not len(values) or float(values.min()) <= 0 or float(values.max()) > 1 + 1e-12:
-        raise ValueError(f"expected eigenvalues in (0, 1], got {values.tolist()[:4]}; divide by the covariance of x")
+        raise ValueError(
+            f"expected eigenvalues in (0, 1], got {values.tolist()[:4]}; divide by the covariance of x"
+        )
     active = [value for value in values.tolist() if beta * (1 - value) > 1]
     compression = 0.5 * sum(math.log((beta - 1) * (1 - value) / value) for value in active)
     return compression, compression - 0.5 * sum(math.log(beta * (1 - value)) for value in active)
 
 
 class VariationalBottleneck(nn.Module):
-    """A linear encoder with Gaussian noise of learnt size, a standard Gaussian r(z) and a linear Gaussian decoder.
+    """A linear encoder with Gaussian noise of learnt size, a standard Gaussian r(z) and a linear Gaussian
+    decoder.
 
     Args:
         dx, dy: dimensions of x and y.
@@ -101,7 +114,9 @@ class VariationalBottleneck(nn.Module):
     def __init__(self, dx: int, dy: int, dim: int, generator: Generator):
         super().__init__()
         integers(dx=dx, dy=dy, dim=dim)
-        mean, decoder = (build(lambda sizes=sizes: nn.Linear(*sizes), generator) for sizes in ((dx, dim), (dim, dy)))
+        mean, decoder = (
+            build(lambda sizes=sizes: nn.Linear(*sizes), generator) for sizes in ((dx, dim), (dim, dy))
+        )
         assert isinstance(mean, nn.Linear)
         assert isinstance(decoder, nn.Linear)
         self.mean, self.decoder = mean, decoder
@@ -109,26 +124,35 @@ class VariationalBottleneck(nn.Module):
         self.log_error = nn.Parameter(torch.zeros(dy))
         self.double()
 
-    def terms(self, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], noise: Float[Tensor, "n dim"]) -> tuple[Tensor, Tensor]:
+    def terms(
+        self, x: Float[Tensor, "n dx"], y: Float[Tensor, "n dy"], noise: Float[Tensor, "n dim"]
+    ) -> tuple[Tensor, Tensor]:
         """Returns the rate and the cross-entropy of y, means over the samples in nats."""
         mean = self.mean(x)
         rate = 0.5 * (mean.square() + (2 * self.log_noise).exp() - 1 - 2 * self.log_noise).sum(1).mean()
         error = y - self.decoder(mean + self.log_noise.exp() * noise)
-        entropy = 0.5 * math.log(2 * math.pi) + self.log_error + 0.5 * error.square() * (-2 * self.log_error).exp()
+        entropy = (
+            0.5 * math.log(2 * math.pi) + self.log_error + 0.5 * error.square() * (-2 * self.log_error).exp()
+        )
         return rate, entropy.sum(1).mean()
 
 
 def train_variational(
     pair: GaussianPair, beta: float, dim: int, *, steps: int, generator: Generator, batch: int = 512
 ) -> VariationalBottleneck:
-    """Trains a variational bottleneck on new samples of the pair at each step, with Adam and a rate that falls by a cosine."""
+    """Trains a variational bottleneck on new samples of the pair at each step, with Adam and a rate that
+    falls by a cosine.
+    """
     positive(beta=beta)
     integers(steps=steps, dim=dim, batch=batch)
     dx, dy = pair.map.shape
     model = VariationalBottleneck(dx, dy, dim, generator)
 
     def draw(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        return (*pair.draw(batch, generator), torch.randn(batch, dim, generator=generator, dtype=torch.float64))
+        return (
+            *pair.draw(batch, generator),
+            torch.randn(batch, dim, generator=generator, dtype=torch.float64),
+        )
 
     def loss(_: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         rate, entropy = model.terms(*batch)
@@ -150,7 +174,8 @@ def train_variational(
 def variational_bound(
     model: VariationalBottleneck, pair: GaussianPair, n: int, generator: Generator, *, noise: float = 1.0
 ) -> tuple[float, float]:
-    """Returns the rate, a bound on I(X;Z) from above, and H(Y) - CE, a bound on I(Z;Y) from below, on n new pairs, in nats.
+    """Returns the rate, a bound on I(X;Z) from above, and H(Y) - CE, a bound on I(Z;Y) from below, on n new
+    pairs, in nats.
 
     ``noise`` scales the noise that the decoder sees; the second bound holds at 1 only.
 
@@ -160,10 +185,15 @@ def variational_bound(
     integers(n=n)
     sizes = model.mean.in_features, model.decoder.out_features
     if tuple(pair.map.shape) != sizes:
-        raise ValueError(f"pair must have the dimensions {sizes} of the model, got {tuple(pair.map.shape)}; train on this pair")
+        raise ValueError(
+            f"pair must have the dimensions {sizes} of the model, got {tuple(pair.map.shape)}; train on "
+            "this pair"
+        )
     x, y = pair.draw(n, generator)
     with torch.no_grad():
-        rate, entropy = model.terms(x, y, noise * torch.randn(n, len(model.log_noise), generator=generator, dtype=torch.float64))
+        rate, entropy = model.terms(
+            x, y, noise * torch.randn(n, len(model.log_noise), generator=generator, dtype=torch.float64)
+        )
     dy = pair.map.shape[1]
     covariance = pair.map.T @ pair.map + pair.noise**2 * torch.eye(dy, dtype=torch.float64)
     exact = 0.5 * (dy * (1 + math.log(2 * math.pi)) + float(torch.logdet(covariance)))

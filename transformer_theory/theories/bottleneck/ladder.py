@@ -1,12 +1,14 @@
-r"""The ladder: the information that an encoder keeps about the label, as a share of what the curve allows at its compression.
+r"""The ladder: the information that an encoder keeps about the label, as a share of what the curve allows at
+its compression.
 
-The quantity is :math:`I(Z;Y) / I^*(I(X;Z))` with the curve :math:`I^*` of the same joint law (its tangents, so that the share is at most
-1). The theory predicts 1. The null permutes the labels: in the first rung among the values of x, which are equally likely, then among
-the images.
+The quantity is :math:`I(Z;Y) / I^*(I(X;Z))` with the curve :math:`I^*` of the same joint law (its tangents,
+so that the share is at most 1). The theory predicts 1. The null permutes the labels: in the first rung among
+the values of x, which are equally likely, then among the images.
 
-First the solver on random laws, then on the visual words of one half of the digits, measured on the other half; then encoders learnt by
-gradient descent, on the law and on batches of words; last the features of trained networks, whose labels are functions of the input
-(:mod:`.in_networks`). Source: :cite:t:`tishby1999information`.
+First the solver on random laws, then on the visual words of one half of the digits, measured on the other
+half; then encoders learnt by gradient descent, on the law and on batches of words; last the features of
+trained networks, whose labels are functions of the input (:mod:`.in_networks`). Source:
+:cite:t:`tishby1999information`.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,8 +35,10 @@ from .information import information, table
 
 NAME, SOURCE = "bottleneck", Source("tishby1999information", status="own")
 LADDER = Ladder(quantity=SHARE, unit="share", side=">=", null_kind=NULL_KIND)
-FACTOR, CODES, STEPS, BATCH = 4.0, 16, 400, 256  # beta over the onset; code words, steps and batch of learnt encoders
-AROUND = (1.1, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 7.0, 10.0, 20.0, 50.0)  # trade-offs of a curve, over the onset
+# beta over the onset; code words, steps and batch of learnt encoders
+FACTOR, CODES, STEPS, BATCH = 4.0, 16, 400, 256
+# trade-offs of a curve, over the onset
+AROUND = (1.1, 1.3, 1.6, 2.0, 2.5, 3.2, 4.0, 5.0, 7.0, 10.0, 20.0, 50.0)
 
 
 class TableEncoder(nn.Module):
@@ -43,7 +47,9 @@ class TableEncoder(nn.Module):
     def __init__(self, words: int, codes: int, classes: int, generator: Generator):
         super().__init__()
         self.encoder = nn.Parameter(torch.randn(words, codes, generator=generator, dtype=torch.float64))
-        self.decoder = nn.Parameter(0.1 * torch.randn(codes, classes, generator=generator, dtype=torch.float64))
+        self.decoder = nn.Parameter(
+            0.1 * torch.randn(codes, classes, generator=generator, dtype=torch.float64)
+        )
         self.prior = nn.Parameter(torch.zeros(codes, dtype=torch.float64))
 
     def bound(self, joint: Float[Tensor, "x y"], beta: float) -> Float[Tensor, ""]:
@@ -54,17 +60,30 @@ class TableEncoder(nn.Module):
         return rate - beta * ((code.T @ joint) * self.decoder.log_softmax(1)).sum()
 
 
-def learn(draw: Callable[[Generator], Tensor], shape: tuple[int, int], beta: float, *, decay: bool, generator: Generator) -> Tensor:
+def learn(
+    draw: Callable[[Generator], Tensor],
+    shape: tuple[int, int],
+    beta: float,
+    *,
+    decay: bool,
+    generator: Generator,
+) -> Tensor:
     """Trains a table encoder on laws that ``draw`` returns, and returns q(z|x), ``[x, z]``."""
     model = TableEncoder(shape[0], CODES, shape[1], generator)
     kind = torch.optim.AdamW if decay else torch.optim.Adam
-    task = StreamTask(lambda _, joint: model.bound(joint, beta), lambda generator: iter(lambda: draw(generator), None))
+    task = StreamTask(
+        lambda _, joint: model.bound(joint, beta), lambda generator: iter(lambda: draw(generator), None)
+    )
     fit(model, task, optimiser=kind(model.parameters(), lr=0.05), steps=STEPS, generator=generator)
     return model.encoder.detach().softmax(1)
 
 
-def share_of(joint: Float[Tensor, "... x y"], encoder: Float[Tensor, "x z"], curve: Curve) -> Float[Tensor, "..."]:
-    """Returns I(Z;Y) of an encoder on each joint law, over what the curve allows at its I(X;Z); all laws have one p(x)."""
+def share_of(
+    joint: Float[Tensor, "... x y"], encoder: Float[Tensor, "x z"], curve: Curve
+) -> Float[Tensor, "..."]:
+    """Returns I(Z;Y) of an encoder on each joint law, over what the curve allows at its I(X;Z); all laws have
+    one p(x).
+    """
     compression = float(information(encoder * joint.sum(-1).reshape(-1, len(encoder))[0][:, None]))
     return information(encoder.mT @ joint) / max(curve.at(compression), 1e-12)
 
@@ -78,19 +97,26 @@ def own_setting(generator: Generator) -> Iterator[Measurement]:
     encoder = information_bottleneck(joint, 1.05 * FACTOR * first).points[0].encoder
     nulls = share_of(joint[permutations(len(joint), LADDER_DRAWS, generator)], encoder, curve)
     value = float(share_of(joint, encoder, curve))
-    yield LADDER.row(NAME, value, predicted=1.0, null=Null(NULL_KIND, tuple(nulls.tolist())), n=16, source=SOURCE)
+    yield LADDER.row(
+        NAME, value, predicted=1.0, null=Null(NULL_KIND, tuple(nulls.tolist())), n=16, source=SOURCE
+    )
 
 
 @lru_cache(maxsize=1)
 def digit_words() -> tuple[Int[Tensor, "n seq"], Int[Tensor, " n"], Tensor, float, Curve, Tensor]:
-    """Returns words and labels of one half of the digits, the law of the other, beta, the curve of the first one, permutations."""
+    """Returns words and labels of one half of the digits, the law of the other, beta, the curve of the first
+    one, permutations.
+    """
     data = digits()
     train, test = data.split(0.5, fixed_generator())
     laws = []
     for part in (train, test):
         assert part.ids is not None
         assert part.labels is not None
-        laws.append(table(part.ids.flatten(), part.labels.repeat_interleave(part.ids.shape[1]), (32, 10)) / part.ids.numel())
+        laws.append(
+            table(part.ids.flatten(), part.labels.repeat_interleave(part.ids.shape[1]), (32, 10))
+            / part.ids.numel()
+        )
     first = onset(laws[1]).beta
     curve = information_bottleneck(laws[1], [first * factor for factor in AROUND])
     assert test.ids is not None
@@ -110,7 +136,15 @@ def on_digits(generator: Generator, how: str) -> Iterator[Measurement]:
     shuffled = torch.cat([labels[None], labels[orders]]).repeat_interleave(ids.shape[1], dim=1)
     values = share_of(table(ids.flatten(), shuffled, (32, 10)) / ids.numel(), encoder, curve).tolist()
     note = f"{ids.numel()} words of {len(labels)} held-out images, beta = {beta:.1f}"
-    yield LADDER.row(NAME, values[0], predicted=1.0, null=Null(NULL_KIND, tuple(values[1:])), n=len(labels), source=SOURCE, note=note)
+    yield LADDER.row(
+        NAME,
+        values[0],
+        predicted=1.0,
+        null=Null(NULL_KIND, tuple(values[1:])),
+        n=len(labels),
+        source=SOURCE,
+        note=note,
+    )
 
 
 def batch_law(law: Float[Tensor, "x y"], generator: Generator) -> Float[Tensor, "x y"]:
@@ -119,7 +153,9 @@ def batch_law(law: Float[Tensor, "x y"], generator: Generator) -> Float[Tensor, 
     return torch.bincount(drawn, minlength=law.numel()).double().view_as(law) / BATCH
 
 
-def in_network(recipe: str, generator: Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
+def in_network(
+    recipe: str, generator: Generator, images: tuple[Images, Images] | None = None
+) -> Iterator[Measurement]:
     """Measures the words of the blocks of a trained network, on validation images."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     row = headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=NETWORK_STEPS)
@@ -132,7 +168,12 @@ LADDER = replace(
         Rung("random laws, solver", "", own_setting, column="own setting", covered=True),
         Rung("digits' words", "the law is known", partial(on_digits, how="solver"), column="real tokens"),
         Rung("encoder learnt", "the solver", partial(on_digits, how="law"), column="everything trained"),
-        Rung("batches, AdamW", "the whole law in each step", partial(on_digits, how="batches"), column="AdamW and mini-batches"),
+        Rung(
+            "batches, AdamW",
+            "the whole law in each step",
+            partial(on_digits, how="batches"),
+            column="AdamW and mini-batches",
+        ),
         *trained_network_rungs(in_network),
     ),
 )

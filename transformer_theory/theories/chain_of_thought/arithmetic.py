@@ -1,13 +1,14 @@
 r"""Arithmetic modulo p, and linear equations modulo p.
 
-**Arithmetic.** A question is an expression of k operations; brackets stand only where precedence and left associativity need them, so
-expressions and trees correspond one to one and there are :math:`C_k\, o^k p^{k+1}` of them, with o operators and the Catalan number
-:math:`C_k`. Each step of the chain computes the leftmost operation that may be computed. Whether an operation may be computed depends on
-five symbols: the operation, its operands, and the symbols beside them (:func:`reducible`).
+**Arithmetic.** A question is an expression of k operations; brackets stand only where precedence and left
+associativity need them, so expressions and trees correspond one to one and there are :math:`C_k\, o^k
+p^{k+1}` of them, with o operators and the Catalan number :math:`C_k`. Each step of the chain computes the
+leftmost operation that may be computed. Whether an operation may be computed depends on five symbols: the
+operation, its operands, and the symbols beside them (:func:`reducible`).
 
-**Equations.** A question is m equations with one solution, ``a b c | d e f`` for a x + b y = c and d x + e y = f. Step i of the chain is
-the matrix after column i has been eliminated (Gauss and Jordan), the last one shows the solution. There are
-:math:`p^m \prod_{i<m} (p^m - p^i)` questions.
+**Equations.** A question is m equations with one solution, ``a b c | d e f`` for a x + b y = c and d x + e y
+= f. Step i of the chain is the matrix after column i has been eliminated (Gauss and Jordan), the last one
+shows the solution. There are :math:`p^m \prod_{i<m} (p^m - p^i)` questions.
 
 Source: :cite:t:`feng2023towards`.
 """
@@ -35,12 +36,15 @@ def operate(left: str, operator: str, right: str, modulus: int) -> str:
 
 
 def written(tree: Tree, *, above: int = 0) -> Symbols:
-    """Writes a tree with the brackets that it needs below an operator that binds operands of precedence ``above`` or more."""
+    """Writes a tree with the brackets that it needs below an operator that binds operands of precedence
+    ``above`` or more.
+    """
     if isinstance(tree, str):
         return (tree,)
     left, operator, right = tree
     binds = PRECEDENCE[operator]
-    inside = (*written(left, above=binds), operator, *written(right, above=binds + 1))  # a - (b - c) needs brackets, (a - b) - c does not
+    # a - (b - c) needs brackets, (a - b) - c does not
+    inside = (*written(left, above=binds), operator, *written(right, above=binds + 1))
     return (OPEN, *inside, CLOSE) if binds < above else inside
 
 
@@ -65,7 +69,8 @@ def reducible(before: str, operator: str, after: str) -> bool:
 
 
 def handle(expression: Sequence[str]) -> tuple[int, int]:
-    """Returns the first and last place of the leftmost operation that may be computed, with brackets that enclose nothing else.
+    """Returns the first and last place of the leftmost operation that may be computed, with brackets that
+    enclose nothing else.
 
     Raises:
         ValueError: no operation may be computed.
@@ -73,10 +78,18 @@ def handle(expression: Sequence[str]) -> tuple[int, int]:
     padded = ("", "", *expression, "", "")
     for place in range(2, len(padded) - 2):
         before, left, operator, right, after = padded[place - 2 : place + 3]
-        if operator in PRECEDENCE and left.isdigit() and right.isdigit() and reducible(before, operator, after):
+        if (
+            operator in PRECEDENCE
+            and left.isdigit()
+            and right.isdigit()
+            and reducible(before, operator, after)
+        ):
             enclosed = before == OPEN and after == CLOSE
             return place - 3 - enclosed, place - 1 + enclosed
-    raise ValueError(f"the expression must have an operation that may be computed, got {' '.join(expression)!r}; check its brackets")
+    raise ValueError(
+        f"the expression must have an operation that may be computed, got {' '.join(expression)!r}; check "
+        "its brackets"
+    )
 
 
 @dataclass(frozen=True)
@@ -129,12 +142,19 @@ class Arithmetic:
         """Returns the expression after each step; raises ValueError as :meth:`check`."""
         encode(self, question)
         if (k := sum(symbol in PRECEDENCE for symbol in question)) != self.operations:
-            raise ValueError(f"a question of {self} must have {self.operations} operations, got {k}; see task.sample(generator)")
+            raise ValueError(
+                f"a question of {self} must have {self.operations} operations, got {k}; see "
+                "task.sample(generator)"
+            )
         found = [question]
         while len(found[-1]) > 1:
             first, last = handle(expression := found[-1])
-            left, operator, right = (symbol for symbol in expression[first : last + 1] if symbol not in (OPEN, CLOSE))
-            found.append((*expression[:first], operate(left, operator, right, self.modulus), *expression[last + 1 :]))
+            left, operator, right = (
+                symbol for symbol in expression[first : last + 1] if symbol not in (OPEN, CLOSE)
+            )
+            found.append(
+                (*expression[:first], operate(left, operator, right, self.modulus), *expression[last + 1 :])
+            )
         return found[1:]
 
     def chain(self, question: Symbols) -> Symbols:
@@ -142,13 +162,22 @@ class Arithmetic:
         return joined(self.steps(question))
 
     def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
-        """Computes the first operation on two numbers in the syntax tree that Python's parser makes of the given expression before."""
+        """Computes the first operation on two numbers in the syntax tree that Python's parser makes of the
+        given expression before.
+        """
         while len(question) > 1:
             nodes = [node for node in ast.walk(parsed(question)) if isinstance(node, ast.BinOp)]
-            node = min((n for n in nodes if {type(n.left), type(n.right)} == {ast.Constant}), key=lambda node: node.col_offset)
+            node = min(
+                (n for n in nodes if {type(n.left), type(n.right)} == {ast.Constant}),
+                key=lambda node: node.col_offset,
+            )
             place = len(" ".join(question)[: node.col_offset].split())
             enclosed = question[place - 1 : place] == (OPEN,) and question[place + 3 : place + 4] == (CLOSE,)
-            step = (*question[: place - enclosed], str(value(node) % self.modulus), *question[place + 3 + enclosed :])
+            step = (
+                *question[: place - enclosed],
+                str(value(node) % self.modulus),
+                *question[place + 3 + enclosed :],
+            )
             yield from (*step, THEN) if len(step) > 1 else step
             question, chain = chain[: len(step)], chain[len(step) + 1 :]
 
@@ -161,7 +190,9 @@ class Arithmetic:
         return (str(value(parsed(question)) % self.modulus),)
 
     def chain_length(self, question: Symbols) -> int:
-        """At most k^2 + (k - 1)^2: an expression of j > 0 operations has at most 2 j + 1 symbols and j - 1 pairs of brackets."""
+        """At most k^2 + (k - 1)^2: an expression of j > 0 operations has at most 2 j + 1 symbols and j - 1
+        pairs of brackets.
+        """
         return self.operations**2 + (self.operations - 1) ** 2
 
 
@@ -183,7 +214,9 @@ class Equations:
         integers(variables=self.variables)
         integers(minimum=2, modulus=self.modulus)
         if any(self.modulus % d == 0 for d in range(2, self.modulus)):
-            raise ValueError(f"modulus must be a prime, so that pivots have inverses, got {self.modulus}; take 5 or 7")
+            raise ValueError(
+                f"modulus must be a prime, so that pivots have inverses, got {self.modulus}; take 5 or 7"
+            )
 
     @property
     def symbols(self) -> Symbols:
@@ -225,7 +258,10 @@ class Equations:
         for i in range(m):
             row = next((r for r in range(i, m) if matrix[r][i]), None)
             if row is None:
-                raise ValueError(f"the equations must have exactly one solution, got {' '.join(question)!r}; change a coefficient")
+                raise ValueError(
+                    f"the equations must have exactly one solution, got {' '.join(question)!r}; change a "
+                    "coefficient"
+                )
             matrix[i], matrix[row] = matrix[row], matrix[i]
             inverse = pow(matrix[i][i], -1, p)
             matrix[i] = [x * inverse % p for x in matrix[i]]
@@ -240,7 +276,9 @@ class Equations:
         return joined([as_rows(matrix) for matrix in self.steps(question)])
 
     def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
-        """An entry of the pivot's row times the pivot is the entry before; another one plus its factor times that of the pivot's row is."""
+        """An entry of the pivot's row times the pivot is the entry before; another one plus its factor times
+        that of the pivot's row is.
+        """
         p, m, given = self.modulus, self.variables, question
         for i in range(m):
             before = self.matrix(given)
@@ -248,7 +286,9 @@ class Equations:
             before[i], before[row] = before[row], before[i]
             unit = [next(x for x in range(p) if (before[i][i] * x - y) % p == 0) for y in before[i]]
             after = [
-                unit if r == i else [next(x for x in range(p) if (x + z[i] * u - y) % p == 0) for y, u in zip(z, unit)]
+                unit
+                if r == i
+                else [next(x for x in range(p) if (x + z[i] * u - y) % p == 0) for y, u in zip(z, unit)]
                 for r, z in enumerate(before)
             ]
             yield from (*((THEN,) if i else ()), *as_rows(after))
@@ -275,7 +315,9 @@ class Equations:
 
 def as_rows(matrix: Sequence[Sequence[int]]) -> Symbols:
     """Writes the rows of a matrix with bars between them."""
-    return tuple(symbol for i, row in enumerate(matrix) for symbol in (*((BAR,) if i else ()), *map(str, row)))
+    return tuple(
+        symbol for i, row in enumerate(matrix) for symbol in (*((BAR,) if i else ()), *map(str, row))
+    )
 
 
 def joined(steps: Sequence[Symbols]) -> Symbols:

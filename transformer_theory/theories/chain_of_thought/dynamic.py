@@ -1,14 +1,17 @@
-r"""Dynamic programming: longest increasing subsequence, edit distance, and membership in a context-free language.
+r"""Dynamic programming: longest increasing subsequence, edit distance, and membership in a context-free
+language.
 
 The chain is the table of the dynamic program, cell by cell.
 
-* **Longest increasing subsequence** of a_1 ... a_n: :math:`d_i = 1 + \max \{d_j : j < i,\ a_j < a_i\}`, the answer is :math:`\max_i d_i`.
-* **Edit distance** of s and t, with 2 for a deletion or an insertion and 3 for a substitution: :math:`D_{ij} = \min(D_{i-1,j} + 2,\
-  D_{i,j-1} + 2,\ D_{i-1,j-1} + 3\,[s_i \ne t_j])`, the answer is the last cell.
-* **Membership** by the algorithm of Cocke, Younger and Kasami: the cell of a part of the word holds the nonterminals that derive it.
+* **Longest increasing subsequence** of a_1 ... a_n: :math:`d_i = 1 + \max \{d_j : j < i,\ a_j < a_i\}`, the
+  answer is :math:`\max_i d_i`.
+* **Edit distance** of s and t, with 2 for a deletion or an insertion and 3 for a substitution: :math:`D_{ij}
+  = \min(D_{i-1,j} + 2,\ D_{i,j-1} + 2,\ D_{i-1,j-1} + 3\,[s_i \ne t_j])`, the answer is the last cell.
+* **Membership** by the algorithm of Cocke, Younger and Kasami: the cell of a part of the word holds the
+  nonterminals that derive it.
 
-The minimum of an edit distance is over three cells. The maximum, and the "or" over all splits, run over many cells; one head of attention
-computes them.
+The minimum of an edit distance is over three cells. The maximum, and the "or" over all splits, run over many
+cells; one head of attention computes them.
 
 Source: :cite:t:`feng2023towards`.
 """
@@ -32,7 +35,8 @@ YES, NO = "yes", "no"
 
 @dataclass(frozen=True)
 class LIS:
-    """Length of the longest strictly increasing subsequence of n uniformly drawn numbers; ``questions`` is exact.
+    """Length of the longest strictly increasing subsequence of n uniformly drawn numbers; ``questions`` is
+    exact.
 
     Args:
         n: number of numbers.
@@ -86,7 +90,9 @@ class LIS:
         return (max(chain, key=int),)
 
     def solve(self, question: Symbols) -> Symbols:
-        """Patience sorting: each number goes onto the leftmost pile whose top is not smaller; the answer is the number of piles."""
+        """Patience sorting: each number goes onto the leftmost pile whose top is not smaller; the answer is
+        the number of piles.
+        """
         tops: list[int] = []
         for value in map(int, question):
             place = bisect_left(tops, value)
@@ -102,7 +108,8 @@ class LIS:
 class EditDistance:
     """Edit distance of two words of n letters, with costs 2, 2 and 3; ``questions`` is exact.
 
-    The second word is the first one with each letter replaced with probability 1/2, then rotated by 0, 1 or 2 places.
+    The second word is the first one with each letter replaced with probability 1/2, then rotated by 0, 1 or 2
+    places.
 
     Args:
         n: letters of each word.
@@ -123,7 +130,11 @@ class EditDistance:
     @property
     def symbols(self) -> Symbols:
         """Numbers up to the largest cell, the bar between words and rows, and letters."""
-        return (*map(str, range(SUBSTITUTE * self.n + 1)), BAR, *(chr(ord("a") + i) for i in range(self.letters)))
+        return (
+            *map(str, range(SUBSTITUTE * self.n + 1)),
+            BAR,
+            *(chr(ord("a") + i) for i in range(self.letters)),
+        )
 
     @property
     def questions(self) -> int:
@@ -156,7 +167,9 @@ class EditDistance:
         return as_rows(rows)
 
     def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
-        """A cell is the minimum over the steps from the cells above, on the left and before both, as the given chain has them."""
+        """A cell is the minimum over the steps from the cells above, on the left and before both, as the
+        given chain has them.
+        """
         n, s, t = self.n, question[: self.n], question[self.n + 1 :]
         above = n + 2  # symbols between a cell and the one above it
         for i in range(n + 1):
@@ -166,7 +179,11 @@ class EditDistance:
                 here = i * above + j
                 costs = [int(chain[here - above]) + SKIP] if i else []
                 costs += [int(chain[here - 1]) + SKIP] if j else []
-                costs += [int(chain[here - above - 1]) + (SUBSTITUTE if s[i - 1] != t[j - 1] else 0)] if i and j else []
+                costs += (
+                    [int(chain[here - above - 1]) + (SUBSTITUTE if s[i - 1] != t[j - 1] else 0)]
+                    if i and j
+                    else []
+                )
                 yield str(min(costs, default=0))
 
     def answer(self, question: Symbols, chain: Symbols) -> Symbols:
@@ -174,14 +191,18 @@ class EditDistance:
         return chain[-1:]
 
     def solve(self, question: Symbols) -> Symbols:
-        """Recursion from the ends of the words: the cost of rewriting what follows place i of s into what follows place j of t."""
+        """Recursion from the ends of the words: the cost of rewriting what follows place i of s into what
+        follows place j of t.
+        """
         n, s, t = self.n, question[: self.n], question[self.n + 1 :]
 
         @cache
         def rest(i: int, j: int) -> int:
             if n in (i, j):
                 return SKIP * (2 * n - i - j)
-            return min(rest(i + 1, j) + SKIP, rest(i, j + 1) + SKIP, rest(i + 1, j + 1) + SUBSTITUTE * (s[i] != t[j]))
+            return min(
+                rest(i + 1, j) + SKIP, rest(i, j + 1) + SKIP, rest(i + 1, j + 1) + SUBSTITUTE * (s[i] != t[j])
+            )
 
         return (str(rest(0, 0)),)
 
@@ -197,16 +218,20 @@ BRACKETS: Rules = (("S", "SS"), ("S", "AT"), ("S", "AC"), ("T", "SC"), ("A", "<"
 
 @dataclass(frozen=True)
 class Membership:
-    """Membership of words of n letters in a context-free language; ``questions`` is an upper bound, all words of n letters.
+    """Membership of words of n letters in a context-free language; ``questions`` is an upper bound, all words
+    of n letters.
 
-    Half of the words are derived from S, uniformly among derivations; the others are such words with their letters permuted. The answer is
-    "yes" or "no". A cell is written as its nonterminals in brackets, such as ``{ST}``.
+    Half of the words are derived from S, uniformly among derivations; the others are such words with their
+    letters permuted. The answer is "yes" or "no". A cell is written as its nonterminals in brackets, such as
+    ``{ST}``.
 
     Args:
         n: letters of a word.
-        rules: rules in the normal form of Chomsky, pairs of a nonterminal (a capital letter) and two nonterminals or one letter.
+        rules: rules in the normal form of Chomsky, pairs of a nonterminal (a capital letter) and two
+            nonterminals or one letter.
     Raises:
-        ValueError: a rule is not in this form, there are more than 6 nonterminals, or no word of n letters is derived from S.
+        ValueError: a rule is not in this form, there are more than 6 nonterminals, or no word of n letters is
+            derived from S.
     """
 
     n: int = 8
@@ -215,19 +240,38 @@ class Membership:
     def __post_init__(self):
         integers(n=self.n)
         for left, right in self.rules:
-            pair, letter = len(right) == 2 and right.isupper(), len(right) == 1 and not right.isupper() and right not in COMMON
+            pair, letter = (
+                len(right) == 2 and right.isupper(),
+                len(right) == 1 and not right.isupper() and right not in COMMON,
+            )
             if not (len(left) == 1 and left.isupper() and (pair or letter)):
-                message = f"a rule must be a capital letter with two capital letters or one other symbol, got {left} -> {right}"
+                message = (
+                    "a rule must be a capital letter with two capital letters or one other symbol, got "
+                    f"{left} -> {right}"
+                )
                 raise ValueError(f"{message}; symbols other than {' '.join(COMMON)} may be letters")
         if len(self.nonterminals) > 6:
-            raise ValueError(f"rules must have at most 6 nonterminals, got {len(self.nonterminals)}; every set of them is a symbol")
+            raise ValueError(
+                f"rules must have at most 6 nonterminals, got {len(self.nonterminals)}; every set of them "
+                "is a symbol"
+            )
         if not self.derivations["S", self.n]:
-            raise ValueError(f"n must be the length of a word of the language, got {self.n}; take another length")
+            raise ValueError(
+                f"n must be the length of a word of the language, got {self.n}; take another length"
+            )
 
     @property
     def nonterminals(self) -> str:
         """Nonterminals in alphabetical order, with S."""
-        return "".join(sorted({"S", *(left for left, _ in self.rules), *(s for _, right in self.rules for s in right if s.isupper())}))
+        return "".join(
+            sorted(
+                {
+                    "S",
+                    *(left for left, _ in self.rules),
+                    *(s for _, right in self.rules for s in right if s.isupper()),
+                }
+            )
+        )
 
     @property
     def letters(self) -> Symbols:
@@ -238,7 +282,9 @@ class Membership:
     def symbols(self) -> Symbols:
         """Letters, sets of nonterminals, and the answers."""
         names = self.nonterminals
-        sets = ("{" + "".join(each) + "}" for size in range(len(names) + 1) for each in combinations(names, size))
+        sets = (
+            "{" + "".join(each) + "}" for size in range(len(names) + 1) for each in combinations(names, size)
+        )
         return (*self.letters, *sets, YES, NO)
 
     @property
@@ -255,7 +301,9 @@ class Membership:
                 if len(right) == 1:
                     counts[left, size] += size == 1
                 else:
-                    counts[left, size] += sum(counts[right[0], k] * counts[right[1], size - k] for k in range(1, size))
+                    counts[left, size] += sum(
+                        counts[right[0], k] * counts[right[1], size - k] for k in range(1, size)
+                    )
         return counts
 
     def sample(self, generator: Generator) -> Sample:
@@ -269,7 +317,9 @@ class Membership:
                 if left == name and len(right) == 1 and size == 1:
                     branches.append((1, right, 0))
                 elif left == name and len(right) == 2:
-                    branches += [(counts[right[0], k] * counts[right[1], size - k], right, k) for k in range(1, size)]
+                    branches += [
+                        (counts[right[0], k] * counts[right[1], size - k], right, k) for k in range(1, size)
+                    ]
             total = counts[name, size]
             shares = torch.tensor([weight / total for weight, _, _ in branches], dtype=torch.float64)
             _, right, k = branches[int(shares.multinomial(1, generator=generator))]
@@ -288,21 +338,33 @@ class Membership:
         """Returns the cells, those of shorter parts first."""
         self.check(question)
         pairs = [rule for rule in self.rules if len(rule[1]) == 2]
-        table = {(i, 1): {left for left, right in self.rules if right == letter} for i, letter in enumerate(question)}
+        table = {
+            (i, 1): {left for left, right in self.rules if right == letter}
+            for i, letter in enumerate(question)
+        }
         for size in range(2, self.n + 1):
             for start in range(self.n - size + 1):
                 splits = [(table[start, k], table[start + k, size - k]) for k in range(1, size)]
-                table[start, size] = {left for left, (a, b) in pairs if any(a in first and b in second for first, second in splits)}
+                table[start, size] = {
+                    left
+                    for left, (a, b) in pairs
+                    if any(a in first and b in second for first, second in splits)
+                }
         return tuple(map(cell, table.values()))
 
     def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
-        """A cell holds the left sides of the rules whose right side is the letter, or is made by two parts with the given cells."""
+        """A cell holds the left sides of the rules whose right side is the letter, or is made by two parts
+        with the given cells.
+        """
         n = self.n
         yield from (cell(left for left, right in self.rules if right == letter) for letter in question)
         first = [0, *accumulate(range(n, 0, -1))]  # number of the first cell of each length
         for size in range(2, n + 1):
             for start in range(n - size + 1):
-                splits = [(chain[first[k - 1] + start], chain[first[size - k - 1] + start + k]) for k in range(1, size)]
+                splits = [
+                    (chain[first[k - 1] + start], chain[first[size - k - 1] + start + k])
+                    for k in range(1, size)
+                ]
                 made = {a + b for left, right in splits for a, b in product(left, right)}
                 yield cell(left for left, right in self.rules if right in made)
 
@@ -311,7 +373,9 @@ class Membership:
         return (YES if "S" in chain[-1] else NO,)
 
     def solve(self, question: Symbols) -> Symbols:
-        """Searches the leftmost derivations: forms that are not longer than the word and agree with it in their leading letters."""
+        """Searches the leftmost derivations: forms that are not longer than the word and agree with it in
+        their leading letters.
+        """
         word, forms, seen = "".join(question), ["S"], set()
         while forms:
             form = forms.pop()
@@ -321,7 +385,9 @@ class Membership:
             if place == len(form) or len(form) > len(word) or form in seen or form[:place] != word[:place]:
                 continue
             seen.add(form)
-            forms += [form[:place] + right + form[place + 1 :] for left, right in self.rules if left == form[place]]
+            forms += [
+                form[:place] + right + form[place + 1 :] for left, right in self.rules if left == form[place]
+            ]
         return (NO,)
 
     def chain_length(self, question: Symbols) -> int:

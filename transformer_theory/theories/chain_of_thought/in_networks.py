@@ -1,11 +1,13 @@
 r"""What a chain buys in any model of ids: accuracy of the answer with the chain minus without.
 
-The prompt shows k examples of a small task and then a question. The symbols of the task are ids of the model: the caller's
-(``{"3": 362, ...}``), or random ones, so that the model has to learn their use from the prompt. The answer is the symbol with the largest
-logit among the possible answers. All answers are equally frequent, so a constant guess is at chance with and without the chain.
+The prompt shows k examples of a small task and then a question. The symbols of the task are ids of the model:
+the caller's (``{"3": 362, ...}``), or random ones, so that the model has to learn their use from the prompt.
+The answer is the symbol with the largest logit among the possible answers. All answers are equally frequent,
+so a constant guess is at chance with and without the chain.
 
 * :func:`chain_gain`: the model *generates* its chain, for any model that maps ids to logits.
-* The response of :data:`IN_NETWORKS` *gives* the chain, in one pass. What remains is to take the answer from it.
+* The response of :data:`IN_NETWORKS` *gives* the chain, in one pass. What remains is to take the answer from
+  it.
 
 **Null**, for the same questions: filler symbols in place of the chain, and the chain of another question.
 Source: :cite:t:`feng2023towards`; filler symbols as in :cite:t:`pfau2024dot`.
@@ -34,7 +36,8 @@ GAP = "accuracy with the chain minus without, from a prompt"
 NULL_KIND = "filler symbols or the chain of another question"
 TASK = Arithmetic(2, 3)  # the smallest task whose answer is not that of its last operation alone
 EXAMPLES, QUESTIONS = 4, 32  # examples in a prompt, and questions
-GIVEN, DRAWS = 15, 2  # of the response: questions, and draws of each of the two nulls; a large model runs on all of them
+# of the response: questions, and draws of each of the two nulls; a large model runs on all of them
+GIVEN, DRAWS = 15, 2
 WITH, WITHOUT = 1, 0
 NO_LIMIT = 2**31
 SURPLUS = 4  # questions drawn per question used, so that all answers can be equally frequent
@@ -48,7 +51,10 @@ def answers_of(task: ChainTask, samples: Sequence[Sample], generator: Generator)
     """
     found = {sample.answer for sample in (*samples, *(task.sample(generator) for _ in range(100)))}
     if longer := [answer for answer in found if len(answer) != 1]:
-        raise ValueError(f"answers must have one symbol, got {' '.join(longer[0])!r}; take arithmetic or another task with one")
+        raise ValueError(
+            f"answers must have one symbol, got {' '.join(longer[0])!r}; take arithmetic or another task "
+            "with one"
+        )
     return tuple(symbol for symbol in vocabulary(task) if (symbol,) in found)
 
 
@@ -60,64 +66,91 @@ def symbol_ids(task: ChainTask, vocabulary_size: int, generator: Generator) -> d
     """
     known = vocabulary(task)
     if len(known) > vocabulary_size:
-        raise ValueError(f"the vocabulary must hold the {len(known)} symbols of {task}, got {vocabulary_size} ids; take a smaller task")
+        raise ValueError(
+            f"the vocabulary must hold the {len(known)} symbols of {task}, got {vocabulary_size} ids; take "
+            "a smaller task"
+        )
     return dict(zip(known, torch.randperm(vocabulary_size, generator=generator)[: len(known)].tolist()))
 
 
 def balanced(samples: Sequence[Sample], n: int, generator: Generator) -> tuple[Sample, ...]:
-    """Returns n samples in random order, whose answers are as equally frequent as possible: a constant guess is at chance."""
+    """Returns n samples in random order, whose answers are as equally frequent as possible: a constant guess
+    is at chance.
+    """
     groups: dict[Symbols, list[Sample]] = {}
     for sample in samples:
         groups.setdefault(sample.answer, []).append(sample)
     ranked = sorted((rank, answer) for answer, group in groups.items() for rank in range(len(group)))
     chosen = ranked[:n]
-    return tuple(groups[chosen[i][1]][chosen[i][0]] for i in torch.randperm(len(chosen), generator=generator).tolist())
+    return tuple(
+        groups[chosen[i][1]][chosen[i][0]] for i in torch.randperm(len(chosen), generator=generator).tolist()
+    )
 
 
 def shown(sample: Sample, *, chain: bool) -> Symbols:
     """Returns an example of the prompt: question, chain (or none), answer and end."""
-    return (*prompt(sample, "chain" if chain else "direct"), *continuation(sample, "chain" if chain else "direct"))
+    return (
+        *prompt(sample, "chain" if chain else "direct"),
+        *continuation(sample, "chain" if chain else "direct"),
+    )
 
 
 def few_shot(examples: Sequence[Sample], sample: Sample, chain: Symbols | None) -> Symbols:
-    """Returns the examples, the question and the given chain, up to the ":" before the answer; without chain if it is None."""
+    """Returns the examples, the question and the given chain, up to the ":" before the answer; without chain
+    if it is None.
+    """
     before = tuple(symbol for each in examples for symbol in shown(each, chain=chain is not None))
     return (*before, *sample.question, *(() if chain is None else (THEN, *chain)), ANSWER)
 
 
-def fitting(task: ChainTask, examples: Sequence[Sample], samples: Sequence[Sample], length: int) -> list[Sample]:
+def fitting(
+    task: ChainTask, examples: Sequence[Sample], samples: Sequence[Sample], length: int
+) -> list[Sample]:
     """Returns as many examples as fit into a context with every question and the longest possible chain.
 
     Raises:
         ValueError: not even one example fits, or no question if there are no examples.
     """
-    longest = max(len(sample.question) + task.chain_length(sample.question) + 2 for sample in samples)  # with "=" and ":"
+    # with "=" and ":"
+    longest = max(len(sample.question) + task.chain_length(sample.question) + 2 for sample in samples)
     for k in range(len(examples), min(1, len(examples)) - 1, -1):
         needed = longest + sum(len(shown(each, chain=True)) for each in examples[:k])
         if needed <= length:
             return list(examples[:k])
     what = "one example, a question" if examples else "a question"
-    raise ValueError(f"the context must hold {needed} ids, {what} and its chain, got a limit of {length}; take a smaller task")
+    raise ValueError(
+        f"the context must hold {needed} ids, {what} and its chain, got a limit of {length}; take a smaller "
+        "task"
+    )
 
 
 def chains_of_null(samples: Sequence[Sample], shift: int) -> dict[str, Sequence[Symbols]]:
-    """Returns for each question filler symbols, as many as its chain has, and the chain of the question ``shift`` places further."""
+    """Returns for each question filler symbols, as many as its chain has, and the chain of the question
+    ``shift`` places further.
+    """
     others = [sample.chain for sample in (*samples[shift:], *samples[:shift])]
-    return {"filler symbols": [(FILLER,) * len(sample.chain) for sample in samples], "chain of another question": others}
+    return {
+        "filler symbols": [(FILLER,) * len(sample.chain) for sample in samples],
+        "chain of another question": others,
+    }
 
 
 def gap_inputs(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Makes the inputs of the response: each question with its chain, and without.
 
-    Rows are filled on the left with the id of the end. Targets are ``[2 n, 2 + answers]``: whether the chain is there, the place of the
-    answer among the ids of all answers, and these ids. A filler symbol is an id that no other symbol has.
+    Rows are filled on the left with the id of the end. Targets are ``[2 n, 2 + answers]``: whether the chain
+    is there, the place of the answer among the ids of all answers, and these ids. A filler symbol is an id
+    that no other symbol has.
 
     Raises:
         ValueError: the vocabulary or the context is too small, or there are fewer than two questions.
     """
     n, context = min(GIVEN, limits.get("sequences", 2 * GIVEN) // 2), limits.get("length", NO_LIMIT)
     if n < 2:
-        raise ValueError(f"sequences must be at least 4, two questions with and without chain, got {limits['sequences']}; pass more data")
+        raise ValueError(
+            "sequences must be at least 4, two questions with and without chain, got "
+            f"{limits['sequences']}; pass more data"
+        )
     size = limits.get("vocabulary", int(data.max()) + 1)
     ids = symbol_ids(TASK, size, generator)
     parts = split(TASK, train=EXAMPLES, test=SURPLUS * n, generator=generator)
@@ -128,7 +161,9 @@ def gap_inputs(data: Tensor, limits: Mapping[str, int], generator: Generator) ->
 
     def rows(chains: Sequence[Symbols], ids: Mapping[str, int]) -> Int[Tensor, "rows seq"]:
         texts = [*(few_shot(examples, sample, chain) for sample, chain in zip(test, chains)), *without]
-        return torch.tensor([[ids[symbol] for symbol in (END,) * (length - len(text)) + text] for text in texts])
+        return torch.tensor(
+            [[ids[symbol] for symbol in (END,) * (length - len(text)) + text] for text in texts]
+        )
 
     spare = [number for number in range(size) if number not in ids.values()] or [ids[FILLER]]
     nulls = []
@@ -137,12 +172,21 @@ def gap_inputs(data: Tensor, limits: Mapping[str, int], generator: Generator) ->
         other = {**ids, FILLER: spare[int(torch.randint(len(spare), (), generator=generator))]}
         nulls += [rows(chains, other) for chains in chains_of_null(test, shift).values()]
     answers = answers_of(TASK, test, generator)
-    targets = [[kind, answers.index(sample.answer[0]), *(ids[a] for a in answers)] for kind in (WITH, WITHOUT) for sample in test]
-    return {"value": rows([sample.chain for sample in test], ids), "null": nulls, "targets": torch.tensor(targets)}
+    targets = [
+        [kind, answers.index(sample.answer[0]), *(ids[a] for a in answers)]
+        for kind in (WITH, WITHOUT)
+        for sample in test
+    ]
+    return {
+        "value": rows([sample.chain for sample in test], ids),
+        "null": nulls,
+        "targets": torch.tensor(targets),
+    }
 
 
 class ChainGap(Metric):
-    """Accuracy of the answer in rows with a chain minus that in rows without. Targets are those of :func:`gap_inputs`.
+    """Accuracy of the answer in rows with a chain minus that in rows without. Targets are those of
+    :func:`gap_inputs`.
 
     Attributes:
         sums: right answers with chain, rows with chain, the same without, and rows with NaN, ``[5]``.
@@ -160,7 +204,10 @@ class ChainGap(Metric):
         if outputs is None or targets is None or targets.ndim != 2:
             return
         if outputs.ndim != 3:
-            raise ValueError(f"outputs must be logits [n, seq, vocabulary], got {list(outputs.shape)}; pass a causal model of ids")
+            raise ValueError(
+                f"outputs must be logits [n, seq, vocabulary], got {list(outputs.shape)}; pass a causal "
+                "model of ids"
+            )
         targets = targets.cpu()
         kind, answer, ids = targets[:, 0], targets[:, 1], targets[:, 2:]
         logits = outputs[:, -1].float().cpu().gather(1, ids)
@@ -175,9 +222,24 @@ class ChainGap(Metric):
         right, n, right_without, without, missing = self.sums[(0,)].tolist()
         reason = "" if n and without else "rows with and without chain are needed"
         reason = f"the logits of {missing:.0f} rows are NaN" if missing else reason
-        note = "" if reason else f"with the chain given {right / n:.0%}, without {right_without / without:.0%}"
+        note = (
+            "" if reason else f"with the chain given {right / n:.0%}, without {right_without / without:.0%}"
+        )
         value = None if reason else right / n - right_without / without
-        return [Measurement(NAME, "in network", GAP, value, unit="share", side=">=", n=int(n), reason=reason, note=note, source=SOURCE)]
+        return [
+            Measurement(
+                NAME,
+                "in network",
+                GAP,
+                value,
+                unit="share",
+                side=">=",
+                n=int(n),
+                reason=reason,
+                note=note,
+                source=SOURCE,
+            )
+        ]
 
 
 def chain_gain(
@@ -190,34 +252,49 @@ def chain_gain(
     questions: int = QUESTIONS,
     generator: Generator,
 ) -> Iterator[Measurement]:
-    """Measures what a chain buys in a model that generates ids: five accuracies and the share of the most frequent answer.
+    """Measures what a chain buys in a model that generates ids: five accuracies and the share of the most
+    frequent answer.
 
-    The model generates up to the ":" or the longest possible chain; then the ":" is written for it, and it chooses among the answers.
+    The model generates up to the ":" or the longest possible chain; then the ":" is written for it, and it
+    chooses among the answers.
 
     Args:
-        model: maps ids ``[n, seq]`` to logits ``[n, seq, vocabulary]``, such as a :class:`.Decoder` or a model of ``transformers``.
+        model: maps ids ``[n, seq]`` to logits ``[n, seq, vocabulary]``, such as a :class:`.Decoder` or a
+            model of ``transformers``.
         task: task with answers of one symbol; None: two operations modulo 3.
-        ids: a different id for each symbol, common ones included (:func:`.tasks.vocabulary`). None: random ids.
+        ids: a different id for each symbol, common ones included (:func:`.tasks.vocabulary`). None: random
+            ids.
         limits: "vocabulary" and "length" of the model.
-        examples: examples in the prompt; as many as fit are used. 0: none, for a network that was trained on the task.
+        examples: examples in the prompt; as many as fit are used. 0: none, for a network that was trained on
+            the task.
         questions: number of questions.
         generator: draws ids, examples and questions.
     Raises:
-        ValueError: a symbol has no id or that of another, a limit is missing, a number is too small, the vocabulary or the context is too
-            small, or the model does not take ids or returns NaN.
+        ValueError: a symbol has no id or that of another, a limit is missing, a number is too small, the
+            vocabulary or the context is too small, or the model does not take ids or returns NaN.
     """
     task = TASK if task is None else task
     integers(questions=questions)
     integers(minimum=0, examples=examples)
     if absent := [name for name in ("vocabulary", "length") if name not in limits]:
-        raise ValueError(f"limits must have 'vocabulary' and 'length', got no {absent[0]!r}; pass the sizes of the model")
+        raise ValueError(
+            f"limits must have 'vocabulary' and 'length', got no {absent[0]!r}; pass the sizes of the model"
+        )
     ids = symbol_ids(task, limits["vocabulary"], generator) if ids is None else dict(ids)
     if missing := [symbol for symbol in vocabulary(task) if symbol not in ids]:
-        raise ValueError(f"ids must have every symbol of {task}, got none for {missing[0]!r}; see tasks.vocabulary(task)")
+        raise ValueError(
+            f"ids must have every symbol of {task}, got none for {missing[0]!r}; see tasks.vocabulary(task)"
+        )
     if outside := [number for number in ids.values() if not 0 <= number < limits["vocabulary"]]:
-        raise ValueError(f"ids must lie in [0, {limits['vocabulary']}), got {outside[0]}; take ids of the model's tokenizer")
+        raise ValueError(
+            f"ids must lie in [0, {limits['vocabulary']}), got {outside[0]}; take ids of the model's "
+            "tokenizer"
+        )
     if len(set(ids.values())) < len(ids):
-        raise ValueError(f"ids must be different, got {len(set(ids.values()))} for {len(ids)} symbols; take one for each symbol")
+        raise ValueError(
+            f"ids must be different, got {len(set(ids.values()))} for {len(ids)} symbols; take one for each "
+            "symbol"
+        )
     drawn = max(questions, min(SURPLUS * questions, (task.questions - examples) // 2))
     parts = split(task, train=max(examples, 1), test=drawn, generator=generator)
     test = balanced(parts.test, questions, generator)
@@ -225,12 +302,17 @@ def chain_gain(
     chosen = fitting(task, parts.train[:examples], test, limits["length"])
 
     def right(chains: Sequence[Symbols | None]) -> list[bool]:
-        return [_answer(model, few_shot(chosen, s, c), ids, answers) == ids[s.answer[0]] for s, c in zip(test, chains)]
+        return [
+            _answer(model, few_shot(chosen, s, c), ids, answers) == ids[s.answer[0]]
+            for s, c in zip(test, chains)
+        ]
 
     def generated(sample: Sample) -> Symbols:
         text = few_shot(chosen, sample, ())[:-1]  # up to the "="
         known = {number: symbol for symbol, number in ids.items()}
-        row = _run(model, [ids[symbol] for symbol in text], task.chain_length(sample.question) + 1, ids[ANSWER])
+        row = _run(
+            model, [ids[symbol] for symbol in text], task.chain_length(sample.question) + 1, ids[ANSWER]
+        )
         row = row[: row.index(ids[ANSWER])] if ids[ANSWER] in row else row[:-1]
         return tuple(known.get(each, FILLER) for each in row)
 
@@ -244,12 +326,28 @@ def chain_gain(
     common = majority(test)
     shares["most frequent answer"] = sum(sample.answer == common for sample in test) / questions
     base = shares["without chain"]
-    columns: dict[str, Any] = {"unit": "share", "n": questions, "source": SOURCE, "model": type(model).__name__}
+    columns: dict[str, Any] = {
+        "unit": "share",
+        "n": questions,
+        "source": SOURCE,
+        "model": type(model).__name__,
+    }
     null = Null(NULL_KIND, tuple(shares[name] - base for name in chains_of_null(test, 1)))
-    yield Measurement(NAME, "in network", GAP, shares["generated chain"] - base, null=null, side=">=", setting="generated chain", **columns)
+    yield Measurement(
+        NAME,
+        "in network",
+        GAP,
+        shares["generated chain"] - base,
+        null=null,
+        side=">=",
+        setting="generated chain",
+        **columns,
+    )
     for name, share in shares.items():
         interval = share_interval(share, questions)
-        yield Measurement(NAME, "in network", "accuracy of the answer", share, interval=interval, setting=name, **columns)
+        yield Measurement(
+            NAME, "in network", "accuracy of the answer", share, interval=interval, setting=name, **columns
+        )
 
 
 def _run(model: nn.Module, row: list[int], limit: int, end: int) -> list[int]:
@@ -262,13 +360,18 @@ def _run(model: nn.Module, row: list[int], limit: int, end: int) -> list[int]:
         return generate(model, torch.tensor([row]), limit=limit, end=end)[0].tolist()
     except (RuntimeError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0][:100]
-        raise ValueError(f"the model must take ids [n, seq], got {type(model).__name__} ({reason}); pass a causal model of ids") from error
+        raise ValueError(
+            f"the model must take ids [n, seq], got {type(model).__name__} ({reason}); pass a causal model "
+            "of ids"
+        ) from error
 
 
 def _answer(model: nn.Module, text: Symbols, ids: Mapping[str, int], answers: list[int]) -> int:
     """Returns the most likely of the possible answers after a text."""
     with evaluation(model):
-        return answers[int(last_logits(model, torch.tensor([[ids[symbol] for symbol in text]]))[0, answers].argmax())]
+        return answers[
+            int(last_logits(model, torch.tensor([[ids[symbol] for symbol in text]]))[0, answers].argmax())
+        ]
 
 
 IN_NETWORKS = InNetworks(

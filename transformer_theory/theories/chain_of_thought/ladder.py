@@ -1,15 +1,17 @@
-r"""The ladder: what the chain brings, as length, precision, hard-max and written weights are given up, and with the depth.
+r"""The ladder: what the chain brings, as length, precision, hard-max and written weights are given up, and
+with the depth.
 
-The quantity is the accuracy of the answer with the chain minus that without, on the same questions. The theory predicts that the chain
-answers all of them, so the prediction is 1 minus the accuracy without.
+The quantity is the accuracy of the answer with the chain minus that without, on the same questions. The
+theory predicts that the chain answers all of them, so the prediction is 1 minus the accuracy without.
 
-* *Written weights*: longest increasing subsequence. "Without" is the most frequent answer; no weights without a chain are known. A second
-  row has the share of questions without any wrong symbol.
-* *Learnt*: two decoders of equal depth learn expressions modulo 5, with and without the chain, at equal numbers of steps.
+* *Written weights*: longest increasing subsequence. "Without" is the most frequent answer; no weights without
+  a chain are known. A second row has the share of questions without any wrong symbol.
+* *Learnt*: two decoders of equal depth learn expressions modulo 5, with and without the chain, at equal
+  numbers of steps.
 
-**The null** exchanges, for each question at random, the outcomes with and without the chain (McNemar's test by permutation). It is
-chance over questions, for these two networks: how much two trainings differ it does not tell.
-Source: :cite:t:`feng2023towards`.
+**The null** exchanges, for each question at random, the outcomes with and without the chain (McNemar's test
+by permutation). It is chance over questions, for these two networks: how much two trainings differ it does
+not tell. Source: :cite:t:`feng2023towards`.
 """
 
 import math
@@ -49,17 +51,26 @@ TRAIN = {2: 1800, 3: 20_000}
 def exchanged(with_chain: Bool[Tensor, " n"], without: Bool[Tensor, " n"], generator: Generator) -> Null:
     """Draws the null: the mean difference with random signs."""
     difference = with_chain.double() - without.double()
-    signs = 2.0 * torch.randint(2, (LADDER_DRAWS, len(difference)), generator=generator, dtype=torch.float64) - 1
+    signs = (
+        2.0 * torch.randint(2, (LADDER_DRAWS, len(difference)), generator=generator, dtype=torch.float64) - 1
+    )
     return Null(NULL_KIND, tuple((signs * difference).mean(1).tolist()))
 
 
 def gap_rows(
-    with_chain: Bool[Tensor, " n"], without: Bool[Tensor, " n"], common: Bool[Tensor, " n"], generator: Generator
+    with_chain: Bool[Tensor, " n"],
+    without: Bool[Tensor, " n"],
+    common: Bool[Tensor, " n"],
+    generator: Generator,
 ) -> Iterator[Measurement]:
-    """Yields the gap with its null, both accuracies, and that of the most frequent answer, from the outcome of each question."""
+    """Yields the gap with its null, both accuracies, and that of the most frequent answer, from the outcome
+    of each question.
+    """
     n, accuracies = len(with_chain), [float(each.double().mean()) for each in (with_chain, without, common)]
     null = exchanged(with_chain, without, generator)
-    yield LADDER.row(NAME, accuracies[0] - accuracies[1], predicted=1 - accuracies[1], null=null, n=n, source=SOURCE)
+    yield LADDER.row(
+        NAME, accuracies[0] - accuracies[1], predicted=1 - accuracies[1], null=null, n=n, source=SOURCE
+    )
     for quantity, value in zip((WITH, WITHOUT, MAJORITY), accuracies):
         yield Measurement(NAME, "rung", quantity, value, unit="share", n=n, source=SOURCE)
 
@@ -68,19 +79,31 @@ def written(n: int, dtype: torch.dtype, scale: float, generator: Generator) -> I
     """Measures the written decoder on random questions."""
     task = LIS(n, n)
     samples = tuple(task.sample(generator) for _ in range(2 * QUESTIONS))
-    parts, model = Split(task, samples[:QUESTIONS], samples[QUESTIONS:]), WrittenDecoder(task, scale=scale, dtype=dtype)
+    parts, model = (
+        Split(task, samples[:QUESTIONS], samples[QUESTIONS:]),
+        WrittenDecoder(task, scale=scale, dtype=dtype),
+    )
     every = whole(model, task, parts.test)
     right = every.clone()  # a row without a wrong symbol has the right answer; the other rows are generated
     if not every.all():
-        right[~every] = correct(model, task, [sample for sample, each in zip(parts.test, every) if not each], "chain")
+        right[~every] = correct(
+            model, task, [sample for sample, each in zip(parts.test, every) if not each], "chain"
+        )
     yield from gap_rows(right, parts.guessed, parts.guessed, generator)
-    yield Measurement(NAME, "rung", WHOLE, float(every.double().mean()), unit="share", n=QUESTIONS, source=SOURCE)
+    yield Measurement(
+        NAME, "rung", WHOLE, float(every.double().mean()), unit="share", n=QUESTIONS, source=SOURCE
+    )
 
 
 @lru_cache(maxsize=1)
 def parts_of(seed: int, operations: int) -> Split:
     """Returns the questions of a seed."""
-    return split(Arithmetic(operations, 5), train=TRAIN[operations], test=TEST, generator=torch.Generator().manual_seed(seed))
+    return split(
+        Arithmetic(operations, 5),
+        train=TRAIN[operations],
+        test=TEST,
+        generator=torch.Generator().manual_seed(seed),
+    )
 
 
 @lru_cache(maxsize=2)
@@ -90,16 +113,23 @@ def network(seed: int, operations: int, depth: int, mode: Mode) -> Trained:
     return train(parts_of(seed, operations), mode, steps=STEPS[operations], recipe=recipe, generator=draws)
 
 
-def learnt(operations: int, depth: int, dtype: torch.dtype | None, generator: Generator) -> Iterator[Measurement]:
+def learnt(
+    operations: int, depth: int, dtype: torch.dtype | None, generator: Generator
+) -> Iterator[Measurement]:
     """Trains two decoders, or takes them from the rung before, and measures them on new questions."""
     seed = generator.initial_seed()
     parts = parts_of(seed, operations)
     modes: tuple[Mode, Mode] = ("chain", "direct")
-    outcomes = [correct(network(seed, operations, depth, mode).model, parts.task, parts.test, mode, dtype=dtype) for mode in modes]
+    outcomes = [
+        correct(network(seed, operations, depth, mode).model, parts.task, parts.test, mode, dtype=dtype)
+        for mode in modes
+    ]
     yield from gap_rows(outcomes[0], outcomes[1], parts.guessed, generator)
 
 
-def _written(name: str, relaxes: str, column: str, n: int, dtype: torch.dtype, scale: float, *, covered: bool = False) -> Rung:
+def _written(
+    name: str, relaxes: str, column: str, n: int, dtype: torch.dtype, scale: float, *, covered: bool = False
+) -> Rung:
     return Rung(name, relaxes, partial(written, n, dtype, scale), column, covered=covered)
 
 

@@ -1,8 +1,9 @@
 r"""A small decoder, trained with the chain, without it, or with empty symbols in its place.
 
-The loss is the mean cross-entropy of the symbols after the question; the question is masked. Evaluation is *free-running*: the network
-gets the question and continues with its own most likely symbols until the end, and the answer is right if all its symbols are. With
-teacher forcing a wrong step would be corrected for it. Compute is counted in symbols that the network reads in training, padding included.
+The loss is the mean cross-entropy of the symbols after the question; the question is masked. Evaluation is
+*free-running*: the network gets the question and continues with its own most likely symbols until the end,
+and the answer is right if all its symbols are. With teacher forcing a wrong step would be corrected for it.
+Compute is counted in symbols that the network reads in training, padding included.
 
 Source: :cite:t:`feng2023towards`.
 """
@@ -48,7 +49,9 @@ def continuation(sample: Sample, mode: Mode) -> Symbols:
     return (*sample.chain, ANSWER, *sample.answer, END) if mode == "chain" else (*sample.answer, END)
 
 
-def rows(task: ChainTask, samples: Sequence[Sample], mode: Mode) -> tuple[Int[Tensor, "n seq"], Int[Tensor, "n seq"]]:
+def rows(
+    task: ChainTask, samples: Sequence[Sample], mode: Mode
+) -> tuple[Int[Tensor, "n seq"], Int[Tensor, "n seq"]]:
     """Returns ids and targets ``[n, seq]``: the next id, or -1 where the loss is masked."""
     ids = [(encode(task, prompt(each, mode)), encode(task, continuation(each, mode))) for each in samples]
     length = max(len(first) + len(second) for first, second in ids) - 1
@@ -69,7 +72,10 @@ def last_logits(model: nn.Module, ids: Int[Tensor, "n seq"]) -> Float[Tensor, "n
     logits = logits_of(forward(model, ids))
     if logits is None or logits.ndim != 3 or logits.shape[1] != ids.shape[1]:
         shape = "none" if logits is None else list(logits.shape)
-        raise ValueError(f"the model must return logits [n, seq, vocabulary] for ids {list(ids.shape)}, got {shape}; pass a causal one")
+        raise ValueError(
+            f"the model must return logits [n, seq, vocabulary] for ids {list(ids.shape)}, got {shape}; "
+            "pass a causal one"
+        )
     if bool((last := logits[:, -1].cpu()).isnan().any()):
         raise ValueError("the model must return numbers as logits, got NaN; check its weights")
     return last
@@ -78,10 +84,12 @@ def last_logits(model: nn.Module, ids: Int[Tensor, "n seq"]) -> Float[Tensor, "n
 def generate(
     model: nn.Module, prompts: Int[Tensor, "n seq"], *, limit: int, end: int, dtype: torch.dtype | None = None
 ) -> Int[Tensor, "n found"]:
-    """Continues prompts of one length with the most likely ids, up to ``limit`` ids or until every row has ended.
+    """Continues prompts of one length with the most likely ids, up to ``limit`` ids or until every row has
+    ended.
 
     Args:
-        model: maps ids ``[n, seq]`` to logits ``[n, seq, vocabulary]``; a model of ``transformers`` or any other.
+        model: maps ids ``[n, seq]`` to logits ``[n, seq, vocabulary]``; a model of ``transformers`` or any
+            other.
         prompts: ids.
         limit: largest number of ids to generate.
         end: id that ends a row; all later ids of the row are ``end`` too.
@@ -105,7 +113,12 @@ def generate(
 
 
 def correct(
-    model: nn.Module, task: ChainTask, samples: Sequence[Sample], mode: Mode, *, dtype: torch.dtype | None = None
+    model: nn.Module,
+    task: ChainTask,
+    samples: Sequence[Sample],
+    mode: Mode,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> Bool[Tensor, " n"]:
     """Returns whether the freely generated answer of each question is right, ``[n]``.
 
@@ -134,8 +147,11 @@ def correct(
     return right
 
 
-def given(model: nn.Module, task: ChainTask, samples: Sequence[Sample], chains: Sequence[Symbols]) -> list[tuple[int, ...]]:
-    """Returns the ids that a network trained with chains writes as the answer when the chain is written for it.
+def given(
+    model: nn.Module, task: ChainTask, samples: Sequence[Sample], chains: Sequence[Symbols]
+) -> list[tuple[int, ...]]:
+    """Returns the ids that a network trained with chains writes as the answer when the chain is written for
+    it.
 
     Args:
         chains: one chain per question, its own or another one.
@@ -214,11 +230,18 @@ def train(
     size = min(recipe.batch, len(inputs))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        sizes: dict[str, Any] = {"dim": recipe.dim, "depth": recipe.depth, "heads": recipe.heads, "hidden": 4 * recipe.dim}
+        sizes: dict[str, Any] = {
+            "dim": recipe.dim,
+            "depth": recipe.depth,
+            "heads": recipe.heads,
+            "hidden": 4 * recipe.dim,
+        }
         model = Decoder(vocabulary=len(vocabulary(task)), dropout=0.0, block=PreNorm, **sizes)
 
     def loss(model: nn.Module, batch: Int[Tensor, " batch"]) -> Float[Tensor, ""]:
-        return cross_entropy(model(inputs[batch]).flatten(0, 1), targets[batch].flatten(), ignore_index=IGNORED)
+        return cross_entropy(
+            model(inputs[batch]).flatten(0, 1), targets[batch].flatten(), ignore_index=IGNORED
+        )
 
     accuracies: dict[int, float] = {}
 
@@ -227,7 +250,10 @@ def train(
 
     optimiser = torch.optim.AdamW(model.parameters(), lr=recipe.rate, weight_decay=0.01, betas=(0.9, 0.98))
     stream = StreamTask(loss, lambda generator: permuted(len(inputs), size, generator))
-    calls = {"schedule": lambda state: min(1.0, (state.step + 1) / recipe.warmup), "callbacks": [at_steps(measured, measure, limit=steps)]}
+    calls = {
+        "schedule": lambda state: min(1.0, (state.step + 1) / recipe.warmup),
+        "callbacks": [at_steps(measured, measure, limit=steps)],
+    }
     fitted = fit(model, stream, optimiser=optimiser, steps=steps, clip=1.0, generator=generator, **calls)
     return Trained(model, accuracies, fitted.seconds)
 
@@ -239,5 +265,7 @@ def symbols_per_step(parts: Split, mode: Mode, recipe: Recipe | None = None) -> 
 
 
 def equal_compute_steps(parts: Split, mode: Mode, steps: int, recipe: Recipe | None = None) -> int:
-    """Returns the number of steps of a mode in which the network reads as many symbols as in ``steps`` steps with the chain."""
+    """Returns the number of steps of a mode in which the network reads as many symbols as in ``steps`` steps
+    with the chain.
+    """
     return math.ceil(steps * symbols_per_step(parts, "chain", recipe) / symbols_per_step(parts, mode, recipe))

@@ -1,15 +1,17 @@
-r"""A task: a question, a chain of intermediate steps that ends in the answer, and a rule that accepts a chain or rejects it.
+r"""A task: a question, a chain of intermediate steps that ends in the answer, and a rule that accepts a chain
+or rejects it.
 
-A *chain* writes down intermediate results, symbol by symbol. Every symbol follows from the question and the symbols before it
-(:meth:`ChainTask.following`). Questions, chains and answers are tuples of symbols. A network reads ids:
+A *chain* writes down intermediate results, symbol by symbol. Every symbol follows from the question and the
+symbols before it (:meth:`ChainTask.following`). Questions, chains and answers are tuples of symbols. A
+network reads ids:
 
     question = chain : answer .        with the chain
     question : answer .                without
     question = _ _ _ : answer .        filler: as many empty symbols as the chain has
 
-Training and test questions are disjoint as whole questions (:func:`split`); parts of them may recur. Independent draws are not disjoint: if
-questions are drawn uniformly from Q, a test question occurs among n training questions with probability :math:`1 - (1 - 1/Q)^n`,
-:func:`expected_overlap`.
+Training and test questions are disjoint as whole questions (:func:`split`); parts of them may recur.
+Independent draws are not disjoint: if questions are drawn uniformly from Q, a test question occurs among n
+training questions with probability :math:`1 - (1 - 1/Q)^n`, :func:`expected_overlap`.
 
 Source: :cite:t:`feng2023towards`.
 """
@@ -28,7 +30,8 @@ from ...core.validation import integers
 
 THEN, ANSWER, END, FILLER = "=", ":", ".", "_"
 COMMON = (END, THEN, ANSWER, FILLER)  # symbols of every task; the end has id 0 and also fills rows
-TRIES, MOST_TRIES = 20, 10_000  # draws in a row without a new question, per question of the task and at most, before it counts as exhausted
+# draws in a row without a new question, per question of the task and at most, before it counts as exhausted
+TRIES, MOST_TRIES = 20, 10_000
 
 Symbols = tuple[str, ...]
 
@@ -43,7 +46,9 @@ class Sample(NamedTuple):
 
 @runtime_checkable
 class ChainTask(Protocol):
-    """A task whose answers are reached in steps. Subclasses are frozen dataclasses, whose fields are the sizes."""
+    """A task whose answers are reached in steps. Subclasses are frozen dataclasses, whose fields are the
+    sizes.
+    """
 
     @property
     def symbols(self) -> Symbols:
@@ -68,9 +73,11 @@ class ChainTask(Protocol):
         ...
 
     def following(self, question: Symbols, chain: Symbols) -> Iterator[str]:
-        """Yields for each place the symbol that follows from the question and from the symbols of the given chain before this place.
+        """Yields for each place the symbol that follows from the question and from the symbols of the given
+        chain before this place.
 
-        It shares no step with :meth:`chain`, and reads symbols of the given chain only after it has yielded those at their places.
+        It shares no step with :meth:`chain`, and reads symbols of the given chain only after it has yielded
+        those at their places.
         """
         ...
 
@@ -83,7 +90,9 @@ class ChainTask(Protocol):
         ...
 
     def chain_length(self, question: Symbols) -> int:
-        """Returns a bound on the length of the chain, a polynomial of the sizes; the class says whether it is attained."""
+        """Returns a bound on the length of the chain, a polynomial of the sizes; the class says whether it is
+        attained.
+        """
         ...
 
 
@@ -105,24 +114,34 @@ def check_places(task: ChainTask, question: Sequence[str], allowed: Sequence[Seq
         ValueError: the question has another length, or another symbol.
     """
     if len(question) != len(allowed):
-        raise ValueError(f"a question of {task} must have {len(allowed)} symbols, got {len(question)}; see task.sample(generator)")
+        raise ValueError(
+            f"a question of {task} must have {len(allowed)} symbols, got {len(question)}; see "
+            "task.sample(generator)"
+        )
     for place, (symbol, known) in enumerate(zip(question, allowed)):
         if symbol not in known:
-            raise ValueError(f"symbol {place} of a question of {task} must be one of {' '.join(known)}, got {symbol!r}; replace it")
+            raise ValueError(
+                f"symbol {place} of a question of {task} must be one of {' '.join(known)}, got {symbol!r}; "
+                "replace it"
+            )
 
 
 def verify(task: ChainTask, question: Sequence[str], chain: Sequence[str]) -> None:
     """Checks that every symbol of a chain follows from the question and the symbols before it.
 
     Raises:
-        ValueError: this is no question of the task; or a symbol is wrong, missing or superfluous, and the message names the first.
+        ValueError: this is no question of the task; or a symbol is wrong, missing or superfluous, and the
+            message names the first.
     """
     question, chain = tuple(question), tuple(chain)
     task.check(question)
     for place, (found, expected) in enumerate(zip_longest(chain, task.following(question, chain))):
         if expected != found:
             wanted, got = ("the end" if each is None else repr(each) for each in (expected, found))
-            raise ValueError(f"symbol {place} of the chain must be {wanted}, got {got}; write the steps as task.chain(question) does")
+            raise ValueError(
+                f"symbol {place} of the chain must be {wanted}, got {got}; write the steps as "
+                "task.chain(question) does"
+            )
 
 
 def accepts(task: ChainTask, question: Sequence[str], chain: Sequence[str]) -> bool:
@@ -143,7 +162,9 @@ def encode(task: ChainTask, symbols: Iterable[str]) -> list[int]:
     places = {symbol: place for place, symbol in enumerate(vocabulary(task))}
     symbols = list(symbols)
     if unknown := [symbol for symbol in symbols if symbol not in places]:
-        raise ValueError(f"symbols must be in the vocabulary of the task, got {unknown[0]!r}; it has {' '.join(places)}")
+        raise ValueError(
+            f"symbols must be in the vocabulary of the task, got {unknown[0]!r}; it has {' '.join(places)}"
+        )
     return [places[symbol] for symbol in symbols]
 
 
@@ -155,7 +176,9 @@ def decode(task: ChainTask, ids: Iterable[int]) -> Symbols:
     """
     known, ids = vocabulary(task), [int(each) for each in ids]
     if outside := [each for each in ids if not 0 <= each < len(known)]:
-        raise ValueError(f"ids must lie in [0, {len(known)}), got {outside[0]}; pass ids of this task's vocabulary")
+        raise ValueError(
+            f"ids must lie in [0, {len(known)}), got {outside[0]}; pass ids of this task's vocabulary"
+        )
     return tuple(known[each] for each in ids)
 
 
@@ -169,7 +192,9 @@ class Split:
 
     @property
     def guessed(self) -> Bool[Tensor, " test"]:
-        """Whether the most frequent answer of the training questions is right for each test question, ``[test]``."""
+        """Whether the most frequent answer of the training questions is right for each test question,
+        ``[test]``.
+        """
         answer = majority(self.train)
         return torch.tensor([sample.answer == answer for sample in self.test])
 
@@ -184,7 +209,8 @@ def split(task: ChainTask, *, train: int, test: int, generator: Generator) -> Sp
     integers(train=train, test=test)
     if train + test > task.questions:
         raise ValueError(
-            f"train + test must be at most {task.questions}, the different questions of {task}, got {train + test}; make the task larger"
+            f"train + test must be at most {task.questions}, the different questions of {task}, got "
+            f"{train + test}; make the task larger"
         )
     drawn: dict[Symbols, Sample] = {}
     misses, limit = 0, min(TRIES * task.questions, MOST_TRIES)
@@ -193,7 +219,10 @@ def split(task: ChainTask, *, train: int, test: int, generator: Generator) -> Sp
         misses = misses + 1 if sample.question in drawn else 0
         drawn[sample.question] = sample
         if misses > limit:
-            message = f"train + test must leave questions of {task} to draw, got {train + test} and no new one in {limit} draws"
+            message = (
+                f"train + test must leave questions of {task} to draw, got {train + test} and no new one in "
+                f"{limit} draws"
+            )
             raise ValueError(f"{message} after {len(drawn)}; make the task larger")
     samples = tuple(drawn.values())
     # Frequent questions tend to be drawn first, so the order is shuffled before it is cut.
@@ -202,7 +231,8 @@ def split(task: ChainTask, *, train: int, test: int, generator: Generator) -> Sp
 
 
 def expected_overlap(questions: int, train: int) -> float:
-    """Returns the probability that a uniformly drawn question is among ``train`` independently drawn ones, 1 - (1 - 1/Q)^n.
+    """Returns the probability that a uniformly drawn question is among ``train`` independently drawn ones, 1
+    - (1 - 1/Q)^n.
 
     Raises:
         ValueError: there is no question, or ``train`` is negative.
@@ -219,7 +249,9 @@ def majority(samples: Sequence[Sample]) -> Symbols:
         ValueError: there is no sample.
     """
     if not samples:
-        raise ValueError("samples must have at least one question, got none; draw some with task.sample(generator)")
+        raise ValueError(
+            "samples must have at least one question, got none; draw some with task.sample(generator)"
+        )
     return Counter(sample.answer for sample in samples).most_common(1)[0][0]
 
 

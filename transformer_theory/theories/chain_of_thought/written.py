@@ -2,16 +2,19 @@ r"""A decoder with written weights that finds the length of the longest increasi
 
     layer 1, head A:  every place i fetches the symbol n places before it,      score [k = i - n]
     layer 1, head B:  every place i fetches the symbol n + 1 places before it,  score [k = i - n - 1]
-    layer 1, MLP:     ReLU(x + gate - 1) keeps slot A at queries in the chain, slot B and the symbol d_k at keys in the chain
+    layer 1, MLP: ReLU(x + gate - 1) keeps slot A at queries in the chain, slot B and the symbol d_k at keys
+    in the chain
     layer 2, head:    score  d_k - m [b_k not below a_i],   value: the one-hot vector of d_k
     layer 2, MLP:     shifts the length by one, except after ":"
 
-In the chain, the place before :math:`d_i` holds :math:`a_i` in its slot A, and the place of :math:`d_k` holds :math:`a_k` in its slot B.
-So layer 2 attends, among the places with :math:`a_k < a_i`, to the largest :math:`d_k`; if there is none, to the "=" before the chain,
-which counts as length 0. After ":" slot A is empty, and every number counts as smaller. The gates of both MLPs depend on the place alone.
-The network has a fixed depth; only its width and the size m of its scores grow with n.
+In the chain, the place before :math:`d_i` holds :math:`a_i` in its slot A, and the place of :math:`d_k` holds
+:math:`a_k` in its slot B. So layer 2 attends, among the places with :math:`a_k < a_i`, to the largest
+:math:`d_k`; if there is none, to the "=" before the chain, which counts as length 0. After ":" slot A is
+empty, and every number counts as smaller. The gates of both MLPs depend on the place alone. The network has a
+fixed depth; only its width and the size m of its scores grow with n.
 
-The chain matters because :math:`d_k` must be among the symbols before. With empty symbols in its place every length is 0.
+The chain matters because :math:`d_k` must be among the symbols before. With empty symbols in its place every
+length is 0.
 
 Source: :cite:t:`feng2023towards` for the setting; the weights are the library's own.
 """
@@ -28,11 +31,15 @@ from .dynamic import LIS
 from .learning import rows
 from .tasks import ANSWER, COMMON, END, THEN, Sample, encode, vocabulary
 
-PLACES = 12.0  # scale of the scores of layer 1; a softmax of scale b has weight 1 / (1 + (places - 1) exp(-12 b)) on the right place
+# scale of the scores of layer 1; a softmax of scale b has weight 1 / (1 + (places - 1) exp(-12 b)) on the
+# right place
+PLACES = 12.0
 
 
 def attention(scores: Float[Tensor, "*batch q k"], scale: float) -> Float[Tensor, "*batch q k"]:
-    """Returns causal weights: softmax of ``scale`` times the scores, or uniform weights on the largest ones if the scale is infinite."""
+    """Returns causal weights: softmax of ``scale`` times the scores, or uniform weights on the largest ones
+    if the scale is infinite.
+    """
     causal = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     scores = scores.masked_fill(~causal, -math.inf)
     if math.isinf(scale):
@@ -49,7 +56,8 @@ class WrittenDecoder(nn.Module):
         scale: scale of attention; infinite: hard-max.
         dtype: precision of all activations.
     Raises:
-        ValueError: the task is another one, the scale is not positive, or the precision is no floating-point one.
+        ValueError: the task is another one, the scale is not positive, or the precision is no floating-point
+            one.
     """
 
     value: Tensor
@@ -57,7 +65,10 @@ class WrittenDecoder(nn.Module):
     def __init__(self, task: LIS, *, scale: float = math.inf, dtype: torch.dtype = torch.float64):
         super().__init__()
         if not (isinstance(task, LIS) and scale > 0 and dtype.is_floating_point):
-            raise ValueError(f"the decoder must have a task LIS(n, values), a scale > 0 and a float dtype, got {task}, {scale}, {dtype}")
+            raise ValueError(
+                f"the decoder must have a task LIS(n, values), a scale > 0 and a float dtype, got {task}, "
+                f"{scale}, {dtype}"
+            )
         self.task, self.scale, self.dtype = task, scale, dtype
         size = len(vocabulary(task))
         # Symbols 0, 1, ... follow the common ones in the vocabulary; "=" counts as the number 0 of a chain.
@@ -75,19 +86,28 @@ class WrittenDecoder(nn.Module):
         start, size = len(COMMON), len(vocabulary(self.task))
         equals, colon, end = encode(self.task, (THEN, ANSWER, END))
         question = ids[..., :n]
-        known = ids.ndim == 2 and seq > n and bool(((question >= start) & (question < start + self.task.values)).all())
+        known = (
+            ids.ndim == 2
+            and seq > n
+            and bool(((question >= start) & (question < start + self.task.values)).all())
+        )
         if not (known and bool((ids[:, n] == equals).all()) and int(ids.max()) < size):
-            raise ValueError(f"ids must be [batch, seq] and begin with {n} numbers of {self.task} and '=', got {list(ids.shape)}")
+            raise ValueError(
+                f"ids must be [batch, seq] and begin with {n} numbers of {self.task} and '=', got "
+                f"{list(ids.shape)}"
+            )
         place = torch.arange(seq)
         offset = place[:, None] - place  # of query and key
-        # Layer 1: two heads that see places only. Where no key is n or n + 1 places before, the slot is not used later.
+        # Layer 1: two heads that see places only. Where no key is n or n + 1 places before, the slot is not
+        # used later.
         slots = []
         for back in (n, n + 1):
             weights = attention(PLACES * (offset == back).to(self.dtype), self.scale)
             slots.append((weights @ one_hot(ids, size).to(self.dtype))[..., start:])  # [batch, seq, numbers]
         a, b = slots
         # MLP of layer 1: the gates `chain` and `~answering` below.
-        # Layer 2: head with bilinear scores. Query a_i as a one-hot vector becomes the indicator of all numbers that are not below it.
+        # Layer 2: head with bilinear scores. Query a_i as a one-hot vector becomes the indicator of all
+        # numbers that are not below it.
         numbers = a.shape[-1]
         not_below = a @ torch.ones(numbers, numbers, dtype=self.dtype).triu()  # entry v: whether a_i <= v
         chain = (place > n) & (place <= 2 * n)
@@ -99,7 +119,8 @@ class WrittenDecoder(nn.Module):
         scores = torch.where(place < n, -2 * m, scores).to(self.dtype)  # numbers of the question are not read
         values = one_hot(lengths.long(), numbers).to(self.dtype)
         found = attention(scores, self.scale) @ values
-        # MLP of layer 2: ReLU(x + gate - 1) passes the shifted vector in the chain and the plain one after ":".
+        # MLP of layer 2: ReLU(x + gate - 1) passes the shifted vector in the chain and the plain one after
+        # ":".
         in_chain = ((place >= n) & (place < 2 * n)).to(self.dtype)[:, None]
         logits = torch.zeros(*ids.shape, size, dtype=self.dtype)
         logits[..., start + 1 :] += torch.relu(found[..., :-1] + in_chain - 1)
@@ -109,11 +130,14 @@ class WrittenDecoder(nn.Module):
         return logits
 
 
-def whole(model: nn.Module, task: LIS, samples: Sequence[Sample], *, filler: bool = False) -> Bool[Tensor, " n"]:
-    """Returns whether all symbols after the question are right, ``[n]``, from one pass over the right symbols.
+def whole(
+    model: nn.Module, task: LIS, samples: Sequence[Sample], *, filler: bool = False
+) -> Bool[Tensor, " n"]:
+    """Returns whether all symbols after the question are right, ``[n]``, from one pass over the right
+    symbols.
 
-    A network that chooses the right symbol after every right beginning generates them all, and conversely. So with the chain this is
-    whether the whole row is right in free running.
+    A network that chooses the right symbol after every right beginning generates them all, and conversely. So
+    with the chain this is whether the whole row is right in free running.
 
     Args:
         filler: whether empty symbols stand in place of the chain; then only the answer is compared.

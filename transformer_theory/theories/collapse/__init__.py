@@ -1,8 +1,9 @@
 """Collapse: what attention does to the differences between tokens.
 
-:mod:`.residuals` has attention without skip connections, :mod:`.initialisation` random weights, one layer and many, :mod:`.phases` the
-random-energy model of a row of scores, :mod:`.heads` the contraction of a head and its null. :mod:`.in_networks` measures networks,
-:mod:`.on_data` random heads on a data set. :mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments.
+:mod:`.residuals` has attention without skip connections, :mod:`.initialisation` random weights, one layer and
+many, :mod:`.phases` the random-energy model of a row of scores, :mod:`.heads` the contraction of a head and
+its null. :mod:`.in_networks` measures networks, :mod:`.on_data` random heads on a data set. :mod:`.claims`
+contains the checkable statements, :mod:`.figures` the experiments.
 """
 
 from ...core.sources import Source
@@ -24,18 +25,27 @@ from .initialisation import (
 from .ladder import LADDER
 from .on_data import ON_DATA
 from .phases import curves, gaussian_participation, limit, participation
-from .residuals import bound_ratio, composite_norm, cubic_law, log_bound, pure_attention, residual, score_gradient, value_gradient
+from .residuals import (
+    bound_ratio,
+    composite_norm,
+    cubic_law,
+    log_bound,
+    pure_attention,
+    residual,
+    score_gradient,
+    value_gradient,
+)
 
 THEORY = Theory(
     name="collapse",
     title="Collapse: what attention does to the differences between tokens",
-    question="Does attention make tokens alike, how fast, and what do skip connections, depth and the size of the scores change?",
-    statement=r"Without skip connections one layer is cubic in the differences $R$ between tokens, $\mathrm{res}(Y) = R W C_a V$, so "
-    r"L layers "
-    r"have the power $3^L$, and the gradient of $W_{QK}$ vanishes like $|R|^2$. Random weights contract by "
-    r"$c^2 = (e^v - e^{\rho v})/n + (1-\rho) v/d$. Scores of standard deviation $b \sqrt{\log n}$ average over many keys below "
-    r"$b = 1/\sqrt2$ and hold on to a few above $\sqrt2$. With skip connections the cosine of the tokens stays away from 1 if the "
-    r"branch is "
+    question="Does attention make tokens alike, how fast, and what do skip connections, depth and the size "
+    "of the scores change?",
+    statement="Without skip connections one layer is cubic in the differences $R$ between tokens, "
+    r"$\mathrm{res}(Y) = R W C_a V$, so L layers have the power $3^L$, and the gradient of $W_{QK}$ "
+    r"vanishes like $|R|^2$. Random weights contract by $c^2 = (e^v - e^{\rho v})/n + (1-\rho) v/d$. Scores "
+    r"of standard deviation $b \sqrt{\log n}$ average over many keys below $b = 1/\sqrt2$ and hold on to a "
+    r"few above $\sqrt2$. With skip connections the cosine of the tokens stays away from 1 if the branch is "
     r"scaled by $1/\sqrt L$.",
     sources=(
         Source("dong2021attention"),

@@ -1,19 +1,20 @@
-r"""How much of the differences between tokens a head keeps, and how much it would keep with its keys permuted.
+r"""How much of the differences between tokens a head keeps, and how much it would keep with its keys
+permuted.
 
 The *contraction* of a head with weights A on tokens X is
 
 .. math:: c = |\mathrm{res}(A X)|_F / |\mathrm{res}(X)|_F,
 
-0 for uniform attention and 1 for the identity; :math:`\mathrm{res}` subtracts the mean token (:func:`.residual`). If the keys of each
-row are permuted at random, independently of the other rows, then with the participation :math:`Y_i = \sum_j A_{ij}^2` of row i (own
-derivation)
+0 for uniform attention and 1 for the identity; :math:`\mathrm{res}` subtracts the mean token
+(:func:`.residual`). If the keys of each row are permuted at random, independently of the other rows, then
+with the participation :math:`Y_i = \sum_j A_{ij}^2` of row i (own derivation)
 
 .. math:: E\, c^2 = \frac1n \sum_i Y_i - \frac1n,
 
 whatever the tokens are: peaked rows keep differences even if they pick keys at random.
 
-With a mask, permutations stay within the allowed keys of each row. A causal mask contracts less even if attention is uniform over the
-allowed keys, so c is then compared with its null only.
+With a mask, permutations stay within the allowed keys of each row. A causal mask contracts less even if
+attention is uniform over the allowed keys, so c is then compared with its null only.
 
 Source: :cite:t:`dong2021attention` (the residual); contraction and its null are own.
 """
@@ -29,8 +30,12 @@ from .residuals import residual
 Weights = Float[Tensor, "*batch n n"]
 
 
-def residual_within(rows: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*#batch n"] | None = None) -> Float[Tensor, "*batch n d"]:
-    """Subtracts the mean of the rows inside the sequence; rows outside, such as padding, become zero. None: all rows are inside."""
+def residual_within(
+    rows: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*#batch n"] | None = None
+) -> Float[Tensor, "*batch n d"]:
+    """Subtracts the mean of the rows inside the sequence; rows outside, such as padding, become zero. None:
+    all rows are inside.
+    """
     if inside is None:
         return residual(rows)
     used = inside.unsqueeze(-1).to(rows.dtype)
@@ -38,8 +43,12 @@ def residual_within(rows: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*#b
     return rows - used * rows.sum(-2, keepdim=True) / used.sum(-2, keepdim=True).clamp(min=1)
 
 
-def normalised_gram(tokens: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*#batch n"] | None = None) -> Float[Tensor, "*batch n n"]:
-    """Computes the inner products of the residuals of a sequence divided by their trace, ``[*batch, n, n]``; zeros if all are equal."""
+def normalised_gram(
+    tokens: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*#batch n"] | None = None
+) -> Float[Tensor, "*batch n n"]:
+    """Computes the inner products of the residuals of a sequence divided by their trace, ``[*batch, n, n]``;
+    zeros if all are equal.
+    """
     R = residual_within(tokens, inside)
     size = R.abs().amax((-2, -1), keepdim=True)
     R = R / torch.where(size > 0, size, 1.0)  # squares then neither overflow nor underflow
@@ -51,7 +60,8 @@ def normalised_gram(tokens: Float[Tensor, "*batch n d"], inside: Bool[Tensor, "*
 def squared_contraction_of(
     weights: Weights, gram: Float[Tensor, "*#batch n n"], inside: Bool[Tensor, "*#batch n"] | None = None
 ) -> Float[Tensor, "*batch"]:
-    r"""Computes :math:`c^2 = \mathrm{tr}(B G B^\top)` with :math:`B = A - 1 \bar a^\top`, from the normalised Gram matrix G.
+    r"""Computes :math:`c^2 = \mathrm{tr}(B G B^\top)` with :math:`B = A - 1 \bar a^\top`, from the normalised
+    Gram matrix G.
 
     Args:
         weights, gram: A, and G of :func:`normalised_gram`.
@@ -67,42 +77,55 @@ def contraction(weights: Weights, tokens: Float[Tensor, "*batch n d"]) -> Float[
     r"""Computes :math:`|\mathrm{res}(A X)|_F / |\mathrm{res}(X)|_F` of each sequence, ``[*batch]``.
 
     Raises:
-        ValueError: weights do not fit the tokens or are no distributions, there is a single token, or a sequence has equal tokens.
+        ValueError: weights do not fit the tokens or are no distributions, there is a single token, or a
+            sequence has equal tokens.
     """
     if tokens.ndim < 2:
         raise ValueError(f"tokens must be [*batch, n, d], got {list(tokens.shape)}")
     n = tokens.shape[-2]
     if weights.shape[-2:] != (n, n) or n < 2:
-        raise ValueError(f"weights must be [*batch, n, n] for n >= 2 tokens, got {list(weights.shape)} for {n}; pass self-attention")
+        raise ValueError(
+            f"weights must be [*batch, n, n] for n >= 2 tokens, got {list(weights.shape)} for {n}; pass "
+            "self-attention"
+        )
     same_dtype(weights=weights, tokens=tokens)
     if not bool(((weights.sum(-1) - 1).abs() < 1e-2).all()):
-        raise ValueError("each row of weights must sum to 1, got one that does not, or NaN; normalise the rows")
+        raise ValueError(
+            "each row of weights must sum to 1, got one that does not, or NaN; normalise the rows"
+        )
     gram = normalised_gram(tokens)
     if not bool((gram.diagonal(dim1=-2, dim2=-1).sum(-1) > 0).all()):
-        raise ValueError("contraction needs tokens that differ, got a sequence whose tokens are equal or not finite; leave it out")
+        raise ValueError(
+            "contraction needs tokens that differ, got a sequence whose tokens are equal or not finite; "
+            "leave it out"
+        )
     return squared_contraction_of(weights, gram).sqrt()
 
 
 def permuted_contraction(weights: Weights) -> Float[Tensor, "*batch"]:
-    r"""Computes :math:`\sqrt{\tfrac1n \sum_i Y_i - \tfrac1n}`, the root of the mean squared contraction with permuted keys,
-    ``[*batch]``.
+    r"""Computes :math:`\sqrt{\tfrac1n \sum_i Y_i - \tfrac1n}`, the root of the mean squared contraction with
+    permuted keys, ``[*batch]``.
     """
     return (participation(weights).mean(-1) - 1 / weights.shape[-1]).clamp(min=0).sqrt()
 
 
-def permute_keys(weights: Weights, generator: Generator, *, allowed: Bool[Tensor, "*#batch n n"] | None = None) -> Weights:
+def permute_keys(
+    weights: Weights, generator: Generator, *, allowed: Bool[Tensor, "*#batch n n"] | None = None
+) -> Weights:
     """Permutes the weights of each row among its allowed keys, ``[*batch, n, n]``.
 
     Args:
         weights: attention weights, zero on keys that are not allowed.
-        generator: random generator. It draws an order for all rows but the leading dimension of ``weights`` is the only one that it is
-            drawn for anew: heads ``[n, heads, q, k]`` share the order of a sequence.
+        generator: random generator. It draws an order for all rows but the leading dimension of ``weights``
+            is the only one that it is drawn for anew: heads ``[n, heads, q, k]`` share the order of a
+            sequence.
         allowed: True for the keys that a row may see. None: all.
     """
     shape = (weights.shape[0], *[1] * (weights.ndim - 3), *weights.shape[-2:])
     order = torch.rand(shape, generator=generator)
     if allowed is None:
         return weights.gather(-1, order.argsort(-1).expand(weights.shape))
-    # Descending weights come first on allowed keys: the others are zero. They are dealt to the allowed keys in a random order.
+    # Descending weights come first on allowed keys: the others are zero. They are dealt to the allowed keys
+    # in a random order.
     order = (order + 2.0 * ~allowed).argsort(-1).expand(weights.shape)
     return torch.zeros_like(weights).scatter(-1, order, weights.sort(-1, descending=True).values)

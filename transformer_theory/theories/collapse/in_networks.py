@@ -1,18 +1,22 @@
-r"""How much each head of a network contracts the differences between tokens, and how peaked its attention is. Passive, per head:
+r"""How much each head of a network contracts the differences between tokens, and how peaked its attention is.
+Passive, per head:
 
-* **contraction** (:mod:`.heads`): the differences between tokens after :math:`A X` over those before, X the tokens that the attention
-  reads, as root mean square over sequences. 0: all tokens become equal; 1: identity. The null permutes the keys of each row. With a
-  causal or other mask that rows do not share, the permutations stay within the allowed keys, and uniform attention has a contraction
-  above 0. The null is a head that picks keys at random, not a network that has learnt nothing: random W exceeds it as well, since its rows
-  share the covariance of the tokens. Untrained networks show what training changed.
-* **contraction of random weights**: the prediction of :mod:`.initialisation` from the tokens and the variance of the scores alone. It
-  covers untrained networks whose rows see all keys; trained weights are not random.
-* **participation less that of Gaussian scores** with the same number of keys and the same variance within each row (:mod:`.phases`);
-  positive if the head is more peaked than its scores' size explains.
-* **phase of the scores** :math:`b = s / \sqrt{\log n}`, s the standard deviation of the scores within a row over n allowed keys: below
-  :math:`1/\sqrt 2` the weights average over many keys, above :math:`\sqrt 2` a few hold them.
+* **contraction** (:mod:`.heads`): the differences between tokens after :math:`A X` over those before, X the
+  tokens that the attention reads, as root mean square over sequences. 0: all tokens become equal; 1:
+  identity. The null permutes the keys of each row. With a causal or other mask that rows do not share, the
+  permutations stay within the allowed keys, and uniform attention has a contraction above 0. The null is a
+  head that picks keys at random, not a network that has learnt nothing: random W exceeds it as well, since
+  its rows share the covariance of the tokens. Untrained networks show what training changed.
+* **contraction of random weights**: the prediction of :mod:`.initialisation` from the tokens and the variance
+  of the scores alone. It covers untrained networks whose rows see all keys; trained weights are not random.
+* **participation less that of Gaussian scores** with the same number of keys and the same variance within
+  each row (:mod:`.phases`); positive if the head is more peaked than its scores' size explains.
+* **phase of the scores** :math:`b = s / \sqrt{\log n}`, s the standard deviation of the scores within a row
+  over n allowed keys: below :math:`1/\sqrt 2` the weights average over many keys, above :math:`\sqrt 2` a few
+  hold them.
 
-All are measured on the first 32 sequences of each module, which are stored. Scores are logarithms of the weights, up to a constant per row.
+All are measured on the first 32 sequences of each module, which are stored. Scores are logarithms of the
+weights, up to a constant per row.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +44,8 @@ CONTRACTION, RANDOM = "contraction of differences between tokens", "contraction 
 PEAKED, PHASE = "participation less Gaussian scores", "score deviation over root log n"
 PERMUTED, GAUSSIAN = "permuted keys of each row", "Gaussian scores of the same variance"
 DONG, REM = Source("dong2021attention", status="own"), Source("giorlandino2025two", status="own")
-STORED, NUMBERS, QUERIES = 32, 2**21, 16  # sequences and numbers per module; queries whose participation is compared
+# sequences and numbers per module; queries whose participation is compared
+STORED, NUMBERS, QUERIES = 32, 2**21, 16
 OTHER_KEYS = "attention in windows, or to keys other than the module's own tokens"
 SINGLE, EQUAL = "sequences have a single token", "all tokens of a sequence are equal, or not finite"
 WEIGHTS = "no sequence has weights that are finite and not negative, and whose rows sum to 1"
@@ -54,7 +59,8 @@ class Stored:
 
     Attributes:
         weights: ``[n, heads, q, k]``, 0 on keys that are not allowed, NaN where a weight is negative.
-        gram: normalised inner products of the residuals of the tokens, ``[n, q, q]``; zeros where the tokens are equal or not finite.
+        gram: normalised inner products of the residuals of the tokens, ``[n, q, q]``; zeros where the tokens
+            are equal or not finite.
         spread: 1 minus the mean cosine of the tokens, ``[n]``.
         allowed: True for allowed keys, ``[n, 1 or heads, q, k]``; None if all are.
     """
@@ -82,7 +88,9 @@ class Stored:
             gram, spread = _gram(tokens[:most].detach().double(), _inside(allowed))
         else:
             gram, spread = used.new_full((len(used), q, q), torch.nan), used.new_zeros(len(used))
-        return cls(used.cpu(), gram.float().cpu(), spread.float().cpu(), None if allowed is None else allowed.cpu())
+        return cls(
+            used.cpu(), gram.float().cpu(), spread.float().cpu(), None if allowed is None else allowed.cpu()
+        )
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
@@ -113,13 +121,19 @@ class Stored:
         return cls(weights.reshape(-1, heads, q, k), gram.reshape(-1, q, q), spread[:, 0], allowed)
 
 
-def _gram(x: Float[Tensor, "n q d"], inside: Bool[Tensor, "n q"] | None) -> tuple[Float[Tensor, "n q q"], Float[Tensor, " n"]]:
+def _gram(
+    x: Float[Tensor, "n q d"], inside: Bool[Tensor, "n q"] | None
+) -> tuple[Float[Tensor, "n q q"], Float[Tensor, " n"]]:
     """Returns the normalised Gram matrices and the spreads of :class:`Stored`."""
     size = torch.linalg.vector_norm(x, dim=(1, 2))
-    if not bool(((size > 1e-100) & (size < 1e100)).all()):  # squares of the others may leave the range of float64
+    # squares of the others may leave the range of float64
+    if not bool(((size > 1e-100) & (size < 1e100)).all()):
         largest = x.abs().amax((1, 2))
         # Zeros, which have no differences, stand for sequences that are not finite.
-        largest, x = torch.where(largest.isfinite(), largest, 0.0), torch.where(largest.isfinite()[:, None, None], x, 0.0)
+        largest, x = (
+            torch.where(largest.isfinite(), largest, 0.0),
+            torch.where(largest.isfinite()[:, None, None], x, 0.0),
+        )
         x = x / torch.where(largest > 0, largest, 1.0)[:, None, None]
         size = torch.linalg.vector_norm(x, dim=(1, 2))
     R = residual_within(x, inside)
@@ -137,7 +151,8 @@ class HeadContraction(Metric):
         most_draws: largest number of draws of the nulls.
 
     Attributes:
-        sums: by layer, first head, heads, queries, keys and masks: up to 32 sequences, ``[n, numbers]`` (:class:`Stored`).
+        sums: by layer, first head, heads, queries, keys and masks: up to 32 sequences, ``[n, numbers]``
+            (:class:`Stored`).
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -158,7 +173,9 @@ class HeadContraction(Metric):
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends sequences, up to the limit of the place."""
-        self.sums[place] = torch.cat([self.sums[place], sums])[: self._limit(place)] if place in self.sums else sums
+        self.sums[place] = (
+            torch.cat([self.sums[place], sums])[: self._limit(place)] if place in self.sums else sums
+        )
 
     @staticmethod
     def _limit(place: Place) -> int:
@@ -172,11 +189,20 @@ class HeadContraction(Metric):
             lengths.setdefault((layer, first, sizes[0]), []).append(Stored.unpacked(packed, *sizes))
         rows: list[Measurement] = []
         for (layer, first, heads), stored in lengths.items():
-            generator_ = fixed_generator() if generator is None else torch.Generator().manual_seed(generator.initial_seed())
+            generator_ = (
+                fixed_generator()
+                if generator is None
+                else torch.Generator().manual_seed(generator.initial_seed())
+            )
             count = min(draws, self.most_draws)
             columns = {"layer": layer, "n": sum(len(each.weights) for each in stored)}
-            for found in (_contractions(stored, count, generator_), _participations(stored, count, generator_)):
-                rows += [row for head in range(heads) for row in found(head, {**columns, "head": first + head})]
+            for found in (
+                _contractions(stored, count, generator_),
+                _participations(stored, count, generator_),
+            ):
+                rows += [
+                    row for head in range(heads) for row in found(head, {**columns, "head": first + head})
+                ]
         return rows
 
 
@@ -189,12 +215,16 @@ def _inside(allowed: Bool[Tensor, "n masks q k"] | None) -> Bool[Tensor, "n k"] 
 
 
 def _root_mean(squares: Sequence[Float[Tensor, "n heads"]]) -> list[float]:
-    """Returns the root of the mean over sequences of the squares of each head; the theory speaks of mean squares."""
+    """Returns the root of the mean over sequences of the squares of each head; the theory speaks of mean
+    squares.
+    """
     return torch.cat(list(squares)).mean(0).sqrt().tolist()
 
 
 def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
-    """Measures contraction, its null and the prediction for random weights; returns a function that makes the rows of one head."""
+    """Measures contraction, its null and the prediction for random weights; returns a function that makes the
+    rows of one head.
+    """
     values, chance, predicted, reason, note = [], [[] for _ in range(draws)], [], OTHER_KEYS, ""
     variances = []  # of the scores within rows, as a share of the largest that the prediction covers
     for each in stored:
@@ -203,7 +233,12 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
         if each.gram.shape[-1] < 2:
             reason = SINGLE
             continue
-        differ, weights, gram, allowed = each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5, each.weights, each.gram, each.allowed
+        differ, weights, gram, allowed = (
+            each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5,
+            each.weights,
+            each.gram,
+            each.allowed,
+        )
         inside, rows_fit = _inside(allowed), each.sums_to_one
         if inside is not None:
             rows_fit = rows_fit | ~inside[:, None]
@@ -224,9 +259,15 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
                 note = "rows see different keys: uniform attention contracts less than to 0"
         values.append(squared_contraction_of(weights, gram, inside))
         for draw in chance:
-            draw.append(squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside))
+            draw.append(
+                squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside)
+            )
         if allowed is None:
-            v, rho, n = each.deviations.square().mean(-1)[usable], 1 - each.spread[usable, None], weights.shape[-1]
+            v, rho, n = (
+                each.deviations.square().mean(-1)[usable],
+                1 - each.spread[usable, None],
+                weights.shape[-1],
+            )
             D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
             predicted.append(contraction_of_tokens(v.clamp(max=1.0), rho, n, D).square())
             variances.append(v / largest_variance(n))
@@ -237,10 +278,22 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
 
     def rows(head: int, columns: dict) -> Iterator[Measurement]:
         if not values:
-            yield Measurement(NAME, "in network", CONTRACTION, None, reason=reason, side=">=", source=DONG, **columns)
+            yield Measurement(
+                NAME, "in network", CONTRACTION, None, reason=reason, side=">=", source=DONG, **columns
+            )
             return
         null = Null(PERMUTED, tuple(draw[head] for draw in drawn)) if draws else None
-        yield Measurement(NAME, "in network", CONTRACTION, found[head], null=null, side=">=", source=DONG, note=note, **columns)
+        yield Measurement(
+            NAME,
+            "in network",
+            CONTRACTION,
+            found[head],
+            null=null,
+            side=">=",
+            source=DONG,
+            note=note,
+            **columns,
+        )
         value, why = None, "a mask hides keys: the formula needs rows that see all keys"
         if predicted:
             value, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
@@ -249,20 +302,28 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
     return rows
 
 
-def _deviations(weights: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n masks q k"] | None) -> Float[Tensor, "n heads q"]:
+def _deviations(
+    weights: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n masks q k"] | None
+) -> Float[Tensor, "n heads q"]:
     """Returns the standard deviation of the scores of each row; a weight that underflows is cut off."""
     logs = weights.clamp(min=torch.finfo(torch.float32).tiny).log()
     return row_deviation(logs, None if allowed is None else allowed.float())
 
 
 def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
-    """Measures participation less that of Gaussian scores, and the phase; returns a function that makes the rows of one head."""
+    """Measures participation less that of Gaussian scores, and the phase; returns a function that makes the
+    rows of one head.
+    """
     heads = stored[0].weights.shape[1]
-    total = torch.zeros(3 + draws, heads, dtype=torch.float64)  # rows; sum of the excess; sum of b^2; sums of the draws' excess
+    # rows; sum of the excess; sum of b^2; sums of the draws' excess
+    total = torch.zeros(3 + draws, heads, dtype=torch.float64)
     for each in stored:
         q, k = each.weights.shape[2:]
         chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
-        weights, allowed = each.weights[:, :, chosen], None if each.allowed is None else each.allowed[:, :, chosen]
+        weights, allowed = (
+            each.weights[:, :, chosen],
+            None if each.allowed is None else each.allowed[:, :, chosen],
+        )
         deviations = _deviations(weights, allowed) if q > QUERIES else each.deviations
         n = torch.tensor(k) if allowed is None else allowed.sum(-1)
         fits, n = each.sums_to_one[:, :, chosen] & (n > 1), n.expand(deviations.shape)
@@ -293,6 +354,9 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (HeadContraction(),),
     headline=CONTRACTION,
     side=None,
-    meaning="differences between tokens after attention over those before; 0: all tokens become equal, 1: unchanged",
+    meaning="differences between tokens after attention over those before; 0: all tokens become equal, 1: "
+    "unchanged",
 )
-"""No side: the theory is about random weights, and heads of untrained networks keep more than heads that pick keys at random, too."""
+"""No side: the theory is about random weights, and heads of untrained networks keep more than heads that pick
+keys at random, too.
+"""

@@ -1,28 +1,33 @@
-r"""What random weights do to tokens: one layer, and a residual stream of many layers. All formulas are own derivations.
+r"""What random weights do to tokens: one layer, and a residual stream of many layers. All formulas are own
+derivations.
 
-**One layer without skip connection.** Tokens of one norm with pairwise cosine :math:`\rho`, W with independent Gaussian entries. Let v
-be the variance of the scores *within a row*; if the scores of a row have variance :math:`s^2`, then :math:`v = s^2 (1 - \rho)`. For v up
-to about 1 the squared contraction and the cosine after the layer are
+**One layer without skip connection.** Tokens of one norm with pairwise cosine :math:`\rho`, W with
+independent Gaussian entries. Let v be the variance of the scores *within a row*; if the scores of a row have
+variance :math:`s^2`, then :math:`v = s^2 (1 - \rho)`. For v up to about 1 the squared contraction and the
+cosine after the layer are
 
 .. math::
     c^2 = \frac{e^v - e^{\rho v}}{n} + \frac{(1-\rho)\, v}{d}, \qquad
     1 - \rho' = \frac{(1-\rho)\, c^2}{\rho + (1-\rho) e^v / n}.
 
-The first term: each query draws its own :math:`n e^{-v}` tokens. The second: the score rows share the covariance of the tokens, which is
-the cubic law of :mod:`.residuals`. For tokens of any geometry the second term has the *dimension* :math:`D = \mathrm{tr}(C)^2 / |C|_F^2`
-of the tokens of a sequence, with their covariance C: for :math:`v \to 0`
+The first term: each query draws its own :math:`n e^{-v}` tokens. The second: the score rows share the
+covariance of the tokens, which is the cubic law of :mod:`.residuals`. For tokens of any geometry the second
+term has the *dimension* :math:`D = \mathrm{tr}(C)^2 / |C|_F^2` of the tokens of a sequence, with their
+covariance C: for :math:`v \to 0`
 
 .. math:: c^2 = \frac{\mathrm{tr}(C)}{E|x|^2} \frac{v}{D} = \Bigl(1 - \frac1n\Bigr) (1 - \rho) \frac{v}{D},
 
 with the mean cosine :math:`\rho` of pairs of different tokens; random directions in d dimensions have
 :math:`(1 - 1/n) / D = 1/n + (1 - 1/n) / d`. :func:`contraction_of_tokens` joins both.
 
-**Any v.** Equiangular tokens have :math:`\langle y_i, y_j \rangle \propto \rho + (1-\rho) \langle a_i, a_j \rangle` exactly.
+**Any v.** Equiangular tokens have :math:`\langle y_i, y_j \rangle \propto \rho + (1-\rho) \langle a_i, a_j
+\rangle` exactly.
 
-**Depth with skip connections.** Layers :math:`X + \alpha A X V` with nearly uniform A, V of variance 1/d and orthogonal tokens at the start
-end at the cosine :math:`\rho_L = G / (n + G)`, :math:`G = (1 + \alpha^2)^L - 1`: with :math:`\alpha = 1` all tokens become equal, with
-:math:`\alpha^2 = a / L` the cosine stays at :math:`(e^a - 1)/(n + e^a - 1)`. That :math:`1/\sqrt L` prevents the collapse is a result of
-:cite:t:`noci2022signal`.
+**Depth with skip connections.** Layers :math:`X + \alpha A X V` with nearly uniform A, V of variance 1/d and
+orthogonal tokens at the start end at the cosine :math:`\rho_L = G / (n + G)`, :math:`G = (1 + \alpha^2)^L -
+1`: with :math:`\alpha = 1` all tokens become equal, with
+:math:`\alpha^2 = a / L` the cosine stays at :math:`(e^a - 1)/(n + e^a - 1)`. That :math:`1/\sqrt L` prevents
+the collapse is a result of :cite:t:`noci2022signal`.
 """
 
 import math
@@ -35,7 +40,8 @@ from .residuals import residual, weights
 
 
 def equiangular(n: int, d: int, rho: float, generator: Generator) -> Float[Tensor, "n d"]:
-    r"""Draws n tokens of norm :math:`\sqrt d` in random directions whose pairwise cosines are :math:`\rho` up to :math:`O(1/\sqrt d)`.
+    r"""Draws n tokens of norm :math:`\sqrt d` in random directions whose pairwise cosines are :math:`\rho` up
+    to :math:`O(1/\sqrt d)`.
 
     Raises:
         ValueError: rho is not in [0, 1].
@@ -44,7 +50,8 @@ def equiangular(n: int, d: int, rho: float, generator: Generator) -> Float[Tenso
         raise ValueError(f"the cosine rho must lie in [0, 1], got {rho:g}")
     common = torch.randn(1, d, generator=generator, dtype=torch.float64)
     own = torch.randn(n, d, generator=generator, dtype=torch.float64)
-    # Each part has norm sqrt(d) exactly, so the cosines are those of the mixture up to the overlaps of random directions.
+    # Each part has norm sqrt(d) exactly, so the cosines are those of the mixture up to the overlaps of random
+    # directions.
     common, own = (d**0.5 * each / each.norm(dim=-1, keepdim=True) for each in (common, own))
     tokens = rho**0.5 * common + (1 - rho) ** 0.5 * own
     return d**0.5 * tokens / tokens.norm(dim=-1, keepdim=True)
@@ -57,13 +64,17 @@ def exactly_equiangular(n: int, d: int, rho: float, generator: Generator) -> Flo
         ValueError: there are too few dimensions.
     """
     if d <= n:
-        raise ValueError(f"n = {n} tokens and a common direction need more than {n} dimensions, got {d}; raise d")
+        raise ValueError(
+            f"n = {n} tokens and a common direction need more than {n} dimensions, got {d}; raise d"
+        )
     frame = torch.linalg.qr(torch.randn(d, n + 1, generator=generator, dtype=torch.float64)).Q.mT
     return rho**0.5 * frame[:1] + (1 - rho) ** 0.5 * frame[1:]
 
 
 def gaussian_scores_matrix(d: int, deviation: float, generator: Generator) -> Float[Tensor, "d d"]:
-    r"""Draws W such that tokens of norm :math:`\sqrt d` have scores :math:`x_i W x_j^\top` of this standard deviation, ``[d, d]``."""
+    r"""Draws W such that tokens of norm :math:`\sqrt d` have scores :math:`x_i W x_j^\top` of this standard
+    deviation, ``[d, d]``.
+    """
     return deviation / d * torch.randn(d, d, generator=generator, dtype=torch.float64)
 
 
@@ -75,7 +86,9 @@ def mean_cosine(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
 
 
 def dimension(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""Computes :math:`\mathrm{tr}(C)^2 / |C|_F^2` of the covariance C of the tokens of a sequence, ``[*batch]``; NaN if all are equal."""
+    r"""Computes :math:`\mathrm{tr}(C)^2 / |C|_F^2` of the covariance C of the tokens of a sequence,
+    ``[*batch]``; NaN if all are equal.
+    """
     R = residual(tokens)
     gram = R @ R.mT  # its eigenvalues are n times those of C
     return gram.diagonal(dim1=-2, dim2=-1).sum(-1).square() / gram.square().sum((-2, -1))
@@ -89,7 +102,8 @@ def squared_contraction(v: float, rho: float, n: int, d: float) -> float:
     """
     if not (0 <= v < 700 and 0 <= rho <= 1 and n >= 2 and d > 0):
         raise ValueError(
-            f"the formula needs 0 <= v < 700, rho in [0, 1], n >= 2 and d > 0, got v = {v:g}, rho = {rho:g}, n = {n}, d = {d:g}"
+            f"the formula needs 0 <= v < 700, rho in [0, 1], n >= 2 and d > 0, got v = {v:g}, rho = "
+            f"{rho:g}, n = {n}, d = {d:g}"
         )
     return (math.exp(v) - math.exp(rho * v)) / n + (1 - rho) * v / d
 
@@ -100,14 +114,17 @@ def cosine_after(v: float, rho: float, n: int, d: float) -> float:
 
 
 def largest_variance(n: int) -> float:
-    """Returns the largest variance of the scores within a row for which the formulas of one layer hold, min(1, (log n) / 2)."""
+    """Returns the largest variance of the scores within a row for which the formulas of one layer hold,
+    min(1, (log n) / 2).
+    """
     return min(1.0, math.log(n) / 2)
 
 
 def contraction_of_tokens(
     v: Float[Tensor, "*batch"], rho: Float[Tensor, "*#batch"], n: int, D: Float[Tensor, "*#batch"]
 ) -> Float[Tensor, "*batch"]:
-    r"""Computes the contraction that random weights have on tokens of dimension D, mean cosine rho and score variance v, ``[*batch]``.
+    r"""Computes the contraction that random weights have on tokens of dimension D, mean cosine rho and score
+    variance v, ``[*batch]``.
 
     To first order in v this is :math:`(1 - 1/n)(1 - \rho) v / D`; the rest is that of equiangular tokens.
     """
@@ -116,14 +133,17 @@ def contraction_of_tokens(
 
 
 def equiangular_cosines(A: Float[Tensor, "n n"], rho: float) -> Float[Tensor, "n n"]:
-    r"""Computes the cosines of the averages :math:`A X` of equiangular tokens from A and :math:`\rho` alone, ``[n, n]``."""
+    r"""Computes the cosines of the averages :math:`A X` of equiangular tokens from A and :math:`\rho` alone,
+    ``[n, n]``.
+    """
     gram = rho + (1 - rho) * A @ A.mT
     norm = gram.diagonal().sqrt()
     return gram / (norm[:, None] * norm)
 
 
 def depth_cosine(alpha: float, layers: int, n: int) -> float:
-    r"""Returns :math:`G / (n + G)` with :math:`G = (1 + \alpha^2)^L - 1`, the cosine after L layers of an orthogonal start.
+    r"""Returns :math:`G / (n + G)` with :math:`G = (1 + \alpha^2)^L - 1`, the cosine after L layers of an
+    orthogonal start.
 
     Raises:
         ValueError: there is no token, or the number of layers is negative.
@@ -135,12 +155,20 @@ def depth_cosine(alpha: float, layers: int, n: int) -> float:
 
 
 def stream(
-    n: int, d: int, layers: int, alpha: float, generator: Generator, *, deviation: float = 0.0, skip: float = 1.0
+    n: int,
+    d: int,
+    layers: int,
+    alpha: float,
+    generator: Generator,
+    *,
+    deviation: float = 0.0,
+    skip: float = 1.0,
 ) -> Float[Tensor, "n d"]:
-    r"""Runs :math:`\beta X + \alpha A X V` with new random weights in each layer from orthogonal tokens, and returns the last tokens.
+    r"""Runs :math:`\beta X + \alpha A X V` with new random weights in each layer from orthogonal tokens, and
+    returns the last tokens.
 
-    The scores read tokens divided by their norm, as after a layer norm, so they keep their standard deviation. V has entries of variance
-    1/d.
+    The scores read tokens divided by their norm, as after a layer norm, so they keep their standard
+    deviation. V has entries of variance 1/d.
 
     Args:
         n, d, layers, alpha: number of tokens, width (at least n), number of layers, factor of the branch.

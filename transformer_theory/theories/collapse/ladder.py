@@ -1,9 +1,11 @@
-r"""The ladder: contraction of the differences between tokens, from random weights to a vision transformer trained on the digits.
+r"""The ladder: contraction of the differences between tokens, from random weights to a vision transformer
+trained on the digits.
 
-The quantity is the contraction divided by its level with permuted keys, so that it does not grow with the size of the scores. The theory
-predicts a ratio above 1 for random weights: the rows of their scores share the covariance of the tokens (:mod:`.initialisation`). The null
-permutes the keys of each row, 299 draws, and has the ratio 1. Trained weights have no prediction; their reference is the own setting.
-Networks have the mean over layers, heads and 32 images.
+The quantity is the contraction divided by its level with permuted keys, so that it does not grow with the
+size of the scores. The theory predicts a ratio above 1 for random weights: the rows of their scores share the
+covariance of the tokens (:mod:`.initialisation`). The null permutes the keys of each row, 299 draws, and has
+the ratio 1. Trained weights have no prediction; their reference is the own setting. Networks have the mean
+over layers, heads and 32 images.
 Source: :cite:t:`dong2021attention` (the residual), own derivations.
 """
 
@@ -43,7 +45,12 @@ def rows_of(table: Table, *, predicted: float | None = None, note: str = "") -> 
     found = over_heads(table.select(quantity=CONTRACTION))
     columns = {"n": found.n, "source": SOURCE}
     if found.value is None or found.null is None or not any(found.null.draws):
-        yield LADDER.row(NAME, None, reason=found.reason or "attention is uniform, so permuted keys keep nothing", **columns)
+        yield LADDER.row(
+            NAME,
+            None,
+            reason=found.reason or "attention is uniform, so permuted keys keep nothing",
+            **columns,
+        )
         return
     level = (sum(draw**2 for draw in found.null.draws) / len(found.null.draws)) ** 0.5
     null = Null(PERMUTED, tuple(draw / level for draw in found.null.draws))
@@ -60,13 +67,16 @@ def bare(
     Args:
         x, A: tokens and weights.
         predicted: prediction for the tokens' law; None: none, or that of the tokens themselves.
-        random: whether the weights are random, so that tokens and variance of the scores predict the contraction.
+        random: whether the weights are random, so that tokens and variance of the scores predict the
+            contraction.
         note: note of the row.
     """
     metric = HeadContraction(most_draws=LADDER_DRAWS)
     metric.update(Activations("head", 0, "attention", x, x, weights=A[:, None]))
     table = Table(metric.compute(draws=LADDER_DRAWS))
-    yield from rows_of(table, predicted=table.select(quantity=RANDOM).one().value if random else predicted, note=note)
+    yield from rows_of(
+        table, predicted=table.select(quantity=RANDOM).one().value if random else predicted, note=note
+    )
 
 
 def own(generator: Generator) -> Iterator[Measurement]:
@@ -94,10 +104,14 @@ def head(generator: Generator, *, batch: int) -> Iterator[Measurement]:
     yield from bare(x, weights(x, trained.W), note=f"{steps} steps")
 
 
-def network(generator: Generator, *, depth: int, steps: int = NETWORK_STEPS, width: int = 32, heads: int = 2) -> Iterator[Measurement]:
+def network(
+    generator: Generator, *, depth: int, steps: int = NETWORK_STEPS, width: int = 32, heads: int = 2
+) -> Iterator[Measurement]:
     """Trains a vision transformer on the digits and measures it on the validation images."""
     train, validation = digits().split(0.7, fixed_generator())
-    model, accuracy = train_vit(train, validation, generator, depth=depth, steps=steps, width=width, heads=heads)
+    model, accuracy = train_vit(
+        train, validation, generator, depth=depth, steps=steps, width=width, heads=heads
+    )
     yield from rows_of(measured(model, validation, draws=LADDER_DRAWS), note=f"{steps} steps")
     columns = {"unit": "share", "side": ">=", "source": SOURCE}
     yield Measurement(NAME, "rung", "accuracy", accuracy, **columns)
@@ -108,9 +122,24 @@ LADDER = replace(
     rungs=(
         Rung("random weights", "", own, column="own setting", covered=True),
         Rung("tokens of the digits", "equiangular tokens", real, column="real tokens"),
-        Rung("one trained head", "random weights: gradient descent on all images", partial(head, batch=0), column="everything trained"),
-        Rung("AdamW on batches", "gradient descent on all images", partial(head, batch=BATCH), column="AdamW and mini-batches"),
-        Rung("one block of a ViT", "one head without skip connection and MLP", partial(network, depth=1), column="full block"),
+        Rung(
+            "one trained head",
+            "random weights: gradient descent on all images",
+            partial(head, batch=0),
+            column="everything trained",
+        ),
+        Rung(
+            "AdamW on batches",
+            "gradient descent on all images",
+            partial(head, batch=BATCH),
+            column="AdamW and mini-batches",
+        ),
+        Rung(
+            "one block of a ViT",
+            "one head without skip connection and MLP",
+            partial(network, depth=1),
+            column="full block",
+        ),
         Rung("two blocks", "one block", partial(network, depth=2), column="depth"),
         Rung(
             "a wider ViT on digits",

@@ -1,4 +1,6 @@
-r"""Networks that the theory follows from random weights to trained ones: a single head, and vision transformers on the digits."""
+r"""Networks that the theory follows from random weights to trained ones: a single head, and vision
+transformers on the digits.
+"""
 
 from dataclasses import dataclass
 
@@ -37,7 +39,9 @@ class Head:
     @classmethod
     def start(cls, d: int, classes: int, deviation: float, generator: Generator) -> "Head":
         """Returns a head with Gaussian scores of this standard deviation and a zero classifier."""
-        return cls(gaussian_scores_matrix(d, deviation, generator), torch.zeros(d, classes, dtype=torch.float64))
+        return cls(
+            gaussian_scores_matrix(d, deviation, generator), torch.zeros(d, classes, dtype=torch.float64)
+        )
 
 
 def train_head(
@@ -50,7 +54,8 @@ def train_head(
     rate: float,
     batch: int = 0,
 ) -> Head:
-    """Trains both matrices with the cross-entropy: by gradient descent on all sequences, or by AdamW on batches.
+    """Trains both matrices with the cross-entropy: by gradient descent on all sequences, or by AdamW on
+    batches.
 
     Args:
         head, tokens, labels: start and data.
@@ -73,7 +78,9 @@ def train_head(
 
 
 def digit_tokens(n: int) -> tuple[Float[Tensor, "n T d"], Int[Tensor, " n"]]:
-    """Returns the first n digits as tokens of root mean square norm root d, ``[n, 16, 4]`` float64, and their labels."""
+    """Returns the first n digits as tokens of root mean square norm root d, ``[n, 16, 4]`` float64, and their
+    labels.
+    """
     data = digits()
     tokens = data.tokens[:n].double()
     assert data.labels is not None
@@ -100,12 +107,16 @@ def train_vit(
         train_scores: whether W_Q and W_K are trained.
     """
     _, seq, dim = train.tokens.shape
-    model = build(lambda: ViT.for_tokens(seq, dim, train.classes, dim=width, depth=depth, heads=heads), generator)
+    model = build(
+        lambda: ViT.for_tokens(seq, dim, train.classes, dim=width, depth=depth, heads=heads), generator
+    )
     if not train_scores:
         for block in model.get_submodule("blocks").children():
             weight = block.get_parameter("attention.qkv.weight")
             # Rows of the fused matrix: queries, keys, values. A hook zeroes the gradient of the first two.
-            weight.register_hook(lambda gradient: torch.cat([torch.zeros_like(gradient[: 2 * width]), gradient[2 * width :]]))
+            weight.register_hook(
+                lambda gradient: torch.cat([torch.zeros_like(gradient[: 2 * width]), gradient[2 * width :]])
+            )
     task = Classification(train, validation)
     if steps:
         optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)

@@ -1,9 +1,10 @@
 r"""What random heads do to the tokens of a data set, and what the theory says without running them.
 
-Tokens are scaled to a root mean square norm of :math:`\sqrt d`. A Gaussian W then gives scores whose standard deviation within a row is
-about .3, and the headline is the contraction of 16 such heads, as root mean square over heads and sequences. The prediction needs the
-tokens' mean cosine, their dimension and the measured variance of the scores only (:mod:`.initialisation`). It holds for any data; beside
-it stands the number on noise.
+Tokens are scaled to a root mean square norm of :math:`\sqrt d`. A Gaussian W then gives scores whose standard
+deviation within a row is about .3, and the headline is the contraction of 16 such heads, as root mean square
+over heads and sequences. The prediction needs the tokens' mean cosine, their dimension and the measured
+variance of the scores only (:mod:`.initialisation`). It holds for any data; beside it stands the number on
+noise.
 """
 
 from collections.abc import Iterator
@@ -41,7 +42,9 @@ SEQUENCES, TOKENS, HEADS, DEVIATION = 128, 256, 16, 0.3
 
 @dataclass(frozen=True)
 class Sequences:
-    """Sequences with at least two different tokens, scaled to root mean square norm root d, ``[n, T, d]`` float64."""
+    """Sequences with at least two different tokens, scaled to root mean square norm root d, ``[n, T, d]``
+    float64.
+    """
 
     tokens: Float[Tensor, "n T d"]
 
@@ -97,16 +100,26 @@ def measure(problem: Sequences, generator: Generator, *, draws: int) -> Iterator
         side="==",
         interval=ends,
         interval_kind="over heads",
-        note=f"share of the differences between tokens that attention with random weights keeps, score deviation {DEVIATION}",
+        note="share of the differences between tokens that attention with random weights keeps, score "
+        f"deviation {DEVIATION}",
         **columns,
     )
     yield Measurement(NAME, "on data", COSINE, float(rho.mean()), **columns)
-    yield Measurement(NAME, "on data", DIMENSION, float(D.mean()), note=f"of {d} coordinates and {T} tokens", **columns)
+    yield Measurement(
+        NAME, "on data", DIMENSION, float(D.mean()), note=f"of {d} coordinates and {T} tokens", **columns
+    )
     norms = x.norm(dim=-1)
     spread = float((norms.std(-1, correction=0) / norms.mean(-1)).mean())
     verdict = "holds" if spread <= 0.05 else "fails"
-    yield Measurement(NAME, "assumption", EQUIANGULAR, spread, op="<=", threshold=0.05, verdict=verdict, source=SOURCE)
-    yield Arrays({f"{NAME}/measured": measured.mean(0).sqrt().numpy(), f"{NAME}/predicted": predicted.mean(0).sqrt().numpy()})
+    yield Measurement(
+        NAME, "assumption", EQUIANGULAR, spread, op="<=", threshold=0.05, verdict=verdict, source=SOURCE
+    )
+    yield Arrays(
+        {
+            f"{NAME}/measured": measured.mean(0).sqrt().numpy(),
+            f"{NAME}/predicted": predicted.mean(0).sqrt().numpy(),
+        }
+    )
 
 
 @style()
@@ -121,7 +134,11 @@ def plot(result: Result) -> "Figure":
     ax.plot(ends, ends, color=COLOURS["null"], linestyle=":")
     ax.plot(predicted, measured, ".", color=COLOURS[NAME])
     ax.set(xlabel="predicted contraction", ylabel="measured contraction")
-    caption(figure, f"Root mean square of {HEADS} random heads on each sequence, score deviation {DEVIATION}; dotted: equal.")
+    caption(
+        figure,
+        f"Root mean square of {HEADS} random heads on each sequence, score deviation {DEVIATION}; dotted: "
+        "equal.",
+    )
     return figure
 
 

@@ -1,18 +1,20 @@
 r"""Attention scores as a random energy model: how peaked a row of Gaussian scores is.
 
-For n independent scores of variance :math:`s^2 = b^2 \log n` the *participation* :math:`Y = \sum_j a_j^2` of their softmax a has the limits
+For n independent scores of variance :math:`s^2 = b^2 \log n` the *participation* :math:`Y = \sum_j a_j^2` of
+their softmax a has the limits
 
 .. math::
     Y \to e^{s^2} / n \quad (b < 1/\sqrt 2), \qquad Y \to 0 \quad (b < \sqrt 2), \qquad
     E\, Y \to 1 - \sqrt 2 / b \quad (b > \sqrt 2).
 
-Beyond :math:`b = \sqrt 2` a finite number of keys holds the weight, however many keys there are ("frozen"). The corrections are of order
-:math:`1/\log n`, too large for a comparison at the sizes of real sequences. So measured rows are compared with Gaussian scores at the same
-n and the same variance *within the row*: :func:`standard_scores` have mean 0 and variance 1 in each row exactly, which is the law of
-independent Gaussian scores, given their mean and variance.
+Beyond :math:`b = \sqrt 2` a finite number of keys holds the weight, however many keys there are ("frozen").
+The corrections are of order :math:`1/\log n`, too large for a comparison at the sizes of real sequences. So
+measured rows are compared with Gaussian scores at the same n and the same variance *within the row*:
+:func:`standard_scores` have mean 0 and variance 1 in each row exactly, which is the law of independent
+Gaussian scores, given their mean and variance.
 
-Source: :cite:t:`giorlandino2025two` draw the parallel to the random energy model of :cite:t:`derrida1981random`; the limits were derived
-and checked here.
+Source: :cite:t:`giorlandino2025two` draw the parallel to the random energy model of
+:cite:t:`derrida1981random`; the limits were derived and checked here.
 """
 
 import math
@@ -49,7 +51,8 @@ def limit(b: float, n: int) -> float:
 
 
 def gaussian_participation(n: int, b: float, rows: int, generator: Generator) -> Float[Tensor, " rows"]:
-    r"""Draws the participation of n independent Gaussian scores of standard deviation :math:`b \sqrt{\log n}`, ``[rows]`` float64.
+    r"""Draws the participation of n independent Gaussian scores of standard deviation :math:`b \sqrt{\log
+    n}`, ``[rows]`` float64.
 
     Raises:
         ValueError: b is negative, or there is no key.
@@ -61,7 +64,9 @@ def gaussian_participation(n: int, b: float, rows: int, generator: Generator) ->
 
 
 def standard_scores(rows: int, n: int, generator: Generator) -> Float[Tensor, "rows n"]:
-    """Draws Gaussian scores with mean 0 and variance 1 (over the n keys) in each row, ``[rows, n]`` float64; zeros for n = 1."""
+    """Draws Gaussian scores with mean 0 and variance 1 (over the n keys) in each row, ``[rows, n]`` float64;
+    zeros for n = 1.
+    """
     scores = torch.randn(rows, n, generator=generator, dtype=torch.float64)
     centred = scores - scores.mean(-1, keepdim=True)
     return centred / centred.square().mean(-1, keepdim=True).sqrt().clamp(min=1e-300)
@@ -82,7 +87,9 @@ class Curves:
     mean: Float[Tensor, " points"]
 
     def place(self, s: Float[Tensor, " m"]) -> tuple[Int[Tensor, " m"], Float[Tensor, " m"]]:
-        """Returns the grid points to the right of the standard deviations, and how far these are from the left ones, in [0, 1]."""
+        """Returns the grid points to the right of the standard deviations, and how far these are from the
+        left ones, in [0, 1].
+        """
         right = torch.searchsorted(self.grid, s.contiguous()).clamp(1, len(self.grid) - 1)
         left, end = self.grid[right - 1].square(), self.grid[right].square()
         return right, ((s.square() - left) / (end - left)).clamp(0, 1)
@@ -99,7 +106,9 @@ class Curves:
         return _between(self.each[rows, right - 1], self.each[rows, right], share)
 
 
-def _between(left: Float[Tensor, " m"], right: Float[Tensor, " m"], share: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+def _between(
+    left: Float[Tensor, " m"], right: Float[Tensor, " m"], share: Float[Tensor, " m"]
+) -> Float[Tensor, " m"]:
     """Interpolates logarithms, linearly in s^2: exact for e^{s^2} / n, the participation of small scores."""
     return left.log().lerp(right.log(), share).exp()
 
@@ -117,13 +126,15 @@ def curves(n: int) -> Curves:
     grid = LARGEST * torch.linspace(0, 1, 49, dtype=torch.float64).square()
     rows = min(SAMPLES, max(16, NUMBERS // n))
     half = standard_scores(rows // 2, n, fixed_generator())
-    scores = torch.cat([half, -half])  # the skewness, which dominates the error of the mean at small s, cancels
+    # the skewness, which dominates the error of the mean at small s, cancels
+    scores = torch.cat([half, -half])
     each = torch.stack([participation((s * scores).softmax(-1)) for s in grid.tolist()], 1)
     return Curves(grid, each, each.mean(0))
 
 
 def expected_participation(n: Int[Tensor, " m"], s: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-    """Returns the mean participation of rows of n keys at standard deviations s, ``[m]``, by interpolation; one n and s per row.
+    """Returns the mean participation of rows of n keys at standard deviations s, ``[m]``, by interpolation;
+    one n and s per row.
 
     Raises:
         ValueError: a row has fewer than two keys.

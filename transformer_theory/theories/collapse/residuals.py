@@ -1,21 +1,24 @@
-r"""Pure attention shrinks the differences between tokens: the bound of the source, and the exact law for small differences.
+r"""Pure attention shrinks the differences between tokens: the bound of the source, and the exact law for
+small differences.
 
-A layer without skip connection maps tokens X [n, d] to :math:`Y = \sum_h A_h X V_h` with :math:`A_h = \mathrm{softmax}(X W_h X^\top)` by
-rows. The residual :math:`R = \mathrm{res}(X) = X - 1 \bar x^\top` holds the differences between tokens, :math:`\bar x` the mean token.
+A layer without skip connection maps tokens X [n, d] to :math:`Y = \sum_h A_h X V_h` with :math:`A_h =
+\mathrm{softmax}(X W_h X^\top)` by rows. The residual :math:`R = \mathrm{res}(X) = X - 1 \bar x^\top` holds
+the differences between tokens, :math:`\bar x` the mean token.
 
-* **Bound** (:cite:t:`dong2021attention`). With :math:`|M|_{1,\infty} = \sqrt{|M|_1 |M|_\infty}` (largest column sum times largest row sum
-  of absolute values) and :math:`|W|_1 |V|_{1,\infty} \le \beta` for each of H heads, L layers have
-  :math:`|\mathrm{res}(X_L)|_{1,\infty} \le (4 \beta H)^{(3^L - 1)/2} |\mathrm{res}(X_0)|_{1,\infty}^{3^L}`. The scale
-  :math:`1/\sqrt{d_{qk}}` of the scores is part of W here. The source minimises the norm of the residual over its base point; we take the
-  mean token on both sides.
+* **Bound** (:cite:t:`dong2021attention`). With :math:`|M|_{1,\infty} = \sqrt{|M|_1 |M|_\infty}` (largest
+  column sum times largest row sum of absolute values) and :math:`|W|_1 |V|_{1,\infty} \le \beta` for each of
+  H heads, L layers have :math:`|\mathrm{res}(X_L)|_{1,\infty} \le (4 \beta H)^{(3^L - 1)/2}
+  |\mathrm{res}(X_0)|_{1,\infty}^{3^L}`. The scale :math:`1/\sqrt{d_{qk}}` of the scores is part of W here.
+  The source minimises the norm of the residual over its base point; we take the mean token on both sides.
 * **Cubic law** (own derivation). As :math:`R \to 0`, with one head,
-  :math:`\mathrm{res}(Y) = R W C_a V \, (1 + O(|R|^2))`, where :math:`a = \mathrm{softmax}(X W^\top \bar x)` are the weights of the mean
-  token and :math:`C_a` is the covariance of the tokens under a. The residual enters once on the left and twice through :math:`C_a`, hence
-  :math:`3^L`.
-* **Gradients** (own derivation; :cite:t:`noci2022signal` state that queries and keys get no gradient under collapse). With a fixed
-  gradient G of the loss by Y, :math:`\partial L / \partial W = X^\top D X`, :math:`D_{ij} = A_{ij} (P_{ij} - \sum_l A_{il} P_{il})`,
-  :math:`P = G V^\top X^\top`. The rows of D sum to 0 and P varies within a row by :math:`O(|R|)`, so this gradient is
-  :math:`O(|R|^2)`. :math:`\partial L / \partial V = (A X)^\top G` does not vanish.
+  :math:`\mathrm{res}(Y) = R W C_a V \, (1 + O(|R|^2))`, where :math:`a = \mathrm{softmax}(X W^\top \bar x)`
+  are the weights of the mean token and :math:`C_a` is the covariance of the tokens under a. The residual
+  enters once on the left and twice through :math:`C_a`, hence :math:`3^L`.
+* **Gradients** (own derivation; :cite:t:`noci2022signal` state that queries and keys get no gradient under
+  collapse). With a fixed gradient G of the loss by Y, :math:`\partial L / \partial W = X^\top D X`,
+  :math:`D_{ij} = A_{ij} (P_{ij} - \sum_l A_{il} P_{il})`, :math:`P = G V^\top X^\top`. The rows of D sum to 0
+  and P varies within a row by :math:`O(|R|)`, so this gradient is :math:`O(|R|^2)`. :math:`\partial L /
+  \partial V = (A X)^\top G` does not vanish.
 """
 
 import math
@@ -36,22 +39,30 @@ def residual(tokens: Tokens) -> Tokens:
 
 
 def composite_norm(M: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    r"""Computes :math:`\sqrt{|M|_1 |M|_\infty}`, the root of the largest column sum times the largest row sum, ``[*batch]``."""
+    r"""Computes :math:`\sqrt{|M|_1 |M|_\infty}`, the root of the largest column sum times the largest row
+    sum, ``[*batch]``.
+    """
     size = M.abs()
     return (size.sum(-2).amax(-1) * size.sum(-1).amax(-1)).sqrt()
 
 
 def weights(tokens: Tokens, W: Float[Tensor, "*heads d d"]) -> Float[Tensor, "..."]:
-    r"""Computes :math:`A = \mathrm{softmax}(X W X^\top)` by rows: query i, row i of X, is on the left. ``[*batch, (heads,) n, n]``."""
+    r"""Computes :math:`A = \mathrm{softmax}(X W X^\top)` by rows: query i, row i of X, is on the left.
+    ``[*batch, (heads,) n, n]``.
+    """
     return softmax(token_scores(tokens, Combined(W.mT)))
 
 
-def pure_attention(tokens: Tokens, W: Float[Tensor, "heads d d"], V: Float[Tensor, "heads d e"]) -> Float[Tensor, "*batch n e"]:
+def pure_attention(
+    tokens: Tokens, W: Float[Tensor, "heads d d"], V: Float[Tensor, "heads d e"]
+) -> Float[Tensor, "*batch n e"]:
     r"""Computes :math:`\sum_h A_h X V_h`, one layer without skip connection, ``[*batch, n, e]``."""
     return (weights(tokens, W) @ tokens.unsqueeze(-3) @ V).sum(-3)
 
 
-def log_bound(tokens: Float[Tensor, "n d"], W: Float[Tensor, "layers heads d d"], V: Float[Tensor, "layers heads d d"]) -> float:
+def log_bound(
+    tokens: Float[Tensor, "n d"], W: Float[Tensor, "layers heads d d"], V: Float[Tensor, "layers heads d d"]
+) -> float:
     r"""Computes the logarithm of the bound on :math:`|\mathrm{res}(X_L)|_{1,\infty}` for L layers of H heads.
 
     The logarithm, since the bound leaves the range of float64 after a few layers.
@@ -60,12 +71,18 @@ def log_bound(tokens: Float[Tensor, "n d"], W: Float[Tensor, "layers heads d d"]
         ValueError: the matrices do not belong to the same layers and heads, or are zero.
     """
     if W.ndim != 4 or V.shape[:2] != W.shape[:2] or W.shape[-1] != tokens.shape[-1]:
-        raise ValueError(f"W and V must be [layers, heads, d, d] with d = {tokens.shape[-1]}, got {list(W.shape)} and {list(V.shape)}")
+        raise ValueError(
+            f"W and V must be [layers, heads, d, d] with d = {tokens.shape[-1]}, got {list(W.shape)} and "
+            f"{list(V.shape)}"
+        )
     L, H = W.shape[:2]
     beta = float((W.abs().sum(-2).amax(-1) * composite_norm(V)).max())
     size = float(composite_norm(residual(tokens)))
     if not (beta > 0 and size > 0):
-        raise ValueError(f"the bound needs tokens that differ and weights that are not zero, got norms {size:g} and {beta:g}")
+        raise ValueError(
+            f"the bound needs tokens that differ and weights that are not zero, got norms {size:g} and "
+            f"{beta:g}"
+        )
     return (3**L - 1) / 2 * math.log(4 * beta * H) + 3**L * math.log(size)
 
 
@@ -75,44 +92,60 @@ def bound_ratio(
     W: Float[Tensor, "layers heads d d"],
     V: Float[Tensor, "layers heads d d"],
 ) -> float:
-    r"""Computes :math:`|\mathrm{res}(X_L)|_{1,\infty}` divided by its bound; the source states that it is at most 1.
+    r"""Computes :math:`|\mathrm{res}(X_L)|_{1,\infty}` divided by its bound; the source states that it is at
+    most 1.
 
     Args:
         before, after: :math:`X_0` and :math:`X_L`.
         W, V: the matrices of the layers between them.
     """
-    # Equal tokens have a residual of rounding errors, which the bound, a power of 3^L, can undercut: it is not counted.
+    # Equal tokens have a residual of rounding errors, which the bound, a power of 3^L, can undercut: it is
+    # not counted.
     size = float(composite_norm(residual(after)) - ROUNDING * composite_norm(after))
     if size <= 0:
         return 0.0
-    return math.exp(min(math.log(size) - log_bound(before, W, V), 700.0))  # exp(710) leaves the range of float64
+    # exp(710) leaves the range of float64
+    return math.exp(min(math.log(size) - log_bound(before, W, V), 700.0))
 
 
 def mean_weights(tokens: Tokens, W: Float[Tensor, "d d"]) -> Float[Tensor, "*batch n"]:
-    r"""Computes :math:`a = \mathrm{softmax}_j(\bar x^\top W x_j)`, the weights of the mean token, ``[*batch, n]``."""
+    r"""Computes :math:`a = \mathrm{softmax}_j(\bar x^\top W x_j)`, the weights of the mean token, ``[*batch,
+    n]``.
+    """
     mean = tokens.mean(-2, keepdim=True)
     return softmax(token_scores(tokens, Combined(W.mT), query_tokens=mean)).squeeze(-2)
 
 
 def weighted_covariance(tokens: Tokens, a: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch d d"]:
-    r"""Computes :math:`C_a = \sum_j a_j (x_j - x_a)(x_j - x_a)^\top` with :math:`x_a = \sum_j a_j x_j`, ``[*batch, d, d]``."""
+    r"""Computes :math:`C_a = \sum_j a_j (x_j - x_a)(x_j - x_a)^\top` with :math:`x_a = \sum_j a_j x_j`,
+    ``[*batch, d, d]``.
+    """
     centred = tokens - a.unsqueeze(-2) @ tokens
     return (centred * a.unsqueeze(-1)).mT @ centred
 
 
-def cubic_law(tokens: Tokens, W: Float[Tensor, "d d"], V: Float[Tensor, "d e"]) -> Float[Tensor, "*batch n e"]:
-    r"""Computes :math:`\mathrm{res}(X) W C_a V`, the residual after one head up to a relative error :math:`O(|\mathrm{res}(X)|^2)`."""
+def cubic_law(
+    tokens: Tokens, W: Float[Tensor, "d d"], V: Float[Tensor, "d e"]
+) -> Float[Tensor, "*batch n e"]:
+    r"""Computes :math:`\mathrm{res}(X) W C_a V`, the residual after one head up to a relative error
+    :math:`O(|\mathrm{res}(X)|^2)`.
+    """
     return residual(tokens) @ W @ weighted_covariance(tokens, mean_weights(tokens, W)) @ V
 
 
 def exact_differences(
-    mean: Float[Tensor, "1 d"], differences: Float[Tensor, "n d"], W: Float[Tensor, "d d"], V: Float[Tensor, "d e"]
+    mean: Float[Tensor, "1 d"],
+    differences: Float[Tensor, "n d"],
+    W: Float[Tensor, "d d"],
+    V: Float[Tensor, "d e"],
 ) -> tuple[Float[Tensor, "1 e"], Float[Tensor, "n e"]]:
-    r"""Computes the mean token and :math:`\mathrm{res}(Y)` after one head, from those before, without loss of precision.
+    r"""Computes the mean token and :math:`\mathrm{res}(Y)` after one head, from those before, without loss of
+    precision.
 
-    In float64 :math:`Y` itself leaves no digits of differences below :math:`10^{-16}` of the tokens. With the weights a of the mean token
-    and :math:`\delta_{ij} = R_i W R_j^\top`, row i of A is :math:`a + D_i`,
-    :math:`D_{ij} = a_j (e^{\delta_{ij}} - 1 - t_i) / (1 + t_i)`, :math:`t_i = \sum_j a_j (e^{\delta_{ij}} - 1)`, and
+    In float64 :math:`Y` itself leaves no digits of differences below :math:`10^{-16}` of the tokens. With the
+    weights a of the mean token and :math:`\delta_{ij} = R_i W R_j^\top`, row i of A is :math:`a + D_i`,
+    :math:`D_{ij} = a_j (e^{\delta_{ij}} - 1 - t_i) / (1 + t_i)`, :math:`t_i = \sum_j a_j (e^{\delta_{ij}} -
+    1)`, and
     :math:`\mathrm{res}(Y) = \mathrm{res}(D R) V`.
     """
     a = softmax(mean @ W @ differences.mT)
@@ -130,7 +163,8 @@ def score_gradient(
     *,
     values: Float[Tensor, "n d"] | None = None,
 ) -> Float[Tensor, "d d"]:
-    r"""Computes :math:`\partial L / \partial W` for :math:`Y = A X V` and :math:`\partial L / \partial Y` = ``gradient``, ``[d, d]``.
+    r"""Computes :math:`\partial L / \partial W` for :math:`Y = A X V` and :math:`\partial L / \partial Y` =
+    ``gradient``, ``[d, d]``.
 
     Args:
         tokens, W, V: X, W and V.
@@ -144,7 +178,9 @@ def score_gradient(
     return tokens.mT @ D @ tokens
 
 
-def value_gradient(tokens: Float[Tensor, "n d"], W: Float[Tensor, "d d"], gradient: Float[Tensor, "n e"]) -> Float[Tensor, "d e"]:
+def value_gradient(
+    tokens: Float[Tensor, "n d"], W: Float[Tensor, "d d"], gradient: Float[Tensor, "n e"]
+) -> Float[Tensor, "d e"]:
     r"""Computes :math:`\partial L / \partial V = (A X)^\top` ``gradient``, ``[d, e]``."""
     return (weights(tokens, W) @ tokens).mT @ gradient
 
@@ -155,8 +191,13 @@ def near_tokens(
     """Draws tokens that differ from a Gaussian mean token by ``size`` times Gaussian differences.
 
     Returns:
-        The tokens, and the differences before the scaling, so that tokens at another size can be made from the same draw.
+        The tokens, and the differences before the scaling, so that tokens at another size can be made from
+        the same draw.
     """
     mean = torch.randn(1, d, generator=generator, dtype=torch.float64)
-    drawn = residual(torch.randn(n, d, generator=generator, dtype=torch.float64)) if differences is None else differences
+    drawn = (
+        residual(torch.randn(n, d, generator=generator, dtype=torch.float64))
+        if differences is None
+        else differences
+    )
     return mean + size * drawn, drawn

@@ -1,20 +1,24 @@
-r"""Two derivations of attention: a truncated Neumann series of the gradient, and the best denoiser of a mixture of subspaces.
+r"""Two derivations of attention: a truncated Neumann series of the gradient, and the best denoiser of a
+mixture of subspaces.
 
-**Neumann series.** Exact compression needs (I + A)^-1 with A = beta W_k W_k^T; the papers truncate the series sum_j (-A)^j to I - A. With M
-terms after the identity the error is (-x)^(M+1) / (1 + x) for every eigenvalue x of A, so with the spectral radius rho
+**Neumann series.** Exact compression needs (I + A)^-1 with A = beta W_k W_k^T; the papers truncate the series
+sum_j (-A)^j to I - A. With M terms after the identity the error is (-x)^(M+1) / (1 + x) for every eigenvalue
+x of A, so with the spectral radius rho
 
     || (I + A)^-1 - sum_{j <= M} (-A)^j ||_2 = rho^(M+1) / (1 + rho).
 
-It tends to zero as M grows if rho < 1 and diverges if rho > 1. For layer-normalised tokens rho is in the hundreds and more, so the series
-motivates the softmax, but softmax attention does not approximate the gradient there.
+It tends to zero as M grows if rho < 1 and diverges if rho > 1. For layer-normalised tokens rho is in the
+hundreds and more, so the series motivates the softmax, but softmax attention does not approximate the
+gradient there.
 
-**Denoising.** A clean token is z_0 ~ N(0, U_k U_k^T) for one of K equally likely subspaces with orthonormal bases; the observed token is
-z = z_0 + sigma w, w ~ N(0, I). The estimate of least mean squared error is
+**Denoising.** A clean token is z_0 ~ N(0, U_k U_k^T) for one of K equally likely subspaces with orthonormal
+bases; the observed token is z = z_0 + sigma w, w ~ N(0, I). The estimate of least mean squared error is
 
-    E[z_0 | z] = 1/(1 + sigma^2) sum_k a_k U_k U_k^T z,      a = softmax_k( ||U_k^T z||^2 / (2 sigma^2 (1 + sigma^2)) ),
+    E[z_0 | z] = 1/(1 + sigma^2) sum_k a_k U_k U_k^T z, a = softmax_k( ||U_k^T z||^2 / (2 sigma^2 (1 +
+    sigma^2)) ),
 
-which by Tweedie's formula equals z + sigma^2 grad log p(z). Its softmax runs over *subspaces*, for each token separately; the softmax of
-self-attention runs over tokens, in each subspace separately.
+which by Tweedie's formula equals z + sigma^2 grad log p(z). Its softmax runs over *subspaces*, for each token
+separately; the softmax of self-attention runs over tokens, in each subspace separately.
 
 Source: :cite:t:`yu2023white`; the error is that of the geometric series. Notation: docs/notation.md.
 """
@@ -57,7 +61,8 @@ def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tens
 
 @converted(floats=("tokens", "bases"))
 def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Returns the largest eigenvalue of :math:`\beta W_k W_k^\top` over the heads, ``[*batch]``; below 1 the Neumann series converges.
+    r"""Returns the largest eigenvalue of :math:`\beta W_k W_k^\top` over the heads, ``[*batch]``; below 1 the
+    Neumann series converges.
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
@@ -72,11 +77,15 @@ def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor,
 
 
 @converted(floats=("tokens", "bases"))
-def gradient_error(tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
-    r"""Returns the relative error of the gradient of R^c if the series replaces the inverse, and the spectral radius, each ``[*batch]``.
+def gradient_error(
+    tokens: Tokens, bases: Bases, *, eps: float, terms: int = 1
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    r"""Returns the relative error of the gradient of R^c if the series replaces the inverse, and the spectral
+    radius, each ``[*batch]``.
 
-    The error of the products :math:`(I + A_k)^{-1} W_k` is measured in the Frobenius norm over all heads. Along an eigenvector of
-    eigenvalue x the relative error is :math:`x^{M+1}`, so in total it is at most :math:`\rho^{M+1}`.
+    The error of the products :math:`(I + A_k)^{-1} W_k` is measured in the Frobenius norm over all heads.
+    Along an eigenvector of eigenvalue x the relative error is :math:`x^{M+1}`, so in total it is at most
+    :math:`\rho^{M+1}`.
 
     Args:
         tokens: Z, ``[*batch, n, d]``.
@@ -108,22 +117,27 @@ def denoise(tokens: Tokens, bases: Bases, *, sigma: float) -> Tokens:
     """
     positive(sigma=sigma)
     coords = coordinates(tokens, bases)
-    weights = (coords.square().sum(-1) / (2 * sigma**2 * (1 + sigma**2))).softmax(-2)  # over the subspaces, for each token
+    # over the subspaces, for each token
+    weights = (coords.square().sum(-1) / (2 * sigma**2 * (1 + sigma**2))).softmax(-2)
     return (weights.unsqueeze(-1) * coords @ bases.mT).sum(-3) / (1 + sigma**2)
 
 
 @converted(floats=("tokens", "bases"))
 def log_density(tokens: Tokens, bases: Bases, *, sigma: float) -> Float[Tensor, "*batch n"]:
-    r"""Returns log p(z) of noisy tokens, nats, ``[*batch, n]``, for a mixture of N(0, U_k U_k^T + sigma^2 I) with equal weights.
+    r"""Returns log p(z) of noisy tokens, nats, ``[*batch, n]``, for a mixture of N(0, U_k U_k^T + sigma^2 I)
+    with equal weights.
 
     Raises:
         ValueError: as in :func:`denoise`.
     """
     positive(sigma=sigma)
-    # The covariance has the eigenvalue 1 + sigma^2 inside the subspace and sigma^2 outside, so ||z||^2 and ||U_k^T z||^2 are enough:
-    # z^T (U U^T + sigma^2 I)^-1 z = (||z||^2 - ||U^T z||^2 / (1 + sigma^2)) / sigma^2.
+    # The covariance has the eigenvalue 1 + sigma^2 inside the subspace and sigma^2 outside, so ||z||^2 and
+    # ||U_k^T z||^2 are enough: z^T (U U^T + sigma^2 I)^-1 z = (||z||^2 - ||U^T z||^2 / (1 + sigma^2)) /
+    # sigma^2.
     K, d, p = bases.shape
     inside = coordinates(tokens, bases).square().sum(-1)
     exponent = -0.5 * (tokens.square().sum(-1).unsqueeze(-2) - inside / (1 + sigma**2)) / sigma**2
-    constant = -0.5 * (d * math.log(2 * math.pi) + 2 * (d - p) * math.log(sigma) + p * math.log(1 + sigma**2)) - math.log(K)
+    constant = -0.5 * (
+        d * math.log(2 * math.pi) + 2 * (d - p) * math.log(sigma) + p * math.log(1 + sigma**2)
+    ) - math.log(K)
     return torch.logsumexp(exponent, dim=-2) + constant

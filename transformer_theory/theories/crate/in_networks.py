@@ -1,17 +1,19 @@
 r"""Compression and sparsity in trained networks.
 
-Z is the residual stream before the attention of a block, Z+ after it, and U_k an orthonormal basis of the columns of the block's matrices
-(``subspaces()``), or of its key projections if its matrices are separate. With coordinates W_k(Z) (a :data:`Scaling`),
+Z is the residual stream before the attention of a block, Z+ after it, and U_k an orthonormal basis of the
+columns of the block's matrices (``subspaces()``), or of its key projections if its matrices are separate.
+With coordinates W_k(Z) (a :data:`Scaling`),
 
     R^c(Z) = 1/2 sum_k logdet(I + p/(n eps^2) W_k^T W_k),      compression = 1 - R^c(Z+) / R^c(Z).
 
-A change of the tokens' lengths alone changes a rate. Therefore the default scaling centres each token and scales it to norm one, as a layer
-norm without parameters does. Averaging makes tokens more alike in *any* subspaces. Therefore the chance level is the same quantity in the
-subspaces O U_k, where O is a random rotation of the whole space, the same for all k. Without rescaling, the growth R^c(Z+) / R^c(Z) - 1 is
-the subject of :cite:t:`hu2024indepth`.
+A change of the tokens' lengths alone changes a rate. Therefore the default scaling centres each token and
+scales it to norm one, as a layer norm without parameters does. Averaging makes tokens more alike in *any*
+subspaces. Therefore the chance level is the same quantity in the subspaces O U_k, where O is a random
+rotation of the whole space, the same for all k. Without rescaling, the growth R^c(Z+) / R^c(Z) - 1 is the
+subject of :cite:t:`hu2024indepth`.
 
-:func:`head_rate` and :class:`Compression` are the only implementation of R^c in networks. :mod:`.layer_curves` uses them with the scaling
-and the distortion of the released code.
+:func:`head_rate` and :class:`Compression` are the only implementation of R^c in networks.
+:mod:`.layer_curves` uses them with the scaling and the distortion of the released code.
 
 Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
@@ -39,22 +41,26 @@ from .problem import CURVES, SIGN, nonzeros, random_subspaces
 Stream = Float[Tensor, "batch n d"]
 Heads = Float[Tensor, "*batch K n p"]
 
-EPS = 0.5  # as in the unrolled model; with .1, the value of the released code, the logarithm hides most changes
+# as in the unrolled model; with .1, the value of the released code, the logarithm hides most changes
+EPS = 0.5
 MAX_SEQUENCES = 16  # sequences per forward pass, evenly spaced in the batch
 COMPRESSION, GROWTH = "compression by attention", "growth of R^c in attention"
 BEFORE, AFTER = "R^c before attention", "R^c after attention"
 NONZEROS = "share of non-zeros"
 RANDOM_SUBSPACES = "random subspaces"
 ROTATED = "randomly rotated subspaces"
-NULL_SEED = 1_000_003  # far from the seeds of data, so that no random subspace equals one from which synthetic data were drawn
+# far from the seeds of data, so that no random subspace equals one from which synthetic data were drawn
+NULL_SEED = 1_000_003
 
 
 @dataclass(frozen=True)
 class CentredCoordinates:
-    r"""Coordinates of centred tokens in K subspaces, from which every scaling follows without another product with the bases.
+    r"""Coordinates of centred tokens in K subspaces, from which every scaling follows without another product
+    with the bases.
 
     Attributes:
-        coords: coordinates :math:`(z - \bar z 1)^\top U_k` of every token z, with the mean :math:`\bar z` of its entries.
+        coords: coordinates :math:`(z - \bar z 1)^\top U_k` of every token z, with the mean :math:`\bar z` of
+            its entries.
         means: mean :math:`\bar z` of the entries of each token.
         norms: norm of each centred token.
         ones: coordinates :math:`1^\top U_k` of the vector of ones.
@@ -77,7 +83,9 @@ def unit_tokens(centred: CentredCoordinates) -> Heads:
 
 
 def unit_coordinates(centred: CentredCoordinates) -> Heads:
-    """Returns the coordinates of layer-normalised tokens, scaled to norm one in every head, as in the released measurement."""
+    """Returns the coordinates of layer-normalised tokens, scaled to norm one in every head, as in the
+    released measurement.
+    """
     return unit_norm(centred.coords)  # the layer norm's division by the standard deviation cancels
 
 
@@ -87,7 +95,8 @@ def lengths_kept(centred: CentredCoordinates) -> Heads:
 
 
 def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Computes R^c from coordinates: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k)`, nats, [*batch].
+    r"""Computes R^c from coordinates: :math:`\tfrac12\sum_k\log\det(I + \tfrac{p}{n\varepsilon^2} W_k^\top
+    W_k)`, nats, [*batch].
 
     Args:
         coords: W_k of every head, [*batch, K, n, p].
@@ -99,22 +108,26 @@ def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, "*batch"]:
 
 
 class Compression(Metric):
-    """R^c before and after every attention block and its relative fall, with rotated subspaces as the null; means over sequences.
+    """R^c before and after every attention block and its relative fall, with rotated subspaces as the null;
+    means over sequences.
 
-    Rotations keep the angles between the subspaces of a block. This matters for trained subspaces, which share directions: subspaces drawn
-    mutually orthogonal have a distribution several times narrower.
+    Rotations keep the angles between the subspaces of a block. This matters for trained subspaces, which
+    share directions: subspaces drawn mutually orthogonal have a distribution several times narrower.
 
-    Sequences with values that are not finite are skipped, and so are blocks whose subspaces are unknown (neither ``subspaces()`` nor
-    ``bilinear()``). If a block has several attention modules, the first one is measured.
+    Sequences with values that are not finite are skipped, and so are blocks whose subspaces are unknown
+    (neither ``subspaces()`` nor ``bilinear()``). If a block has several attention modules, the first one is
+    measured.
 
     Args:
         eps: distortion (squared inside).
-        scaling: function that computes the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or :func:`lengths_kept`.
+        scaling: function that computes the coordinates: :func:`unit_tokens`, :func:`unit_coordinates` or
+            :func:`lengths_kept`.
         max_sequences: largest number of sequences per forward pass, evenly spaced in the batch; None: all.
         rotations: largest number of rotations, the draws of the null.
 
     Attributes:
-        sums: by layer, [1 + 2 (1 + rotations)]: number of sequences, then the sums of R^c before and after, in U and in each rotation of U.
+        sums: by layer, [1 + 2 (1 + rotations)]: number of sequences, then the sums of R^c before and after,
+            in U and in each rotation of U.
         bases: by layer, the subspaces of its attention and a description of their origin.
 
     Raises:
@@ -122,7 +135,12 @@ class Compression(Metric):
     """
 
     def __init__(
-        self, *, eps: float = EPS, scaling: Scaling = unit_tokens, max_sequences: int | None = MAX_SEQUENCES, rotations: int = RANGE_DRAWS
+        self,
+        *,
+        eps: float = EPS,
+        scaling: Scaling = unit_tokens,
+        max_sequences: int | None = MAX_SEQUENCES,
+        rotations: int = RANGE_DRAWS,
     ):
         positive(eps=eps)
         self.eps, self.scaling, self.max_sequences, self.rotations = (eps, scaling, max_sequences, rotations)
@@ -134,7 +152,9 @@ class Compression(Metric):
         self.sets = min(self.rotations, self.draws)  # rotations in this measurement
 
     def update(self, activations: Activations) -> None:
-        """Stores the subspaces of an attention block; when the features of its layer arrive, adds the streams before and after it."""
+        """Stores the subspaces of an attention block; when the features of its layer arrive, adds the streams
+        before and after it.
+        """
         layer = activations.layer
         if (
             activations.kind == "attention"
@@ -142,7 +162,9 @@ class Compression(Metric):
             and (bases := activations.shared(attention_subspaces)) is not None
         ):
             self.bases[layer] = bases
-        elif activations.kind == "features" and activations.after_attention is not None and layer in self.bases:
+        elif (
+            activations.kind == "features" and activations.after_attention is not None and layer in self.bases
+        ):
             self._add_streams(activations)
 
     def _add_streams(self, activations: Activations) -> None:
@@ -152,8 +174,11 @@ class Compression(Metric):
         if centred is None or not (count := len(centred.coords) // 2):
             return
         coords = self.scaling(centred).unflatten(1, (1 + self.sets, -1))
-        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)  # [before and after, U and its rotations]
-        self.add((activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu())
+        # [before and after, U and its rotations]
+        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)
+        self.add(
+            (activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu()
+        )
 
     def _coordinates(self, activations: Activations, bases: Bases) -> CentredCoordinates | None:
         """Computes the coordinates in the bases and then in each rotation of them."""
@@ -165,10 +190,14 @@ class Compression(Metric):
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns three rows per layer: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
-        return [row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place, draws))]
+        return [
+            row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place, draws))
+        ]
 
     def _means(self, place: tuple[int, ...], draws: int) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
-        """Returns the mean R^c (before, after) in the subspaces U, and the same pair in the first rotations of them."""
+        """Returns the mean R^c (before, after) in the subspaces U, and the same pair in the first rotations
+        of them.
+        """
         in_bases, *in_rotated = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
         return in_bases, in_rotated[:draws]
 
@@ -180,7 +209,9 @@ class Compression(Metric):
             self._row(AFTER, layer, rates[1], tuple(pair[1] for pair in null), unit="nats", source=CURVES),
         ]
 
-    def _row(self, quantity: str, layer: int, value: float, null: tuple[float, ...], **columns: Any) -> Measurement:
+    def _row(
+        self, quantity: str, layer: int, value: float, null: tuple[float, ...], **columns: Any
+    ) -> Measurement:
         origin = self.bases[layer][1] if layer in self.bases else ""
         return Measurement(
             theory="crate",
@@ -200,9 +231,13 @@ class Compression(Metric):
 
 
 class Growth(Compression):
-    """Growth of R^c in attention without rescaling of the tokens, R^c(Z+) / R^c(Z) - 1; arguments as in :class:`Compression`."""
+    """Growth of R^c in attention without rescaling of the tokens, R^c(Z+) / R^c(Z) - 1; arguments as in
+    :class:`Compression`.
+    """
 
-    def __init__(self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, rotations: int = RANGE_DRAWS):
+    def __init__(
+        self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, rotations: int = RANGE_DRAWS
+    ):
         super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, rotations=rotations)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
@@ -210,7 +245,11 @@ class Growth(Compression):
         rows = []
         for place in sorted(self.sums):
             rates, null = self._means(place, draws)
-            rows.append(self._row(GROWTH, place[0], -_fall(*rates), tuple(-_fall(*pair) for pair in null), source=SIGN))
+            rows.append(
+                self._row(
+                    GROWTH, place[0], -_fall(*rates), tuple(-_fall(*pair) for pair in null), source=SIGN
+                )
+            )
         return rows
 
 
@@ -228,7 +267,10 @@ class Sparsity(Metric):
         """Adds the shares of one block's output."""
         if activations.kind == "features":
             output = activations.output
-            self.add((activations.layer,), torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64))
+            self.add(
+                (activations.layer,),
+                torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64),
+            )
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns :data:`NONZEROS` of each layer, in [0, 1]."""
@@ -257,7 +299,8 @@ class Sparsity(Metric):
 def streams_around_attention(
     activations: Activations, bases: Bases, max_sequences: int | None
 ) -> Float[Tensor, "before_and_after m n d"] | None:
-    """Returns the residual stream before and after the attention of a block, of its finite sequences, at least in float32.
+    """Returns the residual stream before and after the attention of a block, of its finite sequences, at
+    least in float32.
 
     Args:
         activations, bases, max_sequences: as in :func:`coordinates_around_attention`.
@@ -278,10 +321,11 @@ def streams_around_attention(
 def coordinates_around_attention(
     activations: Activations, bases: Bases, max_sequences: int | None, rotations: int
 ) -> CentredCoordinates | None:
-    """Computes the coordinates of the residual stream before and after the attention of a block, of its finite sequences.
+    """Computes the coordinates of the residual stream before and after the attention of a block, of its
+    finite sequences.
 
-    The precision is that of the stream, at least float32. A rate has then a relative error of about 1e-7, because
-    :func:`.logdet_identity_plus` continues in float64 where the condition number is large.
+    The precision is that of the stream, at least float32. A rate has then a relative error of about 1e-7,
+    because :func:`.logdet_identity_plus` continues in float64 where the condition number is large.
 
     Args:
         activations: features of a block.
@@ -289,8 +333,8 @@ def coordinates_around_attention(
         max_sequences: largest number of sequences, evenly spaced in the batch; None: all.
         rotations: number of rotations of the subspaces; see :func:`random_rotations`.
     Returns:
-        Coordinates of all sequences before attention, then after it, in the bases and then in each rotation of them; None if the two
-        streams are not known or do not fit.
+        Coordinates of all sequences before attention, then after it, in the bases and then in each rotation
+        of them; None if the two streams are not known or do not fit.
     """
     streams = streams_around_attention(activations, bases, max_sequences)
     if streams is None:
@@ -301,11 +345,14 @@ def coordinates_around_attention(
     d = bases.shape[1]
     rotated = (random_rotations(d, rotations).to(bases)[:, None] @ bases).flatten(0, 1)
     frames = torch.cat([bases, rotated]).to(tokens.dtype)
-    return CentredCoordinates(coordinates(tokens, frames), means, torch.linalg.vector_norm(tokens, dim=-1), frames.sum(1))
+    return CentredCoordinates(
+        coordinates(tokens, frames), means, torch.linalg.vector_norm(tokens, dim=-1), frames.sum(1)
+    )
 
 
 def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
-    """Returns orthonormal bases [K, d, p] of the subspaces of an attention block, and a description of their origin; None if unknown.
+    """Returns orthonormal bases [K, d, p] of the subspaces of an attention block, and a description of their
+    origin; None if unknown.
 
     The subspaces come from ``subspaces()`` of the module if it exists, otherwise from its key projections.
     """
@@ -315,8 +362,8 @@ def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
         assert isinstance(U, Tensor)
         U, origin = U.detach().double(), "the block itself (U)"
     elif activations.bilinear is not None and activations.key is not None:
-        # W = K Q^T maps p random vectors to a basis of the span of K (almost surely), so a singular value decomposition of every W, which
-        # costs far more, is not necessary.
+        # W = K Q^T maps p random vectors to a basis of the span of K (almost surely), so a singular value
+        # decomposition of every W, which costs far more, is not necessary.
         W = activations.bilinear.detach().double()
         p = min(activations.key.shape[-1], W.shape[-1])
         U, origin = (W @ null_subspaces(1, W.shape[-1], p, seed=0).to(W.device), "the key projections")
@@ -333,9 +380,13 @@ def null_subspaces(K: int, d: int, p: int, *, seed: int) -> Bases:
 
 @lru_cache(maxsize=4)
 def random_rotations(d: int, draws: int) -> Float[Tensor, "draws d d"]:
-    """Returns uniformly distributed orthogonal matrices, float64; matrix i is the same in every call with this d."""
+    """Returns uniformly distributed orthogonal matrices, float64; matrix i is the same in every call with
+    this d.
+    """
     generator = fixed_generator()
-    drawn = [orthonormalise(torch.randn(d, d, generator=generator, dtype=torch.float64)) for _ in range(draws)]
+    drawn = [
+        orthonormalise(torch.randn(d, d, generator=generator, dtype=torch.float64)) for _ in range(draws)
+    ]
     return torch.stack(drawn) if drawn else torch.empty(0, d, d, dtype=torch.float64)
 
 

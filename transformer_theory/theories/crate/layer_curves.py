@@ -1,9 +1,12 @@
-r"""Layer-wise curves of any network: coding rates before and after attention, share of non-zeros, rate reduction by class.
+r"""Layer-wise curves of any network: coding rates before and after attention, share of non-zeros, rate
+reduction by class.
 
-:func:`layerwise` computes the curves with the metrics of :mod:`.in_networks`. A probe finds attention by the kernel that it calls;
-some blocks of CRATE call none, so forward hooks read CRATE layers instead (:func:`on_layers`).
+:func:`layerwise` computes the curves with the metrics of :mod:`.in_networks`. A probe finds attention by the
+kernel that it calls; some blocks of CRATE call none, so forward hooks read CRATE layers instead
+(:func:`on_layers`).
 
-Sources: :cite:t:`yu2023white` (the curves, released code), :cite:t:`yu2020learning` (the rate reduction). Notation: docs/notation.md.
+Sources: :cite:t:`yu2023white` (the curves, released code), :cite:t:`yu2020learning` (the rate reduction).
+Notation: docs/notation.md.
 """
 
 import contextlib
@@ -41,7 +44,9 @@ Labels = Int[Tensor, " batch"]
 
 
 class InputRate(Metric):
-    """R^c of the coordinates W_k that the heads of a block use, scaled to norm one; one row per layer, mean over sequences."""
+    """R^c of the coordinates W_k that the heads of a block use, scaled to norm one; one row per layer, mean
+    over sequences.
+    """
 
     kinds = ("attention",)
     null_source = "untrained"
@@ -55,12 +60,23 @@ class InputRate(Metric):
         """Adds the keys of one attention block."""
         if activations.kind == "attention" and not activations.first_head and activations.key is not None:
             rates = head_rate(unit_norm(activations.key.double()), eps=self.eps)
-            self.add((activations.layer,), torch.stack([rates.new_tensor(float(len(rates))), rates.sum()]).cpu())
+            self.add(
+                (activations.layer,), torch.stack([rates.new_tensor(float(len(rates))), rates.sum()]).cpu()
+            )
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns :data:`INPUT` of each layer, in nats."""
         return [
-            Measurement("crate", "in network", INPUT, float(total / count), unit="nats", layer=layer, n=int(count), source=SOURCE)
+            Measurement(
+                "crate",
+                "in network",
+                INPUT,
+                float(total / count),
+                unit="nats",
+                layer=layer,
+                n=int(count),
+                source=SOURCE,
+            )
             for (layer,), (count, total) in sorted(self.sums.items())
         ]
 
@@ -78,7 +94,11 @@ class ClassRates(FeatureRates):
         rows = []
         for layer in sorted(self.samples):
             rate, within, sizes, _ = self.rates(layer)
-            rows.append(Measurement("crate", "in network", REDUCTION, rate - within, unit="nats", layer=layer, n=sum(sizes)))
+            rows.append(
+                Measurement(
+                    "crate", "in network", REDUCTION, rate - within, unit="nats", layer=layer, n=sum(sizes)
+                )
+            )
         return rows
 
 
@@ -93,33 +113,41 @@ def layerwise(
 ) -> Table:
     r"""Computes the curves of one network, and their null distributions from networks with random weights.
 
-    Let Z^l be the n tokens before layer l and Z^{l+1/2} those after its attention, with K heads of width p and bases U_k. Every rate is
+    Let Z^l be the n tokens before layer l and Z^{l+1/2} those after its attention, with K heads of width p
+    and bases U_k. Every rate is
 
-    .. math:: R^c = \tfrac12 \sum_k \log\det\big(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k\big), \qquad \varepsilon^2 = .01,
+    .. math:: R^c = \tfrac12 \sum_k \log\det\big(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k\big), \qquad
+    \varepsilon^2 = .01,
 
-    in nats, averaged over sequences. The rows of W_k (one token in one head) are scaled to norm one. The quantities of a layer are:
+    in nats, averaged over sequences. The rows of W_k (one token in one head) are scaled to norm one. The
+    quantities of a layer are:
 
-    * :data:`INPUT`, as in the released code: W_k = LN(Z^l) U_k with the layer's own norm and matrices U_k, which need not be
-      orthonormal; for attention with separate matrices, W_k are the keys;
-    * :data:`BEFORE` and :data:`AFTER`, the curve of the paper: W_k = LN(Z) Q_k, with a layer norm without parameters and orthonormal bases
-      Q_k of the U_k, for Z^l and Z^{l+1/2}. They need ``subspaces()``, ``bilinear()`` or ``torch.nn.MultiheadAttention``;
-    * :data:`NONZEROS`: share of the entries of Z^{l+1} that are not exactly zero; 1 without a rectifier on the stream;
-    * :data:`REDUCTION`: Delta R in nats, :math:`\varepsilon^2 = .5`, of one feature of norm one per sequence: the class token of Z^{l+1},
-      or the mean token if there is none.
+    * :data:`INPUT`, as in the released code: W_k = LN(Z^l) U_k with the layer's own norm and matrices U_k,
+      which need not be orthonormal; for attention with separate matrices, W_k are the keys;
+    * :data:`BEFORE` and :data:`AFTER`, the curve of the paper: W_k = LN(Z) Q_k, with a layer norm without
+      parameters and orthonormal bases Q_k of the U_k, for Z^l and Z^{l+1/2}. They need ``subspaces()``,
+      ``bilinear()`` or ``torch.nn.MultiheadAttention``;
+    * :data:`NONZEROS`: share of the entries of Z^{l+1} that are not exactly zero; 1 without a rectifier on
+      the stream;
+    * :data:`REDUCTION`: Delta R in nats, :math:`\varepsilon^2 = .5`, of one feature of norm one per sequence:
+      the class token of Z^{l+1}, or the mean token if there is none.
 
     Args:
-        model: a CRATE, a ViT of :mod:`~transformer_theory.models`, or any network that :func:`~transformer_theory.probe` can read.
+        model: a CRATE, a ViT of :mod:`~transformer_theory.models`, or any network that
+            :func:`~transformer_theory.probe` can read.
         inputs: [batch, ...]; converted to the precision and device of the model.
         labels: class of each input, [batch]; None omits the rate reduction.
-        untrained: networks of the same shape with initial weights, for the null. If empty, the null is a copy of the model with the entries
-            of each parameter shuffled.
+        untrained: networks of the same shape with initial weights, for the null. If empty, the null is a copy
+            of the model with the entries of each parameter shuffled.
         eps: distortion of R^c (squared inside); .1 in the released code.
         name: value of the column ``model``; defaults to the class name of the model.
     Returns:
-        One row per quantity and layer, with a null. Quantities that are not defined for the network are omitted.
+        One row per quantity and layer, with a null. Quantities that are not defined for the network are
+        omitted.
     Raises:
-        ValueError: there is no input, inputs and labels differ in number, ``untrained`` is not a list of networks, ``eps`` is not
-            positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
+        ValueError: there is no input, inputs and labels differ in number, ``untrained`` is not a list of
+            networks, ``eps`` is not positive and finite, or the attention of a CRATE layer has no
+            ``subspaces()``.
         NoAttention: the probe found no attention.
     """
     if not len(inputs):
@@ -127,8 +155,12 @@ def layerwise(
     if labels is not None and len(labels) != len(inputs):
         raise ValueError(f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}")
     if not isinstance(untrained, Sequence):
-        raise ValueError(f"untrained must be a list of networks, got {type(untrained).__name__}; pass [model] for one")
-    kind, networks = ("untrained networks", list(untrained)) if untrained else ("shuffled weights", [shuffled(model)])
+        raise ValueError(
+            f"untrained must be a list of networks, got {type(untrained).__name__}; pass [model] for one"
+        )
+    kind, networks = (
+        ("untrained networks", list(untrained)) if untrained else ("shuffled weights", [shuffled(model)])
+    )
     nulls = nulls_of([list(curves(network, inputs, labels, eps=eps)) for network in networks], kind)
     name = type(model).__name__ if name is None else name
     rows = curves(model, inputs, labels, eps=eps)
@@ -136,10 +168,12 @@ def layerwise(
 
 
 def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, eps: float = EPS) -> Table:
-    """Computes the curves of :func:`layerwise` without a null, in one pass in evaluation mode; the mode of the model is restored.
+    """Computes the curves of :func:`layerwise` without a null, in one pass in evaluation mode; the mode of
+    the model is restored.
 
     Raises:
-        ValueError: ``eps`` is not positive and finite, or the attention of a CRATE layer has no ``subspaces()``.
+        ValueError: ``eps`` is not positive and finite, or the attention of a CRATE layer has no
+            ``subspaces()``.
         NoAttention: the probe found no attention.
     """
     metrics = (
@@ -150,11 +184,19 @@ def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, ep
     )
     run_metrics(model, inputs, metrics, labels)
     rows = [row for metric in metrics for row in metric.compute()]
-    return Table(sorted((row for row in rows if row.quantity in CURVES), key=lambda row: (CURVES.index(row.quantity), row.layer)))
+    return Table(
+        sorted(
+            (row for row in rows if row.quantity in CURVES),
+            key=lambda row: (CURVES.index(row.quantity), row.layer),
+        )
+    )
 
 
-def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], labels: Labels | None = None) -> None:
-    """Updates metrics with one pass over the inputs in batches, in evaluation mode; the mode of the model is restored.
+def run_metrics(
+    model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], labels: Labels | None = None
+) -> None:
+    """Updates metrics with one pass over the inputs in batches, in evaluation mode; the mode of the model is
+    restored.
 
     Raises:
         ValueError: the attention of a CRATE layer has no ``subspaces()``.
@@ -174,14 +216,17 @@ def run_metrics(model: nn.Module, inputs: Inputs, metrics: Sequence[Metric], lab
     except NoAttention as error:
         if layers := layers_of(model):
             raise ValueError(
-                f"the attention of a CRATE layer must have a method subspaces(), got {type(layers[0][1].fn).__name__} without one;"
-                " add a method that returns U_k, [K, d, p], or derive the class from models.crate.Subspaces"
+                "the attention of a CRATE layer must have a method subspaces(), got "
+                f"{type(layers[0][1].fn).__name__} without one; add a method that returns U_k, [K, d, p], "
+                "or derive the class from models.crate.Subspaces"
             ) from error
         raise
 
 
 def shuffled(model: nn.Module) -> nn.Module:
-    """Returns a copy of the model in which the entries of every parameter are permuted. The permutations are the same in every call."""
+    """Returns a copy of the model in which the entries of every parameter are permuted. The permutations are
+    the same in every call.
+    """
     generator = torch.Generator().manual_seed(0)
     duplicate = copy.deepcopy(model)
     with torch.no_grad():
@@ -211,7 +256,11 @@ class CompressionLayer(NamedTuple):
 
 def compression_layers(model: nn.Module) -> list[CompressionLayer]:
     """Returns the CRATE layers whose compression block has ``subspaces()``, in order."""
-    return [CompressionLayer(layer, half.norm, half.fn) for layer, half in layers_of(model) if isinstance(half.fn, HasSubspaces)]
+    return [
+        CompressionLayer(layer, half.norm, half.fn)
+        for layer, half in layers_of(model)
+        if isinstance(half.fn, HasSubspaces)
+    ]
 
 
 Listener = Callable[[int, CompressionLayer, Tensor, Tensor], None]
@@ -219,7 +268,8 @@ Listener = Callable[[int, CompressionLayer, Tensor, Tensor], None]
 
 @contextlib.contextmanager
 def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
-    """Calls ``listener(number, layer, input, output)`` after each call of a CRATE layer inside the block. The tensors are [batch, n, d].
+    """Calls ``listener(number, layer, input, output)`` after each call of a CRATE layer inside the block. The
+    tensors are [batch, n, d].
 
     The tensors stay in the autograd graph. A compiled model does not call hooks.
     """
@@ -227,7 +277,10 @@ def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
     def hook(number: int, layer: CompressionLayer) -> Callable[[nn.Module, Any, Tensor], None]:
         return lambda _, arguments, output: listener(number, layer, arguments[0], output)
 
-    handles = [layer.layer.register_forward_hook(hook(number, layer)) for number, layer in enumerate(compression_layers(model))]
+    handles = [
+        layer.layer.register_forward_hook(hook(number, layer))
+        for number, layer in enumerate(compression_layers(model))
+    ]
     try:
         yield
     finally:
@@ -236,7 +289,9 @@ def on_layers(model: nn.Module, listener: Listener) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[Callable[[Tensor | None], None]]:
+def layer_activations(
+    model: nn.Module, metrics: Sequence[Metric]
+) -> Iterator[Callable[[Tensor | None], None]]:
     """Updates the metrics after each call of a CRATE layer inside the block.
 
     Yields a function that sets the labels, [batch], for the passes that follow.
@@ -248,14 +303,20 @@ def layer_activations(model: nn.Module, metrics: Sequence[Metric]) -> Iterator[C
         labels = values
 
     def listener(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:
-        # The hook sees the input and output of the layer but not the stream between its halves, so the block is called a second time.
+        # The hook sees the input and output of the layer but not the stream between its halves, so the block
+        # is called a second time.
         normed = layer.norm(tokens)
         change = layer.block(normed)
-        # A block of this library may add a bias to its coordinates; for any other block only the subspaces are known.
+        # A block of this library may add a bias to its coordinates; for any other block only the subspaces
+        # are known.
         method = getattr(layer.block, "coordinates", None)
         keys = coordinates(normed, layer.block.subspaces()) if method is None else method(normed)
-        attention = Activations("", number, "attention", normed, change, key=keys, module=layer.block, labels=labels)
-        features = Activations("", number, "features", tokens, output, after_attention=tokens + change, labels=labels)
+        attention = Activations(
+            "", number, "attention", normed, change, key=keys, module=layer.block, labels=labels
+        )
+        features = Activations(
+            "", number, "features", tokens, output, after_attention=tokens + change, labels=labels
+        )
         for activations in (attention, features):
             for metric in metrics:
                 if activations.kind in metric.kinds:

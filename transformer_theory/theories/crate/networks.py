@@ -1,4 +1,5 @@
-"""Networks that the experiments and claims train: CRATE and a ViT of the same sizes, on data split into three parts.
+"""Networks that the experiments and claims train: CRATE and a ViT of the same sizes, on data split into three
+parts.
 
 Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`, :cite:t:`alpaydin1998optical` (the digits).
 """
@@ -46,7 +47,8 @@ class DataParts:
 
 
 def split(data: TokenData, *, seed: int) -> DataParts:
-    """Splits the data at random: 70 % for training, 10 % for validation, 20 % for the test. All parts have the same shares of the classes.
+    """Splits the data at random: 70 % for training, 10 % for validation, 20 % for the test. All parts have
+    the same shares of the classes.
 
     Raises:
         ValueError: there are too few sequences for three parts.
@@ -86,8 +88,17 @@ def crate(
     Raises:
         ValueError: the sizes do not fit.
     """
-    sizes = {"dim": dim, "depth": depth, "heads": heads, "spread": spread, "attention": attention, "sparsify": sparsify}
-    return build(lambda: CRATE.for_tokens(**_shape(data), **sizes), torch.Generator().manual_seed(seed)).eval()
+    sizes = {
+        "dim": dim,
+        "depth": depth,
+        "heads": heads,
+        "spread": spread,
+        "attention": attention,
+        "sparsify": sparsify,
+    }
+    return build(
+        lambda: CRATE.for_tokens(**_shape(data), **sizes), torch.Generator().manual_seed(seed)
+    ).eval()
 
 
 def vit(data: TokenData, *, seed: int, dim: int = DIM, depth: int = DEPTH, heads: int = HEADS) -> nn.Module:
@@ -96,14 +107,19 @@ def vit(data: TokenData, *, seed: int, dim: int = DIM, depth: int = DEPTH, heads
     Raises:
         ValueError: the sizes do not fit.
     """
-    return build(lambda: ViT.for_tokens(**_shape(data), dim=dim, depth=depth, heads=heads), torch.Generator().manual_seed(seed)).eval()
+    return build(
+        lambda: ViT.for_tokens(**_shape(data), dim=dim, depth=depth, heads=heads),
+        torch.Generator().manual_seed(seed),
+    ).eval()
 
 
 def _shape(data: TokenData) -> dict[str, int]:
     return {"seq": data.tokens.shape[1], "token_dim": data.tokens.shape[2], "num_classes": data.classes}
 
 
-def fit(model: nn.Module, data: DataParts, *, steps: int, learning_rate: float, seed: int, batch_size: int = 64) -> Trained:
+def fit(
+    model: nn.Module, data: DataParts, *, steps: int, learning_rate: float, seed: int, batch_size: int = 64
+) -> Trained:
     """Trains the model in place; the result holds its accuracy on the validation part.
 
     Raises:
@@ -111,7 +127,9 @@ def fit(model: nn.Module, data: DataParts, *, steps: int, learning_rate: float, 
         ValueError: a setting is out of range.
     """
     settings = {"steps": steps, "learning_rate": learning_rate, "batch_size": batch_size}
-    return train_classifier(model, data.train, data.validation, **settings, generator=torch.Generator().manual_seed(seed))
+    return train_classifier(
+        model, data.train, data.validation, **settings, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def guessing_p(accuracies: Sequence[float], data: TokenData) -> float:
@@ -137,7 +155,9 @@ def at_chance(p: float | None) -> bool:
 
 
 def chance_note(result: Result, accuracy: str) -> str:
-    """Returns a sentence for a caption that names the networks at chance accuracy, or their number if they are many; empty if none is."""
+    """Returns a sentence for a caption that names the networks at chance accuracy, or their number if they
+    are many; empty if none is.
+    """
     rows = {row.model: row for row in result.table.select(quantity=accuracy)}
     names = [f"{name} ({row.value:.2f})" for name, row in rows.items() if at_chance(row.p)]
     listed = f"{len(names)} of {len(rows)} networks" if len(names) > MAX_NAMED else ", ".join(names)

@@ -1,17 +1,20 @@
 r"""CRATE without training: unrolled steps on given tokens, with subspaces estimated from these tokens.
 
-**Compression.** K subspaces of dimension d / K are fitted to the tokens (K-subspaces). Then the tokens of every sequence are moved step by
-step, and R^c(Z; U_[K]) is measured after each step. The exact gradient step with kappa = 1/L guarantees
-R^c(l+1) <= R^c(l) - ||grad||^2 / (2L). The paper's step assumes orthonormal incoherent subspaces and small beta. The residual form with
-tied output should raise R^c. The null consists of exact steps of the same size along random subspaces, with R^c measured in the fitted
-ones. Every step also
-shortens the tokens, which alone lowers R^c; therefore R^c is also measured with all tokens scaled to norm one, so that only directions
-count. The subspaces are fitted to the same tokens, so noise is compressed as well: these quantities have the scope "any data".
+**Compression.** K subspaces of dimension d / K are fitted to the tokens (K-subspaces). Then the tokens of
+every sequence are moved step by step, and R^c(Z; U_[K]) is measured after each step. The exact gradient step
+with kappa = 1/L guarantees R^c(l+1) <= R^c(l) - ||grad||^2 / (2L). The paper's step assumes orthonormal
+incoherent subspaces and small beta. The residual form with tied output should raise R^c. The null consists of
+exact steps of the same size along random subspaces, with R^c measured in the fitted ones. Every step also
+shortens the tokens, which alone lowers R^c; therefore R^c is also measured with all tokens scaled to norm
+one, so that only directions count. The subspaces are fitted to the same tokens, so noise is compressed as
+well: these quantities have the scope "any data".
 
-**Sparsification.** Tokens of norm one are coded in the dictionary D = [U_1 ... U_K, -U_1 ... -U_K] by ISTA. A token of subspace k needs at
-most p of the 2 K p atoms, a share of 1 / (2 K). The null is the code in random subspaces.
+**Sparsification.** Tokens of norm one are coded in the dictionary D = [U_1 ... U_K, -U_1 ... -U_K] by ISTA. A
+token of subspace k needs at most p of the 2 K p atoms, a share of 1 / (2 K). The null is the code in random
+subspaces.
 
-Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth` (the sign), :cite:t:`beck2009fast` (ISTA). Notation: docs/notation.md.
+Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth` (the sign), :cite:t:`beck2009fast` (ISTA). Notation:
+docs/notation.md.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,17 +39,31 @@ from .in_networks import RANDOM_SUBSPACES, null_subspaces
 from .problem import DECREASE, LASSO, PAPER, SIGN, STEP, fit_subspaces, incoherence, incompleteness, nonzeros
 from .sparse_coding import optimal_code
 from .steps import lipschitz
-from .unrolled import ISTA_STEPS, LAM, LAYERS, Sequences, exact_steps, forms, guaranteed_rates, sparse_code, unroll
+from .unrolled import (
+    ISTA_STEPS,
+    LAM,
+    LAYERS,
+    Sequences,
+    exact_steps,
+    forms,
+    guaranteed_rates,
+    sparse_code,
+    unroll,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_SEQUENCES, MAX_CODED, MAX_PLOTTED = 256, 512, 64  # sequences compressed, tokens coded, tokens in the figure
-MIN_SEQUENCES, MAX_ENTRIES = 16, 2**17  # fewer sequences of long or wide tokens: at most 2^17 entries, but at least 16 sequences
+# sequences compressed, tokens coded, tokens in the figure
+MAX_SEQUENCES, MAX_CODED, MAX_PLOTTED = 256, 512, 64
+# fewer sequences of long or wide tokens: at most 2^17 entries, but at least 16 sequences
+MIN_SEQUENCES, MAX_ENTRIES = 16, 2**17
 SUBSPACES, EPS = 4, 0.5
-INCOHERENCE_ATOL = 0.1  # largest cosine of subspaces that count as incoherent, largest incompleteness of ones that count as complete
-ENERGY_SHARE = 0.95  # smallest share of energy in the best subspace of each token for tokens that count as lying in the subspaces
+# largest cosine of subspaces that count as incoherent, largest incompleteness of ones that count as complete
+INCOHERENCE_ATOL = 0.1
+# smallest share of energy in the best subspace of each token for tokens that count as lying in the subspaces
+ENERGY_SHARE = 0.95
 
 LEFT = "R^c left by exact steps, tokens of norm one"
 LEFT_LENGTHS_KEPT = "R^c left by exact steps, lengths kept"
@@ -90,8 +107,8 @@ def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iter
     bases, assigned = fit_subspaces(tokens.flatten(0, 1), K=K, p=d // K, generator=generator, rounds=15)
     random = [null_subspaces(K, d, d // K, seed=seed) for seed in range(min(draws, RANGE_DRAWS))]
     runs = {name: unroll(tokens, bases, step, eps=EPS) for name, step in forms(bases, n=n, eps=EPS).items()}
-    # The steps along random subspaces have the size of those along the fitted ones. This size is safe, because L has its smallest value,
-    # beta, for the mutually orthogonal random subspaces.
+    # The steps along random subspaces have the size of those along the fitted ones. This size is safe,
+    # because L has its smallest value, beta, for the mutually orthogonal random subspaces.
     kappa = 1 / lipschitz(bases, n=n, eps=EPS)
     left = [_left(tokens, exact_steps(tokens, frame, kappa=kappa, eps=EPS), bases) for frame in random]
     bound = guaranteed_rates(runs["exact"], bases, eps=EPS)
@@ -105,28 +122,51 @@ def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iter
     kept, unit = _left(tokens, runs["exact"].states[-1], bases)
     columns: dict[str, Any] = {"unit": "share", "side": "<=", "n": m, "source": DECREASE}
     note = f"share of the first rate after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}"
-    yield _judged(LEFT, unit, "<=", 1.0, covered=mixture, null=_null([share for _, share in left]), note=note, **columns)
-    note, threshold = "share of the first rate; the threshold is the descent inequality", float(bound[-1]) / first_rate + 1e-9
+    yield _judged(
+        LEFT, unit, "<=", 1.0, covered=mixture, null=_null([share for _, share in left]), note=note, **columns
+    )
+    note, threshold = (
+        "share of the first rate; the threshold is the descent inequality",
+        float(bound[-1]) / first_rate + 1e-9,
+    )
     null = _null([share for share, _ in left])
     yield _row(LEFT_LENGTHS_KEPT, kept, op="<=", threshold=threshold, null=null, note=note, **columns)
     note = "as a share of the first rate"
     largest = float(runs["paper"].changes.max())
-    yield _judged(LARGEST_CHANGE, largest, "<=", 0.0, covered=ideal, setting="paper", n=m, source=STEP, note=note)
+    yield _judged(
+        LARGEST_CHANGE, largest, "<=", 0.0, covered=ideal, setting="paper", n=m, source=STEP, note=note
+    )
     smallest = float(runs["tied residual"].changes.min())
-    yield _judged(SMALLEST_CHANGE, smallest, ">=", 0.0, covered=ideal, setting="tied residual", n=m, source=SIGN, note=note)
+    yield _judged(
+        SMALLEST_CHANGE,
+        smallest,
+        ">=",
+        0.0,
+        covered=ideal,
+        setting="tied residual",
+        n=m,
+        source=SIGN,
+        note=note,
+    )
     arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
     arrays["crate/shape/exact"] = runs["exact"].unit_rates(bases, eps=EPS).numpy()
     if random:
-        arrays["crate/rate/random"] = first_rate * _first_and_last(torch.tensor([share for share, _ in left])).numpy()
+        arrays["crate/rate/random"] = (
+            first_rate * _first_and_last(torch.tensor([share for share, _ in left])).numpy()
+        )
     yield Arrays({**arrays, "crate/rate/guaranteed": bound.numpy()})
     yield from _sparsify(runs["exact"].states, bases, random, ideal)
     yield _cosines(runs["exact"].states, assigned.view(m, n))
 
 
 def _left(before: Sequences, after: Sequences, bases: Bases) -> tuple[float, float]:
-    """Returns R^c after divided by R^c before, means over the sequences: of the tokens, and of the tokens scaled to norm one."""
+    """Returns R^c after divided by R^c before, means over the sequences: of the tokens, and of the tokens
+    scaled to norm one.
+    """
     pairs = (before, after), (unit_norm(before), unit_norm(after))
-    rates = [[float(subspace_coding_rate(tokens, bases, eps=EPS).mean()) for tokens in pair] for pair in pairs]
+    rates = [
+        [float(subspace_coding_rate(tokens, bases, eps=EPS).mean()) for tokens in pair] for pair in pairs
+    ]
     kept, unit = (last / first if first > 0 else float("nan") for first, last in rates)
     return kept, unit
 
@@ -137,7 +177,9 @@ def _first_and_last(last: Float[Tensor, " draws"]) -> Float[Tensor, "2"]:
 
 
 def _sample(problem: Problem) -> Sequences | None:
-    """Draws sequences, scaled so that the mean squared norm of a token is one; None if all are zero. The draw is the same in every call."""
+    """Draws sequences, scaled so that the mean squared norm of a token is one; None if all are zero. The draw
+    is the same in every call.
+    """
     number, length, dim = problem.tokens.shape
     most = min(MAX_SEQUENCES, max(MIN_SEQUENCES, MAX_ENTRIES // (length * dim)))
     tokens = problem.tokens[torch.randperm(number, generator=fixed_generator())[:most].sort().values]
@@ -149,7 +191,9 @@ def _sample(problem: Problem) -> Sequences | None:
 
 
 def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
-    """Returns one row per assumption of the theory, with the verdict whether it holds for these tokens and subspaces."""
+    """Returns one row per assumption of the theory, with the verdict whether it holds for these tokens and
+    subspaces.
+    """
     coords = coordinates(tokens, bases)
     radius = float(spectral_radii(tokens, bases, eps=EPS).max())
     energy = float(coords.square().sum(-1).max(-2).values.sum() / tokens.square().sum())
@@ -170,9 +214,27 @@ def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
         )
 
     return [
-        row("tokens lie in one of the subspaces", energy, ">=", ENERGY_SHARE, "share of the energy in the best of the fitted subspaces"),
-        row("subspaces are incoherent", largest_cosine, "<=", INCOHERENCE_ATOL, "largest cosine between directions of two subspaces"),
-        row("projections add up to the identity", deviation, "<=", INCOHERENCE_ATOL, "spectral norm of the difference"),
+        row(
+            "tokens lie in one of the subspaces",
+            energy,
+            ">=",
+            ENERGY_SHARE,
+            "share of the energy in the best of the fitted subspaces",
+        ),
+        row(
+            "subspaces are incoherent",
+            largest_cosine,
+            "<=",
+            INCOHERENCE_ATOL,
+            "largest cosine between directions of two subspaces",
+        ),
+        row(
+            "projections add up to the identity",
+            deviation,
+            "<=",
+            INCOHERENCE_ATOL,
+            "spectral norm of the difference",
+        ),
         row(
             "the Neumann series behind attention converges",
             radius,
@@ -183,7 +245,9 @@ def _assumptions(tokens: Sequences, bases: Bases) -> list[Measurement]:
     ]
 
 
-def _sparsify(states: Tensor, bases: Bases, random: list[Bases], ideal: bool) -> Iterator[Measurement | Arrays]:
+def _sparsify(
+    states: Tensor, bases: Bases, random: list[Bases], ideal: bool
+) -> Iterator[Measurement | Arrays]:
     """Yields measurements and arrays of the sparse codes by layer."""
     flat = states.flatten(1, 2)
     most = min(MAX_CODED, MAX_ENTRIES // (4 * flat.shape[-1]))
@@ -191,17 +255,24 @@ def _sparsify(states: Tensor, bases: Bases, random: list[Bases], ideal: bool) ->
     layers = [unit_norm(state[indices]) for state in flat]
     codes = [sparse_code(layer, bases) for layer in layers]
     shares = torch.stack([nonzeros(code) for code, _, _ in codes])
-    # The columns of random subspaces are orthonormal, so ISTA from zero has the non-zeros of the minimiser after every step.
-    nulls = torch.tensor([[float(nonzeros(optimal_code(layers[end], frame, lam=LAM))) for end in (0, -1)] for frame in random])
+    # The columns of random subspaces are orthonormal, so ISTA from zero has the non-zeros of the minimiser
+    # after every step.
+    nulls = torch.tensor(
+        [[float(nonzeros(optimal_code(layers[end], frame, lam=LAM))) for end in (0, -1)] for frame in random]
+    )
     starts, changes = (nulls[:, 0].tolist(), (nulls[:, 1] - nulls[:, 0]).tolist()) if random else ([], [])
     worst = max(worst for _, _, worst in codes)
     columns: dict[str, Any] = {"covered": ideal, "n": len(indices), "side": "<=", "source": PAPER}
     bound = 0.5 / len(bases)
     note = f"{ISTA_STEPS} ISTA steps; a token of one subspace needs at most 1 in {2 * len(bases)} atoms"
-    yield _judged(CODE_NONZEROS, float(shares[0]), "<=", bound, unit="share", null=_null(starts), note=note, **columns)
+    yield _judged(
+        CODE_NONZEROS, float(shares[0]), "<=", bound, unit="share", null=_null(starts), note=note, **columns
+    )
     # A difference of two shares may be negative, so its unit is not "share".
     note = f"difference of two shares, after {LAYERS} layers; deeper layers should be sparser"
-    yield _judged(NONZEROS_CHANGE, float(shares[-1] - shares[0]), "<=", 0.0, null=_null(changes), note=note, **columns)
+    yield _judged(
+        NONZEROS_CHANGE, float(shares[-1] - shares[0]), "<=", 0.0, null=_null(changes), note=note, **columns
+    )
     converged = worst > -torch.inf
     yield _row(
         LASSO_DECREASE,
@@ -220,7 +291,9 @@ def _sparsify(states: Tensor, bases: Bases, random: list[Bases], ideal: bool) ->
 
 
 def _cosines(states: Tensor, assigned: Int[Tensor, "m n"]) -> Arrays:
-    """Returns the cosines between the tokens of the first sequences, sorted by subspace, before and after the exact steps."""
+    """Returns the cosines between the tokens of the first sequences, sorted by subspace, before and after the
+    exact steps.
+    """
     sequences = -(-MAX_PLOTTED // states.shape[2])  # tokens to plot over tokens per sequence, rounded up
     subspace = assigned[:sequences].flatten()
     order = torch.argsort(subspace, stable=True)
@@ -238,7 +311,9 @@ def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
     return Measurement("crate", "on data", quantity, value, scope="any data", **columns)
 
 
-def _judged(quantity: str, value: float, op: Op, threshold: float, *, covered: bool, **columns: Any) -> Measurement:
+def _judged(
+    quantity: str, value: float, op: Op, threshold: float, *, covered: bool, **columns: Any
+) -> Measurement:
     verdict = judge(value, op, threshold, covered=covered)
     return _row(quantity, value, op=op, threshold=threshold, verdict=verdict, **columns)
 
@@ -255,7 +330,9 @@ RATE_FLOOR = 1e-3  # smaller shares of the first rate are drawn at this level
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Plots R^c and non-zeros by layer, and cosines of tokens before and after compression. Without arrays, the figure is a text."""
+    """Plots R^c and non-zeros by layer, and cosines of tokens before and after compression. Without arrays,
+    the figure is a text.
+    """
     if "crate/rate/exact" not in result.arrays:
         return text_figure("CRATE: there was nothing to compress in these data.")
     figure, (rates, sparse, before, after) = axes(1, 4, height=2.3)
@@ -270,7 +347,9 @@ def plot(result: Result) -> "Figure":
 
 
 def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """Plots R^c(Z; U), relative to its first value, by step: the three forms, the guarantee of the exact steps, and random subspaces."""
+    """Plots R^c(Z; U), relative to its first value, by step: the three forms, the guarantee of the exact
+    steps, and random subspaces.
+    """
     for name, label, colour, dashes in (
         ("exact", "exact", COLOURS["crate"], "-"),
         ("guaranteed", "exact, bound", COLOURS["crate"], DASHED),
@@ -281,7 +360,14 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
         if (curve := arrays.get(f"crate/rate/{name}")) is not None:
             # Of the random subspaces only the ends are known.
             steps = np.linspace(0, len(arrays["crate/rate/exact"]) - 1, len(curve))
-            line(ax, steps, np.maximum(curve / curve[0], RATE_FLOOR), label=label, color=colour, linestyle=dashes)
+            line(
+                ax,
+                steps,
+                np.maximum(curve / curve[0], RATE_FLOOR),
+                label=label,
+                color=colour,
+                linestyle=dashes,
+            )
     ax.set_yscale("log")
     ax.set_title("$R^c(Z; U)$, start = 1")
     _layer_axis(ax)
@@ -300,8 +386,22 @@ def _nonzero_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     shares = arrays["crate/nonzeros"]
     line(ax, range(len(shares)), shares, name="crate", label="measured")
     if "crate/nonzeros/random" in arrays:
-        line(ax, (0, len(shares) - 1), arrays["crate/nonzeros/random"], name="null", label="random U", linestyle=DASHED)
-    line(ax, (0, len(shares) - 1), [float(arrays["crate/nonzeros/predicted"])] * 2, name="raw", label="predicted", linestyle=(0, (1, 2)))
+        line(
+            ax,
+            (0, len(shares) - 1),
+            arrays["crate/nonzeros/random"],
+            name="null",
+            label="random U",
+            linestyle=DASHED,
+        )
+    line(
+        ax,
+        (0, len(shares) - 1),
+        [float(arrays["crate/nonzeros/predicted"])] * 2,
+        name="raw",
+        label="predicted",
+        linestyle=(0, (1, 2)),
+    )
     ax.set_ylim(bottom=0)
     ax.set_title("Share of non-zeros")
     _layer_axis(ax)

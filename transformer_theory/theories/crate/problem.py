@@ -1,12 +1,15 @@
-r"""Sparse rate reduction, the objective that each layer of CRATE lowers, and the theory's model of the tokens.
+r"""Sparse rate reduction, the objective that each layer of CRATE lowers, and the theory's model of the
+tokens.
 
-Tokens (rows of Z, n x d) are assumed to lie near a mixture of K subspaces of dimension p with orthonormal bases U_k (d x p). Good
-representations are compact in those subspaces, spread over the whole space, and sparse:
+Tokens (rows of Z, n x d) are assumed to lie near a mixture of K subspaces of dimension p with orthonormal
+bases U_k (d x p). Good representations are compact in those subspaces, spread over the whole space, and
+sparse:
 
-    minimise   R^c(Z; U_[K]) + lambda ||Z||_0 - R(Z),       R^c(Z; U_[K]) = 1/2 sum_k logdet(I + p/(n eps^2) (Z U_k)^T Z U_k).
+    minimise R^c(Z; U_[K]) + lambda ||Z||_0 - R(Z), R^c(Z; U_[K]) = 1/2 sum_k logdet(I + p/(n eps^2) (Z U_k)^T
+    Z U_k).
 
-The subspaces of the theory are orthonormal, mutually incoherent (U_i^T U_j near 0) and complete (sum_k U_k U_k^T = I);
-:func:`incoherence` and :func:`incompleteness` measure the deviations.
+The subspaces of the theory are orthonormal, mutually incoherent (U_i^T U_j near 0) and complete (sum_k U_k
+U_k^T = I); :func:`incoherence` and :func:`incompleteness` measure the deviations.
 
 Source: :cite:t:`yu2023white`. Notation: docs/notation.md.
 """
@@ -22,10 +25,13 @@ from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases
 
 PAPER, LASSO = Source("yu2023white"), Source("beck2009fast")
-OBJECTIVE, CODING = Source("yu2023white", "", "own"), Source("beck2009fast", "", "own")  # settings of statements of this library
+# settings of statements of this library
+OBJECTIVE, CODING = Source("yu2023white", "", "own"), Source("beck2009fast", "", "own")
 GRADIENT = Source("yu2023white", "Section 2.3, Eqs. (8)-(10)", "confirmed")
-DECREASE = Source("yu2023white", "Section 2.3, Eqs. (8)-(10)", "own")  # the paper has the gradient, not the guaranteed decrease
-STEP = Source("yu2023white", "Eqs. (10)-(12); Approximation 4, App. A.2", "own")  # the paper has the step, not its fall
+# the paper has the gradient, not the guaranteed decrease
+DECREASE = Source("yu2023white", "Section 2.3, Eqs. (8)-(10)", "own")
+# the paper has the step, not its fall
+STEP = Source("yu2023white", "Eqs. (10)-(12); Approximation 4, App. A.2", "own")
 SERIES = Source("yu2023white", "Eqs. (67)-(68), App. A.2", "own")  # the paper has the series, not its error
 CURVES = Source("yu2023white", "Section 3.1, Figs. 3, 4", "confirmed")
 SIGN = Source("hu2024indepth", "attention-only experiment, figure with panels (a) and (b)", "second-hand")
@@ -33,7 +39,9 @@ RATES = Source("beck2009fast", "Theorem 3.1 (ISTA), Theorem 4.4 (FISTA)", "secon
 
 
 @converted(floats=("tokens", "bases"))
-def sparse_rate_objective(tokens: Float[Tensor, "*batch n d"], bases: Bases, *, eps: float, lam: float) -> Float[Tensor, "*batch"]:
+def sparse_rate_objective(
+    tokens: Float[Tensor, "*batch n d"], bases: Bases, *, eps: float, lam: float
+) -> Float[Tensor, "*batch"]:
     r"""Returns the objective of CRATE, :math:`R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)`, nats.
 
     Args:
@@ -57,32 +65,47 @@ def nonzeros(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
 
 
 def random_subspaces(K: int, d: int, p: int, *, generator: torch.Generator) -> Bases:
-    r"""Draws K random subspaces with orthonormal bases, float64 [K, d, p], mutually orthogonal as far as d allows.
+    r"""Draws K random subspaces with orthonormal bases, float64 [K, d, p], mutually orthogonal as far as d
+    allows.
 
-    If K p <= d, all K p columns are orthonormal; otherwise only the columns within each group of floor(d / p) subspaces are.
+    If K p <= d, all K p columns are orthonormal; otherwise only the columns within each group of floor(d / p)
+    subspaces are.
 
     Raises:
         ValueError: p lies outside [1, d], or K < 1.
     """
     integers(K=K, d=d, p=p)
     if p > d:
-        raise ValueError(f"p must be at most d for subspaces of dimension p in d dimensions, got p={p} and d={d}")
+        raise ValueError(
+            f"p must be at most d for subspaces of dimension p in d dimensions, got p={p} and d={d}"
+        )
     size = min(K, d // p)  # subspaces per group: as many as fit orthogonally into d dimensions
     groups = -(-K // size)  # K / size, rounded up
-    frames = [torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0] for _ in range(groups)]
+    frames = [
+        torch.linalg.qr(torch.randn(d, size * p, generator=generator, dtype=torch.float64))[0]
+        for _ in range(groups)
+    ]
     return torch.cat([frame.unflatten(1, (size, p)).transpose(0, 1) for frame in frames])[:K].contiguous()
 
 
 @single_threaded
 @converted(floats=("tokens",))
 def fit_subspaces(
-    tokens: Float[Tensor, "n d"], *, K: int, p: int, generator: torch.Generator, rounds: int = 30, starts: int = 5
+    tokens: Float[Tensor, "n d"],
+    *,
+    K: int,
+    p: int,
+    generator: torch.Generator,
+    rounds: int = 30,
+    starts: int = 5,
 ) -> tuple[Bases, Int[Tensor, " n"]]:
-    r"""Fits K subspaces that retain as much of the tokens' energy as possible if each token is projected on its best one (K-subspaces).
+    r"""Fits K subspaces that retain as much of the tokens' energy as possible if each token is projected on
+    its best one (K-subspaces).
 
-    Lloyd's algorithm alternates two steps: assign each token to argmax_k ||U_k^T z||, then replace each basis by the p leading directions
-    of its group (an empty group keeps its basis). A start consists of K random tokens, each with the p tokens most aligned with it. The
-    result is the best of several local optima, which need not be the global one.
+    Lloyd's algorithm alternates two steps: assign each token to argmax_k ||U_k^T z||, then replace each basis
+    by the p leading directions of its group (an empty group keeps its basis). A start consists of K random
+    tokens, each with the p tokens most aligned with it. The result is the best of several local optima, which
+    need not be the global one.
 
     Args:
         tokens: z as rows, [n, d].
@@ -96,12 +119,18 @@ def fit_subspaces(
         ValueError: p lies outside [1, d], or K < 1.
     """
     integers(rounds=rounds, starts=starts)
-    # With fewer than K tokens _start fits fewer than K bases; the last ones of these random bases supply the rest.
-    best, best_energy, labels = (random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens), -1.0, None)
+    # With fewer than K tokens _start fits fewer than K bases; the last ones of these random bases supply the
+    # rest.
+    best, best_energy, labels = (
+        random_subspaces(K, tokens.shape[1], p, generator=generator).to(tokens),
+        -1.0,
+        None,
+    )
     for _ in range(starts):
         bases, previous = _start(tokens, best, generator), None
         for _ in range(rounds):
-            # Both steps raise the retained energy and there are finitely many assignments, so the alternation ends at a fixed assignment.
+            # Both steps raise the retained energy and there are finitely many assignments, so the alternation
+            # ends at a fixed assignment.
             assigned = _energies(tokens, bases).argmax(-1)
             if previous is not None and torch.equal(assigned, previous):
                 break
@@ -115,7 +144,8 @@ def fit_subspaces(
 
 @converted(floats=("bases",))
 def incoherence(bases: Bases) -> float:
-    r"""Returns the largest cosine between two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they share a direction.
+    r"""Returns the largest cosine between two subspaces, :math:`\max_{i \ne j} \|U_i^\top U_j\|_2`: 1 if they
+    share a direction.
 
     >>> from transformer_theory import crate
     >>> bases = crate.random_subspaces(3, 6, 2, generator=torch.Generator().manual_seed(0))  # three planes in six dimensions
@@ -133,13 +163,19 @@ def incoherence(bases: Bases) -> float:
 
 @converted(floats=("bases",))
 def incompleteness(bases: Bases) -> float:
-    r"""Returns the distance of the sum of the projections from I, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if complete and orthogonal."""
+    r"""Returns the distance of the sum of the projections from I, :math:`\|\sum_k U_k U_k^\top - I\|_2`: 0 if
+    complete and orthogonal.
+    """
     total = (bases @ bases.mT).sum(0)
-    return float(torch.linalg.matrix_norm(total - torch.eye(len(total), dtype=total.dtype, device=total.device), 2))
+    return float(
+        torch.linalg.matrix_norm(total - torch.eye(len(total), dtype=total.dtype, device=total.device), 2)
+    )
 
 
 def _start(tokens: Tensor, bases: Tensor, generator: torch.Generator) -> Tensor:
-    """Returns bases of the tokens most aligned with each of K random tokens. With fewer tokens, ``bases`` supplies the rest."""
+    """Returns bases of the tokens most aligned with each of K random tokens. With fewer tokens, ``bases``
+    supplies the rest.
+    """
     K, _, p = bases.shape
     unit = unit_norm(tokens)
     seeds = torch.randperm(len(tokens), generator=generator)[:K]
@@ -156,7 +192,9 @@ def _energies(tokens: Tensor, bases: Tensor) -> Float[Tensor, "n K"]:
 def _refit(tokens: Tensor, assigned: Tensor, bases: Tensor) -> Tensor:
     """Returns the leading directions of each group of tokens; an empty group keeps its basis."""
     groups = [tokens[assigned == k] for k in range(len(bases))]
-    return torch.stack([_leading(group, bases.shape[-1]) if len(group) else old for group, old in zip(groups, bases)])
+    return torch.stack(
+        [_leading(group, bases.shape[-1]) if len(group) else old for group, old in zip(groups, bases)]
+    )
 
 
 def _leading(tokens: Tensor, p: int) -> Float[Tensor, "d p"]:

@@ -1,12 +1,16 @@
-r"""Segmentation of images with known masks by the attention of a network or by the principal components of its tokens.
+r"""Segmentation of images with known masks by the attention of a network or by the principal components of
+its tokens.
 
-* *Attention*: the last block's attention from the class token to the patches, one map per head. The candidate of a head consists of the
-  fewest patches that hold a share ``MASS`` of its map. For each object the best head counts (the paper's protocol for photographs).
-* *Principal components*: projections of the last block's patch tokens on their first principal components over all images. The excess of a
-  projection over its mean, in either direction, gives two maps per component; the same protocol applies to them.
+* *Attention*: the last block's attention from the class token to the patches, one map per head. The candidate
+  of a head consists of the fewest patches that hold a share ``MASS`` of its map. For each object the best
+  head counts (the paper's protocol for photographs).
+* *Principal components*: projections of the last block's patch tokens on their first principal components
+  over all images. The excess of a projection over its mean, in either direction, gives two maps per
+  component; the same protocol applies to them.
 
-Candidates are compared with a mask by intersection over union at the resolution of pixels. The best of several candidates fits better than
-a single one by chance alone. The chance level therefore has as many candidates, each with as many patches, but at random places.
+Candidates are compared with a mask by intersection over union at the resolution of pixels. The best of
+several candidates fits better than a single one by chance alone. The chance level therefore has as many
+candidates, each with as many patches, but at random places.
 
 Source: :cite:t:`yu2023emergence`. Notation: docs/notation.md.
 """
@@ -61,7 +65,10 @@ def top_mass(maps: Maps, *, mass: float = MASS) -> Selection:
         raise ValueError(f"mass must lie in (0, 1), got {mass}")
     if not bool((maps >= 0).all()):
         smallest = float(maps.min())
-        raise ValueError(f"maps must be non-negative numbers, got {smallest:.3g}; take a softmax, or the excess over a mean")
+        raise ValueError(
+            f"maps must be non-negative numbers, got {smallest:.3g}; take a softmax, or the excess over a "
+            "mean"
+        )
     sorted_maps, order = maps.sort(-1, descending=True)
     # A patch belongs to the selection if the larger patches before it hold less than the required share.
     mass_before = sorted_maps.cumsum(-1) - sorted_maps
@@ -75,23 +82,35 @@ def overlap(selection: Selection, masks: Masks) -> Overlap:
 
     Args:
         selection: patches of a square image, row by row, [n, candidates, seq].
-        masks: masks of the objects, [n, objects, size, size]; ``size`` is a multiple of the number of patches per side.
+        masks: masks of the objects, [n, objects, size, size]; ``size`` is a multiple of the number of patches
+            per side.
     Returns:
         The two mean overlaps, in [0, 1].
     Raises:
         ValueError: shapes do not fit, or the patches do not tile the image.
     """
     if selection.ndim != 3:
-        raise ValueError(f"selection must have shape [n, candidates, seq], got {list(selection.shape)}; top_mass returns it")
+        raise ValueError(
+            f"selection must have shape [n, candidates, seq], got {list(selection.shape)}; top_mass returns "
+            "it"
+        )
     if masks.ndim != 4 or masks.shape[2] != masks.shape[3] or len(masks) != len(selection):
         raise ValueError(
-            f"masks must have shape [{len(selection)}, objects, size, size], got {list(masks.shape)}; one object is masks[:, :1]"
+            f"masks must have shape [{len(selection)}, objects, size, size], got {list(masks.shape)}; one "
+            "object is masks[:, :1]"
         )
     side, size = round(selection.shape[-1] ** 0.5), masks.shape[-1]
     if side**2 != selection.shape[-1] or size % side:
-        raise ValueError(f"patches must tile the image, got {selection.shape[-1]} patches for {size} x {size} pixels")
-    # [n, candidates, side, side] -> [n, candidates, size, size] -> [n, candidates, size * size]: each patch becomes a square of pixels.
-    pixels = selection.unflatten(-1, (side, side)).repeat_interleave(size // side, -1).repeat_interleave(size // side, -2)
+        raise ValueError(
+            f"patches must tile the image, got {selection.shape[-1]} patches for {size} x {size} pixels"
+        )
+    # [n, candidates, side, side] -> [n, candidates, size, size] -> [n, candidates, size * size]: each patch
+    # becomes a square of pixels.
+    pixels = (
+        selection.unflatten(-1, (side, side))
+        .repeat_interleave(size // side, -1)
+        .repeat_interleave(size // side, -2)
+    )
     pixels = pixels.flatten(-2).double()
 
     def best(objects: Tensor) -> float:
@@ -105,13 +124,15 @@ def overlap(selection: Selection, masks: Masks) -> Overlap:
 
 
 def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Float[Tensor, "n heads seq"]:
-    """Returns the attention of the class token (the first) to all other tokens in the last block, one map per head.
+    """Returns the attention of the class token (the first) to all other tokens in the last block, one map per
+    head.
 
     Args:
         model: any network that :func:`~transformer_theory.probe` can read, with a class token in front.
         inputs: inputs of the model, [n, ...]; converted to its precision and device.
     Returns:
-        The non-negative weights of the patches, [n, heads, seq]; together with the weight of the class token itself they sum to one.
+        The non-negative weights of the patches, [n, heads, seq]; together with the weight of the class token
+        itself they sum to one.
     Raises:
         ValueError: the blocks of the network have no attention map.
         NoAttention: the network calls no attention.
@@ -125,8 +146,9 @@ def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Floa
         except NoAttention as error:
             if halves := layers_of(model):
                 raise ValueError(
-                    f"model must have attention maps, got blocks of {type(halves[-1][1].fn).__name__} without one;"
-                    " use crate.components, or a network with ReleasedAttention or PaperAttention"
+                    f"model must have attention maps, got blocks of {type(halves[-1][1].fn).__name__} "
+                    "without one; use crate.components, or a network with ReleasedAttention or "
+                    "PaperAttention"
                 ) from error
             raise
         last = metric.sums[max(metric.sums)]  # [batch, heads, q, k] of the last block
@@ -134,15 +156,20 @@ def class_attention(model: nn.Module, inputs: Float[Tensor, "n *shape"]) -> Floa
     return torch.cat(maps)
 
 
-def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: int = COMPONENTS) -> Float[Tensor, "n count seq"]:
-    """Projects the last block's patch tokens (all except the class token) on their first principal components over all images.
+def components(
+    model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: int = COMPONENTS
+) -> Float[Tensor, "n count seq"]:
+    """Projects the last block's patch tokens (all except the class token) on their first principal components
+    over all images.
 
     Args:
-        model: a network of CRATE layers, or any that :func:`~transformer_theory.probe` can read, with a class token in front.
+        model: a network of CRATE layers, or any that :func:`~transformer_theory.probe` can read, with a class
+            token in front.
         inputs: inputs of the model, [n, ...]; converted to its precision and device.
         count: number of components, at most the width of the tokens.
     Returns:
-        The projections, [n, count, seq], scaled to standard deviation 1, in the order of the components; signs are arbitrary.
+        The projections, [n, count, seq], scaled to standard deviation 1, in the order of the components;
+        signs are arbitrary.
     Raises:
         ValueError: ``count`` is below 1 or above the width of the tokens.
         NoAttention: the network calls no attention.
@@ -151,13 +178,19 @@ def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: in
     hooked = bool(compression_layers(model))
     outputs = []
     for batch in inputs.split(BATCH):
-        context = on_layers(model, lambda number, layer, tokens, output: last.keep(output)) if hooked else probe(model, [last])
+        context = (
+            on_layers(model, lambda number, layer, tokens, output: last.keep(output))
+            if hooked
+            else probe(model, [last])
+        )
         with context, torch.no_grad():
             model(converted_inputs(model, batch))
         outputs.append(last.output[:, 1:].double())
     tokens = torch.cat(outputs)
     if not 1 <= count <= tokens.shape[-1]:
-        raise ValueError(f"count must be at least 1 and at most {tokens.shape[-1]}, the width of the tokens, got {count}")
+        raise ValueError(
+            f"count must be at least 1 and at most {tokens.shape[-1]}, the width of the tokens, got {count}"
+        )
     centred = tokens - tokens.mean((0, 1))
     flat = centred.flatten(0, 1)
     directions = torch.linalg.eigh(flat.mT @ flat)[1].flip(1)[:, :count]  # eigenvalues ascend, so flip
@@ -166,7 +199,9 @@ def components(model: nn.Module, inputs: Float[Tensor, "n *shape"], *, count: in
 
 
 def exceeding(projections: Float[Tensor, "n count seq"]) -> Float[Tensor, "n candidates seq"]:
-    """Returns the excess of each projection over its mean in the image, in both directions, as two non-negative maps per component."""
+    """Returns the excess of each projection over its mean in the image, in both directions, as two
+    non-negative maps per component.
+    """
     centred = projections - projections.mean(-1, keepdim=True)
     return torch.cat([centred.relu(), (-centred).relu()], 1)
 
@@ -180,7 +215,8 @@ def random_patches(selection: Selection, *, generator: torch.Generator) -> Selec
 class _LastOutput(Metric):
     """Keeps the output of the last block that ran."""
 
-    kinds = ("attention", "features")  # "attention" makes the probe raise NoAttention if the network calls no attention
+    # "attention" makes the probe raise NoAttention if the network calls no attention
+    kinds = ("attention", "features")
     output: Tensor
 
     def keep(self, output: Tensor) -> None:

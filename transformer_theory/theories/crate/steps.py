@@ -1,11 +1,14 @@
-r"""Compression as steps on tokens: exact, paper, released and token statistics, each with a causal form, and the rates that they lower.
+r"""Compression as steps on tokens: exact, paper, released and token statistics, each with a causal form, and
+the rates that they lower.
 
 Z is n x d (rows are tokens), U_k is d x p, W_k = Z U_k, and beta = p / (n eps^2). Compression lowers
 
-    R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T),      grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T.
+    R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T), grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1
+    W_k U_k^T.
 
-The papers replace the inverse by the first terms of its Neumann series, I - beta W_k W_k^T, then sum_k U_k U_k^T by I, and the Gram matrix
-by its softmax. The result is attention with one matrix for query, key and value:
+The papers replace the inverse by the first terms of its Neumann series, I - beta W_k W_k^T, then sum_k U_k
+U_k^T by I, and the Gram matrix by its softmax. The result is attention with one matrix for query, key and
+value:
 
     SSA_k(Z) = softmax(W_k W_k^T) W_k,      MSSA(Z) = beta sum_k SSA_k(Z) U_k^T,
     exact form        Z+ = Z - kappa grad R^c(Z)
@@ -13,9 +16,9 @@ by its softmax. The result is attention with one matrix for query, key and value
     released form     Z+ = Z + [SSA_1 ... SSA_K] V + b,  scores divided by sqrt(p), V free
     token statistics  Z+ = Z - kappa grad B(Z; U, Pi),  B an upper bound of the rate at soft memberships Pi
 
-The Neumann series converges only if beta ||W_k||_2^2 < 1. For layer-normalised tokens this number is larger by orders of magnitude, so the
-paper form is motivated by the gradient but does not approximate it. The causal forms and the formulas of the gradients and of B are in
-:mod:`transformer_theory.models.crate.compression`.
+The Neumann series converges only if beta ||W_k||_2^2 < 1. For layer-normalised tokens this number is larger
+by orders of magnitude, so the paper form is motivated by the gradient but does not approximate it. The causal
+forms and the formulas of the gradients and of B are in :mod:`transformer_theory.models.crate.compression`.
 
 Sources: :cite:t:`yu2023white` and its released code, :cite:t:`wu2024token`. Notation: docs/notation.md.
 """
@@ -51,9 +54,10 @@ Output = Float[Tensor, "K p d"]
 def lipschitz(bases: Bases, *, n: int, eps: float) -> float:
     r"""Returns L = beta ||sum_k U_k U_k^T||_2, a Lipschitz constant of the gradient of R^c (no unit).
 
-    The function :math:`\tfrac12 \log(1 + \beta\sigma^2)` has the slope :math:`\beta\sigma/(1+\beta\sigma^2)` and a second derivative in
-    :math:`[-\beta/8, \beta]`, so a spectral function of it has a :math:`\beta`-Lipschitz gradient. Composition with :math:`U_k^\top` and
-    the sum over k give L. Hence a step of kappa lowers R^c by at least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
+    The function :math:`\tfrac12 \log(1 + \beta\sigma^2)` has the slope :math:`\beta\sigma/(1+\beta\sigma^2)`
+    and a second derivative in :math:`[-\beta/8, \beta]`, so a spectral function of it has a
+    :math:`\beta`-Lipschitz gradient. Composition with :math:`U_k^\top` and the sum over k give L. Hence a
+    step of kappa lowers R^c by at least :math:`\kappa (1 - \kappa L / 2) \|\nabla R^c\|^2`.
 
     Raises:
         ValueError: n is below 1, or ``eps`` is not positive and finite.
@@ -84,7 +88,8 @@ def exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
 
 @converted(floats=("tokens", "bases"))
 def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tokens:
-    r"""Returns MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, including the factor beta, ``[*batch, n, d]``.
+    r"""Returns MSSA(Z) = beta sum_k softmax(scale W_k W_k^T) W_k U_k^T, including the factor beta, ``[*batch,
+    n, d]``.
 
     Args:
         tokens, bases, eps: as in :func:`exact_step`.
@@ -98,7 +103,8 @@ def mssa(tokens: Tokens, bases: Bases, *, eps: float, scale: float = 1.0) -> Tok
 
 @converted(floats=("tokens", "bases"))
 def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tokens:
-    r"""Takes the paper's compression step, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
+    r"""Takes the paper's compression step, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`,
+    ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
@@ -109,13 +115,16 @@ def paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float) -> Tok
 
 
 @converted(floats=("tokens", "bases", "output"))
-def released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
-    r"""Takes the released code's step, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k + b`, ``[*batch, n, d]``.
+def released_step(
+    tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0
+) -> Tokens:
+    r"""Takes the released code's step, :math:`Z + \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k +
+    b`, ``[*batch, n, d]``.
 
     Args:
         tokens, bases: as in :func:`exact_step`.
-        output: V_k, [K, p, d]; with U_k^T, as in the theory, the step *raises* R^c (:cite:t:`hu2024indepth`) for orthonormal, mutually
-            orthogonal U_k and tokens of norm one, in every instance tried.
+        output: V_k, [K, p, d]; with U_k^T, as in the theory, the step *raises* R^c (:cite:t:`hu2024indepth`)
+            for orthonormal, mutually orthogonal U_k and tokens of norm one, in every instance tried.
         bias: b.
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -128,7 +137,8 @@ def released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tens
 
 
 def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Tokens:
-    r"""Returns the gradient of B(Z; U, Pi) with respect to Z at fixed memberships, ``[*batch, n, d]``, nats per unit of Z.
+    r"""Returns the gradient of B(Z; U, Pi) with respect to Z at fixed memberships, ``[*batch, n, d]``, nats
+    per unit of Z.
 
     Args:
         tokens, bases, eps: as in :func:`exact_step`.
@@ -141,8 +151,11 @@ def tssa_gradient(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) 
 
 
 @converted(floats=("tokens", "bases"))
-def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, temperature: Temperature = 1.0) -> Tokens:
-    r"""Compresses at a cost linear in n, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z, ``[*batch, n, d]``.
+def tssa_step(
+    tokens: Tokens, bases: Bases, *, kappa: float, eps: float, temperature: Temperature = 1.0
+) -> Tokens:
+    r"""Compresses at a cost linear in n, :math:`Z - \kappa \nabla B(Z; U, \Pi)` with the memberships of Z,
+    ``[*batch, n, d]``.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``kappa`` or ``eps`` is not positive and finite.
@@ -153,7 +166,8 @@ def tssa_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, tempera
 
 
 def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Returns B(Z; U, Pi), the upper bound that :func:`tssa_step` lowers, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
+    r"""Returns B(Z; U, Pi), the upper bound that :func:`tssa_step` lowers, nats, ``[*batch]``. Arguments as
+    in :func:`tssa_gradient`.
 
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
@@ -167,7 +181,8 @@ def variational_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: floa
 
 
 def membership_rate(tokens: Tokens, bases: Bases, pi: Memberships, *, eps: float) -> Float[Tensor, "*batch"]:
-    r"""Returns R^c(Z; U, Pi), the rate of tokens in their subspaces, nats, ``[*batch]``. Arguments as in :func:`tssa_gradient`.
+    r"""Returns R^c(Z; U, Pi), the rate of tokens in their subspaces, nats, ``[*batch]``. Arguments as in
+    :func:`tssa_gradient`.
 
     If all memberships are one (instead of a distribution over subspaces), it equals R^c(Z; U_[K]).
 
@@ -193,19 +208,22 @@ def added_rates(tokens: Tokens, bases: Bases, *, eps: float, context: int) -> Fl
         tokens, bases, eps: as in :func:`exact_step`.
         context: N in beta = p / (N eps^2).
     Raises:
-        ValueError: shapes or dtypes do not fit, the sequence exceeds the context, or ``eps`` is not positive and finite.
+        ValueError: shapes or dtypes do not fit, the sequence exceeds the context, or ``eps`` is not positive
+            and finite.
     """
     check_length(tokens, context)
     same_dtype(tokens=tokens, bases=bases)
     beta = expansion(bases, n=context, eps=eps)
     # In float64, because the terms of late tokens are differences of nearly equal sums.
     lower = cholesky(prefix_matrices(coordinates(tokens.double(), bases.double()), beta))
-    rates = lower.diagonal(dim1=-2, dim2=-1).log().sum(-1).sum(-2)  # [*batch, n]: half the log-determinants, summed over the heads
+    # [*batch, n]: half the log-determinants, summed over the heads
+    rates = lower.diagonal(dim1=-2, dim2=-1).log().sum(-1).sum(-2)
     return torch.cat([rates[..., :1], rates.diff(dim=-1)], dim=-1).to(tokens.dtype)
 
 
 def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
-    r"""Moves every token down the gradient of its own term r_i of the rate, :math:`z_i - \kappa \nabla_{z_i} r_i`, ``[*batch, n, d]``.
+    r"""Moves every token down the gradient of its own term r_i of the rate, :math:`z_i - \kappa \nabla_{z_i}
+    r_i`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: as in :func:`added_rates`, or ``kappa`` is not positive and finite.
@@ -215,7 +233,8 @@ def causal_exact_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
 
 
 def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float, context: int) -> Tokens:
-    r"""Takes the paper's step with a causal mask, :math:`(1 - \kappa\beta) Z + \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
+    r"""Takes the paper's step with a causal mask, :math:`(1 - \kappa\beta) Z +
+    \kappa\beta\,\mathrm{MSSA}(Z)`, ``[*batch, n, d]``.
 
     Raises:
         ValueError: as in :func:`added_rates`, or ``kappa`` is not positive and finite.
@@ -227,8 +246,11 @@ def causal_paper_step(tokens: Tokens, bases: Bases, *, kappa: float, eps: float,
     return (1 - kappa * beta) * tokens + kappa * beta**2 * (heads @ bases.mT).sum(-3)
 
 
-def causal_released_step(tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0) -> Tokens:
-    r"""Takes the released step with a causal mask, as in the released language model, ``[*batch, n, d]``; see :func:`released_step`.
+def causal_released_step(
+    tokens: Tokens, bases: Bases, output: Output, bias: Float[Tensor, " d"] | float = 0.0
+) -> Tokens:
+    r"""Takes the released step with a causal mask, as in the released language model, ``[*batch, n, d]``; see
+    :func:`released_step`.
 
     Raises:
         ValueError: shapes or dtypes do not fit.

@@ -1,6 +1,8 @@
-r"""The unrolled model: steps of compression on given tokens, the guarantee of the exact steps, and sparse codes.
+r"""The unrolled model: steps of compression on given tokens, the guarantee of the exact steps, and sparse
+codes.
 
-Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth` (the tied residual form), :cite:t:`beck2009fast` (ISTA). Notation: docs/notation.md.
+Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth` (the tied residual form), :cite:t:`beck2009fast`
+(ISTA). Notation: docs/notation.md.
 """
 
 from collections.abc import Callable
@@ -44,14 +46,16 @@ class Trajectory:
 
     def unit_rates(self, bases: Bases, *, eps: float) -> Float[Tensor, " layers"]:
         """Computes R^c of the tokens scaled to norm one, nats, [layers + 1]."""
-        return torch.stack([subspace_coding_rate(unit_norm(state), bases, eps=eps).mean() for state in self.states])
+        return torch.stack(
+            [subspace_coding_rate(unit_norm(state), bases, eps=eps).mean() for state in self.states]
+        )
 
 
 def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: int = LAYERS) -> Trajectory:
     r"""Applies ``step`` ``layers`` times and measures R^c(Z; U_[K]) after each.
 
-    A step after which :math:`\beta \|W_k\|_F^2` of a sequence exceeds 1e10 in some head is left out, and so are those after it: beyond, the
-    identity in :math:`I + \beta W_k^\top W_k` is lost to rounding.
+    A step after which :math:`\beta \|W_k\|_F^2` of a sequence exceeds 1e10 in some head is left out, and so
+    are those after it: beyond, the identity in :math:`I + \beta W_k^\top W_k` is lost to rounding.
 
     Args:
         tokens: [m, n, d].
@@ -74,7 +78,8 @@ def unroll(tokens: Sequences, bases: Bases, step: Step, *, eps: float, layers: i
 
 
 def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
-    r"""Returns three forms of a compression step: exact (kappa = 1/L), paper (kappa beta = 1/2), tied residual (released, V_k = U_k^T / 2).
+    r"""Returns three forms of a compression step: exact (kappa = 1/L), paper (kappa beta = 1/2), tied
+    residual (released, V_k = U_k^T / 2).
 
     Args:
         bases: U_k, [K, d, p].
@@ -93,7 +98,9 @@ def forms(bases: Bases, *, n: int, eps: float) -> dict[str, Step]:
     }
 
 
-def exact_steps(tokens: Sequences, bases: Bases, *, kappa: float, eps: float, layers: int = LAYERS) -> Sequences:
+def exact_steps(
+    tokens: Sequences, bases: Bases, *, kappa: float, eps: float, layers: int = LAYERS
+) -> Sequences:
     """Returns the tokens after ``layers`` exact steps along the subspaces.
 
     Args:
@@ -120,16 +127,22 @@ def guaranteed_rates(run: Trajectory, bases: Bases, *, eps: float) -> Float[Tens
     """
     # The descent lemma with kappa = 1/L: each step lowers R^c by at least ||grad||^2 / (2L).
     L = lipschitz(bases, n=run.states.shape[-2], eps=eps)
-    squared_norms = torch.stack([rate_gradient(state, bases, eps=eps).square().sum((-2, -1)).mean() for state in run.states[:-1]])
+    squared_norms = torch.stack(
+        [rate_gradient(state, bases, eps=eps).square().sum((-2, -1)).mean() for state in run.states[:-1]]
+    )
     return run.rates[0] - torch.cat([squared_norms.new_zeros(1), squared_norms.cumsum(0) / (2 * L)])
 
 
-def sparse_code(tokens: Float[Tensor, "n d"], bases: Bases) -> tuple[Float[Tensor, "n m"], Float[Tensor, " steps"], float]:
-    r"""Computes the code of the tokens in D = [U, -U] by ``ISTA_STEPS`` steps of ISTA from zero with eta = 1/L.
+def sparse_code(
+    tokens: Float[Tensor, "n d"], bases: Bases
+) -> tuple[Float[Tensor, "n m"], Float[Tensor, " steps"], float]:
+    r"""Computes the code of the tokens in D = [U, -U] by ``ISTA_STEPS`` steps of ISTA from zero with eta =
+    1/L.
 
     Returns:
-        Three values. The code, [n, 2 K p]. The objective per token before the first and after each step, [steps + 1]. The largest ratio of
-        the change of the objective in a step to the guaranteed decrease L/2 ||Z+ - Z||^2; in theory this ratio is at most -1.
+        Three values. The code, [n, 2 K p]. The objective per token before the first and after each step,
+        [steps + 1]. The largest ratio of the change of the objective in a step to the guaranteed decrease L/2
+        ||Z+ - Z||^2; in theory this ratio is at most -1.
     Raises:
         ValueError: shapes do not fit.
     """

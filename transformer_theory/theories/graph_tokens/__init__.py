@@ -1,9 +1,10 @@
 """Graphs as tokens: what a transformer on nodes and edges computes, and which graphs it distinguishes.
 
-:mod:`.identifiers` turns graphs into tokens, :mod:`.patterns` defines the fifteen equivariant patterns, and :mod:`.heads` writes one
-attention head for each. :mod:`.layers` builds equivariant layers and networks from them, :mod:`.learning` trains the heads.
-:mod:`.refinement` holds the tests of Weisfeiler and Leman, :mod:`.baselines` message passing, graph attention and a transformer with
-random weights, :mod:`.pairs` graphs that are hard to distinguish. :mod:`.claims` contains the checkable statements, :mod:`.figures` the
+:mod:`.identifiers` turns graphs into tokens, :mod:`.patterns` defines the fifteen equivariant patterns, and
+:mod:`.heads` writes one attention head for each. :mod:`.layers` builds equivariant layers and networks from
+them, :mod:`.learning` trains the heads. :mod:`.refinement` holds the tests of Weisfeiler and Leman,
+:mod:`.baselines` message passing, graph attention and a transformer with random weights, :mod:`.pairs` graphs
+that are hard to distinguish. :mod:`.claims` contains the checkable statements, :mod:`.figures` the
 experiments, and :mod:`.on_data` applies the tests to graphs of the user.
 """
 
@@ -26,10 +27,12 @@ THEORY = Theory(
     name="graph_tokens",
     title="Pure transformers on graphs",
     question="Which graphs can a transformer on node and edge tokens distinguish?",
-    statement=r"Make every node and every pair of nodes a token, with orthonormal identifiers of its nodes and its type. One attention "
-    r"head for each of the fifteen equality patterns of order two then attends to exactly the keys of its pattern, up to $n^2 e^{-a}$ at "
-    r"scale a. So fifteen heads compute any equivariant layer $\sum_\mu B^\mu X w_\mu$, and a stack computes any equivariant network of "
-    "order two. Such networks of sufficient depth distinguish plain graphs exactly if colour refinement (1-WL) does.",
+    statement="Make every node and every pair of nodes a token, with orthonormal identifiers of its nodes "
+    "and its type. One attention head for each of the fifteen equality patterns of order two then attends "
+    "to exactly the keys of its pattern, up to $n^2 e^{-a}$ at scale a. So fifteen heads compute any "
+    r"equivariant layer $\sum_\mu B^\mu X w_\mu$, and a stack computes any equivariant network of order "
+    "two. Such networks of sufficient depth distinguish plain graphs exactly if colour refinement (1-WL) "
+    "does.",
     sources=(Source("kim2022pure"), Source("maron2019invariant"), Source("geerts2020expressive")),
     assumptions=(
         "all pairs of nodes are tokens, with the type of the token",

@@ -1,11 +1,15 @@
-r"""Networks with random weights that are compared on pairs of graphs: message passing, graph attention, and a transformer on graph tokens.
+r"""Networks with random weights that are compared on pairs of graphs: message passing, graph attention, and a
+transformer on graph tokens.
 
-* :class:`MessagePassing`: :math:`h_v \leftarrow \mathrm{MLP}(W_1 h_v + \sum_{w \sim v} W_2 h_w)`, then the mean over nodes and an MLP.
-* :class:`GraphAttention`: :math:`h_v \leftarrow \tanh(\sum_{w \in N(v) \cup \{v\}} a_{vw} W h_w)` with attention
-  :math:`a_{vw} = \mathrm{softmax}_w(\mathrm{LeakyReLU}(p^\top W h_v + q^\top W h_w))`.
-* :class:`TokenTransformer`: softmax attention on whole tokens, identifiers included, as TokenGT is used in practice.
+* :class:`MessagePassing`: :math:`h_v \leftarrow \mathrm{MLP}(W_1 h_v + \sum_{w \sim v} W_2 h_w)`, then the
+  mean over nodes and an MLP.
+* :class:`GraphAttention`: :math:`h_v \leftarrow \tanh(\sum_{w \in N(v) \cup \{v\}} a_{vw} W h_w)` with
+  attention :math:`a_{vw} = \mathrm{softmax}_w(\mathrm{LeakyReLU}(p^\top W h_v + q^\top W h_w))`.
+* :class:`TokenTransformer`: softmax attention on whole tokens, identifiers included, as TokenGT is used in
+  practice.
 
-The first two start from the degrees of the nodes. Neither distinguishes graphs that 1-WL does not. The third depends on the identifiers.
+The first two start from the degrees of the nodes. Neither distinguishes graphs that 1-WL does not. The third
+depends on the identifiers.
 
 Source: :cite:t:`xu2019powerful`, :cite:t:`velickovic2018graph`, :cite:t:`kim2022pure`.
 """
@@ -62,7 +66,10 @@ class GraphAttention:
     @classmethod
     def draw(cls, generator: Generator) -> "GraphAttention":
         """Draws Gaussian weights."""
-        return cls(_gaussian(ROUNDS, WIDTH, WIDTH, generator=generator), WIDTH**0.5 * _gaussian(ROUNDS, 2, WIDTH, generator=generator))
+        return cls(
+            _gaussian(ROUNDS, WIDTH, WIDTH, generator=generator),
+            WIDTH**0.5 * _gaussian(ROUNDS, 2, WIDTH, generator=generator),
+        )
 
     def __call__(self, matrix: Float[Tensor, "n n"]) -> Float[Tensor, " width"]:
         """Computes the output ``[width]`` from the adjacency matrix ``[n, n]``."""
@@ -90,7 +97,10 @@ class TokenTransformer:
     @classmethod
     def draw(cls, token: int, generator: Generator) -> "TokenTransformer":
         """Draws Gaussian weights for tokens of a width ``token``."""
-        return cls(_gaussian(token, WIDTH, generator=generator) * token**0.5, _gaussian(2, 4, WIDTH, WIDTH, generator=generator))
+        return cls(
+            _gaussian(token, WIDTH, generator=generator) * token**0.5,
+            _gaussian(2, 4, WIDTH, WIDTH, generator=generator),
+        )
 
     def __call__(self, tokens: GraphTokens) -> Float[Tensor, " width"]:
         """Computes the output ``[width]`` from the tokens of a graph, in any order."""
@@ -102,7 +112,9 @@ class TokenTransformer:
 
 
 def _degrees(matrix: Tensor, width: int) -> Tensor:
-    """Returns the degree of each node and a constant, in sines of several frequencies so that all channels differ, ``[n, width]``."""
+    """Returns the degree of each node and a constant, in sines of several frequencies so that all channels
+    differ, ``[n, width]``.
+    """
     return torch.sin(matrix.sum(1)[:, None] * torch.linspace(0.1, 1.3, width, dtype=matrix.dtype) + 0.5)
 
 

@@ -2,12 +2,14 @@ r"""Equivariant layers of order two, their stack, and the same computed by atten
 
 A layer maps ``[n, n, c]`` to ``[n, n, c']``:
 
-.. math:: L(X) = \sum_\mu B^\mu X w_\mu + 1_{\mathrm{node}} b_1^\top + 1_{\mathrm{edge}} b_2^\top,\ w_\mu \in \mathbb{R}^{c \times c'} .
+.. math:: L(X) = \sum_\mu B^\mu X w_\mu + 1_{\mathrm{node}} b_1^\top + 1_{\mathrm{edge}} b_2^\top,\ w_\mu \in
+\mathbb{R}^{c \times c'} .
 
-:func:`by_sums` computes it from row sums, column sums and totals in O(n^2). :func:`by_heads` computes it as a transformer does: fifteen
-heads of values :math:`X w_\mu`, whose outputs a feed-forward layer multiplies by the number of keys, sets to zero at queries of the wrong
-type and adds. A network (:class:`Network`) is a stack of such layers with ReLU between them, followed by the invariant read-out: the sum
-over nodes, the sum over edges and an MLP. It is a 2-IGN, and invariant under permutations of the nodes.
+:func:`by_sums` computes it from row sums, column sums and totals in O(n^2). :func:`by_heads` computes it as a
+transformer does: fifteen heads of values :math:`X w_\mu`, whose outputs a feed-forward layer multiplies by
+the number of keys, sets to zero at queries of the wrong type and adds. A network (:class:`Network`) is a
+stack of such layers with ReLU between them, followed by the invariant read-out: the sum over nodes, the sum
+over edges and an MLP. It is a 2-IGN, and invariant under permutations of the nodes.
 
 Source: :cite:t:`maron2019invariant`, :cite:t:`kim2022pure`.
 """
@@ -25,7 +27,8 @@ from .heads import attention_maps, query_rows
 from .identifiers import GraphTokens
 from .patterns import PATTERNS, pattern_sums
 
-SCALE = 40.0  # a at which the spurious attention of orthonormal heads, n^2 e^-a, is below the rounding of float64
+# a at which the spurious attention of orthonormal heads, n^2 e^-a, is below the rounding of float64
+SCALE = 40.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,8 @@ def by_sums(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Te
 def by_heads(
     layer: EquivariantLayer, tensor: Float[Tensor, "n n c"], tokens: GraphTokens, *, scale: float = SCALE
 ) -> Float[Tensor, "n n d"]:
-    """Computes the layer by the fifteen heads of :func:`.attention_maps` and a feed-forward layer, ``[n, n, c']``.
+    """Computes the layer by the fifteen heads of :func:`.attention_maps` and a feed-forward layer, ``[n, n,
+    c']``.
 
     Args:
         layer: weights.
@@ -67,7 +71,10 @@ def by_heads(
     n, c = tensor.shape[0], tensor.shape[2]
     if not torch.equal(tokens.pairs, torch.cartesian_prod(torch.arange(n), torch.arange(n))):
         got = f"{len(tokens.pairs)} tokens of {tokens.nodes} nodes"
-        raise ValueError(f"tokens must be the {n * n} dense tokens of {n} nodes, row by row, got {got}; tokenize with tokens='dense'")
+        raise ValueError(
+            f"tokens must be the {n * n} dense tokens of {n} nodes, row by row, got {got}; tokenize with "
+            "tokens='dense'"
+        )
     values = tensor.reshape(n * n, c) @ layer.weights  # [15, n^2, c']
     attended = attention_maps(tokens, scale=scale) @ values
     counts = torch.tensor([pattern.keys_per_query(n) for pattern in PATTERNS], dtype=tensor.dtype)
@@ -76,10 +83,11 @@ def by_heads(
 
 
 def gate(values: Float[Tensor, "*batch d"], open: Float[Tensor, "*batch 1"]) -> Float[Tensor, "*batch d"]:
-    r"""Returns the values where the gate is 1 and zero where it is 0, by two ReLU units per value, ``[*batch, d]``.
+    r"""Returns the values where the gate is 1 and zero where it is 0, by two ReLU units per value, ``[*batch,
+    d]``.
 
-    With a bound :math:`M \ge |v|`: :math:`\mathrm{relu}(v - M(1 - g)) - \mathrm{relu}(-v - M(1 - g))`. This is exact, also in floating
-    point: for g = 1 nothing is subtracted, for g = 0 both units are off.
+    With a bound :math:`M \ge |v|`: :math:`\mathrm{relu}(v - M(1 - g)) - \mathrm{relu}(-v - M(1 - g))`. This
+    is exact, also in floating point: for g = 1 nothing is subtracted, for g = 0 both units are off.
     """
     closed = values.abs().max() * (1 - open)
     return torch.relu(values - closed) - torch.relu(-values - closed)
@@ -91,7 +99,8 @@ class Network:
 
     Attributes:
         layers: the layers; the first one has one input channel, the adjacency.
-        hidden: first matrix of the read-out's MLP, ``[2 c, h]``; it acts on the means over nodes and over edges.
+        hidden: first matrix of the read-out's MLP, ``[2 c, h]``; it acts on the means over nodes and over
+            edges.
         output: second matrix, ``[h, o]``.
     """
 
@@ -111,21 +120,29 @@ class Network:
         n = tensor.shape[0]
         nodes = tensor.diagonal().sum(-1)
         edges = tensor.sum((0, 1)) - nodes
-        # Means in place of sums keep outputs of order one; for graphs of one size they differ by a factor that the MLP can absorb.
+        # Means in place of sums keep outputs of order one; for graphs of one size they differ by a factor
+        # that the MLP can absorb.
         pooled = torch.cat([nodes / n, edges / max(1, n * (n - 1))])
         return torch.relu(pooled @ self.hidden) @ self.output
 
 
 def random_layer(channels: int, outputs: int, n: int, *, generator: torch.Generator) -> EquivariantLayer:
-    """Draws Gaussian weights for graphs of n nodes, divided by the number of keys of each pattern, so that no sum dominates."""
+    """Draws Gaussian weights for graphs of n nodes, divided by the number of keys of each pattern, so that no
+    sum dominates.
+    """
     integers(channels=channels, outputs=outputs, n=n)
     counts = torch.tensor([max(1, pattern.keys_per_query(n)) for pattern in PATTERNS], dtype=torch.float64)
-    weights = torch.randn(len(PATTERNS), channels, outputs, generator=generator, dtype=torch.float64) / channels**0.5
+    weights = (
+        torch.randn(len(PATTERNS), channels, outputs, generator=generator, dtype=torch.float64)
+        / channels**0.5
+    )
     bias = torch.randn(2, outputs, generator=generator, dtype=torch.float64)
     return EquivariantLayer(weights / counts[:, None, None], bias)
 
 
-def random_network(n: int, *, widths: Sequence[int] = (1, 8, 8, 8), outputs: int = 8, generator: torch.Generator) -> Network:
+def random_network(
+    n: int, *, widths: Sequence[int] = (1, 8, 8, 8), outputs: int = 8, generator: torch.Generator
+) -> Network:
     """Draws a network for graphs of n nodes.
 
     Args:
@@ -135,13 +152,20 @@ def random_network(n: int, *, widths: Sequence[int] = (1, 8, 8, 8), outputs: int
         generator: draws the weights.
     """
     layers = tuple(random_layer(c, d, n, generator=generator) for c, d in pairwise(widths))
-    hidden = torch.randn(2 * widths[-1], 4 * outputs, generator=generator, dtype=torch.float64) / (2 * widths[-1]) ** 0.5
-    output = torch.randn(4 * outputs, outputs, generator=generator, dtype=torch.float64) / (4 * outputs) ** 0.5
+    hidden = (
+        torch.randn(2 * widths[-1], 4 * outputs, generator=generator, dtype=torch.float64)
+        / (2 * widths[-1]) ** 0.5
+    )
+    output = (
+        torch.randn(4 * outputs, outputs, generator=generator, dtype=torch.float64) / (4 * outputs) ** 0.5
+    )
     return Network(layers, hidden, output)
 
 
 def relative_difference(first: Float[Tensor, "..."], second: Float[Tensor, "..."]) -> float:
-    """Returns the norm of the difference of two tensors [...] over the larger of their norms; 0 if both are zero."""
+    """Returns the norm of the difference of two tensors [...] over the larger of their norms; 0 if both are
+    zero.
+    """
     size = max(float(first.norm()), float(second.norm()))
     return float((first - second).norm()) / size if size else 0.0
 
@@ -150,7 +174,10 @@ def _features(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[
     """Returns the features [n, n, c] of all pairs in the dtype of the weights."""
     tensor, c = torch.as_tensor(tensor, dtype=layer.weights.dtype), layer.weights.shape[1]
     if tensor.ndim != 3 or tensor.shape[0] != tensor.shape[1] or tensor.shape[2] != c:
-        raise ValueError(f"tensor must be [n, n, {c}], got {list(tensor.shape)}; for the adjacency pass adjacency[..., None]")
+        raise ValueError(
+            f"tensor must be [n, n, {c}], got {list(tensor.shape)}; for the adjacency pass adjacency[..., "
+            "None]"
+        )
     return tensor
 
 

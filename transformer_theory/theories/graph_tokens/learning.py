@@ -1,9 +1,10 @@
 r"""Attention heads that learn the fifteen patterns by gradient descent, from random graphs.
 
-Fifteen heads read the addresses :math:`z_i = [P_{i_1}; P_{i_2}; e_{\mathrm{type}(i)}]` of dense tokens. Each computes
-:math:`\mathrm{softmax}_j(\langle W_Q z_i, W_K z_j\rangle / \sqrt{p})` and is trained to reproduce one row-normalised pattern on the queries
-of the right type. Graphs are those of Barabási and Albert; every batch draws new graphs and new identifiers, so that the heads have to work
-with any identifiers of the kind.
+Fifteen heads read the addresses :math:`z_i = [P_{i_1}; P_{i_2}; e_{\mathrm{type}(i)}]` of dense tokens. Each
+computes
+:math:`\mathrm{softmax}_j(\langle W_Q z_i, W_K z_j\rangle / \sqrt{p})` and is trained to reproduce one
+row-normalised pattern on the queries of the right type. Graphs are those of Barabási and Albert; every batch
+draws new graphs and new identifiers, so that the heads have to work with any identifiers of the kind.
 
 Source: :cite:t:`kim2022pure`, whose experiment is larger: graphs of 10 to 15 nodes, heads of width 128.
 """
@@ -39,7 +40,9 @@ class LearntHeads(nn.Module):
         self.query = nn.Parameter(std * torch.randn(shape, generator=generator))
         self.key = nn.Parameter(std * torch.randn(shape, generator=generator))
 
-    def forward(self, addresses: Float[Tensor, "graphs tokens address"]) -> Float[Tensor, "graphs 15 tokens tokens"]:
+    def forward(
+        self, addresses: Float[Tensor, "graphs tokens address"]
+    ) -> Float[Tensor, "graphs 15 tokens tokens"]:
         """Returns the logarithm of the attention weights, ``[graphs, 15, queries, keys]``."""
         z = addresses[:, None].to(self.query.dtype)
         scores = (z @ self.query) @ (z @ self.key).mT / math.sqrt(self.query.shape[-1])
@@ -47,20 +50,27 @@ class LearntHeads(nn.Module):
 
 
 def padded(tokens: GraphTokens, width: int) -> Float[Tensor, "tokens address"]:
-    """Returns the addresses of tokens whose identifiers are padded with zeros to ``width`` dimensions, ``[tokens, 2 width + 2]``.
+    """Returns the addresses of tokens whose identifiers are padded with zeros to ``width`` dimensions,
+    ``[tokens, 2 width + 2]``.
 
     Raises:
         ValueError: the identifiers have more dimensions.
     """
     first, second = tokens.structure.chunk(2, dim=1)
     if first.shape[1] > width:
-        raise ValueError(f"width must be at least {first.shape[1]}, the width of the identifiers, got {width}; pass a larger width")
+        raise ValueError(
+            f"width must be at least {first.shape[1]}, the width of the identifiers, got {width}; pass a "
+            "larger width"
+        )
     zeros = first.new_zeros(len(first), width - first.shape[1])
     return torch.cat([first, zeros, second, zeros, tokens.types], dim=1)
 
 
-def draw_batch(n: int, graphs: int, identifiers: Identifiers, width: int, generator: Generator) -> Float[Tensor, "graphs pairs address"]:
-    """Draws graphs of Barabási and Albert with 2 or 3 attachments, and the addresses of their tokens, ``[graphs, n^2, 2 width + 2]``.
+def draw_batch(
+    n: int, graphs: int, identifiers: Identifiers, width: int, generator: Generator
+) -> Float[Tensor, "graphs pairs address"]:
+    """Draws graphs of Barabási and Albert with 2 or 3 attachments, and the addresses of their tokens,
+    ``[graphs, n^2, 2 width + 2]``.
 
     Args:
         n: number of nodes, at least 4, so that every pattern has keys.
@@ -73,7 +83,10 @@ def draw_batch(n: int, graphs: int, identifiers: Identifiers, width: int, genera
 
     addresses = []
     for _ in range(graphs):
-        attachments, seed = int(torch.randint(2, 4, (), generator=generator)), int(torch.randint(2**31, (), generator=generator))
+        attachments, seed = (
+            int(torch.randint(2, 4, (), generator=generator)),
+            int(torch.randint(2**31, (), generator=generator)),
+        )
         graph = networkx.barabasi_albert_graph(n, attachments, seed=seed)
         addresses.append(padded(tokenize_graph(graph, identifiers, generator=generator), width))
     return torch.stack(addresses)
@@ -85,10 +98,13 @@ def _targets(n: int) -> tuple[Tensor, Tensor]:
 
 
 def pattern_loss(model: nn.Module, addresses: Float[Tensor, "graphs pairs address"]) -> Float[Tensor, ""]:
-    """Returns the mean cross-entropy of the attention weights with the row-normalised patterns, over queries of the right type, ``[]``."""
+    """Returns the mean cross-entropy of the attention weights with the row-normalised patterns, over queries
+    of the right type, ``[]``.
+    """
     logs, (targets, rows) = model(addresses), _targets(math.isqrt(addresses.shape[1]))
     entropies = -torch.einsum("pij,gpij->pi", targets.to(logs.dtype), logs) / len(logs)
-    # Rows of the wrong type have targets of zero already; each pattern counts alike, whatever its number of queries.
+    # Rows of the wrong type have targets of zero already; each pattern counts alike, whatever its number of
+    # queries.
     return (entropies.sum(1) / rows.sum(1)).mean()
 
 
@@ -133,5 +149,12 @@ def train_heads(
         return 0.5 * (1 + math.cos(math.pi * state.done))
 
     optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    fit(model, StreamTask(pattern_loss, stream), optimiser=optimiser, steps=steps, schedule=cosine, generator=generator)
+    fit(
+        model,
+        StreamTask(pattern_loss, stream),
+        optimiser=optimiser,
+        steps=steps,
+        schedule=cosine,
+        generator=generator,
+    )
     return model

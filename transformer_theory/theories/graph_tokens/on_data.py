@@ -1,12 +1,12 @@
 r"""The tests on the user's graphs: which pairs can colour refinement and the folklore test not distinguish?
 
-All pairs of graphs with equal numbers of nodes and edges are compared; others are distinguished by counting. A pair that 1-WL does not
-distinguish is *blind*: every message-passing network and every network of order two gives both graphs the same output.
-Some blind pairs are isomorphic, and no invariant method may distinguish these; the share of blind pairs that the folklore test
-distinguishes is lost by order two.
+All pairs of graphs with equal numbers of nodes and edges are compared; others are distinguished by counting.
+A pair that 1-WL does not distinguish is *blind*: every message-passing network and every network of order two
+gives both graphs the same output. Some blind pairs are isomorphic, and no invariant method may distinguish
+these; the share of blind pairs that the folklore test distinguishes is lost by order two.
 
-**Null.** Each graph is rewired by double edge swaps, which keep all degrees. If the user's graphs have more blind pairs than their rewired
-copies, this is due to more than the degrees. The theory predicts no side.
+**Null.** Each graph is rewired by double edge swaps, which keep all degrees. If the user's graphs have more
+blind pairs than their rewired copies, this is due to more than the degrees. The theory predicts no side.
 
 Source: :cite:t:`cai1992optimal`, :cite:t:`geerts2020expressive`.
 """
@@ -75,8 +75,11 @@ def read(data: Graphs) -> GraphSet | Unsupported:
     return GraphSet(graphs, names, max(len(graph) for graph in data.graphs), len(data) - len(chosen))
 
 
-def classes(graphs: "Sequence[networkx.Graph]", refine: Callable[..., Colours] = weisfeiler_leman) -> list[list[int]]:
-    """Returns the graphs, by their places, in classes that a test does not distinguish; the classes are in the order of their first graph.
+def classes(
+    graphs: "Sequence[networkx.Graph]", refine: Callable[..., Colours] = weisfeiler_leman
+) -> list[list[int]]:
+    """Returns the graphs, by their places, in classes that a test does not distinguish; the classes are in
+    the order of their first graph.
 
     Args:
         graphs: the graphs.
@@ -100,7 +103,9 @@ def pairs_within(groups: list[list[int]]) -> list[tuple[int, int]]:
 
 
 def rewired(graph: "networkx.Graph", seed: int) -> "networkx.Graph":
-    """Returns a copy after about five double edge swaps per edge; a graph that allows no swap, such as a star, is copied."""
+    """Returns a copy after about five double edge swaps per edge; a graph that allows no swap, such as a
+    star, is copied.
+    """
     import networkx
 
     copy, edges = graph.copy(), graph.number_of_edges()
@@ -113,7 +118,8 @@ def rewired(graph: "networkx.Graph", seed: int) -> "networkx.Graph":
 
 @lru_cache(maxsize=2)
 def tested(problem: GraphSet, draws: int) -> tuple[list[list[int]], set[tuple[int, int]], tuple[float, ...]]:
-    """Returns the classes of 1-WL, the pairs that the folklore test does not distinguish, and the shares of blind pairs of rewired copies.
+    """Returns the classes of 1-WL, the pairs that the folklore test does not distinguish, and the shares of
+    blind pairs of rewired copies.
 
     Nothing of this depends on the seed, so it is computed once for all seeds.
     """
@@ -124,10 +130,15 @@ def tested(problem: GraphSet, draws: int) -> tuple[list[list[int]], set[tuple[in
         (group[first], group[second])
         for group in groups
         if len(group) > 1
-        for first, second in pairs_within(classes([graphs[place] for place in group], folklore_weisfeiler_leman))
+        for first, second in pairs_within(
+            classes([graphs[place] for place in group], folklore_weisfeiler_leman)
+        )
     }
     seeds = torch.randint(2**31, (min(draws, RANGE_DRAWS), len(graphs)), generator=fixed_generator()).tolist()
-    copies = (len(pairs_within(classes([rewired(graph, seed) for graph, seed in zip(graphs, row)]))) / total for row in seeds)
+    copies = (
+        len(pairs_within(classes([rewired(graph, seed) for graph, seed in zip(graphs, row)]))) / total
+        for row in seeds
+    )
     return groups, kept, tuple(copies)
 
 
@@ -145,22 +156,34 @@ def measure(problem: GraphSet, generator: Generator, *, draws: int) -> Iterator[
     blind = pairs_within(groups)
     lost = [pair for pair in blind if pair not in kept]
     null = Null(NULL_KIND, copies) if copies else None
-    left_out = f"; {problem.left_out} graphs of more than {MAX_NODES} nodes are left out" if problem.left_out else ""
+    left_out = (
+        f"; {problem.left_out} graphs of more than {MAX_NODES} nodes are left out" if problem.left_out else ""
+    )
     verdict, n = "fails" if problem.left_out else "holds", len(graphs) + problem.left_out
     yield Measurement(NAME, "assumption", SMALL, problem.largest, verdict=verdict, n=n, source=SOURCE)
     # No interval: pairs that share a graph are not independent.
     note = f"{len(blind)} of {total} pairs of {len(graphs)} graphs{left_out}; isomorphic graphs count"
     yield _row(BLIND, len(blind) / total, null=null, n=total, note=note)
     reason = {} if blind else {"reason": "1-WL distinguishes all graphs"}
-    note = "Networks of order two and message passing give these graphs one output; the other pairs are isomorphic or harder still."
+    note = (
+        "Networks of order two and message passing give these graphs one output; the other pairs are "
+        "isomorphic or harder still."
+    )
     yield _row(LOST, len(lost) / len(blind) if blind else None, n=len(blind), note=note, **reason)
     labels = np.zeros(len(graphs), dtype=np.int64)
     for number, group in enumerate(groups):
         labels[group] = number
-    folklore = np.zeros((len(graphs), len(graphs)), dtype=np.int8)  # 0 distinguished by 1-WL, 1 by the folklore test only, 2 by neither
+    # 0 distinguished by 1-WL, 1 by the folklore test only, 2 by neither
+    folklore = np.zeros((len(graphs), len(graphs)), dtype=np.int8)
     for first, second in blind:
         folklore[first, second] = folklore[second, first] = 2 if (first, second) in kept else 1
-    yield Arrays({f"{NAME}/classes": labels, f"{NAME}/verdicts": folklore, f"{NAME}/names": np.array(problem.names, dtype=str)})
+    yield Arrays(
+        {
+            f"{NAME}/classes": labels,
+            f"{NAME}/verdicts": folklore,
+            f"{NAME}/names": np.array(problem.names, dtype=str),
+        }
+    )
 
 
 def _row(quantity: str, value: float | None, **columns: Any) -> Measurement:
@@ -193,7 +216,9 @@ def plot(result: Result) -> "Figure":
     handles = [Patch(color=tint, label=label) for tint, label in zip(tints, labels)]
     ax.legend(handles=handles, title="distinguished by", loc="upper left", bbox_to_anchor=(1.02, 1.0))
     caption(
-        figure, "Networks of order two and message passing give one output to both graphs of every pair that 1-WL does not distinguish."
+        figure,
+        "Networks of order two and message passing give one output to both graphs of every pair that 1-WL "
+        "does not distinguish.",
     )
     return figure
 

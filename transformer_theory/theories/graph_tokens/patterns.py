@@ -1,12 +1,15 @@
-r"""The fifteen patterns of order two: all permutation-equivariant linear maps between matrices indexed by pairs of nodes.
+r"""The fifteen patterns of order two: all permutation-equivariant linear maps between matrices indexed by
+pairs of nodes.
 
-A tensor of order two, ``[n, n, c]``, has one entry for each pair :math:`i = (i_1, i_2)` of nodes: the entry of a node is on the diagonal,
-that of an edge off it. A *pattern* :math:`\mu` says which of the four indices :math:`i_1, i_2, j_1, j_2` are equal. Its 0-1 matrix
+A tensor of order two, ``[n, n, c]``, has one entry for each pair :math:`i = (i_1, i_2)` of nodes: the entry
+of a node is on the diagonal, that of an edge off it. A *pattern* :math:`\mu` says which of the four indices
+:math:`i_1, i_2, j_1, j_2` are equal. Its 0-1 matrix
 
 .. math:: B^\mu_{ij} = 1 \iff (i_1, i_2, j_1, j_2) \text{ are equal exactly as } \mu \text{ says}
 
-commutes with every permutation of the nodes, and the fifteen matrices (one for each partition of four indices, the Bell number of four)
-span all linear maps that do: :math:`L(X) = \sum_\mu B^\mu X w_\mu`. Five patterns have a node as the query i and ten an edge.
+commutes with every permutation of the nodes, and the fifteen matrices (one for each partition of four
+indices, the Bell number of four) span all linear maps that do: :math:`L(X) = \sum_\mu B^\mu X w_\mu`. Five
+patterns have a node as the query i and ten an edge.
 
 Source: :cite:t:`maron2019invariant`.
 """
@@ -30,7 +33,8 @@ class Pattern:
     """One equality pattern of the four indices of a query pair and a key pair.
 
     Attributes:
-        labels: class of each of i1, i2, j1, j2, numbered in the order of appearance: ``(0, 1, 0, 2)`` is a query (u, v) with keys (u, w).
+        labels: class of each of i1, i2, j1, j2, numbered in the order of appearance: ``(0, 1, 0, 2)`` is a
+            query (u, v) with keys (u, w).
     Raises:
         ValueError: the labels are not numbered in this way.
     """
@@ -38,8 +42,13 @@ class Pattern:
     labels: tuple[int, int, int, int]
 
     def __post_init__(self):
-        if len(self.labels) != 4 or any(label not in range(max((-1, *self.labels[:k])) + 2) for k, label in enumerate(self.labels)):
-            raise ValueError(f"labels must be four classes, numbered in the order of appearance, got {self.labels}; e.g. (0, 1, 0, 2)")
+        if len(self.labels) != 4 or any(
+            label not in range(max((-1, *self.labels[:k])) + 2) for k, label in enumerate(self.labels)
+        ):
+            raise ValueError(
+                f"labels must be four classes, numbered in the order of appearance, got {self.labels}; e.g. "
+                "(0, 1, 0, 2)"
+            )
 
     @property
     def query(self) -> Kind:
@@ -64,7 +73,9 @@ class Pattern:
         return torch.tensor([[1.0 if x == y else -1.0 for y in j] for x in i], dtype=torch.float64)
 
     def keys_per_query(self, n: int) -> int:
-        """Returns the number of keys of a query of the right type: the product of n - r over the classes r that it leaves free."""
+        """Returns the number of keys of a query of the right type: the product of n - r over the classes r
+        that it leaves free.
+        """
         count = 1
         for taken in range(len(set(self.labels[:2])), len(set(self.labels))):
             count *= max(0, n - taken)
@@ -100,18 +111,22 @@ PATTERNS = equivalence_patterns()
 
 
 def normalised_patterns(n: int) -> Float[Tensor, "15 pairs pairs"]:
-    """Returns the patterns' matrices with rows divided by their sums, ``[15, n^2, n^2]`` float64; rows without keys are zero.
+    """Returns the patterns' matrices with rows divided by their sums, ``[15, n^2, n^2]`` float64; rows
+    without keys are zero.
 
     Raises:
         ValueError: ``n`` is below 1.
     """
-    return torch.stack([pattern.matrix(n).double() / max(1, pattern.keys_per_query(n)) for pattern in PATTERNS])
+    return torch.stack(
+        [pattern.matrix(n).double() / max(1, pattern.keys_per_query(n)) for pattern in PATTERNS]
+    )
 
 
 def pattern_sums(tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "15 n n c"]:
     """Computes B X for all fifteen patterns in O(n^2 c), ``[15, n, n, c]``.
 
-    Every entry is a combination of an entry, a row sum, a column sum and the total, so the matrices of n^4 entries are never formed.
+    Every entry is a combination of an entry, a row sum, a column sum and the total, so the matrices of n^4
+    entries are never formed.
     """
     n = tensor.shape[0]
     eye = torch.eye(n, dtype=tensor.dtype)[..., None]
@@ -122,8 +137,8 @@ def pattern_sums(tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "15 n n c"]:
     all_nodes, all_edges = nodes.sum(0), edges.sum((0, 1))
     u, v = slice(None), None  # x[u, v] is x of the first index of the query, x[v] that of the second
     of_nodes = (nodes, rows, cols, all_nodes - nodes, all_edges - rows - cols)
-    # A sum over keys that avoid the query's nodes is the sum over all keys minus the keys that meet them. Keys that meet both nodes were
-    # subtracted twice and are added again.
+    # A sum over keys that avoid the query's nodes is the sum over all keys minus the keys that meet them.
+    # Keys that meet both nodes were subtracted twice and are added again.
     apart = all_edges - (rows + cols)[u, v] - (rows + cols)[v] + edges + back
     of_edges = (
         nodes[u, v].expand_as(edges),  # to uu

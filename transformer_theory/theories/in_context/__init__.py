@@ -1,10 +1,11 @@
 """Learning in context: gradient descent, statistics and functions inside a prompt.
 
-:mod:`.prompts` draws regression prompts, :mod:`.descent` writes layers that are steps of descent, :mod:`.preconditioned` has the best
-single step in closed form, :mod:`.statistics` ridge, lasso, logistic regression and model selection in attention, :mod:`.dual` the dual
-form, :mod:`.references` the algorithms that answers are compared with, and :mod:`.learning` trains models. :mod:`.claims` contains the
-checkable statements, :mod:`.figures` the experiments; :mod:`.on_data` uses tokens of the user, :mod:`.in_networks` measures trained
-networks.
+:mod:`.prompts` draws regression prompts, :mod:`.descent` writes layers that are steps of descent,
+:mod:`.preconditioned` has the best single step in closed form, :mod:`.statistics` ridge, lasso, logistic
+regression and model selection in attention, :mod:`.dual` the dual form, :mod:`.references` the algorithms
+that answers are compared with, and :mod:`.learning` trains models. :mod:`.claims` contains the checkable
+statements, :mod:`.figures` the experiments; :mod:`.on_data` uses tokens of the user, :mod:`.in_networks`
+measures trained networks.
 """
 
 from ...core.sources import Source
@@ -15,7 +16,13 @@ from .dual import dual_part
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, DualShare, InContextScore, own_context, repeated_context
 from .ladder import LADDER
-from .learning import AttentionRegression, RegressionDecoder, train_attention, train_decoder, train_on_functions
+from .learning import (
+    AttentionRegression,
+    RegressionDecoder,
+    train_attention,
+    train_decoder,
+    train_on_functions,
+)
 from .on_data import ON_DATA
 from .preconditioned import fourth_moment, gamma, optimal_step, preconditioner, risk
 from .prompts import Prompts, function_prompts, gaussian_inputs, linear_prompts
@@ -26,10 +33,11 @@ THEORY = Theory(
     name="in_context",
     title="Learning in context",
     question="Which algorithm does a transformer run on the examples of its prompt?",
-    statement=r"A layer of linear attention can take a step of gradient descent on the examples of its prompt. Trained on linear prompts, "
-    r"one layer answers $x^\top G \frac1N \sum_j y_j x_j$ with $G = \Gamma^{-1}$, $\Gamma = (1 + \frac1N) \Lambda + "
-    r"\frac{\operatorname{tr} \Lambda + \sigma^2}{N} I$: a preconditioned step, which is plain descent for isotropic inputs only. "
-    "Attention with ReLUs runs ridge, lasso and logistic regression, and selects among them by validation inside the prompt.",
+    statement="A layer of linear attention can take a step of gradient descent on the examples of its "
+    r"prompt. Trained on linear prompts, one layer answers $x^\top G \frac1N \sum_j y_j x_j$ with $G = "
+    r"\Gamma^{-1}$, $\Gamma = (1 + \frac1N) \Lambda + \frac{\operatorname{tr} \Lambda + \sigma^2}{N} I$: a "
+    "preconditioned step, which is plain descent for isotropic inputs only. Attention with ReLUs runs "
+    "ridge, lasso and logistic regression, and selects among them by validation inside the prompt.",
     sources=(
         Source("vonoswald2023transformers"),
         Source("zhang2024trained"),

@@ -1,9 +1,10 @@
 r"""The dual form of attention: reading a context is applying a linear layer that the context has updated.
 
-Linear attention without normalisation satisfies :math:`W_0 q + \sum_j v_j k_j^\top q = (W_0 + \sum_j v_j k_j^\top) q`, where the sum is an
-update of the weights by outer products, as in a step of descent. Softmax attention is not linear in q, so there is no such matrix. At
-small scores it is nearly affine: :math:`\sum_j a_j v_j = \bar v + \tfrac1n \sum_j (s_j - \bar s) v_j + O(s^2)`, which
-:func:`dual_part` is (without the mean).
+Linear attention without normalisation satisfies :math:`W_0 q + \sum_j v_j k_j^\top q = (W_0 + \sum_j v_j
+k_j^\top) q`, where the sum is an update of the weights by outer products, as in a step of descent. Softmax
+attention is not linear in q, so there is no such matrix. At small scores it is nearly affine: :math:`\sum_j
+a_j v_j = \bar v + \tfrac1n \sum_j (s_j - \bar s) v_j + O(s^2)`, which :func:`dual_part` is (without the
+mean).
 Source: :cite:t:`dai2023why`.
 """
 
@@ -13,9 +14,12 @@ from torch import Tensor
 
 
 def dual_part(
-    scores: Float[Tensor, "*b q k"], values: Float[Tensor, "*b k v"], mask: Bool[Tensor, "*#b q k"] | None = None
+    scores: Float[Tensor, "*b q k"],
+    values: Float[Tensor, "*b k v"],
+    mask: Bool[Tensor, "*#b q k"] | None = None,
 ) -> Float[Tensor, "*b q v"]:
-    """Computes the mean of (s_j - mean s) v_j over the allowed keys: softmax attention to first order in the scores, ``[*b, q, v]``.
+    """Computes the mean of (s_j - mean s) v_j over the allowed keys: softmax attention to first order in the
+    scores, ``[*b, q, v]``.
 
     Without the mean of the values, to which the order zero is equal.
     """
@@ -27,7 +31,9 @@ def dual_part(
 
 
 def affine_residual(queries: Float[Tensor, "q p"], outputs: Float[Tensor, "q v"]) -> float:
-    """Computes the share of the outputs' variance that no affine function of the queries explains (least squares)."""
+    """Computes the share of the outputs' variance that no affine function of the queries explains (least
+    squares).
+    """
     q = queries - queries.mean(0)
     o = outputs - outputs.mean(0)
     rest = o - q @ torch.linalg.solve(q.mT @ q, q.mT @ o)

@@ -1,13 +1,16 @@
-r"""Learning in context in trained networks: how affine their attention is, and how much a language model gains from its context.
+r"""Learning in context in trained networks: how affine their attention is, and how much a language model
+gains from its context.
 
-* *Dual share*, for each head of any network: the squared cosine of the heads' outputs, without the mean of the values, with
-  :func:`.dual_part`, the first order in the scores, over all queries. It is 1 where attention is the update of a linear layer. The null
-  exchanges the scores of the queries, and keeps what all queries share: where a bias of the keys dominates, it nearly equals the value.
-  Biases that are added to the products of queries and keys, as in ALiBi, are not counted as scores.
-* *In-context score*, for models of ids: the loss (nats) of the same tokens late in a sequence minus early. A sequence is cut into a context
-  C and a block B, the last quarter; the model reads C B and B C. For the null, C is the context of another sequence: what remains is the
-  effect of position and of any context. :cite:t:`olsson2022incontext` compare token 500 with token 50 of different text; here the tokens
-  are the same.
+* *Dual share*, for each head of any network: the squared cosine of the heads' outputs, without the mean of
+  the values, with :func:`.dual_part`, the first order in the scores, over all queries. It is 1 where
+  attention is the update of a linear layer. The null exchanges the scores of the queries, and keeps what all
+  queries share: where a bias of the keys dominates, it nearly equals the value. Biases that are added to the
+  products of queries and keys, as in ALiBi, are not counted as scores.
+* *In-context score*, for models of ids: the loss (nats) of the same tokens late in a sequence minus early. A
+  sequence is cut into a context C and a block B, the last quarter; the model reads C B and B C. For the null,
+  C is the context of another sequence: what remains is the effect of position and of any context.
+  :cite:t:`olsson2022incontext` compare token 500 with token 50 of different text; here the tokens are the
+  same.
 
 Models that answer prompts of regression are measured by :func:`.slope_on_step`.
 Source: :cite:t:`dai2023why`, :cite:t:`olsson2022incontext`.
@@ -33,39 +36,57 @@ from .references import NAME
 
 DUAL, SCORE = "dual share of attention outputs", "in-context score"
 NULL_KIND, OTHER_CONTEXTS = "scores of other queries", "contexts of other sequences"
-SHORTEST, SEQUENCES, DRAWS, IGNORED = 8, 16, 4, -100  # tokens of a sequence; sequences and draws of a response; label without loss
+# tokens of a sequence; sequences and draws of a response; label without loss
+SHORTEST, SEQUENCES, DRAWS, IGNORED = 8, 16, 4, -100
 
 
 class DualShare(Metric):
-    """The dual share of each head. Keys without finite scores, and heads whose outputs do not vary, are left out.
+    """The dual share of each head. Keys without finite scores, and heads whose outputs do not vary, are left
+    out.
 
     Attributes:
-        sums: by layer and first head, ``[heads, 2 + 2 draws]``: squared size of the outputs, then for the value and for each draw the inner
-            product with the dual part and the squared size of the dual part.
+        sums: by layer and first head, ``[heads, 2 + 2 draws]``: squared size of the outputs, then for the
+            value and for each draw the inner product with the dual part and the squared size of the dual
+            part.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
 
     def update(self, activations: Activations) -> None:
-        """Adds one module; those with unknown queries, keys or values, or fewer heads of keys (grouped queries), are skipped."""
-        query, key, value, weights = activations.query, activations.key, activations.value, activations.weights
+        """Adds one module; those with unknown queries, keys or values, or fewer heads of keys (grouped
+        queries), are skipped.
+        """
+        query, key, value, weights = (
+            activations.query,
+            activations.key,
+            activations.value,
+            activations.weights,
+        )
         if query is None or key is None or value is None or weights is None or query.shape[1] != key.shape[1]:
             return
         if value.shape[:3] != key.shape[:3] or weights.shape != (*query.shape[:3], key.shape[2]):
             return
         scores = (query.float() @ key.float().mT).double()
-        mask = torch.ones_like(scores, dtype=torch.bool) if activations.mask is None else activations.mask.expand_as(scores)
+        mask = (
+            torch.ones_like(scores, dtype=torch.bool)
+            if activations.mask is None
+            else activations.mask.expand_as(scores)
+        )
         mask = mask & scores.isfinite()
         v = value.double()
         mean = mask.double() / mask.sum(-1, keepdim=True).clamp(min=1) @ v
         output = torch.where(mask.any(-1, keepdim=True), weights.double() @ v - mean, 0.0)
         if not bool(output.isfinite().all()):
             return
-        queries, scores = torch.arange(scores.shape[2], device=scores.device), scores.nan_to_num(0.0, 0.0, 0.0)
+        queries, scores = (
+            torch.arange(scores.shape[2], device=scores.device),
+            scores.nan_to_num(0.0, 0.0, 0.0),
+        )
         orders = (queries, *permutations(len(queries), min(self.draws, RANGE_DRAWS)).to(scores.device))
         parts = [output.square().sum((0, 2, 3))]
         if bool((mask == mask[:, :, :1]).all()):
-            # A query's part depends on its own scores and keys alone. All have the same keys, so exchanged scores have exchanged parts.
+            # A query's part depends on its own scores and keys alone. All have the same keys, so exchanged
+            # scores have exchanged parts.
             dual = dual_part(scores, v, mask)
             products, size = torch.einsum("nhqv,nhpv->hqp", output, dual), dual.square().sum((0, 2, 3))
             for rows in orders:
@@ -83,17 +104,25 @@ class DualShare(Metric):
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             for head, (size, *others) in enumerate(sums.tolist(), start=first):
                 products = zip(others[::2], others[1::2])
-                value, *chance = [inner**2 / (size * dual) if size * dual > 0 else None for inner, dual in products]
+                value, *chance = [
+                    inner**2 / (size * dual) if size * dual > 0 else None for inner, dual in products
+                ]
                 known = tuple(each for each in chance[:draws] if each is not None)
                 reason = "" if value is not None else "the outputs of the head do not depend on its scores"
                 null = Null(NULL_KIND, known) if known and value is not None else None
                 place = {"layer": layer, "head": head, "source": source, "side": ">="}
-                rows.append(Measurement(NAME, "in network", DUAL, value, unit="share", reason=reason, null=null, **place))
+                rows.append(
+                    Measurement(
+                        NAME, "in network", DUAL, value, unit="share", reason=reason, null=null, **place
+                    )
+                )
         return rows
 
 
 class InContextScore(Metric):
-    """Loss of the targets in the second half of the positions minus that in the first half, in nats; targets below 0 are ignored."""
+    """Loss of the targets in the second half of the positions minus that in the first half, in nats; targets
+    below 0 are ignored.
+    """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
 
@@ -101,16 +130,23 @@ class InContextScore(Metric):
         """Adds one forward pass; passes without targets are skipped.
 
         Raises:
-            ValueError: the outputs are not logits ``[n, seq, vocabulary]`` of the targets' shape, or have too few ids.
+            ValueError: the outputs are not logits ``[n, seq, vocabulary]`` of the targets' shape, or have too
+                few ids.
         """
         outputs, targets = activations.outputs, activations.targets
         if outputs is None or targets is None:
             return
         if outputs.ndim != 3 or outputs.shape[:2] != targets.shape:
             shapes = f"{list(outputs.shape)} for targets {list(targets.shape)}"
-            raise ValueError(f"the in-context score needs logits [n, seq, vocabulary], got {shapes}; pass a language model of ids")
+            raise ValueError(
+                f"the in-context score needs logits [n, seq, vocabulary], got {shapes}; pass a language "
+                "model of ids"
+            )
         if int(targets.max()) >= outputs.shape[-1]:
-            raise ValueError(f"targets must lie below the vocabulary, {outputs.shape[-1]} ids, got {int(targets.max())}; recode the ids")
+            raise ValueError(
+                f"targets must lie below the vocabulary, {outputs.shape[-1]} ids, got {int(targets.max())}; "
+                "recode the ids"
+            )
         valid = targets >= 0
         losses = torch.zeros(targets.shape, dtype=torch.float64, device=outputs.device)
         losses[valid] = cross_entropy(outputs[valid].double(), targets[valid].long(), reduction="none")
@@ -124,44 +160,72 @@ class InContextScore(Metric):
             return []
         late, late_count, early, early_count = self.sums[(0,)].tolist()
         known = late_count > 0 and early_count > 0
-        value, reason = (late / late_count - early / early_count, "") if known else (None, "no targets in one half of the positions")
+        value, reason = (
+            (late / late_count - early / early_count, "")
+            if known
+            else (None, "no targets in one half of the positions")
+        )
         source = Source("olsson2022incontext", status="own")
-        return [Measurement(NAME, "in network", SCORE, value, unit="nats", side="<=", reason=reason, source=source)]
+        return [
+            Measurement(
+                NAME, "in network", SCORE, value, unit="nats", side="<=", reason=reason, source=source
+            )
+        ]
 
 
 def _inputs(context: Tensor, block: Tensor, generator: Generator, draws: int) -> dict[str, Any]:
-    """Returns the sequences C B and B C with the targets of the block, and the same with contexts of other sequences."""
+    """Returns the sequences C B and B C with the targets of the block, and the same with contexts of other
+    sequences.
+    """
     integers(minimum=0, draws=draws)
     n, size, seq = len(block), block.shape[1], context.shape[1] + block.shape[1]
     targets = torch.full((2 * n, seq), IGNORED)
-    targets[:n, seq - size : seq - 1] = targets[n:, : size - 1] = block[:, 1:]  # the first token of the block has no context in B C
+    # the first token of the block has no context in B C
+    targets[:n, seq - size : seq - 1] = targets[n:, : size - 1] = block[:, 1:]
     shifts = 1 + torch.randperm(n - 1, generator=generator)[:draws]
     contexts = (context, *(context.roll(int(shift), 0) for shift in shifts))
-    value, *null = (torch.cat([torch.cat([each, block], dim=1), torch.cat([block, each], dim=1)]) for each in contexts)
+    value, *null = (
+        torch.cat([torch.cat([each, block], dim=1), torch.cat([block, each], dim=1)]) for each in contexts
+    )
     return {"value": value, "null": null, "targets": targets}
 
 
-def _fitting(data: Int[Tensor, "n seq"], limits: Mapping[str, int], sequences: int) -> Int[Tensor, "kept length"]:
+def _fitting(
+    data: Int[Tensor, "n seq"], limits: Mapping[str, int], sequences: int
+) -> Int[Tensor, "kept length"]:
     """Returns as many sequences and tokens as the limits allow, ``[kept, length]``.
 
     Raises:
         ValueError: the data are no ids, or there are too few sequences or tokens.
     """
     if data.is_floating_point() or data.dtype == torch.bool or data.ndim != 2:
-        raise ValueError(f"the in-context score needs ids [n, seq], got {data.dtype} {list(data.shape)}; pass ids of a language model")
+        raise ValueError(
+            f"the in-context score needs ids [n, seq], got {data.dtype} {list(data.shape)}; pass ids of a "
+            "language model"
+        )
     length = min(data.shape[1], limits.get("length", data.shape[1]))
     data = data[: min(sequences, limits.get("sequences", len(data))), :length]
     if len(data) < 2 or length < SHORTEST:
-        raise ValueError(f"the in-context score needs 2 sequences of {SHORTEST} ids, got {len(data)} of {length}; pass more or longer ones")
+        raise ValueError(
+            f"the in-context score needs 2 sequences of {SHORTEST} ids, got {len(data)} of {length}; pass "
+            "more or longer ones"
+        )
     if int(data.min()) < 0:
         raise ValueError(f"ids must be at least 0, got {int(data.min())}; recode the ids")
     if (vocabulary := limits.get("vocabulary")) is not None and int(data.max()) >= vocabulary:
-        raise ValueError(f"ids must lie below the vocabulary, {vocabulary}, got {int(data.max())}; recode the ids")
+        raise ValueError(
+            f"ids must lie below the vocabulary, {vocabulary}, got {int(data.max())}; recode the ids"
+        )
     return data
 
 
 def own_context(
-    data: Int[Tensor, "n seq"], limits: Mapping[str, int], generator: Generator, *, draws: int = DRAWS, sequences: int | None = None
+    data: Int[Tensor, "n seq"],
+    limits: Mapping[str, int],
+    generator: Generator,
+    *,
+    draws: int = DRAWS,
+    sequences: int | None = None,
 ) -> dict[str, Any]:
     """Makes the inputs of the in-context score of sequences ``[n, seq]``.
 
@@ -172,15 +236,19 @@ def own_context(
         draws: largest number of draws of the null; n sequences give at most n - 1.
         sequences: number of sequences; None: all.
     Raises:
-        ValueError: the data are no ids, or there are too few sequences or tokens, or the number of draws is negative.
+        ValueError: the data are no ids, or there are too few sequences or tokens, or the number of draws is
+            negative.
     """
     data = _fitting(data, limits, len(data) if sequences is None else sequences)
     size = data.shape[1] // 4
     return _inputs(data[:, : data.shape[1] - size], data[:, data.shape[1] - size :], generator, draws)
 
 
-def repeated_context(data: Int[Tensor, "n seq"], limits: Mapping[str, int], generator: Generator, *, draws: int = DRAWS) -> dict[str, Any]:
-    """Makes the inputs of the in-context score of a block of different random ids that its context holds once; see :func:`own_context`.
+def repeated_context(
+    data: Int[Tensor, "n seq"], limits: Mapping[str, int], generator: Generator, *, draws: int = DRAWS
+) -> dict[str, Any]:
+    """Makes the inputs of the in-context score of a block of different random ids that its context holds
+    once; see :func:`own_context`.
 
     Raises:
         ValueError: the vocabulary is smaller than a block needs, or the data do not fit.
@@ -189,7 +257,10 @@ def repeated_context(data: Int[Tensor, "n seq"], limits: Mapping[str, int], gene
     n, size = len(data), data.shape[1] // 4
     vocabulary = limits.get("vocabulary", 1 + int(data.max()))
     if vocabulary < size:
-        raise ValueError(f"the vocabulary must hold {size} different ids for a block, got {vocabulary}; pass shorter sequences")
+        raise ValueError(
+            f"the vocabulary must hold {size} different ids for a block, got {vocabulary}; pass shorter "
+            "sequences"
+        )
     blocks = torch.rand(n, vocabulary, generator=generator).argsort(1)[:, :size]
     filler = torch.randint(vocabulary, (n, data.shape[1] - 2 * size), generator=generator)
     return _inputs(torch.cat([filler, blocks], dim=1).to(data.dtype), blocks.to(data.dtype), generator, draws)
@@ -205,8 +276,15 @@ IN_NETWORKS = InNetworks(
     headline=DUAL,
     side=None,
     responses=(
-        Response("own context", partial(own_context, sequences=SEQUENCES), score, null_kind=OTHER_CONTEXTS, reads="ids"),
+        Response(
+            "own context",
+            partial(own_context, sequences=SEQUENCES),
+            score,
+            null_kind=OTHER_CONTEXTS,
+            reads="ids",
+        ),
         Response("repeated block", repeated_context, score, null_kind=OTHER_CONTEXTS, reads="ids"),
     ),
-    meaning="squared cosine of a head's outputs to their first order in the scores; 1: attention acts like the update of a linear layer",
+    meaning="squared cosine of a head's outputs to their first order in the scores; 1: attention acts like "
+    "the update of a linear layer",
 )

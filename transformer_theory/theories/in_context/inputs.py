@@ -1,4 +1,5 @@
-"""Inputs of regression prompts from the tokens of a data set: the leading principal components, scaled by one common factor.
+"""Inputs of regression prompts from the tokens of a data set: the leading principal components, scaled by one
+common factor.
 
 Source: :cite:t:`zhang2024trained` for Gaussian inputs; inputs from data are the library's own.
 """
@@ -22,7 +23,8 @@ class TokenInputs:
     r"""Inputs that are drawn with replacement from a set of points.
 
     Attributes:
-        points: centred tokens in the coordinates of their principal components, ``[m, d]``; the mean of :math:`\|x\|^2` is d.
+        points: centred tokens in the coordinates of their principal components, ``[m, d]``; the mean of
+            :math:`\|x\|^2` is d.
     """
 
     points: Float[Tensor, "m d"]
@@ -52,4 +54,6 @@ class TokenInputs:
 
     def draw(self) -> Callable[[tuple[int, ...], Generator], Tensor]:
         """Returns the function ``(shape, generator) -> x [*shape, d]`` for :func:`.linear_prompts`."""
-        return lambda shape, generator: self.points[torch.randint(len(self.points), shape, generator=generator)]
+        return lambda shape, generator: self.points[
+            torch.randint(len(self.points), shape, generator=generator)
+        ]

@@ -1,17 +1,21 @@
-r"""The ladder: how far the answers of a model are those of one preconditioned step, from written weights to a decoder trained on text.
+r"""The ladder: how far the answers of a model are those of one preconditioned step, from written weights to a
+decoder trained on text.
 
-The quantity is the cosine of the model's answers :math:`\hat y` and the best single step :math:`x^\top G b` over 2,000 new prompts, with G
-in closed form for the rung's inputs and noise (:mod:`.preconditioned`). The theory predicts 1.
+The quantity is the cosine of the model's answers :math:`\hat y` and the best single step :math:`x^\top G b`
+over 2,000 new prompts, with G in closed form for the rung's inputs and noise (:mod:`.preconditioned`). The
+theory predicts 1.
 
-**The nulls.** The first null computes the step from the examples of another prompt, with the same query. The second one asks whether the
-answers are those of *one step* or of another algorithm: its draws are the cosines with the step of the answers of 19 other algorithms,
-ridge with ten strengths from .025 to .8 and 2 to 10 steps of plain descent with :math:`\eta = .3`. A model is beyond it if its answers are
-nearer to the step than those of all of them.
+**The nulls.** The first null computes the step from the examples of another prompt, with the same query. The
+second one asks whether the answers are those of *one step* or of another algorithm: its draws are the cosines
+with the step of the answers of 19 other algorithms, ridge with ten strengths from .025 to .8 and 2 to 10
+steps of plain descent with :math:`\eta = .3`. A model is beyond it if its answers are nearer to the step than
+those of all of them.
 
-The order is that of the columns of the reach map, so the block comes before depth. A rung with blocks changes more than its name says: a
-causal mask, the query as a key of itself, linear maps into 32 channels and out of them, random initial weights, and the rate of Adam. All
-trainings have 600 steps. In the last rung blocks with 64 channels are trained on a text and frozen, and only linear maps before and after
-them learn to answer prompts, as in :cite:t:`lu2022frozen`.
+The order is that of the columns of the reach map, so the block comes before depth. A rung with blocks changes
+more than its name says: a causal mask, the query as a key of itself, linear maps into 32 channels and out of
+them, random initial weights, and the rate of Adam. All trainings have 600 steps. In the last rung blocks with
+64 channels are trained on a text and frozen, and only linear maps before and after them learn to answer
+prompts, as in :cite:t:`lu2022frozen`.
 Source: :cite:t:`vonoswald2023transformers`, :cite:t:`zhang2024trained`.
 """
 
@@ -47,11 +51,16 @@ from .references import NAME, OTHERS, Answers, answers_of, many_steps, one_step,
 
 SOURCE, ALGORITHMS = Source("zhang2024trained", "Theorem 4.1", "second-hand"), "other algorithms"
 STRENGTHS, ETA, DESCENTS = np.geomspace(0.025, 0.8, 10), 0.3, range(2, 11)
-LADDER = Ladder(quantity="cosine of the answers and one preconditioned step", unit="", side=">=", null_kind=OTHERS)
+LADDER = Ladder(
+    quantity="cosine of the answers and one preconditioned step", unit="", side=">=", null_kind=OTHERS
+)
 ERROR = "error of the answers as a share of that of the answer zero"
 N, TESTED, BATCH, NOISE = 20, 2000, 128, 0.5
 STEPS, TEXT_STEPS, TEXT_DIM, TEXT_DEPTH = 600, 300, 64, 2
-ISOTROPIC, SPECTRUM = torch.ones(5, dtype=torch.float64), torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1], dtype=torch.float64)
+ISOTROPIC, SPECTRUM = (
+    torch.ones(5, dtype=torch.float64),
+    torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1], dtype=torch.float64),
+)
 Model = Callable[[Prompts], Answers]
 
 
@@ -89,13 +98,19 @@ def digit_setting() -> Setting:
 
 
 def compared(answers: Model, setting: Setting, generator: Generator, note: str = "") -> Iterator[Measurement]:
-    """Compares a model's answers to 2,000 new prompts with the step; yields a row for each null, and the error."""
+    """Compares a model's answers to 2,000 new prompts with the step; yields a row for each null, and the
+    error.
+    """
     prompts = setting.draw(generator, TESTED)
     G = preconditioner(setting.covariance, N, noise=setting.noise, fourth=setting.fourth)
     found, step = answers(prompts), one_step(prompts, G)
     best = ridge(prompts, max(setting.noise, 1e-9) / N)
-    other = [one_step(prompts.with_contexts(order), G) for order in permutations(TESTED, LADDER_DRAWS, generator)]
-    algorithms = [ridge(prompts, float(strength)) for strength in STRENGTHS] + [many_steps(prompts, ETA, steps) for steps in DESCENTS]
+    other = [
+        one_step(prompts.with_contexts(order), G) for order in permutations(TESTED, LADDER_DRAWS, generator)
+    ]
+    algorithms = [ridge(prompts, float(strength)) for strength in STRENGTHS] + [
+        many_steps(prompts, ETA, steps) for steps in DESCENTS
+    ]
     nulls = (
         (Null(OTHERS, tuple(float(cosine(found, each)) for each in other)), ""),
         (Null(ALGORITHMS, tuple(float(cosine(each, step)) for each in algorithms)), f"null: {ALGORITHMS}"),
@@ -118,32 +133,55 @@ def constructed(generator: Generator) -> Iterator[Measurement]:
 def attention(setting: Callable[[], Setting], softmax: bool, generator: Generator) -> Iterator[Measurement]:
     """Trains one layer of attention and measures it."""
     chosen = setting()
-    model = train_attention(chosen.draw, len(chosen.covariance), softmax=softmax, steps=STEPS, generator=generator)
+    model = train_attention(
+        chosen.draw, len(chosen.covariance), softmax=softmax, steps=STEPS, generator=generator
+    )
     yield from compared(partial(answers_of, model), chosen, generator)
 
 
 def blocks(generator: Generator, note: str = "", **shape: Any) -> Iterator[Measurement]:
-    """Trains causal pre-norm blocks of this shape on prompts of digits' patches, see :class:`.RegressionDecoder`, and measures them."""
+    """Trains causal pre-norm blocks of this shape on prompts of digits' patches, see
+    :class:`.RegressionDecoder`, and measures them.
+    """
     chosen = digit_setting()
     model = train_decoder(chosen.draw, len(chosen.covariance), steps=STEPS, generator=generator, **shape)
     yield from compared(partial(answers_of, model), chosen, generator, note)
 
 
 def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
-    """Trains a decoder on a text, measures its in-context score, then its frozen blocks on prompts, beside blocks with random weights."""
+    """Trains a decoder on a text, measures its in-context score, then its frozen blocks on prompts, beside
+    blocks with random weights.
+    """
     train, rest = text.split(0.9)
 
     def made() -> nn.Module:
         words, hidden = len(text.vocabulary), 4 * TEXT_DIM
-        return Decoder(vocabulary=words, dim=TEXT_DIM, hidden=hidden, heads=2, depth=TEXT_DEPTH, dropout=0.0, block=PreNorm)
+        return Decoder(
+            vocabulary=words,
+            dim=TEXT_DIM,
+            hidden=hidden,
+            heads=2,
+            depth=TEXT_DEPTH,
+            dropout=0.0,
+            block=PreNorm,
+        )
 
     untrained, network = build(made, generator), build(made, generator)
     optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
-    run = fit(network, NextWord(train, batch=32, length=64), optimiser=optimiser, steps=TEXT_STEPS, clip=1.0, generator=generator)
+    run = fit(
+        network,
+        NextWord(train, batch=32, length=64),
+        optimiser=optimiser,
+        steps=TEXT_STEPS,
+        clip=1.0,
+        generator=generator,
+    )
     windows = rest.windows(64, length=63)
     inputs = own_context(windows, {"length": 64}, generator, draws=RANGE_DRAWS)
     targets = inputs.pop("targets")
-    (score,) = respond(network, inputs, [InContextScore()], targets=targets, null_kind="contexts of other sequences").select(quantity=SCORE)
+    (score,) = respond(
+        network, inputs, [InContextScore()], targets=targets, null_kind="contexts of other sequences"
+    ).select(quantity=SCORE)
     yield replace(score, theory=NAME, kind="rung", scope=None, model="decoder", data=text.name)
     assert isinstance(network, Decoder)
     assert isinstance(untrained, Decoder)
@@ -153,20 +191,53 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
     rows = blocks(generator, note, dim=TEXT_DIM, blocks=network.blocks)
     yield from (replace(row, data=text.name, model="decoder") for row in rows)
     (random, *_) = blocks(generator, dim=TEXT_DIM, blocks=untrained.blocks)
-    yield replace(random, quantity=f"{LADDER.quantity}, blocks with random weights", null=None, predicted=None, side=None)
+    yield replace(
+        random,
+        quantity=f"{LADDER.quantity}, blocks with random weights",
+        null=None,
+        predicted=None,
+        side=None,
+    )
 
 
 LADDER = replace(
     LADDER,
     rungs=(
         Rung("written layer", "", constructed, "own setting", covered=True),
-        Rung("trained layer", "written weights", partial(attention, lambda: gaussian(ISOTROPIC, 0.0), False), "own setting", covered=True),
-        Rung("noise", "labels without noise", partial(attention, lambda: gaussian(ISOTROPIC, NOISE), False), "own setting"),
-        Rung("anisotropic inputs", "isotropic inputs", partial(attention, lambda: gaussian(SPECTRUM, NOISE), False), "own setting"),
+        Rung(
+            "trained layer",
+            "written weights",
+            partial(attention, lambda: gaussian(ISOTROPIC, 0.0), False),
+            "own setting",
+            covered=True,
+        ),
+        Rung(
+            "noise",
+            "labels without noise",
+            partial(attention, lambda: gaussian(ISOTROPIC, NOISE), False),
+            "own setting",
+        ),
+        Rung(
+            "anisotropic inputs",
+            "isotropic inputs",
+            partial(attention, lambda: gaussian(SPECTRUM, NOISE), False),
+            "own setting",
+        ),
         Rung("patches of digits", "Gaussian inputs", partial(attention, digit_setting, False), "real tokens"),
         Rung("softmax", "linear attention", partial(attention, digit_setting, True), "everything trained"),
-        Rung("GPT block", "one bare head: causal block with embedding, LayerNorm, two heads, MLP", partial(blocks, depth=1), "full block"),
+        Rung(
+            "GPT block",
+            "one bare head: causal block with embedding, LayerNorm, two heads, MLP",
+            partial(blocks, depth=1),
+            "full block",
+        ),
         Rung("two GPT blocks", "one layer", partial(blocks, depth=2), "depth"),
-        Rung("blocks trained on text", "blocks trained on prompts: only linear maps learn", text_decoder, "trained network", needs="text"),
+        Rung(
+            "blocks trained on text",
+            "blocks trained on prompts: only linear maps learn",
+            text_decoder,
+            "trained network",
+            needs="text",
+        ),
     ),
 )

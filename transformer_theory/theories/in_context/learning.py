@@ -1,9 +1,11 @@
 r"""Models that learn to answer prompts by gradient descent: one attention layer, and decoders.
 
-:class:`AttentionRegression` is one layer of linear (or softmax) attention with free matrices, whose keys are the examples:
-:math:`\hat y = a^\top \tfrac1N \sum_j e_j e_j^\top M x` for tokens :math:`e = (x, y)`. Of the four blocks of this form only :math:`x^\top G
-b` with :math:`G = M_x^\top a_y + m_y a_x^\top` has the right degree in y; the others should vanish.
-Source: :cite:t:`vonoswald2023transformers`, :cite:t:`zhang2024trained`; decoders :cite:t:`garg2022what`.
+:class:`AttentionRegression` is one layer of linear (or softmax) attention with free matrices, whose keys are
+the examples:
+:math:`\hat y = a^\top \tfrac1N \sum_j e_j e_j^\top M x` for tokens :math:`e = (x, y)`. Of the four blocks of
+this form only :math:`x^\top G b` with :math:`G = M_x^\top a_y + m_y a_x^\top` has the right degree in y; the
+others should vanish. Source: :cite:t:`vonoswald2023transformers`, :cite:t:`zhang2024trained`; decoders
+:cite:t:`garg2022what`.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +34,8 @@ class AttentionRegression(nn.Module):
 
     Args:
         d: number of coordinates of the inputs.
-        softmax: whether the weights of the examples are a softmax of the scores; otherwise the scores divided by N.
+        softmax: whether the weights of the examples are a softmax of the scores; otherwise the scores divided
+            by N.
         generator: draws the initial weights.
     """
 
@@ -53,7 +56,10 @@ class AttentionRegression(nn.Module):
             ValueError: the tokens have another width.
         """
         if tokens.shape[-1] != len(self.values):
-            raise ValueError(f"expected tokens of width d + 1 = {len(self.values)}, got {tokens.shape[-1]}; train with the prompts' own d")
+            raise ValueError(
+                f"expected tokens of width d + 1 = {len(self.values)}, got {tokens.shape[-1]}; train with "
+                "the prompts' own d"
+            )
         examples, query = tokens[:, :-1], tokens[:, -1, :-1]
         scores = torch.einsum("njw,nw->nj", examples, query @ self.scores.mT)
         weights = scores.softmax(1) if self.softmax else scores / examples.shape[1]
@@ -66,7 +72,8 @@ class AttentionRegression(nn.Module):
 
 
 class RegressionDecoder(nn.Module):
-    """Causal pre-norm blocks between a linear map of regression tokens and a linear map to answers; there are no positions.
+    """Causal pre-norm blocks between a linear map of regression tokens and a linear map to answers; there are
+    no positions.
 
     Args:
         width: width d + 1 of the tokens.
@@ -77,7 +84,15 @@ class RegressionDecoder(nn.Module):
         ValueError: a number is below 1.
     """
 
-    def __init__(self, width: int, *, dim: int = 32, depth: int = 1, heads: int = 2, blocks: nn.ModuleList | None = None):
+    def __init__(
+        self,
+        width: int,
+        *,
+        dim: int = 32,
+        depth: int = 1,
+        heads: int = 2,
+        blocks: nn.ModuleList | None = None,
+    ):
         super().__init__()
         integers(width=width, dim=dim, depth=depth, heads=heads)
         self.read_in = nn.Linear(width, dim)
@@ -101,9 +116,16 @@ def squared_error(model: nn.Module, prompts: Prompts) -> Float[Tensor, ""]:
 
 
 def train_on_prompts(
-    model: nn.Module, draw: Draw, *, steps: int, rate: float = 5e-3, generator: Generator, callbacks: Callbacks = ()
+    model: nn.Module,
+    draw: Draw,
+    *,
+    steps: int,
+    rate: float = 5e-3,
+    generator: Generator,
+    callbacks: Callbacks = (),
 ) -> None:
-    """Trains a model on prompts that ``draw(generator)`` returns, by Adam, in place; the rate rises, then falls along a cosine.
+    """Trains a model on prompts that ``draw(generator)`` returns, by Adam, in place; the rate rises, then
+    falls along a cosine.
 
     Parameters without gradients stay as they are.
     """
@@ -113,11 +135,27 @@ def train_on_prompts(
     def schedule(state: State) -> float:
         return warm_up_cosine((state.step + 1) / steps)
 
-    fit(model, task, optimiser=optimiser, steps=steps, schedule=schedule, clip=10.0, generator=generator, callbacks=callbacks)
+    fit(
+        model,
+        task,
+        optimiser=optimiser,
+        steps=steps,
+        schedule=schedule,
+        clip=10.0,
+        generator=generator,
+        callbacks=callbacks,
+    )
 
 
 def train_attention(
-    draw: Draw, d: int, *, softmax: bool = False, steps: int = 1500, rate: float = 0.02, generator: Generator, callbacks: Callbacks = ()
+    draw: Draw,
+    d: int,
+    *,
+    softmax: bool = False,
+    steps: int = 1500,
+    rate: float = 0.02,
+    generator: Generator,
+    callbacks: Callbacks = (),
 ) -> AttentionRegression:
     """Trains one layer of attention on prompts with inputs ``[d]``, see :func:`train_on_prompts`."""
     model = AttentionRegression(d, softmax=softmax, generator=generator)
@@ -126,17 +164,23 @@ def train_attention(
 
 
 def train_decoder(draw: Draw, d: int, *, steps: int, generator: Generator, **shape: Any) -> RegressionDecoder:
-    """Trains a :class:`RegressionDecoder` of this ``shape`` on prompts with inputs ``[d]``, see :func:`train_on_prompts`."""
+    """Trains a :class:`RegressionDecoder` of this ``shape`` on prompts with inputs ``[d]``, see
+    :func:`train_on_prompts`.
+    """
     model = build(lambda: RegressionDecoder(d + 1, **shape), generator)
     assert isinstance(model, RegressionDecoder)
     train_on_prompts(model, draw, steps=steps, generator=generator)
     return model
 
 
-def train_on_functions(name: str, *, d: int, N: int, steps: int, depth: int = 2, generator: Generator) -> RegressionDecoder:
-    """Trains a decoder on a class of functions, see :func:`.function_prompts`; the number of examples of each batch is drawn from 1 to N.
+def train_on_functions(
+    name: str, *, d: int, N: int, steps: int, depth: int = 2, generator: Generator
+) -> RegressionDecoder:
+    """Trains a decoder on a class of functions, see :func:`.function_prompts`; the number of examples of each
+    batch is drawn from 1 to N.
 
-    The tokens hold x and y together and have no positions. :cite:t:`garg2022what` alternate x and y in a sequence with positions.
+    The tokens hold x and y together and have no positions. :cite:t:`garg2022what` alternate x and y in a
+    sequence with positions.
 
     Raises:
         ValueError: the name is unknown, or a number is below 1.

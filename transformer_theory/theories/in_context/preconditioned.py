@@ -1,19 +1,22 @@
 r"""The best single step: what one layer of linear attention should learn, in closed form.
 
-For inputs with covariance :math:`\Lambda`, weights :math:`w \sim N(0, I)` and noise of variance :math:`\sigma^2`, one layer of linear
-attention answers :math:`x^\top G b` with :math:`b = \tfrac1N \sum_j y_j x_j`. Over prompts, :math:`E[w b^\top] = \Lambda`, and
+For inputs with covariance :math:`\Lambda`, weights :math:`w \sim N(0, I)` and noise of variance
+:math:`\sigma^2`, one layer of linear attention answers :math:`x^\top G b` with :math:`b = \tfrac1N \sum_j y_j
+x_j`. Over prompts, :math:`E[w b^\top] = \Lambda`, and
 
-.. math:: B = E[b b^\top] = \tfrac1N Q + (1 - \tfrac1N) \Lambda^2 + \tfrac{\sigma^2}{N} \Lambda, \qquad Q = E[\|x\|^2 x x^\top].
+.. math:: B = E[b b^\top] = \tfrac1N Q + (1 - \tfrac1N) \Lambda^2 + \tfrac{\sigma^2}{N} \Lambda, \qquad Q =
+E[\|x\|^2 x x^\top].
 
-So the risk :math:`E (x^\top G b - x^\top w)^2 = \operatorname{tr} \Lambda (G B G^\top - G \Lambda - \Lambda G^\top + I)` has its minimum at
-:math:`G = \Lambda B^{-1}`. For Gaussian inputs :math:`Q = 2 \Lambda^2 + (\operatorname{tr} \Lambda) \Lambda`, and this is
+So the risk :math:`E (x^\top G b - x^\top w)^2 = \operatorname{tr} \Lambda (G B G^\top - G \Lambda - \Lambda
+G^\top + I)` has its minimum at :math:`G = \Lambda B^{-1}`. For Gaussian inputs :math:`Q = 2 \Lambda^2 +
+(\operatorname{tr} \Lambda) \Lambda`, and this is
 :math:`\Gamma^{-1}` with
 
 .. math:: \Gamma = (1 + \tfrac1N) \Lambda + \tfrac{\operatorname{tr} \Lambda + \sigma^2}{N} I .
 
-The best step of plain descent, :math:`G = \eta I`, is :math:`\eta = \operatorname{tr} \Lambda^2 / \operatorname{tr} \Lambda B`.
-Source: :cite:t:`zhang2024trained` for Gaussian inputs without noise; noise, other moments and the best step are the library's own
-derivation.
+The best step of plain descent, :math:`G = \eta I`, is :math:`\eta = \operatorname{tr} \Lambda^2 /
+\operatorname{tr} \Lambda B`. Source: :cite:t:`zhang2024trained` for Gaussian inputs without noise; noise,
+other moments and the best step are the library's own derivation.
 """
 
 import math
@@ -52,7 +55,9 @@ def gamma(covariance: Square, N: int, *, noise: float = 0.0) -> Square:
 
 
 def second_moment(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> Square:
-    """Computes B, the second moment of b over prompts, ``[d, d]``; for the arguments see :func:`preconditioner`."""
+    """Computes B, the second moment of b over prompts, ``[d, d]``; for the arguments see
+    :func:`preconditioner`.
+    """
     _check(covariance, N, noise)
     if fourth is not None:
         _positive("fourth", fourth, len(covariance))
@@ -77,25 +82,35 @@ def preconditioner(covariance: Square, N: int, *, noise: float = 0.0, fourth: Sq
 
 
 def risk(G: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
-    """Computes the mean squared error of the answers x^T G b; for the other arguments see :func:`preconditioner`."""
+    """Computes the mean squared error of the answers x^T G b; for the other arguments see
+    :func:`preconditioner`.
+    """
     B = second_moment(covariance, N, noise=noise, fourth=fourth)
     check_step(G, len(covariance))
     cross = G @ covariance
     return float((covariance @ (G @ B @ G.mT - cross - cross.mT + torch.eye(len(G), dtype=G.dtype))).trace())
 
 
-def answers_cosine(G: Square, other: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
-    """Computes the cosine over prompts of the answers x^T G b of two matrices; for the other arguments see :func:`preconditioner`.
+def answers_cosine(
+    G: Square, other: Square, covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None
+) -> float:
+    """Computes the cosine over prompts of the answers x^T G b of two matrices; for the other arguments see
+    :func:`preconditioner`.
 
     Unlike the cosine of the matrices it does not depend on directions in which the inputs hardly vary.
     """
     B = second_moment(covariance, N, noise=noise, fourth=fourth)
-    inner, first, second = (float((covariance @ left @ B @ right.mT).trace()) for left, right in ((G, other), (G, G), (other, other)))
+    inner, first, second = (
+        float((covariance @ left @ B @ right.mT).trace())
+        for left, right in ((G, other), (G, G), (other, other))
+    )
     return inner / math.sqrt(first * second)
 
 
 def optimal_step(covariance: Square, N: int, *, noise: float = 0.0, fourth: Square | None = None) -> float:
-    """Computes the step of plain descent with the smallest risk; for the arguments see :func:`preconditioner`."""
+    """Computes the step of plain descent with the smallest risk; for the arguments see
+    :func:`preconditioner`.
+    """
     B = second_moment(covariance, N, noise=noise, fourth=fourth)
     return float((covariance @ covariance).trace() / (covariance @ B).trace())
 
@@ -103,11 +118,15 @@ def optimal_step(covariance: Square, N: int, *, noise: float = 0.0, fourth: Squa
 def check_step(G: Tensor, d: int) -> None:
     """Raises :class:`ValueError` unless G is a matrix of a step for inputs of d coordinates, in float64."""
     if G.shape != (d, d) or G.dtype != torch.float64:
-        raise ValueError(f"expected a float64 matrix G [{d}, {d}], got {G.dtype} {list(G.shape)}; pass preconditioner(...)")
+        raise ValueError(
+            f"expected a float64 matrix G [{d}, {d}], got {G.dtype} {list(G.shape)}; pass preconditioner(...)"
+        )
 
 
 def _check(covariance: Tensor, N: int, noise: float) -> None:
-    """Raises :class:`ValueError` unless the covariance ``[d, d]`` is symmetric and positive and the numbers are in range."""
+    """Raises :class:`ValueError` unless the covariance ``[d, d]`` is symmetric and positive and the numbers
+    are in range.
+    """
     integers(N=N)
     if not 0 <= noise < math.inf:
         raise ValueError(f"noise must be a variance of at least 0, got {noise}")
@@ -117,10 +136,17 @@ def _check(covariance: Tensor, N: int, noise: float) -> None:
 def _positive(name: str, matrix: Tensor, d: int) -> None:
     """Raises :class:`ValueError` unless a matrix is ``[d, d]``, float64, finite, symmetric and positive."""
     if matrix.shape != (d, d) or not d or matrix.dtype != torch.float64:
-        raise ValueError(f"expected {name} as a float64 matrix [d, d], got {matrix.dtype} {list(matrix.shape)}; pass moments of the inputs")
+        raise ValueError(
+            f"expected {name} as a float64 matrix [d, d], got {matrix.dtype} {list(matrix.shape)}; pass "
+            "moments of the inputs"
+        )
     size = float(matrix.abs().max())
     if not math.isfinite(size) or not torch.allclose(matrix, matrix.mT, rtol=0, atol=1e-9 * size):
-        raise ValueError(f"{name} must be finite and symmetric, got another matrix; pass moments of the inputs")
+        raise ValueError(
+            f"{name} must be finite and symmetric, got another matrix; pass moments of the inputs"
+        )
     low = float(torch.linalg.eigvalsh(matrix)[0])
     if low <= 1e-12 * size:
-        raise ValueError(f"{name} must be positive, got the eigenvalue {low:.3g}; project the inputs on fewer dimensions")
+        raise ValueError(
+            f"{name} must be positive, got the eigenvalue {low:.3g}; project the inputs on fewer dimensions"
+        )

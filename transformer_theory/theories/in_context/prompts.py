@@ -1,8 +1,10 @@
-r"""Prompts of regression: N examples :math:`(x_j, y_j)` and a query x, from a function that is drawn anew for each prompt.
+r"""Prompts of regression: N examples :math:`(x_j, y_j)` and a query x, from a function that is drawn anew for
+each prompt.
 
-The linear prompts are :math:`y_j = w^\top x_j + \varepsilon_j` with :math:`w \sim N(0, I)`, :math:`x \sim N(0, \Lambda)` and noise of
-variance :math:`\sigma^2`; the target of the query is :math:`w^\top x` without noise. The other functions are those of
-:cite:t:`garg2022what`: sparse linear functions, networks with one hidden layer, and decision trees.
+The linear prompts are :math:`y_j = w^\top x_j + \varepsilon_j` with :math:`w \sim N(0, I)`, :math:`x \sim
+N(0, \Lambda)` and noise of variance :math:`\sigma^2`; the target of the query is :math:`w^\top x` without
+noise. The other functions are those of :cite:t:`garg2022what`: sparse linear functions, networks with one
+hidden layer, and decision trees.
 """
 
 import math
@@ -42,7 +44,10 @@ class Prompts:
         shapes = [tuple(tensor.shape) for tensor in tensors.values()]
         x = tensors["x"]
         if x.ndim != 3 or not x.numel() or shapes[1:] != [x.shape[:2], (len(x), x.shape[2]), (len(x),)]:
-            raise ValueError(f"expected x [n, N, d], y [n, N], query [n, d] and target [n], got {shapes}; pass at least one example")
+            raise ValueError(
+                f"expected x [n, N, d], y [n, N], query [n, d] and target [n], got {shapes}; pass at least "
+                "one example"
+            )
         finite(**tensors)
         for name, tensor in tensors.items():
             object.__setattr__(self, name, tensor)
@@ -67,26 +72,38 @@ class Prompts:
 
 
 def gaussian_inputs(spectrum: Float[Tensor, " d"]) -> Callable[[tuple[int, ...], Generator], Tensor]:
-    """Returns a function that draws x from a Gaussian with a diagonal covariance; ``spectrum`` holds its eigenvalues.
+    """Returns a function that draws x from a Gaussian with a diagonal covariance; ``spectrum`` holds its
+    eigenvalues.
 
     Raises:
         ValueError: the eigenvalues are not a vector of finite numbers of at least 0.
     """
     if spectrum.ndim != 1 or not len(spectrum) or not bool(((spectrum >= 0) & (spectrum < math.inf)).all()):
-        raise ValueError(f"expected eigenvalues [d] of at least 0, got {list(spectrum.shape)} with other values or another shape")
+        raise ValueError(
+            f"expected eigenvalues [d] of at least 0, got {list(spectrum.shape)} with other values or "
+            "another shape"
+        )
     scale = spectrum.double().sqrt()
-    return lambda shape, generator: scale * torch.randn(*shape, len(scale), generator=generator, dtype=torch.float64)
+    return lambda shape, generator: (
+        scale * torch.randn(*shape, len(scale), generator=generator, dtype=torch.float64)
+    )
 
 
 def linear_prompts(
-    n: int, N: int, inputs: Callable[[tuple[int, ...], Generator], Tensor], *, noise: float = 0.0, generator: Generator
+    n: int,
+    N: int,
+    inputs: Callable[[tuple[int, ...], Generator], Tensor],
+    *,
+    noise: float = 0.0,
+    generator: Generator,
 ) -> Prompts:
     """Draws prompts of linear functions with weights from N(0, I), in float64.
 
     Args:
         n: number of prompts.
         N: number of examples.
-        inputs: ``(shape, generator) -> x [*shape, d]``: draws independent inputs, e.g. :func:`gaussian_inputs`.
+        inputs: ``(shape, generator) -> x [*shape, d]``: draws independent inputs, e.g.
+            :func:`gaussian_inputs`.
         noise: variance of the noise of the examples.
         generator: draws everything.
     Raises:
@@ -97,7 +114,10 @@ def linear_prompts(
         raise ValueError(f"noise must be a variance of at least 0, got {noise}")
     x = inputs((n, N + 1), generator).double()
     if x.ndim != 3 or x.shape[:2] != (n, N + 1):
-        raise ValueError(f"inputs must return x [{n}, {N + 1}, d], got {list(x.shape)}; return one input for each place of the shape")
+        raise ValueError(
+            f"inputs must return x [{n}, {N + 1}, d], got {list(x.shape)}; return one input for each place "
+            "of the shape"
+        )
     values = _linear(x, generator)
     errors = math.sqrt(noise) * torch.randn(n, N, generator=generator, dtype=torch.float64)
     return Prompts(x[:, :N], values[:, :N] + errors, x[:, N], values[:, N])
@@ -123,7 +143,9 @@ def _two_layer(x: Tensor, generator: Generator) -> Tensor:
 
 
 def _tree(x: Tensor, generator: Generator) -> Tensor:
-    """Balanced decision trees: each node asks for the sign of one coordinate, and the leaves hold Gaussian numbers."""
+    """Balanced decision trees: each node asks for the sign of one coordinate, and the leaves hold Gaussian
+    numbers.
+    """
     n, _, d = x.shape
     coordinates = torch.randint(d, (n, 2**TREE_DEPTH - 1), generator=generator)
     leaves = torch.randn(n, 2**TREE_DEPTH, generator=generator, dtype=torch.float64)

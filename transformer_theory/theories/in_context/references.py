@@ -1,9 +1,9 @@
-r"""Algorithms with which the answers of a model are compared: one step, many steps, least squares, ridge, recursive least squares,
-neighbours.
+r"""Algorithms with which the answers of a model are compared: one step, many steps, least squares, ridge,
+recursive least squares, neighbours.
 
-Each maps prompts to answers ``[n]``, in float64. Recursive least squares takes the examples one by one with the formula of Sherman and
-Morrison, :math:`P \leftarrow P - P x x^\top P / (1 + x^\top P x)` from :math:`P = I / \lambda`, and equals ridge on every prefix.
-Source: :cite:t:`akyurek2023learning`, :cite:t:`garg2022what`.
+Each maps prompts to answers ``[n]``, in float64. Recursive least squares takes the examples one by one with
+the formula of Sherman and Morrison, :math:`P \leftarrow P - P x x^\top P / (1 + x^\top P x)` from :math:`P =
+I / \lambda`, and equals ridge on every prefix. Source: :cite:t:`akyurek2023learning`, :cite:t:`garg2022what`.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,11 @@ from .prompts import Prompts
 
 Answers = Float[Tensor, " n"]
 Model = Callable[[Tensor], Tensor] | nn.Module
-NAME, SLOPE, OTHERS = "in_context", "slope of the answers on one preconditioned step", "contexts of other prompts"
+NAME, SLOPE, OTHERS = (
+    "in_context",
+    "slope of the answers on one preconditioned step",
+    "contexts of other prompts",
+)
 LEAST_NORM = 1e-10  # singular values below this share of the largest count as zero
 
 
@@ -48,7 +52,9 @@ def many_steps(prompts: Prompts, eta: float, steps: int) -> Answers:
 
 
 def least_squares(prompts: Prompts) -> Answers:
-    """Computes the answers of least squares; with fewer examples than coordinates, those of the solution of least norm."""
+    """Computes the answers of least squares; with fewer examples than coordinates, those of the solution of
+    least norm.
+    """
     w = torch.linalg.pinv(prompts.x, rtol=LEAST_NORM) @ prompts.y[..., None]
     return (prompts.query * w[..., 0]).sum(1)
 
@@ -72,7 +78,8 @@ def ridge(prompts: Prompts, strength: float) -> Answers:
 def recursive_least_squares(prompts: Prompts, strength: float) -> Float[Tensor, "n N"]:
     r"""Computes the answers after each example, ``[n, N]``, by the formula of Sherman and Morrison.
 
-    ``strength`` multiplies :math:`\tfrac12 \|w\|^2` beside the sum of squares :math:`\tfrac12 \|X w - y\|^2`, without a factor 1/N.
+    ``strength`` multiplies :math:`\tfrac12 \|w\|^2` beside the sum of squares :math:`\tfrac12 \|X w - y\|^2`,
+    without a factor 1/N.
     """
     positive(strength=strength)
     n, N, d = prompts.x.shape
@@ -99,8 +106,8 @@ def answers_of(model: Model, prompts: Prompts) -> Answers:
     """Returns the answers of a model of regression tokens in float64, ``[n]``.
 
     Args:
-        model: maps float32 tokens (x, y) with the query (x, 0) last, ``[n, N + 1, d + 1]``, to answers ``[n]`` or to one number for each
-            token, ``[n, N + 1]``, of which the last counts.
+        model: maps float32 tokens (x, y) with the query (x, 0) last, ``[n, N + 1, d + 1]``, to answers
+            ``[n]`` or to one number for each token, ``[n, N + 1]``, of which the last counts.
         prompts: the prompts.
     Raises:
         ValueError: the model takes other inputs, or its outputs have another shape or are not finite.
@@ -111,13 +118,20 @@ def answers_of(model: Model, prompts: Prompts) -> Answers:
             output = model(tokens)
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
-        raise ValueError(f"the model must take float tokens {list(tokens.shape)}, got an error: {reason}; wrap it in a function") from error
+        raise ValueError(
+            f"the model must take float tokens {list(tokens.shape)}, got an error: {reason}; wrap it in a "
+            "function"
+        ) from error
     output = output[:, -1] if isinstance(output, Tensor) and output.shape == tokens.shape[:2] else output
     if not isinstance(output, Tensor) or output.shape != (len(prompts),):
         actual = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise ValueError(f"the model must return answers [{len(prompts)}], got {actual}; wrap it in a function")
+        raise ValueError(
+            f"the model must return answers [{len(prompts)}], got {actual}; wrap it in a function"
+        )
     if not bool(output.isfinite().all()):
-        raise ValueError("the model must return finite answers, got NaN or infinite ones; train it with a smaller rate")
+        raise ValueError(
+            "the model must return finite answers, got NaN or infinite ones; train it with a smaller rate"
+        )
     return output.double()
 
 
@@ -137,7 +151,11 @@ def compare_predictors(answers: Answers, references: Mapping[str, Answers]) -> d
         ValueError: lengths differ, or answers are all zero or not finite.
     """
     return {
-        name: Comparison(float(cosine(answers, reference)), slope(answers, reference), float((answers - reference).square().mean()))
+        name: Comparison(
+            float(cosine(answers, reference)),
+            slope(answers, reference),
+            float((answers - reference).square().mean()),
+        )
         for name, reference in references.items()
     }
 
@@ -150,14 +168,23 @@ def slope(answers: Answers, reference: Answers) -> float:
     """
     size = float(reference.square().sum())
     if not size > 0:
-        raise ValueError("expected a reference with answers that are not all zero, got zeros; pass another matrix or other prompts")
+        raise ValueError(
+            "expected a reference with answers that are not all zero, got zeros; pass another matrix or "
+            "other prompts"
+        )
     return float(answers @ reference) / size
 
 
 def slope_on_step(
-    model: Model, prompts: Prompts, G: Float[Tensor, "d d"], *, draws: int = LADDER_DRAWS, generator: Generator | None = None
+    model: Model,
+    prompts: Prompts,
+    G: Float[Tensor, "d d"],
+    *,
+    draws: int = LADDER_DRAWS,
+    generator: Generator | None = None,
 ) -> Measurement:
-    r"""Measures the slope of a model's answers on one preconditioned step, :math:`\sum \hat y p / \sum p^2` with :math:`p = x^\top G b`.
+    r"""Measures the slope of a model's answers on one preconditioned step, :math:`\sum \hat y p / \sum p^2`
+    with :math:`p = x^\top G b`.
 
     The theory predicts 1. For the null, the step takes the examples of another prompt, with the same query.
 
@@ -167,7 +194,8 @@ def slope_on_step(
         draws: number of draws of the null.
         generator: draws the permutations of the null; None: the draws are fixed.
     Raises:
-        ValueError: the model takes other inputs, its outputs have another shape or are not finite, or there is one prompt only.
+        ValueError: the model takes other inputs, its outputs have another shape or are not finite, or there
+            is one prompt only.
     """
     if len(prompts) < 2:
         raise ValueError("the null needs at least 2 prompts, got 1; draw more")
@@ -176,4 +204,6 @@ def slope_on_step(
     orders = permutations(len(prompts), draws, generator)
     chance = tuple(slope(answers, one_step(prompts.with_contexts(order), G)) for order in orders)
     null = Null(OTHERS, chance) if chance else None
-    return Measurement(NAME, "in network", SLOPE, value, predicted=1.0, side=">=", null=null, n=len(prompts), source=source)
+    return Measurement(
+        NAME, "in network", SLOPE, value, predicted=1.0, side=">=", null=null, n=len(prompts), source=source
+    )

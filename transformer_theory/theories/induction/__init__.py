@@ -1,9 +1,10 @@
 """Induction heads: how two layers of attention continue a sequence that has occurred before.
 
-:mod:`.heads` writes an induction head by hand, :mod:`.circuits` takes attention-only networks apart, :mod:`.scores` measures heads on
-blocks that occur twice. :mod:`.network` and :mod:`.learning` train small networks on repeated patterns and on Markov chains
-(:mod:`.chains`), :mod:`.memory` treats weights and embeddings as associative memories. :mod:`.in_networks` and :mod:`.user_models`
-measure any network of ids. :mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments.
+:mod:`.heads` writes an induction head by hand, :mod:`.circuits` takes attention-only networks apart,
+:mod:`.scores` measures heads on blocks that occur twice. :mod:`.network` and :mod:`.learning` train small
+networks on repeated patterns and on Markov chains (:mod:`.chains`), :mod:`.memory` treats weights and
+embeddings as associative memories. :mod:`.in_networks` and :mod:`.user_models` measure any network of ids.
+:mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments.
 """
 
 from ...core.sources import Source
@@ -25,12 +26,17 @@ THEORY = Theory(
     name="induction",
     title="Induction heads",
     question="How does a transformer continue what it has seen once in its context?",
-    statement=r"A *previous-token head* writes into each token which token stood before it; in the next layer an *induction "
-    r"head* attends to the tokens "
-    r"whose predecessor is the present token, and copies them. So two layers predict the bigram statistics of the "
-    r"sequence, $c_{xy}/c_x$; one layer "
-    "has the frequencies of single tokens only. Such heads form suddenly when small networks are trained on data that repeat.",
-    sources=(Source("elhage2021mathematical"), Source("olsson2022incontext"), Source("edelman2024evolution"), Source("bietti2023birth")),
+    statement="A *previous-token head* writes into each token which token stood before it; in the next "
+    "layer an *induction head* attends to the tokens whose predecessor is the present token, and copies "
+    "them. So two layers predict the bigram statistics of the sequence, $c_{xy}/c_x$; one layer has the "
+    "frequencies of single tokens only. Such heads form suddenly when small networks are trained on data "
+    "that repeat.",
+    sources=(
+        Source("elhage2021mathematical"),
+        Source("olsson2022incontext"),
+        Source("edelman2024evolution"),
+        Source("bietti2023birth"),
+    ),
     assumptions=(
         "causal attention in at least two layers",
         "for the identities: no norms, MLPs and biases",

@@ -1,15 +1,17 @@
-r"""Markov chains in context: sequences whose transition matrix is drawn anew, and three strategies of increasing memory.
+r"""Markov chains in context: sequences whose transition matrix is drawn anew, and three strategies of
+increasing memory.
 
-Each row of the transition matrix P is uniform on the simplex (Dirichlet with parameter 1), and the first state is uniform on the k
-states. After t states, of which the last is x, with counts :math:`c_y` of states and :math:`c_{xy}` of transitions,
+Each row of the transition matrix P is uniform on the simplex (Dirichlet with parameter 1), and the first
+state is uniform on the k states. After t states, of which the last is x, with counts :math:`c_y` of states
+and :math:`c_{xy}` of transitions,
 
 .. math:: \text{uniform: } \tfrac1k, \qquad \text{unigram: } \frac{c_y + 1}{t + k}, \qquad
     \text{bigram: } \frac{c_{xy} + 1}{\sum_z c_{xz} + k} .
 
-The bigram strategy is the posterior predictive distribution, so no predictor has a smaller expected loss. One layer of attention without
-an MLP sees which states have occurred, two layers with an induction head also what followed them. Losses are conditional expectations,
-:math:`-\sum_y P_{xy} \ln q_y`: they have the same mean as the loss on the drawn state, and less variance. Source:
-:cite:t:`edelman2024evolution`.
+The bigram strategy is the posterior predictive distribution, so no predictor has a smaller expected loss. One
+layer of attention without an MLP sees which states have occurred, two layers with an induction head also what
+followed them. Losses are conditional expectations, :math:`-\sum_y P_{xy} \ln q_y`: they have the same mean as
+the loss on the drawn state, and less variance. Source: :cite:t:`edelman2024evolution`.
 """
 
 import torch
@@ -39,22 +41,27 @@ def sample_chains(
     integers(n=n, length=length)
     integers(minimum=2, states=states)
     # A Dirichlet(1) row consists of exponential variables divided by their sum.
-    exponential = -torch.rand(n, states, states, generator=generator, dtype=torch.float64).clamp_min(1e-300).log()
+    exponential = (
+        -torch.rand(n, states, states, generator=generator, dtype=torch.float64).clamp_min(1e-300).log()
+    )
     P = exponential / exponential.sum(-1, keepdim=True)
     uniform, rows = torch.rand(n, length, generator=generator, dtype=torch.float64), torch.arange(n)
     cumulative, chain = P.cumsum(-1), torch.empty(n, length, dtype=torch.long)
     chain[:, 0] = (uniform[:, 0] * states).long()
     for t in range(1, length):
-        # The number of cumulative probabilities below u is the next state; rounding may leave the last one below 1.
+        # The number of cumulative probabilities below u is the next state; rounding may leave the last one
+        # below 1.
         chain[:, t] = (cumulative[rows, chain[:, t - 1]] < uniform[:, t, None]).sum(-1).clamp(max=states - 1)
     return chain, P
 
 
 def strategies(ids: Int[Tensor, "n length"], *, states: int) -> dict[str, Float[Tensor, "n length states"]]:
-    """Returns the prediction of each strategy for the next state after each position, ``[n, length, states]`` float64.
+    """Returns the prediction of each strategy for the next state after each position, ``[n, length, states]``
+    float64.
 
     Raises:
-        ValueError: the ids are no integers ``[n, length]`` in ``[0, states)``, or there are fewer than 2 states.
+        ValueError: the ids are no integers ``[n, length]`` in ``[0, states)``, or there are fewer than 2
+            states.
     """
     integers(minimum=2, states=states)
     check_ids(ids, vocabulary=states)
@@ -70,9 +77,14 @@ def strategies(ids: Int[Tensor, "n length"], *, states: int) -> dict[str, Float[
 
 
 def expected_loss(
-    prediction: Float[Tensor, "n length states"], ids: Int[Tensor, "n length"], P: Float[Tensor, "n states states"], *, skip: int = SKIPPED
+    prediction: Float[Tensor, "n length states"],
+    ids: Int[Tensor, "n length"],
+    P: Float[Tensor, "n states states"],
+    *,
+    skip: int = SKIPPED,
 ) -> Float[Tensor, " n"]:
-    """Returns the mean loss of predictions given the chains' matrices, in nats, over the positions after the first ``skip``, ``[n]``.
+    """Returns the mean loss of predictions given the chains' matrices, in nats, over the positions after the
+    first ``skip``, ``[n]``.
 
     Raises:
         ValueError: there are no such positions with a next state.
@@ -82,9 +94,13 @@ def expected_loss(
 
 
 def divergence(
-    strategy: Float[Tensor, "n length states"], prediction: Float[Tensor, "n length states"], *, skip: int = SKIPPED
+    strategy: Float[Tensor, "n length states"],
+    prediction: Float[Tensor, "n length states"],
+    *,
+    skip: int = SKIPPED,
 ) -> Float[Tensor, ""]:
-    """Returns the mean Kullback-Leibler divergence of predictions from a strategy, in nats, after the first ``skip`` positions.
+    """Returns the mean Kullback-Leibler divergence of predictions from a strategy, in nats, after the first
+    ``skip`` positions.
 
     Raises:
         ValueError: there are no such positions with a next state.
@@ -96,6 +112,7 @@ def _counted(values: Float[Tensor, "n length"], skip: int) -> Float[Tensor, "n c
     """Returns the values after the first ``skip`` positions, without the last one."""
     if values.shape[1] < skip + 2:
         raise ValueError(
-            f"chains must have at least {skip + 2} positions, of which {skip} are left out, got {values.shape[1]}; draw longer ones"
+            f"chains must have at least {skip + 2} positions, of which {skip} are left out, got "
+            f"{values.shape[1]}; draw longer ones"
         )
     return values[:, skip:-1]

@@ -1,15 +1,18 @@
 r"""Attention-only networks as sums over paths, and the circuits of their heads.
 
-.. math:: x^{l+1} = x^l + \sum_h A^{l,h} x^l W_{OV}^{l,h}, \qquad A^{l,h} = \text{softmax}(x_j^\top W_{QK}^{l,h} x_i), \qquad
+.. math:: x^{l+1} = x^l + \sum_h A^{l,h} x^l W_{OV}^{l,h}, \qquad A^{l,h} = \text{softmax}(x_j^\top
+W_{QK}^{l,h} x_i), \qquad
     \text{logits} = x^L W_U .
 
-Given the attention matrices the network is linear, so its logits are exactly a sum over *paths*: choose some layers in order, and one
-head in each. The path of heads :math:`h_1, \ldots, h_m` adds :math:`A^{h_m} \cdots A^{h_1} x^0 W_{OV}^{h_1} \cdots W_{OV}^{h_m} W_U`; the
-empty path is the direct one, :math:`x^0 W_U`. One layer has bigrams and skip-trigrams only; paths of two heads are *virtual heads*.
+Given the attention matrices the network is linear, so its logits are exactly a sum over *paths*: choose some
+layers in order, and one head in each. The path of heads :math:`h_1, \ldots, h_m` adds :math:`A^{h_m} \cdots
+A^{h_1} x^0 W_{OV}^{h_1} \cdots W_{OV}^{h_m} W_U`; the empty path is the direct one, :math:`x^0 W_U`. One
+layer has bigrams and skip-trigrams only; paths of two heads are *virtual heads*.
 
-Head h has the *QK circuit* :math:`W_E W_{QK} W_E^\top` (score of a key id, in rows, for a query id) and the *OV circuit* :math:`W_E
-W_{OV} W_U` (what an attended id, in rows, adds to the logits). A head copies if its OV circuit has positive eigenvalues; its *copying
-score* is :math:`\sum \lambda / \sum |\lambda|`, between -1 and 1. Source: :cite:t:`elhage2021mathematical`.
+Head h has the *QK circuit* :math:`W_E W_{QK} W_E^\top` (score of a key id, in rows, for a query id) and the
+*OV circuit* :math:`W_E W_{OV} W_U` (what an attended id, in rows, adds to the logits). A head copies if its
+OV circuit has positive eigenvalues; its *copying score* is :math:`\sum \lambda / \sum |\lambda|`, between -1
+and 1. Source: :cite:t:`elhage2021mathematical`.
 """
 
 from dataclasses import dataclass
@@ -70,7 +73,9 @@ class AttentionOnly:
         check_ids(ids, vocabulary=len(self.W_E), context=len(self.positions))
         return self.W_E[ids] + self.positions[: ids.shape[1]]
 
-    def run(self, ids: Int[Tensor, "batch n"]) -> tuple[Float[Tensor, "batch n outputs"], list[Float[Tensor, "batch heads n n"]]]:
+    def run(
+        self, ids: Int[Tensor, "batch n"]
+    ) -> tuple[Float[Tensor, "batch n outputs"], list[Float[Tensor, "batch heads n n"]]]:
         """Returns the logits and the attention weights of each layer."""
         x, maps = self.stream(ids), []
         for heads in self.layers:
@@ -79,7 +84,9 @@ class AttentionOnly:
             x = x + (A @ x[:, None] @ heads.W_OV).sum(1)
         return x @ self.W_U, maps
 
-    def circuits(self, layer: int) -> tuple[Float[Tensor, "heads vocabulary vocabulary"], Float[Tensor, "heads vocabulary outputs"]]:
+    def circuits(
+        self, layer: int
+    ) -> tuple[Float[Tensor, "heads vocabulary vocabulary"], Float[Tensor, "heads vocabulary outputs"]]:
         """Returns the QK circuits of the heads of a layer, without positions, and their OV circuits."""
         heads = self.layers[layer]
         return self.W_E @ heads.W_QK @ self.W_E.mT, self.W_E @ heads.W_OV @ self.W_U
@@ -89,10 +96,14 @@ class AttentionOnly:
         numbers = range(len(self.layers))
         chosen = [layers for size in range(len(self.layers) + 1) for layers in combinations(numbers, size)]
         heads = [[range(len(self.layers[layer].W_QK)) for layer in layers] for layers in chosen]
-        return [tuple(zip(layers, each)) for layers, ranges in zip(chosen, heads) for each in product(*ranges)]
+        return [
+            tuple(zip(layers, each)) for layers, ranges in zip(chosen, heads) for each in product(*ranges)
+        ]
 
 
-def path_expansion(model: AttentionOnly, ids: Int[Tensor, "batch n"]) -> dict[Path, Float[Tensor, "batch n outputs"]]:
+def path_expansion(
+    model: AttentionOnly, ids: Int[Tensor, "batch n"]
+) -> dict[Path, Float[Tensor, "batch n outputs"]]:
     """Returns what each path adds to the logits; the sum over all paths is the logits exactly."""
     x, (_, maps) = model.stream(ids), model.run(ids)
     terms = {}
@@ -107,9 +118,14 @@ def path_expansion(model: AttentionOnly, ids: Int[Tensor, "batch n"]) -> dict[Pa
 def _matching(*factors: Tensor) -> None:
     """Checks that matrices can be multiplied, and that the product is square."""
     shapes = [list(factor.shape) for factor in factors]
-    if any(len(shape) < 2 for shape in shapes) or any(a[-1] != b[-2] for a, b in zip(shapes, [*shapes[1:], shapes[0]])):
+    if any(len(shape) < 2 for shape in shapes) or any(
+        a[-1] != b[-2] for a, b in zip(shapes, [*shapes[1:], shapes[0]])
+    ):
         product = " @ ".join(map(str, shapes))
-        raise ValueError(f"the matrices must have a square product, got {product}; pass them as the documentation gives their shapes")
+        raise ValueError(
+            f"the matrices must have a square product, got {product}; pass them as the documentation gives "
+            "their shapes"
+        )
 
 
 def eigenvalue_share(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
@@ -123,7 +139,10 @@ def eigenvalue_share(matrix: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*bat
     finite(matrix=matrix)
     size = torch.linalg.eigvals(matrix).abs().sum(-1)
     if not bool((size > 0).all()):
-        raise ValueError(f"a matrix must have an eigenvalue other than 0, got {int((size == 0).sum())} without; leave these heads out")
+        raise ValueError(
+            f"a matrix must have an eigenvalue other than 0, got {int((size == 0).sum())} without; leave "
+            "these heads out"
+        )
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1) / size
 
 
@@ -135,8 +154,8 @@ def copying_score(
 ) -> Float[Tensor, "*heads"]:
     """Returns the copying score of heads with the factors W_OV = W_V W_O, in [-1, 1].
 
-    A B and B A have the same non-zero eigenvalues, so those of the OV circuit W_E W_V W_O W_U, ``[vocabulary, vocabulary]``, are those of
-    W_O (W_U W_E) W_V, ``[p, p]``.
+    A B and B A have the same non-zero eigenvalues, so those of the OV circuit W_E W_V W_O W_U, ``[vocabulary,
+    vocabulary]``, are those of W_O (W_U W_E) W_V, ``[p, p]``.
 
     Raises:
         ValueError: the shapes do not fit, a matrix is not finite, or a head has no eigenvalue other than 0.

@@ -1,18 +1,20 @@
 r"""Which heads of a network do induction, whether they copy, and how much of attention is positional.
 
-*In any network with attention*, from its own inputs: the **positional share** of the scores. Let S be the scores of a head, centred over
-the keys of each query, since softmax ignores the mean. The share of their variance that all sequences have in common is
+*In any network with attention*, from its own inputs: the **positional share** of the scores. Let S be the
+scores of a head, centred over the keys of each query, since softmax ignores the mean. The share of their
+variance that all sequences have in common is
 
 .. math:: \frac{E_{a \ne b} \langle S^a, S^b \rangle}{E_a \|S^a\|^2},
 
-over pairs of sequences: 1 if attention depends on positions only, 0 in expectation if sequences have nothing in common. For tokens e + p
-of independent Gaussian vectors with variances :math:`\sigma_e^2, \sigma_p^2` it is :math:`(\sigma_p^2 / (\sigma_e^2 + \sigma_p^2))^2`:
-scores are quadratic. Untrained networks are its null.
+over pairs of sequences: 1 if attention depends on positions only, 0 in expectation if sequences have nothing
+in common. For tokens e + p of independent Gaussian vectors with variances :math:`\sigma_e^2, \sigma_p^2` it
+is :math:`(\sigma_p^2 / (\sigma_e^2 + \sigma_p^2))^2`: scores are quadratic. Untrained networks are its null.
 
-*In networks of ids*: the scores of :mod:`.scores` on blocks that occur twice; the *copying score* of each head (:mod:`.circuits`), whose
-matrices are found by comparing values with the module's projections, whatever the layout; and the loss of each block. Norms between
-embedding, head and unembedding are left out of the copying score. Sources: :cite:t:`elhage2021mathematical`,
-:cite:t:`olsson2022incontext`; the positional share is our own.
+*In networks of ids*: the scores of :mod:`.scores` on blocks that occur twice; the *copying score* of each
+head (:mod:`.circuits`), whose matrices are found by comparing values with the module's projections, whatever
+the layout; and the loss of each block. Norms between embedding, head and unembedding are left out of the
+copying score. Sources: :cite:t:`elhage2021mathematical`, :cite:t:`olsson2022incontext`; the positional share
+is our own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,12 +42,12 @@ MODEL: Place = (-1,)  # place of W_U W_E
 
 
 class PositionalShare(Metric):
-    """The positional share of the scores of each head, see the module's docstring. Sequences of different lengths are measured apart and
-    added.
+    """The positional share of the scores of each head, see the module's docstring. Sequences of different
+    lengths are measured apart and added.
 
     Attributes:
-        sums: by layer, first head, queries and keys: number of sequences, sum of squares, then the sum of the scores,
-            ``[heads, 2 + queries * keys]``.
+        sums: by layer, first head, queries and keys: number of sequences, sum of squares, then the sum of the
+            scores, ``[heads, 2 + queries * keys]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -56,12 +58,19 @@ class PositionalShare(Metric):
         if (weights := activations.weights) is None:
             return
         n, heads, q, k = weights.shape
-        # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a weight that underflows is cut off.
+        # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a
+        # weight that underflows is cut off.
         allowed = weights > 0
         S = weights.double().clamp_min(torch.finfo(torch.float32).tiny).log()
         S = torch.where(allowed, S, 0.0)
-        S = torch.where(allowed, S - S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1), 0.0)
-        parts = [torch.full((heads, 1), float(n), device=S.device), S.square().sum((0, 2, 3))[:, None], S.sum(0).flatten(1)]
+        S = torch.where(
+            allowed, S - S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1), 0.0
+        )
+        parts = [
+            torch.full((heads, 1), float(n), device=S.device),
+            S.square().sum((0, 2, 3))[:, None],
+            S.sum(0).flatten(1),
+        ]
         self.add((activations.layer, activations.first_head, q, k), torch.cat(parts, 1).double().cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
@@ -72,15 +81,21 @@ class PositionalShare(Metric):
                 n, squares, total = parts[0], parts[1], float(parts[2:].square().sum())
                 # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of <S_a, S_b>.
                 common = (total - float(squares)) / float(n - 1) if n > 1 else 0.0
-                heads.setdefault((layer, head), []).append((float(n), common, float(squares) if n > 1 else 0.0))
+                heads.setdefault((layer, head), []).append(
+                    (float(n), common, float(squares) if n > 1 else 0.0)
+                )
         rows = []
         for (layer, head), measured in heads.items():
             count, common, squares = (sum(column) for column in zip(*measured))
             value, reason = (
-                (common / squares, "") if squares > 1e-12 * count else (None, "all scores of a query are equal, or one sequence")
+                (common / squares, "")
+                if squares > 1e-12 * count
+                else (None, "all scores of a query are equal, or one sequence")
             )
             place = {"layer": layer, "head": head, "n": int(count), "source": OWN}
-            rows.append(Measurement(NAME, "in network", POSITIONAL, value, unit="share", reason=reason, **place))
+            rows.append(
+                Measurement(NAME, "in network", POSITIONAL, value, unit="share", reason=reason, **place)
+            )
         return rows
 
 
@@ -90,8 +105,8 @@ class CopyingScore(Metric):
     In the null the values of each head are rotated at random before W_O, which keeps all singular values.
 
     Attributes:
-        sums: W_V and W_O^T of each attention, ``[heads, 2, dim, p]``, by layer and first head; W_U W_E at place -1, ``[dim, dim]``.
-            Empty tensors where a matrix was not found.
+        sums: W_V and W_O^T of each attention, ``[heads, 2, dim, p]``, by layer and first head; W_U W_E at
+            place -1, ``[dim, dim]``. Empty tensors where a matrix was not found.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "outputs")
@@ -118,16 +133,28 @@ class CopyingScore(Metric):
                 continue
             columns = {"layer": place[0], "source": ELHAGE, "side": ">="}
             known = sums.numel() and product.shape == (sums.shape[2],) * 2
-            core = sums[:, 1].mT @ product @ sums[:, 0] if known else sums  # W_O W_U W_E W_V of each head, [heads, p, p]
+            # W_O W_U W_E W_V of each head, [heads, p, p]
+            core = sums[:, 1].mT @ product @ sums[:, 0] if known else sums
             if not known or not bool((core.abs().sum((1, 2)) > 0).all()) or not bool(core.isfinite().all()):
-                reason = "W_V, W_O, W_E or W_U is zero or not finite" if known else "W_V, W_O, W_E or W_U was not found"
+                reason = (
+                    "W_V, W_O, W_E or W_U is zero or not finite"
+                    if known
+                    else "W_V, W_O, W_E or W_U was not found"
+                )
                 rows.append(Measurement(NAME, "in network", COPYING, None, reason=reason, **columns))
                 continue
             normal = torch.randn(draws, *core.shape, generator=generator, dtype=torch.float64)
-            shares, chance = eigenvalue_share(core).tolist(), eigenvalue_share(orthonormalise(normal) @ core).tolist()
+            shares, chance = (
+                eigenvalue_share(core).tolist(),
+                eigenvalue_share(orthonormalise(normal) @ core).tolist(),
+            )
             for head, share in enumerate(shares):
                 null = Null(ROTATED, tuple(draw[head] for draw in chance)) if draws else None
-                rows.append(Measurement(NAME, "in network", COPYING, share, head=place[1] + head, null=null, **columns))
+                rows.append(
+                    Measurement(
+                        NAME, "in network", COPYING, share, head=place[1] + head, null=null, **columns
+                    )
+                )
         return rows
 
 
@@ -143,21 +170,26 @@ class SecondBlockLoss(PositionLoss):
 
 
 def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:
-    """Returns the limits "vocabulary", "length" and "sequences"; those that are missing come from the ids ``[n, seq]``.
+    """Returns the limits "vocabulary", "length" and "sequences"; those that are missing come from the ids
+    ``[n, seq]``.
 
     Raises:
         ValueError: the data are not ids.
     """
     if data.is_floating_point() or data.ndim != 2:
-        raise ValueError(f"data must be ids [n, seq], got {data.dtype} {list(data.shape)}; this test needs a model that takes ids")
+        raise ValueError(
+            f"data must be ids [n, seq], got {data.dtype} {list(data.shape)}; this test needs a model that "
+            "takes ids"
+        )
     return {"vocabulary": int(data.max()) + 1, "length": data.shape[1], "sequences": SEQUENCES, **limits}
 
 
 def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns a set of blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` such sets of unrelated blocks.
+    """Returns a set of blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` such sets of unrelated
+    blocks.
 
-    The limit "sequences" is that of all sets together. All have the same size, so that a head to which both kinds of blocks are alike
-    exceeds the range of the null in one of twenty cases.
+    The limit "sequences" is that of all sets together. All have the same size, so that a head to which both
+    kinds of blocks are alike exceeds the range of the null in one of twenty cases.
     """
     sizes = limits_of(data, limits)
     P, count = block_length(sizes), -(-sizes["sequences"] // (1 + RANGE_DRAWS))
@@ -167,7 +199,9 @@ def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
 
 
 def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns blocks that occur twice, ``[n, 2P]``, with their next ids as targets; in the null the first block is another one."""
+    """Returns blocks that occur twice, ``[n, 2P]``, with their next ids as targets; in the null the first
+    block is another one.
+    """
     sizes = limits_of(data, limits)
     P = block_length(sizes)
     n = -(-sizes["sequences"] // LOSS_SHARE)
@@ -180,18 +214,29 @@ def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> 
 def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns four blocks that occur twice, ``[4, 2P]``, for metrics of weights."""
     sizes = limits_of(data, limits)
-    return {"value": draw_blocks(4, length=block_length(sizes), vocabulary=sizes["vocabulary"], generator=generator)[0]}
+    return {
+        "value": draw_blocks(
+            4, length=block_length(sizes), vocabulary=sizes["vocabulary"], generator=generator
+        )[0]
+    }
 
 
 RESPONSES = (
     Response("repeated blocks", repeated, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"),
     Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
-    Response("continued blocks", continued, lambda: (SecondBlockLoss(),), null_kind="another first block", reads="ids"),
+    Response(
+        "continued blocks",
+        continued,
+        lambda: (SecondBlockLoss(),),
+        null_kind="another first block",
+        reads="ids",
+    ),
 )
 IN_NETWORKS = InNetworks(
     metrics=lambda: (PositionalShare(),),
     headline=POSITIONAL,
     side=None,
     responses=RESPONSES,
-    meaning="share of the variance of the scores that all sequences have in common; 1: attention depends on positions only",
+    meaning="share of the variance of the scores that all sequences have in common; 1: attention depends on "
+    "positions only",
 )

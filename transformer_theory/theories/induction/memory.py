@@ -1,15 +1,19 @@
-r"""Weights as associative memories: recall of a sum of outer products, and the order in which a two-layer network stores its memories.
+r"""Weights as associative memories: recall of a sum of outer products, and the order in which a two-layer
+network stores its memories.
 
-A matrix :math:`W = \sum_{i \le N} u_{f(i)} e_i^\top` of random unit vectors in d dimensions *recalls* i if :math:`u_{f(i)}^\top W e_i` is
-the largest of all :math:`u_j^\top W e_i`. With Gaussian cross terms the right score is :math:`r = 1 + \sqrt N z / d`, and the vector
-:math:`w = W e_i` has the squared norm :math:`r^2 + (N/d^2) \chi^2_{d-1}`. Every other score is :math:`\|w\| s + s'` with two coordinates
-s, s' of random unit vectors: :math:`u_j` along w, and the pair's own :math:`e_{f^{-1}(j)}^\top e_i`. For independent scores
+A matrix :math:`W = \sum_{i \le N} u_{f(i)} e_i^\top` of random unit vectors in d dimensions *recalls* i if
+:math:`u_{f(i)}^\top W e_i` is the largest of all :math:`u_j^\top W e_i`. With Gaussian cross terms the right
+score is :math:`r = 1 + \sqrt N z / d`, and the vector :math:`w = W e_i` has the squared norm :math:`r^2 +
+(N/d^2) \chi^2_{d-1}`. Every other score is :math:`\|w\| s + s'` with two coordinates s, s' of random unit
+vectors: :math:`u_j` along w, and the pair's own :math:`e_{f^{-1}(j)}^\top e_i`. For independent scores
 
-.. math:: \text{recall} = E_{z, \chi^2} \, P(\|w\| s + s' < r)^{N-1}, \qquad \text{capacity } N \approx \frac{d^2}{2 \ln N} .
+.. math:: \text{recall} = E_{z, \chi^2} \, P(\|w\| s + s' < r)^{N-1}, \qquad \text{capacity } N \approx
+\frac{d^2}{2 \ln N} .
 
-:class:`MemoryNetwork` is the two-layer network with frozen random embeddings in which the induction head is three memories: the first
-layer's keys (position t - 1 for position t), the second layer's keys (the token that stands before, for the token) and the second layer's
-output. Sources: :cite:t:`bietti2023birth`; the recall formula is our own.
+:class:`MemoryNetwork` is the two-layer network with frozen random embeddings in which the induction head is
+three memories: the first layer's keys (position t - 1 for position t), the second layer's keys (the token
+that stands before, for the token) and the second layer's output. Sources: :cite:t:`bietti2023birth`; the
+recall formula is our own.
 """
 
 import math
@@ -38,7 +42,9 @@ def unit_vectors(n: int, d: int, generator: Generator) -> Float[Tensor, "n d"]:
 
 
 def measured_recall(N: int, d: int, generator: Generator) -> float:
-    """Returns the share of N pairs of random unit vectors in d dimensions that the sum of their outer products recalls."""
+    """Returns the share of N pairs of random unit vectors in d dimensions that the sum of their outer
+    products recalls.
+    """
     inputs, outputs = unit_vectors(N, d, generator), unit_vectors(N, d, generator)
     W = outputs.mT @ inputs
     return float(((inputs @ W.mT @ outputs.mT).argmax(1) == torch.arange(N)).double().mean())
@@ -62,7 +68,8 @@ def predicted_recall(N: int, d: int) -> float:
     chi_squared = 2 * gammaincinv((d - 1) / 2, (np.arange(NODES) + 0.5) / NODES)  # quantiles, of equal weight
     right = 1 + math.sqrt(N) / d * z[:, None, None]
     norm = np.sqrt(right**2 + N / d**2 * chi_squared[:, None])
-    below = betainc((d - 1) / 2, (d - 1) / 2, (1 + np.clip((right - s) / norm, -1, 1)) / 2)  # [z, chi squared, s]
+    # [z, chi squared, s]
+    below = betainc((d - 1) / 2, (d - 1) / 2, (1 + np.clip((right - s) / norm, -1, 1)) / 2)
     others = (below @ of_s / of_s.sum()).clip(0, 1) ** (N - 1)
     return float(others.mean(1) @ of_z / of_z.sum())
 
@@ -81,7 +88,8 @@ def capacity(d: int) -> float:
 
 
 class MemoryNetwork(nn.Module):
-    """Two attention layers with frozen embeddings; only the three matrices of the induction head are trained. Starts at zero.
+    """Two attention layers with frozen embeddings; only the three matrices of the induction head are trained.
+    Starts at zero.
 
     Args:
         vocabulary, length, dim: number of ids, length of sequences, width.
@@ -90,9 +98,11 @@ class MemoryNetwork(nn.Module):
         ValueError: a number is below 1, the length below 2.
 
     Attributes:
-        embedding, unembedding: unit vectors of the ids, ``[vocabulary, dim]``. The second layer writes to the logits only.
+        embedding, unembedding: unit vectors of the ids, ``[vocabulary, dim]``. The second layer writes to the
+            logits only.
         positions: unit vectors, ``[length, dim]``.
-        previous: frozen values of the first layer, which write an id to another subspace, ``[vocabulary, dim]``.
+        previous: frozen values of the first layer, which write an id to another subspace, ``[vocabulary,
+            dim]``.
         keys1, keys2, output2: trained matrices, ``[dim, dim]``.
     """
 
@@ -105,7 +115,12 @@ class MemoryNetwork(nn.Module):
         super().__init__()
         integers(vocabulary=vocabulary, dim=dim)
         integers(minimum=2, length=length)
-        for name, n in (("embedding", vocabulary), ("unembedding", vocabulary), ("previous", vocabulary), ("positions", length)):
+        for name, n in (
+            ("embedding", vocabulary),
+            ("unembedding", vocabulary),
+            ("previous", vocabulary),
+            ("positions", length),
+        ):
             self.register_buffer(name, unit_vectors(n, dim, generator).float())
         self.keys1, self.keys2, self.output2 = (nn.Parameter(torch.zeros(dim, dim)) for _ in range(3))
 
@@ -113,12 +128,15 @@ class MemoryNetwork(nn.Module):
         check_ids(ids, vocabulary=len(self.embedding), context=len(self.positions))
         n = ids.shape[1]
         e, p, mask = self.embedding[ids], self.positions[:n], causal_mask(n, n)
-        before = softmax(p @ self.keys1 @ p.mT, mask) @ self.previous[ids]  # the id that the first layer attends to, in its own subspace
+        # the id that the first layer attends to, in its own subspace
+        before = softmax(p @ self.keys1 @ p.mT, mask) @ self.previous[ids]
         attention = softmax((e @ self.keys2) @ before.mT, mask)
         return attention @ (e @ self.output2.mT @ self.unembedding.mT)
 
     def masses(self) -> dict[str, float]:
-        """Returns the mean softmax mass that each memory gives to the right answer, in the order of :data:`MEMORIES`."""
+        """Returns the mean softmax mass that each memory gives to the right answer, in the order of
+        :data:`MEMORIES`.
+        """
         e, p = self.embedding, self.positions
         logits = e @ self.output2.detach().mT @ self.unembedding.mT
         keys2 = e @ self.keys2.detach() @ self.previous.mT
@@ -133,7 +151,8 @@ class MemoryNetwork(nn.Module):
 def triggered_sequences(
     n: int, *, vocabulary: int, length: int, triggers: int, generator: Generator
 ) -> tuple[Int[Tensor, "n length"], Int[Tensor, "n length"]]:
-    """Draws sequences in which some ids, the triggers, are always followed by one id, drawn anew for each sequence.
+    """Draws sequences in which some ids, the triggers, are always followed by one id, drawn anew for each
+    sequence.
 
     Args:
         n: number of sequences.
@@ -141,13 +160,16 @@ def triggered_sequences(
         triggers: number of triggers per sequence.
         generator: draws everything.
     Returns:
-        The ids, and the next id after every trigger that has occurred before, -1 elsewhere; ``[n, length]`` each.
+        The ids, and the next id after every trigger that has occurred before, -1 elsewhere; ``[n, length]``
+        each.
     Raises:
         ValueError: a number is below 1, or there are more triggers than ids.
     """
     integers(n=n, vocabulary=vocabulary, length=length, triggers=triggers)
     if triggers > vocabulary:
-        raise ValueError(f"triggers must be at most the vocabulary, {vocabulary} ids, got {triggers}; lower triggers")
+        raise ValueError(
+            f"triggers must be at most the vocabulary, {vocabulary} ids, got {triggers}; lower triggers"
+        )
     rows = torch.arange(n)
     chosen = torch.rand(n, vocabulary, generator=generator).argsort(1)[:, :triggers]
     # successor[i, v]: the id after v in sequence i, -1 if v is no trigger.
@@ -160,7 +182,8 @@ def triggered_sequences(
     ids, after_trigger = free.clone(), torch.zeros(n, dtype=torch.bool)
     for t in range(1, length + 1):
         follows = successor[rows, ids[:, t - 1]]
-        # A successor that is a trigger itself is followed by a free id, or chains of triggers would fill the sequence.
+        # A successor that is a trigger itself is followed by a free id, or chains of triggers would fill the
+        # sequence.
         used = (follows >= 0) & ~after_trigger
         ids[:, t] = torch.where(used, follows, free[:, t])
         after_trigger = used
@@ -216,4 +239,7 @@ def train_memories(
 
 def first_steps(masses: dict[int, dict[str, float]], *, level: float = 0.5) -> dict[str, float]:
     """Returns the first measured step at which each memory's mass reaches the level; infinity if none does."""
-    return {name: min((step for step, values in masses.items() if values[name] >= level), default=math.inf) for name in MEMORIES}
+    return {
+        name: min((step for step, values in masses.items() if values[name] >= level), default=math.inf)
+        for name in MEMORIES
+    }

@@ -1,10 +1,12 @@
-r"""Small causal networks of ids with learnt positions, from attention only to the full block: the networks in which induction heads form.
+r"""Small causal networks of ids with learnt positions, from attention only to the full block: the networks in
+which induction heads form.
 
-.. math:: x^0 = W_E[\text{ids}] + p, \qquad x' = x + \text{attention}(\text{LN}(x)), \qquad x \leftarrow x' + \text{MLP}(\text{LN}(x')),
+.. math:: x^0 = W_E[\text{ids}] + p, \qquad x' = x + \text{attention}(\text{LN}(x)), \qquad x \leftarrow x' +
+\text{MLP}(\text{LN}(x')),
     \quad \text{logits} = \text{LN}(x) W_U .
 
-Norms and MLPs are optional. Without both the network is linear but for its attention weights (:mod:`.circuits`).
-Source: :cite:t:`elhage2021mathematical`.
+Norms and MLPs are optional. Without both the network is linear but for its attention weights
+(:mod:`.circuits`). Source: :cite:t:`elhage2021mathematical`.
 """
 
 import torch
@@ -15,11 +17,15 @@ from ...core.validation import integers
 from ...models.decoder import CausalAttention
 from ...models.embedding import check_ids
 
-INITIAL_STD = 0.5  # of the entries of embedding and positions; with 1/sqrt(dim) attention without norms takes several times as long
+# of the entries of embedding and positions; with 1/sqrt(dim) attention without norms takes several times as
+# long
+INITIAL_STD = 0.5
 
 
 class Layer(nn.Module):
-    """Causal attention, with a norm before it and an MLP after it if asked for; both add to the residual stream ``[batch, n, dim]``."""
+    """Causal attention, with a norm before it and an MLP after it if asked for; both add to the residual
+    stream ``[batch, n, dim]``.
+    """
 
     def __init__(self, dim: int, *, heads: int, norm: bool, mlp: bool):
         super().__init__()
@@ -46,7 +52,15 @@ class Network(nn.Module):
     """
 
     def __init__(
-        self, *, vocabulary: int, length: int, layers: int = 2, heads: int = 2, dim: int = 64, norm: bool = False, mlp: bool = False
+        self,
+        *,
+        vocabulary: int,
+        length: int,
+        layers: int = 2,
+        heads: int = 2,
+        dim: int = 64,
+        norm: bool = False,
+        mlp: bool = False,
     ):
         super().__init__()
         integers(vocabulary=vocabulary, length=length, layers=layers)

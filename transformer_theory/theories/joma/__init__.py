@@ -1,10 +1,11 @@
 """JoMA: attention and MLP learn jointly, and attention follows from the MLP's lower layer.
 
-:mod:`.block` defines the model, its data and its forms of attention. :mod:`.dynamics` trains the model, and :mod:`.invariants` defines the
-conserved quantities. :mod:`.orbit` solves the linear MLP in closed form; :mod:`.nonlinear` and :mod:`.mixture` treat the nonlinear MLP.
-:mod:`.tree` defines a binary tree of latents and its task. :mod:`.hierarchy` generates sequences from latents, and :mod:`.joint` trains a
-network on them. :mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments. :mod:`.query_data` and :mod:`.on_data`
-apply the theory to data sets, and :mod:`.in_networks` applies it to trained networks.
+:mod:`.block` defines the model, its data and its forms of attention. :mod:`.dynamics` trains the model, and
+:mod:`.invariants` defines the conserved quantities. :mod:`.orbit` solves the linear MLP in closed form;
+:mod:`.nonlinear` and :mod:`.mixture` treat the nonlinear MLP. :mod:`.tree` defines a binary tree of latents
+and its task. :mod:`.hierarchy` generates sequences from latents, and :mod:`.joint` trains a network on them.
+:mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments. :mod:`.query_data` and
+:mod:`.on_data` apply the theory to data sets, and :mod:`.in_networks` applies it to trained networks.
 """
 
 from ...core.sources import Source
@@ -36,10 +37,12 @@ THEORY = Theory(
     name="joma",
     title="Joint dynamics of MLP and attention",
     question="Does attention follow from the MLP's weights, sparse first and dense later?",
-    statement=r"When attention and the MLP above it are trained together, the logits z of a query follow from the lower layer's weights v: "
-    r"$z = \frac{1}{2} \sum_k v_k^2$ up to a constant for exponential attention, nearly $\frac{1}{2} \sum_k (v_k^2 - \|v_k\|^2 \bar b)$ "
-    r"for softmax. So attention can be integrated out. With a linear MLP it ends on one token, after finite time; with a nonlinear one, "
-    r"$\dot v = (\mu - v) \circ e^{v^2/2}$, it first becomes sparse, on the salient tokens, and then dense again.",
+    statement="When attention and the MLP above it are trained together, the logits z of a query follow "
+    r"from the lower layer's weights v: $z = \frac{1}{2} \sum_k v_k^2$ up to a constant for exponential "
+    r"attention, nearly $\frac{1}{2} \sum_k (v_k^2 - \|v_k\|^2 \bar b)$ for softmax. So attention can be "
+    "integrated out. With a linear MLP it ends on one token, after finite time; with a nonlinear one, "
+    r"$\dot v = (\mu - v) \circ e^{v^2/2}$, it first becomes sparse, on the salient tokens, and then dense "
+    "again.",
     sources=(Source("tian2024joma"),),
     assumptions=(
         "only one query's samples train attention and MLP, embeddings are orthonormal and fixed",

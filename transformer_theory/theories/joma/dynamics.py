@@ -5,9 +5,10 @@ With :math:`g_{ik} = -\partial L_i / \partial h_{ik}\; \phi'` for sample i and u
 .. math:: \dot v_k = \eta_v E[g_k b], \qquad \dot a_{km} = \eta_v E[g_k 1_m], \qquad
     \dot z_m = \eta_z E[1_m (\partial b / \partial z)^\top \textstyle\sum_k g_k v_k],
 
-where :math:`1_m` indicates samples with query m. The flow uses the classical Runge-Kutta method with a fixed step; an adaptive step would
-collapse at every kink of a ReLU. Descent is Euler's method with the learning rate as its step. There is no momentum. Weight decay, which is
-not part of the theory, subtracts :math:`\lambda v`. Source: :cite:t:`tian2024joma`.
+where :math:`1_m` indicates samples with query m. The flow uses the classical Runge-Kutta method with a fixed
+step; an adaptive step would collapse at every kink of a ReLU. Descent is Euler's method with the learning
+rate as its step. There is no momentum. Weight decay, which is not part of the theory, subtracts
+:math:`\lambda v`. Source: :cite:t:`tian2024joma`.
 """
 
 import math
@@ -59,7 +60,8 @@ def cross_entropy(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Te
     below = h - h.amax(-1, keepdim=True)
     shares = below.exp()
     total = shares.sum(-1, keepdim=True)
-    down = (shares / -total).scatter_add(-1, index, torch.ones_like(total))  # the one-hot target minus the softmax
+    # the one-hot target minus the softmax
+    down = (shares / -total).scatter_add(-1, index, torch.ones_like(total))
     return (total.log() - below.gather(-1, index))[..., 0], down
 
 
@@ -75,7 +77,10 @@ def squared(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, 
 
 def _check_targets(targets: Tensor, h: Tensor) -> None:
     if int(targets.max()) >= h.shape[-1]:
-        raise ValueError(f"targets must lie in [0, {h.shape[-1]}), one unit per target, got {int(targets.max())}; use more units")
+        raise ValueError(
+            f"targets must lie in [0, {h.shape[-1]}), one unit per target, got {int(targets.max())}; use "
+            "more units"
+        )
 
 
 @no_type_check
@@ -85,7 +90,9 @@ def _one_hot(targets: Tensor, h: Tensor) -> Tensor:
 
 
 def signed(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
-    """Returns -(2y - 1) sum_k h_k for targets y in {0, 1}, and -dL/dh, which is constant, as the linear theory assumes."""
+    """Returns -(2y - 1) sum_k h_k for targets y in {0, 1}, and -dL/dh, which is constant, as the linear
+    theory assumes.
+    """
     sign = (2 * targets - 1).to(h.dtype)[..., None].expand(h.shape)
     return -(sign * h).sum(-1), sign
 
@@ -136,8 +143,13 @@ class Model:
         b, slope, _, down = self._forward(block, contexts)
         g = down * slope
         # A product with the indicator sums the samples of each query: E[1_m ...].
-        n, indicator = len(contexts.query), torch.nn.functional.one_hot(contexts.query, contexts.queries).to(b.dtype)
-        logit_gradient = self.attention.pull(block.logits[..., contexts.query, :], contexts.counts, b, g @ block.lower)
+        n, indicator = (
+            len(contexts.query),
+            torch.nn.functional.one_hot(contexts.query, contexts.queries).to(b.dtype),
+        )
+        logit_gradient = self.attention.pull(
+            block.logits[..., contexts.query, :], contexts.counts, b, g @ block.lower
+        )
         return Block(
             self.rate_logits / n * (indicator.mT @ logit_gradient),
             self.rate_lower * (g.mT @ b / n - self.decay * block.lower),
@@ -157,7 +169,8 @@ class Path:
     """Saved states of a training run.
 
     Attributes:
-        times: time of each saved state, ``[t]``; in gradient descent, the number of steps times the learning rate.
+        times: time of each saved state, ``[t]``; in gradient descent, the number of steps times the learning
+            rate.
         states: logits ``[t, *runs, Q, M]``, lower layer ``[t, *runs, K, M]``, offsets ``[t, *runs, K, Q]``.
         loss: loss of each saved state, ``[t, *runs]``; nats for cross-entropy.
     """
@@ -171,7 +184,9 @@ class Path:
         return Block(self.states.logits[index], self.states.lower[index], self.states.offset[index])
 
 
-def gradient_descent(start: Block, contexts: Contexts, model: Model, *, rate: float, steps: int, save_steps: Iterable[int] = ()) -> Path:
+def gradient_descent(
+    start: Block, contexts: Contexts, model: Model, *, rate: float, steps: int, save_steps: Iterable[int] = ()
+) -> Path:
     """Minimises the loss by gradient descent.
 
     Args:
@@ -188,8 +203,11 @@ def gradient_descent(start: Block, contexts: Contexts, model: Model, *, rate: fl
     return _integrate(start, contexts, model, _euler, rate, steps, save_steps)
 
 
-def gradient_flow(start: Block, contexts: Contexts, model: Model, *, step: float, steps: int, save_steps: Iterable[int] = ()) -> Path:
-    """Integrates the gradient flow by the classical Runge-Kutta method; the error of a step is of order ``step^5``.
+def gradient_flow(
+    start: Block, contexts: Contexts, model: Model, *, step: float, steps: int, save_steps: Iterable[int] = ()
+) -> Path:
+    """Integrates the gradient flow by the classical Runge-Kutta method; the error of a step is of order
+    ``step^5``.
 
     Args:
         start: initial weights.
@@ -199,7 +217,8 @@ def gradient_flow(start: Block, contexts: Contexts, model: Model, *, step: float
         steps: number of steps, >= 1.
         save_steps: steps after which the state is saved, in addition to 0 and ``steps``.
     Raises:
-        ValueError: there is no step, the step size is not positive, or a step to save lies outside [0, steps].
+        ValueError: there is no step, the step size is not positive, or a step to save lies outside [0,
+            steps].
         NotConverged: a saved state is not finite; the error carries the last finite one.
     """
     return _integrate(start, contexts, model, _runge_kutta, step, steps, save_steps)
@@ -217,7 +236,11 @@ def _euler(block: Block, velocity: Velocity, step: float) -> Block:
 
 @no_type_check  # the state is a block, or a tensor of any shape
 def runge_kutta(
-    state: State, velocity: Callable[[State], State], *, step: float, plus: Callable[[State, State, float], State] = _plus
+    state: State,
+    velocity: Callable[[State], State],
+    *,
+    step: float,
+    plus: Callable[[State, State, float], State] = _plus,
 ) -> State:
     """Returns the state after one step of the classical Runge-Kutta method.
 
@@ -240,19 +263,37 @@ def _runge_kutta(block: Block, velocity: Velocity, step: float) -> Block:
 
 
 @single_threaded
-def _integrate(start: Block, contexts: Contexts, model: Model, method: Stepper, step: float, steps: int, save_steps: Iterable[int]) -> Path:
+def _integrate(
+    start: Block,
+    contexts: Contexts,
+    model: Model,
+    method: Stepper,
+    step: float,
+    steps: int,
+    save_steps: Iterable[int],
+) -> Path:
     steps_to_save = sorted({0, steps} | set(save_steps))
     if steps < 1 or not step > 0 or steps_to_save[0] < 0 or steps_to_save[-1] > steps:
-        raise ValueError(f"steps must be >= 1, the step size > 0 and save_steps in [0, steps], got {steps}, {step}, {steps_to_save}")
+        raise ValueError(
+            f"steps must be >= 1, the step size > 0 and save_steps in [0, steps], got {steps}, {step}, "
+            f"{steps_to_save}"
+        )
     block, states = start, [start]
     for number in range(1, steps + 1):
         block = method(block, lambda state: model.velocity(state, contexts), step)
         if number in steps_to_save:
             # NaN and infinity persist in all later states, so it suffices to check the saved ones.
-            if not all(bool(torch.isfinite(part).all()) for part in (block.logits, block.lower, block.offset)):
-                message = f"the weights must stay finite, got NaN or infinity within {number} steps of size {step:g}; take smaller steps"
+            if not all(
+                bool(torch.isfinite(part).all()) for part in (block.logits, block.lower, block.offset)
+            ):
+                message = (
+                    f"the weights must stay finite, got NaN or infinity within {number} steps of size "
+                    f"{step:g}; take smaller steps"
+                )
                 raise NotConverged(message, state=states[-1])
             states.append(block)
     losses = torch.stack([model.mean_loss(state, contexts) for state in states])
-    z, v, a = (torch.stack([getattr(state, name) for state in states]) for name in ("logits", "lower", "offset"))
+    z, v, a = (
+        torch.stack([getattr(state, name) for state in states]) for name in ("logits", "lower", "offset")
+    )
     return Path(step * torch.tensor(steps_to_save, dtype=torch.float64), Block(z, v, a), losses)

@@ -1,17 +1,20 @@
-r"""A stack of attention and MLPs trained on a hierarchy of latents: recovery, stable rank and entropy over the training.
+r"""A stack of attention and MLPs trained on a hierarchy of latents: recovery, stable rank and entropy over
+the training.
 
 A layer normalises after each sum and has one head, no matrix after it and no positions:
 
-.. math:: Z' = \mathrm{LN}(Z + \mathrm{softmax}_{\text{causal}}(Z W_Q W_K^\top Z^\top / \sqrt d)\, Z W_V), \qquad
+.. math:: Z' = \mathrm{LN}(Z + \mathrm{softmax}_{\text{causal}}(Z W_Q W_K^\top Z^\top / \sqrt d)\, Z W_V),
+\qquad
     h = \mathrm{relu}(Z' W_1 + b_1), \qquad Z^{l+1} = \mathrm{LN}(Z' + h W_2 + b_2) .
 
-The class is decoded at the last position. The padding at the start of a sequence is one token repeated, and each of its copies attends to
-other copies only, so all copies stay equal. :class:`Stack` computes a single copy and adds the logarithm of their number to its scores.
-This is exact and shortens a sequence of 30 tokens to at most 9.
+The class is decoded at the last position. The padding at the start of a sequence is one token repeated, and
+each of its copies attends to other copies only, so all copies stay equal. :class:`Stack` computes a single
+copy and adds the logarithm of their number to its scores. This is exact and shortens a sequence of 30 tokens
+to at most 9.
 
-Each class has one sequence, so a batch of B draws is replaced by the C sequences, weighted by their numbers of draws. The gradient has the
-same distribution, at the cost of C sequences. The optimiser is Adam with the decay added to the gradient, a constant learning rate and no
-clipping.
+Each class has one sequence, so a batch of B draws is replaced by the C sequences, weighted by their numbers
+of draws. The gradient has the same distribution, at the cost of C sequences. The optimiser is Adam with the
+decay added to the gradient, a constant learning rate and no clipping.
 Source: :cite:t:`tian2024joma`, Table 1 and released code.
 """
 
@@ -97,9 +100,11 @@ class Stack(nn.Module):
         """Returns the logits, and the trace of each layer. Position 0 represents all copies of the padding.
 
         Args:
-            ids: words, ``[n, L]``. If all sequences start with repetitions of the same word, these are computed once.
+            ids: words, ``[n, L]``. If all sequences start with repetitions of the same word, these are
+                computed once.
         """
-        # cumprod is 1 at the leading positions at which all sequences have the first word, and 0 from the first other position on.
+        # cumprod is 1 at the leading positions at which all sequences have the first word, and 0 from the
+        # first other position on.
         is_padding = (ids == ids[:1, :1]).all(0).long().cumprod(0)
         padding = max(1, int(is_padding.sum()))
         tokens, traces = self.embedding(ids[:, padding - 1 :]), []  # [n, L - padding + 1, dim]
@@ -113,7 +118,8 @@ class Stack(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class StackRun:
-    """Result of a training run. The layers are ordered from the lowest: one for each layer of latents and one for the classes.
+    """Result of a training run. The layers are ordered from the lowest: one for each layer of latents and one
+    for the classes.
 
     Attributes:
         model: trained network.
@@ -122,7 +128,8 @@ class StackRun:
         recovered: recovery of the latents of each layer by the units of that layer, ``[t, layers]``.
         rank: stable rank of each MLP's lower layer, ``[t, layers]``.
         entropy: entropy of the attention of the last position, mean over classes, nats, ``[t, layers]``.
-        before, after: largest activation of each unit over positions, before and after training, ``[classes, width]`` per layer.
+        before, after: largest activation of each unit over positions, before and after training, ``[classes,
+            width]`` per layer.
     """
 
     model: Stack
@@ -158,7 +165,8 @@ def fit_stack(
         dim, width: widths of the stream and of the MLPs.
         measure_steps: steps after which the curves are measured, in addition to 0 and the last.
     Raises:
-        ValueError: a class is longer than ``length``, ``measure_steps`` lie outside the run, or a setting is out of range.
+        ValueError: a class is longer than ``length``, ``measure_steps`` lie outside the run, or a setting is
+            out of range.
         NotConverged: the loss, or a weight at the end, is not finite.
     """
     integers(steps=steps, batch=batch)
@@ -169,7 +177,13 @@ def fit_stack(
         outside = marks[0] if marks[0] < 0 else marks[-1]
         raise ValueError(f"measure_steps must lie in [0, {steps}], the steps of this run, got {outside}")
     ids, latents, C = hierarchy.sequences(length), hierarchy.activity()[1:], hierarchy.classes
-    sizes = {"vocabulary": hierarchy.vocabulary, "classes": C, "dim": dim, "width": width, "depth": len(latents)}
+    sizes = {
+        "vocabulary": hierarchy.vocabulary,
+        "classes": C,
+        "dim": dim,
+        "width": width,
+        "depth": len(latents),
+    }
     model = build(lambda: Stack(**sizes), generator)
     assert isinstance(model, Stack)
     optimiser = torch.optim.Adam(model.parameters(), lr=rate, weight_decay=decay)
@@ -182,11 +196,21 @@ def fit_stack(
         return shares @ functional.cross_entropy(network(ids), torch.arange(C), reduction="none")
 
     task = StreamTask(loss_of, lambda draws: _batches(C, batch, draws))
-    fit(model, task, optimiser=optimiser, steps=steps, callbacks=[at_steps(marks, measure, limit=steps)], generator=generator)
-    loss, recovered, rank, entropy = (
-        torch.stack([getattr(snapshot, name) for snapshot in snapshots]) for name in ("loss", "recovered", "rank", "entropy")
+    fit(
+        model,
+        task,
+        optimiser=optimiser,
+        steps=steps,
+        callbacks=[at_steps(marks, measure, limit=steps)],
+        generator=generator,
     )
-    return StackRun(model, tuple(marks), loss, recovered, rank, entropy, snapshots[0].hidden, snapshots[-1].hidden)
+    loss, recovered, rank, entropy = (
+        torch.stack([getattr(snapshot, name) for snapshot in snapshots])
+        for name in ("loss", "recovered", "rank", "entropy")
+    )
+    return StackRun(
+        model, tuple(marks), loss, recovered, rank, entropy, snapshots[0].hidden, snapshots[-1].hidden
+    )
 
 
 @dataclass(frozen=True, eq=False)

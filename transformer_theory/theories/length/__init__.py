@@ -1,14 +1,22 @@
 """Length: what softmax attention can hold on to when sequences grow.
 
-:mod:`.dispersion` has bounds and identities of one row of attention, :mod:`.longer` predicts weights among many keys from the scores of
-short sequences, :mod:`.retrieval` trains heads on 16 keys and runs them on 4,096. :mod:`.in_networks` and :mod:`.responses` measure
-networks. :mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments.
+:mod:`.dispersion` has bounds and identities of one row of attention, :mod:`.longer` predicts weights among
+many keys from the scores of short sequences, :mod:`.retrieval` trains heads on 16 keys and runs them on
+4,096. :mod:`.in_networks` and :mod:`.responses` measure networks. :mod:`.claims` contains the checkable
+statements, :mod:`.figures` the experiments.
 """
 
 from ...core.sources import Source
 from ...core.theory import Theory
 from .claims import CLAIMS
-from .dispersion import kept_share, log_dispersion_bound, one_token_change, score_gap, winner_weight, without_sink
+from .dispersion import (
+    kept_share,
+    log_dispersion_bound,
+    one_token_change,
+    score_gap,
+    winner_weight,
+    without_sink,
+)
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, KeptShare, ScoreGaps
 from .ladder import LADDER
@@ -20,11 +28,13 @@ THEORY = Theory(
     name="length",
     title="Attention to many keys: dispersion and length",
     question="What will a head hold on to when the sequence is many times longer?",
-    statement=r"Bounded scores *disperse*: weights are $O(1/n)$, and one token moves the output by $O(1/n)$. The bound says nothing about "
-    r"trained heads, but an identity does: with the *gap* $g = s_{\max} - \log \mathrm{mean}\, e^{s_j}$ over the other keys the largest "
-    r"weight is $1/(1 + (n-1) e^{-g})$, and $g / \log(n-1) = 1$ is critical. Scores of short sequences predict the largest weight of long "
-    r"ones by *resampling*. Multiplying scores by $\log n$ keeps the weight on a needle with $g > \log(n-1)$, but not on the largest of n "
-    r"numbers, which needs a factor n. A *sink* of mass m contracts the branch by 1 - m.",
+    statement="Bounded scores *disperse*: weights are $O(1/n)$, and one token moves the output by "
+    "$O(1/n)$. The bound says nothing about trained heads, but an identity does: with the *gap* $g = "
+    r"s_{\max} - \log \mathrm{mean}\, e^{s_j}$ over the other keys the largest weight is $1/(1 + (n-1) "
+    r"e^{-g})$, and $g / \log(n-1) = 1$ is critical. Scores of short sequences predict the largest weight "
+    r"of long ones by *resampling*. Multiplying scores by $\log n$ keeps the weight on a needle with $g > "
+    r"\log(n-1)$, but not on the largest of n numbers, which needs a factor n. A *sink* of mass m contracts "
+    "the branch by 1 - m.",
     sources=(
         Source("velickovic2025softmax"),
         Source("chiang2022overcoming"),
@@ -33,7 +43,8 @@ THEORY = Theory(
     ),
     assumptions=(
         "softmax attention",
-        "for predictions at other lengths: the scores of further keys come from the source of the first ones, or the winner stays alone",
+        "for predictions at other lengths: the scores of further keys come from the source of the first "
+        "ones, or the winner stays alone",
     ),
     claims=CLAIMS,
     ladder=LADDER,

@@ -1,22 +1,25 @@
-r"""Dispersion: how small the weights of softmax attention must become over n keys, and how much one key can hold or change.
+r"""Dispersion: how small the weights of softmax attention must become over n keys, and how much one key can
+hold or change.
 
-Let :math:`s_1, \dots, s_n` be the scores of a query, :math:`a = \mathrm{softmax}(s)`, and :math:`\delta = \max_j s_j - \min_j s_j`.
+Let :math:`s_1, \dots, s_n` be the scores of a query, :math:`a = \mathrm{softmax}(s)`, and :math:`\delta =
+\max_j s_j - \min_j s_j`.
 
-* **Dispersion.** :math:`e^{-\delta}/n \le a_j \le e^{\delta}/n`, so bounded scores disperse. In a trained head :math:`\delta` is about 100,
-  and the bound says nothing at any length that can be run.
+* **Dispersion.** :math:`e^{-\delta}/n \le a_j \le e^{\delta}/n`, so bounded scores disperse. In a trained
+  head :math:`\delta` is about 100, and the bound says nothing at any length that can be run.
 * **Gap.** With :math:`g = s_{\max} - \log \mathrm{mean}_{j \ne \max} e^{s_j}` the largest weight is exactly
-  :math:`a_{\max} = 1 / (1 + (n - 1) e^{-g})`. So the ratio :math:`\gamma = g / \log(n - 1)` has the critical value 1, at which the winner
-  holds one half.
-* **Further keys.** If a query sees further keys as well, each weight is multiplied by the *share* :math:`R` of the first ones,
-  :math:`R = Z_1 / (Z_1 + Z_2 + \dots)` with the sums Z of the exponentials of each set. If the m sets are exchangeable,
-  :math:`E R = 1/m` exactly, whatever the law of the scores.
-* **One token.** If one key and its value change, the output changes by at most :math:`2 a' \max_j \|v_j\|` with the larger a' of the two
-  weights of this key, before and after; hence by :math:`O(e^{\delta}/n)`.
-* **Sinks.** If each query has weight m on one key with value v, and A' is the attention to the others, the output is
-  :math:`(1 - m) A' V + m 1 v^\top`. A sink shared by all queries therefore contracts the differences between tokens by 1 - m.
+  :math:`a_{\max} = 1 / (1 + (n - 1) e^{-g})`. So the ratio :math:`\gamma = g / \log(n - 1)` has the critical
+  value 1, at which the winner holds one half.
+* **Further keys.** If a query sees further keys as well, each weight is multiplied by the *share* :math:`R`
+  of the first ones, :math:`R = Z_1 / (Z_1 + Z_2 + \dots)` with the sums Z of the exponentials of each set. If
+  the m sets are exchangeable, :math:`E R = 1/m` exactly, whatever the law of the scores.
+* **One token.** If one key and its value change, the output changes by at most :math:`2 a' \max_j \|v_j\|`
+  with the larger a' of the two weights of this key, before and after; hence by :math:`O(e^{\delta}/n)`.
+* **Sinks.** If each query has weight m on one key with value v, and A' is the attention to the others, the
+  output is :math:`(1 - m) A' V + m 1 v^\top`. A sink shared by all queries therefore contracts the
+  differences between tokens by 1 - m.
 
-Sources: :cite:t:`velickovic2025softmax` (dispersion), :cite:t:`hahn2020theoretical` (one token), :cite:t:`xiao2024efficient` (sinks). The
-gap, the share and the constant 2 are our own derivations.
+Sources: :cite:t:`velickovic2025softmax` (dispersion), :cite:t:`hahn2020theoretical` (one token),
+:cite:t:`xiao2024efficient` (sinks). The gap, the share and the constant 2 are our own derivations.
 """
 
 import math
@@ -33,7 +36,8 @@ Rows = Float[Tensor, "*batch"]
 
 @converted(reals=("scores",))
 def log_dispersion_bound(scores: Scores) -> Rows:
-    r"""Returns :math:`\delta - \log n`, the logarithm of the bound on all weights, ``[*batch]``; above 0 the bound is vacuous.
+    r"""Returns :math:`\delta - \log n`, the logarithm of the bound on all weights, ``[*batch]``; above 0 the
+    bound is vacuous.
 
     Args:
         scores: scores of a query, ``[*batch, n]``.
@@ -44,9 +48,11 @@ def log_dispersion_bound(scores: Scores) -> Rows:
 
 @converted(reals=("scores",), masks=("allowed",))
 def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> Rows:
-    r"""Computes the gap :math:`g = s_{\max} - \log \mathrm{mean}_{j \ne \max} e^{s_j}` of each row, nats, ``[*batch]``.
+    r"""Computes the gap :math:`g = s_{\max} - \log \mathrm{mean}_{j \ne \max} e^{s_j}` of each row, nats,
+    ``[*batch]``.
 
-    Logarithms of attention weights can be passed as scores, as g does not change if a constant is added to a row.
+    Logarithms of attention weights can be passed as scores, as g does not change if a constant is added to a
+    row.
 
     Args:
         scores: scores of a query, ``[*batch, n]``; -inf for a key that is not allowed or has no weight.
@@ -59,8 +65,12 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
     check_scores(scores, keys=2)
     count = torch.full_like(scores[..., 0], scores.shape[-1])
     if allowed is not None:
-        if allowed.ndim > scores.ndim or any(a not in (1, s) for a, s in zip(allowed.shape[::-1], scores.shape[::-1])):
-            raise ValueError(f"allowed must be broadcastable to the scores {list(scores.shape)}, got {list(allowed.shape)}")
+        if allowed.ndim > scores.ndim or any(
+            a not in (1, s) for a, s in zip(allowed.shape[::-1], scores.shape[::-1])
+        ):
+            raise ValueError(
+                f"allowed must be broadcastable to the scores {list(scores.shape)}, got {list(allowed.shape)}"
+            )
         scores = scores.masked_fill(~allowed, -math.inf)
         count = allowed.expand(scores.shape).sum(-1).to(scores)
     best = scores.argmax(-1, keepdim=True)
@@ -74,7 +84,8 @@ def score_gap(scores: Scores, *, allowed: Bool[Tensor, "..."] | None = None) -> 
 def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
     r"""Returns :math:`1 / (1 + (n - 1) e^{-g})`, the weight of a key with gap g among n keys, ``[*batch]``.
 
-    With the gap of a shorter sequence this is the prediction for n keys if the winner stays the only one of its kind.
+    With the gap of a shorter sequence this is the prediction for n keys if the winner stays the only one of
+    its kind.
 
     Raises:
         ValueError: n is below 1.
@@ -86,12 +97,14 @@ def winner_weight(gap: Float[Tensor, "*batch"], n: float) -> Rows:
 
 @converted(reals=("first", "others"))
 def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m"]) -> Rows:
-    r"""Computes the share :math:`R = Z_1 / (Z_1 + Z_2)` of the first keys in the sum of exponentials, ``[*batch]``.
+    r"""Computes the share :math:`R = Z_1 / (Z_1 + Z_2)` of the first keys in the sum of exponentials,
+    ``[*batch]``.
 
     A query that sees the other keys as well multiplies the weight of each of the first keys by R.
 
     Args:
-        first, others: scores of one query for the first and for further keys, ``[*batch, n]`` and ``[*batch, m]``.
+        first, others: scores of one query for the first and for further keys, ``[*batch, n]`` and ``[*batch,
+            m]``.
 
     Raises:
         ValueError: a set has no key, a score is NaN or +inf, or the batches differ.
@@ -99,7 +112,9 @@ def kept_share(first: Float[Tensor, "*batch n"], others: Float[Tensor, "*batch m
     check_scores(first, keys=1)
     check_scores(others, keys=1)
     if first.shape[:-1] != others.shape[:-1]:
-        raise ValueError(f"first and others must share their batch, got {list(first.shape)} and {list(others.shape)}")
+        raise ValueError(
+            f"first and others must share their batch, got {list(first.shape)} and {list(others.shape)}"
+        )
     return torch.sigmoid(first.logsumexp(-1) - others.logsumexp(-1))
 
 
@@ -127,9 +142,15 @@ def one_token_change(
     check_scores(scores, keys=1)
     check_scores(new_score[..., None], keys=1)
     n, d = scores.shape[-1], values.shape[-1] if values.ndim else 0
-    if values.shape != (*scores.shape, d) or new_score.shape != scores.shape[:-1] or new_value.shape != (*scores.shape[:-1], d):
+    if (
+        values.shape != (*scores.shape, d)
+        or new_score.shape != scores.shape[:-1]
+        or new_value.shape != (*scores.shape[:-1], d)
+    ):
         shapes = ", ".join(str(list(x.shape)) for x in (scores, values, new_score, new_value))
-        raise ValueError(f"shapes must be [*batch, n], [*batch, n, d], [*batch] and [*batch, d], got {shapes}")
+        raise ValueError(
+            f"shapes must be [*batch, n], [*batch, n, d], [*batch] and [*batch, d], got {shapes}"
+        )
     check_key("key", key, n)
     after_scores, after_values = scores.clone(), values.clone()
     after_scores[..., key], after_values[..., key, :] = new_score, new_value
@@ -143,7 +164,8 @@ def one_token_change(
 def without_sink(
     weights: Float[Tensor, "*batch q n"], values: Float[Tensor, "*batch n d"], *, sink: int = 0
 ) -> tuple[Float[Tensor, "*batch q"], Float[Tensor, "*batch q d"]]:
-    """Splits attention at a sink: its mass m for each query, ``[*batch, q]``, and the output A' V of the other keys, ``[*batch, q, d]``.
+    """Splits attention at a sink: its mass m for each query, ``[*batch, q]``, and the output A' V of the
+    other keys, ``[*batch, q, d]``.
 
     The output of the head is (1 - m) A' V + m v with the value v of the sink.
 
@@ -151,18 +173,23 @@ def without_sink(
         weights, values: attention weights and values, ``[*batch, q, n]`` and ``[*batch, n, d]``.
         sink: index of the sink.
     Raises:
-        ValueError: a query has all its weight on the sink, rows of weights do not sum to 1, shapes do not fit, or there is no such key.
+        ValueError: a query has all its weight on the sink, rows of weights do not sum to 1, shapes do not
+            fit, or there is no such key.
     """
     if weights.ndim < 2 or values.ndim < 2 or weights.shape[-1] != values.shape[-2]:
         raise ValueError(
-            f"weights and values must be [*batch, q, n] and [*batch, n, d], got {list(weights.shape)} and {list(values.shape)}"
+            f"weights and values must be [*batch, q, n] and [*batch, n, d], got {list(weights.shape)} and "
+            f"{list(values.shape)}"
         )
     check_key("sink", sink, weights.shape[-1])
     if not bool(((weights.sum(-1) - 1).abs() <= SHARES_ATOL).all()):
         raise ValueError("rows of weights must sum to 1, got a row that does not; pass scores.softmax(-1)")
     mass = weights[..., sink]
     if bool((mass >= 1).any()):
-        raise ValueError("each query must have weight on other keys, got a query with all of it on the sink; A' is not defined there")
+        raise ValueError(
+            "each query must have weight on other keys, got a query with all of it on the sink; A' is not "
+            "defined there"
+        )
     rest = weights.clone()
     rest[..., sink] = 0.0
     return mass, (rest / (1 - mass)[..., None]) @ values

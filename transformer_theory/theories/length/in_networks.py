@@ -1,22 +1,26 @@
 r"""What the heads of a network will hold on to in longer sequences. Per head, passively:
 
-* **gap over the log of the keys**, the mean of :math:`g / \log(n - 1)` over queries with n >= 3 allowed keys; 1 is the critical value, at
-  which the winner holds one half (:mod:`.dispersion`). The null has Gaussian scores with the variance of each measured row; untrained
-  networks are added by the caller.
-* **predicted weight of the chosen key** at 2n and 16n keys, from the same gaps. If the winner stays the only one of its kind, it is
-  :math:`1 / (1 + (mn - 1) e^{-g})`. If further keys are as good as the first n, the winner keeps a share of :math:`1/m` of its weight.
-* **share kept with doubled keys**: a query also sees the keys of another sequence of the batch, at the same positions, and keeps the share
-  :math:`R = Z_1/(Z_1 + Z_2)` of its weights on its own keys. Nothing is run again: R is computed from queries and keys. It is 1/2 if the
-  keys of both sequences are exchangeable, which is the assumption of the second prediction; more if the head attends to the contents of its
-  own sequence. The null exchanges the keys of both sequences at random positions. A second row has the weight of the chosen key with
-  doubled keys over half of its weight, which is 1 where R and the weight are not correlated.
-* **norm of the sink's value** over the mean norm of the values, at the key position with the largest mean weight (:mod:`.responses`).
+* **gap over the log of the keys**, the mean of :math:`g / \log(n - 1)` over queries with n >= 3 allowed keys;
+  1 is the critical value, at which the winner holds one half (:mod:`.dispersion`). The null has Gaussian
+  scores with the variance of each measured row; untrained networks are added by the caller.
+* **predicted weight of the chosen key** at 2n and 16n keys, from the same gaps. If the winner stays the only
+  one of its kind, it is :math:`1 / (1 + (mn - 1) e^{-g})`. If further keys are as good as the first n, the
+  winner keeps a share of :math:`1/m` of its weight.
+* **share kept with doubled keys**: a query also sees the keys of another sequence of the batch, at the same
+  positions, and keeps the share :math:`R = Z_1/(Z_1 + Z_2)` of its weights on its own keys. Nothing is run
+  again: R is computed from queries and keys. It is 1/2 if the keys of both sequences are exchangeable, which
+  is the assumption of the second prediction; more if the head attends to the contents of its own sequence.
+  The null exchanges the keys of both sequences at random positions. A second row has the weight of the chosen
+  key with doubled keys over half of its weight, which is 1 where R and the weight are not correlated.
+* **norm of the sink's value** over the mean norm of the values, at the key position with the largest mean
+  weight (:mod:`.responses`).
 
-Scores depend on queries and keys alone where :math:`\log a_{ij} = c\, q_i^\top k_j + \text{const}_i`; c is fitted, and a head with a bias,
-relative positions as a bias, or a cap has a row with this reason. With rotary positions the product has this form at the same
-positions, but keys at larger distances are of another source. Behind a causal mask further keys are farther away as well. So predictions
-have the verdict "not covered" where there is a mask, or queries and keys are not linear in the tokens.
-Sources: :cite:t:`velickovic2025softmax`; the quantities are our own.
+Scores depend on queries and keys alone where :math:`\log a_{ij} = c\, q_i^\top k_j + \text{const}_i`; c is
+fitted, and a head with a bias, relative positions as a bias, or a cap has a row with this reason. With rotary
+positions the product has this form at the same positions, but keys at larger distances are of another source.
+Behind a causal mask further keys are farther away as well. So predictions have the verdict "not covered"
+where there is a mask, or queries and keys are not linear in the tokens. Sources:
+:cite:t:`velickovic2025softmax`; the quantities are our own.
 """
 
 import math
@@ -42,33 +46,38 @@ GAP, PREDICTED = "gap over the log of the keys", "predicted weight of the chosen
 KEPT, HALVED = "share kept with doubled keys", "weight of the chosen key with doubled keys over half of it"
 GAUSSIAN, EXCHANGED = "Gaussian scores of the same variance", "keys exchanged at random positions"
 TIMES = (2, 16)
-SEQUENCES, QUERIES, PAIRED, ROWS = 32, 16, 16, 1024  # sequences, queries of each, sequences in pairs, of a batch; stored rows of a place
+# sequences, queries of each, sequences in pairs, of a batch; stored rows of a place
+SEQUENCES, QUERIES, PAIRED, ROWS = 32, 16, 16, 1024
 BUDGET = 2**23  # numbers drawn for the null of one module
 FIT_RTOL = 1e-3  # largest root mean square of log a - c q k, relative to that of the centred log a
 NO_ROWS = "no query has three allowed keys and finite weights"
 REASONS = {
     -1: "batches of one sequence have no other keys",
     -2: "queries and keys are unknown, of windows, or without a learnt sink",
-    -3: "scores are not seen to be a multiple of the products of queries and keys: a bias, relative positions, a cap, a learnt sink, "
-    "weights in half precision, or weights that all underflow but one",
+    -3: "scores are not seen to be a multiple of the products of queries and keys: a bias, relative "
+    "positions, a cap, a learnt sink, weights in half precision, or weights that all underflow but one",
 }
 
 
-def allowed_keys(activations: Activations, weights: Float[Tensor, "n heads q k"]) -> Bool[Tensor, "n heads q k"]:
+def allowed_keys(
+    activations: Activations, weights: Float[Tensor, "n heads q k"]
+) -> Bool[Tensor, "n heads q k"]:
     """Returns the mask of the keys that queries may see, in the shape of the weights."""
     mask = activations.mask
     return torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
 
 
 class ScoreGaps(Metric):
-    """Gap over the log of the keys, and predicted weights of the chosen key, of each head; see the module's docstring.
+    """Gap over the log of the keys, and predicted weights of the chosen key, of each head; see the module's
+    docstring.
 
-    Of each batch up to 32 sequences and 16 queries of each count, evenly spaced, and 1,024 rows of weights in all.
+    Of each batch up to 32 sequences and 16 queries of each count, evenly spaced, and 1,024 rows of weights in
+    all.
 
     Attributes:
-        sums: by layer and first head: number of allowed keys, standard deviation of the scores, and gap, ``[rows, heads, 3]``; rows that do
-            not count are NaN. By layer, first head and 1: whether predictions are covered, that is, queries and keys are linear in the
-            tokens, and there is no mask.
+        sums: by layer and first head: number of allowed keys, standard deviation of the scores, and gap,
+            ``[rows, heads, 3]``; rows that do not count are NaN. By layer, first head and 1: whether
+            predictions are covered, that is, queries and keys are linear in the tokens, and there is no mask.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -93,20 +102,22 @@ class ScoreGaps(Metric):
             allowed = activations.mask.expand(len(weights), -1, -1, -1)[rows][:, :, queries].float()
             n = allowed.sum(-1)
         valid = total.isfinite() & (total > MIN_ROW_SUM) & (n >= 3)
-        # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the smallest normal number of
-        # their dtype, so g is at most 87 in float32 and 9.7 in float16.
+        # Log-weights are the scores up to a constant per row. Weights that underflow are cut off at the
+        # smallest normal number of their dtype, so g is at most 87 in float32 and 9.7 in float16.
         tiny = max(torch.finfo(A.dtype).tiny, torch.finfo(torch.float32).tiny)
         A = torch.where(valid[..., None], A, 1.0).float().clamp(min=tiny)
         scores = A.log()
         spread, A = row_deviation(scores, allowed), A if allowed is None else A * allowed
-        # The gap of :func:`.score_gap`, from weights. The others are summed without the largest: 1 - a_max would lose all digits in a
-        # sharp head. Of several equal ones, all but one are others.
+        # The gap of :func:`.score_gap`, from weights. The others are summed without the largest: 1 - a_max
+        # would lose all digits in a sharp head. Of several equal ones, all but one are others.
         best = A.amax(-1, keepdim=True)
         largest = best == A
         others = A.masked_fill(largest, 0.0).sum(-1) + (largest.float().sum(-1) - 1) * best[..., 0]
         gap = (best[..., 0] * (n - 1) / others).log()
         found = torch.where(valid[..., None], torch.stack([n.expand_as(gap), spread, gap], -1), math.nan)
-        self.add((*place, 1), torch.tensor([float(activations.mask is None and activations.bilinear is not None)]))
+        self.add(
+            (*place, 1), torch.tensor([float(activations.mask is None and activations.bilinear is not None)])
+        )
         self.add(place, found.transpose(1, 2).flatten(0, 1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
@@ -123,12 +134,19 @@ class ScoreGaps(Metric):
             for head, (count, (ratio, *predicted)) in enumerate(zip(counts, means)):
                 columns = {"layer": place[0], "head": place[1] + head, "n": count, "source": OWN}
                 if not count:
-                    rows.append(Measurement(NAME, "in network", GAP, None, reason=NO_ROWS, side=">=", **columns))
+                    rows.append(
+                        Measurement(NAME, "in network", GAP, None, reason=NO_ROWS, side=">=", **columns)
+                    )
                     continue
                 null = None
                 if draws:
                     values = stored[:, head].double()
-                    null = Null(GAUSSIAN, gaussian_ratios(values[n[:, head].isfinite()], draws, generator, heads=stored.shape[1]))
+                    null = Null(
+                        GAUSSIAN,
+                        gaussian_ratios(
+                            values[n[:, head].isfinite()], draws, generator, heads=stored.shape[1]
+                        ),
+                    )
                 rows.append(Measurement(NAME, "in network", GAP, ratio, null=null, side=">=", **columns))
                 columns |= {"unit": "share", "verdict": verdict, "note": f"with n keys {predicted[0]:.3f}"}
                 for setting, value in zip([*weights][1:], predicted[1:]):
@@ -136,7 +154,9 @@ class ScoreGaps(Metric):
         return rows
 
 
-def predictions(keys: Float[Tensor, "*rows"], gap: Float[Tensor, "*rows"]) -> dict[str, Float[Tensor, "*rows"]]:
+def predictions(
+    keys: Float[Tensor, "*rows"], gap: Float[Tensor, "*rows"]
+) -> dict[str, Float[Tensor, "*rows"]]:
     """Returns the weight of the chosen key with n keys, and its predictions at 2n and 16n keys, two each."""
     now = torch.sigmoid(gap - (keys - 1).log())
     found = {"n keys": now}
@@ -146,8 +166,11 @@ def predictions(keys: Float[Tensor, "*rows"], gap: Float[Tensor, "*rows"]) -> di
     return found
 
 
-def gaussian_ratios(rows: Float[Tensor, "rows 3"], draws: int, generator: Generator | None, *, heads: int = 1) -> tuple[float, ...]:
-    """Draws the mean of g / log(n - 1) for Gaussian scores with the number of keys and the variance of each row.
+def gaussian_ratios(
+    rows: Float[Tensor, "rows 3"], draws: int, generator: Generator | None, *, heads: int = 1
+) -> tuple[float, ...]:
+    """Draws the mean of g / log(n - 1) for Gaussian scores with the number of keys and the variance of each
+    row.
 
     Args:
         rows: number of keys, standard deviation and gap, ``[rows, 3]``.
@@ -158,13 +181,16 @@ def gaussian_ratios(rows: Float[Tensor, "rows 3"], draws: int, generator: Genera
     longest = int(rows[:, 0].max())
     used = rows[spaced(len(rows), max(16, BUDGET // (max(draws, 1) * longest * heads)))]
     measured = rows[:, 2] / (rows[:, 0] - 1).log()
-    # Long sequences have too many numbers for all rows. Differences between drawn and measured ratios of the same rows then take the place
-    # of the drawn ratios, so that the choice of the rows does not shift the null.
+    # Long sequences have too many numbers for all rows. Differences between drawn and measured ratios of the
+    # same rows then take the place of the drawn ratios, so that the choice of the rows does not shift the
+    # null.
     shift = float(measured.mean()) - float((used[:, 2] / (used[:, 0] - 1).log()).mean())
-    n, spread = used[:, 0], used[:, 1, None].clamp(min=1e-300)  # keys that are not allowed lie at minus infinity, and 0 * inf is NaN
+    # keys that are not allowed lie at minus infinity, and 0 * inf is NaN
+    n, spread = used[:, 0], used[:, 1, None].clamp(min=1e-300)
     keys = tuple(n.tolist())
     drawn = fixed_rows(keys, draws) if generator is None else normalised_rows(keys, draws, generator)
-    # The gap of :func:`.score_gap`, with one further key, the second, outside the logarithm: the sum is at least 1.
+    # The gap of :func:`.score_gap`, with one further key, the second, outside the logarithm: the sum is at
+    # least 1.
     gaps = (spread[:, 0] * lead - ((spread * others).exp().sum(-1) / (n - 1)).log() for lead, others in drawn)
     return tuple(float((gap / (n - 1).log()).mean()) + shift for gap in gaps)
 
@@ -176,7 +202,8 @@ def normalised_rows(keys: tuple[float, ...], draws: int, generator: Generator) -
     """Draws rows of n Gaussian numbers of mean 0 and variance 1.
 
     Returns:
-        For each draw the difference of the two largest of each row, and the others without the largest minus the second, minus infinity
+        For each draw the difference of the two largest of each row, and the others without the largest minus
+        the second, minus infinity
         beyond n: ``[rows]`` and ``[rows, max n - 1]``.
     """
     n, longest = torch.tensor(keys, dtype=torch.float64), int(max(keys))
@@ -192,17 +219,20 @@ def normalised_rows(keys: tuple[float, ...], draws: int, generator: Generator) -
 
 @lru_cache(maxsize=1)
 def fixed_rows(keys: tuple[float, ...], draws: int) -> NormalisedRows:
-    """Returns :func:`normalised_rows` of the fixed generator: heads and layers whose rows have the same numbers of keys share them."""
+    """Returns :func:`normalised_rows` of the fixed generator: heads and layers whose rows have the same
+    numbers of keys share them.
+    """
     return normalised_rows(keys, draws, fixed_generator())
 
 
 class KeptShare(Metric):
-    """Share kept with doubled keys of each head; see the module's docstring. Up to 16 sequences of each batch count, 16 queries of each.
+    """Share kept with doubled keys of each head; see the module's docstring. Up to 16 sequences of each batch
+    count, 16 queries of each.
 
     Attributes:
-        sums: by layer, first head and keys T: number of rows, the sums of the largest weight and of that with doubled keys, and of the
-            weights on the own keys and on those of the other sequence with doubled keys, ``[heads, 3 + 2T]``. By layer, first head and a
-            negative number: that reason for no value.
+        sums: by layer, first head and keys T: number of rows, the sums of the largest weight and of that with
+            doubled keys, and of the weights on the own keys and on those of the other sequence with doubled
+            keys, ``[heads, 3 + 2T]``. By layer, first head and a negative number: that reason for no value.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -230,41 +260,65 @@ class KeptShare(Metric):
             columns = {"layer": layer, "source": OWN}
             if not known:
                 reason = REASONS.get(min(parts), NO_ROWS)
-                rows.append(Measurement(NAME, "in network", KEPT, None, head=first, reason=reason, unit="share", **columns))
+                rows.append(
+                    Measurement(
+                        NAME, "in network", KEPT, None, head=first, reason=reason, unit="share", **columns
+                    )
+                )
                 continue
             count, before, after = torch.stack([sums[:, :3] for sums in known.values()]).sum(0).unbind(1)
-            # A draw exchanges the keys of both sequences at random positions, the same in all heads: the share is linear in the weights.
+            # A draw exchanges the keys of both sequences at random positions, the same in all heads: the
+            # share is linear in the weights.
             exchanged = [torch.zeros_like(count)] * draws
             value = torch.zeros_like(count)
             for T, sums in sorted(known.items()):
                 own, other = sums[:, 3 : 3 + T], sums[:, 3 + T :]
                 value = value + own.sum(1)
-                kept = torch.rand(draws, T, generator=fixed_generator() if generator is None else generator) < 0.5
-                exchanged = [total + torch.where(each, own, other).sum(1) for total, each in zip(exchanged, kept)]
+                kept = (
+                    torch.rand(draws, T, generator=fixed_generator() if generator is None else generator)
+                    < 0.5
+                )
+                exchanged = [
+                    total + torch.where(each, own, other).sum(1) for total, each in zip(exchanged, kept)
+                ]
             shares = [(draw / count).tolist() for draw in exchanged]
             found = zip(count.tolist(), (value / count).tolist(), (2 * after / before).tolist())
             for index, (n, share, ratio) in enumerate(found):
                 null = Null(EXCHANGED, tuple(draw[index] for draw in shares)) if draws else None
                 place = {"head": first + index, "n": int(n)}
-                rows.append(Measurement(NAME, "in network", KEPT, share, unit="share", null=null, **place, **columns))
+                rows.append(
+                    Measurement(NAME, "in network", KEPT, share, unit="share", null=null, **place, **columns)
+                )
                 rows.append(Measurement(NAME, "in network", HALVED, ratio, predicted=1.0, **place, **columns))
         return rows
 
 
-Doubled = tuple[Float[Tensor, "n heads q k"], Float[Tensor, "n heads q k"], Float[Tensor, "n heads q"], Bool[Tensor, "n heads q"]]
+Doubled = tuple[
+    Float[Tensor, "n heads q k"],
+    Float[Tensor, "n heads q k"],
+    Float[Tensor, "n heads q"],
+    Bool[Tensor, "n heads q"],
+]
 
 
 def doubled_weights(activations: Activations) -> Doubled | int:
-    """Computes the weights if each query also sees the keys of another sequence; the key of a reason in :data:`REASONS` if it cannot.
+    """Computes the weights if each query also sees the keys of another sequence; the key of a reason in
+    :data:`REASONS` if it cannot.
 
     Returns:
-        Weights on the own keys and on the others, ``[n, heads, q, k]`` each; the largest weight without the others, and which rows count,
-        ``[n, heads, q]``. Weights of rows that do not count are 0.
+        Weights on the own keys and on the others, ``[n, heads, q, k]`` each; the largest weight without the
+        others, and which rows count, ``[n, heads, q]``. Weights of rows that do not count are 0.
     """
     weights, query, key = activations.weights, activations.query, activations.key
     assert weights is not None
     n, heads, q, k = weights.shape
-    if query is None or key is None or query.shape[:3] != (n, heads, q) or key.shape[:3] != (n, heads, k) or n != len(activations.tokens):
+    if (
+        query is None
+        or key is None
+        or query.shape[:3] != (n, heads, q)
+        or key.shape[:3] != (n, heads, k)
+        or n != len(activations.tokens)
+    ):
         return -2
     if n < 2:
         return -1
@@ -294,9 +348,12 @@ def doubled_weights(activations: Activations) -> Doubled | int:
 
 
 def fitted_scores(
-    weights: Float[Tensor, "n heads q k"], products: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n heads q k"] | None
+    weights: Float[Tensor, "n heads q k"],
+    products: Float[Tensor, "n heads q k"],
+    allowed: Bool[Tensor, "n heads q k"] | None,
 ) -> tuple[Float[Tensor, "heads 1 1"], Float[Tensor, "n heads q 1"]] | None:
-    """Fits log a = c q k - constant, with c for each head and a constant for each row; None if there is a residual or nothing to fit.
+    """Fits log a = c q k - constant, with c for each head and a constant for each row; None if there is a
+    residual or nothing to fit.
 
     Args:
         weights, products: attention weights, and products of queries and keys.
@@ -313,9 +370,12 @@ def fitted_scores(
         x, y = torch.where(seen, products, 0.0), torch.where(seen, weights, 1.0).log()
         x_mean, y_mean = x.sum(-1, keepdim=True) / count, y.sum(-1, keepdim=True) / count
         x, y = torch.where(seen, x - x_mean, 0.0), torch.where(seen, y - y_mean, 0.0)
-        # Rows in which all weights but one underflow say nothing about the scale. Products that are all equal need none.
+        # Rows in which all weights but one underflow say nothing about the scale. Products that are all equal
+        # need none.
         still = x.abs().amax((0, 2, 3)) == 0
-        if bool(still.any()) and bool(((torch.where(known, products - x_mean, 0.0).abs().amax((0, 2, 3)) > 0) & still).any()):
+        if bool(still.any()) and bool(
+            ((torch.where(known, products - x_mean, 0.0).abs().amax((0, 2, 3)) > 0) & still).any()
+        ):
             return None
     spread = x.square().sum((0, 2, 3))
     scale = (x * y).sum((0, 2, 3)) / spread.clamp(min=1e-30)
@@ -331,5 +391,6 @@ IN_NETWORKS = InNetworks(
     headline=GAP,
     side=">=",
     responses=RESPONSES,
-    meaning="lead of the largest score over the log of the number of keys; 1: the key with this score holds half of the weight",
+    meaning="lead of the largest score over the log of the number of keys; 1: the key with this score holds "
+    "half of the weight",
 )

@@ -1,13 +1,16 @@
-r"""The ladder: the largest weight among sixteen times as many keys, from written scores to networks trained on the digits.
+r"""The ladder: the largest weight among sixteen times as many keys, from written scores to networks trained
+on the digits.
 
-The theory predicts the number by resampling the scores of short sequences (:mod:`.longer`). The null takes Gaussian scores with their mean
-and variance, which is what a theory of the variance alone would predict. A head's scores are pooled over sequences; in networks they are
-those of the class token, and value, prediction and null are means over layers and heads.
+The theory predicts the number by resampling the scores of short sequences (:mod:`.longer`). The null takes
+Gaussian scores with their mean and variance, which is what a theory of the variance alone would predict. A
+head's scores are pooled over sequences; in networks they are those of the class token, and value, prediction
+and null are means over layers and heads.
 
-Sets of tokens are run at both lengths. A network trained on the digits has a fixed length: there the class token of an image sees the keys
-of 15 further images at once, computed from queries and keys. Predictions are made from other sequences or images than the measured ones.
-The rung on patches is a side step: trained heads return to the retrieval of the largest of n numbers, where a head has something to learn.
-Source: :cite:t:`velickovic2025softmax`; the quantity is our own.
+Sets of tokens are run at both lengths. A network trained on the digits has a fixed length: there the class
+token of an image sees the keys of 15 further images at once, computed from queries and keys. Predictions are
+made from other sequences or images than the measured ones. The rung on patches is a side step: trained heads
+return to the retrieval of the largest of n numbers, where a head has something to learn. Source:
+:cite:t:`velickovic2025softmax`; the quantity is our own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,8 +51,11 @@ SEQUENCES, DRAWN = 1000, 60  # measured sequences; sequences of a draw of the nu
 Scores = Sequence[Float[Tensor, "_ _"]]
 
 
-def rows_of(short: Scores, long: Scores, generator: Generator, *, first: int = 0, note: str = "") -> Iterator[Measurement]:
-    """Yields the largest weight of long sequences with its prediction and null, and that of short ones; means over the heads.
+def rows_of(
+    short: Scores, long: Scores, generator: Generator, *, first: int = 0, note: str = ""
+) -> Iterator[Measurement]:
+    """Yields the largest weight of long sequences with its prediction and null, and that of short ones; means
+    over the heads.
 
     Args:
         short, long: scores of each head for short and long sequences, ``[n, keys]``.
@@ -65,24 +71,39 @@ def rows_of(short: Scores, long: Scores, generator: Generator, *, first: int = 0
         keys = after.shape[-1]
         predicted.append(resampled_top_weight(before.flatten(), keys, generator=generator, samples=samples))
         spread = before.std().expand(LADDER_DRAWS * max(4, DRAWN // heads), 1)
-        chance = torch.cat([gaussian_top_weight(part, keys, generator=generator) for part in spread.split(2**21 // keys)])
+        chance = torch.cat(
+            [gaussian_top_weight(part, keys, generator=generator) for part in spread.split(2**21 // keys)]
+        )
         draws += chance.reshape(LADDER_DRAWS, -1).mean(1) / heads
     null = Null(LADDER.null_kind, tuple(draws.tolist()))
     columns = {"n": len(long[0]), "source": SOURCE}
     yield LADDER.row(NAME, mean(values), predicted=mean(predicted), null=null, note=note, **columns)
     yield Measurement(NAME, "rung", SHORT, mean(now), unit="share", **columns)
     if first:
-        yield Measurement(NAME, "rung", FIRST, mean(values[:first]), predicted=mean(predicted[:first]), unit="share", **columns)
+        yield Measurement(
+            NAME,
+            "rung",
+            FIRST,
+            mean(values[:first]),
+            predicted=mean(predicted[:first]),
+            unit="share",
+            **columns,
+        )
 
 
 def written(generator: Generator) -> Iterator[Measurement]:
     """Measures a written head, whose scores are 80 times uniform keys."""
-    short, long = (SIZE * torch.rand(SEQUENCES, n, generator=generator, dtype=torch.float64) for n in (KEYS, TIMES * KEYS))
+    short, long = (
+        SIZE * torch.rand(SEQUENCES, n, generator=generator, dtype=torch.float64)
+        for n in (KEYS, TIMES * KEYS)
+    )
     yield from rows_of([short], [long], generator)
 
 
 def real_tokens(generator: Generator) -> Iterator[Measurement]:
-    """Measures a random query on the patches of the digits; long sequences are the patches of 16 other images."""
+    """Measures a random query on the patches of the digits; long sequences are the patches of 16 other
+    images.
+    """
     tokens = load_digits().tokens.double()
     tokens = tokens[torch.randperm(len(tokens), generator=generator)]
     scores = tokens @ torch.randn(tokens.shape[-1], generator=generator, dtype=torch.float64)
@@ -95,12 +116,17 @@ def real_tokens(generator: Generator) -> Iterator[Measurement]:
 def trained(generator: Generator, *, stored: int = 0, decay: bool = False) -> Iterator[Measurement]:
     """Trains a head with a learnt query on the retrieval of the largest key among 16."""
     model = train_head("maximum", generator=generator, steps=STEPS, stored=stored, decay=decay)
-    short, long = (short_scores(model, "maximum", keys=n, generator=generator, sequences=SEQUENCES) for n in (KEYS, TIMES * KEYS))
+    short, long = (
+        short_scores(model, "maximum", keys=n, generator=generator, sequences=SEQUENCES)
+        for n in (KEYS, TIMES * KEYS)
+    )
     yield from rows_of([short], [long], generator)
 
 
 class SetTransformer(nn.Module):
-    """Blocks of a vision transformer without positions, ``[n, keys, 1 + CLASSES] -> [n, CLASSES]``, read at a class token."""
+    """Blocks of a vision transformer without positions, ``[n, keys, 1 + CLASSES] -> [n, CLASSES]``, read at a
+    class token.
+    """
 
     def __init__(self, *, depth: int, heads: int = 2):
         super().__init__()
@@ -119,7 +145,8 @@ class ClassTokenScores(Metric):
     """Collects the scores of the first query of each head.
 
     Args:
-        images: number of sequences whose keys the query sees: its own and those of the following ones in the batch.
+        images: number of sequences whose keys the query sees: its own and those of the following ones in the
+            batch.
 
     Attributes:
         sums: by layer and first head: scores, ``[n, heads, images * keys]``.
@@ -149,13 +176,19 @@ class ClassTokenScores(Metric):
         self.sums[place] = torch.cat([self.sums[place], sums]) if place in self.sums else sums
 
 
-def collected(model: nn.Module, inputs: Float[Tensor, "n seq dim"], *, images: int = 1) -> tuple[list[Float[Tensor, "n _"]], int]:
-    """Returns the scores of the class token in all heads of a network, and the number of heads of its first block; 0 without others."""
+def collected(
+    model: nn.Module, inputs: Float[Tensor, "n seq dim"], *, images: int = 1
+) -> tuple[list[Float[Tensor, "n _"]], int]:
+    """Returns the scores of the class token in all heads of a network, and the number of heads of its first
+    block; 0 without others.
+    """
     metric = ClassTokenScores(images)
     with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.together(0):
         model(inputs)
     heads = [scores for _, stored in sorted(metric.sums.items()) for scores in stored.unbind(1)]
-    first = sum(stored.shape[1] for (layer, *_), stored in metric.sums.items() if layer == min(metric.sums)[0])
+    first = sum(
+        stored.shape[1] for (layer, *_), stored in metric.sums.items() if layer == min(metric.sums)[0]
+    )
     return heads, first if first < len(heads) else 0
 
 
@@ -170,21 +203,37 @@ def block(generator: Generator, *, depth: int) -> Iterator[Measurement]:
             yield kept.tokens[chosen], kept.labels[chosen]
 
     task = StreamTask(lambda network, batch: functional.cross_entropy(network(batch[0]), batch[1]), stream)
-    fit(model, task, optimiser=torch.optim.AdamW(model.parameters(), lr=3e-3), steps=BLOCK_STEPS, clip=1.0, generator=generator)
-    (short, first), (long, _) = (
-        collected(model, draw(rows, n, kind="maximum", generator=generator).tokens) for rows, n in ((500, KEYS), (80, TIMES * KEYS))
+    fit(
+        model,
+        task,
+        optimiser=torch.optim.AdamW(model.parameters(), lr=3e-3),
+        steps=BLOCK_STEPS,
+        clip=1.0,
+        generator=generator,
     )
-    yield from rows_of(short, long, generator, first=first, note="the class token is one more key at both lengths")
+    (short, first), (long, _) = (
+        collected(model, draw(rows, n, kind="maximum", generator=generator).tokens)
+        for rows, n in ((500, KEYS), (80, TIMES * KEYS))
+    )
+    yield from rows_of(
+        short, long, generator, first=first, note="the class token is one more key at both lengths"
+    )
 
 
-def in_network(recipe: str, generator: Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
-    """Measures a trained network; the class token of an image sees the keys of 15 further images. The prediction has other images."""
+def in_network(
+    recipe: str, generator: Generator, images: tuple[Images, Images] | None = None
+) -> Iterator[Measurement]:
+    """Measures a trained network; the class token of an image sees the keys of 15 further images. The
+    prediction has other images.
+    """
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     half = min(128, len(validation.tokens) // 2)
     inputs, others = validation.tokens[: 2 * half].float().split(half)
     (short, first), (long, _) = collected(model, others), collected(model, inputs, images=TIMES)
     if not short:
-        yield LADDER.row(NAME, None, reason=f"scores of {recipe} are not products of queries and keys", source=SOURCE)
+        yield LADDER.row(
+            NAME, None, reason=f"scores of {recipe} are not products of queries and keys", source=SOURCE
+        )
         return
     yield from rows_of(short, long, generator, first=first, note="keys of 16 images at the same positions")
 
@@ -196,7 +245,9 @@ LADDER = replace(
         Rung("written head, uniform keys", "", written, column="own setting", covered=True),
         Rung("patches of the digits", "independent scores", real_tokens, column="real tokens"),
         Rung("trained head", "written scores", trained, column="everything trained"),
-        Rung("AdamW, 1,024 sequences", "new sequences in each step", _STORED, column="AdamW and mini-batches"),
+        Rung(
+            "AdamW, 1,024 sequences", "new sequences in each step", _STORED, column="AdamW and mini-batches"
+        ),
         Rung("one block", "attention alone, with one head", partial(block, depth=1), column="full block"),
         Rung("two blocks", "keys that do not depend on the others", partial(block, depth=2), column="depth"),
         *trained_network_rungs(in_network),

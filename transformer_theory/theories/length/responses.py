@@ -1,15 +1,19 @@
 r"""The sink of a head, and two tests that run the network on inputs made for them.
 
-* **Sinks.** At the key position with the largest mean weight, the norm of the value over the mean norm of all values. A sink whose value is
-  near 0 contracts the branch (:mod:`.dispersion`). The band has other key positions.
-* **Doubled keys**, in causal networks of ids. Two halves A and B of different sequences are joined in both orders. A query at place p of
-  the first half sees p + 1 keys; at the same place of the second half it sees the keys of the other sequence as well. If they are of the
-  same source, its largest weight on its own half falls by the factor (p + 1)/(p + 1 + m), with m tokens in a half. The row has the sum of
-  the measured weights over that of the predictions, for the last quarter of each half; 1 is the prediction. The second number is that for
-  sequences that are joined with themselves, whose keys are copies: what positions and repetition do without other contents.
-* **One token.** The relative change of the output at the last position, or of the classes, when one token is exchanged with that of another
-  sequence. For bounded scores it falls like 1/n (:cite:t:`hahn2020theoretical`). The second number exchanges all tokens. Of an image, one
-  block of an eighth of the height and width is exchanged.
+* **Sinks.** At the key position with the largest mean weight, the norm of the value over the mean norm of all
+  values. A sink whose value is near 0 contracts the branch (:mod:`.dispersion`). The band has other key
+  positions.
+* **Doubled keys**, in causal networks of ids. Two halves A and B of different sequences are joined in both
+  orders. A query at place p of the first half sees p + 1 keys; at the same place of the second half it sees
+  the keys of the other sequence as well. If they are of the same source, its largest weight on its own half
+  falls by the factor (p + 1)/(p + 1 + m), with m tokens in a half. The row has the sum of the measured
+  weights over that of the predictions, for the last quarter of each half; 1 is the prediction. The second
+  number is that for sequences that are joined with themselves, whose keys are copies: what positions and
+  repetition do without other contents.
+* **One token.** The relative change of the output at the last position, or of the classes, when one token is
+  exchanged with that of another sequence. For bounded scores it falls like 1/n
+  (:cite:t:`hahn2020theoretical`). The second number exchanges all tokens. Of an image, one block of an eighth
+  of the height and width is exchanged.
 """
 
 import math
@@ -27,7 +31,11 @@ from ...core.theory import Response
 from ...metrics.networks import weight_sums
 
 NAME = "length"
-SINK_NORM, DOUBLED, CHANGE = "norm of the sink's value", "weight with doubled keys over its prediction", "change of the output by one token"
+SINK_NORM, DOUBLED, CHANGE = (
+    "norm of the sink's value",
+    "weight with doubled keys over its prediction",
+    "change of the output by one token",
+)
 OTHER_KEYS, COPIES, ALL = "other key positions", "copies of the own keys", "all tokens exchanged"
 SINKS, HAHN, OWN = (
     Source("xiao2024efficient", status="own"),
@@ -40,15 +48,20 @@ class SinkValue(Metric):
     """Norm of the value at the key position with the largest mean weight, over the mean norm.
 
     Attributes:
-        sums: by layer, first head and keys T: number of rows, weight of each key, the sum of the norms of each value, and the weight of
-            each key if attention to the allowed keys is uniform, ``[heads, 1 + 3T]``; ``[heads, 0]`` if values are unknown.
+        sums: by layer, first head and keys T: number of rows, weight of each key, the sum of the norms of
+            each value, and the weight of each key if attention to the allowed keys is uniform, ``[heads, 1 +
+            3T]``; ``[heads, 0]`` if values are unknown.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
 
     def update(self, activations: Activations) -> None:
         """Adds the values of one module; modules without known weights are skipped."""
-        if (sums := activations.shared(weight_sums)) is None or activations.weights is None or not activations.weights.numel():
+        if (
+            (sums := activations.shared(weight_sums)) is None
+            or activations.weights is None
+            or not activations.weights.numel()
+        ):
             return
         value, heads, T = activations.value, activations.weights.shape[1], activations.weights.shape[-1]
         place = (activations.layer, activations.first_head)
@@ -66,13 +79,16 @@ class SinkValue(Metric):
         """Returns one row per layer and head."""
         rows: list[Measurement] = []
         for layer, first in sorted({place[:2] for place in self.sums}):
-            # Sequences of different lengths have different sinks; the length with the most rows of weights is shown.
+            # Sequences of different lengths have different sinks; the length with the most rows of weights is
+            # shown.
             parts = {place[2]: sums for place, sums in self.sums.items() if place[:2] == (layer, first)}
             T = max(parts, key=lambda T: float(parts[T][:, 0].sum()) if T else -1.0)
             for head, sums in enumerate(parts[T].tolist(), start=first):
                 columns = {"layer": layer, "head": head, "source": SINKS, "side": "<="}
                 count, mass, norms, uniform = (
-                    (int(sums[0]), sums[1 : T + 1], sums[T + 1 : 2 * T + 1], sums[2 * T + 1 :]) if T else (0, [], [], [])
+                    (int(sums[0]), sums[1 : T + 1], sums[T + 1 : 2 * T + 1], sums[2 * T + 1 :])
+                    if T
+                    else (0, [], [], [])
                 )
                 mean = sum(norms) / max(T, 1)
                 if T < 2 or not count or not 0 < mean < math.inf:
@@ -81,19 +97,29 @@ class SinkValue(Metric):
                     continue
                 sink = max(range(T), key=mass.__getitem__)
                 others = [norm / mean for key, norm in enumerate(norms) if key != sink]
-                null = Null(OTHER_KEYS, tuple(others[key] for key in spaced(T - 1, draws).tolist())) if draws else None
-                note = f"key {sink} has a mean weight of {mass[sink] / count:.3f}, uniform attention {uniform[sink] / count:.3f}"
+                null = (
+                    Null(OTHER_KEYS, tuple(others[key] for key in spaced(T - 1, draws).tolist()))
+                    if draws
+                    else None
+                )
+                note = (
+                    f"key {sink} has a mean weight of {mass[sink] / count:.3f}, uniform attention "
+                    f"{uniform[sink] / count:.3f}"
+                )
                 columns |= {"note": note, "n": count}
-                rows.append(Measurement(NAME, "in network", SINK_NORM, norms[sink] / mean, null=null, **columns))
+                rows.append(
+                    Measurement(NAME, "in network", SINK_NORM, norms[sink] / mean, null=null, **columns)
+                )
         return rows
 
 
 class DoubledWeight(Metric):
-    """Largest weight on the own half with doubled keys, over its prediction; for the inputs of :func:`joined_halves`.
+    """Largest weight on the own half with doubled keys, over its prediction; for the inputs of
+    :func:`joined_halves`.
 
     Attributes:
-        sums: by layer and first head: sums of the measured and of the predicted weights, and number of rows with weight on later keys,
-            ``[heads, 3]``.
+        sums: by layer and first head: sums of the measured and of the predicted weights, and number of rows
+            with weight on later keys, ``[heads, 3]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -117,17 +143,30 @@ class DoubledWeight(Metric):
         rows: list[Measurement] = []
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             for head, (measured, expected, later) in enumerate(sums.tolist(), start=first):
-                reason = "queries see later keys, so that the first half has doubled keys as well" if later else ""
+                reason = (
+                    "queries see later keys, so that the first half has doubled keys as well" if later else ""
+                )
                 reason = reason or ("" if expected > 0 else "weights are zero or not finite")
                 value = None if reason else measured / expected
                 rows.append(
-                    Measurement(NAME, "in network", DOUBLED, value, predicted=1.0, reason=reason, layer=layer, head=head, source=OWN)
+                    Measurement(
+                        NAME,
+                        "in network",
+                        DOUBLED,
+                        value,
+                        predicted=1.0,
+                        reason=reason,
+                        layer=layer,
+                        head=head,
+                        source=OWN,
+                    )
                 )
         return rows
 
 
 class TokenChange(Metric):
-    """Relative change of the output at the last position, or of the classes, with respect to the targets; for :func:`one_exchanged`.
+    """Relative change of the output at the last position, or of the classes, with respect to the targets; for
+    :func:`one_exchanged`.
 
     Attributes:
         sums: squared distance, squared norm of the targets, and number of sequences, ``[3]``.
@@ -141,7 +180,9 @@ class TokenChange(Metric):
         if y is None or t is None or y.shape != t.shape:
             return
         y, t = (x[:, -1] if x.ndim == 3 else x for x in (y.double(), t.double()))
-        self.add((0,), torch.stack([(y - t).square().sum(), t.square().sum(), y.new_tensor(float(len(y)))]).cpu())
+        self.add(
+            (0,), torch.stack([(y - t).square().sum(), t.square().sum(), y.new_tensor(float(len(y)))]).cpu()
+        )
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row."""
@@ -150,30 +191,44 @@ class TokenChange(Metric):
         distance, size, count = self.sums[(0,)].tolist()
         value = (distance / size) ** 0.5 if size > 0 else None
         reason = "" if value is not None else "the outputs are zero"
-        return [Measurement(NAME, "in network", CHANGE, value, reason=reason, n=int(count), source=HAHN, side="<=")]
+        return [
+            Measurement(
+                NAME, "in network", CHANGE, value, reason=reason, n=int(count), source=HAHN, side="<="
+            )
+        ]
 
 
 def joined_halves(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns halves of different sequences of ids joined in both orders, and each half joined with itself, ``[n, 2m]``."""
+    """Returns halves of different sequences of ids joined in both orders, and each half joined with itself,
+    ``[n, 2m]``.
+    """
     n = min(len(data), limits.get("sequences", len(data)), 32) // 2 * 2
     m = min(data.shape[1], limits.get("length", data.shape[1])) // 2
     halves = data[torch.randperm(len(data), generator=generator)[:n], :m]
     if n < 2 or m < 2:  # too short for two halves; the metric then has no rows
         return {"value": data[:1, :2]}
     A, B = halves[: n // 2], halves[n // 2 :]
-    return {"value": torch.cat([torch.cat([A, B], 1), torch.cat([B, A], 1)]), "null": [torch.cat([halves, halves], 1)]}
+    return {
+        "value": torch.cat([torch.cat([A, B], 1), torch.cat([B, A], 1)]),
+        "null": [torch.cat([halves, halves], 1)],
+    }
 
 
 def one_exchanged(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns inputs in which one token is that of the previous sequence, with all inputs of the previous sequence as the second number.
+    """Returns inputs in which one token is that of the previous sequence, with all inputs of the previous
+    sequence as the second number.
 
-    The last token is not exchanged if there are others. Of an image ``[n, c, h, w]`` one block of h/8 x w/8 pixels is exchanged.
+    The last token is not exchanged if there are others. Of an image ``[n, c, h, w]`` one block of h/8 x w/8
+    pixels is exchanged.
     """
     value, previous = data.clone(), data.roll(1, 0)
     if data.ndim == 4:
         h, w = (max(1, size // 8) for size in data.shape[-2:])
         for row in range(len(data)):
-            top, left = (int(torch.randint(size - side + 1, (), generator=generator)) for size, side in zip(data.shape[-2:], (h, w)))
+            top, left = (
+                int(torch.randint(size - side + 1, (), generator=generator))
+                for size, side in zip(data.shape[-2:], (h, w))
+            )
             value[row, :, top : top + h, left : left + w] = previous[row, :, top : top + h, left : left + w]
     else:
         rows = torch.arange(len(data))

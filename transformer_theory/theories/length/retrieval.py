@@ -1,12 +1,13 @@
 r"""Retrieval with one attention head: trained on 16 keys, run on thousands.
 
-A sequence has n tokens (x, c) with a key x and a class c, one of ten, one-hot. The label is the class of one token:
+A sequence has n tokens (x, c) with a key x and a class c, one of ten, one-hot. The label is the class of one
+token:
 
 * *maximum*: keys are uniform on [0, 1], and the largest is the right one;
 * *needle*: the key of one token is 1, and all others are 0.
 
-The network embeds each token by two layers, pools them by softmax attention with one learnt query, and reads the class by two layers. It
-has neither positions nor a mask, so it runs at any length.
+The network embeds each token by two layers, pools them by softmax attention with one learnt query, and reads
+the class by two layers. It has neither positions nor a mask, so it runs at any length.
 Source: :cite:t:`velickovic2025softmax` for the task; sizes and training are ours.
 """
 
@@ -35,7 +36,9 @@ LENGTHS = (16, 64, 256, 1024, 4096)
 
 @dataclass(frozen=True, eq=False)
 class Sequences:
-    """Tokens ``[n, keys, 1 + CLASSES]`` float32, the position of the right key ``[n]``, and its class ``[n]``."""
+    """Tokens ``[n, keys, 1 + CLASSES]`` float32, the position of the right key ``[n]``, and its class
+    ``[n]``.
+    """
 
     tokens: Float[Tensor, "n keys dim"]
     right: Int[Tensor, " n"]
@@ -87,7 +90,9 @@ class PooledHead(nn.Module):
         return self.read((weights[..., None] * self.value(hidden)).sum(-2))
 
 
-def train_head(kind: Kind, *, generator: Generator, steps: int | None = None, stored: int = 0, decay: bool = False) -> PooledHead:
+def train_head(
+    kind: Kind, *, generator: Generator, steps: int | None = None, stored: int = 0, decay: bool = False
+) -> PooledHead:
     """Trains a head on 16 keys by Adam at rate .003 on batches of 64.
 
     Args:
@@ -149,13 +154,22 @@ class AtLength:
 def short_scores(
     model: PooledHead, kind: Kind, *, generator: Generator, keys: int = KEYS, sequences: int = 1000
 ) -> Float[Tensor, "n keys"]:
-    """Returns the scores of new sequences of ``keys`` keys, as in the training by default, ``[sequences, keys]`` float64."""
+    """Returns the scores of new sequences of ``keys`` keys, as in the training by default, ``[sequences,
+    keys]`` float64.
+    """
     return model.scores(draw(sequences, keys, kind=kind, generator=generator).tokens).double()
 
 
 @torch.no_grad()
 def at_length(
-    model: PooledHead, kind: Kind, keys: int, pool: Tensor, *, generator: Generator, scaled: bool = False, sequences: int = 200
+    model: PooledHead,
+    kind: Kind,
+    keys: int,
+    pool: Tensor,
+    *,
+    generator: Generator,
+    scaled: bool = False,
+    sequences: int = 200,
 ) -> AtLength:
     """Runs a head on sequences of ``keys`` keys.
 
@@ -179,7 +193,18 @@ def at_length(
             right = scores.softmax(-1).gather(1, part.right[:, None])[:, 0]
             correct = model(part.tokens).argmax(-1) == part.labels
             ranked = scores.argmax(-1) == part.right
-            found.append(torch.stack([top_weight(scores), right, correct.double(), ranked.double(), log_dispersion_bound(scores)], -1))
+            found.append(
+                torch.stack(
+                    [
+                        top_weight(scores),
+                        right,
+                        correct.double(),
+                        ranked.double(),
+                        log_dispersion_bound(scores),
+                    ],
+                    -1,
+                )
+            )
     finally:
         model.factor = 1.0
     top, right, accuracy, ranked, bound = torch.cat(found).mean(0).tolist()

@@ -1,9 +1,10 @@
-"""Tokens as interacting particles: where attention takes them if every layer is the same, and whether tokens of a network cluster.
+"""Tokens as interacting particles: where attention takes them if every layer is the same, and whether tokens
+of a network cluster.
 
-:mod:`.dynamics` integrates the flow, :mod:`.equiangular` has the equation of a common cosine and one layer on long sequences,
-:mod:`.clusters` energy and clusters. :mod:`.within_between` estimates whether tokens of a sequence cluster beyond positions and a common
-direction; :mod:`.in_networks` and :mod:`.on_data` measure it. :mod:`.claims` contains the checkable statements, :mod:`.figures` the
-experiments.
+:mod:`.dynamics` integrates the flow, :mod:`.equiangular` has the equation of a common cosine and one layer on
+long sequences, :mod:`.clusters` energy and clusters. :mod:`.within_between` estimates whether tokens of a
+sequence cluster beyond positions and a common direction; :mod:`.in_networks` and :mod:`.on_data` measure it.
+:mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments.
 """
 
 from ...core.sources import Source
@@ -21,13 +22,14 @@ from .within_between import directions, pair_sums
 THEORY = Theory(
     name="particles",
     title="Tokens as interacting particles",
-    question="If every layer were the same simple attention, where would the tokens go, and do the tokens of my network cluster?",
-    statement=r"With $V = I$ and tokens on the sphere, attention is the flow $\dot x_i = P_{x_i} \sum_j a_{ij} x_j$. It never lowers "
-    r"the energy "
-    r"$n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}$ and takes almost every start to one cluster for $d \ge 3$; several "
-    r"clusters last for a time that grows exponentially in $\beta$. From orthogonal tokens all cosines follow one scalar equation. In "
-    r"networks: the cosine within a sequence less that between sequences at other positions, and whether $V$ acts as a positive multiple "
-    r"of $I$.",
+    question="If every layer were the same simple attention, where would the tokens go, and do the tokens "
+    "of my network cluster?",
+    statement=r"With $V = I$ and tokens on the sphere, attention is the flow $\dot x_i = P_{x_i} \sum_j "
+    r"a_{ij} x_j$. It never lowers the energy $n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}$ "
+    r"and takes almost every start to one cluster for $d \ge 3$; several clusters last for a time that "
+    r"grows exponentially in $\beta$. From orthogonal tokens all cosines follow one scalar equation. In "
+    "networks: the cosine within a sequence less that between sequences at other positions, and whether "
+    "$V$ acts as a positive multiple of $I$.",
     sources=(
         Source("geshkovski2025mathematical"),
         Source("geshkovski2024dynamic"),

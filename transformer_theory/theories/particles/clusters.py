@@ -1,9 +1,11 @@
-r"""What one measures of a sequence of unit vectors: energy, mean cosine, clusters, and whether it lies in a half-space.
+r"""What one measures of a sequence of unit vectors: energy, mean cosine, clusters, and whether it lies in a
+half-space.
 
-The energy :math:`E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}` lies in (0, 1] and is 1 only if all tokens are equal. It
-never falls along SA and USA. Tokens in an open half-space end in one cluster, whatever the scores. Independent tokens with a symmetric law
-in general position (any d of them independent) lie in one with the probability of Wendel, :math:`2^{-(n-1)} \sum_{k<d} \binom{n-1}{k}`.
-Sources: :cite:t:`geshkovski2025mathematical`, :cite:t:`wendel1962problem`.
+The energy :math:`E(X) = n^{-2} \sum_{ij} e^{\beta (\langle x_i, x_j \rangle - 1)}` lies in (0, 1] and is 1
+only if all tokens are equal. It never falls along SA and USA. Tokens in an open half-space end in one
+cluster, whatever the scores. Independent tokens with a symmetric law in general position (any d of them
+independent) lie in one with the probability of Wendel, :math:`2^{-(n-1)} \sum_{k<d} \binom{n-1}{k}`. Sources:
+:cite:t:`geshkovski2025mathematical`, :cite:t:`wendel1962problem`.
 """
 
 import math
@@ -35,7 +37,8 @@ def mean_cosine(X: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
 def count_clusters(
     X: Float[Tensor, "batch n d"], *, same: float = SAME, valid: Bool[Tensor, "batch n"] | None = None
 ) -> Int[Tensor, " batch"]:
-    """Counts the clusters of each sequence: connected components of the pairs of tokens with a cosine above ``same``.
+    """Counts the clusters of each sequence: connected components of the pairs of tokens with a cosine above
+    ``same``.
 
     Args:
         X: tokens, ``[batch, n, d]``.
@@ -47,12 +50,17 @@ def count_clusters(
     from scipy.sparse.csgraph import connected_components
 
     if X.ndim != 3:
-        raise ValueError(f"tokens must be [batch, n, d], got the shape {tuple(X.shape)}; add the batch by X[None]")
+        raise ValueError(
+            f"tokens must be [batch, n, d], got the shape {tuple(X.shape)}; add the batch by X[None]"
+        )
     finite(tokens=X)
     X = unit(X)
     near = (X @ X.mT > same).cpu().numpy()
     kept = np.ones(near.shape[:2], dtype=bool) if valid is None else valid.cpu().numpy()
-    counts = [connected_components(one[np.ix_(row, row)], directed=False)[0] if row.any() else 0 for one, row in zip(near, kept)]
+    counts = [
+        connected_components(one[np.ix_(row, row)], directed=False)[0] if row.any() else 0
+        for one, row in zip(near, kept)
+    ]
     return torch.tensor(counts)
 
 
@@ -66,7 +74,8 @@ def half_space_probability(n: int, d: int) -> float:
 
 
 def in_half_space(X: Float[Tensor, "n d"]) -> bool:
-    """Returns whether all tokens have a positive inner product with some vector: the linear program X w >= 1 has a solution.
+    """Returns whether all tokens have a positive inner product with some vector: the linear program X w >= 1
+    has a solution.
 
     A zero token has no positive inner product.
 

@@ -3,11 +3,13 @@ r"""Tokens as particles on the unit sphere, with depth as time.
 With :math:`P_x y = y - \langle x, y \rangle x`, a sequence :math:`x_1, \dots, x_n` of unit vectors moves by
 
 .. math::
-    \text{SA:}\quad \dot x_i = P_{x_i} \sum_j \frac{e^{\beta \langle x_i, x_j \rangle}}{\sum_k e^{\beta \langle x_i, x_k \rangle}} x_j,
-    \qquad \text{USA:}\quad \dot x_i = P_{x_i} \frac1n \sum_j e^{\beta \langle x_i, x_j \rangle} x_j .
+    \text{SA:}\quad \dot x_i = P_{x_i} \sum_j \frac{e^{\beta \langle x_i, x_j \rangle}}{\sum_k e^{\beta
+    \langle x_i, x_k \rangle}} x_j, \qquad \text{USA:}\quad \dot x_i = P_{x_i} \frac1n \sum_j e^{\beta \langle
+    x_i, x_j \rangle} x_j .
 
-A layer with normalised tokens is an Euler step of SA. Scores may be :math:`\beta\, x_i B x_j^\top` with any matrix B, and values
-:math:`x_j V`; the theory has V = I. *Pre-norm* layers do not normalise the stream: :math:`\dot z_i = \sum_j a_{ij} \hat z_j` with
+A layer with normalised tokens is an Euler step of SA. Scores may be :math:`\beta\, x_i B x_j^\top` with any
+matrix B, and values :math:`x_j V`; the theory has V = I. *Pre-norm* layers do not normalise the stream:
+:math:`\dot z_i = \sum_j a_{ij} \hat z_j` with
 :math:`\hat z = z / |z|`, so directions move with speed :math:`1/|z_i|`, and :math:`|z_i|` grows.
 Source: :cite:t:`geshkovski2025mathematical`; pre-norm as in :cite:t:`karagodin2025normalization`.
 """
@@ -41,8 +43,14 @@ ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 
 
 def increasing_times(times: Sequence[float]) -> None:
     """Checks that there are times, finite and non-negative, and that they increase; else raises a ValueError."""
-    if not len(times) or not 0 <= times[0] <= times[-1] < math.inf or not all(a < b for a, b in pairwise(times)):
-        raise ValueError(f"times must be non-negative and increase, got {list(times)}; pass e.g. times=(1.0, 2.0)")
+    if (
+        not len(times)
+        or not 0 <= times[0] <= times[-1] < math.inf
+        or not all(a < b for a, b in pairwise(times))
+    ):
+        raise ValueError(
+            f"times must be non-negative and increase, got {list(times)}; pass e.g. times=(1.0, 2.0)"
+        )
 
 
 def unit(X: Tokens) -> Tokens:
@@ -55,7 +63,9 @@ def tangent(X: Tokens, Y: Tokens) -> Tokens:
     return Y - (X * Y).sum(-1, keepdim=True) * X
 
 
-def attention(X: Tokens, *, beta: float, bilinear: Tensor | None = None, causal: bool = False) -> Float[Tensor, "*batch n n"]:
+def attention(
+    X: Tokens, *, beta: float, bilinear: Tensor | None = None, causal: bool = False
+) -> Float[Tensor, "*batch n n"]:
     """Softmax of the scores beta x_i B x_j^T by rows; with ``causal`` over j <= i only."""
     keys = X if bilinear is None else X @ bilinear.mT
     scores = beta * (X @ keys.mT)
@@ -65,7 +75,14 @@ def attention(X: Tokens, *, beta: float, bilinear: Tensor | None = None, causal:
     return torch.softmax(scores, -1)
 
 
-def softmax_field(X: Tokens, *, beta: float, bilinear: Tensor | None = None, value: Tensor | None = None, causal: bool = False) -> Tokens:
+def softmax_field(
+    X: Tokens,
+    *,
+    beta: float,
+    bilinear: Tensor | None = None,
+    value: Tensor | None = None,
+    causal: bool = False,
+) -> Tokens:
     """Velocity of SA at X; rows of X need not be unit vectors, only their directions count.
 
     Args:
@@ -88,7 +105,9 @@ def unnormalised_field(X: Tokens, *, beta: float, value: Tensor | None = None) -
 
 
 def pre_norm_field(Z: Tokens, *, beta: float) -> Tokens:
-    """Velocity of the stream of pre-norm layers with V = I: attention over the directions, neither projected nor normalised."""
+    """Velocity of the stream of pre-norm layers with V = I: attention over the directions, neither projected
+    nor normalised.
+    """
     X = unit(Z)
     return attention(X, beta=beta) @ X
 
@@ -107,7 +126,8 @@ def flow(
         tolerance: largest error of a token's coordinate per step.
         sphere: whether tokens are normalised after each step.
     Raises:
-        ValueError: there are no times, they do not increase, the tolerance is not positive, or tokens or the field are not finite.
+        ValueError: there are no times, they do not increase, the tolerance is not positive, or tokens or the
+            field are not finite.
         NotConverged: the integration needs more than :data:`MAX_STEPS` steps.
     """
     increasing_times(times)
@@ -119,7 +139,9 @@ def flow(
     X = unit(X) if sphere else X
     now, steps, saved, velocity = 0.0, 0, [], field(X)
     if not bool(velocity.isfinite().all()):
-        raise ValueError("the field must be finite, got NaN or infinity at time 0; reduce beta or check the matrices")
+        raise ValueError(
+            "the field must be finite, got NaN or infinity at time 0; reduce beta or check the matrices"
+        )
     step = min(0.1, 0.1 / max(float(velocity.abs().max()), 1e-6))
     for stop in times:
         while now < stop:
@@ -127,7 +149,11 @@ def flow(
                 now = stop
                 break
             if (steps := steps + 1) > MAX_STEPS:
-                raise NotConverged(f"the flow reached time {now:.4g} of {stop:.4g} in {MAX_STEPS} steps; loosen the tolerance", X)
+                raise NotConverged(
+                    f"the flow reached time {now:.4g} of {stop:.4g} in {MAX_STEPS} steps; loosen the "
+                    "tolerance",
+                    X,
+                )
             h = min(step, stop - now)
             slopes, reached = [velocity], X
             for row in STAGES:
@@ -135,9 +161,15 @@ def flow(
                 slopes.append(field(reached))
             error = h * float(torch.stack([e * k for e, k in zip(ERROR, slopes) if e]).sum(0).abs().max())
             if error <= tolerance:
-                # The last stage is the new state, and the fields depend on directions only: its slope is the next first one.
-                now, X, velocity = (stop if h == stop - now else now + h), (unit(reached) if sphere else reached), slopes[-1]
-            # Order 5: the error of a step is of order h^5 in the lower formula. A factor of at most 4 avoids rejected steps.
+                # The last stage is the new state, and the fields depend on directions only: its slope is the
+                # next first one.
+                now, X, velocity = (
+                    (stop if h == stop - now else now + h),
+                    (unit(reached) if sphere else reached),
+                    slopes[-1],
+                )
+            # Order 5: the error of a step is of order h^5 in the lower formula. A factor of at most 4 avoids
+            # rejected steps.
             step = h * min(4.0, max(0.2, 0.9 * (tolerance / max(error, 1e-300)) ** 0.2))
         saved.append(X)
     return torch.stack(saved)

@@ -1,25 +1,29 @@
 r"""Do the tokens of a network cluster, and does its attention move them as the theory says?
 
-Passive, per block, on the residual stream after its attention has been added (the output of the block if no addition was found):
+Passive, per block, on the residual stream after its attention has been added (the output of the block if no
+addition was found):
 
-* **within-less-between cosine** D, and its share of the largest possible value (:mod:`.within_between`). The share is the headline:
-  D alone also rises if positions or a direction that all tokens share become smaller, and then a comparison with untrained networks would
-  call that clustering. Each has two chance levels: the sequences are permuted at each position, within a batch, and untrained networks.
+* **within-less-between cosine** D, and its share of the largest possible value (:mod:`.within_between`). The
+  share is the headline: D alone also rises if positions or a direction that all tokens share become smaller,
+  and then a comparison with untrained networks would call that clustering. Each has two chance levels: the
+  sequences are permuted at each position, within a batch, and untrained networks.
 * **mean cosine** within a sequence, and between sequences at other positions. Their difference is D.
 
-Padded tokens, those to which no query may attend, and tokens without direction are left out, and so are class and register tokens. Of long
-sequences at most :data:`POSITIONS` positions count, evenly spaced.
+Padded tokens, those to which no query may attend, and tokens without direction are left out, and so are class
+and register tokens. Of long sequences at most :data:`POSITIONS` positions count, evenly spaced.
 
-* **alignment with V = I**: the mean cosine of the displacement of a token by attention and the mean of the attended tokens, both without
-  their component along the token. It is 1 if V is a positive multiple of the identity, as the theory assumes. In the null the attended mean
-  is that of another sequence at the same position. Below :data:`ALIGNED` the theory does not cover the block. All tokens
-  count, also padding.
-* **rise of the mean cosine** by the attention. Its prediction moves each token by the same length towards the attended mean.
+* **alignment with V = I**: the mean cosine of the displacement of a token by attention and the mean of the
+  attended tokens, both without their component along the token. It is 1 if V is a positive multiple of the
+  identity, as the theory assumes. In the null the attended mean is that of another sequence at the same
+  position. Below :data:`ALIGNED` the theory does not cover the block. All tokens count, also padding.
+* **rise of the mean cosine** by the attention. Its prediction moves each token by the same length towards the
+  attended mean.
 
-Active, :data:`MOSAICS`: the network runs on sequences whose tokens are exchanged with those of other sequences at the same positions.
-Attention mixes unrelated tokens too, and after it they have something in common. This chance level contains positions, anisotropy and such
-mixing; on noise the exchanged sequences have the same law as the given ones, so nothing can be found.
-Sources: :cite:t:`geshkovski2025mathematical`; the quantities are our own.
+Active, :data:`MOSAICS`: the network runs on sequences whose tokens are exchanged with those of other
+sequences at the same positions. Attention mixes unrelated tokens too, and after it they have something in
+common. This chance level contains positions, anisotropy and such mixing; on noise the exchanged sequences
+have the same law as the given ones, so nothing can be found. Sources: :cite:t:`geshkovski2025mathematical`;
+the quantities are our own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +47,8 @@ DIFFERENCE = "within-less-between cosine"
 WITHIN, BETWEEN = "mean cosine within a sequence", "mean cosine between sequences at other positions"
 ALIGNMENT, RISE = "alignment of attention's displacement with V = I", "rise of the mean cosine by attention"
 OTHER_FIELD, EXCHANGED = "attended means of other sequences", "inputs with tokens of other sequences"
-POSITIONS, FIELD_SEQUENCES = 64, 16  # positions of a sequence, and sequences of a batch in which the displacement is measured
+# positions of a sequence, and sequences of a batch in which the displacement is measured
+POSITIONS, FIELD_SEQUENCES = 64, 16
 ROUNDING = 1e-5  # share of a squared norm below which the component across the token is rounding
 ALIGNED = 0.9  # smallest cosine at which V counts as a positive multiple of the identity
 MOSAIC_SEQUENCES = 64  # sequences of the response
@@ -53,7 +58,8 @@ class SequenceClusters(ClassTokenMetric):
     """Within-less-between cosine of the tokens of each block.
 
     Attributes:
-        sums: by layer, ``[9 + 2 draws]``: sequences, left out tokens and tokens, then :class:`.Sums`: pairs, variance, within, draws.
+        sums: by layer, ``[9 + 2 draws]``: sequences, left out tokens and tokens, then :class:`.Sums`: pairs,
+            variance, within, draws.
         present: by layer, which tokens of the current batch are not padding, ``[n or 1, T]``.
     """
 
@@ -88,12 +94,17 @@ class SequenceClusters(ClassTokenMetric):
         sums = pair_sums(u.float(), valid, draws=self.draws if n > 1 else 0)
         draws = sums.draws.flatten() if n > 1 else u.new_zeros(2 * self.draws).double()
         head = torch.stack([torch.as_tensor(float(n)), left.cpu(), valid.sum().cpu()]).double()
-        self.add((layer,), torch.cat([head, *(part.cpu() for part in (sums.pairs, sums.variance, sums.within, draws))]))
+        self.add(
+            (layer,),
+            torch.cat([head, *(part.cpu() for part in (sums.pairs, sums.variance, sums.within, draws))]),
+        )
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns four rows per layer; one with the reason where there is no share."""
         rows = []
-        for (layer,), (n, left, tokens, *numbers) in sorted((place, sums.tolist()) for place, sums in self.sums.items()):
+        for (layer,), (n, left, tokens, *numbers) in sorted(
+            (place, sums.tolist()) for place, sums in self.sums.items()
+        ):
             columns: dict[str, Any] = {"layer": layer, "n": int(n), "source": SOURCE}
             if left:
                 columns["note"] = f"{int(left)} tokens without a direction are left out"
@@ -105,8 +116,14 @@ class SequenceClusters(ClassTokenMetric):
             within, scale = float(sums.within[0] / sums.within[1]), float(sums.variance[0] / sums.variance[1])
             chance = None if not draws else Null(PERMUTED, sums.chance)
             relative = None if not draws else Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
-            rows.append(Measurement(NAME, "in network", SHARE, sums.share, null=relative, side=">=", **columns))
-            rows.append(Measurement(NAME, "in network", DIFFERENCE, sums.difference, null=chance, side=">=", **columns))
+            rows.append(
+                Measurement(NAME, "in network", SHARE, sums.share, null=relative, side=">=", **columns)
+            )
+            rows.append(
+                Measurement(
+                    NAME, "in network", DIFFERENCE, sums.difference, null=chance, side=">=", **columns
+                )
+            )
             rows.append(Measurement(NAME, "in network", WITHIN, within, **columns))
             rows.append(Measurement(NAME, "in network", BETWEEN, within - sums.difference, **columns))
         return rows
@@ -128,11 +145,13 @@ def why_not(sums: Sums, tokens: float) -> str:
 
 
 class ValueAlignment(Metric):
-    """Alignment of attention's displacement with V = I, and the rise of the mean cosine, from up to 16 sequences of each batch.
+    """Alignment of attention's displacement with V = I, and the rise of the mean cosine, from up to 16
+    sequences of each batch.
 
     Attributes:
-        sums: by layer, ``[5 + draws]``: sequences, tokens, sums of the alignment, of the rise and of its prediction, and of the alignment
-            in each draw of the null. All zero where attention or its addition to the stream is not known.
+        sums: by layer, ``[5 + draws]``: sequences, tokens, sums of the alignment, of the rise and of its
+            prediction, and of the alignment in each draw of the null. All zero where attention or its
+            addition to the stream is not known.
         fields: by layer, the mean attended token in the current batch, ``[n, T, d]``.
     """
 
@@ -145,12 +164,18 @@ class ValueAlignment(Metric):
         self.fields: dict[int, Float[Tensor, "n T d"]] = {}
 
     def update(self, activations: Activations) -> None:
-        """Stores the attended means of a block's first attention, and compares them with the displacement at its end."""
+        """Stores the attended means of a block's first attention, and compares them with the displacement at
+        its end.
+        """
         layer = activations.layer
         if activations.kind == "attention":
             weights, tokens = activations.weights, activations.tokens
             n, T, _ = tokens.shape
-            if activations.first_head == 0 and weights is not None and (len(weights), *weights.shape[2:]) == (n, T, T):
+            if (
+                activations.first_head == 0
+                and weights is not None
+                and (len(weights), *weights.shape[2:]) == (n, T, T)
+            ):
                 some = torch.linspace(0, n - 1, min(n, FIELD_SEQUENCES)).long().to(tokens.device)
                 if n > FIELD_SEQUENCES:
                     weights, tokens = weights[some], tokens[some]
@@ -168,9 +193,11 @@ class ValueAlignment(Metric):
         self.add((layer,), sums)
 
     def _sums(self, x: Tensor, y: Tensor, field: Tensor, draws: int) -> list[Tensor]:
-        """Returns tokens, alignment, rise, its prediction, and the alignment of each draw, summed over the tokens of a batch.
+        """Returns tokens, alignment, rise, its prediction, and the alignment of each draw, summed over the
+        tokens of a batch.
 
-        Components along a token, and norms, follow from inner products: P_x a and P_x b have the inner product <a, b> - <x, a><x, b> /
+        Components along a token, and norms, follow from inner products: P_x a and P_x b have the inner
+        product <a, b> - <x, a><x, b> /
         |x|^2.
         """
         n, T, _ = x.shape
@@ -183,10 +210,13 @@ class ValueAlignment(Metric):
         used = (step > ROUNDING * length) & (toward > ROUNDING * fields)
         step, toward = step.clamp(min=0).sqrt(), torch.where(used, toward, 1.0).sqrt()
         product = torch.where(used, step * toward, 1.0)
-        # The predicted token is own * x + scale * field. It keeps the radial part of the displacement, which decides how far it turns.
+        # The predicted token is own * x + scale * field. It keeps the radial part of the displacement, which
+        # decides how far it turns.
         scale = torch.where(used, step / toward, 0.0)
         own = 1 + radial / size - scale * along / size
-        norm = (own.square() * size + 2 * own * scale * along + scale.square() * fields).clamp(min=1e-30).sqrt()
+        norm = (
+            (own.square() * size + 2 * own * scale * along + scale.square() * fields).clamp(min=1e-30).sqrt()
+        )
         after = 1 / (size + 2 * radial + length).clamp(min=1e-30).sqrt()
         before, after = (_pairs(_weighted(1 / size.sqrt(), x), T), _pairs(_weighted(after, y), T))
         predicted = _pairs(_weighted(own / norm, x) + _weighted(scale / norm, field), T)
@@ -203,25 +233,47 @@ class ValueAlignment(Metric):
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns two rows per layer, or one with the reason."""
         rows = []
-        for (layer,), (n, tokens, total, rise, predicted, *chance) in sorted((place, sums.tolist()) for place, sums in self.sums.items()):
+        for (layer,), (n, tokens, total, rise, predicted, *chance) in sorted(
+            (place, sums.tolist()) for place, sums in self.sums.items()
+        ):
             columns: dict[str, Any] = {"layer": layer, "n": int(n), "source": SOURCE}
             if not tokens:
-                reason = "attention moves no token, or tokens are not finite" if n else "no addition of attention to the stream was found"
-                rows.append(Measurement(NAME, "in network", ALIGNMENT, None, side=">=", reason=reason, **columns))
+                reason = (
+                    "attention moves no token, or tokens are not finite"
+                    if n
+                    else "no addition of attention to the stream was found"
+                )
+                rows.append(
+                    Measurement(NAME, "in network", ALIGNMENT, None, side=">=", reason=reason, **columns)
+                )
                 continue
             value = total / tokens
-            null = Null(OTHER_FIELD, tuple(draw / tokens for draw in chance[:draws])) if draws and n > 1 else None
+            null = (
+                Null(OTHER_FIELD, tuple(draw / tokens for draw in chance[:draws]))
+                if draws and n > 1
+                else None
+            )
             covered = value >= ALIGNED
             verdict = "holds" if covered else "fails"
             limit = {"op": ">=", "threshold": ALIGNED, "verdict": verdict, "side": ">="}
             rows.append(Measurement(NAME, "in network", ALIGNMENT, value, null=null, **limit, **columns))
-            limit = {"op": ">=", "threshold": 0.0, "verdict": judge(rise / tokens, ">=", 0.0, covered=covered)}
-            rows.append(Measurement(NAME, "in network", RISE, rise / tokens, predicted=predicted / tokens, **limit, **columns))
+            limit = {
+                "op": ">=",
+                "threshold": 0.0,
+                "verdict": judge(rise / tokens, ">=", 0.0, covered=covered),
+            }
+            rows.append(
+                Measurement(
+                    NAME, "in network", RISE, rise / tokens, predicted=predicted / tokens, **limit, **columns
+                )
+            )
         return rows
 
 
 def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Returns half precision as float32 and other numbers as they are, so that weights, tokens and sums have one precision."""
+    """Returns half precision as float32 and other numbers as they are, so that weights, tokens and sums have
+    one precision.
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -231,16 +283,20 @@ def _weighted(weights: Float[Tensor, "n T"], X: Float[Tensor, "n T d"]) -> Float
 
 
 def _pairs(total: Float[Tensor, "n d"], T: int) -> Float[Tensor, " n"]:
-    """Returns the mean cosine of the pairs of T tokens from the sum of their directions; 0 for sequences of one token."""
+    """Returns the mean cosine of the pairs of T tokens from the sum of their directions; 0 for sequences of
+    one token.
+    """
     return (total.square().sum(1) - T) / max(T * (T - 1), 1)
 
 
 def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Makes the inputs of :data:`MOSAICS` from tokens ``[n, T, d]``, ids ``[n, T]`` or images ``[n, c, h, w]``.
+    """Makes the inputs of :data:`MOSAICS` from tokens ``[n, T, d]``, ids ``[n, T]`` or images ``[n, c, h,
+    w]``.
 
-    Images are exchanged in blocks of a quarter of their sides, which keep what the patches inside a block have in common; without such
-    blocks, and for a single sequence, there is no null. Ids must not be padded: the exchange scatters padding, and the length is then
-    found as clustering. The order of the permutations is the same for all networks, so ``generator`` is not used.
+    Images are exchanged in blocks of a quarter of their sides, which keep what the patches inside a block
+    have in common; without such blocks, and for a single sequence, there is no null. Ids must not be padded:
+    the exchange scatters padding, and the length is then found as clustering. The order of the permutations
+    is the same for all networks, so ``generator`` is not used.
     """
     data = data[:MOSAIC_SEQUENCES]
     made = exchanged(data, RANGE_DRAWS)
@@ -248,7 +304,8 @@ def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> di
 
 
 def exchanged(data: Tensor, draws: int) -> list[Tensor]:
-    """Returns draws of the inputs ``[n, T, d]``, ``[n, T]`` or ``[n, c, h, w]`` with exchanged tokens, see :func:`mosaics`.
+    """Returns draws of the inputs ``[n, T, d]``, ``[n, T]`` or ``[n, c, h, w]`` with exchanged tokens, see
+    :func:`mosaics`.
 
     There are none for a single sequence, or for images without blocks.
     """
@@ -265,11 +322,14 @@ def exchanged(data: Tensor, draws: int) -> list[Tensor]:
     return [each.unflatten(1, (4, 4)).permute(0, 3, 1, 4, 2, 5).reshape(data.shape) for each in made]
 
 
-MOSAICS = Response("exchanged tokens", inputs=mosaics, metrics=lambda: (SequenceClusters(),), null_kind=EXCHANGED)
+MOSAICS = Response(
+    "exchanged tokens", inputs=mosaics, metrics=lambda: (SequenceClusters(),), null_kind=EXCHANGED
+)
 IN_NETWORKS = InNetworks(
     metrics=lambda: (SequenceClusters(), ValueAlignment()),
     headline=SHARE,
     side=">=",
     responses=(MOSAICS,),
-    meaning="cosine of tokens of one sequence less that of tokens of two, over its largest value; 1: the tokens of a sequence are alike",
+    meaning="cosine of tokens of one sequence less that of tokens of two, over its largest value; 1: the "
+    "tokens of a sequence are alike",
 )

@@ -1,12 +1,14 @@
 r"""The ladder: from the theory's flow on independent tokens to trained networks.
 
-The quantity is the within-less-between cosine as a share of its largest value, after the last attention for the flow and the models of this
-file, and the mean over blocks in other networks. The theory predicts one cluster per sequence, 1, whatever the tokens are. The null
-permutes the sequences at each position, 299 draws. Trained networks have a second null, inputs whose tokens are exchanged between sequences
-at each position, 99 draws: attention makes unrelated tokens alike as well.
+The quantity is the within-less-between cosine as a share of its largest value, after the last attention for
+the flow and the models of this file, and the mean over blocks in other networks. The theory predicts one
+cluster per sequence, 1, whatever the tokens are. The null permutes the sequences at each position, 299 draws.
+Trained networks have a second null, inputs whose tokens are exchanged between sequences at each position, 99
+draws: attention makes unrelated tokens alike as well.
 
-The trained models of this file are layers :math:`x \leftarrow \mathrm{normalise}(x + \mathrm{softmax}(x B x^\top) x V)` on embedded tokens
-with positions, and a linear classifier of the mean token: first V = I, then V free.
+The trained models of this file are layers :math:`x \leftarrow \mathrm{normalise}(x + \mathrm{softmax}(x B
+x^\top) x V)` on embedded tokens with positions, and a linear classifier of the mean token: first V = I, then
+V free.
 Source: :cite:t:`geshkovski2025mathematical`.
 """
 
@@ -51,8 +53,12 @@ def rows_of(tokens: Float[Tensor, "n T d"], **columns: object) -> Iterator[Measu
     sums = pair_sums(*directions(tokens), draws=LADDER_DRAWS)
     scale = float(sums.variance[0] / sums.variance[1])
     null = Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
-    yield LADDER.row(NAME, sums.share, predicted=1.0, basis="limit", null=null, n=len(tokens), source=SOURCE, **columns)
-    yield Measurement(NAME, "rung", COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens), source=SOURCE)
+    yield LADDER.row(
+        NAME, sums.share, predicted=1.0, basis="limit", null=null, n=len(tokens), source=SOURCE, **columns
+    )
+    yield Measurement(
+        NAME, "rung", COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens), source=SOURCE
+    )
 
 
 def independent(generator: Generator) -> Iterator[Measurement]:
@@ -66,7 +72,9 @@ def independent(generator: Generator) -> Iterator[Measurement]:
 
 
 def digit_tokens(generator: Generator) -> Float[Tensor, "n T d"]:
-    """Returns patches of digits without those that are zero: sequences of 10 of their other patches, in order, ``[n, 10, d]``."""
+    """Returns patches of digits without those that are zero: sequences of 10 of their other patches, in
+    order, ``[n, 10, d]``.
+    """
     data = load_digits().tokens
     order = torch.randperm(len(data), generator=generator)
     kept = [x[x.abs().sum(-1) > 0][:10] for x in data[order]]
@@ -79,11 +87,14 @@ def real(generator: Generator, *, scores: bool) -> Iterator[Measurement]:
     d = X.shape[-1]
     B = torch.randn(d, d, generator=generator, dtype=torch.float64) / d**0.5 if scores else None
     after = flow(X, partial(softmax_field, beta=BETA, bilinear=B), times=(TIME,), tolerance=1e-5)[-1]
-    yield from rows_of(after, note=f"time {TIME:g}; mean cosine {float(mean_cosine(X).mean()):.2f} at the start")
+    yield from rows_of(
+        after, note=f"time {TIME:g}; mean cosine {float(mean_cosine(X).mean()):.2f} at the start"
+    )
 
 
 class ParticleModel(nn.Module):
-    """Embedded tokens with positions that move on the sphere by attention, and a linear classifier of their mean.
+    """Embedded tokens with positions that move on the sphere by attention, and a linear classifier of their
+    mean.
 
     Args:
         seq: tokens of a sequence.
@@ -123,35 +134,62 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
     few = inputs[:MOSAIC_SEQUENCES]
     with torch.no_grad():
         yield from rows_of(model.states(inputs)[-1].double())
-        value, *draws = (pair_sums(*directions(model.states(each)[-1].double())).share for each in (few, *exchanged(few, EXCHANGES)))
+        value, *draws = (
+            pair_sums(*directions(model.states(each)[-1].double())).share
+            for each in (few, *exchanged(few, EXCHANGES))
+        )
     yield beside_exchanged(value, Null(EXCHANGED, tuple(draws)), len(few))
-    yield Measurement(NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE)
+    yield Measurement(
+        NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE
+    )
 
 
 def _fitted(
-    model: nn.Module, train: TokenData, validation: TokenData, generator: Generator, *, steps: int = TRAINING_STEPS
+    model: nn.Module,
+    train: TokenData,
+    validation: TokenData,
+    generator: Generator,
+    *,
+    steps: int = TRAINING_STEPS,
 ) -> Classification:
     """Trains a model by AdamW and returns its task."""
     task = Classification(train, validation)
     parameters = [each for each in model.parameters() if each.requires_grad]
-    fit(model, task, optimiser=torch.optim.AdamW(parameters, lr=3e-3), steps=steps, clip=1.0, generator=generator)
+    fit(
+        model,
+        task,
+        optimiser=torch.optim.AdamW(parameters, lr=3e-3),
+        steps=steps,
+        clip=1.0,
+        generator=generator,
+    )
     model.eval()
     return task
 
 
-def in_network(model: nn.Module, samples: TokenData | Images, *, name: str, steps: int) -> Iterator[Measurement]:
+def in_network(
+    model: nn.Module, samples: TokenData | Images, *, name: str, steps: int
+) -> Iterator[Measurement]:
     """Yields the headline in a network, and the same on inputs with exchanged tokens."""
     row = headline_in(model, samples, NAME, IN_NETWORKS, name=name, steps=steps)
     yield replace(row, predicted=1.0, basis="limit", source=SOURCE)
-    few = samples.tokens[:MOSAIC_SEQUENCES].float() if isinstance(samples, TokenData) else samples.pixels[:MOSAIC_SEQUENCES] / 255
+    few = (
+        samples.tokens[:MOSAIC_SEQUENCES].float()
+        if isinstance(samples, TokenData)
+        else samples.pixels[:MOSAIC_SEQUENCES] / 255
+    )
     inputs = {"value": few, "null": exchanged(few, EXCHANGES)}
-    found = over_heads(respond(model, inputs, MOSAICS.metrics(), name=name, null_kind=EXCHANGED).table.select(quantity=SHARE))
+    found = over_heads(
+        respond(model, inputs, MOSAICS.metrics(), name=name, null_kind=EXCHANGED).table.select(quantity=SHARE)
+    )
     if found.value is not None and found.null is not None:
         yield beside_exchanged(found.value, found.null, len(few))
 
 
 def beside_exchanged(value: float, null: Null, n: int) -> Measurement:
-    """Returns the row of the second null: after attention, tokens of different images that share a sequence are alike as well."""
+    """Returns the row of the second null: after attention, tokens of different images that share a sequence
+    are alike as well.
+    """
     return LADDER.row(NAME, value, null=null, setting=f"null: {EXCHANGED}", n=n, source=SOURCE)
 
 
@@ -162,10 +200,14 @@ def vision(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     model = build(lambda: ViT.for_tokens(seq, dim, train.classes, dim=WIDTH, depth=depth, heads=2), generator)
     task = _fitted(model, train, validation, generator)
     yield from in_network(model, validation[:MEASURED], name="ViT", steps=TRAINING_STEPS)
-    yield Measurement(NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE)
+    yield Measurement(
+        NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE
+    )
 
 
-def recipe(name: str, generator: Generator, images: tuple[Images, Images] | None = None) -> Iterable[Measurement]:
+def recipe(
+    name: str, generator: Generator, images: tuple[Images, Images] | None = None
+) -> Iterable[Measurement]:
     """Measures the network of a recipe that all theories share."""
     model, samples = trained_network(name, generator.initial_seed(), images)
     return in_network(model, samples, name=name, steps=STEPS)
@@ -175,8 +217,20 @@ LADDER = replace(
     LADDER,
     rungs=(
         Rung("SA, independent tokens", "", independent, column="own setting", covered=True),
-        Rung("SA, patches of digits", "independent uniform tokens", partial(real, scores=False), column="real tokens", covered=True),
-        Rung("random scores", "scores with B = I", partial(real, scores=True), column="real tokens", covered=True),
+        Rung(
+            "SA, patches of digits",
+            "independent uniform tokens",
+            partial(real, scores=False),
+            column="real tokens",
+            covered=True,
+        ),
+        Rung(
+            "random scores",
+            "scores with B = I",
+            partial(real, scores=True),
+            column="real tokens",
+            covered=True,
+        ),
         Rung(
             "B trained, V = I",
             "scores not trained for a task; no positions",
@@ -184,7 +238,9 @@ LADDER = replace(
             column="everything trained",
         ),
         Rung("B and V trained", "V = I", partial(trained, free_value=True), column="everything trained"),
-        Rung("one block of a ViT", "tokens on a sphere, no MLP", partial(vision, depth=1), column="full block"),
+        Rung(
+            "one block of a ViT", "tokens on a sphere, no MLP", partial(vision, depth=1), column="full block"
+        ),
         Rung("four blocks", "one block", partial(vision, depth=4), column="depth"),
         *trained_network_rungs(recipe),
     ),

@@ -1,12 +1,14 @@
 r"""The user's sequences as particles: do their tokens cluster, and where does SA take them?
 
-Each sequence has its tokens' directions as a start (at most :data:`MAX_SEQUENCES` sequences and :data:`MAX_POSITIONS` positions; tokens
-that are zero have no direction and are left out). The headline is the within-less-between cosine as a share of its largest value
-(:mod:`.within_between`). Its null permutes the sequences at each position, so positions and a common direction are in it, and on
-noise it is at chance. Beside it stands the number of clusters of SA at time :data:`TIME` and beta = :data:`BETA`, with the same null;
-sequences whose tokens are alike should have fewer. The assumption of the theorem on one cluster, tokens in an open half-space, is measured.
-Features of networks are not read: attention mixes tokens, and on noise they have something in common as well.
-Source: :cite:t:`geshkovski2025mathematical`; the quantities are our own.
+Each sequence has its tokens' directions as a start (at most :data:`MAX_SEQUENCES` sequences and
+:data:`MAX_POSITIONS` positions; tokens that are zero have no direction and are left out). The headline is the
+within-less-between cosine as a share of its largest value (:mod:`.within_between`). Its null permutes the
+sequences at each position, so positions and a common direction are in it, and on noise it is at chance.
+Beside it stands the number of clusters of SA at time :data:`TIME` and beta = :data:`BETA`, with the same
+null; sequences whose tokens are alike should have fewer. The assumption of the theorem on one cluster, tokens
+in an open half-space, is measured. Features of networks are not read: attention mixes tokens, and on noise
+they have something in common as well. Source: :cite:t:`geshkovski2025mathematical`; the quantities are our
+own.
 """
 
 from collections.abc import Iterator
@@ -39,19 +41,26 @@ CLUSTERS, HALF_SPACE = "clusters of the flow, mean over sequences", "tokens lie 
 MAX_SEQUENCES, FLOWING, MAX_POSITIONS, BETA, TIME = 512, 24, 64, 9.0, 5.0
 TIMES = tuple(TIME * k / 10 for k in range(11))
 MISSING = -1e9  # added to the scores of missing tokens
-MIXED = "attention mixes tokens, so features are not at chance on noise; the quantity in the network has a null that contains this"
+MIXED = (
+    "attention mixes tokens, so features are not at chance on noise; the quantity in the network has a null "
+    "that contains this"
+)
 
 
 @dataclass(frozen=True, eq=False)
 class Particles:
-    """Directions of the tokens, zero where there is none, ``[n, T, d]``, and which tokens have one, ``[n, T]``."""
+    """Directions of the tokens, zero where there is none, ``[n, T, d]``, and which tokens have one, ``[n,
+    T]``.
+    """
 
     u: Float[Tensor, "n T d"]
     valid: Bool[Tensor, "n T"]
 
 
 def read(data: TokenData) -> Particles | Unsupported:
-    """Takes up to 512 sequences and 64 evenly spaced positions; needs two sequences with two tokens that have a direction."""
+    """Takes up to 512 sequences and 64 evenly spaced positions; needs two sequences with two tokens that have
+    a direction.
+    """
     n, T, _ = data.tokens.shape
     chosen = torch.randperm(n, generator=fixed_generator())[:MAX_SEQUENCES]
     places = spaced(T, MAX_POSITIONS)
@@ -61,7 +70,9 @@ def read(data: TokenData) -> Particles | Unsupported:
     return Unsupported(f"not measured: {reason}") if reason else Particles(u, valid)
 
 
-def field(X: Float[Tensor, "*batch n d"], *, beta: float, valid: Bool[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d"]:
+def field(
+    X: Float[Tensor, "*batch n d"], *, beta: float, valid: Bool[Tensor, "*batch n"]
+) -> Float[Tensor, "*batch n d"]:
     """Velocity of SA if only some tokens are present; the others have weight zero and do not move."""
     X = unit(X)
     if bool(valid.all()):
@@ -79,7 +90,9 @@ def mean_cosines(X: Float[Tensor, "times n T d"], valid: Bool[Tensor, "n T"]) ->
     """Returns the mean cosine over the pairs of present tokens at each time, ``[times]``."""
     count = valid.sum(1).double()
     X = X * valid[..., None]
-    return ((X.sum(2).square().sum((1, 2)) - X.square().sum((1, 2, 3))) / (count.square() - count).sum()).numpy()
+    return (
+        (X.sum(2).square().sum((1, 2)) - X.square().sum((1, 2, 3))) / (count.square() - count).sum()
+    ).numpy()
 
 
 def clusters(X: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"]) -> float:
@@ -100,7 +113,14 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
     left = int(valid.numel() - valid.sum())
     note = f"{left} of {valid.numel()} tokens have no direction" if left else ""
     columns = {"n": len(u), "source": SOURCE, "side": ">=", "note": note}
-    yield Measurement(NAME, "on data", SHARE, sums.share, null=_null(sums, float(sums.variance[0] / sums.variance[1])), **columns)
+    yield Measurement(
+        NAME,
+        "on data",
+        SHARE,
+        sums.share,
+        null=_null(sums, float(sums.variance[0] / sums.variance[1])),
+        **columns,
+    )
     yield Measurement(NAME, "on data", DIFFERENCE, sums.difference, null=_null(sums, 1.0), **columns)
     some = Particles(u[:FLOWING], valid[:FLOWING])
     moved = flowed(some)
@@ -125,7 +145,17 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
     within = [in_half_space(x[present]) for x, present in zip(some.u, some.valid) if bool(present.any())]
     share = sum(within) / len(within)
     verdict = "holds" if share == 1 else "fails"
-    yield Measurement(NAME, "assumption", HALF_SPACE, share, unit="share", verdict=verdict, op=">=", threshold=1.0, **columns)
+    yield Measurement(
+        NAME,
+        "assumption",
+        HALF_SPACE,
+        share,
+        unit="share",
+        verdict=verdict,
+        op=">=",
+        threshold=1.0,
+        **columns,
+    )
     yield Arrays(
         {
             f"{NAME}/times": np.array(TIMES),
@@ -150,14 +180,26 @@ def plot(result: Result) -> "Figure":
     figure, (left, right) = axes(1, 2, width=7.0, height=2.8)
     times, curves, counts = (result.arrays[f"{NAME}/{name}"] for name in ("times", "permuted", "counts"))
     if len(curves):
-        left.fill_between(times, curves.min(0), curves.max(0), color=COLOURS["null"], alpha=0.3, linewidth=0, label="permuted sequences")
+        left.fill_between(
+            times,
+            curves.min(0),
+            curves.max(0),
+            color=COLOURS["null"],
+            alpha=0.3,
+            linewidth=0,
+            label="permuted sequences",
+        )
     left.plot(times, result.arrays[f"{NAME}/cosine"], color=COLOURS[NAME], label="sequences")
     left.set(xlabel="time", ylabel="mean cosine within a sequence", ylim=(None, 1.02))
     left.legend()
     values, numbers = np.unique(counts, return_counts=True)
     right.bar(values, numbers, color=COLOURS[NAME], width=0.7)
     right.set(xlabel=f"clusters at time {TIME:g}", ylabel="sequences")
-    caption(figure, f"SA from the directions of the tokens, beta = {BETA:g}. Grey: tokens of other sequences at the same positions.")
+    caption(
+        figure,
+        f"SA from the directions of the tokens, beta = {BETA:g}. Grey: tokens of other sequences at the "
+        "same positions.",
+    )
     return figure
 
 

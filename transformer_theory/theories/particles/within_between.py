@@ -1,28 +1,32 @@
 r"""Do the tokens of a sequence cluster? The cosine within a sequence less that between sequences.
 
-Let :math:`u_{si}` be the direction of the token at position i of sequence s. The mean of :math:`\langle u_{si}, u_{sj} \rangle` over pairs
-:math:`i \ne j` is large if all tokens of a network share a direction (anisotropy), or if positions alone give them their directions. Both
-are in the mean over *other sequences at other positions* too, :math:`\langle u_{si}, u_{rj} \rangle` with :math:`r \ne s, i \ne j`. For
-each pair of positions the difference of the two means is the trace of a covariance,
+Let :math:`u_{si}` be the direction of the token at position i of sequence s. The mean of :math:`\langle
+u_{si}, u_{sj} \rangle` over pairs :math:`i \ne j` is large if all tokens of a network share a direction
+(anisotropy), or if positions alone give them their directions. Both are in the mean over *other sequences at
+other positions* too, :math:`\langle u_{si}, u_{rj} \rangle` with :math:`r \ne s, i \ne j`. For each pair of
+positions the difference of the two means is the trace of a covariance,
 
 .. math:: D_{ij} = \operatorname{tr} \operatorname{Cov}(u_{si}, u_{sj}),
     \qquad D = \operatorname{mean}_{i \ne j} D_{ij}, \qquad
     \text{share} = \frac{D}{\operatorname{mean}_i \operatorname{tr} \operatorname{Cov}(u_{si}, u_{si})} ,
 
-so D is 0 in expectation if the tokens at different positions are independent, whatever their means. The pairs must be of *different*
-positions on both sides: at the same position, tokens of different sequences share a mean, which those within a sequence do not.
-D also shrinks if positions or a common direction take up more of a token. The *share* does not, if all positions have one length: it is
-D divided by its largest value, since the denominator is one minus the cosine of other sequences at the *same* position. It is 1 if the
-tokens of a sequence deviate from the means of their positions in one common direction and by one length, and 0 at chance. If the variances
-:math:`v_i` at the positions differ, D is at most the mean of :math:`\sqrt{v_i v_j}`, which is smaller than that of :math:`v_i`.
+so D is 0 in expectation if the tokens at different positions are independent, whatever their means. The pairs
+must be of *different* positions on both sides: at the same position, tokens of different sequences share a
+mean, which those within a sequence do not. D also shrinks if positions or a common direction take up more of
+a token. The *share* does not, if all positions have one length: it is D divided by its largest value, since
+the denominator is one minus the cosine of other sequences at the *same* position. It is 1 if the tokens of a
+sequence deviate from the means of their positions in one common direction and by one length, and 0 at chance.
+If the variances :math:`v_i` at the positions differ, D is at most the mean of :math:`\sqrt{v_i v_j}`, which
+is smaller than that of :math:`v_i`.
 
-**Null.** At each position the sequences are permuted, independently of the other positions. This keeps all tokens and their positions, and
-breaks sequences up.
+**Null.** At each position the sequences are permuted, independently of the other positions. This keeps all
+tokens and their positions, and breaks sequences up.
 
-Some tokens may be missing (padding, patches without direction). Which are missing may depend on the sequence, so means are those
-of each position, and the sum over pairs of present tokens is divided by its expectation for D = 1: with counts :math:`c_i`
-and :math:`C_{ij}` of present tokens and pairs it is :math:`\sum_{i \ne j} C_{ij} (1 - 1/c_i - 1/c_j + C_{ij}/(c_i c_j))`. Own
-derivation; a correction of cosines for anisotropy alone, without positions, is in :cite:t:`ethayarajh2019contextual`.
+Some tokens may be missing (padding, patches without direction). Which are missing may depend on the sequence,
+so means are those of each position, and the sum over pairs of present tokens is divided by its expectation
+for D = 1: with counts :math:`c_i` and :math:`C_{ij}` of present tokens and pairs it is :math:`\sum_{i \ne j}
+C_{ij} (1 - 1/c_i - 1/c_j + C_{ij}/(c_i c_j))`. Own derivation; a correction of cosines for anisotropy alone,
+without positions, is in :cite:t:`ethayarajh2019contextual`.
 """
 
 from dataclasses import dataclass
@@ -40,8 +44,12 @@ NORMAL = (1e-15, 1e15)  # norms of tokens whose squares are in range
 
 
 @lru_cache(maxsize=8)
-def position_permutations(sequences: int, positions: int, draws: int) -> Int[Tensor, "draws sequences positions"]:
-    """Returns permutations of the sequences, one for each position and draw; draw i is the same in every call."""
+def position_permutations(
+    sequences: int, positions: int, draws: int
+) -> Int[Tensor, "draws sequences positions"]:
+    """Returns permutations of the sequences, one for each position and draw; draw i is the same in every
+    call.
+    """
     generator = fixed_generator()
     rows = [torch.rand(positions, sequences, generator=generator).argsort(1).T for _ in range(draws)]
     return torch.stack(rows) if rows else torch.empty(0, sequences, positions, dtype=torch.long)
@@ -96,7 +104,8 @@ def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: i
     sums, means = u.sum(1), u.sum(0) / counts[:, None]
     size, present = v.sum(), v.sum(1)
     within = torch.stack([sums.square().sum() - size, present.square().sum() - size])
-    # Deviations from the means of their positions enter through sums alone: of a sequence, and of their squares.
+    # Deviations from the means of their positions enter through sums alone: of a sequence, and of their
+    # squares.
     squares = size - (counts * means.square().sum(1)).sum()
     if complete:
         expected = u.new_tensor(T * (T - 1.0) * (n - 1))
@@ -110,12 +119,16 @@ def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: i
         flat, rows = ((u - means) * v[..., None]).reshape(n * T, d), []
         places = (position_permutations(n, T, draws) * T + torch.arange(T)).to(u.device)
         for part in places.split(max(1, CHUNK // (n * T * d))):
-            added = torch.nn.functional.embedding_bag(part.flatten(0, 1), flat, mode="sum").unflatten(0, (len(part), n))
+            added = torch.nn.functional.embedding_bag(part.flatten(0, 1), flat, mode="sum").unflatten(
+                0, (len(part), n)
+            )
             if complete:
                 values = added.square().sum((1, 2), dtype=torch.float64) - squares
                 rows.append(torch.stack([values, first[1].to(values).expand(len(part))], 1))
             else:
-                rows += [_pair(one, squares, mask, counts)[None] for one, mask in zip(added, v.flatten()[part])]
+                rows += [
+                    _pair(one, squares, mask, counts)[None] for one, mask in zip(added, v.flatten()[part])
+                ]
         chance = torch.cat(rows)
     return Sums(first, torch.stack([squares, freedom]).double(), within.double(), chance)
 
@@ -128,7 +141,9 @@ def _pair(sums: Tensor, squares: Tensor, v: Tensor, counts: Tensor) -> Float[Ten
 
 
 def directions(tokens: Float[Tensor, "n T d"]) -> tuple[Float[Tensor, "n T d"], Bool[Tensor, "n T"]]:
-    """Returns the directions of the tokens, zero where there is none, and which tokens have one: not zero, and finite."""
+    """Returns the directions of the tokens, zero where there is none, and which tokens have one: not zero,
+    and finite.
+    """
     size = tokens.norm(dim=-1, keepdim=True)
     # Squares of ordinary tokens are in range; only others need the largest entry first.
     if bool(((size > NORMAL[0]) & (size < NORMAL[1])).all()):
@@ -140,5 +155,7 @@ def directions(tokens: Float[Tensor, "n T d"]) -> tuple[Float[Tensor, "n T d"], 
 
 
 def shuffled(tokens: Tensor, order: Int[Tensor, "n T"]) -> Tensor:
-    """Exchanges tokens ``[n, T, ...]`` between sequences at each position: sequence s gets token t of sequence ``order[s, t]``."""
+    """Exchanges tokens ``[n, T, ...]`` between sequences at each position: sequence s gets token t of
+    sequence ``order[s, t]``.
+    """
     return tokens[order, torch.arange(tokens.shape[1])]

@@ -1,8 +1,10 @@
-"""Random-feature attention: what one layer of attention learns if its query-key matrices stay as they were drawn.
+"""Random-feature attention: what one layer of attention learns if its query-key matrices stay as they were
+drawn.
 
-:mod:`.features` has the model, its counterpart without attention and ridge regression, :mod:`.kernels` the limits of infinitely many
-features in closed form, and :mod:`.targets` inputs and targets of the paper's kind. :mod:`.on_data` fits the labels of any tokens.
-:mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments.
+:mod:`.features` has the model, its counterpart without attention and ridge regression, :mod:`.kernels` the
+limits of infinitely many features in closed form, and :mod:`.targets` inputs and targets of the paper's kind.
+:mod:`.on_data` fits the labels of any tokens. :mod:`.claims` contains the checkable statements,
+:mod:`.figures` the experiments.
 """
 
 from ...core.sources import Source
@@ -19,10 +21,10 @@ THEORY = Theory(
     name="random_features",
     title="Random-feature attention",
     question="What can one layer of attention learn if only its values are trained?",
-    statement=r"A layer of relu attention with random, frozen query-key matrices is linear in its values, $f = \sum_m \frac1N \sum_i "
-    r"\mathrm{relu}(\tilde x_0^\top W_m \tilde x_i)\, v_m^\top \tilde x_i$, so training is convex. It learns averages "
-    r"$\frac1N \sum_i F(x_0, x_i)$ from a number of inputs that does not grow with the number of keys, unlike random features of the "
-    "concatenated tokens. Targets through "
+    statement="A layer of relu attention with random, frozen query-key matrices is linear in its values, "
+    r"$f = \sum_m \frac1N \sum_i \mathrm{relu}(\tilde x_0^\top W_m \tilde x_i)\, v_m^\top \tilde x_i$, so "
+    r"training is convex. It learns averages $\frac1N \sum_i F(x_0, x_i)$ from a number of inputs that does "
+    "not grow with the number of keys, unlike random features of the concatenated tokens. Targets through "
     r"$\langle x_0, x_i \rangle$ need far fewer inputs if the matrices favour the correlation.",
     sources=(Source("fu2023what"), Source("cho2009kernel")),
     assumptions=(

@@ -1,11 +1,13 @@
-"""The ladder: how much of a target random-feature attention explains, from the paper's targets to trained networks.
+"""The ladder: how much of a target random-feature attention explains, from the paper's targets to trained
+networks.
 
-The quantity is the correlation of predictions and targets on held-out inputs, over all outputs, each centred. The theory predicts that it
-is positive; the first rung is the reference. The null permutes the targets of the held-out inputs.
+The quantity is the correlation of predictions and targets on held-out inputs, over all outputs, each centred.
+The theory predicts that it is positive; the first rung is the reference. The null permutes the targets of the
+held-out inputs.
 
-From "labels of digits" on the target is the class of a digit. From "weights trained" on the heads are trained as well: on all inputs at
-once, then in batches, then inside a transformer block, then in two blocks. In trained networks, frozen random heads read the tokens after
-the last block.
+From "labels of digits" on the target is the class of a digit. From "weights trained" on the heads are trained
+as well: on all inputs at once, then in batches, then inside a transformer block, then in two blocks. In
+trained networks, frozen random heads read the tokens after the last block.
 Source: :cite:t:`fu2023what`.
 """
 
@@ -45,15 +47,21 @@ LADDER = Ladder(
 )
 
 
-def row(predicted: Float[Tensor, "t outputs"], target: Float[Tensor, "t outputs"], **columns: str) -> Measurement:
+def row(
+    predicted: Float[Tensor, "t outputs"], target: Float[Tensor, "t outputs"], **columns: str
+) -> Measurement:
     """Returns the row of a rung."""
     predicted, target = (each - each.mean(0) for each in (predicted, target))
     norm = float(predicted.norm() * target.norm())
     if norm == 0:
         return LADDER.row(NAME, None, reason="predictions or targets are all equal", source=SOURCE, **columns)
-    draws = [float((predicted * target[order]).sum()) / norm for order in permutations(len(target), LADDER_DRAWS)]
+    draws = [
+        float((predicted * target[order]).sum()) / norm for order in permutations(len(target), LADDER_DRAWS)
+    ]
     null = Null(LADDER.null_kind, tuple(draws))
-    return LADDER.row(NAME, float((predicted * target).sum()) / norm, null=null, n=len(target), source=SOURCE, **columns)
+    return LADDER.row(
+        NAME, float((predicted * target).sum()) / norm, null=null, n=len(target), source=SOURCE, **columns
+    )
 
 
 def read_by_heads(
@@ -105,7 +113,8 @@ class TrainedHeads(nn.Module):
 
     def __init__(self, d: int, outputs: int):
         super().__init__()
-        drawn = RandomFeatureAttention.draw(HEADS, d, spread=SPREAD, generator=torch.default_generator)  # inside build()
+        # inside build()
+        drawn = RandomFeatureAttention.draw(HEADS, d, spread=SPREAD, generator=torch.default_generator)
         self.weights = nn.Parameter(drawn.weights.float() / d**0.5)
         self.values = nn.Linear(HEADS * (d + 1), outputs)
 
@@ -116,13 +125,19 @@ class TrainedHeads(nn.Module):
         return self.values((scores @ tokens[:, 1:] / (x.shape[1] - 1)).flatten(1))
 
 
-def trained(generator: Generator, *, model: str, batch_size: int, depth: int = 1, learning_rate: float = 3e-3) -> Iterator[Measurement]:
-    """Trains heads or transformer blocks on the classes of the digits, and measures the probabilities of the classes."""
+def trained(
+    generator: Generator, *, model: str, batch_size: int, depth: int = 1, learning_rate: float = 3e-3
+) -> Iterator[Measurement]:
+    """Trains heads or transformer blocks on the classes of the digits, and measures the probabilities of the
+    classes.
+    """
     problem = digit_tokens()
     train, _, test = problem.parts
     targets = classes_of(problem)
     _, tokens, d = problem.inputs.shape
-    parts = [TokenData(problem.inputs[part], labels=problem.labels[part], name="digits") for part in (train, test)]
+    parts = [
+        TokenData(problem.inputs[part], labels=problem.labels[part], name="digits") for part in (train, test)
+    ]
     made = {
         "heads": lambda: TrainedHeads(d, targets.shape[1]),
         "blocks": lambda: ViT.for_tokens(tokens, d, targets.shape[1], dim=32, depth=depth, heads=2),
@@ -130,7 +145,9 @@ def trained(generator: Generator, *, model: str, batch_size: int, depth: int = 1
     network = build(made[model], generator)
     size = min(batch_size, len(parts[0]))
     try:
-        train_classifier(network, *parts, steps=STEPS, learning_rate=learning_rate, batch_size=size, generator=generator)
+        train_classifier(
+            network, *parts, steps=STEPS, learning_rate=learning_rate, batch_size=size, generator=generator
+        )
     except NotConverged as error:
         yield LADDER.row(NAME, None, reason=str(error), source=SOURCE)
         return
@@ -139,7 +156,9 @@ def trained(generator: Generator, *, model: str, batch_size: int, depth: int = 1
     yield row(predicted, targets[test], note=f"{STEPS} steps of AdamW in batches of {size}")
 
 
-def in_trained_network(recipe: str, generator: Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
+def in_trained_network(
+    recipe: str, generator: Generator, images: tuple[Images, Images] | None = None
+) -> Iterator[Measurement]:
     """Measures frozen heads on the tokens after the last block of a trained network."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     problem = split(features(model, validation))
@@ -153,7 +172,13 @@ def in_trained_network(recipe: str, generator: Generator, images: tuple[Images, 
 LADDER = replace(
     LADDER,
     rungs=(
-        Rung("target of keys", "", partial(on_sphere, target=square, spread=0.0), column="own setting", covered=True),
+        Rung(
+            "target of keys",
+            "",
+            partial(on_sphere, target=square, spread=0.0),
+            column="own setting",
+            covered=True,
+        ),
         Rung(
             "target of correlations",
             "a target of keys alone; from here on heads favour the correlation",
@@ -163,10 +188,30 @@ LADDER = replace(
         ),
         Rung("digits' patches", "tokens on the sphere", patches, column="real tokens"),
         Rung("labels of digits", "an average of a function of query and key", labels, column="real tokens"),
-        Rung("weights trained", "frozen heads", partial(trained, model="heads", batch_size=10_000), column="everything trained"),
-        Rung("mini-batches", "all inputs in each step", partial(trained, model="heads", batch_size=BATCH), column="AdamW and mini-batches"),
-        Rung("transformer block", "attention alone, relu", partial(trained, model="blocks", batch_size=BATCH), column="full block"),
-        Rung("two blocks", "one layer", partial(trained, model="blocks", batch_size=BATCH, depth=2), column="depth"),
+        Rung(
+            "weights trained",
+            "frozen heads",
+            partial(trained, model="heads", batch_size=10_000),
+            column="everything trained",
+        ),
+        Rung(
+            "mini-batches",
+            "all inputs in each step",
+            partial(trained, model="heads", batch_size=BATCH),
+            column="AdamW and mini-batches",
+        ),
+        Rung(
+            "transformer block",
+            "attention alone, relu",
+            partial(trained, model="blocks", batch_size=BATCH),
+            column="full block",
+        ),
+        Rung(
+            "two blocks",
+            "one layer",
+            partial(trained, model="blocks", batch_size=BATCH, depth=2),
+            column="depth",
+        ),
         *trained_network_rungs(in_trained_network),
     ),
 )

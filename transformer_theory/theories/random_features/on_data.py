@@ -1,9 +1,11 @@
-"""Random-feature attention on the user's tokens: how well ridge regression on frozen heads predicts the labels of held-out sequences.
+"""Random-feature attention on the user's tokens: how well ridge regression on frozen heads predicts the
+labels of held-out sequences.
 
-Query and keys are those of the data. Tokens are centred, projected on at most 32 principal components of the training tokens, and scaled
-to unit mean square. Half of the sequences train, a quarter picks the penalty, and a quarter is held out. An MLP on the concatenated tokens
-has as many trained numbers. The null permutes the labels of the held-out sequences. On features of a network the same numbers say how much
-of the labels a random layer reads from them.
+Query and keys are those of the data. Tokens are centred, projected on at most 32 principal components of the
+training tokens, and scaled to unit mean square. Half of the sequences train, a quarter picks the penalty, and
+a quarter is held out. An MLP on the concatenated tokens has as many trained numbers. The null permutes the
+labels of the held-out sequences. On features of a network the same numbers say how much of the labels a
+random layer reads from them.
 Source: :cite:t:`fu2023what`.
 """
 
@@ -32,7 +34,10 @@ if TYPE_CHECKING:
 
 SOURCE = Source("fu2023what", status="own")
 HEADLINE = "held-out accuracy of ridge on random-feature attention"
-SPREAD_ACCURACY, MLP_ACCURACY = "the same with heads that favour the correlation", "the same with a random-feature MLP"
+SPREAD_ACCURACY, MLP_ACCURACY = (
+    "the same with heads that favour the correlation",
+    "the same with a random-feature MLP",
+)
 MODELS = {"attention": HEADLINE, "attention, s = 4": SPREAD_ACCURACY, "MLP": MLP_ACCURACY}
 MAX_SEQUENCES, MAX_DIM, MIN_SEQUENCES = 1200, 32, 16
 TRAINED, SPREAD = 512, 4.0  # trained numbers per output, up to one head more
@@ -56,7 +61,9 @@ class Split:
 
 
 def split(data: TokenData) -> Split | Unsupported:
-    """Shuffles at most 1,200 sequences, the same for all seeds, and scales their tokens by those of the training part."""
+    """Shuffles at most 1,200 sequences, the same for all seeds, and scales their tokens by those of the
+    training part.
+    """
     if data.labels is None or len(data.labels.unique()) < 2:
         return Unsupported("needs labels of at least two classes")
     if len(data) < 2 * len(data.labels.unique()):
@@ -74,7 +81,9 @@ def split(data: TokenData) -> Split | Unsupported:
         return Unsupported("needs tokens that differ")
     centred = centred / largest  # squares of tiny or huge tokens would underflow or overflow
     if centred.shape[2] > MAX_DIM:
-        centred = centred @ torch.linalg.svd(centred[:train].flatten(0, 1), full_matrices=False).Vh[:MAX_DIM].mT
+        centred = (
+            centred @ torch.linalg.svd(centred[:train].flatten(0, 1), full_matrices=False).Vh[:MAX_DIM].mT
+        )
     scale = centred[:train].square().sum(-1).mean().sqrt()
     if not float(scale) > 0 or len(labels[:train].unique()) < 2:
         return Unsupported("needs training sequences with different tokens and labels")
@@ -91,7 +100,8 @@ def accuracy(model: RandomFeatureAttention | RandomFeatureMLP, problem: Split) -
 
 
 def measure(problem: Split, generator: Generator, *, draws: int) -> Iterator[Measurement | Arrays]:
-    """Yields the accuracies of three models with equally many trained numbers, and arrays of those of smaller models.
+    """Yields the accuracies of three models with equally many trained numbers, and arrays of those of smaller
+    models.
 
     Args:
         problem: result of :func:`split`.
@@ -116,7 +126,9 @@ def measure(problem: Split, generator: Generator, *, draws: int) -> Iterator[Mea
                 value, fitted = accuracy(model, problem)
             except ValueError as error:
                 if size == sizes[-1]:
-                    yield Measurement(NAME, "on data", MODELS[name], None, unit="share", reason=str(error), source=SOURCE)
+                    yield Measurement(
+                        NAME, "on data", MODELS[name], None, unit="share", reason=str(error), source=SOURCE
+                    )
                 curves[name].append(float("nan"))
                 continue
             curves[name].append(value)
@@ -124,14 +136,35 @@ def measure(problem: Split, generator: Generator, *, draws: int) -> Iterator[Mea
                 continue
             guesses = fitted.test.argmax(1)
             chance = (guesses == truth[orders]).double().mean(1).tolist()
-            note = f"{size * (d + 1)} trained numbers per class, {problem.train} training sequences, penalty {fitted.penalty:.0e}"
-            row = Measurement(
-                NAME, "on data", MODELS[name], value, unit="share", n=len(truth), split="validation", note=note, source=SOURCE
+            note = (
+                f"{size * (d + 1)} trained numbers per class, {problem.train} training sequences, penalty "
+                f"{fitted.penalty:.0e}"
             )
-            columns = {"side": ">=", "scope": "these data", "null": Null("permuted labels", tuple(chance)) if draws else None}
+            row = Measurement(
+                NAME,
+                "on data",
+                MODELS[name],
+                value,
+                unit="share",
+                n=len(truth),
+                split="validation",
+                note=note,
+                source=SOURCE,
+            )
+            columns = {
+                "side": ">=",
+                "scope": "these data",
+                "null": Null("permuted labels", tuple(chance)) if draws else None,
+            }
             yield with_interval(replace(row, **columns))
     names = {f"{NAME}/{name}": np.array(values) for name, values in curves.items()}
-    yield Arrays({**names, f"{NAME}/trained": np.array([size * (d + 1) for size in sizes]), f"{NAME}/chance": np.array(chance)})
+    yield Arrays(
+        {
+            **names,
+            f"{NAME}/trained": np.array([size * (d + 1) for size in sizes]),
+            f"{NAME}/chance": np.array(chance),
+        }
+    )
 
 
 @style()
@@ -143,14 +176,37 @@ def plot(result: Result) -> "Figure":
     figure, (ax,) = axes(width=5.0, height=3.0)
     trained, chance = result.arrays[f"{NAME}/trained"], result.arrays[f"{NAME}/chance"]
     if len(chance):
-        ax.axhspan(chance.min(), chance.max(), color=COLOURS["null"], alpha=0.25, linewidth=0, label="permuted labels")
-    for name, colour, how in (("attention", NAME, "-"), ("attention, s = 4", NAME, "--"), ("MLP", "network", "-")):
-        line(ax, trained, result.arrays[f"{NAME}/{name}"], color=COLOURS[colour], linestyle=how, marker="o", markersize=3, label=name)
+        ax.axhspan(
+            chance.min(),
+            chance.max(),
+            color=COLOURS["null"],
+            alpha=0.25,
+            linewidth=0,
+            label="permuted labels",
+        )
+    for name, colour, how in (
+        ("attention", NAME, "-"),
+        ("attention, s = 4", NAME, "--"),
+        ("MLP", "network", "-"),
+    ):
+        line(
+            ax,
+            trained,
+            result.arrays[f"{NAME}/{name}"],
+            color=COLOURS[colour],
+            linestyle=how,
+            marker="o",
+            markersize=3,
+            label=name,
+        )
     ax.set(xscale="log", xlabel="trained numbers per class", ylabel="held-out accuracy", ylim=(0, 1.03))
     ax.set_xticks(trained, [str(size) for size in trained])
     ax.minorticks_off()
     ax.legend()
-    caption(figure, "Ridge regression on frozen random features. s = 4: heads favour the correlation of query and key.")
+    caption(
+        figure,
+        "Ridge regression on frozen random features. s = 4: heads favour the correlation of query and key.",
+    )
     return figure
 
 

@@ -1,7 +1,7 @@
 r"""Inputs and targets of the paper's kind.
 
-Query and keys are independent and uniform on the sphere. Targets are averages over keys, :math:`\frac1N \sum_i F(x_0, x_i)`, so they do
-not change if keys are permuted. Source: :cite:t:`fu2023what`.
+Query and keys are independent and uniform on the sphere. Targets are averages over keys, :math:`\frac1N
+\sum_i F(x_0, x_i)`, so they do not change if keys are permuted. Source: :cite:t:`fu2023what`.
 """
 
 from collections.abc import Callable

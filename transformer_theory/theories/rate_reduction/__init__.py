@@ -1,8 +1,10 @@
-"""Rate reduction: representations that are compact within classes and spread out between them, measured in nats.
+"""Rate reduction: representations that are compact within classes and spread out between them, measured in
+nats.
 
-- Problems: :mod:`.problem` draws instances, :mod:`.optimum` has the maximum in closed form, and :mod:`.landscape` and :mod:`.spheres`
-  classify critical points.
-- Networks: :mod:`.redunet` is the network that ascends the rate reduction; :mod:`.loss` and :mod:`.mcr2_training` train other networks.
+- Problems: :mod:`.problem` draws instances, :mod:`.optimum` has the maximum in closed form, and
+  :mod:`.landscape` and :mod:`.spheres` classify critical points.
+- Networks: :mod:`.redunet` is the network that ascends the rate reduction; :mod:`.loss` and
+  :mod:`.mcr2_training` train other networks.
 - Estimators with the interface of scikit-learn: :mod:`.estimators` and :mod:`.clustering`.
 - Claims: :mod:`.claims`. Measurements of data and trained networks: :mod:`.on_data` and :mod:`.in_networks`.
 """
@@ -43,10 +45,11 @@ THEORY = Theory(
     name="rate_reduction",
     title="Maximal coding rate reduction",
     question="Do features put classes into orthogonal subspaces, each filled evenly?",
-    statement=r"A good representation needs many bits for all features together, $R = \frac12\log\det(I + \alpha X^\top X)$, and few for "
-    r"the features of one class: it maximises the rate reduction $\Delta R = R - \sum_j \frac{n_j}{n} R_j \ge 0$. At the maximum classes "
-    r"lie in orthogonal subspaces and fill them evenly. ReduNet is a network of gradient steps on $\Delta R$, built from data without "
-    r"back-propagation.",
+    statement=r"A good representation needs many bits for all features together, $R = \frac12\log\det(I + "
+    r"\alpha X^\top X)$, and few for the features of one class: it maximises the rate reduction $\Delta R = "
+    r"R - \sum_j \frac{n_j}{n} R_j \ge 0$. At the maximum classes lie in orthogonal subspaces and fill them "
+    r"evenly. ReduNet is a network of gradient steps on $\Delta R$, built from data without "
+    "back-propagation.",
     sources=(MCR2, REDUNET, LANDSCAPE),
     assumptions=(
         "features have norm 1, or each class has a fixed scale",

@@ -1,20 +1,25 @@
-r"""Classifiers based on the rate reduction as scikit-learn estimators. Samples are directions: each is divided by its norm first.
+r"""Classifiers based on the rate reduction as scikit-learn estimators. Samples are directions: each is
+divided by its norm first.
 
-* :class:`NearestSubspaceClassifier` predicts the class j with the largest :math:`\|xU_j\|`, where :math:`U_j` spans the principal subspace
-  of the class.
+* :class:`NearestSubspaceClassifier` predicts the class j with the largest :math:`\|xU_j\|`, where :math:`U_j`
+  spans the principal subspace of the class.
 * :class:`RateReductionClassifier` predicts the class j with the smallest :math:`\|xC_j\|`, where
-  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}` compresses the class. It uses all directions of a class, weighted by their energy.
-* :class:`ReduNetClassifier` applies the same rule after the layers of ReduNet, which are built from the training samples.
+  :math:`C_j = \alpha_j (I + \alpha_j X_j^\top X_j)^{-1}` compresses the class. It uses all directions of a
+  class, weighted by their energy.
+* :class:`ReduNetClassifier` applies the same rule after the layers of ReduNet, which are built from the
+  training samples.
 
-The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions (fewer if samples have at
-most 6 dimensions). With λ = 500 ``predict_proba`` is 0 or 1 to 15 digits for most samples and does not reflect confidence. For
-probabilities take a smaller ``sharpness``, about the inverse of a typical difference of :math:`\|xC_j\|` between two classes.
+The defaults are ε² = 0.1, λ = 500 and 100 layers, as in the published networks, and subspaces of 6 dimensions
+(fewer if samples have at most 6 dimensions). With λ = 500 ``predict_proba`` is 0 or 1 to 15 digits for most
+samples and does not reflect confidence. For probabilities take a smaller ``sharpness``, about the inverse of
+a typical difference of :math:`\|xC_j\|` between two classes.
 
-The last two classifiers are unsuitable for classes of very different sizes: a class with more samples spans more directions and attracts
-almost all new samples. The nearest subspace is not affected. All three treat a direction and its opposite alike; if classes differ only in
-their means, append a constant 1 to the samples.
+The last two classifiers are unsuitable for classes of very different sizes: a class with more samples spans
+more directions and attracts almost all new samples. The nearest subspace is not affected. All three treat a
+direction and its opposite alike; if classes differ only in their means, append a constant 1 to the samples.
 
-The classifiers pass ``sklearn.utils.estimator_checks.check_estimator(..., expected_failed_checks=EXPECTED_FAILED_CHECKS)``.
+The classifiers pass ``sklearn.utils.estimator_checks.check_estimator(...,
+expected_failed_checks=EXPECTED_FAILED_CHECKS)``.
 
 Source: :cite:t:`yu2020learning` (the first), :cite:t:`chan2022redunet` (the others).
 """
@@ -39,11 +44,14 @@ from .redunet.construction import check_samples, check_settings
 
 EPS = 0.1**0.5
 SHARPNESS = 500.0  # λ of the published networks
-EXPECTED_FAILED_CHECKS = {"check_estimators_dtypes": "its samples contain zero vectors, which have no direction and are rejected"}
+EXPECTED_FAILED_CHECKS = {
+    "check_estimators_dtypes": "its samples contain zero vectors, which have no direction and are rejected"
+}
 DEFAULT_RANK = 6  # dimension of the nearest subspaces
 DECIMALS = 12  # norms are rounded before the comparison, so that two subspaces that both contain a sample tie
 PUBLISHED_STEP = 0.5  # η of the published networks
-MAX_LOSS = 0.05  # the estimation of memberships may lower the training accuracy by this much without a warning
+# the estimation of memberships may lower the training accuracy by this much without a warning
+MAX_LOSS = 0.05
 
 
 class _Directions(ClassifierMixin, BaseEstimator):
@@ -52,7 +60,9 @@ class _Directions(ClassifierMixin, BaseEstimator):
     classes_: np.ndarray
 
     def _begin(self, X, y) -> tuple[Float[Tensor, "n d"], Tensor]:
-        """Validates the samples; returns directions ``[n, d]`` and the indices of their classes in ``classes_``, ``[n]``."""
+        """Validates the samples; returns directions ``[n, d]`` and the indices of their classes in
+        ``classes_``, ``[n]``.
+        """
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, indices = np.unique(y, return_inverse=True)
@@ -77,8 +87,8 @@ class NearestSubspaceClassifier(_Directions):
     r"""Classifier by the largest projection :math:`\|xU_j\|` onto the principal subspace of a class.
 
     Args:
-        rank: dimension of the subspace of each class, below d, or its number of samples if that is smaller. None: 6, but at most d - 1,
-            because a subspace of all d dimensions contains every sample.
+        rank: dimension of the subspace of each class, below d, or its number of samples if that is smaller.
+            None: 6, but at most d - 1, because a subspace of all d dimensions contains every sample.
 
     Attributes:
         classes_: sorted classes, ``[k]``.
@@ -92,8 +102,8 @@ class NearestSubspaceClassifier(_Directions):
         """Computes the subspaces of samples ``[n, d]`` with labels ``[n]``.
 
         Raises:
-            ValueError: a sample is zero or not finite, labels are not classes, rank is below 1, or the subspace of a class is the whole
-                space.
+            ValueError: a sample is zero or not finite, labels are not classes, rank is below 1, or the
+                subspace of a class is the whole space.
             TypeError: rank is not an integer.
         """
         directions, indices = self._begin(X, y)
@@ -114,7 +124,9 @@ class NearestSubspaceClassifier(_Directions):
 
 
 class _Soft(_Directions):
-    """Base of the classifiers that predict the smallest ``||x C_j||``; probabilities are the softmax of ``-λ ||x C_j||``."""
+    """Base of the classifiers that predict the smallest ``||x C_j||``; probabilities are the softmax of ``-λ
+    ||x C_j||``.
+    """
 
     sharpness: float
 
@@ -160,7 +172,8 @@ class RateReductionClassifier(_Soft):
         """Computes the operators of samples ``[n, d]`` with labels ``[n]``.
 
         Raises:
-            ValueError: a sample is zero or not finite, labels are not classes, or eps or sharpness is not positive.
+            ValueError: a sample is zero or not finite, labels are not classes, or eps or sharpness is not
+                positive.
         """
         directions, indices = self._begin(X, y)
         check_settings(layers=1, eps=self.eps, step=1.0, sharpness=self.sharpness)
@@ -173,25 +186,30 @@ class RateReductionClassifier(_Soft):
 
 
 class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft):
-    r"""ReduNet, built layer by layer from the training samples. The last layer predicts the class with the smallest :math:`\|xC_j\|`.
+    r"""ReduNet, built layer by layer from the training samples. The last layer predicts the class with the
+    smallest :math:`\|xC_j\|`.
 
     Args:
         layers: number L of gradient steps.
-        step: step size η. None: the smaller of the published 0.5 and :func:`~.redunet.guaranteed_step`, up to which no layer lowers ΔR.
-            With few samples in many dimensions longer steps scatter samples with estimated memberships, although ΔR rises at almost every
-            layer.
+        step: step size η. None: the smaller of the published 0.5 and :func:`~.redunet.guaranteed_step`, up to
+            which no layer lowers ΔR. With few samples in many dimensions longer steps scatter samples with
+            estimated memberships, although ΔR rises at almost every layer.
         eps: distortion ε, > 0; squared inside. The default is ε² = 0.1.
         sharpness: λ of the memberships, > 0.
 
     Attributes:
         classes_: sorted classes, ``[k]``.
-        network_: constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the step size.
+        network_: constructed :class:`~.redunet.ReduNet`, with ΔR of the training samples by layer, and the
+            step size.
 
-    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed step and training accuracy is much lower
-    with estimated memberships than with the labels. This library adds the rule for the default step.
+    ``fit`` warns (scikit-learn's ``ConvergenceWarning``) if the step is longer than the guaranteed step and
+    training accuracy is much lower with estimated memberships than with the labels. This library adds the
+    rule for the default step.
     """
 
-    def __init__(self, layers: int = 100, step: float | None = None, eps: float = EPS, sharpness: float = SHARPNESS):
+    def __init__(
+        self, layers: int = 100, step: float | None = None, eps: float = EPS, sharpness: float = SHARPNESS
+    ):
         self.layers, self.step, self.eps, self.sharpness = layers, step, eps, sharpness
 
     def fit(self, X, y) -> "ReduNetClassifier":
@@ -204,27 +222,38 @@ class ReduNetClassifier(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Soft
         check_settings(layers=self.layers, eps=self.eps, step=1.0, sharpness=self.sharpness)
         guaranteed = guaranteed_step(*directions.shape, eps=self.eps)
         step = min(PUBLISHED_STEP, guaranteed) if self.step is None else self.step
-        self.network_ = construct(directions, indices, layers=self.layers, eps=self.eps, step=step, sharpness=self.sharpness)
+        self.network_ = construct(
+            directions, indices, layers=self.layers, eps=self.eps, step=step, sharpness=self.sharpness
+        )
         self._n_features_out = directions.shape[1]
         if step > guaranteed:
             self._warn_if_worse(directions, indices, step, guaranteed)
         return self
 
-    def _warn_if_worse(self, directions: Float[Tensor, "n d"], indices: Tensor, step: float, guaranteed: float) -> None:
-        """Warns if estimated memberships, instead of labels, lower the training accuracy by more than MAX_LOSS."""
+    def _warn_if_worse(
+        self, directions: Float[Tensor, "n d"], indices: Tensor, step: float, guaranteed: float
+    ) -> None:
+        """Warns if estimated memberships, instead of labels, lower the training accuracy by more than
+        MAX_LOSS.
+        """
         net = self.network_
-        candidates = (net.features, net.transform(directions))  # training features by labels, and by estimated memberships
-        labelled, estimated = (float((net.predict(features) == indices).double().mean()) for features in candidates)
+        # training features by labels, and by estimated memberships
+        candidates = (net.features, net.transform(directions))
+        labelled, estimated = (
+            float((net.predict(features) == indices).double().mean()) for features in candidates
+        )
         if estimated < labelled - MAX_LOSS:
             warnings.warn(
-                f"step {step:g} is too long for {len(indices)} samples: training accuracy is {labelled:.3f} as built, {estimated:.3f} with "
-                f"estimated memberships; pass step=None, or a step of at most {guaranteed:.3g}",
+                f"step {step:g} is too long for {len(indices)} samples: training accuracy is {labelled:.3f} "
+                f"as built, {estimated:.3f} with estimated memberships; pass step=None, or a step of at "
+                f"most {guaranteed:.3g}",
                 ConvergenceWarning,
                 stacklevel=3,
             )
 
     def transform(self, X) -> Float[np.ndarray, "n d"]:
-        """Returns features of samples ``[n, d]`` after all layers, norm 1, with estimated memberships even for training samples.
+        """Returns features of samples ``[n, d]`` after all layers, norm 1, with estimated memberships even
+        for training samples.
 
         Raises:
             ValueError: the width differs from that of training, or a sample is zero or not finite.

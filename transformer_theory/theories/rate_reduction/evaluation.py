@@ -16,8 +16,11 @@ RANK, NEIGHBOURS = 30, 5  # settings of the published evaluation
 
 
 @converted(floats=("train", "test"), int64=("labels",))
-def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int) -> Int[Tensor, " m"]:
-    """Predicts the class j with the largest projection ``||x U_j||`` onto its principal subspace (through the origin).
+def nearest_subspace(
+    train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int
+) -> Int[Tensor, " m"]:
+    """Predicts the class j with the largest projection ``||x U_j||`` onto its principal subspace (through the
+    origin).
 
     Args:
         train: training features, ``[n, d]``.
@@ -35,8 +38,11 @@ def nearest_subspace(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], tes
     return torch.tensor([*bases], device=test.device)[inside.argmax(0)]
 
 
-def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, rank: int) -> dict[int, Float[Tensor, "r d"]]:
-    """Returns orthonormal rows that span the principal subspace of each class: the first right singular vectors of its samples.
+def principal_subspaces(
+    train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, rank: int
+) -> dict[int, Float[Tensor, "r d"]]:
+    """Returns orthonormal rows that span the principal subspace of each class: the first right singular
+    vectors of its samples.
 
     Args:
         train: training features, ``[n, d]``.
@@ -49,12 +55,15 @@ def principal_subspaces(train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], 
         TypeError: rank is not an integer.
     """
     integers(rank=rank)
-    bases = {j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank] for j in labels.unique().tolist()}
+    bases = {
+        j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank]
+        for j in labels.unique().tolist()
+    }
     d = train.shape[1]
     if whole := [j for j, basis in bases.items() if len(basis) == d > 1]:
         raise ValueError(
-            f"rank must be below the dimension {d}, got {rank}: the subspace of class {whole[0]} would contain every sample; "
-            f"pass a rank of at most {d - 1}"
+            f"rank must be below the dimension {d}, got {rank}: the subspace of class {whole[0]} would "
+            f"contain every sample; pass a rank of at most {d - 1}"
         )
     return bases
 
@@ -83,7 +92,8 @@ def accuracies(
     rank: int = RANK,
     neighbours: int = NEIGHBOURS,
 ) -> Accuracies:
-    """Returns the accuracy of three classifiers of features: nearest subspace, nearest neighbours by cosine, linear SVM.
+    """Returns the accuracy of three classifiers of features: nearest subspace, nearest neighbours by cosine,
+    linear SVM.
 
     Args:
         train, labels: training features, ``[n, d]``, and their labels, correct or corrupted, ``[n]``.
@@ -91,7 +101,8 @@ def accuracies(
         rank: dimension of the subspaces, below d, or the number of samples of a class if that is smaller.
         neighbours: number of neighbours that vote.
     Raises:
-        ValueError: rank is below 1, the subspace of a class is the whole space, or there are fewer training samples than neighbours.
+        ValueError: rank is below 1, the subspace of a class is the whole space, or there are fewer training
+            samples than neighbours.
     """
     from sklearn.neighbors import KNeighborsClassifier
     from sklearn.svm import LinearSVC
@@ -99,7 +110,9 @@ def accuracies(
     subspaces = float((nearest_subspace(train, labels, test, rank=rank) == truth).double().mean())
     x, y, test_x, test_y = (part.detach().cpu().numpy() for part in (train, labels, test, truth))
     if not 1 <= neighbours <= len(x):
-        raise ValueError(f"neighbours must be from 1 to the number of training samples, {len(x)}, got {neighbours}")
+        raise ValueError(
+            f"neighbours must be from 1 to the number of training samples, {len(x)}, got {neighbours}"
+        )
     nearest = KNeighborsClassifier(neighbours, metric="cosine").fit(x, y)
     linear = LinearSVC(dual="auto", random_state=0).fit(x, y)
     return Accuracies(subspaces, *(float(model.score(test_x, test_y)) for model in (nearest, linear)))
@@ -124,17 +137,24 @@ def agreement(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> Ag
     """Measures the agreement of groups with classes.
 
     Args:
-        truth, groups: class and group of each sample, ``[n]``. There may be more or fewer groups than classes.
+        truth, groups: class and group of each sample, ``[n]``. There may be more or fewer groups than
+            classes.
     Raises:
         ValueError: lengths differ, or there is no sample.
     """
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     accuracy = clustering_accuracy(truth, groups)
-    return Agreement(float(normalized_mutual_info_score(truth, groups)), accuracy, float(adjusted_rand_score(truth, groups)))
+    return Agreement(
+        float(normalized_mutual_info_score(truth, groups)),
+        accuracy,
+        float(adjusted_rand_score(truth, groups)),
+    )
 
 
-def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], *, seed: int = 0) -> Agreement:
+def k_means_agreement(
+    features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], *, seed: int = 0
+) -> Agreement:
     """Measures the agreement of k-means (best of ten starts) with the classes; k is the number of classes.
 
     Args:
@@ -145,14 +165,17 @@ def k_means_agreement(features: Float[Tensor, "n d"], truth: Int[Tensor, " n"], 
     from sklearn.cluster import KMeans
 
     groups = KMeans(len(truth.unique()), n_init=10, random_state=seed)  # pyright: ignore[reportArgumentType]
-    return agreement(truth.cpu().numpy(), groups.fit_predict(features.detach().cpu().numpy()).astype(np.int64))
+    return agreement(
+        truth.cpu().numpy(), groups.fit_predict(features.detach().cpu().numpy()).astype(np.int64)
+    )
 
 
 def clustering_accuracy(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " n"]) -> float:
     """Returns the share of samples in the correct group under the best one-to-one naming of the groups.
 
     Args:
-        truth, groups: class and group of each sample, ``[n]``. There may be more or fewer groups than classes.
+        truth, groups: class and group of each sample, ``[n]``. There may be more or fewer groups than
+            classes.
     Returns:
         A share in (0, 1].
     Raises:
@@ -162,6 +185,9 @@ def clustering_accuracy(truth: Int[np.ndarray, " n"], groups: Int[np.ndarray, " 
     from sklearn.metrics.cluster import contingency_matrix
 
     if len(truth) != len(groups) or not len(truth):
-        raise ValueError(f"truth and groups must have one entry per sample, at least one, got {len(truth)} and {len(groups)} entries")
+        raise ValueError(
+            f"truth and groups must have one entry per sample, at least one, got {len(truth)} and "
+            f"{len(groups)} entries"
+        )
     table = contingency_matrix(truth, groups)
     return float(table[linear_sum_assignment(table, maximize=True)].sum() / len(truth))

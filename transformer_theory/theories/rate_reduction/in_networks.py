@@ -1,7 +1,8 @@
 """Rate reduction in trained networks: the separation of the classes by the features of each block, in nats.
 
 Features, rates and the null distribution with permuted labels come from
-:class:`~transformer_theory.metrics.class_features.FeatureRates`; the theory adds the rate reduction as a share of its optimum.
+:class:`~transformer_theory.metrics.class_features.FeatureRates`; the theory adds the rate reduction as a
+share of its optimum.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -13,7 +14,13 @@ import torch
 
 from ...core.measurement import Measurement
 from ...core.theory import InNetworks
-from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, RATE_REDUCTION, FeatureRates, permuted_labels
+from ...metrics.class_features import (
+    CLASS_CODING_RATE,
+    CODING_RATE,
+    RATE_REDUCTION,
+    FeatureRates,
+    permuted_labels,
+)
 from .optimum import optimum
 from .problem import MCR2, NAME, OPTIMUM_THEOREM
 
@@ -21,10 +28,11 @@ SHARE = "rate reduction as a share of the optimum"
 
 
 class RateReductionMetric(FeatureRates):
-    """R, R^c and ΔR of the class token (or the mean token) after each block, with permuted labels as the null.
+    """R, R^c and ΔR of the class token (or the mean token) after each block, with permuted labels as the
+    null.
 
-    Four rows per layer: ΔR, ΔR as a share of the optimum for this dimension and these class sizes, R and R^c. Forward passes without labels
-    are ignored.
+    Four rows per layer: ΔR, ΔR as a share of the optimum for this dimension and these class sizes, R and R^c.
+    Forward passes without labels are ignored.
 
     Args:
         eps: distortion for features of norm 1; squared inside.
@@ -32,7 +40,9 @@ class RateReductionMetric(FeatureRates):
     """
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns four rows per layer; none without labels. The share has no value if there are more classes than dimensions."""
+        """Returns four rows per layer; none without labels. The share has no value if there are more classes
+        than dimensions.
+        """
         rows: list[Measurement] = []
         for layer in sorted(self.samples):
             rate, within, sizes, dim = self.rates(layer)
@@ -41,23 +51,34 @@ class RateReductionMetric(FeatureRates):
             nats: dict[str, Any] = {"unit": "nats", "scope": "these data", **common}
             training: dict[str, Any] = {**nats, "scope": "training"}
             optimal: dict[str, Any] = {**common, "source": OPTIMUM_THEOREM}
-            null, null_within = permuted_labels(reductions), permuted_labels([rate - reduction for reduction in reductions])
+            null, null_within = (
+                permuted_labels(reductions),
+                permuted_labels([rate - reduction for reduction in reductions]),
+            )
             rows += [
                 Measurement(NAME, "in network", RATE_REDUCTION, rate - within, null=null, side=">=", **nats),
                 _share(rate - within, reductions, sizes, dim, self.eps, **optimal),
                 Measurement(NAME, "in network", CODING_RATE, rate, **training),
-                Measurement(NAME, "in network", CLASS_CODING_RATE, within, null=null_within, side="<=", **nats),
+                Measurement(
+                    NAME, "in network", CLASS_CODING_RATE, within, null=null_within, side="<=", **nats
+                ),
             ]
         return rows
 
 
-def _share(reduction: float, draws: Sequence[float], sizes: Sequence[int], dim: int, eps: float, **columns: Any) -> Measurement:
-    """Returns the row of ΔR as a share of its optimum for these class sizes and this dimension, with the draws of ΔR as its null."""
+def _share(
+    reduction: float, draws: Sequence[float], sizes: Sequence[int], dim: int, eps: float, **columns: Any
+) -> Measurement:
+    """Returns the row of ΔR as a share of its optimum for these class sizes and this dimension, with the
+    draws of ΔR as its null.
+    """
     sizes = [size for size in sizes if size]
     best = optimum(sizes, dim, eps=eps).value if 1 < len(sizes) <= dim else 0.0
     columns |= {"unit": "share", "side": ">=", "scope": "these data"}
     if len(sizes) < 2:
-        return Measurement(NAME, "in network", SHARE, None, reason="with one class, ΔR and its optimum are 0", **columns)
+        return Measurement(
+            NAME, "in network", SHARE, None, reason="with one class, ΔR and its optimum are 0", **columns
+        )
     if best <= 0:
         reason = f"{len(sizes)} classes do not fit into orthogonal subspaces of {dim} dimensions"
         return Measurement(NAME, "in network", SHARE, None, reason=reason, **columns)
@@ -69,5 +90,6 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (RateReductionMetric(),),
     headline=SHARE,
     side=">=",
-    meaning="coding rate of the features less that within classes, over its largest value; 1: the classes fill orthogonal subspaces",
+    meaning="coding rate of the features less that within classes, over its largest value; 1: the classes "
+    "fill orthogonal subspaces",
 )

@@ -1,8 +1,10 @@
-"""Training on the rate reduction, with labels (correct or corrupted) or without. Without labels the copies of an image form a class.
+"""Training on the rate reduction, with labels (correct or corrupted) or without. Without labels the copies of
+an image form a class.
 
-The recipes follow the published commands, with their networks, but samples are permuted in each epoch; the released loader keeps one
-order. Without labels, the first copy of each image is the image itself, as in the released loader. For the published label corruption,
-apply :func:`~transformer_theory.data.corruption.relabel_uniformly` to the labels first.
+The recipes follow the published commands, with their networks, but samples are permuted in each epoch; the
+released loader keeps one order. Without labels, the first copy of each image is the image itself, as in the
+released loader. For the published label corruption, apply
+:func:`~transformer_theory.data.corruption.relabel_uniformly` to the labels first.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -32,18 +34,21 @@ class RateReductionRecipe:
 
     Attributes:
         name: name of the data and the task.
-        build: creates the network, which maps images ``[n, c, h, w]`` to features ``[n, d]``; training normalises the features.
+        build: creates the network, which maps images ``[n, c, h, w]`` to features ``[n, d]``; training
+            normalises the features.
         augment: random change of images ``[n, c, h, w]`` that preserves their shape and class.
         epochs: passes over all images.
         learning_rate: the learning rate until the first milestone.
         milestones: epochs after which the learning rate is divided by ten.
         description: data and augmentation, in one sentence.
         batch_size: samples per step: ``copies`` copies of each of ``batch_size / copies`` images.
-        copies: copies per image. With labels: 1, augmented. Without labels: the size of each class; the first copy is the image itself.
+        copies: copies per image. With labels: 1, augmented. Without labels: the size of each class; the first
+            copy is the image itself.
         eps, gamma1, gamma2: see :class:`~.loss.MaximalCodingRateReduction`; eps is squared inside.
         momentum, weight_decay: parameters of stochastic gradient descent.
     Raises:
-        ValueError: a size is below 1, ``copies`` does not divide ``batch_size``, or the learning rate is not positive.
+        ValueError: a size is below 1, ``copies`` does not divide ``batch_size``, or the learning rate is not
+            positive.
     """
 
     name: str
@@ -64,13 +69,21 @@ class RateReductionRecipe:
     def __post_init__(self):
         if min(self.epochs, self.batch_size, self.copies) < 1 or self.batch_size % self.copies:
             sizes = f"epochs {self.epochs}, batch_size {self.batch_size}, copies {self.copies}"
-            raise ValueError(f"epochs, batch_size and copies must be at least 1, and copies must divide batch_size, got {sizes}")
+            raise ValueError(
+                "epochs, batch_size and copies must be at least 1, and copies must divide batch_size, got "
+                f"{sizes}"
+            )
         if not 0 < self.learning_rate < float("inf"):
             raise ValueError(f"learning_rate must be positive, got {self.learning_rate}")
 
 
 def fit_supervised(
-    recipe: RateReductionRecipe, model: nn.Module, images: Images, labels: Int[Tensor, " n"], *, generator: torch.Generator
+    recipe: RateReductionRecipe,
+    model: nn.Module,
+    images: Images,
+    labels: Int[Tensor, " n"],
+    *,
+    generator: torch.Generator,
 ) -> Float[Tensor, " steps"]:
     """Trains on the rate reduction of the labels, in place; the model ends in evaluation mode.
 
@@ -83,12 +96,15 @@ def fit_supervised(
     Returns:
         The loss of each step, nats per sample (-ΔR of the batch for the supervised recipe), ``[steps]``.
     Raises:
-        ValueError: the recipe is for training without labels, there are fewer images than a batch holds, or images and labels differ in
-            number.
+        ValueError: the recipe is for training without labels, there are fewer images than a batch holds, or
+            images and labels differ in number.
         NotConverged: a loss is not finite.
     """
     if recipe.copies != 1:
-        raise ValueError(f"{recipe.name} makes a class of each image's {recipe.copies} copies; call fit_self_supervised, without labels")
+        raise ValueError(
+            f"{recipe.name} makes a class of each image's {recipe.copies} copies; call fit_self_supervised, "
+            "without labels"
+        )
     if len(images) != len(labels):
         raise ValueError(f"images and labels must be equal in number, got {len(images)} and {len(labels)}")
 
@@ -101,7 +117,8 @@ def fit_supervised(
 def fit_self_supervised(
     recipe: RateReductionRecipe, model: nn.Module, images: Images, *, generator: torch.Generator
 ) -> Float[Tensor, " steps"]:
-    """Trains without labels, in place: an image and its augmented copies form a class. The model ends in evaluation mode.
+    """Trains without labels, in place: an image and its augmented copies form a class. The model ends in
+    evaluation mode.
 
     Args:
         recipe: recipe with at least two copies of each image.
@@ -115,10 +132,14 @@ def fit_self_supervised(
         NotConverged: a loss is not finite.
     """
     if recipe.copies < 2:
-        raise ValueError(f"{recipe.name} has one copy of each image, which makes no class; call fit_supervised, with labels")
+        raise ValueError(
+            f"{recipe.name} has one copy of each image, which makes no class; call fit_supervised, with "
+            "labels"
+        )
 
     def batch(positions: Tensor) -> tuple[Tensor, Tensor]:
-        classes = torch.arange(len(positions)).repeat_interleave(recipe.copies)  # position of the image in the batch
+        # position of the image in the batch
+        classes = torch.arange(len(positions)).repeat_interleave(recipe.copies)
         copies = recipe.augment(images[positions[classes]])
         copies[:: recipe.copies] = images[positions]
         return copies, classes
@@ -127,7 +148,8 @@ def fit_self_supervised(
 
 
 def features_of(model: nn.Module, images: Images, *, batch_size: int = 512) -> Float[Tensor, "n d"]:
-    """Computes normalised features of images, without gradients and in evaluation mode; the mode of the model is restored.
+    """Computes normalised features of images, without gradients and in evaluation mode; the mode of the model
+    is restored.
 
     Args:
         model: network that maps images to features.
@@ -140,13 +162,23 @@ def features_of(model: nn.Module, images: Images, *, batch_size: int = 512) -> F
         return torch.cat([unit_norm(model(part)) for part in images.split(batch_size)])
 
 
-def _fit(recipe: RateReductionRecipe, model: nn.Module, images: Tensor, batch, generator: torch.Generator) -> Tensor:
+def _fit(
+    recipe: RateReductionRecipe, model: nn.Module, images: Tensor, batch, generator: torch.Generator
+) -> Tensor:
     size = recipe.batch_size // recipe.copies
     if len(images) < size:
-        raise ValueError(f"a batch of {recipe.name} holds {size} images, got {len(images)}; lower batch_size with dataclasses.replace")
+        raise ValueError(
+            f"a batch of {recipe.name} holds {size} images, got {len(images)}; lower batch_size with "
+            "dataclasses.replace"
+        )
     epoch_steps = len(images) // size
     loss = MaximalCodingRateReduction(eps=recipe.eps, gamma1=recipe.gamma1, gamma2=recipe.gamma2)
-    optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum, weight_decay=recipe.weight_decay)
+    optimiser = torch.optim.SGD(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+    )
     milestones = [epoch * epoch_steps for epoch in recipe.milestones]
 
     def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
@@ -157,7 +189,14 @@ def _fit(recipe: RateReductionRecipe, model: nn.Module, images: Tensor, batch, g
         return DECAY ** sum(state.step >= milestone for milestone in milestones)
 
     task = StreamTask(loss_of, lambda draws: permuted(len(images), size, draws))
-    return fit(model, task, optimiser=optimiser, steps=recipe.epochs * epoch_steps, schedule=schedule, generator=generator).losses
+    return fit(
+        model,
+        task,
+        optimiser=optimiser,
+        steps=recipe.epochs * epoch_steps,
+        schedule=schedule,
+        generator=generator,
+    ).losses
 
 
 def _supervised(images: Tensor) -> Tensor:
@@ -200,12 +239,16 @@ RATE_REDUCTION_RECIPES = {
             epochs=500,
             learning_rate=0.01,
             milestones=(200, 400),
-            description="labels, right or corrupted; images of 32 pixels, cropped after padding by 8 and flipped",
+            description="labels, right or corrupted; images of 32 pixels, cropped after padding by 8 and "
+            "flipped",
         ),
         _without_labels("CIFAR-10, self-supervised", ResNet18Control, _self_supervised, CIFAR),
         _without_labels("CIFAR-100, self-supervised", ResNet18Control, _self_supervised, CIFAR),
         _without_labels(
-            "STL-10, self-supervised", ResNet18STL, _self_supervised_stl, "as CIFAR-10, with images of 96 pixels, stronger jitter and blur"
+            "STL-10, self-supervised",
+            ResNet18STL,
+            _self_supervised_stl,
+            "as CIFAR-10, with images of 96 pixels, stronger jitter and blur",
         ),
     )
 }

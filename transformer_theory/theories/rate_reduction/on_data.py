@@ -1,12 +1,15 @@
-r"""Rate reduction on labelled data: the rates of the features, and the effect of a ReduNet built from these features.
+r"""Rate reduction on labelled data: the rates of the features, and the effect of a ReduNet built from these
+features.
 
-Each sequence gives one feature vector: all its tokens, if these have at most 128 entries together; otherwise the first token, if it is the
-query (a class token); otherwise the mean of the tokens. Features of more than 128 dimensions are projected onto their 128 leading
-directions. All features have norm 1. ReduNet is built from three quarters of each class and tested on the other quarter.
+Each sequence gives one feature vector: all its tokens, if these have at most 128 entries together; otherwise
+the first token, if it is the query (a class token); otherwise the mean of the tokens. Features of more than
+128 dimensions are projected onto their 128 leading directions. All features have norm 1. ReduNet is built
+from three quarters of each class and tested on the other quarter.
 
-The null of the rates has permuted labels. ReduNet is a construction for any labels: its rates rise for permuted labels as well, so their
-scope is "any data". Because a construction takes a few tenths of a second, their null is one construction from permuted labels, without a
-p-value. The accuracies are those of samples that ReduNet has not seen, and their null permutes the labels of these samples.
+The null of the rates has permuted labels. ReduNet is a construction for any labels: its rates rise for
+permuted labels as well, so their scope is "any data". Because a construction takes a few tenths of a second,
+their null is one construction from permuted labels, without a p-value. The accuracies are those of samples
+that ReduNet has not seen, and their null permutes the labels of these samples.
 
 Source: :cite:t:`yu2020learning` (rates), :cite:t:`chan2022redunet` (ReduNet).
 """
@@ -29,7 +32,13 @@ from ...core.statistics import fixed_generator, jackknife_interval, permutations
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from ...maths.linalg import numerical_rank
-from ...metrics.class_features import CLASS_CODING_RATE, CODING_RATE, RATE_REDUCTION, permuted_labels, permuted_reductions
+from ...metrics.class_features import (
+    CLASS_CODING_RATE,
+    CODING_RATE,
+    RATE_REDUCTION,
+    permuted_labels,
+    permuted_reductions,
+)
 from ...metrics.coding import class_coding_rate, coding_rate, unit_norm
 from .evaluation import nearest_subspace
 from .in_networks import SHARE
@@ -62,7 +71,9 @@ RISE_RTOL = 1e-9  # smallest decrease of the rate reduction that counts, relativ
 
 @dataclass(frozen=True)
 class Sequences:
-    """One vector per sequence, not normalised, with its class; ``description`` tells how the vectors are computed."""
+    """One vector per sequence, not normalised, with its class; ``description`` tells how the vectors are
+    computed.
+    """
 
     vectors: Float[Tensor, "n d"]
     labels: Int[Tensor, " n"]
@@ -98,7 +109,8 @@ def read(data: TokenData) -> Sequences | Unsupported:
 
 
 def features_of(sequences: Sequences) -> Features:
-    """Draws at most 2000 vectors, the same in every call, and scales them to norm 1 in at most 128 dimensions.
+    """Draws at most 2000 vectors, the same in every call, and scales them to norm 1 in at most 128
+    dimensions.
 
     Classes are renumbered without gaps.
     """
@@ -114,7 +126,8 @@ def features_of(sequences: Sequences) -> Features:
 
 def depth(n: int, classes: int, dim: int) -> int:
     """Returns the number of layers, 10 to 100, that take a few seconds on one core; 100 for the digits."""
-    # Operations per layer: k + 1 moments and Cholesky factors of size d, and a product of each sample with each operator.
+    # Operations per layer: k + 1 moments and Cholesky factors of size d, and a product of each sample with
+    # each operator.
     cost = (classes + 1) * dim**2 * (8 * dim + n) + n * classes * dim**2
     return int(min(100, max(10, 4e10 // cost)))
 
@@ -122,8 +135,8 @@ def depth(n: int, classes: int, dim: int) -> int:
 def short_step(n: int, dim: int) -> float:
     r"""Returns ReduNet's η = 0.5, or a smaller step if the operators are large.
 
-    No eigenvalue of an operator exceeds :math:`\alpha = d/(n\epsilon^2)`, so η α <= 1/4 keeps every move well below the sphere's radius.
-    The step is also below :func:`.guaranteed_step`.
+    No eigenvalue of an operator exceeds :math:`\alpha = d/(n\epsilon^2)`, so η α <= 1/4 keeps every move well
+    below the sphere's radius. The step is also below :func:`.guaranteed_step`.
     """
     return min(0.5, 0.25 * n * EPS**2 / dim)
 
@@ -158,13 +171,27 @@ def _on_data(quantity: str, value: float | None, source: Source, **columns) -> M
     return Measurement(NAME, "on data", quantity, value, source=source, **columns)
 
 
-def _assumption(quantity: str, value: float, op: Op, threshold: float, *, holds: bool, note: str) -> Measurement:
+def _assumption(
+    quantity: str, value: float, op: Op, threshold: float, *, holds: bool, note: str
+) -> Measurement:
     verdict = "holds" if holds else "fails"
-    return Measurement(NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=MCR2, note=note)
+    return Measurement(
+        NAME,
+        "assumption",
+        quantity,
+        value,
+        op=op,
+        threshold=threshold,
+        verdict=verdict,
+        source=MCR2,
+        note=note,
+    )
 
 
 def _assumptions(features: Features) -> Iterator[Measurement]:
-    """Measures whether the classes fit into orthogonal subspaces, and whether the distortion is small enough for the theorem."""
+    """Measures whether the classes fit into orthogonal subspaces, and whether the distortion is small enough
+    for the theorem.
+    """
     n, d = features.vectors.shape
     sizes, ranks = torch.bincount(features.labels).tolist(), class_ranks(features)
     note = "sum of the dimensions that the classes span; it must be at most the dimension of the space"
@@ -179,7 +206,9 @@ def _rates(features: Features, draws: int) -> Iterator[Measurement]:
     vectors, labels = features.vectors, features.labels
     n, d = vectors.shape
     rate, within = float(coding_rate(vectors, eps=EPS)), float(class_coding_rate(vectors, labels, eps=EPS))
-    reductions = permuted_reductions(vectors, permutations(n, draws), torch.bincount(labels).tolist(), eps=EPS)
+    reductions = permuted_reductions(
+        vectors, permutations(n, draws), torch.bincount(labels).tolist(), eps=EPS
+    )
     nats = {"unit": "nats", "n": n, "note": f"features of norm 1: {features.description}; ε² = 0.1"}
     yield _on_data(CODING_RATE, rate, MCR2, scope="any data", **nats)
     null_within = permuted_labels([rate - reduction for reduction in reductions])
@@ -206,7 +235,8 @@ def _rates(features: Features, draws: int) -> Iterator[Measurement]:
         null=permuted_labels([reduction / best for reduction in reductions]),
         side=">=",
         n=n,
-        note=f"predicted for features that maximise it, which these were not trained to do; the optimum is {best:.2f} nats",
+        note="predicted for features that maximise it, which these were not trained to do; the optimum is "
+        f"{best:.2f} nats",
         **_over_samples(jackknife_interval(lambda rows: _share(vectors[rows], labels[rows]), n)),
     )
 
@@ -239,7 +269,10 @@ def _redunet(features: Features, draws: int) -> Iterator[Measurement | Arrays]:
     layers, step = depth(len(x), int(y.max()) + 1, x.shape[1]), short_step(*x.shape)
     net = construct(x, y, layers=layers, eps=EPS, step=step, sharpness=SHARPNESS)
     # One construction, whatever the number of draws: it takes a few tenths of a second.
-    nulls = [construct(x, y[order], layers=layers, eps=EPS, step=step).reductions for order in permutations(len(y), min(draws, 1))]
+    nulls = [
+        construct(x, y[order], layers=layers, eps=EPS, step=step).reductions
+        for order in permutations(len(y), min(draws, 1))
+    ]
     best = best_value(y, x.shape[1])
     last, null_last = float(net.reductions[-1]), [float(null[-1]) for null in nulls]
     rising, null_rising = _share_rising(net.reductions), [_share_rising(null) for null in nulls]
@@ -249,7 +282,9 @@ def _redunet(features: Features, draws: int) -> Iterator[Measurement | Arrays]:
     judged = {"op": ">=", "threshold": 1.0, "verdict": verdict, "null": permuted_labels(null_rising)}
     yield _on_data(LAYERS_RAISE, rising, REDUNET, unit="share", **judged, **columns)
     # An ascent separates permuted labels too: both numbers measure the fit to the training labels.
-    yield _on_data(REDUCTION_AFTER, last, REDUNET, unit="nats", null=permuted_labels(null_last), side=">=", **columns)
+    yield _on_data(
+        REDUCTION_AFTER, last, REDUNET, unit="nats", null=permuted_labels(null_last), side=">=", **columns
+    )
     if best:
         null = permuted_labels([value / best for value in null_last])
         yield _on_data(SHARE_AFTER, last / best, REDUNET, unit="share", null=null, side=">=", **columns)
@@ -269,7 +304,11 @@ def _redunet(features: Features, draws: int) -> Iterator[Measurement | Arrays]:
 def _with_direction(features: Features) -> Features:
     """Drops zero features, which have no place on the sphere; classes are renumbered without gaps."""
     nonzero = features.vectors.any(1)
-    return Features(features.vectors[nonzero], features.labels[nonzero].unique(return_inverse=True)[1], features.description)
+    return Features(
+        features.vectors[nonzero],
+        features.labels[nonzero].unique(return_inverse=True)[1],
+        features.description,
+    )
 
 
 def _test_mask(labels: Tensor) -> Tensor:
@@ -296,30 +335,47 @@ def _unseen(features: Features, test: Tensor, net: ReduNet, draws: int) -> Itera
     unseen, truth = features.vectors[test], features.labels[test]
     transformed = net.transform(unseen)
     rank = max(1, min(SUBSPACE_RANK, x.shape[1] - 1))  # a subspace of all dimensions contains every sample
-    before, after = nearest_subspace(x, y, unseen, rank=rank), nearest_subspace(net.features, y, transformed, rank=rank)
+    before, after = (
+        nearest_subspace(x, y, unseen, rank=rank),
+        nearest_subspace(net.features, y, transformed, rank=rank),
+    )
     n, permuted = len(truth), truth[permutations(len(truth), draws)]
 
     def row(quantity: str, predictions: Tensor, source: Source, **columns: Any) -> Measurement:
         """Returns an accuracy with its interval; the null compares the predictions with permuted labels."""
         null = permuted_labels((predictions == permuted).double().mean(1).tolist())
         columns = {"unit": "share", "null": null, "side": ">=", "n": n, "split": "validation", **columns}
-        return with_interval(_on_data(quantity, float((predictions == truth).double().mean()), source, **columns))
+        return with_interval(
+            _on_data(quantity, float((predictions == truth).double().mean()), source, **columns)
+        )
 
     first = row(ACCURACY_BEFORE, before, MCR2, note=f"nearest subspace of {rank} dimensions")
     yield first
     gains = (after == truth).double() - (before == truth).double()
     error = float(gains.std()) / n**0.5 if n > 1 else 1.0
-    # The accuracy should not fall by more than two standard errors. The theory is about training samples only, so this does not test it.
+    # The accuracy should not fall by more than two standard errors. The theory is about training samples
+    # only, so this does not test it.
     assert first.value is not None
     threshold = first.value - 2 * error
-    judged = {"op": ">=", "threshold": threshold, "verdict": "not covered", "note": "the theory speaks about training samples only"}
+    judged = {
+        "op": ">=",
+        "threshold": threshold,
+        "verdict": "not covered",
+        "note": "the theory speaks about training samples only",
+    }
     yield row(ACCURACY_AFTER, after, REDUNET, **judged)
-    yield row(ACCURACY_COMPRESSED, net.predict(transformed), REDUNET, note="the class j with the smallest ||x C_j||")
+    yield row(
+        ACCURACY_COMPRESSED, net.predict(transformed), REDUNET, note="the class j with the smallest ||x C_j||"
+    )
     yield Arrays(cosines(unseen, transformed, truth))
 
 
-def cosines(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> dict[str, np.ndarray]:
-    """Returns the arrays of :func:`plot`: cosines between at most 150 samples before and after ReduNet, sorted by class, and labels."""
+def cosines(
+    before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: Int[Tensor, " n"]
+) -> dict[str, np.ndarray]:
+    """Returns the arrays of :func:`plot`: cosines between at most 150 samples before and after ReduNet,
+    sorted by class, and labels.
+    """
     order = torch.argsort(labels, stable=True)
     order = order[torch.linspace(0, len(labels) - 1, min(len(labels), MAX_PLOTTED)).long()]
     return {
@@ -329,22 +385,31 @@ def cosines(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"], labels: I
     }
 
 
-def class_spectra(vectors: Float[Tensor, "n d"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "classes directions"]:
+def class_spectra(
+    vectors: Float[Tensor, "n d"], labels: Int[Tensor, " n"]
+) -> Float[np.ndarray, "classes directions"]:
     """Returns the singular values of each class divided by the root of its size; NaN where a class has fewer."""
-    values = [torch.linalg.svdvals(vectors[labels == j]) / float((labels == j).sum()) ** 0.5 for j in range(int(labels.max()) + 1)]
+    values = [
+        torch.linalg.svdvals(vectors[labels == j]) / float((labels == j).sum()) ** 0.5
+        for j in range(int(labels.max()) + 1)
+    ]
     return torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=float("nan")).numpy()
 
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Plots the effect of ReduNet: ΔR by layer, cosines of unseen samples before and after, spectra of the classes."""
+    """Plots the effect of ReduNet: ΔR by layer, cosines of unseen samples before and after, spectra of the
+    classes.
+    """
     if f"{NAME}/rates" not in result.arrays:
         reasons = [row.reason for row in result.select(theory=NAME) if row.reason]
         return text_figure("Rate reduction: " + (reasons[0] if reasons else "no data were measured"))
     stages = [stage for stage in ("before", "after") if f"{NAME}/cosines_{stage}" in result.arrays]
     figure, panels = axes(1, 2 + len(stages), height=2.4)
     _plot_reductions(panels[0], result)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=7, frameon=False)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower left", ncols=2, fontsize=7, frameon=False
+    )
     for ax, stage in zip(panels[1:], stages):
         values, labels = result.arrays[f"{NAME}/cosines_{stage}"], result.arrays[f"{NAME}/labels"]
         _plot_cosines(ax, values, labels, f"Cosines {stage}", bar=stage == stages[-1])
@@ -361,7 +426,9 @@ def _plot_reductions(ax: "Axes", result: Result) -> None:
     best = float(result.arrays[f"{NAME}/optimum"])
     if np.isfinite(best):
         ax.axhline(best, color=COLOURS[NAME], linewidth=0.9, linestyle=(0, (1, 2)))
-        ax.annotate("optimum", (0, best), xytext=(2, 2), textcoords="offset points", color=COLOURS[NAME], fontsize=7)
+        ax.annotate(
+            "optimum", (0, best), xytext=(2, 2), textcoords="offset points", color=COLOURS[NAME], fontsize=7
+        )
         ax.set_ylim(0, 1.12 * max(best, float((rates[:, 0] - rates[:, 1]).max())))
     ax.set_title("Rate reduction")
     ax.set_ylabel("ΔR, nats")
@@ -369,24 +436,39 @@ def _plot_reductions(ax: "Axes", result: Result) -> None:
 
 
 def _plot_cosines(ax: "Axes", values: np.ndarray, labels: np.ndarray, title: str, *, bar: bool) -> None:
-    """Plots absolute cosines of samples sorted by class: orthogonal classes leave only the blocks on the diagonal."""
+    """Plots absolute cosines of samples sorted by class: orthogonal classes leave only the blocks on the
+    diagonal.
+    """
     heatmap(ax, np.abs(values), "|cosine| of two samples" if bar else "", vmin=0, vmax=1, bar=bar)
     ax.set_title(title)
     edges = np.flatnonzero(np.diff(labels)) + 0.5
     centres = np.convolve(np.concatenate([[-0.5], edges, [len(labels) - 0.5]]), [0.5, 0.5], "valid")
     labelled = len(centres) <= MAX_LABELLED_CLASSES
     ax.set_xticks([])
-    ax.set_yticks(centres if labelled else [], [str(label) for label in dict.fromkeys(labels.tolist())] if labelled else [])
+    ax.set_yticks(
+        centres if labelled else [],
+        [str(label) for label in dict.fromkeys(labels.tolist())] if labelled else [],
+    )
     ax.set_xlabel("unseen samples")
 
 
 def _plot_spectra(ax: "Axes", result: Result) -> None:
-    """Plots the singular values of each class before and after. At the optimum all non-zero values of a class are equal."""
+    """Plots the singular values of each class before and after. At the optimum all non-zero values of a class
+    are equal.
+    """
     before, after = result.arrays[f"{NAME}/spectra_before"], result.arrays[f"{NAME}/spectra_after"]
     directions = min(before.shape[1], MAX_PLOTTED_DIRECTIONS)
     for values, name, label in ((before, "null", "before"), (after, NAME, "after")):
         for k, row in enumerate(values[:MAX_PLOTTED_CLASSES, :directions]):
-            line(ax, range(1, directions + 1), row, name=name, label=label if k == 0 else "", linewidth=0.8, alpha=0.8)
+            line(
+                ax,
+                range(1, directions + 1),
+                row,
+                name=name,
+                label=label if k == 0 else "",
+                linewidth=0.8,
+                alpha=0.8,
+            )
     ax.set_title("Class spectra")
     ax.set_ylabel(r"singular value / $\sqrt{n_j}$")
     ax.set_xlabel("direction, by class")

@@ -3,32 +3,36 @@ r"""The landscape of the constrained problem: ΔR on a product of spheres, one f
 .. math::
     \max_X \Delta R(X|y) \quad \text{subject to} \quad \|X_j\|_F^2 = n_j .
 
-Let :math:`G_j` be the rows of :math:`G = \nabla \Delta R` that belong to class j, and :math:`\lambda_j = \langle G_j, X_j\rangle / n_j` the
-multipliers. The Riemannian gradient is :math:`(G_j - \lambda_j X_j)_j`, and the Riemannian Hessian is
+Let :math:`G_j` be the rows of :math:`G = \nabla \Delta R` that belong to class j, and :math:`\lambda_j =
+\langle G_j, X_j\rangle / n_j` the multipliers. The Riemannian gradient is :math:`(G_j - \lambda_j X_j)_j`,
+and the Riemannian Hessian is
 
 .. math::
-    P\,(\nabla^2 \Delta R - \oplus_j \lambda_j I)\,P, \qquad P = \oplus_j (I - x_j x_j^\top / n_j), \quad x_j = \mathrm{vec}\, X_j,
+    P\,(\nabla^2 \Delta R - \oplus_j \lambda_j I)\,P, \qquad P = \oplus_j (I - x_j x_j^\top / n_j), \quad x_j
+    = \mathrm{vec}\, X_j,
 
-where :math:`\lambda_j I` is the curvature of the spheres. A geodesic rotates each class in the plane of :math:`X_j` and its tangent
-direction.
+where :math:`\lambda_j I` is the curvature of the spheres. A geodesic rotates each class in the plane of
+:math:`X_j` and its tangent direction.
 
-So every critical point is also a critical point of a problem with penalties (:mod:`.landscape`), with one penalty λ_j per class. Orthogonal
-classes with flat spectra, :math:`s = n_j/r_j` in :math:`r_j` dimensions each, are critical. Along a sphere, with :math:`f_j` of
-:mod:`.optimum`,
+So every critical point is also a critical point of a problem with penalties (:mod:`.landscape`), with one
+penalty λ_j per class. Orthogonal classes with flat spectra, :math:`s = n_j/r_j` in :math:`r_j` dimensions
+each, are critical. Along a sphere, with :math:`f_j` of :mod:`.optimum`,
 
-* if one of these singular values grows at the expense of another, the second derivative is :math:`4 s f_j''(s)`, which is negative iff
-  :math:`r_j < \sqrt{n_j/n}\, d/\epsilon^2` (:func:`.optimum.largest_rank`),
+* if one of these singular values grows at the expense of another, the second derivative is :math:`4 s
+  f_j''(s)`, which is negative iff :math:`r_j < \sqrt{n_j/n}\, d/\epsilon^2` (:func:`.optimum.largest_rank`),
 * if a zero singular value grows in a new dimension, the second derivative is :math:`-\lambda_j < 0`.
 
-Below the bound such X are local maximisers for any ranks (observed: the other eigenvalues are negative too, except for rotations). Saddles
-include:
+Below the bound such X are local maximisers for any ranks (observed: the other eigenvalues are negative too,
+except for rotations). Saddles include:
 
 * flat spectra above the bound,
-* spectra :math:`(a, b, \dots, b)` with :math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j` (:func:`uneven`),
-* classes of rank one, two of which share a line (:func:`on_lines`). All classes on one line give the minimum, ΔR = 0.
+* spectra :math:`(a, b, \dots, b)` with :math:`ab = (n_j/n)/\alpha^2` and :math:`a + (r_j - 1) b = n_j`
+  (:func:`uneven`),
+* classes of rank one, two of which share a line (:func:`on_lines`). All classes on one line give the minimum,
+  ΔR = 0.
 
-:cite:t:`wang2024global` treat the problem with a penalty. The claim ``rate_reduction/spheres`` checks the derivatives and the bound; that
-all other critical points are saddles is an observation.
+:cite:t:`wang2024global` treat the problem with a penalty. The claim ``rate_reduction/spheres`` checks the
+derivatives and the bound; that all other critical points are saddles is an observation.
 
 Source: :cite:t:`yu2020learning` (the problem); the derivatives are standard.
 """
@@ -58,7 +62,8 @@ class OnSpheres:
         eps: distortion; squared inside.
 
     Raises:
-        ValueError: there are fewer than two classes, a class is empty, dim is below 1, or eps is not positive.
+        ValueError: there are fewer than two classes, a class is empty, dim is below 1, or eps is not
+            positive.
     """
 
     sizes: tuple[int, ...]
@@ -86,7 +91,9 @@ class OnSpheres:
         return G - self._by_class(self._multipliers(X, G)) * X
 
     def hessian(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "nd nd"]:
-        """Returns the Hessian of ΔR along the spheres, as a matrix on R^{nd}; its kernel contains the radial direction of each class."""
+        """Returns the Hessian of ΔR along the spheres, as a matrix on R^{nd}; its kernel contains the radial
+        direction of each class.
+        """
         G = rate_reduction_gradient(X, sorted_labels(self.sizes), eps=self.eps)
         curvature = self._by_class(self._multipliers(X, G)).expand(X.shape).flatten()
         radii = self._radii(X)
@@ -94,12 +101,15 @@ class OnSpheres:
         return P @ (reduction_hessian(X, self.sizes, eps=self.eps) - torch.diag(curvature)) @ P
 
     def move(self, X: Float[Tensor, "n d"], direction: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        """Returns the end point of the geodesic from X along the tangent vector ``direction``, which has the length of the geodesic."""
+        """Returns the end point of the geodesic from X along the tangent vector ``direction``, which has the
+        length of the geodesic.
+        """
         parts = []
         for x, v in zip(X.split(self.sizes), direction.split(self.sizes)):
             radius = len(x) ** 0.5
             angle = torch.linalg.matrix_norm(v) / radius
-            parts.append(torch.cos(angle) * x + torch.sinc(angle / torch.pi) * v)  # sin(angle) / angle, 1 at 0
+            # sin(angle) / angle, 1 at 0
+            parts.append(torch.cos(angle) * x + torch.sinc(angle / torch.pi) * v)
         return self.project(torch.cat(parts))  # removes the drift by rounding
 
     def project(self, X: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -107,8 +117,11 @@ class OnSpheres:
         return torch.cat([len(x) ** 0.5 * x / torch.linalg.matrix_norm(x) for x in X.split(self.sizes)])
 
     def eigenvalues(self, X: Float[Tensor, "n d"]) -> Float[Tensor, " directions"]:
-        """Returns the eigenvalues of the Hessian on the n d - k directions along the spheres, ascending, in units of α."""
-        # A complete QR factorisation extends the radial directions to an orthonormal basis; the added columns are tangent to the spheres.
+        """Returns the eigenvalues of the Hessian on the n d - k directions along the spheres, ascending, in
+        units of α.
+        """
+        # A complete QR factorisation extends the radial directions to an orthonormal basis; the added columns
+        # are tangent to the spheres.
         tangents = torch.linalg.qr(self._radii(X), mode="complete").Q[:, len(self.sizes) :]
         return torch.linalg.eigvalsh(tangents.mT @ self.hessian(X) @ tangents) / self.unit
 
@@ -120,7 +133,9 @@ class OnSpheres:
         return float(self.eigenvalues(X)[-1])
 
     def disorder(self, X: Float[Tensor, "n d"]) -> float:
-        """Returns the distance from orthogonal classes with flat spectra (:func:`.optimum.disorder`); 0 at a maximiser."""
+        """Returns the distance from orthogonal classes with flat spectra (:func:`.optimum.disorder`); 0 at a
+        maximiser.
+        """
         return disorder(X, sorted_labels(self.sizes))
 
     def _multipliers(self, X: Tensor, G: Tensor) -> Tensor:
@@ -136,15 +151,16 @@ class OnSpheres:
 
 
 def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generator) -> Float[Tensor, "n d"]:
-    r"""Returns a saddle with orthogonal classes. A class of rank two or more has one squared singular value a; the others are b > a.
+    r"""Returns a saddle with orthogonal classes. A class of rank two or more has one squared singular value
+    a; the others are b > a.
 
     Args:
         problem: the problem.
         ranks: ranks of the classes, >= 1, with sum at most d.
         generator: random generator of the subspaces.
     Raises:
-        ValueError: the ranks do not fit, a class is too small for the distortion (:math:`n_j^2 < 4 (r_j - 1) (n_j/n)/\alpha^2`), or the
-            values are not a < b.
+        ValueError: the ranks do not fit, a class is too small for the distortion (:math:`n_j^2 < 4 (r_j - 1)
+            (n_j/n)/\alpha^2`), or the values are not a < b.
     """
     spectra = []
     for size, rank in zip(problem.sizes, ranks, strict=True):
@@ -155,14 +171,16 @@ def uneven(problem: OnSpheres, ranks: Sequence[int], *, generator: torch.Generat
         a = product / b
         if square < 0 or (rank > 1 and not a < b):
             raise ValueError(
-                f"a class of {size} samples has no uneven critical spectrum of rank {rank} at eps {problem.eps:g}; lower the rank or eps"
+                f"a class of {size} samples has no uneven critical spectrum of rank {rank} at eps "
+                f"{problem.eps:g}; lower the rank or eps"
             )
         spectra.append([a] * (rank > 1) + [b] * max(rank - 1, 1))
     return with_spectra(problem.sizes, spectra, problem.dim, generator=generator)
 
 
 def on_lines(problem: OnSpheres, lines: Sequence[int], *, generator: torch.Generator) -> Float[Tensor, "n d"]:
-    """Returns a critical point with classes of rank one, each on one of several orthogonal lines; a saddle if two classes share a line.
+    """Returns a critical point with classes of rank one, each on one of several orthogonal lines; a saddle if
+    two classes share a line.
 
     Args:
         problem: the problem.
@@ -173,7 +191,8 @@ def on_lines(problem: OnSpheres, lines: Sequence[int], *, generator: torch.Gener
     """
     if len(lines) != len(problem.sizes) or min(lines) < 0 or max(lines) >= problem.dim:
         raise ValueError(
-            f"lines must be numbers from 0 to {problem.dim - 1}, one for each of {len(problem.sizes)} classes, got {list(lines)}"
+            f"lines must be numbers from 0 to {problem.dim - 1}, one for each of {len(problem.sizes)} "
+            f"classes, got {list(lines)}"
         )
     frame = orthonormalise(torch.randn(problem.dim, problem.dim, dtype=torch.float64, generator=generator))
     columns = [torch.randn(size, 1, dtype=torch.float64, generator=generator) for size in problem.sizes]

@@ -1,8 +1,10 @@
-"""Routing: a router scores the tokens, a selector chooses one of them, and a head predicts the label from it alone.
+"""Routing: a router scores the tokens, a selector chooses one of them, and a head predicts the label from it
+alone.
 
-:mod:`.choice` has Gumbel noise, the relaxed choice and its gradient; :mod:`.information` what the choice says about the label;
-:mod:`.needle` a task that can be enumerated; :mod:`.selector` the networks. :mod:`.on_data` trains them on a data set,
-:mod:`.in_networks` measures the choices of attention. :mod:`.claims` contains the checkable statements, :mod:`.figures` the experiments.
+:mod:`.choice` has Gumbel noise, the relaxed choice and its gradient; :mod:`.information` what the choice says
+about the label; :mod:`.needle` a task that can be enumerated; :mod:`.selector` the networks. :mod:`.on_data`
+trains them on a data set, :mod:`.in_networks` measures the choices of attention. :mod:`.claims` contains the
+checkable statements, :mod:`.figures` the experiments.
 """
 
 from ...core.sources import Source
@@ -15,17 +17,26 @@ from .information import choice_information, hit, label_blind_bound
 from .ladder import LADDER
 from .needle import Needles, best_accuracy, draw_needles, enumerate_needles, uniform_accuracies
 from .on_data import ON_DATA
-from .selector import ANNEALED, RouterSelector, Schedule, measure_selectors, mixture, straight_through, train_selectors
+from .selector import (
+    ANNEALED,
+    RouterSelector,
+    Schedule,
+    measure_selectors,
+    mixture,
+    straight_through,
+    train_selectors,
+)
 
 THEORY = Theory(
     name="router",
     title="Routing: a selector chooses the tokens",
     question="Does a selector choose the token that carries the label, or does its choice tell the label?",
-    statement=r"A *router* gives each token a score, a *selector* takes one token by $\arg\max_i (s_i + g_i)$ with Gumbel noise, "
-    r"and a head predicts the label from it. Training fails in two ways. A penalty on the entropy from the first step may harden the "
-    r"choice on a token that does not carry the label. A router that sees contents may choose a token for what it tells the head: "
-    r"accuracy 1 at hit $1/2$. A label-blind choice cannot exceed $h + (1 - h)/2$ at hit $h$, so accuracy alone says little: "
-    r"hit and $I(C; Y)$ stand beside it.",
+    statement=r"A *router* gives each token a score, a *selector* takes one token by $\arg\max_i (s_i + "
+    "g_i)$ with Gumbel noise, and a head predicts the label from it. Training fails in two ways. A penalty "
+    "on the entropy from the first step may harden the choice on a token that does not carry the label. A "
+    "router that sees contents may choose a token for what it tells the head: accuracy 1 at hit $1/2$. A "
+    "label-blind choice cannot exceed $h + (1 - h)/2$ at hit $h$, so accuracy alone says little: hit and "
+    "$I(C; Y)$ stand beside it.",
     sources=(
         Source("lei2016rationalizing"),
         Source("jang2017categorical"),

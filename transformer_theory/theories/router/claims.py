@@ -1,4 +1,6 @@
-"""Claims about the choice: its sampler and gradient, the uniform start, the penalty, the shortcut, and what trained selectors do."""
+"""Claims about the choice: its sampler and gradient, the uniform start, the penalty, the shortcut, and what
+trained selectors do.
+"""
 
 import math
 from functools import lru_cache
@@ -52,13 +54,23 @@ def _frequencies(generator: Generator, *, gaussian: bool) -> Evidence:
 
 
 def _gradient(generator: Generator, *, relaxed: bool) -> Evidence:
-    """Measures the distance of the mean gradient from the two closed forms, in standard errors; the larger of both."""
+    """Measures the distance of the mean gradient from the two closed forms, in standard errors; the larger of
+    both.
+    """
     delta = 3 * float(torch.rand((), generator=generator)) - 1.5
     through = sampled_gradients(delta, temperature=1.0, draws=DRAWS, generator=generator)
     plain = score_function_gradients(delta, draws=DRAWS, generator=generator)
     means = relaxed_gradient_mean(delta) if relaxed else exact_gradient(delta), exact_gradient(delta)
-    distances = [abs(float(g.mean()) - mean) / (float(g.std()) / DRAWS**0.5) for g, mean in zip((through, plain), means)]
-    detail = {"delta": delta, "straight-through": float(through.mean()), "exact": means[1], "REINFORCE": float(plain.mean())}
+    distances = [
+        abs(float(g.mean()) - mean) / (float(g.std()) / DRAWS**0.5)
+        for g, mean in zip((through, plain), means)
+    ]
+    detail = {
+        "delta": delta,
+        "straight-through": float(through.mean()),
+        "exact": means[1],
+        "REINFORCE": float(plain.mean()),
+    }
     return Evidence(max(distances), 4.5, "<=", detail=detail)
 
 
@@ -68,11 +80,15 @@ def _second_moment(generator: Generator, *, temperature: float) -> Evidence:
     gradients = sampled_gradients(delta, temperature=temperature, draws=200_000, generator=generator)
     second, limit = float(gradients.square().mean()), relaxed_gradient_second_moment(delta, temperature)
     bias = float(gradients.mean()) / exact_gradient(delta) - 1
-    return Evidence(abs(second / limit - 1), 0.05, "<=", detail={"delta": delta, "relative bias of the mean": bias})
+    return Evidence(
+        abs(second / limit - 1), 0.05, "<=", detail={"delta": delta, "relative bias of the mean": bias}
+    )
 
 
 def _uniform(generator: Generator, *, equal: bool) -> Evidence:
-    """Measures the distance of the best accuracies from the closed forms, by listing all sequences; the needle has weight 1, or 2."""
+    """Measures the distance of the best accuracies from the closed forms, by listing all sequences; the
+    needle has weight 1, or 2.
+    """
     tokens = int(torch.randint(2, 10, (), generator=generator))
     data = enumerate_needles(tokens)
     n, contents = len(data.labels), data.tokens[..., 1]
@@ -81,11 +97,15 @@ def _uniform(generator: Generator, *, equal: bool) -> Evidence:
         weights[torch.arange(n), data.needle] = 2
     weights /= weights.sum(1, keepdim=True)
     # A random token: every sequence with every choice, with the probability of the choice.
-    one = best_accuracy(contents.reshape(-1, 1).long(), data.labels.repeat_interleave(tokens), (weights / n).flatten())
+    one = best_accuracy(
+        contents.reshape(-1, 1).long(), data.labels.repeat_interleave(tokens), (weights / n).flatten()
+    )
     mean = best_accuracy((contents * weights).sum(1, keepdim=True).mul(1e6).round().long(), data.labels)
     predicted = uniform_accuracies(tokens)
     distance = max(abs(one - predicted[0]), abs(mean - predicted[1]))
-    return Evidence(distance, 1e-12, "<=", detail={"tokens": tokens, "sequences": n, "random token": one, "mean": mean})
+    return Evidence(
+        distance, 1e-12, "<=", detail={"tokens": tokens, "sequences": n, "random token": one, "mean": mean}
+    )
 
 
 def _vertex(generator: Generator, *, sign: float) -> Evidence:
@@ -95,7 +115,9 @@ def _vertex(generator: Generator, *, sign: float) -> Evidence:
     scores = scores[top[:, 0] - top[:, 1] > 0.05]  # a tie takes arbitrarily long to break
     p = descend_entropy(scores, penalty=sign, steps=500)
     final = p.gather(1, scores.argmax(1, keepdim=True))
-    return Evidence(float(final.min()), 0.9, ">=", detail={"starts": len(scores), "mean": float(final.mean())})
+    return Evidence(
+        float(final.min()), 0.9, ">=", detail={"starts": len(scores), "mean": float(final.mean())}
+    )
 
 
 def _observed(data: Needles, choice: torch.Tensor) -> torch.Tensor:
@@ -110,19 +132,32 @@ def _bound(generator: Generator, *, blind: bool) -> Evidence:
         choice = label_blind(data, share, generator=generator) if blind else shortcut(data)
         accuracy = best_accuracy(_observed(data, choice), data.labels)
         distances.append(abs(accuracy - float(label_blind_bound(hit(choice, data.needle)))))
-    return Evidence(max(distances), 1e-12, "<=", detail={"last accuracy": accuracy, "last hit": hit(choice, data.needle)})
+    return Evidence(
+        max(distances), 1e-12, "<=", detail={"last accuracy": accuracy, "last hit": hit(choice, data.needle)}
+    )
 
 
 def _shortcut(generator: Generator, *, contents: bool) -> Evidence:
-    """Measures the distance of accuracy, hit and both informations of the shortcut from 1, 1/2, 0 and log 2; the largest."""
+    """Measures the distance of accuracy, hit and both informations of the shortcut from 1, 1/2, 0 and log 2;
+    the largest.
+    """
     data = enumerate_needles(8)
-    choice = shortcut(data) if contents else torch.where(torch.arange(8) % 2 == 0, torch.arange(8), (torch.arange(8) + 1) % 8)[data.needle]
+    choice = (
+        shortcut(data)
+        if contents
+        else torch.where(torch.arange(8) % 2 == 0, torch.arange(8), (torch.arange(8) + 1) % 8)[data.needle]
+    )
     order = torch.randperm(len(choice), generator=generator)
     position = choice_information(choice[order], data.labels[order], corrected=False)
     given = choice_information(choice[order], data.labels[order], given=data.needle[order], corrected=False)
     found = best_accuracy(chosen_tokens(data, choice), data.labels), hit(choice, data.needle), position, given
     distance = max(abs(value - target) for value, target in zip(found, (1.0, 0.5, 0.0, math.log(2))))
-    return Evidence(distance, 1e-12, "<=", detail=dict(zip(("accuracy", "hit", "of the position", "given the needle"), found)))
+    return Evidence(
+        distance,
+        1e-12,
+        "<=",
+        detail=dict(zip(("accuracy", "hit", "of the position", "given the needle"), found)),
+    )
 
 
 def _bias(generator: Generator, *, corrected: bool) -> Evidence:
@@ -166,8 +201,8 @@ def _excess(generator: Generator, *, contents: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="router/gumbel-max",
-        statement=r"The largest noisy score is a sample of the softmax: $P(\arg\max_i (s_i + g_i) = j) = e^{s_j} / \sum_i e^{s_i}$ with "
-        r"$g_i = -\log(-\log u_i)$.",
+        statement=r"The largest noisy score is a sample of the softmax: $P(\arg\max_i (s_i + g_i) = j) = "
+        r"e^{s_j} / \sum_i e^{s_i}$ with $g_i = -\log(-\log u_i)$.",
         measures="chi-square statistic of 40,000 choices among eight tokens; 40.5 is its quantile 1 - 1e-6",
         source=GUMBEL,
         assumptions=("independent standard Gumbel noise", "standard Gaussian scores"),
@@ -177,9 +212,9 @@ CLAIMS = (
     ),
     Claim(
         id="router/straight-through-bias",
-        statement=r"For two tokens at temperature 1 the straight-through gradient has the mean "
-        r"$e^\delta ((\delta - 2) e^\delta + \delta + 2) / (e^\delta - 1)^3$, which is $1/6$ "
-        r"at $\delta = 0$, and REINFORCE the exact $\sigma'(\delta)$, which is $1/4$.",
+        statement=r"For two tokens at temperature 1 the straight-through gradient has the mean $e^\delta "
+        r"((\delta - 2) e^\delta + \delta + 2) / (e^\delta - 1)^3$, which is $1/6$ at $\delta = 0$, and "
+        r"REINFORCE the exact $\sigma'(\delta)$, which is $1/4$.",
         measures="larger of the distances of both means from their formulas, standard errors",
         source=JANG,
         assumptions=("a linear loss of two tokens", "temperature 1", "scores that differ by at most 1.5"),
@@ -189,7 +224,8 @@ CLAIMS = (
     ),
     Claim(
         id="router/temperature",
-        statement=r"At low temperature the second moment of the relaxed gradient grows as $\sigma'(\delta) / (6 \tau)$.",
+        statement=r"At low temperature the second moment of the relaxed gradient grows as $\sigma'(\delta) "
+        r"/ (6 \tau)$.",
         measures="relative error of the formula",
         source=JANG,
         assumptions=("a linear loss of two tokens", "temperature .1", "scores that differ by at most 1"),
@@ -199,8 +235,8 @@ CLAIMS = (
     ),
     Claim(
         id="router/uniform-start",
-        statement=r"With equal scores the best accuracy from a random content is $1/2 + 1/(2T)$, and from the mean of all contents "
-        r"$1/2 + 2^{-T} \binom{T-1}{\lfloor T/2 \rfloor}$.",
+        statement="With equal scores the best accuracy from a random content is $1/2 + 1/(2T)$, and from "
+        r"the mean of all contents $1/2 + 2^{-T} \binom{T-1}{\lfloor T/2 \rfloor}$.",
         measures="larger of the distances from both formulas",
         source=LEI,
         assumptions=("2 to 9 tokens; all sequences are listed, with equal probability",),
@@ -210,18 +246,22 @@ CLAIMS = (
     ),
     Claim(
         id="router/entropy-vertex",
-        statement=r"The penalty alone, $\dot s_i = \lambda p_i (\log p_i + H)$, sends the choice to the token of the largest "
-        r"initial score.",
+        statement=r"The penalty alone, $\dot s_i = \lambda p_i (\log p_i + H)$, sends the choice to the "
+        "token of the largest initial score.",
         measures="smallest final probability of the initially largest score",
         source=LEI,
-        assumptions=("500 steps of gradient descent at rate 1 on 16 Gaussian scores", "the two largest scores differ by more than .05"),
+        assumptions=(
+            "500 steps of gradient descent at rate 1 on 16 Gaussian scores",
+            "the two largest scores differ by more than .05",
+        ),
         check=lambda generator: _vertex(generator, sign=1.0),
         control=lambda generator: _vertex(generator, sign=-1.0),
         control_description="the penalty with the other sign",
     ),
     Claim(
         id="router/label-blind-bound",
-        statement=r"If the choice depends on the keys alone, the best head that knows the keys has accuracy $h + (1 - h)/2$ at hit h.",
+        statement=r"If the choice depends on the keys alone, the best head that knows the keys has accuracy "
+        r"$h + (1 - h)/2$ at hit h.",
         measures="largest distance of the best accuracy from the bound, over ten routers",
         source=SHORTCUT,
         assumptions=(LISTED, "one choice for each position of the needle"),
@@ -231,8 +271,9 @@ CLAIMS = (
     ),
     Claim(
         id="router/shortcut",
-        statement=r"A router that takes the needle if its content is +1 and its neighbour if not has accuracy 1 and hit $1/2$. "
-        r"Its position has $I(C; Y) = 0$; given the needle, $I(C; Y | K) = \log 2$.",
+        statement="A router that takes the needle if its content is +1 and its neighbour if not has "
+        r"accuracy 1 and hit $1/2$. Its position has $I(C; Y) = 0$; given the needle, $I(C; Y | K) = \log "
+        "2$.",
         measures="largest distance of accuracy, hit and both informations from 1, 1/2, 0 and log 2",
         source=SHORTCUT,
         assumptions=(LISTED, "the head sees key and content of the chosen token"),
@@ -242,8 +283,8 @@ CLAIMS = (
     ),
     Claim(
         id="router/information-bias",
-        statement=r"The plug-in estimate of $I(C; Y)$ exceeds 0 by $(|C| - 1)(|Y| - 1)/(2n)$ on average for independent variables, within "
-        r"a fifth.",
+        statement="The plug-in estimate of $I(C; Y)$ exceeds 0 by $(|C| - 1)(|Y| - 1)/(2n)$ on average for "
+        "independent variables, within a fifth.",
         measures="mean of the corrected estimate, as a share of this bias",
         source=MILLER,
         assumptions=("16 tokens, 2 to 10 labels, uniform", "100 sets of 2,000 samples"),
@@ -265,8 +306,8 @@ CLAIMS = (
     ),
     Claim(
         id="router/annealed",
-        statement=r"Soft choices with temperature 3 to .5 and no penalty in the first half, then hard ones with $\lambda = .05$, succeed: "
-        r"at least .95 of 24 selectors reach a hit above .9.",
+        statement="Soft choices with temperature 3 to .5 and no penalty in the first half, then hard ones "
+        r"with $\lambda = .05$, succeed: at least .95 of 24 selectors reach a hit above .9.",
         measures="share of selectors with a hit above .9",
         source=LEI,
         assumptions=(TRAINED, "the router sees keys only"),
@@ -277,8 +318,8 @@ CLAIMS = (
     ),
     Claim(
         id="router/learnt-shortcut",
-        statement=r"Training finds the shortcut: among 24 selectors whose router sees contents, one exceeds the label-blind bound "
-        r"$h + (1 - h)/2$ by at least .1.",
+        statement="Training finds the shortcut: among 24 selectors whose router sees contents, one exceeds "
+        "the label-blind bound $h + (1 - h)/2$ by at least .1.",
         measures="largest excess of the accuracy over the label-blind bound",
         source=SHORTCUT,
         assumptions=(TRAINED, "the mixture softmax(s) without noise and penalty"),

@@ -1,9 +1,11 @@
-"""Does attention's choice itself carry the label? Information between the heaviest key of each head and the class of the sequence.
+"""Does attention's choice itself carry the label? Information between the heaviest key of each head and the
+class of the sequence.
 
-The choice of a head is the position of the heaviest key of the class token, if there is one, otherwise of the mean over queries. Its
-information about the label is corrected for bias (:mod:`.information`); the null permutes the labels, with permutations that depend on the
-number of samples only. Information above the null means that where the head looks differs between classes: it does not say that the head
-looks at the token that decides the class, for which the needle would have to be known.
+The choice of a head is the position of the heaviest key of the class token, if there is one, otherwise of the
+mean over queries. Its information about the label is corrected for bias (:mod:`.information`); the null
+permutes the labels, with permutations that depend on the number of samples only. Information above the null
+means that where the head looks differs between classes: it does not say that the head looks at the token that
+decides the class, for which the needle would have to be known.
 
 Source: :cite:t:`jethani2021learned`; the quantity is our own.
 """
@@ -32,10 +34,12 @@ POORLY = "no integer label per sequence, sequences in windows, or weights that a
 class HeaviestKey(ClassTokenMetric):
     """Information between the heaviest key of each head and the label, nats; see the module's docstring.
 
-    The class token is recognised in the first module after a reset: the token that is the same in every sequence.
+    The class token is recognised in the first module after a reset: the token that is the same in every
+    sequence.
 
     Attributes:
-        sums: by layer and first head: label and choice of each head, one row per sequence, ``[n, 1 + heads]``; no rows if they are unknown.
+        sums: by layer and first head: label and choice of each head, one row per sequence, ``[n, 1 +
+            heads]``; no rows if they are unknown.
         class_token: whether the choice is that of the class token; None before the first update.
     """
 
@@ -43,7 +47,9 @@ class HeaviestKey(ClassTokenMetric):
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends the rows of further sequences."""
-        self.sums[place] = torch.cat([self.sums[place], sums.to(self.sums[place].device)]) if place in self.sums else sums
+        self.sums[place] = (
+            torch.cat([self.sums[place], sums.to(self.sums[place].device)]) if place in self.sums else sums
+        )
 
     def update(self, activations: Activations) -> None:
         """Adds the choices of one module; modules without known weights are skipped."""
@@ -72,18 +78,49 @@ class HeaviestKey(ClassTokenMetric):
             labels, choices = table[:, 0], table[:, 1:]
             classes = len(labels.unique())
             for head, choice in enumerate(choices.unbind(1), start=first):
-                columns: dict[str, Any] = {"layer": layer, "head": head, "n": len(table), "source": SOURCE, "unit": "nats", "side": ">="}
+                columns: dict[str, Any] = {
+                    "layer": layer,
+                    "head": head,
+                    "n": len(table),
+                    "source": SOURCE,
+                    "unit": "nats",
+                    "side": ">=",
+                }
                 found = len(choice.unique())
                 cells = found * classes
                 if not n or classes < 2 or len(table) < cells:
-                    bias = f"; the bias would be {information_bias(found, classes, n):.2f} nats" if n and classes > 1 else ""
-                    few = f"expected a sample for each of {cells} pairs of key and label, got {n}{bias}; measure more sequences"
+                    bias = (
+                        f"; the bias would be {information_bias(found, classes, n):.2f} nats"
+                        if n and classes > 1
+                        else ""
+                    )
+                    few = (
+                        f"expected a sample for each of {cells} pairs of key and label, got {n}{bias}; "
+                        "measure more sequences"
+                    )
                     reason = POORLY if not n else "all sequences have one label" if classes < 2 else few
                     rows.append(Measurement(NAME, "in network", HEAVIEST, None, reason=reason, **columns))
                     continue
-                null = Null(PERMUTED, information_null(choice, labels, min(draws, RANGE_DRAWS))) if draws else None
-                note = f"{found} keys are chosen; {information_bias(found, classes, len(table)):.3f} nats of bias were subtracted"
-                rows.append(Measurement(NAME, "in network", HEAVIEST, choice_information(choice, labels), null=null, note=note, **columns))
+                null = (
+                    Null(PERMUTED, information_null(choice, labels, min(draws, RANGE_DRAWS)))
+                    if draws
+                    else None
+                )
+                note = (
+                    f"{found} keys are chosen; {information_bias(found, classes, len(table)):.3f} nats of "
+                    "bias were subtracted"
+                )
+                rows.append(
+                    Measurement(
+                        NAME,
+                        "in network",
+                        HEAVIEST,
+                        choice_information(choice, labels),
+                        null=null,
+                        note=note,
+                        **columns,
+                    )
+                )
         return rows
 
 

@@ -1,13 +1,15 @@
-r"""Selectors on the user's data: one token of each sequence is chosen, and the label is predicted from it. Does the choice tell the label?
+r"""Selectors on the user's data: one token of each sequence is chosen, and the label is predicted from it.
+Does the choice tell the label?
 
-Up to sixteen principal components of the tokens, standardised, are joined to a one-hot code of the position, and six selectors are
-trained with the annealed schedule on two thirds of the data. In three the router sees everything; in the other three it sees positions
-only, so that their choice is the same for all sequences: blind to the label. Of each kind the one with the highest accuracy on the
-training data is measured on the other third.
+Up to sixteen principal components of the tokens, standardised, are joined to a one-hot code of the position,
+and six selectors are trained with the annealed schedule on two thirds of the data. In three the router sees
+everything; in the other three it sees positions only, so that their choice is the same for all sequences:
+blind to the label. Of each kind the one with the highest accuracy on the training data is measured on the
+other third.
 
-The headline is :math:`I(C; Y)`, corrected for bias. Its null permutes the labels of the measured sequences; on noise it is at chance.
-Beside it stand both accuracies. Their difference has two causes that it cannot separate: a choice by contents may take a token that
-carries more, and may itself tell the label.
+The headline is :math:`I(C; Y)`, corrected for bias. Its null permutes the labels of the measured sequences;
+on noise it is at chance. Beside it stand both accuracies. Their difference has two causes that it cannot
+separate: a choice by contents may take a token that carries more, and may itself tell the label.
 Source: :cite:t:`lei2016rationalizing`, :cite:t:`jethani2021learned`.
 """
 
@@ -48,7 +50,8 @@ PER_CLASS = 1  # measured sequences per class
 
 @dataclass(frozen=True, eq=False)
 class LabelledTokens:
-    """Standardised tokens behind a one-hot code of their position, labels 0 to k - 1, and the indices of both parts.
+    """Standardised tokens behind a one-hot code of their position, labels 0 to k - 1, and the indices of both
+    parts.
 
     Attributes:
         tokens: ``[n, T, T + k]`` float32.
@@ -63,7 +66,9 @@ class LabelledTokens:
 
 
 def read(data: TokenData) -> LabelledTokens | Unsupported:
-    """Takes up to 3,000 sequences; needs two classes, at least two tokens, and a measured sequence per class on average."""
+    """Takes up to 3,000 sequences; needs two classes, at least two tokens, and a measured sequence per class
+    on average.
+    """
     if data.labels is None:
         return Unsupported("needs labels: the selector chooses the token from which the label is predicted")
     n, T, _ = data.tokens.shape
@@ -74,7 +79,9 @@ def read(data: TokenData) -> LabelledTokens | Unsupported:
     if len(found) < 2:
         return Unsupported("needs at least two classes")
     if len(chosen) * (1 - SHARE) < PER_CLASS * len(found):
-        return Unsupported(f"needs at least {3 * PER_CLASS * len(found)} sequences for {len(found)} classes, got {n}")
+        return Unsupported(
+            f"needs at least {3 * PER_CLASS * len(found)} sequences for {len(found)} classes, got {n}"
+        )
     contents = _standardised(data.tokens[chosen])
     positions = torch.eye(T, dtype=torch.float64).expand(len(contents), T, T)
     train, test = stratified(len(contents), labels, SHARE, fixed_generator(), what="sequences")
@@ -82,7 +89,9 @@ def read(data: TokenData) -> LabelledTokens | Unsupported:
 
 
 def _standardised(tokens: Float[Tensor, "n T d"]) -> Float[Tensor, "n T k"]:
-    """Returns the leading principal components, at most :data:`MAX_DIM`, each with variance 1, or 0 if it does not vary."""
+    """Returns the leading principal components, at most :data:`MAX_DIM`, each with variance 1, or 0 if it
+    does not vary.
+    """
     largest = tokens.abs().amax()
     scaled = (tokens / largest if largest > 0 else tokens).flatten(0, 1)
     centred = scaled - scaled.mean(0)
@@ -116,9 +125,19 @@ def measure(problem: LabelledTokens, generator: Generator, *, draws: int) -> Ite
 
     classes = int(labels.max()) + 1
     try:
-        model = train_selectors(draw, 2 * dim, networks=2 * KINDS, steps=STEPS, generator=generator, sees=dim, classes=classes)
+        model = train_selectors(
+            draw, 2 * dim, networks=2 * KINDS, steps=STEPS, generator=generator, sees=dim, classes=classes
+        )
     except NotConverged as error:
-        yield Measurement(NAME, "on data", INFORMATION, None, unit="nats", reason=" ".join(str(error).split()), source=SOURCE)
+        yield Measurement(
+            NAME,
+            "on data",
+            INFORMATION,
+            None,
+            unit="nats",
+            reason=" ".join(str(error).split()),
+            source=SOURCE,
+        )
         return
     with torch.no_grad():
         parts = [model(doubled(part[None])) for part in problem.tokens.split(CHUNK)]
@@ -132,19 +151,32 @@ def measure(problem: LabelledTokens, generator: Generator, *, draws: int) -> Ite
     null = Null(NULL_KIND, information_null(choice, target, draws)) if draws else None
     bias = information_bias(tokens, len(target.unique()), count)
     few = " Few sequences: the correction is large." if count < 5 * tokens * classes else ""
-    note = f"{tokens} of {T} positions are chosen; {bias:.3f} nats of bias were subtracted, log {classes} is {np.log(classes):.2f}.{few}"
+    note = (
+        f"{tokens} of {T} positions are chosen; {bias:.3f} nats of bias were subtracted, log {classes} is "
+        f"{np.log(classes):.2f}.{few}"
+    )
     value = choice_information(choice, target)
-    yield Measurement(NAME, "on data", INFORMATION, value, unit="nats", null=null, note=note, source=SOURCE, **columns)
+    yield Measurement(
+        NAME, "on data", INFORMATION, value, unit="nats", null=null, note=note, source=SOURCE, **columns
+    )
     yield Measurement(NAME, "on data", BIAS, bias, unit="nats", n=count, source=SOURCE, scope="any data")
     for quantity, number in ((ACCURACY, best), (BLIND, blind)):
         predicted = logits[number, problem.test].argmax(-1)
-        chance = [float((predicted == target[order]).double().mean()) for order in permutations(count, min(draws, 19))]
+        chance = [
+            float((predicted == target[order]).double().mean())
+            for order in permutations(count, min(draws, 19))
+        ]
         share = float((predicted == target).double().mean())
         null = Null(NULL_KIND, tuple(chance)) if draws else None
         yield Measurement(NAME, "on data", quantity, share, unit="share", null=null, source=LEI, **columns)
     table = torch.bincount(target * T + choice, minlength=classes * T).reshape(classes, T).double()
     blind_token = scores.argmax(-1)[blind, problem.test[:1]]
-    yield Arrays({f"{NAME}/choices": (table / table.sum(1, keepdim=True).clamp(min=1)).numpy(), f"{NAME}/blind": blind_token.numpy()})
+    yield Arrays(
+        {
+            f"{NAME}/choices": (table / table.sum(1, keepdim=True).clamp(min=1)).numpy(),
+            f"{NAME}/blind": blind_token.numpy(),
+        }
+    )
 
 
 @style()
@@ -161,7 +193,11 @@ def plot(result: Result) -> "Figure":
         ax.axvline(position, color=COLOURS["null"], linestyle=":")
     ax.set(xlabel="chosen position", ylabel="class")
     ax.grid(visible=False)
-    caption(figure, "Choices of the selector on sequences it has not seen, by class. Dotted: the position of the label-blind choice.")
+    caption(
+        figure,
+        "Choices of the selector on sequences it has not seen, by class. Dotted: the position of the "
+        "label-blind choice.",
+    )
     return figure
 
 

@@ -1,14 +1,16 @@
 r"""The words that a language model attends to, compared with counts of the text.
 
-For a query word m that is followed by n, :math:`P(l \mid m, n)` is the probability of word l in the window before m, counted for the most
-frequent pairs (m, n) of a text (:func:`count_continuations`). The *distinctness* of word l for query m is
-:math:`\max_n P(l \mid m, n) / \sum_n P(l \mid m, n)`: one if it occurs before one continuation only, 1/K if it is equally likely before all
-K continuations. Rare words are distinct by chance, so the null is uniform attention to the same words.
+For a query word m that is followed by n, :math:`P(l \mid m, n)` is the probability of word l in the window
+before m, counted for the most frequent pairs (m, n) of a text (:func:`count_continuations`). The
+*distinctness* of word l for query m is
+:math:`\max_n P(l \mid m, n) / \sum_n P(l \mid m, n)`: one if it occurs before one continuation only, 1/K if
+it is equally likely before all K continuations. Rare words are distinct by chance, so the null is uniform
+attention to the same words.
 
-For every query position whose pair was counted, the weights of the preceding words, scaled to sum one, are correlated with
-:math:`P(l \mid m, n)` and with P(l) (Pearson's correlation over positions), and their mean distinctness is compared with that of uniform
-attention to the same words. Also measured: the weight on the query's own position, and the stable rank of W_QK. Source:
-:cite:t:`tian2023scan`.
+For every query position whose pair was counted, the weights of the preceding words, scaled to sum one, are
+correlated with :math:`P(l \mid m, n)` and with P(l) (Pearson's correlation over positions), and their mean
+distinctness is compared with that of uniform attention to the same words. Also measured: the weight on the
+query's own position, and the stable rank of W_QK. Source: :cite:t:`tian2023scan`.
 """
 
 import math
@@ -44,7 +46,8 @@ class Continuations:
     Attributes:
         keys: m V + n of each pair (m, n), increasing, ``[pairs]``.
         conditional: P(l | m, n), rows sum to one, float64, ``[pairs, V]``.
-        distinctness: distinctness of each word for the pair's query, ``[pairs, V]``; NaN for absent words and for queries with one pair.
+        distinctness: distinctness of each word for the pair's query, ``[pairs, V]``; NaN for absent words and
+            for queries with one pair.
         frequency: P(l) in the whole text, ``[V]``.
     """
 
@@ -61,9 +64,15 @@ class Continuations:
 
 
 def count_continuations(
-    ids: Int[Tensor, " n"], *, vocab_size: int, context: int, max_pairs: int = MAX_PAIRS, min_occurrences: int = MIN_OCCURRENCES
+    ids: Int[Tensor, " n"],
+    *,
+    vocab_size: int,
+    context: int,
+    max_pairs: int = MAX_PAIRS,
+    min_occurrences: int = MIN_OCCURRENCES,
 ) -> Continuations:
-    """Counts the words before the most frequent pairs (m, n) of a text. Only pairs that end a whole window count.
+    """Counts the words before the most frequent pairs (m, n) of a text. Only pairs that end a whole window
+    count.
 
     Args:
         ids: ids of the words of the text, in ``[0, vocab_size)``, ``[n]``.
@@ -76,13 +85,19 @@ def count_continuations(
     """
     if context < 2:
         raise ValueError(f"context must be at least 2, a query and a word before it, got {context}")
-    positions = torch.arange(context - 1, max(len(ids) - 1, context - 1))  # queries with a whole window before and a word after them
-    keys, member, counts = (ids[positions] * vocab_size + ids[positions + 1]).unique(return_inverse=True, return_counts=True)
+    # queries with a whole window before and a word after them
+    positions = torch.arange(context - 1, max(len(ids) - 1, context - 1))
+    keys, member, counts = (ids[positions] * vocab_size + ids[positions + 1]).unique(
+        return_inverse=True, return_counts=True
+    )
     frequent = counts.argsort(descending=True, stable=True)[:max_pairs]
     selected = frequent[counts[frequent] >= min_occurrences].sort().values
     if not len(selected):
         largest = int(counts.max()) if len(counts) else 0
-        raise ValueError(f"a pair of words must occur at least {min_occurrences} times to be counted, got {largest}; use more text")
+        raise ValueError(
+            f"a pair of words must occur at least {min_occurrences} times to be counted, got {largest}; use "
+            "more text"
+        )
     # Renumber the selected pairs from zero and drop the positions of all other pairs.
     number = torch.full((len(keys),), -1)
     number[selected] = torch.arange(len(selected))
@@ -90,7 +105,9 @@ def count_continuations(
     positions, rows = positions[rows >= 0], rows[rows >= 0]
     before = ids[positions[:, None] - torch.arange(1, context)]
     # Count over the flat index (pair, word) in one pass.
-    table = torch.bincount((rows[:, None] * vocab_size + before).flatten(), minlength=len(selected) * vocab_size)
+    table = torch.bincount(
+        (rows[:, None] * vocab_size + before).flatten(), minlength=len(selected) * vocab_size
+    )
     conditional = table.view(len(selected), vocab_size).double()
     conditional = conditional / conditional.sum(1, keepdim=True)
     _, query = (keys[selected] // vocab_size).unique(return_inverse=True)
@@ -98,25 +115,30 @@ def count_continuations(
     for q in range(int(query.max()) + 1):
         pairs = conditional[query == q]
         if len(pairs) > 1:
-            distinctness[query == q] = pairs.amax(0) / pairs.sum(0)  # 0 / 0 = NaN where the word never precedes this query
+            # 0 / 0 = NaN where the word never precedes this query
+            distinctness[query == q] = pairs.amax(0) / pairs.sum(0)
     frequency = torch.bincount(ids, minlength=vocab_size).double() / len(ids)
     return Continuations(keys[selected], conditional, distinctness, frequency)
 
 
 class AttendedWords(Metric):
-    """Attention of a language model on given windows, compared with the counts of a text. The labels must number the windows.
+    """Attention of a language model on given windows, compared with the counts of a text. The labels must
+    number the windows.
 
-    Rows per layer and head: "diagonal mass", and "stable rank of W_QK" if the bilinear form is known. If any pair was counted, also
-    "correlation of attention and P(l | m, n)" and "... P(l)" (null: 0, for shuffled words), and "distinctness of attended words" (null:
-    uniform attention). All values except the rank are means over queries.
+    Rows per layer and head: "diagonal mass", and "stable rank of W_QK" if the bilinear form is known. If any
+    pair was counted, also "correlation of attention and P(l | m, n)" and "... P(l)" (null: 0, for shuffled
+    words), and "distinctness of attended words" (null: uniform attention). All values except the rank are
+    means over queries.
 
     Args:
-        windows: ids of each window and of the next word, ``[n, length + 1]``; the model's input omits the last column.
+        windows: ids of each window and of the next word, ``[n, length + 1]``; the model's input omits the
+            last column.
         counted: counted pairs of the training text.
 
     Attributes:
-        sums: sums and numbers of terms, ``[2, 5, heads]``, by layer and first head. The five quantities are the diagonal mass, the two
-            correlations, the distinctness, and the distinctness under uniform attention.
+        sums: sums and numbers of terms, ``[2, 5, heads]``, by layer and first head. The five quantities are
+            the diagonal mass, the two correlations, the distinctness, and the distinctness under uniform
+            attention.
         ranks: stable rank of W_QK, ``[heads]`` by layer and first head.
 
     Raises:
@@ -141,7 +163,11 @@ class AttendedWords(Metric):
             return
         if activations.labels is None:
             raise ValueError("labels must number the windows, got none; set p.labels before each pass")
-        place, weights, labels = (activations.layer, activations.first_head), activations.weights.double().cpu(), activations.labels.cpu()
+        place, weights, labels = (
+            (activations.layer, activations.first_head),
+            activations.weights.double().cpu(),
+            activations.labels.cpu(),
+        )
         if activations.bilinear is not None:
             self.ranks[place] = torch.tensor([rank_of(W) for W in activations.bilinear], dtype=torch.float64)
         values = _per_query(weights, self.ids[labels], self.pairs[labels], self.counted)
@@ -161,7 +187,11 @@ class AttendedWords(Metric):
         for place, (sums, counts) in sorted(self.sums.items(), key=lambda item: item[0]):
             means = (sums / counts).T.tolist()  # 0 / 0 = NaN where no query was counted
             for head, (diagonal, conditional, marginal, distinct, uniform) in enumerate(means):
-                zero, uniform_null = (Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,))) if draws else (None, None)
+                zero, uniform_null = (
+                    (Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,)))
+                    if draws
+                    else (None, None)
+                )
                 values: list[tuple[str, float, Unit, Null | None, Side | None]] = [
                     (DIAGONAL, diagonal, "share", None, None),
                     (CONDITIONAL, conditional, "", zero, ">="),
@@ -173,7 +203,18 @@ class AttendedWords(Metric):
                 where = {"layer": place[0], "head": place[1] + head, "source": SOURCE}
                 for quantity, value, unit, null, side in values:
                     if math.isfinite(value):
-                        rows.append(Measurement("scan_snap", "in network", quantity, value, unit=unit, null=null, side=side, **where))
+                        rows.append(
+                            Measurement(
+                                "scan_snap",
+                                "in network",
+                                quantity,
+                                value,
+                                unit=unit,
+                                null=null,
+                                side=side,
+                                **where,
+                            )
+                        )
         return rows
 
     def merge(self, other: Any) -> None:
@@ -183,7 +224,9 @@ class AttendedWords(Metric):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the sums, and the ranks as ``"rank.<layer>.<first head>"``."""
-        return super().state_dict() | {f"rank.{layer}.{first}": ranks for (layer, first), ranks in self.ranks.items()}
+        return super().state_dict() | {
+            f"rank.{layer}.{first}": ranks for (layer, first), ranks in self.ranks.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores a :meth:`state_dict`."""
@@ -194,9 +237,14 @@ class AttendedWords(Metric):
 
 
 def _per_query(
-    weights: Float[Tensor, "batch heads q k"], ids: Int[Tensor, "batch q"], pairs: Int[Tensor, "batch q"], counted: Continuations
+    weights: Float[Tensor, "batch heads q k"],
+    ids: Int[Tensor, "batch q"],
+    pairs: Int[Tensor, "batch q"],
+    counted: Continuations,
 ) -> Float[Tensor, "quantities rows heads"]:
-    """Returns two correlations and two mean distinctnesses of each query whose pair was counted; NaN where they are undefined."""
+    """Returns two correlations and two mean distinctnesses of each query whose pair was counted; NaN where
+    they are undefined.
+    """
     # One row per counted query of the batch; the keys after a query are masked below.
     batch, query = ((pairs >= 0) & (torch.arange(pairs.shape[1]) >= MIN_WORDS)).nonzero().T
     pair, words = pairs[batch, query], ids[batch]  # [rows], [rows, k]

@@ -1,9 +1,10 @@
 r"""Predictions for the sequences of one query, compared with gradient descent on them.
 
-Distinctness alone, and each of the four dynamics, predict from counts which tokens gain attention and which lose it. Theorem 1 predicts
-that scanning ends at :math:`t_0' = K \ln M / \eta_Y`. The measured quantity is the change of each logit in training on the same sequences.
-The null distribution comes from training on shuffled next tokens. For distinctness in held-out sequences it comes from permuting their next
-tokens, with the same training, which gives an exact test.
+Distinctness alone, and each of the four dynamics, predict from counts which tokens gain attention and which
+lose it. Theorem 1 predicts that scanning ends at :math:`t_0' = K \ln M / \eta_Y`. The measured quantity is
+the change of each logit in training on the same sequences. The null distribution comes from training on
+shuffled next tokens. For distinctness in held-out sequences it comes from permuting their next tokens, with
+the same training, which gives an exact test.
 
 Orders of tokens are compared by rank correlations (:mod:`.orders`). Source: :cite:t:`tian2023scan`.
 """
@@ -23,7 +24,14 @@ from .closed_form import scanning_time
 from .flow import CLOSED, EXACT
 from .gains import RelativeGains, relative_gains
 from .minimal_model import MinimalRuns, redrawn_error
-from .orders import PERMUTED_HELD_OUT, SHUFFLED, RankCorrelation, correlate, rank_correlation, smallest_significant
+from .orders import (
+    PERMUTED_HELD_OUT,
+    SHUFFLED,
+    RankCorrelation,
+    correlate,
+    rank_correlation,
+    smallest_significant,
+)
 from .predictions import PREDICTION_RTOL, Prediction, half_way_step, relative_error
 from .problem import estimate_conditional
 from .query_data import QueryData, TokenGroups, distinctness, token_groups
@@ -50,7 +58,8 @@ class Match:
     Attributes:
         dynamics: name of the dynamics.
         order: rank correlation of predicted and measured change of the logits.
-        error: Euclidean distance of predicted and measured change, divided by the norm of the measured change.
+        error: Euclidean distance of predicted and measured change, divided by the norm of the measured
+            change.
         null: the same error in training runs on shuffled next tokens; None if there are none.
         half_way: predicted step by which attention has made half of its movement.
     """
@@ -71,12 +80,13 @@ class Comparison:
         eta_y, eta_z: learning rates of decoder and attention.
         predictions: logits by the four dynamics at the recorded steps.
         runs: exact gradient descent.
-        by_distinctness: rank correlation of the tokens' distinctness in the learnt sequences and the change of their logits.
-        by_held_out: the same with distinctness in the held-out sequences, whose permuted next tokens give the null. None: they have fewer
-            than two classes or tokens.
+        by_distinctness: rank correlation of the tokens' distinctness in the learnt sequences and the change
+            of their logits.
+        by_held_out: the same with distinctness in the held-out sequences, whose permuted next tokens give the
+            null. None: they have fewer than two classes or tokens.
         matches: comparisons of the dynamics that predict every token.
-        redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n), which is due to the finite
-            length alone; NaN if there is no exact flow.
+        redrawn_error: relative error of the exact flow on sequences of the same length drawn from P(l | n),
+            which is due to the finite length alone; NaN if there is no exact flow.
         words: word of each id, for printing. None: ids are printed.
     """
 
@@ -94,7 +104,9 @@ class Comparison:
     @property
     def scanning_time(self) -> float:
         """t0', in steps: the end of scanning by Theorem 1."""
-        return scanning_time(classes=self.data.classes.classes, vocab_size=self.data.classes.vocab_size, eta_y=self.eta_y)
+        return scanning_time(
+            classes=self.data.classes.classes, vocab_size=self.data.classes.vocab_size, eta_y=self.eta_y
+        )
 
     @cached_property
     def groups(self) -> TokenGroups:
@@ -110,16 +122,22 @@ class Comparison:
     def half_way(self) -> Float[Tensor, " runs"]:
         """The step by which attention has made half of its movement, in each run."""
         steps = self.runs.path.steps.double()
-        return torch.tensor([half_way_step(steps, self.runs.logits[:, run]) for run in range(self.runs.logits.shape[1])])
+        return torch.tensor(
+            [half_way_step(steps, self.runs.logits[:, run]) for run in range(self.runs.logits.shape[1])]
+        )
 
     @cached_property
     def gains(self) -> RelativeGains:
-        """Relative gains of tokens of the same class after training: measured, and by Theorem 3 from the likelier token's logit."""
+        """Relative gains of tokens of the same class after training: measured, and by Theorem 3 from the
+        likelier token's logit.
+        """
         return relative_gains(self.data.classes, self.runs.logits[-1:, :1], tokens=self.own_tokens)
 
     @cached_property
     def likelier_gains(self) -> Float[Tensor, " runs"]:
-        """Share of the pairs of tokens of a class in which the likelier token gained more; empty if there is no pair."""
+        """Share of the pairs of tokens of a class in which the likelier token gained more; empty if there is
+        no pair.
+        """
         _, first, second = self.gains.pairs.T
         change = self.runs.change
         return (change[:, first] > change[:, second]).double().mean(1) if len(first) else change.new_empty(0)
@@ -128,7 +146,8 @@ class Comparison:
     def own_tokens(self) -> Bool[Tensor, "K S"]:
         """The tokens that are assigned to each class.
 
-        These are its distinct tokens if some class has two of them, otherwise the tokens that are likelier in it than in other classes.
+        These are its distinct tokens if some class has two of them, otherwise the tokens that are likelier in
+        it than in other classes.
         """
         P, strict = self.data.classes.conditional, self.data.classes.distinct()
         if int(strict.sum(1).max()) >= 2:
@@ -137,7 +156,9 @@ class Comparison:
 
     @cached_property
     def null_distinctness(self) -> Null | None:
-        """Mean distinctness over contextual tokens for permuted next tokens: rare tokens are distinct by chance."""
+        """Mean distinctness over contextual tokens for permuted next tokens: rare tokens are distinct by
+        chance.
+        """
         values = []
         for target in self.runs.shuffled:
             conditional = estimate_conditional(self.data.counted.counts, target, self.data.classes.classes)
@@ -149,17 +170,56 @@ class Comparison:
         """The assumptions of the theorems, measured. The paper states no thresholds for "long" and "faster"."""
         data, classes, steps = self.data, self.data.classes, float(self.runs.steps)
         weak, common = classes.weak_overlap(), int(classes.common().sum())
-        selection = f"query {data.query_id}: {data.used} of its {data.matching} sequences are used, with {classes.classes} next tokens"
+        selection = (
+            f"query {data.query_id}: {data.used} of its {data.matching} sequences are used, with "
+            f"{classes.classes} next tokens"
+        )
         redrawn = f"relative error of the exact flow on redrawn sequences of {data.context} contextual tokens"
         t0 = self.scanning_time
         return (
             _assumption(ONE_QUERY, data.share, ">=", 1.0, "", selection),
-            _assumption(ONE_COMMON, float(common), "<=", 1.0, "Thm. 2", f"{common} of {classes.tokens} tokens are common"),
-            _assumption(WEAK_OVERLAP, weak.largest, "<=", weak.upper, "Assumption 2", "largest absolute eigenvalue of E", strict=True),
-            _assumption(ENOUGH_OVERLAP, weak.smallest, ">=", weak.lower, "Assumption 2", "smallest absolute eigenvalue of E"),
+            _assumption(
+                ONE_COMMON,
+                float(common),
+                "<=",
+                1.0,
+                "Thm. 2",
+                f"{common} of {classes.tokens} tokens are common",
+            ),
+            _assumption(
+                WEAK_OVERLAP,
+                weak.largest,
+                "<=",
+                weak.upper,
+                "Assumption 2",
+                "largest absolute eigenvalue of E",
+                strict=True,
+            ),
+            _assumption(
+                ENOUGH_OVERLAP,
+                weak.smallest,
+                ">=",
+                weak.lower,
+                "Assumption 2",
+                "smallest absolute eigenvalue of E",
+            ),
             _assumption(LONG, self.redrawn_error, "<=", PREDICTION_RTOL, "Assumption 1", redrawn),
-            _assumption(FAST_DECODER, self.eta_y / self.eta_z, ">=", MIN_RATE_RATIO, "Assumption 1", "ratio of the learning rates"),
-            _assumption(ENOUGH_STEPS, steps, ">=", 2 * t0, "Thm. 1", f"the threshold is twice t0' = K ln M / eta_Y = {t0:.4g}"),
+            _assumption(
+                FAST_DECODER,
+                self.eta_y / self.eta_z,
+                ">=",
+                MIN_RATE_RATIO,
+                "Assumption 1",
+                "ratio of the learning rates",
+            ),
+            _assumption(
+                ENOUGH_STEPS,
+                steps,
+                ">=",
+                2 * t0,
+                "Thm. 1",
+                f"the threshold is twice t0' = K ln M / eta_Y = {t0:.4g}",
+            ),
         )
 
     @property
@@ -169,21 +229,28 @@ class Comparison:
 
     @property
     def covered_by_exact_flow(self) -> bool:
-        """Whether the sequences and the training run are long enough. Apart from small steps the exact flow assumes nothing else."""
+        """Whether the sequences and the training run are long enough. Apart from small steps the exact flow
+        assumes nothing else.
+        """
         return self.redrawn_error <= PREDICTION_RTOL and self.runs.steps >= 2 * self.scanning_time
 
     @property
     def verdict(self) -> VerdictName:
-        """Whether distinctness on held-out sequences orders the changes of the logits; "not covered" if an assumption fails."""
+        """Whether distinctness on held-out sequences orders the changes of the logits; "not covered" if an
+        assumption fails.
+        """
         if self.by_held_out is None:
             return "inconclusive"
         return judge(self.by_held_out.value, ">=", self.by_held_out.threshold, covered=self.covered)
 
     @property
     def modified_decoder(self) -> float:
-        """Largest norm over classes of f_n minus its dual vector, the term that Lemma 3 drops from the decoder's gradient."""
+        """Largest norm over classes of f_n minus its dual vector, the term that Lemma 3 drops from the
+        decoder's gradient.
+        """
         f = self.data.classes.features()
-        # The pseudo-inverse is the dual basis if the features are independent, and still exists if they are not.
+        # The pseudo-inverse is the dual basis if the features are independent, and still exists if they are
+        # not.
         return float(torch.linalg.vector_norm(f - torch.linalg.pinv(f).T, dim=1).max())
 
     def order(self, dynamics: str) -> Int[Tensor, " S"]:
@@ -196,9 +263,13 @@ class Comparison:
         """
         for prediction in self.predictions:
             if prediction.dynamics == dynamics != CLOSED and len(prediction.tokens):
-                return self.data.counted.token_ids[prediction.logits[-1].argsort(descending=True, stable=True)]
+                return self.data.counted.token_ids[
+                    prediction.logits[-1].argsort(descending=True, stable=True)
+                ]
         known = ", ".join(match.dynamics for match in self.matches)
-        raise ValueError(f"dynamics must predict the order of these tokens, got {dynamics!r}; there are: {known or 'none'}")
+        raise ValueError(
+            f"dynamics must predict the order of these tokens, got {dynamics!r}; there are: {known or 'none'}"
+        )
 
     @property
     def measured_order(self) -> Int[Tensor, " S"]:
@@ -210,20 +281,32 @@ class Comparison:
         strict = int((~classes.common()).sum())
         failed = [assumption.quantity for assumption in self.assumptions if assumption.verdict != "holds"]
         lines = [
-            f"query {named(data.query_id, self.words)}: {data.matching} of {data.total} sequences, {data.used} used; "
-            f"{classes.classes} next tokens, {classes.tokens} contextual tokens: {strict} distinct, {classes.tokens - strict} common",
+            f"query {named(data.query_id, self.words)}: {data.matching} of {data.total} sequences, "
+            f"{data.used} used; {classes.classes} next tokens, {classes.tokens} contextual tokens: {strict} "
+            f"distinct, {classes.tokens - strict} common",
             f"  assumptions: {len(self.assumptions) - len(failed)} of {len(self.assumptions)} hold"
             + "".join(f"; not: {s}" for s in failed),
             f"  predicted: attention scans until t0' = {self.scanning_time:.4g}, then snaps",
         ]
         if any(match.dynamics == EXACT for match in self.matches):
             lines.append(f"  tokens by predicted gain (exact flow): {_ends(self.order(EXACT), self.words)}")
-        lines.append(f"  tokens by measured gain, {runs.steps} steps: {_ends(self.measured_order, self.words)}")
+        lines.append(
+            f"  tokens by measured gain, {runs.steps} steps: {_ends(self.measured_order, self.words)}"
+        )
         held_out = "undefined: too few tokens" if self.by_held_out is None else str(self.by_held_out)
-        lines.append(f"  rank correlation with the measured gain: distinctness on held-out sequences {held_out}")
+        lines.append(
+            f"  rank correlation with the measured gain: distinctness on held-out sequences {held_out}"
+        )
         lines.append(f"    distinctness on the learnt sequences {self.by_distinctness}")
-        lines += [f"    {match.dynamics} {match.order}; half-way at step {match.half_way:.0f}" for match in self.matches]
-        lines += [f"    {prediction.dynamics}: none, {prediction.reason}" for prediction in self.predictions if prediction.reason]
+        lines += [
+            f"    {match.dynamics} {match.order}; half-way at step {match.half_way:.0f}"
+            for match in self.matches
+        ]
+        lines += [
+            f"    {prediction.dynamics}: none, {prediction.reason}"
+            for prediction in self.predictions
+            if prediction.reason
+        ]
         half = self.half_way
         lines.append(f"  measured half-way step {_with_mean(half, '.0f')}")
         if len(runs.held_out):
@@ -234,7 +317,10 @@ class Comparison:
         K, S = self.data.classes.conditional.shape
         value = math.nan if self.by_held_out is None else self.by_held_out.value
         outcome = f"rank_correlation={value:.3f}, verdict={self.verdict!r}"
-        return f"Comparison(query={self.data.query_id}, sequences={self.data.used}, classes={K}, tokens={S}, {outcome})"
+        return (
+            f"Comparison(query={self.data.query_id}, sequences={self.data.used}, classes={K}, tokens={S}, "
+            f"{outcome})"
+        )
 
 
 def compare(
@@ -268,17 +354,30 @@ def compare(
         errors = relative_error(z, change).tolist()
         order = correlate(z[top], change[:, top], fixed_generator())
         half_way = half_way_step(steps, prediction.logits)
-        matches.append(Match(prediction.dynamics, order, errors[0], Null(SHUFFLED, tuple(errors[1:])) if errors[1:] else None, half_way))
+        matches.append(
+            Match(
+                prediction.dynamics,
+                order,
+                errors[0],
+                Null(SHUFFLED, tuple(errors[1:])) if errors[1:] else None,
+                half_way,
+            )
+        )
     by_held_out = _correlate_held_out(data, change[0], top, draws)
     redrawn = math.nan
     for prediction in predicted:
         if prediction.dynamics == EXACT and not prediction.reason:
             redrawn = redrawn_error(data, prediction, runs, eta_y=eta_y, eta_z=eta_z, generator=generator)
-    return Comparison(data, eta_y, eta_z, predicted, runs, by_distinctness, by_held_out, tuple(matches), redrawn, words)
+    return Comparison(
+        data, eta_y, eta_z, predicted, runs, by_distinctness, by_held_out, tuple(matches), redrawn, words
+    )
 
 
-def _correlate_held_out(data: QueryData, change: Float[Tensor, " S"], top: Int[Tensor, " top"], draws: int) -> RankCorrelation | None:
-    """Returns the rank correlation with distinctness on the held-out sequences, for the tokens that occur in them.
+def _correlate_held_out(
+    data: QueryData, change: Float[Tensor, " S"], top: Int[Tensor, " top"], draws: int
+) -> RankCorrelation | None:
+    """Returns the rank correlation with distinctness on the held-out sequences, for the tokens that occur in
+    them.
 
     Draw i of the null permutes the next tokens of the held-out sequences; the changes of the logits stay.
     """
@@ -294,18 +393,31 @@ def _correlate_held_out(data: QueryData, change: Float[Tensor, " S"], top: Int[T
     conditional = (member @ counts[:, top]) / (member @ counts.sum(1))[..., None]
     by_draw = conditional.amax(1) / conditional.sum(1)  # distinctness, [1 + draws, top]
     value, *others = rank_correlation(change[top], by_draw).tolist()
-    # Each seed holds out other sequences of the same data, so the seeds are neither equal nor independent. Sorted draws are averaged over
-    # seeds as if the seeds moved together, which is the widest null of their mean.
+    # Each seed holds out other sequences of the same data, so the seeds are neither equal nor independent.
+    # Sorted draws are averaged over seeds as if the seeds moved together, which is the widest null of their
+    # mean.
     null = Null(PERMUTED_HELD_OUT, tuple(sorted(others))) if others else None
     return RankCorrelation(value, math.nan if null is None else smallest_significant(null), null, len(top))
 
 
-def _assumption(quantity: str, value: float, op: Op, threshold: float, locator: str, note: str, *, strict: bool = False) -> Measurement:
+def _assumption(
+    quantity: str, value: float, op: Op, threshold: float, locator: str, note: str, *, strict: bool = False
+) -> Measurement:
     """Returns the row of an assumption; with ``strict`` equality fails."""
     holds = value <= threshold if op == "<=" else value >= threshold
     verdict: VerdictName = "holds" if holds and not (strict and value == threshold) else "fails"
     source = Source(PAPER, locator, "confirmed" if locator else "")
-    return Measurement(NAME, "assumption", quantity, value, op=op, threshold=threshold, verdict=verdict, source=source, note=note)
+    return Measurement(
+        NAME,
+        "assumption",
+        quantity,
+        value,
+        op=op,
+        threshold=threshold,
+        verdict=verdict,
+        source=source,
+        note=note,
+    )
 
 
 def named(token_id: int, words: tuple[str, ...] | None) -> str:

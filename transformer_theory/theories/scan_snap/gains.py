@@ -1,15 +1,19 @@
 r"""The relative gain of two tokens of a class: Theorem 3's law and its bounds, corrected and as printed.
 
-For distinct tokens l, l' of a class, with r = (c_l / c_l')^2 - 1 and :math:`\chi_l = e^{2 \Delta z_l}`, Lemma 4's flow satisfies exactly
+For distinct tokens l, l' of a class, with r = (c_l / c_l')^2 - 1 and :math:`\chi_l = e^{2 \Delta z_l}`, Lemma
+4's flow satisfies exactly
 
-    r(t) = r(0) chi_l(t)         equivalently   y_n(t) = (1 - e^{-2 dz_l}) / P(l|n)^2   is the same for all distinct tokens of class n
+    r(t) = r(0) chi_l(t) equivalently y_n(t) = (1 - e^{-2 dz_l}) / P(l|n)^2 is the same for all distinct
+    tokens of class n
 
-since :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`. The likeliest distinct token l0 of a class gains most. As long as :math:`f_{nl_0}` grows,
+since :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`. The likeliest distinct token l0 of a class gains most. As long
+as :math:`f_{nl_0}` grows,
 
     exp(2 f_nl0(0)^2 w_n B_n) <= chi_l0 <= exp(2 w_n B_n)
 
-The printed bounds have B_n instead of :math:`w_n B_n`, which is :math:`B_n / K` for equal shares. The factor :math:`w_n` is needed because
-class n gets only a share :math:`w_n` of the steps. Without it the lower bound fails.
+The printed bounds have B_n instead of :math:`w_n B_n`, which is :math:`B_n / K` for equal shares. The factor
+:math:`w_n` is needed because class n gets only a share :math:`w_n` of the steps. Without it the lower bound
+fails.
 
 Source: :cite:t:`tian2023scan` (Thm. 3).
 """
@@ -52,8 +56,11 @@ class RelativeGains:
 
 
 @converted(float64=("logits",))
-def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, tokens: Tensor | None = None) -> RelativeGains:
-    r"""Returns measured and predicted gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens of each class.
+def relative_gains(
+    classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, tokens: Tensor | None = None
+) -> RelativeGains:
+    r"""Returns measured and predicted gains :math:`r = (c_l / c_{l'})^2 - 1` of all pairs of distinct tokens
+    of each class.
 
     Pairs with equal probabilities are omitted, since r(0) = 0.
 
@@ -68,16 +75,24 @@ def relative_gains(classes: SequenceClasses, logits: Float[Tensor, "t Q S"], *, 
     for n in range(classes.classes):
         candidates = pairable[n].nonzero()[:, 0]
         first, second = torch.meshgrid(candidates, candidates, indexing="ij")
-        likelier = P[n, first] > P[n, second] * (1 + 1e-9)  # probabilities that differ by rounding count as equal
-        triples.append(torch.stack([torch.full_like(first[likelier], n), first[likelier], second[likelier]], dim=1))
+        # probabilities that differ by rounding count as equal
+        likelier = P[n, first] > P[n, second] * (1 + 1e-9)
+        triples.append(
+            torch.stack([torch.full_like(first[likelier], n), first[likelier], second[likelier]], dim=1)
+        )
     pairs = torch.cat(triples)
     n, first, second = pairs.T
     log_ratio = 2 * (P[n, first].log() - P[n, second].log())
     z = logits[:, classes.query[n]]  # [t, pairs, S]
-    change, other = (z.gather(2, token[None, :, None].expand(len(z), -1, 1))[..., 0] for token in (first, second))
-    # Compute r = e^{log_ratio} - 1 by expm1: gains of nearly equal tokens are small differences of numbers near 1.
+    change, other = (
+        z.gather(2, token[None, :, None].expand(len(z), -1, 1))[..., 0] for token in (first, second)
+    )
+    # Compute r = e^{log_ratio} - 1 by expm1: gains of nearly equal tokens are small differences of numbers
+    # near 1.
     start = torch.expm1(log_ratio)
-    return RelativeGains(pairs, start, torch.expm1(log_ratio + 2 * (change - other)), start * torch.exp(2 * change))
+    return RelativeGains(
+        pairs, start, torch.expm1(log_ratio + 2 * (change - other)), start * torch.exp(2 * change)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +113,9 @@ class GainBounds:
     @property
     def slack(self) -> Float[Tensor, "t K"]:
         r"""Distance to the nearer bound, divided by :math:`|\ln \chi|`; negative outside the bounds."""
-        return torch.minimum(self.log_chi - self.lower, self.upper - self.log_chi) / self.log_chi.abs().clamp(min=1e-300)
+        return torch.minimum(self.log_chi - self.lower, self.upper - self.log_chi) / self.log_chi.abs().clamp(
+            min=1e-300
+        )
 
 
 def gain_bounds(classes: SequenceClasses, flow: DrivenFlow) -> GainBounds:
@@ -123,7 +140,9 @@ def _bounds(classes: SequenceClasses, flow: DrivenFlow, drive: Float[Tensor, "t 
     distinct: Bool[Tensor, "K S"] = classes.distinct()
     if not bool(distinct.any(1).all()):
         k = int((~distinct.any(1)).nonzero()[0])
-        raise ValueError(f"every class must have a distinct token, but all tokens of class {k} are common; drop that class")
+        raise ValueError(
+            f"every class must have a distinct token, but all tokens of class {k} are common; drop that class"
+        )
     f = torch.where(distinct, classes.features(), 0.0)
     start, token = f.max(1)
     change = flow.logits[:, classes.query, token]

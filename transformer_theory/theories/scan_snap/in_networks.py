@@ -1,10 +1,12 @@
-r"""The quantities of scan-and-snap in a trained network: how sharp each head's attention is, and whether it still moves.
+r"""The quantities of scan-and-snap in a trained network: how sharp each head's attention is, and whether it
+still moves.
 
-*Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences. It grows during the scanning stage. Its null distribution
-comes from untrained networks. The *overlap with the previous map* is the cosine between the head's mean attention map and its mean map in
-the previous measurement, both minus uniform attention to the allowed keys: otherwise the shape of a causal mask would make all heads
-alike. It approaches 1 when attention has snapped. Its null is the cosine with the previous
-maps of the layer's other heads. Source: :cite:t:`tian2023scan`.
+*Sharpness* is :math:`1 - H(a) / \log T`, a mean over queries and sequences. It grows during the scanning
+stage. Its null distribution comes from untrained networks. The *overlap with the previous map* is the cosine
+between the head's mean attention map and its mean map in the previous measurement, both minus uniform
+attention to the allowed keys: otherwise the shape of a causal mask would make all heads alike. It approaches
+1 when attention has snapped. Its null is the cosine with the previous maps of the layer's other heads.
+Source: :cite:t:`tian2023scan`.
 """
 
 from collections.abc import Sequence
@@ -24,20 +26,25 @@ from ...metrics.networks import weight_rows
 SHARPNESS = "sharpness"
 OVERLAP = "overlap with the previous map"
 NAME, SOURCE = "scan_snap", Source("tian2023scan")
-DIRECTION_ATOL = 1e-6  # Frobenius norm of a map minus uniform attention below which its direction is undefined
+# Frobenius norm of a map minus uniform attention below which its direction is undefined
+DIRECTION_ATOL = 1e-6
 
 
 class ScanAndSnap(Metric):
-    """Sharpness of every head, and the overlap of its mean attention map with its map in the previous measurement.
+    """Sharpness of every head, and the overlap of its mean attention map with its map in the previous
+    measurement.
 
-    Queries whose weights are not a distribution over allowed keys (no allowed key, or not finite) are omitted. With a mask, T in the
-    sharpness is the number of allowed keys. :meth:`reset` keeps the previous map.
+    Queries whose weights are not a distribution over allowed keys (no allowed key, or not finite) are
+    omitted. With a mask, T in the sharpness is the number of allowed keys. :meth:`reset` keeps the previous
+    map.
 
-    Rows per layer and head: "sharpness", and from the second measurement on "overlap with the previous map", unless a map is uniform.
+    Rows per layer and head: "sharpness", and from the second measurement on "overlap with the previous map",
+    unless a map is uniform.
 
     Attributes:
-        sums: tensors ``[heads, q, k + 2]`` per place: the sum of the attention maps minus uniform attention to the allowed keys, the number
-            of sequences in which each query was counted, and the sum of each query's sharpness.
+        sums: tensors ``[heads, q, k + 2]`` per place: the sum of the attention maps minus uniform attention
+            to the allowed keys, the number of sequences in which each query was counted, and the sum of each
+            query's sharpness.
         previous: mean maps of the previous measurement, minus uniform attention, ``[heads, q, k]`` per place.
     """
 
@@ -54,12 +61,20 @@ class ScanAndSnap(Metric):
         if rows is None or not len(rows.weights):
             return
         if mask is not None and rows.valid is not None:
-            mask = mask | ~rows.valid[..., None]  # the first key, on which these rows have their weight, may be masked
+            # the first key, on which these rows have their weight, may be masked
+            mask = mask | ~rows.valid[..., None]
         sharp = sharpness(rows.weights, allowed=mask, entropies=rows.entropy)
         allowed = torch.ones_like(rows.weights[:1], dtype=torch.bool) if mask is None else mask
         uniform = allowed.to(rows.weights.dtype) / allowed.sum(-1, keepdim=True).clamp(min=1)
-        parts = (rows.counted(rows.weights - uniform), rows.counted(torch.ones_like(sharp))[..., None], rows.counted(sharp)[..., None])
-        self.add((activations.layer, activations.first_head), torch.cat([part.sum(0).double() for part in parts], dim=-1))
+        parts = (
+            rows.counted(rows.weights - uniform),
+            rows.counted(torch.ones_like(sharp))[..., None],
+            rows.counted(sharp)[..., None],
+        )
+        self.add(
+            (activations.layer, activations.first_head),
+            torch.cat([part.sum(0).double() for part in parts], dim=-1),
+        )
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Adds the sums of a place.
@@ -70,8 +85,9 @@ class ScanAndSnap(Metric):
         if place in self.sums and self.sums[place].shape != sums.shape:
             before, after = ([*shape[:-1], shape[-1] - 2] for shape in (self.sums[place].shape, sums.shape))
             raise ValueError(
-                f"attention maps of layer {place[0]} must keep their shape [heads, q, k] within a measurement, got {after} after {before}; "
-                "pad the sequences, or measure each length separately"
+                f"attention maps of layer {place[0]} must keep their shape [heads, q, k] within a "
+                f"measurement, got {after} after {before}; pad the sequences, or measure each length "
+                "separately"
             )
         super().add(place, sums)
 
@@ -90,15 +106,20 @@ class ScanAndSnap(Metric):
                 reason = "" if count else "no query has attention weights that form a distribution"
                 rows.append(_row(SHARPNESS, value, layer, head, reason=reason, side=">="))
             for head, (value, null) in self._overlaps((layer, first)).items():
-                rows.append(_row(OVERLAP, value, layer, first + head, null=null if draws else None, side=">="))
+                rows.append(
+                    _row(OVERLAP, value, layer, first + head, null=null if draws else None, side=">=")
+                )
         return rows
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
-        """Returns the mean of map minus uniform attention over the counted sequences; zeros for a query without such sequences."""
+        """Returns the mean of map minus uniform attention over the counted sequences; zeros for a query
+        without such sequences.
+        """
         return self.sums[place][..., :-2] / self.sums[place][..., -2:-1].clamp(min=1)
 
     def _overlaps(self, place: Place) -> dict[int, tuple[float, Null | None]]:
-        """Returns, per head, the cosine with its previous map, and as null the cosines with the previous maps of the other heads.
+        """Returns, per head, the cosine with its previous map, and as null the cosines with the previous maps
+        of the other heads.
 
         Heads with uniform attention in either measurement are omitted.
         """
@@ -121,7 +142,9 @@ class ScanAndSnap(Metric):
         super().reset()
 
     def memory(self) -> dict[Any, Tensor]:
-        """Returns the maps minus uniform attention for comparison with the next measurement, ``[heads, q, k]`` per place."""
+        """Returns the maps minus uniform attention for comparison with the next measurement, ``[heads, q,
+        k]`` per place.
+        """
         return self.previous | {place: self._mean(place) for place in self.sums}
 
     def remember(self, memory: dict[Any, Tensor]) -> None:
@@ -134,7 +157,9 @@ def _row(quantity: str, value: float | None, layer: int, head: int, **columns: A
 
 
 def _directions(maps: Float[Tensor, "heads q k"]) -> dict[int, Tensor]:
-    """Scales each head's map minus uniform attention to Frobenius norm one; heads with uniform attention are omitted."""
+    """Scales each head's map minus uniform attention to Frobenius norm one; heads with uniform attention are
+    omitted.
+    """
     norms = torch.linalg.matrix_norm(maps).tolist()
     return {head: map_ / norm for head, (map_, norm) in enumerate(zip(maps, norms)) if norm > DIRECTION_ATOL}
 
@@ -148,5 +173,6 @@ IN_NETWORKS = InNetworks(
     metrics=metrics,
     headline=SHARPNESS,
     side=">=",
-    meaning="1 less the entropy of a row of attention over that of uniform attention; 0: uniform, 1: all weight on one key",
+    meaning="1 less the entropy of a row of attention over that of uniform attention; 0: uniform, 1: all "
+    "weight on one key",
 )

@@ -1,9 +1,10 @@
 r"""Training of language models on text by next-word prediction.
 
-The loss is the mean cross-entropy (nats) of words 2 ... n + 1 of each stream given the words before them. Two optimisers: :func:`sgd`,
-plain gradient descent in which the MLP of the first layer learns at twice the rate, as in :cite:t:`tian2023scan`, and :func:`adam`
-:cite:p:`kingma2015adam`. Both have a constant rate; the norm of the gradient is clipped at 0.5. Training is deterministic given the
-generator, which draws dropout; the streams are read in order. The global CPU random state is left unchanged.
+The loss is the mean cross-entropy (nats) of words 2 ... n + 1 of each stream given the words before them. Two
+optimisers: :func:`sgd`, plain gradient descent in which the MLP of the first layer learns at twice the rate,
+as in :cite:t:`tian2023scan`, and :func:`adam` :cite:p:`kingma2015adam`. Both have a constant rate; the norm
+of the gradient is clipped at 0.5. Training is deterministic given the generator, which draws dropout; the
+streams are read in order. The global CPU random state is left unchanged.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +24,8 @@ Callback = Callable[[int, nn.Module], None]
 
 
 def sgd(rate: float) -> OptimiserOf:
-    """Returns a constructor of plain gradient descent in which the MLP of the first layer learns at twice the rate.
+    """Returns a constructor of plain gradient descent in which the MLP of the first layer learns at twice the
+    rate.
 
     Raises:
         ValueError: the rate is not positive.
@@ -65,7 +67,8 @@ def train_decoder(
     """Trains ``model`` in place on the streams of ``text``.
 
     Args:
-        optimiser: :func:`sgd`, :func:`adam`, or any function from the model to an optimiser of its parameters.
+        optimiser: :func:`sgd`, :func:`adam`, or any function from the model to an optimiser of its
+            parameters.
         steps: number of steps, one batch each.
         generator: draws dropout.
         batch, length: number of streams, and number of words of each stream per batch.
@@ -79,7 +82,10 @@ def train_decoder(
     words = len(text.vocabulary)
     if words > model.embedding.num_embeddings:
         embeddings = model.embedding.num_embeddings
-        raise ValueError(f"the model must have an embedding for each of the {words} words of {text.name}, got {embeddings}; enlarge it")
+        raise ValueError(
+            f"the model must have an embedding for each of the {words} words of {text.name}, got "
+            f"{embeddings}; enlarge it"
+        )
     positive(clip=clip)
     return fit(
         model,

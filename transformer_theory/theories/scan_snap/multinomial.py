@@ -1,12 +1,13 @@
 r"""Multinomial counts by halving.
 
-Divide the kinds of tokens into a left and a right half. Of n tokens, the number that fall into the left half is binomial. Each half is
-divided in the same way, down to single kinds.
+Divide the kinds of tokens into a left and a right half. Of n tokens, the number that fall into the left half
+is binomial. Each half is divided in the same way, down to single kinds.
 
-A binomial number k of n with probability p is drawn by inversion, :math:`F(k - 1) \le u < F(k)`. For n up to ``MAX_TABLED`` the first
-``BITS`` bits of u select a cell of a guide table. Most cells lie between two values of F and determine k at once. For the other cells the
-remaining bits of u are drawn and F is searched. The law is exact to the rounding of F and of p (14 digits). Tables are computed when they
-are first needed. Larger n use numpy's binomial sampler, so the cost does not grow with the length of a sequence. Source of the
+A binomial number k of n with probability p is drawn by inversion, :math:`F(k - 1) \le u < F(k)`. For n up to
+``MAX_TABLED`` the first ``BITS`` bits of u select a cell of a guide table. Most cells lie between two values
+of F and determine k at once. For the other cells the remaining bits of u are drawn and F is searched. The law
+is exact to the rounding of F and of p (14 digits). Tables are computed when they are first needed. Larger n
+use numpy's binomial sampler, so the cost does not grow with the length of a sequence. Source of the
 sequences: :cite:t:`tian2023scan`.
 """
 
@@ -50,7 +51,8 @@ class Multinomial:
     Args:
         probabilities: probability of each kind of token in each class, rows with sum one, ``[K, W]``.
         context: tokens per sequence.
-        max_tabled: largest n with a guide table, at most ``MAX_TABLED``. 0 avoids the tables, which pay off only for many batches.
+        max_tabled: largest n with a guide table, at most ``MAX_TABLED``. 0 avoids the tables, which pay off
+            only for many batches.
     """
 
     def __init__(self, probabilities: np.ndarray, context: int, *, max_tabled: int = MAX_TABLED):
@@ -59,11 +61,14 @@ class Multinomial:
         # One table per distinct p, not per node: symmetric classes repeat few values many times.
         probabilities_left = np.concatenate([level.p.ravel() for level in self.levels] or [np.zeros(1)])
         self.p, self.max_tabled = np.unique(probabilities_left), min(context, max_tabled)
-        self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]  # number of each node's p, [classes, split]
-        # F is computed when it is first needed, the guide for the pairs (p, n) that occur: long sequences need few of them, or none.
+        # number of each node's p, [classes, split]
+        self.rows = [np.searchsorted(self.p, level.p) for level in self.levels]
+        # F is computed when it is first needed, the guide for the pairs (p, n) that occur: long sequences
+        # need few of them, or none.
         self.cdf = np.empty((0, 0, 0))
         self.guide = np.empty((len(self.p), self.max_tabled + 1, 2**BITS), dtype=np.uint8)
-        self.tabled = np.zeros((len(self.p), self.max_tabled + 1), dtype=bool)  # whether the guide is computed for p and n
+        # whether the guide is computed for p and n
+        self.tabled = np.zeros((len(self.p), self.max_tabled + 1), dtype=bool)
 
     def draw(self, classes: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
         """Draws counts ``[n, W]`` of sequences of these classes ``[n]``, int64."""
@@ -80,8 +85,9 @@ class Multinomial:
     def _binomial(self, n: np.ndarray, rows: np.ndarray, generator: "np.random.Generator") -> np.ndarray:
         if n.max() > self.max_tabled:
             return generator.binomial(n, self.p[rows])
-        # The leading bits of u select a cell, whose entry is the count k unless a jump of F lies inside the cell.
-        # The guide is flat with index ((row, n), cell); one `take` is much faster than indexing by three arrays.
+        # The leading bits of u select a cell, whose entry is the count k unless a jump of F lies inside the
+        # cell. The guide is flat with index ((row, n), cell); one `take` is much faster than indexing by
+        # three arrays.
         bits = generator.integers(2**FIRST_BITS, size=n.shape, dtype=np.uint32)
         pair = rows * (self.max_tabled + 1) + n
         if not self.tabled.take(pair).all():
@@ -99,7 +105,8 @@ class Multinomial:
         wanted.put(pair, True)
         if not len(self.cdf):
             self.cdf = _distribution_functions(self.p, self.max_tabled)
-        for row in np.nonzero(wanted.any(1))[0]:  # later draws will need neighbouring n: extend the range of each p by a margin
+        # later draws will need neighbouring n: extend the range of each p by a margin
+        for row in np.nonzero(wanted.any(1))[0]:
             n = np.nonzero(wanted[row])[0]
             wanted[row, max(0, n[0] - MARGIN) : n[-1] + MARGIN + 1] = True
         rows, n = np.nonzero(wanted & ~self.tabled)
@@ -117,7 +124,8 @@ def _halve(P: np.ndarray) -> list[_Level]:
             middle = (first + end) // 2
             if i in split:
                 left_p, right_p = P[:, first:middle].sum(1), P[:, middle:end].sum(1)
-                # p is exactly 1 if nothing can fall to the right; 1e-300 avoids 0 / 0 in nodes that a class never reaches.
+                # p is exactly 1 if nothing can fall to the right; 1e-300 avoids 0 / 0 in nodes that a class
+                # never reaches.
                 p.append(np.where(right_p > 0, left_p / np.maximum(left_p + right_p, 1e-300), left_p > 0))
                 left.append(len(below))
                 below += [(first, middle), (middle, end)]
@@ -133,8 +141,11 @@ def _halve(P: np.ndarray) -> list[_Level]:
 
 
 def _distribution_functions(p: np.ndarray, max_n: int) -> np.ndarray:
-    """Returns F(k) of the binomial law with n and p, ``[p, n, k]``; exactly 1 from k = n on, so that the search always ends."""
-    # The last of n trials succeeds or fails: F_n(k) = (1 - p) F_{n-1}(k) + p F_{n-1}(k - 1). All terms are positive, so nothing cancels.
+    """Returns F(k) of the binomial law with n and p, ``[p, n, k]``; exactly 1 from k = n on, so that the
+    search always ends.
+    """
+    # The last of n trials succeeds or fails: F_n(k) = (1 - p) F_{n-1}(k) + p F_{n-1}(k - 1). All terms are
+    # positive, so nothing cancels.
     F = np.ones((len(p), max_n + 1, max_n + 1))
     success, failure = p[:, None], 1 - p[:, None]
     for n in range(1, max_n + 1):
@@ -144,18 +155,30 @@ def _distribution_functions(p: np.ndarray, max_n: int) -> np.ndarray:
 
 
 def _guide(functions: np.ndarray) -> np.ndarray:
-    """Tabulates the count k for each function ``[rows, k]`` and cell of u, or UNDECIDED if a value of F below 1 lies in the cell; uint8."""
+    """Tabulates the count k for each function ``[rows, k]`` and cell of u, or UNDECIDED if a value of F below
+    1 lies in the cell; uint8.
+    """
     cells = 2**BITS
-    cell = np.minimum((functions * cells).astype(np.int64), cells)  # F = 1 lies in an extra cell after the last one
+    # F = 1 lies in an extra cell after the last one
+    cell = np.minimum((functions * cells).astype(np.int64), cells)
     cell += np.arange(len(functions))[:, None] * (cells + 1)
-    jumps = np.bincount(cell.ravel(), minlength=len(functions) * (cells + 1)).reshape(-1, cells + 1)[:, :-1].astype(np.uint8)
-    # k is the number of values of F up to u, so in a cell without a jump it is the number of jumps in earlier cells, at most 254.
+    jumps = (
+        np.bincount(cell.ravel(), minlength=len(functions) * (cells + 1))
+        .reshape(-1, cells + 1)[:, :-1]
+        .astype(np.uint8)
+    )
+    # k is the number of values of F up to u, so in a cell without a jump it is the number of jumps in earlier
+    # cells, at most 254.
     before = np.cumsum(jumps, axis=1, dtype=np.uint8)
     return np.where(jumps > 0, np.uint8(UNDECIDED), before)
 
 
 def draw_counts(
-    conditional: Float[Tensor, "K S"], target: Int[Tensor, "sets n"], *, context: int, generator: torch.Generator
+    conditional: Float[Tensor, "K S"],
+    target: Int[Tensor, "sets n"],
+    *,
+    context: int,
+    generator: torch.Generator,
 ) -> Float[Tensor, "sets n S"]:
     """Draws the counts of sequences of given classes, float64; rows sum to ``context``.
 
@@ -168,4 +191,6 @@ def draw_counts(
     # numpy has the binomial sampler for large n that torch lacks, so one torch draw seeds a numpy generator.
     numbers = np.random.Generator(np.random.Philox(int(torch.randint(2**63 - 1, (1,), generator=generator))))
     source = Multinomial(conditional.numpy(), context, max_tabled=0)
-    return torch.stack([torch.from_numpy(source.draw(classes.numpy(), numbers)).double() for classes in target])
+    return torch.stack(
+        [torch.from_numpy(source.draw(classes.numpy(), numbers)).double() for classes in target]
+    )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "scan_snap"
-DYNAMICS_COLOURS = {EXACT: "#440154", MODIFIED: "#2b758e", LEMMA4: "#6ece58", CLOSED: COLOURS["raw"]}  # the first three: shades(3)
+# the first three: shades(3)
+DYNAMICS_COLOURS = {EXACT: "#440154", MODIFIED: "#2b758e", LEMMA4: "#6ece58", CLOSED: COLOURS["raw"]}
 TOKEN_COLOURS = {"distinct": COLOURS["scan_snap"], "common": "#882255", "other": COLOURS["null"]}
 PLOTTED_FLOWS = (EXACT, LEMMA4)
 PLOTTED_TOKENS, HEATMAP_TOKENS, HEATMAP_CLASSES = 100, 60, 20  # largest numbers, most frequent first
@@ -21,7 +22,9 @@ PLOTTED_TOKENS, HEATMAP_TOKENS, HEATMAP_CLASSES = 100, 60, 20  # largest numbers
 
 @style()
 def plot_comparison(result: Result) -> "Figure":
-    """Plots logits over training and by distinctness, the flows, times of movement, relative gains, and the change of attention."""
+    """Plots logits over training and by distinctness, the flows, times of movement, relative gains, and the
+    change of attention.
+    """
     if f"{NAME}/logits" not in result.arrays:
         reasons = [row.reason for row in result.select(theory=NAME) if row.value is None]
         return text_figure("Scan and snap: " + (reasons[0] if reasons else "no data were measured"))
@@ -38,7 +41,15 @@ def _logits(ax: "Axes", result: Result) -> None:
     frequent = np.argsort(-result.arrays[f"{NAME}/frequency"], kind="stable")[:PLOTTED_TOKENS]
     for kind, group in (("other", ~distinct & ~common), ("common", common), ("distinct", distinct)):
         for rank, token in enumerate(token for token in frequent if group[token]):
-            line(ax, steps[1:], z[1:, token], color=TOKEN_COLOURS[kind], label="" if rank else kind, linewidth=0.9, alpha=0.85)
+            line(
+                ax,
+                steps[1:],
+                z[1:, token],
+                color=TOKEN_COLOURS[kind],
+                label="" if rank else kind,
+                linewidth=0.9,
+                alpha=0.85,
+            )
     _scanning(ax, result)
     ax.set_xscale("log")
     ax.set_title("Attention logit of each token")
@@ -57,7 +68,9 @@ def _scanning(ax: "Axes", result: Result) -> None:
 
 
 def _changes(ax: "Axes", result: Result) -> None:
-    """Plots the change of the logit against distinctness. Areas of points show frequencies; grey points: shuffled next tokens."""
+    """Plots the change of the logit against distinctness. Areas of points show frequencies; grey points:
+    shuffled next tokens.
+    """
     x, z = result.arrays[f"{NAME}/distinctness"], result.arrays[f"{NAME}/logits"][-1]
     null, frequency = result.arrays[f"{NAME}/null_change"], result.arrays[f"{NAME}/frequency"]
     for change in null:
@@ -70,12 +83,22 @@ def _changes(ax: "Axes", result: Result) -> None:
 
 
 def _flows(ax: "Axes", result: Result) -> None:
-    """Plots the measured change of each token's logit against the predictions of the flows; the diagonal is agreement."""
+    """Plots the measured change of each token's logit against the predictions of the flows; the diagonal is
+    agreement.
+    """
     measured = result.arrays[f"{NAME}/logits"][-1]
     ends = [float(measured.min()), float(measured.max())]
     for dynamics in reversed(PLOTTED_FLOWS):
         if (flow := result.arrays.get(f"{NAME}/predicted/{dynamics}")) is not None:
-            ax.plot(flow[-1], measured, ".", color=DYNAMICS_COLOURS[dynamics], markersize=5, alpha=0.7, label=dynamics)
+            ax.plot(
+                flow[-1],
+                measured,
+                ".",
+                color=DYNAMICS_COLOURS[dynamics],
+                markersize=5,
+                alpha=0.7,
+                label=dynamics,
+            )
             ends = [min(ends[0], flow[-1].min()), max(ends[1], flow[-1].max())]
     ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
     ax.set_title("Logit change in the flows")
@@ -86,16 +109,27 @@ def _flows(ax: "Axes", result: Result) -> None:
 
 
 def _movement(ax: "Axes", result: Result) -> None:
-    """Plots the distance of the logits from the start, relative to the final distance; the horizontal line is one half."""
+    """Plots the distance of the logits from the start, relative to the final distance; the horizontal line is
+    one half.
+    """
     steps, moved = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/movement"]
-    curves = [("shuffled", COLOURS["null"], values) for values in moved[:, 1:].T] + [("descent", COLOURS[NAME], moved[:, 0])]
+    curves = [("shuffled", COLOURS["null"], values) for values in moved[:, 1:].T] + [
+        ("descent", COLOURS[NAME], moved[:, 0])
+    ]
     for dynamics in PLOTTED_FLOWS:
         if (flow := result.arrays.get(f"{NAME}/predicted/{dynamics}")) is not None:
             curves.append((dynamics, DYNAMICS_COLOURS[dynamics], np.linalg.norm(flow, axis=-1)))
     labelled = set()
     for label, tint, values in curves:
         if values[-1] > 0:
-            line(ax, steps[1:], values[1:] / values[-1], color=tint, label="" if label in labelled else label, linewidth=1.2)
+            line(
+                ax,
+                steps[1:],
+                values[1:] / values[-1],
+                color=tint,
+                label="" if label in labelled else label,
+                linewidth=1.2,
+            )
             labelled.add(label)
     _scanning(ax, result)
     ax.axhline(0.5, color=COLOURS["null"], linewidth=0.7)
@@ -114,11 +148,16 @@ def _gains(ax: "Axes", result: Result) -> None:
     ends = np.stack([result.arrays[f"{NAME}/gain_{name}"] for name in ("measured", "predicted")])
     measured, predicted = (ends - start)[:, np.isfinite(ends).all(0)]
     if not len(measured):
-        message = "relative gains overflow" if len(start) else "no class has two tokens of its own:\nno relative gain"
+        message = (
+            "relative gains overflow"
+            if len(start)
+            else "no class has two tokens of its own:\nno relative gain"
+        )
         ax.axis("off")
         ax.text(0.5, 0.5, message, ha="center", va="center", transform=ax.transAxes)
         return
-    # Gains span decades and have both signs, so use a symmetric logarithm that is linear for the smallest quarter.
+    # Gains span decades and have both signs, so use a symmetric logarithm that is linear for the smallest
+    # quarter.
     linear = max(1e-3, float(np.quantile(np.abs(predicted), 0.25)))
     ax.plot(predicted, measured, ".", color=COLOURS[NAME], alpha=0.6)
     ends = [min(predicted.min(), measured.min()), max(predicted.max(), measured.max())]

@@ -1,9 +1,10 @@
 r"""Attention logits predicted by each of the four dynamics from counts alone, without any training.
 
-The flows start at zero and use the probabilities :math:`P(l | n)` and the shares of the classes in the counted sequences. The exact flow
-assumes long sequences only. The modified flow and Lemma 4's also need classes with linearly independent features, and they are good
-approximations only if the classes overlap weakly. The closed form describes a single common token of classes that are all alike. Where a
-prediction does not exist, its record states the reason. Source: :cite:t:`tian2023scan`.
+The flows start at zero and use the probabilities :math:`P(l | n)` and the shares of the classes in the
+counted sequences. The exact flow assumes long sequences only. The modified flow and Lemma 4's also need
+classes with linearly independent features, and they are good approximations only if the classes overlap
+weakly. The closed form describes a single common token of classes that are all alike. Where a prediction does
+not exist, its record states the reason. Source: :cite:t:`tian2023scan`.
 """
 
 from collections.abc import Callable
@@ -18,8 +19,13 @@ from .closed_form import B
 from .flow import CLOSED, EXACT, LEMMA4, MODIFIED, exact_flow, lemma4_flow, modified_flow
 from .problem import SequenceClasses
 
-FLOWS: tuple[tuple[str, Callable], ...] = ((EXACT, exact_flow), (MODIFIED, modified_flow), (LEMMA4, lemma4_flow))
-TOLERANCES = (1e-8, 1e-10, 1e-12)  # in the order of the attempts; the first one that resolves the movement is used
+FLOWS: tuple[tuple[str, Callable], ...] = (
+    (EXACT, exact_flow),
+    (MODIFIED, modified_flow),
+    (LEMMA4, lemma4_flow),
+)
+# in the order of the attempts; the first one that resolves the movement is used
+TOLERANCES = (1e-8, 1e-10, 1e-12)
 INTEGRATION_RTOL = 0.01  # largest accepted error of the integration, as a share of the largest logit
 MOVEMENT_ATOL = 1e-8  # changes of logits up to this are rounding: equal classes do not move attention at all
 PREDICTION_RTOL = 0.25  # relative error of logits up to which a prediction counts as right
@@ -45,7 +51,9 @@ class Prediction:
     resolved: bool = True
 
 
-def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float) -> tuple[Prediction, ...]:
+def predictions(
+    classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: float, eta_z: float
+) -> tuple[Prediction, ...]:
     """Returns the predictions of the four dynamics.
 
     Args:
@@ -59,8 +67,11 @@ def predictions(classes: SequenceClasses, times: Float[Tensor, " t"], *, eta_y: 
     return (*flows, _closed_form(classes, times, eta_y, eta_z))
 
 
-def _flow(name: str, flow: Callable, classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float) -> Prediction:
-    # Where attention hardly moves, a loose tolerance can exceed the movement itself, so sharper ones are tried in turn.
+def _flow(
+    name: str, flow: Callable, classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: float
+) -> Prediction:
+    # Where attention hardly moves, a loose tolerance can exceed the movement itself, so sharper ones are
+    # tried in turn.
     reason = ""
     for tolerance in TOLERANCES:
         try:
@@ -87,20 +98,38 @@ def _closed_form(classes: SequenceClasses, times: Tensor, eta_y: float, eta_z: f
     for name, values in (("overlaps", overlaps), ("shares", classes.weights)):
         spread = float((values.max() - values.min()) / values.mean())
         if spread > ALIKE_RTOL:
-            return _none(CLOSED, times, f"needs classes that are all alike, got {name} that differ by {spread:.0%} of their mean")
-    z = -B(times, classes=K, vocab_size=classes.vocab_size, eta_y=eta_y, eta_z=eta_z, overlap=float(overlaps.mean()))
+            return _none(
+                CLOSED,
+                times,
+                f"needs classes that are all alike, got {name} that differ by {spread:.0%} of their mean",
+            )
+    z = -B(
+        times,
+        classes=K,
+        vocab_size=classes.vocab_size,
+        eta_y=eta_y,
+        eta_z=eta_z,
+        overlap=float(overlaps.mean()),
+    )
     return Prediction(CLOSED, common, z[:, None])
 
 
 def _none(name: str, times: Tensor, reason: str, *, resolved: bool = True) -> Prediction:
-    return Prediction(name, torch.empty(0, dtype=torch.long), torch.empty(len(times), 0, dtype=torch.float64), reason, resolved)
+    return Prediction(
+        name,
+        torch.empty(0, dtype=torch.long),
+        torch.empty(len(times), 0, dtype=torch.float64),
+        reason,
+        resolved,
+    )
 
 
 def half_way_step(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -> float:
-    """Returns the time at which the logits have made half of their movement, interpolated linearly; 0 if no logit moves.
+    """Returns the time at which the logits have made half of their movement, interpolated linearly; 0 if no
+    logit moves.
 
-    Movement is the Euclidean distance from the start, divided by its final value. If it crosses one half several times, the last crossing
-    counts.
+    Movement is the Euclidean distance from the start, divided by its final value. If it crosses one half
+    several times, the last crossing counts.
 
     Args:
         times: times, increasing from the start, ``[t]``.
@@ -110,10 +139,15 @@ def half_way_step(times: Float[Tensor, " t"], logits: Float[Tensor, "t some"]) -
     if not float(moved[-1]) > 0:
         return 0.0
     share = moved / moved[-1]
-    k = int((share < 0.5).nonzero()[-1])  # last time below one half; the share ends at 1, so time k + 1 exists
+    # last time below one half; the share ends at 1, so time k + 1 exists
+    k = int((share < 0.5).nonzero()[-1])
     return float(times[k] + (times[k + 1] - times[k]) * (0.5 - share[k]) / (share[k + 1] - share[k]))
 
 
 def relative_error(predicted: Float[Tensor, " S"], change: Float[Tensor, "runs S"]) -> Float[Tensor, " runs"]:
-    """Returns the Euclidean distance of predicted and measured change of the logits over the norm of the measured change."""
-    return torch.linalg.vector_norm(predicted - change, dim=1) / torch.linalg.vector_norm(change, dim=1).clamp(min=1e-300)
+    """Returns the Euclidean distance of predicted and measured change of the logits over the norm of the
+    measured change.
+    """
+    return torch.linalg.vector_norm(predicted - change, dim=1) / torch.linalg.vector_norm(
+        change, dim=1
+    ).clamp(min=1e-300)

@@ -1,15 +1,17 @@
 r"""Language models that are trained on a text: their attention during training, and the phases of attention.
 
-A run trains a small causal decoder on one text and measures it in evaluation mode on fixed windows of another. It measures entropy,
-sharpness, top-1 mass, effective support, sink and diagonal mass, the overlap of successive maps, the attended words
-(:mod:`.attended_words`), and the loss. Quantities whose metric states no null get the value of an untrained decoder on the same windows
-as their null. A run on the same words in random order is a second null: in such a text the word frequencies are the only structure. Source:
+A run trains a small causal decoder on one text and measures it in evaluation mode on fixed windows of
+another. It measures entropy, sharpness, top-1 mass, effective support, sink and diagonal mass, the overlap of
+successive maps, the attended words (:mod:`.attended_words`), and the loss. Quantities whose metric states no
+null get the value of an untrained decoder on the same windows as their null. A run on the same words in
+random order is a second null: in such a text the word frequencies are the only structure. Source:
 :cite:t:`tian2023scan`, :cite:t:`tian2024joma` (the experiments on WikiText-2).
 
-*Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two centred maps) attention moves a
-distance, the chord :math:`\sqrt{2 (1 - \rho_k)}`, with the speed :math:`v_k = \sqrt{2 (1 - \rho_k)} / (s_k - s_{k-1})`. Attention scans
-where v is largest. It has snapped at the first step after which v stays below a tenth of the largest v. The theory predicts
-:math:`t_0' = K \ln M / \eta_Y` for the transition.
+*Phases*. Between measurements at steps :math:`s_{k-1} < s_k` with overlap :math:`\rho_k` (the cosine of two
+centred maps) attention moves a distance, the chord :math:`\sqrt{2 (1 - \rho_k)}`, with the speed :math:`v_k =
+\sqrt{2 (1 - \rho_k)} / (s_k - s_{k-1})`. Attention scans where v is largest. It has snapped at the first step
+after which v stays below a tenth of the largest v. The theory predicts :math:`t_0' = K \ln M / \eta_Y` for
+the transition.
 """
 
 import math
@@ -48,7 +50,9 @@ def as_written(text: Text, generator: torch.Generator) -> Text:
 
 def shuffled(text: Text, generator: torch.Generator) -> Text:
     """Returns the same words in random order."""
-    return Text(text.ids[torch.randperm(len(text), generator=generator)], text.vocabulary, f"{text.name}, shuffled")
+    return Text(
+        text.ids[torch.randperm(len(text), generator=generator)], text.vocabulary, f"{text.name}, shuffled"
+    )
 
 
 ORDERS: dict[str, Callable[[Text, torch.Generator], Text]] = {"as written": as_written, "shuffled": shuffled}
@@ -62,7 +66,8 @@ class Run:
         text: file of the training text. Empty: the shipped text.
         held_out: file of the text on which attention is measured. Empty: the last fifth of the training text.
         words: largest number of words in the vocabulary.
-        depth, dim, dropout: settings of the decoder, which has one head and an MLP as wide as the residual stream.
+        depth, dim, dropout: settings of the decoder, which has one head and an MLP as wide as the residual
+            stream.
         rate: learning rate.
         optimiser: "sgd" or "adam".
         steps, batch, length: number of training steps, streams per batch, and words of each stream per batch.
@@ -144,7 +149,9 @@ def train_and_measure(**settings) -> RunResult:
     """
     run = Run(**settings)
     generator = torch.Generator().manual_seed(run.seed)
-    training_text, held_out = (ORDERS[run.order](text, generator) for text in texts(run.text, run.held_out, words=run.words))
+    training_text, held_out = (
+        ORDERS[run.order](text, generator) for text in texts(run.text, run.held_out, words=run.words)
+    )
     windows = held_out.windows(run.windows, length=run.length)
 
     def untrained() -> Decoder:
@@ -172,7 +179,9 @@ def train_and_measure(**settings) -> RunResult:
         callback=callback,
     )
     with torch.no_grad():
-        reference = measure_attention(untrained().eval(), windows, attention_metrics(training_text, windows), step=0)
+        reference = measure_attention(
+            untrained().eval(), windows, attention_metrics(training_text, windows), step=0
+        )
     nulls = {(row.quantity, row.layer, row.head): row.value for row in reference}
     for number, row in enumerate(rows):
         value = nulls.get((row.quantity, row.layer, row.head))
@@ -182,23 +191,36 @@ def train_and_measure(**settings) -> RunResult:
 
 
 def attention_metrics(training_text: Text, windows: Int[Tensor, "n longer"]) -> list[Metric]:
-    """Returns the metrics for windows ``[n, length + 1]``, with the attended words if a pair of words is frequent enough in the text."""
+    """Returns the metrics for windows ``[n, length + 1]``, with the attended words if a pair of words is
+    frequent enough in the text.
+    """
     metrics: list[Metric] = [AttentionStatistics(), ScanAndSnap()]
     vocab_size, context = len(training_text.vocabulary), windows.shape[1] - 1
     try:
-        counted = count_continuations(training_text.ids, vocab_size=vocab_size, context=context, min_occurrences=MIN_OCCURRENCES)
+        counted = count_continuations(
+            training_text.ids, vocab_size=vocab_size, context=context, min_occurrences=MIN_OCCURRENCES
+        )
     except ValueError:  # no pair of a short text is frequent enough
         return metrics
     return [*metrics, AttendedWords(windows, counted)]
 
 
-def measure_attention(model: nn.Module, windows: Int[Tensor, "n longer"], metrics: Sequence[Metric], *, step: int) -> list[Measurement]:
-    """Computes the metrics and the loss on the same windows ``[n, length + 1]``, as rows of this theory's figures."""
+def measure_attention(
+    model: nn.Module, windows: Int[Tensor, "n longer"], metrics: Sequence[Metric], *, step: int
+) -> list[Measurement]:
+    """Computes the metrics and the loss on the same windows ``[n, length + 1]``, as rows of this theory's
+    figures.
+    """
     with probe(model, metrics) as p:
         p.labels, p.step = torch.arange(len(windows)), step
         value = float(next_word_loss(model, windows))
-    rows = [replace(row, theory=NAME, kind="figure", scope="own instances", model="") for row in p.result().table]
-    return [*rows, Measurement(NAME, "figure", HELD_OUT_LOSS, value, unit="nats", split="validation", step=step)]
+    rows = [
+        replace(row, theory=NAME, kind="figure", scope="own instances", model="") for row in p.result().table
+    ]
+    return [
+        *rows,
+        Measurement(NAME, "figure", HELD_OUT_LOSS, value, unit="nats", split="validation", step=step),
+    ]
 
 
 @dataclass(frozen=True)
@@ -207,7 +229,8 @@ class Phases:
 
     Attributes:
         scanning: the step around which attention moves fastest; None if it never moves.
-        snapped: the step after which it stays slow; None if it is still fast in the last interval, or never moves.
+        snapped: the step after which it stays slow; None if it is still fast in the last interval, or never
+            moves.
     """
 
     scanning: float | None
@@ -219,13 +242,16 @@ def phases(steps: Sequence[int], overlaps: Sequence[float], *, slow: float = SLO
 
     Args:
         steps: steps of the measurements, increasing, at least two.
-        overlaps: overlap of each measurement with the previous one, in [-1, 1], from the second measurement on.
+        overlaps: overlap of each measurement with the previous one, in [-1, 1], from the second measurement
+            on.
         slow: share of the largest speed below which attention counts as frozen.
     Raises:
         ValueError: the lengths do not fit, or the steps do not increase.
     """
     if len(steps) != len(overlaps) + 1 or len(steps) < 2:
-        raise ValueError(f"steps must be one more than overlaps, and at least two, got {len(steps)} and {len(overlaps)}")
+        raise ValueError(
+            f"steps must be one more than overlaps, and at least two, got {len(steps)} and {len(overlaps)}"
+        )
     lengths = [later - earlier for earlier, later in pairwise(steps)]
     if min(lengths) <= 0:
         raise ValueError(f"steps must increase, got {list(steps)[:5]}; sort them and drop repetitions")

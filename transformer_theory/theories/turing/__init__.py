@@ -1,7 +1,9 @@
-"""Turing completeness: a transformer with hard attention whose fixed weights run a given Turing machine on any word.
+"""Turing completeness: a transformer with hard attention whose fixed weights run a given Turing machine on
+any word.
 
-:mod:`.machine` defines machines, their normal form and their files, and :mod:`.machines` is a library of them. :mod:`.construction` writes
-the weights; :mod:`.exact` and :mod:`.floating` run them. :mod:`.invariance` treats transformers without positions.
+:mod:`.machine` defines machines, their normal form and their files, and :mod:`.machines` is a library of
+them. :mod:`.construction` writes the weights; :mod:`.exact` and :mod:`.floating` run them. :mod:`.invariance`
+treats transformers without positions.
 """
 
 from ...core.sources import Source
@@ -18,10 +20,11 @@ THEORY = Theory(
     name="turing",
     title="Turing completeness of hard attention",
     question="Can a transformer with fixed weights run any program?",
-    statement=r"For every Turing machine with states Q and alphabet $\Sigma$ there is a transformer with tokens of size "
-    r"$d = 2|Q| + 4|\Sigma| + 11$, one encoder layer and three decoder layers that generates the run of the machine on any word, one step "
-    r"per token. It needs exact rational numbers, hard-max attention with the score $-|\langle q, k \rangle|$, and positions "
-    r"$(1, p, 1/p, 1/p^2)$. Without positions the output depends on the proportions of the symbols only.",
+    statement=r"For every Turing machine with states Q and alphabet $\Sigma$ there is a transformer with "
+    r"tokens of size $d = 2|Q| + 4|\Sigma| + 11$, one encoder layer and three decoder layers that generates "
+    "the run of the machine on any word, one step per token. It needs exact rational numbers, hard-max "
+    r"attention with the score $-|\langle q, k \rangle|$, and positions $(1, p, 1/p, 1/p^2)$. Without "
+    "positions the output depends on the proportions of the symbols only.",
     sources=(Source("perez2021attention"),),
     assumptions=(
         "exact arithmetic on rational numbers",

@@ -1,25 +1,31 @@
-r"""The weights of a transformer that runs a Turing machine: one encoder layer, three decoder layers, one head each.
+r"""The weights of a transformer that runs a Turing machine: one encoder layer, three decoder layers, one head
+each.
 
 Tokens are rows of size :math:`d = 2|Q| + 4|\Sigma| + 11`, in four blocks:
 
 .. math:: (q_1, s_1, x_1 \;|\; q_2, s_2, x_2, x_3, x_4, x_5 \;|\; s_3, x_6, s_4, x_7 \;|\; 1, p, 1/p, 1/p^2),
 
-with one-hot states q and symbols s. The position p of token i counts from 1, so :math:`p = i + 1` in the decoder. Attention has the score
-:math:`-|\langle q, k \rangle|` and is the mean over the best keys (hard-max); each layer adds attention over its own tokens, attention over
-the encoder and a layer of ReLU units. At time i the decoder maps :math:`(q^{(i)}, s^{(i)}, m^{(i-1)})` to time i + 1:
+with one-hot states q and symbols s. The position p of token i counts from 1, so :math:`p = i + 1` in the
+decoder. Attention has the score :math:`-|\langle q, k \rangle|` and is the mean over the best keys
+(hard-max); each layer adds attention over its own tokens, attention over the encoder and a layer of ReLU
+units. At time i the decoder maps :math:`(q^{(i)}, s^{(i)}, m^{(i-1)})` to time i + 1:
 
-* Every layer reads the symbol :math:`w_{\min(p, n)}` from the encoder: the query (1, p) and the keys (k, -1) have the product k - p.
+* Every layer reads the symbol :math:`w_{\min(p, n)}` from the encoder: the query (1, p) and the keys (k, -1)
+  have the product k - p.
 * Layer 1: one unit per pair (q, s) looks up :math:`\delta`, so the second block becomes
   :math:`(q^{(i+1)}, v^{(i)}, m^{(i)}, m^{(i-1)}, 0, 0)`.
-* Layer 2: keys are zero, so attention is the mean over all tokens: :math:`x_4 = c^{(i+1)}/(i+1)`, :math:`x_5 = c^{(i)}/(i+1)` with the
-  head's cell :math:`c^{(i)} = \sum_{j<i} m^{(j)}`.
-* Layer 3: with :math:`e_i = 1/(i+1)` the query :math:`(x_4, 1/p, 1/(3p^2))` and the keys :math:`(1/p, -x_5, 1/p^2)` have the product
+* Layer 2: keys are zero, so attention is the mean over all tokens: :math:`x_4 = c^{(i+1)}/(i+1)`, :math:`x_5
+  = c^{(i)}/(i+1)` with the head's cell :math:`c^{(i)} = \sum_{j<i} m^{(j)}`.
+* Layer 3: with :math:`e_i = 1/(i+1)` the query :math:`(x_4, 1/p, 1/(3p^2))` and the keys :math:`(1/p, -x_5,
+  1/p^2)` have the product
 
-  .. math:: \langle q_i, k_j \rangle = e_i e_j \big(c^{(i+1)} - c^{(j)} + e_i e_j / 3\big), \qquad j = 0, \dots, i,
+  .. math:: \langle q_i, k_j \rangle = e_i e_j \big(c^{(i+1)} - c^{(j)} + e_i e_j / 3\big), \qquad j = 0,
+  \dots, i,
 
-  whose absolute value is smallest for the latest visit :math:`\ell(i+1)` of the cell :math:`c^{(i+1)}`, and for j = i if there was none.
-  Attention returns :math:`s_4 = v^{(\ell)}` and :math:`x_7 = \ell`.
-* Output: :math:`s^{(i+1)}` is :math:`s_4` if :math:`\ell < i`, else the symbol of the encoder if i + 1 <= n, else the blank.
+  whose absolute value is smallest for the latest visit :math:`\ell(i+1)` of the cell :math:`c^{(i+1)}`, and
+  for j = i if there was none. Attention returns :math:`s_4 = v^{(\ell)}` and :math:`x_7 = \ell`.
+* Output: :math:`s^{(i+1)}` is :math:`s_4` if :math:`\ell < i`, else the symbol of the encoder if i + 1 <= n,
+  else the blank.
 
 All weights are rational numbers. Source: :cite:t:`perez2021attention`.
 """
@@ -63,7 +69,9 @@ class Matrix:
     @cached_property
     def by_row(self) -> dict[int, list[tuple[int, Number]]]:
         """The nonzero entries of each row: number of the row -> (number of the column, entry)."""
-        row, column = ({name: number for number, name in enumerate(names)} for names in (self.rows, self.columns))
+        row, column = (
+            {name: number for number, name in enumerate(names)} for names in (self.rows, self.columns)
+        )
         found: dict[int, list[tuple[int, Number]]] = {}
         for (r, c), value in self.entries.items():
             found.setdefault(row[r], []).append((column[c], value))
@@ -97,9 +105,10 @@ class PerezTransformer:
 
     Attributes:
         machine: machine that it runs, in normal form.
-        weights: matrices by name: ``"encoder.key"`` and ``"encoder.value"`` for what the decoder reads from the encoder; ``query``,
-            ``key``, ``value``, ``output``, ``up`` and ``down`` of ``"decoder.L."`` for L = 1, 2, 3; ``"map.1"`` to ``"map.3"``. The
-            encoder's own layer is the identity: its weights are zero.
+        weights: matrices by name: ``"encoder.key"`` and ``"encoder.value"`` for what the decoder reads from
+            the encoder; ``query``, ``key``, ``value``, ``output``, ``up`` and ``down`` of ``"decoder.L."``
+            for L = 1, 2, 3; ``"map.1"`` to ``"map.3"``. The encoder's own layer is the identity: its weights
+            are zero.
     """
 
     machine: TuringMachine
@@ -122,7 +131,10 @@ class PerezTransformer:
 
     def __str__(self) -> str:
         size = f"d = {self.d} for {len(self.machine.states)} states and {len(self.machine.alphabet)} symbols"
-        lines = [f"{name}: [{len(m.rows)}, {len(m.columns)}], {len(m.entries)} nonzero" for name, m in self.weights.items()]
+        lines = [
+            f"{name}: [{len(m.rows)}, {len(m.columns)}], {len(m.entries)} nonzero"
+            for name, m in self.weights.items()
+        ]
         return "\n".join([size, *lines])
 
     def changed(self, name: str, entries: Mapping[tuple[str, str], Number]) -> "PerezTransformer":
@@ -138,7 +150,10 @@ class PerezTransformer:
                 if key not in names:
                     raise KeyError(f"unknown row or column {key!r} of {name!r}{nearest(key, names)}")
             if not isinstance(value, int | Fraction):
-                raise TypeError(f"an entry must be an integer or a Fraction, got {value!r} at {pair}; pass e.g. Fraction('{value}')")
+                raise TypeError(
+                    f"an entry must be an integer or a Fraction, got {value!r} at {pair}; pass e.g. "
+                    f"Fraction('{value}')"
+                )
         merged = {key: value for key, value in {**matrix.entries, **entries}.items() if value}
         return replace(self, weights={**self.weights, name: replace(matrix, entries=merged)})
 
@@ -160,12 +175,13 @@ class PerezTransformer:
             score: "hard" for the mean over the best keys, "softmax" for softmax of the scores.
             inverse_temperature: factor of the scores in the softmax.
         Returns:
-            The trace at the times 0 to T. In floating point, a state and a symbol are those with the largest entry, and the head is
-            :math:`(i + 1) x_4`, rounded.
+            The trace at the times 0 to T. In floating point, a state and a symbol are those with the largest
+            entry, and the head is :math:`(i + 1) x_4`, rounded.
         Raises:
-            TypeError: the word is not a text, ``steps`` not an integer, or the inverse temperature not a number.
-            ValueError: a name is unknown, the word has foreign symbols, ``steps`` is negative, or softmax is combined with exact arithmetic
-                or has no positive inverse temperature.
+            TypeError: the word is not a text, ``steps`` not an integer, or the inverse temperature not a
+                number.
+            ValueError: a name is unknown, the word has foreign symbols, ``steps`` is negative, or softmax is
+                combined with exact arithmetic or has no positive inverse temperature.
         """
         from . import exact, floating
 
@@ -173,19 +189,30 @@ class PerezTransformer:
         check_choice("score", score, get_args(Score))
         self.machine.check_run(word, steps)
         if score == "hard" and inverse_temperature is not None:
-            raise ValueError(f"inverse_temperature belongs to score='softmax', got {inverse_temperature!r} with 'hard'; leave it out")
+            raise ValueError(
+                f"inverse_temperature belongs to score='softmax', got {inverse_temperature!r} with 'hard'; "
+                "leave it out"
+            )
         if score == "softmax":
             if arithmetic == "exact":
-                raise ValueError("softmax needs floating point, got arithmetic='exact'; pass arithmetic='float64'")
+                raise ValueError(
+                    "softmax needs floating point, got arithmetic='exact'; pass arithmetic='float64'"
+                )
             if inverse_temperature is None:
-                raise ValueError("softmax needs a positive, finite inverse_temperature, got None; pass e.g. 1e6")
+                raise ValueError(
+                    "softmax needs a positive, finite inverse_temperature, got None; pass e.g. 1e6"
+                )
             positive(inverse_temperature=inverse_temperature)
         if arithmetic == "exact":
             return exact.trace(self.steps(word, steps))
-        return floating.trace(self, word, steps, dtype=getattr(torch, arithmetic), inverse_temperature=inverse_temperature)
+        return floating.trace(
+            self, word, steps, dtype=getattr(torch, arithmetic), inverse_temperature=inverse_temperature
+        )
 
     def steps(self, word: str, steps: int) -> "Iterator[Step]":
-        """Yields the steps of a run in exact arithmetic, with the scores of the third layer; errors as in :meth:`run`."""
+        """Yields the steps of a run in exact arithmetic, with the scores of the third layer; errors as in
+        :meth:`run`.
+        """
         from . import exact
 
         self.machine.check_run(word, steps)
@@ -195,7 +222,9 @@ class PerezTransformer:
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raises ValueError if a value is not among the choices."""
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices)}")
+        raise ValueError(
+            f"{name} must be one of {', '.join(choices)}, got {value!r}{nearest(str(value), choices)}"
+        )
 
 
 def compile_machine(machine: TuringMachine) -> PerezTransformer:
@@ -205,10 +234,14 @@ def compile_machine(machine: TuringMachine) -> PerezTransformer:
 
 
 def without_normal_form(machine: TuringMachine) -> PerezTransformer:
-    """Writes the weights for a machine as it is. Outside normal form the transformer reads symbols of the word at wrong times."""
+    """Writes the weights for a machine as it is. Outside normal form the transformer reads symbols of the
+    word at wrong times.
+    """
     names = coordinates(machine)
     weights = {"encoder.key": _matrix(names, names, {("p", "1"): 1, ("1", "p"): -1})}
-    weights["encoder.value"] = _matrix(names, names, {**_copies("s3", "s3", machine.alphabet), ("p", "x6"): 1})
+    weights["encoder.value"] = _matrix(
+        names, names, {**_copies("s3", "s3", machine.alphabet), ("p", "x6"): 1}
+    )
     for layer, make in zip(LAYERS, (_lookup, _head, _retrieval)):
         weights |= {f"decoder.{layer}.{part}": matrix for part, matrix in make(machine, names).items()}
     return PerezTransformer(machine, weights | _output_map(machine, names))
@@ -218,16 +251,27 @@ def _matrix(rows: Sequence[str], columns: Sequence[str], entries: Mapping[tuple[
     return Matrix(tuple(rows), tuple(columns), dict(entries))
 
 
-def _copies(source: str, target: str, names: Iterable[str], factor: Number = 1) -> dict[tuple[str, str], Number]:
+def _copies(
+    source: str, target: str, names: Iterable[str], factor: Number = 1
+) -> dict[tuple[str, str], Number]:
     return {(f"{source}[{name}]", f"{target}[{name}]"): factor for name in names}
 
 
-def _attention(names: Sequence[str], query: Mapping, key: Mapping, value: Mapping[tuple[str, str], Number]) -> dict[str, Matrix]:
-    """Builds query, key, value and output of a head. The value matrix maps to the coordinates that it writes, named as in the token."""
+def _attention(
+    names: Sequence[str], query: Mapping, key: Mapping, value: Mapping[tuple[str, str], Number]
+) -> dict[str, Matrix]:
+    """Builds query, key, value and output of a head. The value matrix maps to the coordinates that it writes,
+    named as in the token.
+    """
     size = tuple(dict.fromkeys(column for _, column in (*query, *key))) or ("0",)
     written = tuple(dict.fromkeys(column for _, column in value)) or ("0",)
     output = {(name, name): 1 for name in written if name != "0"}
-    parts = {"query": (names, size, query), "key": (names, size, key), "value": (names, written, value), "output": (written, names, output)}
+    parts = {
+        "query": (names, size, query),
+        "key": (names, size, key),
+        "value": (names, written, value),
+        "output": (written, names, output),
+    }
     return {part: _matrix(*arguments) for part, arguments in parts.items()}
 
 
@@ -284,7 +328,9 @@ def _retrieval(machine: TuringMachine, names: Sequence[str]) -> dict[str, Matrix
 
 
 def _halves(machine: TuringMachine, names: Sequence[str]) -> tuple[Matrix, Matrix]:
-    """Every decoder layer adds the encoder's answer once more. Layers 2 and 3 subtract half of the doubled value."""
+    """Every decoder layer adds the encoder's answer once more. Layers 2 and 3 subtract half of the doubled
+    value.
+    """
     units = _Units()
     for coordinate in (*(f"s3[{s}]" for s in machine.alphabet), "x6"):
         units.add(f"halve {coordinate}", {coordinate: 1}, {coordinate: Fraction(-1, 2)})

@@ -1,6 +1,8 @@
-r"""Runs of the transformer in exact arithmetic: vectors are dictionaries of rational numbers, which hold the nonzero entries only.
+r"""Runs of the transformer in exact arithmetic: vectors are dictionaries of rational numbers, which hold the
+nonzero entries only.
 
-A run of T steps costs :math:`O(T^2)` products of keys and queries with three entries each. Source: :cite:t:`perez2021attention`.
+A run of T steps costs :math:`O(T^2)` products of keys and queries with three entries each. Source:
+:cite:t:`perez2021attention`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -56,9 +58,13 @@ def relu(x: Mapping[int, Number]) -> Vector:
     return {column: number for column, number in x.items() if number > 0}
 
 
-def attend(query: Mapping[int, Number], keys: list[Vector], values: list[Vector]) -> tuple[Vector, tuple[int, ...], tuple[Number, ...]]:
+def attend(
+    query: Mapping[int, Number], keys: list[Vector], values: list[Vector]
+) -> tuple[Vector, tuple[int, ...], tuple[Number, ...]]:
     """Returns the mean of the values of the best keys, their positions, and all scores -|<q, k>|."""
-    scores = tuple(-abs(sum(number * key[column] for column, number in query.items() if column in key)) for key in keys)
+    scores = tuple(
+        -abs(sum(number * key[column] for column, number in query.items() if column in key)) for key in keys
+    )
     best = max(scores)
     chosen = tuple(position for position, score in enumerate(scores) if score == best)
     total = plus({}, *(values[position] for position in chosen))
@@ -71,18 +77,34 @@ def run(transformer: PerezTransformer, word: str, steps: int) -> Iterator[Step]:
     place = {name: number for number, name in enumerate(transformer.coordinates)}
 
     def position(p: int) -> Vector:
-        return {place["1"]: 1, place["p"]: p, place["1/p"]: Fraction(1, p), place["1/p^2"]: Fraction(1, p * p)}
+        return {
+            place["1"]: 1,
+            place["p"]: p,
+            place["1/p"]: Fraction(1, p),
+            place["1/p^2"]: Fraction(1, p * p),
+        }
 
     # The encoder is the identity. The empty word is read as one blank, since attention needs a key.
-    tokens = [plus({place[f"s3[{symbol}]"]: 1}, position(p)) for p, symbol in enumerate(word or machine.blank, 1)]
-    keys, values = ([times(token, weights[f"encoder.{part}"]) for token in tokens] for part in ("key", "value"))
+    tokens = [
+        plus({place[f"s3[{symbol}]"]: 1}, position(p)) for p, symbol in enumerate(word or machine.blank, 1)
+    ]
+    keys, values = (
+        [times(token, weights[f"encoder.{part}"]) for token in tokens] for part in ("key", "value")
+    )
     own_keys: dict[int, list[Vector]] = {layer: [] for layer in LAYERS}
     own_values: dict[int, list[Vector]] = {layer: [] for layer in LAYERS}
     y: Vector = {place[f"q1[{machine.start}]"]: 1, place[f"s1[{machine.blank}]"]: 1}
     head: Number = 0
     chosen, scores = (), ()
     for time in range(steps + 1):
-        yield Step(_decoded(y, place, "q1", machine.states), _decoded(y, place, "s1", machine.alphabet), head, chosen, scores, y)
+        yield Step(
+            _decoded(y, place, "q1", machine.states),
+            _decoded(y, place, "s1", machine.alphabet),
+            head,
+            chosen,
+            scores,
+            y,
+        )
         if time == steps:
             return
         x = plus(y, position(time + 1))
@@ -90,7 +112,9 @@ def run(transformer: PerezTransformer, word: str, steps: int) -> Iterator[Step]:
             part = f"decoder.{layer}"
             own_keys[layer].append(times(x, weights[f"{part}.key"]))
             own_values[layer].append(times(x, weights[f"{part}.value"]))
-            attended, chosen, scores = attend(times(x, weights[f"{part}.query"]), own_keys[layer], own_values[layer])
+            attended, chosen, scores = attend(
+                times(x, weights[f"{part}.query"]), own_keys[layer], own_values[layer]
+            )
             x = plus(x, times(attended, weights[f"{part}.output"]))
             x = plus(x, attend(x, keys, values)[0])
             x = plus(x, times(relu(times(x, weights[f"{part}.up"])), weights[f"{part}.down"]))

@@ -1,11 +1,12 @@
 r"""Runs of the transformer in floating point: dense tensors, keys and values of earlier tokens are stored.
 
-All weights and activations have the number type of the run; matrix products accumulate as torch does. Three parts of the sum are computed
-in another order than they are written, without a change of the result:
+All weights and activations have the number type of the run; matrix products accumulate as torch does. Three
+parts of the sum are computed in another order than they are written, without a change of the result:
 
 * the attention over the encoder, for all times at once: its query reads 1 and p, which no layer changes;
-* heads whose values are zero (layer 1), which add nothing, and heads whose keys are zero (layer 2), whose scores all tie: their mean is a
-  running sum, in float32 for bfloat16 (as accelerators accumulate), divided by the number of tokens.
+* heads whose values are zero (layer 1), which add nothing, and heads whose keys are zero (layer 2), whose
+  scores all tie: their mean is a running sum, in float32 for bfloat16 (as accelerators accumulate), divided
+  by the number of tokens.
 
 Source: :cite:t:`perez2021attention`.
 """
@@ -27,7 +28,9 @@ def positions(count: int, dtype: torch.dtype) -> Float[Tensor, "count 4"]:
 def pooled(
     scores: Float[Tensor, "*rows keys"], values: Float[Tensor, "keys d"], inverse_temperature: float | None
 ) -> Float[Tensor, "*rows d"]:
-    """Returns the mean of the values over the best keys (``inverse_temperature`` None), or their softmax average, ``[*rows, d]``."""
+    """Returns the mean of the values over the best keys (``inverse_temperature`` None), or their softmax
+    average, ``[*rows, d]``.
+    """
     if inverse_temperature is not None:
         return torch.softmax(inverse_temperature * scores, dim=-1) @ values
     best = (scores == scores.amax(-1, keepdim=True)).to(values.dtype)
@@ -50,7 +53,8 @@ def trace(
         transformer, word, steps: as in :meth:`.PerezTransformer.run`.
         dtype: number type of weights and activations.
         inverse_temperature: factor of the scores in the softmax; None for hard-max.
-        all_scores: matrix to be filled with the scores of the third layer at the first times, one row per query.
+        all_scores: matrix to be filled with the scores of the third layer at the first times, one row per
+            query.
     """
     machine, T = transformer.machine, steps
     W = {name: matrix.dense(dtype) for name, matrix in transformer.weights.items()}
@@ -65,7 +69,9 @@ def trace(
     encoded[:, last] = positions(len(letters), dtype)
     pos = torch.zeros(T, d, dtype=dtype)
     pos[:, last] = positions(T, dtype)
-    cross = pooled(-(pos @ (encoded @ W["encoder.key"]).mT).abs(), encoded @ W["encoder.value"], inverse_temperature)
+    cross = pooled(
+        -(pos @ (encoded @ W["encoder.key"]).mT).abs(), encoded @ W["encoder.value"], inverse_temperature
+    )
 
     wide = torch.float32 if dtype == torch.bfloat16 else dtype
     value2, output2 = W["decoder.2.value"], W["decoder.2.output"]

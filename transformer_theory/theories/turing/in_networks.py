@@ -1,11 +1,14 @@
-r"""The theory's questions to a trained network: which choices of attention would a coarser number type flip, and does the order count?
+r"""The theory's questions to a trained network: which choices of attention would a coarser number type flip,
+and does the order count?
 
-The construction chooses one key per query, and it fails where two scores are too close for the number type. A *close call* is a query whose
-two largest scores :math:`\langle q, k \rangle` differ by less than the distance of neighbouring bfloat16 numbers at the larger one,
-:math:`2^{\lfloor \log_2 |s| \rfloor - 7}`. Its null consists of Gaussian scores with the mean and the variance of the same query's scores.
+The construction chooses one key per query, and it fails where two scores are too close for the number type. A
+*close call* is a query whose two largest scores :math:`\langle q, k \rangle` differ by less than the distance
+of neighbouring bfloat16 numbers at the larger one, :math:`2^{\lfloor \log_2 |s| \rfloor - 7}`. Its null
+consists of Gaussian scores with the mean and the variance of the same query's scores.
 
-The *responses* test proportion invariance: the change of the outputs when the tokens are permuted, and when a sequence is repeated token by
-token instead of as a whole, relative to the outputs. Both are 0 without positions and mask. Source: :cite:t:`perez2021attention`.
+The *responses* test proportion invariance: the change of the outputs when the tokens are permuted, and when a
+sequence is repeated token by token instead of as a whole, relative to the outputs. Both are 0 without
+positions and mask. Source: :cite:t:`perez2021attention`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,20 +36,25 @@ REASON = "no query has two allowed keys with finite scores"
 
 
 def resolution(scores: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """Returns the distance of neighbouring bfloat16 numbers at each score, 2^(floor(log2 |s|) - 7); 0 at 0, ``[*n]``."""
+    """Returns the distance of neighbouring bfloat16 numbers at each score, 2^(floor(log2 |s|) - 7); 0 at 0,
+    ``[*n]``.
+    """
     _, exponent = torch.frexp(scores)  # |s| = m 2^e with m in [1/2, 1)
     return torch.where(scores == 0, 0.0, torch.ldexp(torch.ones_like(scores), exponent - 1 - EXPONENT))
 
 
 def close_calls(top: Float[Tensor, "*n 2"]) -> Tensor:
-    """Returns whether the two largest scores differ by less than the resolution at the larger in size, or not at all, ``[*n]``."""
+    """Returns whether the two largest scores differ by less than the resolution at the larger in size, or not
+    at all, ``[*n]``.
+    """
     gap = (top[..., 0] - top[..., 1]).abs()
     return (gap < resolution(top.abs().amax(-1))) | (gap == 0)
 
 
 @lru_cache(maxsize=8)
 def gaussian_tops(keys: int) -> Float[Tensor, "draws samples keys 2"]:
-    """Returns the two largest of the first k standard Gaussian numbers for k = 1 to ``keys``, ``[draws, samples, keys, 2]`` float32.
+    """Returns the two largest of the first k standard Gaussian numbers for k = 1 to ``keys``, ``[draws,
+    samples, keys, 2]`` float32.
 
     The numbers are the same in every call. The second of one number is -inf.
     """
@@ -57,11 +65,12 @@ def gaussian_tops(keys: int) -> Float[Tensor, "draws samples keys 2"]:
 
 
 class CloseCalls(Metric):
-    """Share of the queries of each head that are close calls. Queries with fewer than two allowed keys or infinite scores are left out.
+    """Share of the queries of each head that are close calls. Queries with fewer than two allowed keys or
+    infinite scores are left out.
 
     Attributes:
-        sums: sums by layer and first head, ``[heads, 2 + draws]``: number of queries, number of close calls, and their number in each draw
-            of the null.
+        sums: sums by layer and first head, ``[heads, 2 + draws]``: number of queries, number of close calls,
+            and their number in each draw of the null.
     """
 
     kinds = ("attention",)
@@ -78,7 +87,11 @@ class CloseCalls(Metric):
         counts = allowed.sum(-1)
         valid = (counts >= 2) & (scores.isfinite() | ~allowed).all(-1)
         # One more score of -inf keeps topk defined for a single key; rows that do not count become zeros.
-        top = torch.nn.functional.pad(scores.masked_fill(~allowed, -torch.inf), (0, 1), value=-torch.inf).topk(2).values
+        top = (
+            torch.nn.functional.pad(scores.masked_fill(~allowed, -torch.inf), (0, 1), value=-torch.inf)
+            .topk(2)
+            .values
+        )
         close = close_calls(torch.where(valid[..., None], top, 0.0)) & valid
         parts = [valid.sum((0, 2)), close.sum((0, 2))]
         if self.draws:
@@ -101,14 +114,23 @@ class CloseCalls(Metric):
         for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
             for head, (count, close, *chance) in enumerate(sums.tolist(), start=first):
                 value, reason = (close / count, "") if count else (None, REASON)
-                null = Null(NULL_KIND, tuple(each / count for each in chance[:draws])) if draws and chance and count else None
+                null = (
+                    Null(NULL_KIND, tuple(each / count for each in chance[:draws]))
+                    if draws and chance and count
+                    else None
+                )
                 place = {"layer": layer, "head": head, "source": SOURCE, "side": "<="}
-                rows.append(Measurement(NAME, "in network", CLOSE, value, unit="share", reason=reason, null=null, **place))
+                rows.append(
+                    Measurement(
+                        NAME, "in network", CLOSE, value, unit="share", reason=reason, null=null, **place
+                    )
+                )
         return rows
 
 
 def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
-    """Returns sequences ``[n, seq]`` or ``[n, seq, dim]`` with permuted tokens, compared with the outputs for the original order.
+    """Returns sequences ``[n, seq]`` or ``[n, seq, dim]`` with permuted tokens, compared with the outputs for
+    the original order.
 
     Raises:
         ValueError: the inputs are images.
@@ -120,9 +142,9 @@ def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
 def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns sequences that occur twice, compared with the outputs for sequences of the same proportions.
 
-    If twice the length is allowed, a sequence ``[seq, ...]`` of float tokens is compared with itself repeated once. Otherwise, and for ids,
-    whose networks have an output per position, the first half h of it is repeated, as a whole (h h), and compared with its tokens repeated
-    one by one.
+    If twice the length is allowed, a sequence ``[seq, ...]`` of float tokens is compared with itself repeated
+    once. Otherwise, and for ids, whose networks have an output per position, the first half h of it is
+    repeated, as a whole (h h), and compared with its tokens repeated one by one.
 
     Raises:
         ValueError: the inputs are images.
@@ -135,13 +157,20 @@ def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
     rest = data[:, seq - seq % 2 :]  # the last token of an odd number stays
     half = data[:, : seq // 2]
     whole = torch.cat([half, half, rest], dim=1)
-    return {"value": whole, "null": whole.roll(1, 0), "reference": torch.cat([half.repeat_interleave(2, dim=1), rest], dim=1)}
+    return {
+        "value": whole,
+        "null": whole.roll(1, 0),
+        "reference": torch.cat([half.repeat_interleave(2, dim=1), rest], dim=1),
+    }
 
 
 def _sequences(data: Tensor) -> None:
     """Checks that the second axis of the inputs is that of the tokens; that of images is the channels."""
     if data.ndim > 3:
-        raise ValueError(f"the network makes tokens of its images itself, so their order cannot be changed; got inputs {list(data.shape)}")
+        raise ValueError(
+            "the network makes tokens of its images itself, so their order cannot be changed; got inputs "
+            f"{list(data.shape)}"
+        )
 
 
 def metrics() -> tuple[CloseCalls, ...]:

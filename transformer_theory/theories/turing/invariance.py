@@ -1,9 +1,10 @@
 r"""Transformers without positions cannot count: their output depends on the proportions of the symbols only.
 
-For a word w let :math:`\mathrm{PropInv}(w)` be the set of words, of any length, in which every symbol has the same share as in w. In an
-encoder whose attention is normalised over the keys, the vector of a token depends on its symbol and on the shares, and so does the
-decoder's attention over the encoder; so :math:`T(u) = T(w)` for :math:`u \in \mathrm{PropInv}(w)`. A token at the start of the sequence, a
-causal mask, or attention that sums instead of averaging break this. Source: :cite:t:`perez2021attention`.
+For a word w let :math:`\mathrm{PropInv}(w)` be the set of words, of any length, in which every symbol has the
+same share as in w. In an encoder whose attention is normalised over the keys, the vector of a token depends
+on its symbol and on the shares, and so does the decoder's attention over the encoder; so :math:`T(u) = T(w)`
+for :math:`u \in \mathrm{PropInv}(w)`. A token at the start of the sequence, a causal mask, or attention that
+sums instead of averaging break this. Source: :cite:t:`perez2021attention`.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-TIE_ATOL = 1e-9  # scores of equal tokens differ by rounding; hard-max averages over all keys within this distance of the best
+# scores of equal tokens differ by rounding; hard-max averages over all keys within this distance of the best
+TIE_ATOL = 1e-9
 Pool = Callable[[Float[Tensor, "q k"]], Float[Tensor, "q k"]]
 
 
@@ -23,14 +25,18 @@ def softmax_weights(scores: Float[Tensor, "q k"]) -> Float[Tensor, "q k"]:
 
 
 def hard_weights(scores: Float[Tensor, "q k"]) -> Float[Tensor, "q k"]:
-    """Returns equal weights on the keys with the smallest absolute score, the construction's attention, ``[q, k]``."""
+    """Returns equal weights on the keys with the smallest absolute score, the construction's attention, ``[q,
+    k]``.
+    """
     size = -scores.abs().masked_fill(scores.isinf(), torch.inf)
     best = (size >= size.amax(-1, keepdim=True) - TIE_ATOL).to(scores.dtype)
     return best / best.sum(-1, keepdim=True)
 
 
 def sum_weights(scores: Float[Tensor, "q k"]) -> Float[Tensor, "q k"]:
-    """Returns the logistic function of the scores, ``[q, k]``: attention that sums over the keys instead of averaging."""
+    """Returns the logistic function of the scores, ``[q, k]``: attention that sums over the keys instead of
+    averaging.
+    """
     return scores.sigmoid()
 
 
@@ -40,8 +46,10 @@ class EncoderDecoder:
 
     Attributes:
         embedding: vectors of the symbols, ``[symbols, d]``.
-        encoder: matrices of query, key, value and of the two parts of the MLP for each layer, ``[layers, 5, d, d]``.
-        decoder: the same for each layer of the decoder, whose query reads the decoder's token and whose keys and values read the encoder.
+        encoder: matrices of query, key, value and of the two parts of the MLP for each layer, ``[layers, 5,
+            d, d]``.
+        decoder: the same for each layer of the decoder, whose query reads the decoder's token and whose keys
+            and values read the encoder.
         seed: first token of the decoder, ``[d]``.
     """
 
@@ -50,7 +58,9 @@ class EncoderDecoder:
     decoder: Float[Tensor, "blocks 5 d d"]
     seed: Float[Tensor, " d"]
 
-    def encode(self, ids: Int[Tensor, " n"], pool: Pool, mask: Bool[Tensor, "n n"] | None) -> Float[Tensor, "n d"]:
+    def encode(
+        self, ids: Int[Tensor, " n"], pool: Pool, mask: Bool[Tensor, "n n"] | None
+    ) -> Float[Tensor, "n d"]:
         """Returns the encoder's vectors, ``[n, d]``."""
         x = self.embedding[ids]
         for query, key, value, up, down in self.encoder:
@@ -61,7 +71,9 @@ class EncoderDecoder:
             x = x + (x @ up).relu() @ down
         return x
 
-    def output(self, ids: Int[Tensor, " n"], *, pool: Pool, mask: Bool[Tensor, "n n"] | None = None, steps: int = 2) -> Float[Tensor, " d"]:
+    def output(
+        self, ids: Int[Tensor, " n"], *, pool: Pool, mask: Bool[Tensor, "n n"] | None = None, steps: int = 2
+    ) -> Float[Tensor, " d"]:
         """Returns the decoder's last token after ``steps`` steps, ``[d]``.
 
         Args:
@@ -82,17 +94,25 @@ class EncoderDecoder:
         return tokens[-1]
 
 
-def random_network(generator: torch.Generator, *, symbols: int = 4, d: int = 6, layers: int = 3, blocks: int = 2) -> EncoderDecoder:
+def random_network(
+    generator: torch.Generator, *, symbols: int = 4, d: int = 6, layers: int = 3, blocks: int = 2
+) -> EncoderDecoder:
     """Draws Gaussian weights; the last symbol can serve as a token at the start of the sequence."""
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    return EncoderDecoder(draw(symbols, d), draw(layers, 5, d, d) / d**0.5, draw(blocks, 5, d, d) / d**0.5, draw(d))
+    return EncoderDecoder(
+        draw(symbols, d), draw(layers, 5, d, d) / d**0.5, draw(blocks, 5, d, d) / d**0.5, draw(d)
+    )
 
 
-def same_proportions(generator: torch.Generator, *, symbols: int = 3, longest: int = 4) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
-    """Draws two words with the same proportions: each symbol 1 to ``longest`` times, and two or three times as often; both shuffled."""
+def same_proportions(
+    generator: torch.Generator, *, symbols: int = 3, longest: int = 4
+) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
+    """Draws two words with the same proportions: each symbol 1 to ``longest`` times, and two or three times
+    as often; both shuffled.
+    """
     counts = torch.randint(1, longest + 1, (symbols,), generator=generator)
     factor = int(torch.randint(2, 4, (), generator=generator))
     u, w = (torch.arange(symbols).repeat_interleave(times) for times in (counts, factor * counts))
@@ -100,7 +120,8 @@ def same_proportions(generator: torch.Generator, *, symbols: int = 3, longest: i
 
 
 def majority_network(preference: float = 0.0) -> EncoderDecoder:
-    """Writes the weights of the transformer for majority: after one step the first entry is the mean of 1 (symbol 0) and -1 (symbol 1).
+    """Writes the weights of the transformer for majority: after one step the first entry is the mean of 1
+    (symbol 0) and -1 (symbol 1).
 
     Args:
         preference: score of the symbol 0, and minus that of the symbol 1; 0 for uniform attention.

@@ -1,11 +1,12 @@
 r"""The third layer alone: its scores in closed form, with any number of binary digits.
 
 With :math:`e_i = 1/(i+1)` the query of time i and the key of time :math:`j \le i` have the product
-:math:`e_i e_j (c^{(i+1)} - c^{(j)} + e_i e_j / 3)`. The two terms of size :math:`e_i e_j |c|` cancel where the cells agree. What remains
-differs by at least :math:`\frac43 (i+1)^{-5}` between two visits, so with the unit roundoff u = 2^-digits the latest visit is lost at about
-:math:`(i+1)^3 \approx 4 / (3 u |c|)`. If all :math:`|c|` are powers of two, the rounded terms are equal and cancel exactly, unless the
-processor fuses a product with the addition after it, which rounds only the other term.
-Source: :cite:t:`perez2021attention` for the scores.
+:math:`e_i e_j (c^{(i+1)} - c^{(j)} + e_i e_j / 3)`. The two terms of size :math:`e_i e_j |c|` cancel where
+the cells agree. What remains differs by at least :math:`\frac43 (i+1)^{-5}` between two visits, so with the
+unit roundoff u = 2^-digits the latest visit is lost at about :math:`(i+1)^3 \approx 4 / (3 u |c|)`. If all
+:math:`|c|` are powers of two, the rounded terms are equal and cancel exactly, unless the processor fuses a
+product with the addition after it, which rounds only the other term. Source: :cite:t:`perez2021attention` for
+the scores.
 """
 
 import torch

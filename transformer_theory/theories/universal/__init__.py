@@ -1,8 +1,9 @@
 """Universal approximation by contextual mappings: the construction of Yun et al., layer by layer.
 
-:mod:`.grids` enumerates the grid and defines the codes of tokens. :mod:`.layers` holds the layers with explicit weights and evaluates them
-in any arithmetic. :mod:`.mapping` is the contextual mapping, :mod:`.approximator` the whole network, :mod:`.temperature` the softmax that
-replaces hard-max attention. :mod:`.functions` draws targets. :mod:`.claims` contains the checkable statements, :mod:`.figures` the
+:mod:`.grids` enumerates the grid and defines the codes of tokens. :mod:`.layers` holds the layers with
+explicit weights and evaluates them in any arithmetic. :mod:`.mapping` is the contextual mapping,
+:mod:`.approximator` the whole network, :mod:`.temperature` the softmax that replaces hard-max attention.
+:mod:`.functions` draws targets. :mod:`.claims` contains the checkable statements, :mod:`.figures` the
 experiments, and :mod:`.in_networks` measures contextual embeddings in trained networks.
 """
 
@@ -23,11 +24,12 @@ THEORY = Theory(
     name="universal",
     title="Universal approximation by contextual mappings",
     question="Can a transformer of small width approximate any sequence-to-sequence function?",
-    statement=r"Transformers with two heads of size one and feed-forward layers of width four approximate every continuous "
-    r"permutation-equivariant function of sequences with compact support in $L^p$, $1 \le p < \infty$, and with positions every continuous "
-    r"function on a compact set. Feed-forward layers round the tokens to a grid of width $\delta$. Attention layers then give each token a "
-    r"code $q_j$ that determines the whole sequence, a contextual mapping, and feed-forward layers replace codes by values. The depth "
-    r"grows like $n \delta^{-dn}$.",
+    statement="Transformers with two heads of size one and feed-forward layers of width four approximate "
+    r"every continuous permutation-equivariant function of sequences with compact support in $L^p$, $1 \le "
+    r"p < \infty$, and with positions every continuous function on a compact set. Feed-forward layers round "
+    r"the tokens to a grid of width $\delta$. Attention layers then give each token a code $q_j$ that "
+    "determines the whole sequence, a contextual mapping, and feed-forward layers replace codes by values. "
+    r"The depth grows like $n \delta^{-dn}$.",
     sources=(Source("yun2020transformers"),),
     assumptions=(
         "hard-max attention, or softmax attention of a high inverse temperature",

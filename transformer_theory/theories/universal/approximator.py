@@ -1,15 +1,17 @@
-r"""The approximation of a sequence-to-sequence function: quantise, map every token in context to a code, look up the value.
+r"""The approximation of a sequence-to-sequence function: quantise, map every token in context to a code, look
+up the value.
 
-For :math:`f: [0, 1)^{n \times d} \to \mathbb{R}^{n \times d}` the network is constant on each cube, with the value of f at its centre:
+For :math:`f: [0, 1)^{n \times d} \to \mathbb{R}^{n \times d}` the network is constant on each cube, with the
+value of f at its centre:
 
 1. *Quantise.* Feed-forward layers round every entry down to a multiple of :math:`\delta`.
 2. *Contextual mapping.* The attention layers of :class:`.ContextualMapping`.
 3. *Values.* One feed-forward layer for each code q moves the tokens with :math:`|u^\top z - q| \le 1/4` to
    their value, and none beyond 1/2.
 
-A grid without positions that repeats a token is not covered, and its tokens may share codes. The layer of a shared code has the mean of the
-values. The paper allows ramps of the ReLUs of any small width; :meth:`Approximation.__call__` is the limit of width 0.
-Source: :cite:t:`yun2020transformers`.
+A grid without positions that repeats a token is not covered, and its tokens may share codes. The layer of a
+shared code has the mean of the values. The paper allows ramps of the ReLUs of any small width;
+:meth:`Approximation.__call__` is the limit of width 0. Source: :cite:t:`yun2020transformers`.
 """
 
 import math
@@ -52,9 +54,10 @@ class UniversalApproximator:
         n: number of tokens.
         d: dimension of the tokens.
         delta: width of a cube, 1/k.
-        equivariant: True for the network without positions, which is permutation-equivariant (Theorem 2); f must be so too. False for
-            positions (Theorem 3).
-        attention: "all", or "none" for the network without its attention layers, which maps each token and position to its mean value.
+        equivariant: True for the network without positions, which is permutation-equivariant (Theorem 2); f
+            must be so too. False for positions (Theorem 3).
+        attention: "all", or "none" for the network without its attention layers, which maps each token and
+            position to its mean value.
 
     Raises:
         ValueError: a size is below 1, ``delta`` is not 1/k, or ``attention`` is unknown.
@@ -76,7 +79,10 @@ class UniversalApproximator:
         if not isinstance(self.equivariant, bool):
             raise TypeError(f"equivariant must be True or False, got {self.equivariant!r}")
         if self.attention not in get_args(AttentionLayers):
-            raise ValueError(f"attention must be one of {some(map(repr, get_args(AttentionLayers)))}, got {self.attention!r}")
+            raise ValueError(
+                f"attention must be one of {some(map(repr, get_args(AttentionLayers)))}, got "
+                f"{self.attention!r}"
+            )
 
     @property
     def mapping(self) -> ContextualMapping:
@@ -87,8 +93,9 @@ class UniversalApproximator:
         """Evaluates f at the centre of every cube and tabulates the values by code.
 
         Raises:
-            ValueError: there are too many grids, f fails on float64 tensors, returns another shape or values that are not finite, is not
-                equivariant although ``equivariant`` is set, or its values are so large that a later layer would take one for a code.
+            ValueError: there are too many grids, f fails on float64 tensors, returns another shape or values
+                that are not finite, is not equivariant although ``equivariant`` is set, or its values are so
+                large that a later layer would take one for a code.
         """
         return self.fit_values(self.target(torch.from_numpy((self.mapping.grids() + 0.5) / self.mapping.k)))
 
@@ -104,7 +111,8 @@ class UniversalApproximator:
         except RuntimeError as error:
             first = str(error).partition("\n")[0]
             raise ValueError(
-                f"f must take float64 tensors [points, n, d], got the error {first!r}; convert its input or weights"
+                f"f must take float64 tensors [points, n, d], got the error {first!r}; convert its input or "
+                "weights"
             ) from error
         return self._checked("values of f", values, list(points.shape))
 
@@ -116,7 +124,8 @@ class UniversalApproximator:
         return found
 
     def fit_values(self, values: Any) -> "Approximation":
-        """Tabulates given values, one per grid in the order of :meth:`.ContextualMapping.grids`, in place of those of f.
+        """Tabulates given values, one per grid in the order of :meth:`.ContextualMapping.grids`, in place of
+        those of f.
 
         Raises:
             ValueError: as for :meth:`fit`.
@@ -129,15 +138,21 @@ class UniversalApproximator:
         sums, index = np.zeros((len(table), self.d)), index.ravel()
         np.add.at(sums, index, values.reshape(-1, self.d))
         means = sums / np.bincount(index)[:, None]
-        # A mean of equal values may differ from them by rounding; a value that belongs to one token alone is kept as it is.
+        # A mean of equal values may differ from them by rounding; a value that belongs to one token alone is
+        # kept as it is.
         alone = np.bincount(index) == 1
         means[alone] = values.reshape(-1, self.d)[first[alone]]
         covers = np.repeat(has_distinct_tokens(self.mapping.embed(grids), k * self.n + k), self.n)
         gap = np.abs(values.reshape(-1, self.d) - means[index])[covers]
-        if self.equivariant and self.attention == "all" and gap.size and gap.max() > SAME * max(1.0, np.abs(values).max()):
+        if (
+            self.equivariant
+            and self.attention == "all"
+            and gap.size
+            and gap.max() > SAME * max(1.0, np.abs(values).max())
+        ):
             raise ValueError(
-                f"f must be permutation-equivariant if equivariant=True, got values that differ from their mean by up to {gap.max():.3g} "
-                "between permutations of a grid; pass equivariant=False"
+                "f must be permutation-equivariant if equivariant=True, got values that differ from their "
+                f"mean by up to {gap.max():.3g} between permutations of a grid; pass equivariant=False"
             )
         covered = np.zeros(len(table), dtype=bool)
         covered[index[covers]] = True
@@ -145,8 +160,11 @@ class UniversalApproximator:
         approximation.check_values()
         return approximation
 
-    def contextual(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Shaped[np.ndarray, "*grids n d"]:
-        """Returns the tokens before the value layers, ``[*grids, n, d]``, in units of delta; arguments of :meth:`.ContextualMapping.run`.
+    def contextual(
+        self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None
+    ) -> Shaped[np.ndarray, "*grids n d"]:
+        """Returns the tokens before the value layers, ``[*grids, n, d]``, in units of delta; arguments of
+        :meth:`.ContextualMapping.run`.
 
         Without attention layers a constant takes their place, so that tokens cannot be taken for values.
         """
@@ -158,7 +176,8 @@ class UniversalApproximator:
 
 @dataclass(frozen=True, eq=False)
 class Approximation:
-    """A constructed network: its table of codes and values. Calling it evaluates the network on points ``[*points, n, d]``.
+    """A constructed network: its table of codes and values. Calling it evaluates the network on points
+    ``[*points, n, d]``.
 
     Attributes:
         settings: the :class:`UniversalApproximator`.
@@ -192,11 +211,13 @@ class Approximation:
         if bad.any():
             worst = float(np.abs(self.values[bad]).max())
             raise ValueError(
-                f"values of f must stay below the codes, got a value of {worst:.3g}, which a later layer takes for a code; scale f"
+                f"values of f must stay below the codes, got a value of {worst:.3g}, which a later layer "
+                "takes for a code; scale f"
             )
 
     def __call__(self, points: Any) -> Float[Tensor, "*points n d"]:
-        """Evaluates the network, with ramps of width 0, on points with entries in [0, 1), ``[*points, n, d]``.
+        """Evaluates the network, with ramps of width 0, on points with entries in [0, 1), ``[*points, n,
+        d]``.
 
         Raises:
             ValueError: the shape does not fit, or an entry lies outside [0, 1).
@@ -206,15 +227,19 @@ class Approximation:
         if list(x.shape[-2:]) != [n, d] or x.ndim < 2:
             raise ValueError(f"points must have shape [*points, {n}, {d}], got {list(x.shape)}; reshape them")
         if x.numel() and not bool(((x >= 0) & (x < 1)).all()):
-            raise ValueError(f"points must lie in [0, 1), got {float(x.min()):.4g} to {float(x.max()):.4g}; rescale them")
+            raise ValueError(
+                f"points must lie in [0, 1), got {float(x.min()):.4g} to {float(x.max()):.4g}; rescale them"
+            )
         grids = np.minimum(np.floor(x.numpy() * self.k).astype(np.int64), self.k - 1)
         return torch.from_numpy(self.on_grids(grids))
 
-    def on_grids(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Shaped[np.ndarray, "*grids n d"]:
+    def on_grids(
+        self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None
+    ) -> Shaped[np.ndarray, "*grids n d"]:
         """Evaluates attention and value layers on grids; arguments of :meth:`.ContextualMapping.run`.
 
-        The value layers are a table here. A token whose code is not within 1/2 of an entry keeps its contextual code, which is far
-        outside the range of f; the layers with ReLUs are exact within 1/4.
+        The value layers are a table here. A token whose code is not within 1/2 of an entry keeps its
+        contextual code, which is far outside the range of f; the layers with ReLUs are exact within 1/4.
 
         Returns:
             Outputs ``[*grids, n, d]``, float64; the codes are computed in ``dtype``.
@@ -231,8 +256,11 @@ class Approximation:
         outside = (tokens - self.tokens[index].astype(tokens.dtype)).astype(float)
         return np.where(hit, self.values[index] + outside / self.k, tokens.astype(float) / self.k)
 
-    def error(self, p: float = 1, *, samples: int = SAMPLES, generator: torch.Generator | None = None) -> float:
-        r"""Estimates :math:`\big(\int \|f - g\|_p^p\big)^{1/p}` over the unit cube from uniform points; p = inf: the largest difference.
+    def error(
+        self, p: float = 1, *, samples: int = SAMPLES, generator: torch.Generator | None = None
+    ) -> float:
+        r"""Estimates :math:`\big(\int \|f - g\|_p^p\big)^{1/p}` over the unit cube from uniform points; p =
+        inf: the largest difference.
 
         Args:
             p: order of the norm, at least 1.
@@ -248,14 +276,21 @@ class Approximation:
         if not isinstance(generator, torch.Generator | None):
             raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
         generator = fixed_generator() if generator is None else generator
-        points = torch.rand(samples, self.settings.n, self.settings.d, generator=generator, dtype=torch.float64)
+        points = torch.rand(
+            samples, self.settings.n, self.settings.d, generator=generator, dtype=torch.float64
+        )
         gaps = (self.settings.target(points) - self(points)).abs()
         largest = float(gaps.max())
         # Relative to the largest, since high powers of small differences are 0 in float64.
-        return largest if math.isinf(p) or largest == 0 else largest * float((gaps / largest).pow(p).sum((1, 2)).mean() ** (1 / p))
+        return (
+            largest
+            if math.isinf(p) or largest == 0
+            else largest * float((gaps / largest).pow(p).sum((1, 2)).mean() ** (1 / p))
+        )
 
     def layers(self, *, ramp: float = RAMP) -> tuple[Layer, ...]:
-        """Returns all layers in order, for tokens (x + position) / delta: quantisers, attention, value layers.
+        """Returns all layers in order, for tokens (x + position) / delta: quantisers, attention, value
+        layers.
 
         Args:
             ramp: width of the quantiser's ramps, in units of delta, in (0, 1).
@@ -266,7 +301,9 @@ class Approximation:
             raise ValueError(f"ramp must lie in (0, 1), got {ramp}")
         settings, u = self.settings, powers(self.k, self.settings.d)
         if settings.attention == "none":
-            raise ValueError("layers are those of the construction, got attention='none'; pass attention='all'")
+            raise ValueError(
+                "layers are those of the construction, got attention='none'; pass attention='all'"
+            )
         # With positions the entries of the j-th token lie in [j - 1, j), so the quantisers cover [0, n).
         stops = self.k if settings.equivariant else self.k * settings.n
         quantise = [quantiser(i, t, settings.d, ramp=ramp) for i in range(settings.d) for t in range(stops)]
@@ -276,7 +313,9 @@ class Approximation:
         return (*quantise, *settings.mapping.layers(), *values)
 
     def layer_counts(self) -> dict[str, int]:
-        """Counts the layers: "quantise", "attention", "value" (codes of covered grids) and "repeated" (other codes)."""
+        """Counts the layers: "quantise", "attention", "value" (codes of covered grids) and "repeated" (other
+        codes).
+        """
         layers = self.layers()
         attention = sum(isinstance(layer, Attention) for layer in layers)
         covered = int(self.covered.sum())
@@ -296,8 +335,8 @@ class Approximation:
 def expected_layers(k: int, d: int, n: int, *, equivariant: bool) -> dict[str, int]:
     r"""Returns the numbers of layers by formula.
 
-    Without positions: d k quantisers, k^d + 1 attention layers and :math:`n \binom{k^d}{n}` value layers for the covered grids. With
-    positions: n d k, n k^d + 1, and n k^(dn).
+    Without positions: d k quantisers, k^d + 1 attention layers and :math:`n \binom{k^d}{n}` value layers for
+    the covered grids. With positions: n d k, n k^d + 1, and n k^(dn).
 
     Raises:
         ValueError: a size is below 1.

@@ -1,9 +1,10 @@
 r"""Random smooth sequence-to-sequence functions, the targets of claims and figures.
 
-.. math:: f(x)_j = \tfrac{1}{\sqrt M} \sum_m a_m \sin\big(b_m^\top x_j + c_m^\top \textstyle\sum_i w_i x_i + \phi_m + \psi_{mj}\big)
+.. math:: f(x)_j = \tfrac{1}{\sqrt M} \sum_m a_m \sin\big(b_m^\top x_j + c_m^\top \textstyle\sum_i w_i x_i +
+\phi_m + \psi_{mj}\big)
 
-Every value depends on the whole sequence. With equal weights w_i and without the phases :math:`\psi_{mj}` the function is
-permutation-equivariant. The theorem: :cite:t:`yun2020transformers`.
+Every value depends on the whole sequence. With equal weights w_i and without the phases :math:`\psi_{mj}` the
+function is permutation-equivariant. The theorem: :cite:t:`yun2020transformers`.
 """
 
 import math
@@ -30,7 +31,10 @@ def random_function(generator: torch.Generator, *, n: int, d: int = 1, equivaria
     """
     integers(n=n, d=d)
     if not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator, got {type(generator).__name__}; pass torch.Generator().manual_seed(0)")
+        raise TypeError(
+            f"generator must be a torch.Generator, got {type(generator).__name__}; pass "
+            "torch.Generator().manual_seed(0)"
+        )
     a, b, c = (torch.randn(FEATURES, d, generator=generator, dtype=torch.float64) for _ in range(3))
     phase = 2 * math.pi * torch.rand(FEATURES, generator=generator, dtype=torch.float64)
     weights = torch.ones(n, dtype=torch.float64)

@@ -1,11 +1,13 @@
-r"""The grid of Yun et al.: sequences whose entries are multiples of :math:`\delta = 1/k`, and the codes of their columns.
+r"""The grid of Yun et al.: sequences whose entries are multiples of :math:`\delta = 1/k`, and the codes of
+their columns.
 
-A *grid* is a sequence of n tokens in :math:`\{0, \delta, \dots, 1-\delta\}^d`. All numbers are in units of :math:`\delta`, so a grid is an
-array of integers ``[n, d]`` in [0, k). The paper writes tokens as columns; here they are rows. With :math:`u = (1, k, \dots, k^{d-1})` the
-code of a token is :math:`l_j = u^\top x_j`, an integer in :math:`[0, k^d)`, and different tokens have different codes.
+A *grid* is a sequence of n tokens in :math:`\{0, \delta, \dots, 1-\delta\}^d`. All numbers are in units of
+:math:`\delta`, so a grid is an array of integers ``[n, d]`` in [0, k). The paper writes tokens as columns;
+here they are rows. With :math:`u = (1, k, \dots, k^{d-1})` the code of a token is :math:`l_j = u^\top x_j`,
+an integer in :math:`[0, k^d)`, and different tokens have different codes.
 
-The cube of a grid is half-open, :math:`[L, L + \delta)` in every entry, so that each point of :math:`[0, 1)^{n \times d}` lies in one cube.
-Source: :cite:t:`yun2020transformers`.
+The cube of a grid is half-open, :math:`[L, L + \delta)` in every entry, so that each point of :math:`[0,
+1)^{n \times d}` lies in one cube. Source: :cite:t:`yun2020transformers`.
 """
 
 import math
@@ -19,10 +21,13 @@ from jaxtyping import Shaped
 from ...core.validation import integers
 
 MAX_GRIDS = 1_000_000  # largest number of grids that are enumerated
-SMALLEST_DELTA = 1e-6  # far below what can be enumerated; avoids that a float near zero becomes a huge integer
+# far below what can be enumerated; avoids that a float near zero becomes a huge integer
+SMALLEST_DELTA = 1e-6
 
 Codes: TypeAlias = np.ndarray
-"""Integers ``[*grids, n]``: int64 if every code that can occur fits, otherwise Python integers (dtype object)."""
+"""Integers ``[*grids, n]``: int64 if every code that can occur fits, otherwise Python integers (dtype
+object).
+"""
 
 
 def resolution(delta: object) -> int:
@@ -41,9 +46,13 @@ def resolution(delta: object) -> int:
         raise TypeError(f"delta must be a number, got {type(delta).__name__}; pass e.g. delta=1/4")
     value = float(delta)
     k = round(1 / value) if SMALLEST_DELTA <= value <= 1 else 0
-    if k < 2 or abs(value * k - 1) > (1e-9 if isinstance(delta, float | Rational) else 1e-6):  # a float32 is 1/k up to its rounding
+    # a float32 is 1/k up to its rounding
+    if k < 2 or abs(value * k - 1) > (1e-9 if isinstance(delta, float | Rational) else 1e-6):
         near = max(2, k)
-        raise ValueError(f"delta must be 1/k for an integer k >= 2, so that cubes tile [0, 1), got {delta}; pass e.g. delta=1/{near}")
+        raise ValueError(
+            f"delta must be 1/k for an integer k >= 2, so that cubes tile [0, 1), got {delta}; pass e.g. "
+            f"delta=1/{near}"
+        )
     return k
 
 
@@ -62,7 +71,8 @@ def all_grids(k: int, d: int, n: int) -> Shaped[np.ndarray, "grids n d"]:
     """Enumerates all grids in lexicographic order, integers ``[k^(dn), n, d]`` in units of delta.
 
     Raises:
-        ValueError: there are more than :data:`MAX_GRIDS`; the message states how many, and sizes that would do.
+        ValueError: there are more than :data:`MAX_GRIDS`; the message states how many, and sizes that would
+            do.
     """
     k, d, n = int(k), int(d), int(n)
     count = number_of_grids(k, d, n)
@@ -72,13 +82,17 @@ def all_grids(k: int, d: int, n: int) -> Shaped[np.ndarray, "grids n d"]:
         hints = [f"n <= {fitting_n}"] * (fitting_n >= 1) + [f"delta >= 1/{fitting_k}"] * (fitting_k >= 2)
         advice = "pass " + " or ".join(hints) if hints else "lower d or n"
         shown = f"{count:,}" if count < 10**15 else f"about 1e{math.floor(d * n * math.log10(k))}"
-        raise ValueError(f"at most {MAX_GRIDS:,} grids can be enumerated, got {k}^({d} * {n}) = {shown}; {advice}")
+        raise ValueError(
+            f"at most {MAX_GRIDS:,} grids can be enumerated, got {k}^({d} * {n}) = {shown}; {advice}"
+        )
     digits = np.arange(count)[:, None] // k ** np.arange(d * n)[::-1] % k
     return digits.reshape(count, n, d)
 
 
 def column_codes(tokens: Any, k: int) -> Shaped[np.ndarray, "*grids n"]:
-    """Computes the codes of tokens, l_j = u^T x_j with u = (1, k, ..., k^(d-1)), in the dtype of the tokens ``[*grids, n, d]``."""
+    """Computes the codes of tokens, l_j = u^T x_j with u = (1, k, ..., k^(d-1)), in the dtype of the tokens
+    ``[*grids, n, d]``.
+    """
     tokens = np.asarray(tokens)
     return (tokens * powers(k, tokens.shape[-1], tokens.dtype)).sum(-1)
 
@@ -89,13 +103,16 @@ def powers(k: int, d: int, dtype: Any = object) -> Shaped[np.ndarray, " d"]:
 
 
 def has_distinct_tokens(grids: Any, k: int) -> Shaped[np.ndarray, "*grids"]:
-    """Returns whether the tokens of each grid are pairwise distinct: the grids that Lemma 6 of the paper covers."""
+    """Returns whether the tokens of each grid are pairwise distinct: the grids that Lemma 6 of the paper
+    covers.
+    """
     ordered = np.sort(column_codes(grids, k), axis=-1)
     return (ordered[..., 1:] != ordered[..., :-1]).all(-1)
 
 
 def excluded_share(k: int, d: int, n: int) -> Fraction:
-    r"""Returns the share of grids with a repeated token, :math:`1 - \frac{(k^d)!}{(k^d - n)!\, k^{dn}}`, exactly; 1 if n exceeds k^d.
+    r"""Returns the share of grids with a repeated token, :math:`1 - \frac{(k^d)!}{(k^d - n)!\, k^{dn}}`,
+    exactly; 1 if n exceeds k^d.
 
     >>> excluded_share(4, 1, 3)
     Fraction(5, 8)
@@ -110,7 +127,8 @@ def excluded_share(k: int, d: int, n: int) -> Fraction:
 
 
 def contexts(grids: Any, k: int) -> Shaped[np.ndarray, "grids n"]:
-    """Numbers the tokens in context: two tokens have the same number if they are equal and their grids are permutations of one another.
+    """Numbers the tokens in context: two tokens have the same number if they are equal and their grids are
+    permutations of one another.
 
     Returns:
         Integers from 0, ``[grids, n]``.
@@ -123,7 +141,8 @@ def contexts(grids: Any, k: int) -> Shaped[np.ndarray, "grids n"]:
 
 
 def collisions(number: Shaped[np.ndarray, "grids n"], codes: Codes) -> int:
-    """Counts by how many the contexts outnumber their codes: 0 if every token in context has a code of its own.
+    """Counts by how many the contexts outnumber their codes: 0 if every token in context has a code of its
+    own.
 
     Args:
         number: what must have different codes, e.g. :func:`contexts`; equal numbers may share a code.
@@ -132,7 +151,9 @@ def collisions(number: Shaped[np.ndarray, "grids n"], codes: Codes) -> int:
         ValueError: the shapes differ.
     """
     if number.shape != codes.shape:
-        raise ValueError(f"number and codes must have one shape, got {list(number.shape)} and {list(codes.shape)}")
+        raise ValueError(
+            f"number and codes must have one shape, got {list(number.shape)} and {list(codes.shape)}"
+        )
     # Numbers are few and small; codes may be Python integers, which np.unique sorts as well.
     pairs = {(int(one), code) for one, code in zip(number.ravel(), codes.ravel().tolist())}
     return len(pairs) - len({code for _, code in pairs})

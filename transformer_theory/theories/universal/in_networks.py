@@ -1,21 +1,25 @@
-r"""Contextual embeddings in a trained network: how much a token's vector depends on its context, block by block.
+r"""Contextual embeddings in a trained network: how much a token's vector depends on its context, block by
+block.
 
-Tokens are *the same input* if the same vector enters the first block: the same word, or patch, at the same position. (Vectors are compared
-up to :data:`ROUNDING` of their size.) Let g be the groups of the same input with at least two members, and x the output of a block. The
-*contextual share* is the share of the variance of these tokens that lies within groups,
+Tokens are *the same input* if the same vector enters the first block: the same word, or patch, at the same
+position. (Vectors are compared up to :data:`ROUNDING` of their size.) Let g be the groups of the same input
+with at least two members, and x the output of a block. The *contextual share* is the share of the variance of
+these tokens that lies within groups,
 
-.. math:: \frac{E \operatorname{Var}(x \mid g)}{\operatorname{Var}(x)} = 1 - \frac{\operatorname{Var}(E[x \mid g])}{\operatorname{Var}(x)} .
+.. math:: \frac{E \operatorname{Var}(x \mid g)}{\operatorname{Var}(x)} = 1 - \frac{\operatorname{Var}(E[x \mid
+g])}{\operatorname{Var}(x)} .
 
-Patches of photographs hardly repeat; then the class token, which is the same input in every image, may be the only group. Its variance is
-then compared with that of all tokens, and the row says so.
-It is 0 before the first block by construction, stays 0 without attention, and is about 1 if the own token leaves no trace: the squares in
-a group of m tokens are multiplied by m/(m-1), since its mean is estimated from the same tokens. A contextual mapping needs more:
-different contexts must give the same input different vectors. The *smallest distance of contexts* is that of two
-members of a group whose sequences differ, in units of the standard deviation of x. In a causal network only the tokens before count as
-context, which shows in the data: equal prefixes then give equal vectors.
+Patches of photographs hardly repeat; then the class token, which is the same input in every image, may be the
+only group. Its variance is then compared with that of all tokens, and the row says so.
+It is 0 before the first block by construction, stays 0 without attention, and is about 1 if the own token
+leaves no trace: the squares in a group of m tokens are multiplied by m/(m-1), since its mean is estimated
+from the same tokens. A contextual mapping needs more: different contexts must give the same input different
+vectors. The *smallest distance of contexts* is that of two members of a group whose sequences differ, in
+units of the standard deviation of x. In a causal network only the tokens before count as context, which shows
+in the data: equal prefixes then give equal vectors.
 
-Any network with attention has a contextual share above 0, so trained networks are compared with untrained ones.
-Source: :cite:t:`yun2020transformers`.
+Any network with attention has a contextual share above 0, so trained networks are compared with untrained
+ones. Source: :cite:t:`yun2020transformers`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +47,9 @@ OTHER_TOKENS = "the block has other tokens than the first block"
 
 
 def fingerprints(tokens: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch seq 2"]:
-    """Returns a number for each sequence, and one for the sequence up to and including each token; equal contexts have equal numbers."""
+    """Returns a number for each sequence, and one for the sequence up to and including each token; equal
+    contexts have equal numbers.
+    """
     batch, seq, dim = tokens.shape
     # Fixed weights without simple relations make coincidences of different sequences unlikely.
     direction = torch.sin(torch.arange(1, dim + 1, dtype=torch.float64) * 1.7)
@@ -53,12 +59,16 @@ def fingerprints(tokens: Float[Tensor, "batch seq dim"]) -> Float[Tensor, "batch
 
 
 def same_inputs(inputs: Float[Tensor, "tokens dim"]) -> Int[Tensor, " tokens"]:
-    """Numbers the tokens by input: equal vectors, up to :data:`ROUNDING` of the largest entry, have equal numbers."""
+    """Numbers the tokens by input: equal vectors, up to :data:`ROUNDING` of the largest entry, have equal
+    numbers.
+    """
     scale = float(inputs.abs().amax()) or 1.0
     return torch.unique((inputs / (scale * ROUNDING)).round(), dim=0, return_inverse=True)[1]
 
 
-def contextual_share(outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " tokens"]) -> tuple[float | None, int]:
+def contextual_share(
+    outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " tokens"]
+) -> tuple[float | None, int]:
     """Computes the share of the variance of repeated tokens that lies within groups of equal tokens.
 
     If only one group repeats, its variance is divided by that of all tokens instead.
@@ -67,7 +77,8 @@ def contextual_share(outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " 
         outputs: vectors, ``[tokens, dim]``.
         group: number of the group of each token, from 0.
     Returns:
-        The share, None if no group has two tokens or nothing varies, and the number of tokens in groups of at least two.
+        The share, None if no group has two tokens or nothing varies, and the number of tokens in groups of at
+        least two.
     """
     x, counts = outputs.double(), torch.bincount(group)
     means = x.new_zeros(len(counts), x.shape[1]).index_add(0, group, x) / counts.clamp(min=1)[:, None]
@@ -84,7 +95,8 @@ def contextual_share(outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " 
 def smallest_distance(
     outputs: Float[Tensor, "tokens dim"], group: Int[Tensor, " tokens"], context: Float[Tensor, " tokens"]
 ) -> tuple[float | None, int]:
-    """Computes the smallest distance of two members of a group with different contexts, in units of the standard deviation.
+    """Computes the smallest distance of two members of a group with different contexts, in units of the
+    standard deviation.
 
     Args:
         outputs: vectors, ``[tokens, dim]``.
@@ -102,17 +114,25 @@ def smallest_distance(
         different = (context[rows][:, None] - context[rows]).abs() > near
         if bool(different.any()):
             # Differences, not the expansion of the square: small distances must not drown in rounding.
-            least = min(least, float(torch.cdist(x[rows], x[rows], compute_mode="donot_use_mm_for_euclid_dist")[different].min()))
+            least = min(
+                least,
+                float(
+                    torch.cdist(x[rows], x[rows], compute_mode="donot_use_mm_for_euclid_dist")[
+                        different
+                    ].min()
+                ),
+            )
             pairs += int(different.sum()) // 2
     return (least / spread if pairs and spread > 0 else None), pairs
 
 
 class Contexts(Metric):
-    """Contextual share and smallest distance of contexts, after every block, over the first :data:`MAX_TOKENS` tokens.
+    """Contextual share and smallest distance of contexts, after every block, over the first
+    :data:`MAX_TOKENS` tokens.
 
     Attributes:
-        sums: outputs of the blocks ``[tokens, dim]`` by layer; at place -1 the inputs of the first block with two fingerprints,
-            ``[tokens, dim + 2]``.
+        sums: outputs of the blocks ``[tokens, dim]`` by layer; at place -1 the inputs of the first block with
+            two fingerprints, ``[tokens, dim + 2]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -122,10 +142,15 @@ class Contexts(Metric):
         """Stores the output of a block, and the input of the first block."""
         if activations.layer == 0:
             tokens = activations.tokens
-            self.add(INPUT, torch.cat([tokens.double().cpu(), fingerprints(tokens)], dim=-1).flatten(0, 1)[:MAX_TOKENS])
+            self.add(
+                INPUT,
+                torch.cat([tokens.double().cpu(), fingerprints(tokens)], dim=-1).flatten(0, 1)[:MAX_TOKENS],
+            )
         if activations.output.ndim == 3:
             # A copy: a slice would keep the whole batch in memory.
-            self.add((activations.layer,), activations.output.flatten(0, 1)[:MAX_TOKENS].float().cpu().clone())
+            self.add(
+                (activations.layer,), activations.output.flatten(0, 1)[:MAX_TOKENS].float().cpu().clone()
+            )
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Appends tokens at a place, up to :data:`MAX_TOKENS`."""
@@ -153,14 +178,18 @@ class Contexts(Metric):
         return rows
 
     def _causal(self, group: Int[Tensor, " tokens"]) -> bool:
-        """Returns whether tokens with equal prefixes in different sequences leave the first block with equal vectors."""
+        """Returns whether tokens with equal prefixes in different sequences leave the first block with equal
+        vectors.
+        """
         inputs, outputs = self.sums[INPUT], self.sums.get((0,))
         if outputs is None or len(outputs) != len(inputs):
             return False
         if float(inputs[:, -2].max() - inputs[:, -2].min()) <= 1e-9 * float(inputs[:, -2].abs().amax()):
             return False  # all sequences are equal
         prefix = inputs[:, -1:]
-        same_prefix = torch.unique((prefix / (1e-9 * float(prefix.abs().amax()) or 1.0)).round(), return_inverse=True)[1].squeeze(1)
+        same_prefix = torch.unique(
+            (prefix / (1e-9 * float(prefix.abs().amax()) or 1.0)).round(), return_inverse=True
+        )[1].squeeze(1)
         joint = group * (int(same_prefix.max()) + 1) + same_prefix
         share, used = contextual_share(outputs, torch.unique(joint, return_inverse=True)[1])
         return used > 0 and share is not None and share < ROUNDING**2
@@ -171,7 +200,14 @@ class Contexts(Metric):
 
 
 def _row(quantity: str, value: float | None, n: int, layer: int, reason: str, note: str) -> Measurement:
-    columns = {"side": ">=", "layer": layer, "n": n, "source": SOURCE, "reason": "" if value is not None else reason, "note": note}
+    columns = {
+        "side": ">=",
+        "layer": layer,
+        "n": n,
+        "source": SOURCE,
+        "reason": "" if value is not None else reason,
+        "note": note,
+    }
     return Measurement("universal", "in network", quantity, value, **columns)
 
 
@@ -179,5 +215,6 @@ IN_NETWORKS = InNetworks(
     metrics=lambda: (Contexts(),),
     headline=SHARE,
     side=">=",
-    meaning="share of the tokens' variance that is due to the context and not to the input token; 0: the context leaves no trace",
+    meaning="share of the tokens' variance that is due to the context and not to the input token; 0: the "
+    "context leaves no trace",
 )

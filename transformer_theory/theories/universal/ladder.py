@@ -1,20 +1,23 @@
-r"""The ladder: how much of a random sequence-to-sequence function survives other arithmetic, softmax attention, and learning.
+r"""The ladder: how much of a random sequence-to-sequence function survives other arithmetic, softmax
+attention, and learning.
 
-Each seed draws a target A, independent uniform numbers in [0, 1), one for every token of every grid of (k, d, n) = (4, 1, 3): 192 numbers
-without structure. With the outputs g, clipped to [0, 1], and the best function c of token and position alone (the median over the
-contexts),
+Each seed draws a target A, independent uniform numbers in [0, 1), one for every token of every grid of (k, d,
+n) = (4, 1, 3): 192 numbers without structure. With the outputs g, clipped to [0, 1], and the best function c
+of token and position alone (the median over the contexts),
 
 .. math:: Q = 1 - \frac{\sum |g - A|}{\sum |c - A|} .
 
 The theorem predicts 1. A function of token and position alone has at most 0.
 
-**The null.** Targets are permuted among the contexts of the same token and position. A network without contextual information has the same
-Q for all such permutations, so what it knows of token and position cannot make it look better than its null. Outputs that are wrong
-nearly everywhere may still exceed this null, since a few are right. A second null tells such rungs apart: functions of token and position
-alone, the medians of random halves of the contexts. Their Q is a little below 0.
+**The null.** Targets are permuted among the contexts of the same token and position. A network without
+contextual information has the same Q for all such permutations, so what it knows of token and position cannot
+make it look better than its null. Outputs that are wrong nearly everywhere may still exceed this null, since
+a few are right. A second null tells such rungs apart: functions of token and position alone, the medians of
+random halves of the contexts. Their Q is a little below 0.
 
-The last rung trains a transformer, with about as many parameters as the construction, on all 64 grids and asks for the same numbers, so it
-measures what gradient descent finds, not generalisation. Source: :cite:t:`yun2020transformers`.
+The last rung trains a transformer, with about as many parameters as the construction, on all 64 grids and
+asks for the same numbers, so it measures what gradient descent finds, not generalisation. Source:
+:cite:t:`yun2020transformers`.
 """
 
 from collections.abc import Iterator
@@ -45,14 +48,16 @@ NULL_KIND = "targets permuted among the contexts of the same token and position"
 BLIND_KIND = "functions of token and position alone"
 SHARE = "share of the contextual part of the target that is reproduced"
 PARAMETERS = "number of parameters"
-SIZES = {"equal": (8, 3), "small": (4, 2)}  # width and depth of the trained transformers: 2,609 and 497 parameters; the construction: 2,537
+# width and depth of the trained transformers: 2,609 and 497 parameters; the construction: 2,537
+SIZES = {"equal": (8, 3), "small": (4, 2)}
 HEADS, STEPS, RATE, WARMUP = 2, 2000, 0.01, 0.05
 
 
 def instance(generator: Generator) -> tuple[Approximation, Float[Tensor, "grids n"]]:
     """Draws the target, and returns the construction that has it as values, and the target."""
     values = torch.rand(K**N, N, 1, generator=generator, dtype=torch.float64)
-    settings = UniversalApproximator(lambda x: x, N, 1, Fraction(1, K))  # f is not evaluated: the values are given
+    # f is not evaluated: the values are given
+    settings = UniversalApproximator(lambda x: x, N, 1, Fraction(1, K))
     return settings.fit_values(values.numpy()), values.squeeze(-1)
 
 
@@ -64,8 +69,11 @@ def groups() -> Iterator[tuple[Int[Tensor, " rows"], int]]:
             yield (tokens[:, position] == token).nonzero().squeeze(1), position
 
 
-def reproduced(outputs: Float[Tensor, "*#draws grids n"], targets: Float[Tensor, "*#draws grids n"]) -> Float[Tensor, "*draws"]:
-    """Computes Q for one target and one output, or for several of either, ``[*draws, grids, n]`` -> ``[*draws]``.
+def reproduced(
+    outputs: Float[Tensor, "*#draws grids n"], targets: Float[Tensor, "*#draws grids n"]
+) -> Float[Tensor, "*draws"]:
+    """Computes Q for one target and one output, or for several of either, ``[*draws, grids, n]`` ->
+    ``[*draws]``.
 
     Rows are the grids in the order of :func:`.all_grids`, so the contexts of a token and position are known.
     """
@@ -76,7 +84,9 @@ def reproduced(outputs: Float[Tensor, "*#draws grids n"], targets: Float[Tensor,
     return 1 - error / (best - targets).abs().sum((-2, -1))
 
 
-def permuted(targets: Float[Tensor, "grids n"], draws: int, generator: Generator) -> Float[Tensor, "draws grids n"]:
+def permuted(
+    targets: Float[Tensor, "grids n"], draws: int, generator: Generator
+) -> Float[Tensor, "draws grids n"]:
     """Permutes targets among the grids with the same token at the same position, ``[draws, grids, n]``."""
     shuffled = targets.expand(draws, -1, -1).clone()
     for rows, position in groups():
@@ -85,8 +95,12 @@ def permuted(targets: Float[Tensor, "grids n"], draws: int, generator: Generator
     return shuffled
 
 
-def context_free(targets: Float[Tensor, "grids n"], draws: int, generator: Generator) -> Float[Tensor, "draws grids n"]:
-    """Draws functions of token and position alone, ``[draws, grids, n]``: the median of the targets in a random half of the contexts."""
+def context_free(
+    targets: Float[Tensor, "grids n"], draws: int, generator: Generator
+) -> Float[Tensor, "draws grids n"]:
+    """Draws functions of token and position alone, ``[draws, grids, n]``: the median of the targets in a
+    random half of the contexts.
+    """
     outputs = targets.expand(draws, -1, -1).clone()
     for rows, position in groups():
         half = torch.rand(draws, len(rows), generator=generator).argsort(1)[:, : len(rows) // 2]
@@ -94,7 +108,9 @@ def context_free(targets: Float[Tensor, "grids n"], draws: int, generator: Gener
     return outputs
 
 
-def measured(outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "grids n"], generator: Generator, **more: Any) -> list[Measurement]:
+def measured(
+    outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "grids n"], generator: Generator, **more: Any
+) -> list[Measurement]:
     """Returns the two rows of the ladder for the outputs of a network on all grids, one per null."""
     value = float(reproduced(outputs, targets))
     draws = reproduced(outputs, permuted(targets, LADDER_DRAWS, generator))
@@ -102,12 +118,23 @@ def measured(outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "grids n"
     columns = {"n": targets.numel(), "source": SOURCE, **more}
     return [
         LADDER.row(NAME, value, null=Null(NULL_KIND, tuple(draws.tolist())), predicted=1.0, **columns),
-        LADDER.row(NAME, value, null=Null(BLIND_KIND, tuple(blind.tolist())), predicted=1.0, setting=f"null: {BLIND_KIND}", **columns),
+        LADDER.row(
+            NAME,
+            value,
+            null=Null(BLIND_KIND, tuple(blind.tolist())),
+            predicted=1.0,
+            setting=f"null: {BLIND_KIND}",
+            **columns,
+        ),
     ]
 
 
-def constructed(generator: Generator, *, dtype: type | None = None, inverse_temperature: float | None = None) -> Iterator[Measurement]:
-    """Measures the construction: in exact integers, with a table of values by code, or layer by layer in floats."""
+def constructed(
+    generator: Generator, *, dtype: type | None = None, inverse_temperature: float | None = None
+) -> Iterator[Measurement]:
+    """Measures the construction: in exact integers, with a table of values by code, or layer by layer in
+    floats.
+    """
     approximation, targets = instance(generator)
     mapping = approximation.settings.mapping
     if dtype is None:
@@ -115,13 +142,17 @@ def constructed(generator: Generator, *, dtype: type | None = None, inverse_temp
     else:
         scale = None if inverse_temperature is None else inverse_temperature / K**2
         with np.errstate(all="ignore"):  # float32 overflows in places; such outputs count as wrong
-            outputs = run(approximation.layers(), mapping.embed(mapping.grids(), dtype=dtype), scale=scale) / K
+            outputs = (
+                run(approximation.layers(), mapping.embed(mapping.grids(), dtype=dtype), scale=scale) / K
+            )
     yield from measured(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
     yield Measurement(NAME, "rung", PARAMETERS, approximation.parameters(), source=SOURCE)
 
 
 class Network(nn.Module):
-    """A transformer on sequences of n numbers: embedding with learnt positions, pre-norm blocks, one output per token."""
+    """A transformer on sequences of n numbers: embedding with learnt positions, pre-norm blocks, one output
+    per token.
+    """
 
     def __init__(self, dim: int, depth: int):
         super().__init__()
@@ -178,13 +209,22 @@ def learnt(generator: Generator, *, size: str = "equal", steps: int = STEPS) -> 
         return
     with torch.no_grad():
         outputs = model(task.inputs).double()
-    yield from measured(outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch")
-    yield Measurement(NAME, "rung", PARAMETERS, sum(part.numel() for part in model.parameters()), source=SOURCE)
+    yield from measured(
+        outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch"
+    )
+    yield Measurement(
+        NAME, "rung", PARAMETERS, sum(part.numel() for part in model.parameters()), source=SOURCE
+    )
 
 
 def _softmax(beta: float, text: str) -> Rung:
     relaxes = "hard-max attention; in float64, since float32 fails" if beta == 1e4 else "a sharper softmax"
-    return Rung(f"softmax, {text}", relaxes, partial(constructed, dtype=np.float64, inverse_temperature=beta), "softmax")
+    return Rung(
+        f"softmax, {text}",
+        relaxes,
+        partial(constructed, dtype=np.float64, inverse_temperature=beta),
+        "softmax",
+    )
 
 
 LADDER = Ladder(
@@ -194,12 +234,27 @@ LADDER = Ladder(
     null_kind=NULL_KIND,
     rungs=(
         Rung("integers", "", constructed, "exact construction", covered=True),
-        Rung("float64", "exact integers, and a table in place of the layers", partial(constructed, dtype=np.float64), "floating point"),
+        Rung(
+            "float64",
+            "exact integers, and a table in place of the layers",
+            partial(constructed, dtype=np.float64),
+            "floating point",
+        ),
         Rung("float32", "64 bits", partial(constructed, dtype=np.float32), "floating point"),
         _softmax(1e4, "10,000"),
         _softmax(1e3, "1,000"),
         _softmax(1e2, "100"),
-        Rung("gradient descent", "weights that are written down; as many are trained, in float32", learnt, "learnt"),
-        Rung("a fifth of the weights", "as many parameters as the construction has", partial(learnt, size="small"), "learnt"),
+        Rung(
+            "gradient descent",
+            "weights that are written down; as many are trained, in float32",
+            learnt,
+            "learnt",
+        ),
+        Rung(
+            "a fifth of the weights",
+            "as many parameters as the construction has",
+            partial(learnt, size="small"),
+            "learnt",
+        ),
     ),
 )

@@ -2,18 +2,20 @@ r"""The layers of the construction, with explicit weights, and their evaluation 
 
 All numbers are in units of :math:`\delta`. A layer adds its output to the tokens :math:`z_1, \dots, z_n`:
 
-.. math:: z_j \leftarrow z_j + \sum_h o_h\, v_h^\top z_{m_h(j)}, \qquad m_h(j) = \arg\max_k\; (w_h^\top z_j - b_h)\,(w_h^\top z_k)
+.. math:: z_j \leftarrow z_j + \sum_h o_h\, v_h^\top z_{m_h(j)}, \qquad m_h(j) = \arg\max_k\; (w_h^\top z_j -
+b_h)\,(w_h^\top z_k)
 
 for attention, and for the feed-forward part
 
 .. math:: z_j \leftarrow z_j + W_2\, \mathrm{relu}(W_1 z_j + b_1).
 
-A head of size one with query :math:`w^\top z_j - b`, key and value :math:`w^\top z_k` returns the largest :math:`w^\top z_k` to tokens with
-:math:`w^\top z_j > b` and the smallest to the others. The difference of two such heads moves only the tokens between two thresholds.
-Thresholds are half-integers, stored as twice their value, so that integers suffice and no comparison is a tie.
+A head of size one with query :math:`w^\top z_j - b`, key and value :math:`w^\top z_k` returns the largest
+:math:`w^\top z_k` to tokens with :math:`w^\top z_j > b` and the smallest to the others. The difference of two
+such heads moves only the tokens between two thresholds. Thresholds are half-integers, stored as twice their
+value, so that integers suffice and no comparison is a tie.
 
-**Softmax.** At inverse temperature :math:`\beta`, in the paper's units, the scores are multiplied by :math:`\beta \delta^2`.
-Source: :cite:t:`yun2020transformers`.
+**Softmax.** At inverse temperature :math:`\beta`, in the paper's units, the scores are multiplied by
+:math:`\beta \delta^2`. Source: :cite:t:`yun2020transformers`.
 """
 
 from collections.abc import Iterable
@@ -70,13 +72,19 @@ class Attention:
         out = tokens
         for head in self.heads:
             keys = (tokens * head.weight.astype(tokens.dtype)).sum(-1)  # w^T z, [*grids, n]
-            chosen = _hard(keys, head.twice_threshold) if scale is None else _soft(keys, head.twice_threshold, scale)
+            chosen = (
+                _hard(keys, head.twice_threshold)
+                if scale is None
+                else _soft(keys, head.twice_threshold, scale)
+            )
             out = out + chosen[..., None] * head.output.astype(tokens.dtype)
         return out
 
 
 def _hard(keys: np.ndarray, twice_threshold: int) -> np.ndarray:
-    """Returns the value at the largest score. Keys are values, so ties do not matter, and the sign of the query decides."""
+    """Returns the value at the largest score. Keys are values, so ties do not matter, and the sign of the
+    query decides.
+    """
     return np.where(2 * keys > twice_threshold, keys.max(-1, keepdims=True), keys.min(-1, keepdims=True))
 
 
@@ -124,21 +132,25 @@ Layer = Attention | FeedForward
 
 
 def run(layers: Iterable[Layer], tokens: Tokens, *, scale: float | None = None) -> Tokens:
-    """Applies layers in order to tokens ``[*grids, n, d]`` in units of delta; ``scale`` is that of :meth:`Attention.__call__`."""
+    """Applies layers in order to tokens ``[*grids, n, d]`` in units of delta; ``scale`` is that of
+    :meth:`Attention.__call__`.
+    """
     for layer in layers:
         tokens = layer(tokens, scale=scale) if isinstance(layer, Attention) else layer(tokens)
     return tokens
 
 
 def selective_shift(weight: np.ndarray, t: int, output: np.ndarray) -> Attention:
-    """Moves the tokens with w^T z = t by output * (max - min) of w^T z, and no others: one layer of two heads.
+    """Moves the tokens with w^T z = t by output * (max - min) of w^T z, and no others: one layer of two
+    heads.
 
     Args:
         weight: w, ``[d]``.
         t: an integer.
         output: o, ``[d]``.
     """
-    # Tokens above both thresholds receive max - max, those below both min - min; those between them receive max - min.
+    # Tokens above both thresholds receive max - max, those below both min - min; those between them receive
+    # max - min.
     return Attention((Head(weight, 2 * t - 1, output), Head(weight, 2 * t + 1, -output)))
 
 
@@ -148,7 +160,8 @@ def global_shift(weight: np.ndarray, output: np.ndarray) -> Attention:
 
 
 def quantiser(index: int, t: int, d: int, *, ramp: float) -> FeedForward:
-    r"""Maps entry ``index`` from :math:`[t, t+1)` to t: the function -s on [0, 1), 0 elsewhere, of s = z - t, with three ReLUs.
+    r"""Maps entry ``index`` from :math:`[t, t+1)` to t: the function -s on [0, 1), 0 elsewhere, of s = z - t,
+    with three ReLUs.
 
     ReLUs cannot jump: the function returns to 0 linearly on :math:`[1 - \text{ramp}, 1)`.
 
@@ -166,7 +179,8 @@ def quantiser(index: int, t: int, d: int, *, ramp: float) -> FeedForward:
 
 
 def value_step(weight: np.ndarray, code: int, move: np.ndarray) -> FeedForward:
-    r"""Adds ``move`` to the tokens with :math:`|w^\top z - \text{code}| \le 1/4`, and nothing beyond 1/2: a bump of four ReLUs.
+    r"""Adds ``move`` to the tokens with :math:`|w^\top z - \text{code}| \le 1/4`, and nothing beyond 1/2: a
+    bump of four ReLUs.
 
     Args:
         weight: w, ``[d]``.

@@ -1,22 +1,27 @@
 r"""The contextual mapping: attention layers that give every token of every grid a code of its own.
 
-With :math:`S = k^d` and the codes of the tokens :math:`l_1 < \dots < l_n` in increasing order, a *selective shift* for t = 0, 1, ... moves
-the tokens with :math:`l = t` by :math:`S (\max_k l_k - \min_k l_k)`. After all of them
+With :math:`S = k^d` and the codes of the tokens :math:`l_1 < \dots < l_n` in increasing order, a *selective
+shift* for t = 0, 1, ... moves the tokens with :math:`l = t` by :math:`S (\max_k l_k - \min_k l_k)`. After all
+of them
 
-.. math:: \tilde l_1 = l_1 + S (l_n - l_1), \qquad \tilde l_j = l_j + S (\tilde l_{j-1} - l_j), \quad j = 2, \dots, n .
+.. math:: \tilde l_1 = l_1 + S (l_n - l_1), \qquad \tilde l_j = l_j + S (\tilde l_{j-1} - l_j), \quad j = 2,
+\dots, n .
 
-A *global shift* adds :math:`F \max_k \tilde l_k` to every token, with F larger than every :math:`\tilde l_k`. So the code
-:math:`q_j = \tilde l_j + F \tilde l_n` of one token determines :math:`\tilde l_n`, hence :math:`l_n = \tilde l_n \bmod S`, and backwards
-all other :math:`l_j`: any two tokens whose grids are not permutations of one another have different codes.
+A *global shift* adds :math:`F \max_k \tilde l_k` to every token, with F larger than every :math:`\tilde l_k`.
+So the code :math:`q_j = \tilde l_j + F \tilde l_n` of one token determines :math:`\tilde l_n`, hence
+:math:`l_n = \tilde l_n \bmod S`, and backwards all other :math:`l_j`: any two tokens whose grids are not
+permutations of one another have different codes.
 
-**The factor.** :math:`\tilde l_n \le S^n l_n`, so :math:`F = S^n (1 + \max l)` suffices. Without positions this is the paper's
-:math:`S^{n+1}`. With positions :math:`\max l` is larger, and :math:`S^{n+1}` is not always enough: for (k, d, n) = (5, 1, 3) the third
-token of (0, 2, 2) and the first of (2, 4, 4) have the same code.
+**The factor.** :math:`\tilde l_n \le S^n l_n`, so :math:`F = S^n (1 + \max l)` suffices. Without positions
+this is the paper's :math:`S^{n+1}`. With positions :math:`\max l` is larger, and :math:`S^{n+1}` is not
+always enough: for (k, d, n) = (5, 1, 3) the third token of (0, 2, 2) and the first of (2, 4, 4) have the same
+code.
 
-**Which grids.** Without positions the tokens of a grid must be distinct. With positions, :math:`E_j = (j - 1)\,(1, \dots, 1)`, the codes of
-the j-th tokens lie in a window of their own, since two windows are :math:`k + k^2 + \dots + k^d \ge S` apart; then every grid is covered.
-(For n = 2, d = 1 the grid (k - 1, 0) is moved twice, since its first token arrives in the second window. Its codes are still its own.)
-Source: :cite:t:`yun2020transformers`.
+**Which grids.** Without positions the tokens of a grid must be distinct. With positions, :math:`E_j = (j -
+1)\,(1, \dots, 1)`, the codes of the j-th tokens lie in a window of their own, since two windows are :math:`k
++ k^2 + \dots + k^d \ge S` apart; then every grid is covered. (For n = 2, d = 1 the grid (k - 1, 0) is moved
+twice, since its first token arrives in the second window. Its codes are still its own.) Source:
+:cite:t:`yun2020transformers`.
 """
 
 from dataclasses import dataclass
@@ -50,7 +55,10 @@ def floating(dtype: Any) -> np.dtype:
     except TypeError:
         found = np.dtype(object)
     if found.kind != "f":
-        raise TypeError(f"dtype must be None (exact integers) or a floating dtype of numpy, got {dtype}; pass e.g. dtype=np.float64")
+        raise TypeError(
+            f"dtype must be None (exact integers) or a floating dtype of numpy, got {dtype}; pass e.g. "
+            "dtype=np.float64"
+        )
     return found
 
 
@@ -89,7 +97,10 @@ class ContextualMapping:
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None else int(value))
         if self.positions not in get_args(Positions):
-            raise ValueError(f"positions must be one of {', '.join(map(repr, get_args(Positions)))}, got {self.positions!r}")
+            raise ValueError(
+                f"positions must be one of {', '.join(map(repr, get_args(Positions)))}, got "
+                f"{self.positions!r}"
+            )
         resolution(self.delta)
 
     @cached_property
@@ -119,7 +130,9 @@ class ContextualMapping:
 
     @property
     def range(self) -> int:
-        """S^n (1 + top): a bound above every code before the global shift, and the global factor that suffices."""
+        """S^n (1 + top): a bound above every code before the global shift, and the global factor that
+        suffices.
+        """
         return self.states**self.n * (self.top + 1)
 
     @property
@@ -148,8 +161,8 @@ class ContextualMapping:
     def layers(self) -> tuple[Attention, ...]:
         """Returns the selective shifts in increasing order of t, and the global shift.
 
-        Without positions these are k^d + 1 layers. With integer positions t runs over the n windows, which gives n k^d + 1 layers; shifts
-        for the codes between two windows would move nothing.
+        Without positions these are k^d + 1 layers. With integer positions t runs over the n windows, which
+        gives n k^d + 1 layers; shifts for the codes between two windows would move nothing.
         """
         u = powers(self.k, self.d)
         first = np.array([1] + [0] * (self.d - 1), dtype=object)
@@ -163,7 +176,8 @@ class ContextualMapping:
 
         Args:
             grids: integers in [0, k), ``[*grids, n, d]``; arrays, tensors or lists.
-            dtype: ``np.float64`` or another floating dtype. None: :attr:`dtype`, which holds all codes exactly.
+            dtype: ``np.float64`` or another floating dtype. None: :attr:`dtype`, which holds all codes
+                exactly.
         Raises:
             ValueError: the shape does not fit, or an entry is not an integer in [0, k).
             TypeError: ``dtype`` is not a floating dtype of numpy.
@@ -171,21 +185,33 @@ class ContextualMapping:
         dtype = self.dtype if dtype is None else floating(dtype)
         tokens = as_tensor("grids", grids).numpy(force=True)
         if tokens.shape[-2:] != (self.n, self.d) or tokens.ndim < 2:
-            raise ValueError(f"grids must have shape [*grids, {self.n}, {self.d}], got {list(tokens.shape)}; reshape them")
+            raise ValueError(
+                f"grids must have shape [*grids, {self.n}, {self.d}], got {list(tokens.shape)}; reshape them"
+            )
         if tokens.size and (tokens.dtype.kind not in "iu" or tokens.min() < 0 or tokens.max() >= self.k):
-            found = f"{tokens.dtype}" if tokens.dtype.kind not in "iu" else f"{tokens.min()} to {tokens.max()}"
-            raise ValueError(f"grids must hold integers in [0, {self.k}), in units of delta, got {found}; quantise them first")
+            found = (
+                f"{tokens.dtype}" if tokens.dtype.kind not in "iu" else f"{tokens.min()} to {tokens.max()}"
+            )
+            raise ValueError(
+                f"grids must hold integers in [0, {self.k}), in units of delta, got {found}; quantise them "
+                "first"
+            )
         return (tokens.astype(np.int64) + self.step * np.arange(self.n)[:, None]).astype(dtype)
 
-    def run(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Shaped[np.ndarray, "*grids n d"]:
-        r"""Applies the attention layers to grids, and returns the tokens, ``[*grids, n, d]``, in units of delta.
+    def run(
+        self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None
+    ) -> Shaped[np.ndarray, "*grids n d"]:
+        r"""Applies the attention layers to grids, and returns the tokens, ``[*grids, n, d]``, in units of
+        delta.
 
         Args:
             grids: as in :meth:`embed`.
             dtype: arithmetic: None for exact integers, ``np.float64`` or ``np.float32``.
-            inverse_temperature: :math:`\beta` of softmax attention, in the units of the paper; None: hard-max attention.
+            inverse_temperature: :math:`\beta` of softmax attention, in the units of the paper; None: hard-max
+                attention.
         Raises:
-            ValueError: the grids do not fit, softmax attention is asked for in integers, or ``inverse_temperature`` is not positive.
+            ValueError: the grids do not fit, softmax attention is asked for in integers, or
+                ``inverse_temperature`` is not positive.
         """
         tokens = self.embed(grids, dtype=dtype)
         if inverse_temperature is None:
@@ -196,27 +222,35 @@ class ContextualMapping:
         return run(self.layers(), tokens, scale=float(inverse_temperature) / self.k**2)
 
     def codes(self, grids: Any, *, dtype: Any = None, inverse_temperature: float | None = None) -> Codes:
-        """Computes the codes q_j = u^T z_j after the attention layers, ``[*grids, n]``; for the arguments see :meth:`run`."""
+        """Computes the codes q_j = u^T z_j after the attention layers, ``[*grids, n]``; for the arguments see
+        :meth:`run`.
+        """
         return column_codes(self.run(grids, dtype=dtype, inverse_temperature=inverse_temperature), self.k)
 
     def decode(self, codes: Codes) -> Shaped[np.ndarray, "codes n"]:
         r"""Recovers the increasing token codes of the whole sequence from the code of one of its tokens.
 
-        :math:`\lfloor q / F \rfloor = \tilde l_n`. With b_j the start of the window of the j-th token (0 without positions),
-        :math:`l_j = b_j + (\tilde l_j - b_j) \bmod S` and :math:`\tilde l_{j-1} = l_j + (\tilde l_j - l_j) / S`.
+        :math:`\lfloor q / F \rfloor = \tilde l_n`. With b_j the start of the window of the j-th token (0
+        without positions), :math:`l_j = b_j + (\tilde l_j - b_j) \bmod S` and :math:`\tilde l_{j-1} = l_j +
+        (\tilde l_j - l_j) / S`.
 
         Args:
             codes: codes of tokens of covered grids, ``[codes]``.
         Returns:
             The codes l_1 < ... < l_n of the tokens, ``[codes, n]``.
         Raises:
-            ValueError: a number is not the code of a token of a covered grid, the windows overlap, the factor is too small, or
-                (n, d) = (2, 1) with positions, where a token moves twice.
+            ValueError: a number is not the code of a token of a covered grid, the windows overlap, the factor
+                is too small, or (n, d) = (2, 1) with positions, where a token moves twice.
         """
-        if self.positions == "steps" or self.factor < self.range or (self.positions != "none" and (self.n, self.d) == (2, 1)):
+        if (
+            self.positions == "steps"
+            or self.factor < self.range
+            or (self.positions != "none" and (self.n, self.d) == (2, 1))
+        ):
             raise ValueError(
-                f"decoding needs disjoint windows, a global factor of at least {self.range} and no token that moves twice, got "
-                f"positions={self.positions!r}, factor {self.factor}, (n, d) = ({self.n}, {self.d}); use positions='none', or n >= 3"
+                f"decoding needs disjoint windows, a global factor of at least {self.range} and no token "
+                f"that moves twice, got positions={self.positions!r}, factor {self.factor}, (n, d) = "
+                f"({self.n}, {self.d}); use positions='none', or n >= 3"
             )
         codes = np.asarray(codes)
         found = self.unrolled(codes)

@@ -1,9 +1,10 @@
 """Vision transformers: which patches a model attends to, and what attention to them buys.
 
-:mod:`.patches` has images whose patches belong together in groups, :mod:`.association` what attention associates, :mod:`.learning` trains
-positional attention; :mod:`.tokens` has sequences in which a share of the tokens carries the label; :mod:`.relevance` estimates such a
-share. :mod:`.on_data` does so for a data set, :mod:`.in_networks` measures vision transformers. :mod:`.claims` contains the checkable
-statements, :mod:`.figures` the experiments.
+:mod:`.patches` has images whose patches belong together in groups, :mod:`.association` what attention
+associates, :mod:`.learning` trains positional attention; :mod:`.tokens` has sequences in which a share of the
+tokens carries the label; :mod:`.relevance` estimates such a share. :mod:`.on_data` does so for a data set,
+:mod:`.in_networks` measures vision transformers. :mod:`.claims` contains the checkable statements,
+:mod:`.figures` the experiments.
 """
 
 from ...core.sources import Source
@@ -31,12 +32,14 @@ from .tokens import AttentionReLU, LabelRelevantTokens, attention_mass, needed_s
 THEORY = Theory(
     name="vision",
     title="Vision transformers: which patches a model attends to",
-    question="Does a vision transformer find the patches that belong together, and those that carry the label?",
-    statement=r"*Patch association*: patches of one group show the class together, and positional attention "
-    r"$S = \mathrm{softmax}(A)$ should put its weight on the own group. A written A with this property generalises. So does the same "
-    r"function with no weight there, because F is a sum over rows. Adam associates if $A = P P^\top$ and a patch may attend to "
-    r"itself; a free A generalises without, or ranks the group first at chance weight. *Label-relevant tokens*: the fewer tokens carry "
-    r"the label, the more samples are needed, and training moves attention to them.",
+    question="Does a vision transformer find the patches that belong together, and those that carry the "
+    "label?",
+    statement="*Patch association*: patches of one group show the class together, and positional attention "
+    r"$S = \mathrm{softmax}(A)$ should put its weight on the own group. A written A with this property "
+    "generalises. So does the same function with no weight there, because F is a sum over rows. Adam "
+    r"associates if $A = P P^\top$ and a patch may attend to itself; a free A generalises without, or ranks "
+    "the group first at chance weight. *Label-relevant tokens*: the fewer tokens carry the label, the more "
+    "samples are needed, and training moves attention to them.",
     sources=(
         Source("jelassi2022vision"),
         Source("li2023theoretical"),

@@ -1,4 +1,6 @@
-"""Claims about positional attention and patch association, label-relevant tokens, and the estimators of the measurements."""
+"""Claims about positional attention and patch association, label-relevant tokens, and the estimators of the
+measurements.
+"""
 
 import copy
 import math
@@ -55,11 +57,18 @@ def _margin(generator: Generator, *, variance: bool) -> Evidence:
     margin = _margins(data, S, generator)
     formula = mean_margin(S, data.groups, q=data.q if variance else 0.0)
     error = float(margin.std()) / IMAGES**0.5
-    return Evidence(abs(float(margin.mean()) - formula) / error, 4.5, "<=", detail={"mean": float(margin.mean()), "formula": formula})
+    return Evidence(
+        abs(float(margin.mean()) - formula) / error,
+        4.5,
+        "<=",
+        detail={"mean": float(margin.mean()), "formula": formula},
+    )
 
 
 def _moved(generator: Generator, *, rows: bool) -> Evidence:
-    """Measures the largest relative difference of F between attention to the own group and the same rows at other patches."""
+    """Measures the largest relative difference of F between attention to the own group and the same rows at
+    other patches.
+    """
     data = _draw(generator)
     groups = data.groups[torch.randperm(data.patches, generator=generator)]
     own, other = group_attention(groups), other_group_attention(groups)
@@ -70,21 +79,31 @@ def _moved(generator: Generator, *, rows: bool) -> Evidence:
     first, second = (sigma(data.patches * x @ S.mT).sum(1) for S in (own, other))
     distance = float((first - second).abs().max() / first.abs().max())
     fits = masses[0] > 1 - 1e-12 and masses[1] < 1e-12
-    return Evidence(distance if fits else 1.0, 1e-12, "<=", detail={"mass, own": masses[0], "mass, moved": masses[1]})
+    return Evidence(
+        distance if fits else 1.0, 1e-12, "<=", detail={"mass, own": masses[0], "mass, moved": masses[1]}
+    )
 
 
 def _equal_rows(generator: Generator, *, spread: float) -> Evidence:
-    """Measures the distance of the mean weight on the own group, with the patch itself, from C/D after 150 steps of Adam."""
+    """Measures the distance of the mean weight on the own group, with the patch itself, from C/D after 150
+    steps of Adam.
+    """
     data = SpatialPatchData(q=0.1)
-    found = train_patches(data, generator=generator, optimiser="adam", steps=150, batch=128, diagonal=True, spread=spread)
+    found = train_patches(
+        data, generator=generator, optimiser="adam", steps=150, batch=128, diagonal=True, spread=spread
+    )
     S = found.model.weights().detach().double()
     same = data.groups[:, None] == data.groups
     distance = abs(float((S * same).sum(1).mean()) - data.group / data.patches)
-    return Evidence(distance, 1e-6, "<=", detail={"accuracy": found.accuracy, "largest weight": float(S.max())})
+    return Evidence(
+        distance, 1e-6, "<=", detail={"accuracy": found.accuracy, "largest weight": float(S.max())}
+    )
 
 
 def _largest(generator: Generator, *, diagonal: bool) -> Evidence:
-    """Measures the smallest excess of the group with the largest own sum over the others, relative, over 200 draws."""
+    """Measures the smallest excess of the group with the largest own sum over the others, relative, over 200
+    draws.
+    """
     P = 0.5 * torch.randn(200, 12, 6, generator=generator, dtype=torch.float64)
     E = (P @ P.mT).exp()
     if not diagonal:
@@ -98,7 +117,9 @@ def _largest(generator: Generator, *, diagonal: bool) -> Evidence:
 
 
 def _cka(generator: Generator, *, unbiased: bool) -> Evidence:
-    """Measures the ratio of the summed HSIC of independent features to that of each with itself; 50 batches of 32."""
+    """Measures the ratio of the summed HSIC of independent features to that of each with itself; 50 batches
+    of 32.
+    """
     sums = torch.zeros(3, dtype=torch.float64)
     centre = torch.eye(32, dtype=torch.float64) - 1 / 32
     for _ in range(50):
@@ -106,13 +127,18 @@ def _cka(generator: Generator, *, unbiased: bool) -> Evidence:
         K, L = x @ x.mT, y @ y.mT
         pairs = ((K, L), (K, K), (L, L))
         sums += torch.stack([hsic(a, b) if unbiased else (centre @ a @ centre * b).sum() for a, b in pairs])
-    return Evidence(abs(float(sums[0] / (sums[1] * sums[2]).sqrt())), 0.15, "<=", detail={"batches": 50, "features": 64})
+    return Evidence(
+        abs(float(sums[0] / (sums[1] * sums[2]).sqrt())), 0.15, "<=", detail={"batches": 50, "features": 64}
+    )
 
 
 def _gain(generator: Generator, *, held_out: bool) -> Evidence:
     """Measures the mean gain of words about labels that are independent of them."""
     words, classes, n = 16, int(torch.randint(2, 11, (), generator=generator)), 400
-    ids, labels = torch.randint(words, (2 * n, 16), generator=generator), torch.randint(classes, (2 * n,), generator=generator)
+    ids, labels = (
+        torch.randint(words, (2 * n, 16), generator=generator),
+        torch.randint(classes, (2 * n,), generator=generator),
+    )
     found = word_posteriors(ids[:n], labels[:n], words=words, classes=classes)
     part = slice(n, None) if held_out else slice(n)
     value = float(found.gains(ids[part], labels[part]).mean())
@@ -131,12 +157,16 @@ def _detail(found: Learnt) -> dict[str, float]:
 
 def _associates(generator: Generator, kind: str) -> Evidence:
     found = _learnt(kind, generator.initial_seed())
-    return Evidence(found.association.mass if found.accuracy >= 0.98 else 0.0, 0.5, ">=", detail=_detail(found))
+    return Evidence(
+        found.association.mass if found.accuracy >= 0.98 else 0.0, 0.5, ">=", detail=_detail(found)
+    )
 
 
 def _without(generator: Generator, kind: str) -> Evidence:
     found = _learnt(kind, generator.initial_seed())
-    return Evidence(found.association.mass if found.accuracy >= 0.98 else 1.0, 0.2, "<=", detail=_detail(found))
+    return Evidence(
+        found.association.mass if found.accuracy >= 0.98 else 1.0, 0.2, "<=", detail=_detail(found)
+    )
 
 
 def _ranking(generator: Generator, *, diagonal: bool) -> Evidence:
@@ -148,7 +178,9 @@ def _ranking(generator: Generator, *, diagonal: bool) -> Evidence:
 
 
 def _transfer(generator: Generator, *, same: bool) -> Evidence:
-    """Measures the accuracy with frozen attention minus that of uniform attention; means over eight new features."""
+    """Measures the accuracy with frozen attention minus that of uniform attention; means over eight new
+    features.
+    """
     data, seed = SpatialPatchData(q=0.1), generator.initial_seed()
     uniform = PositionalAttentionModel(data.patches, data.dim, spread=0.0, diagonal=True)
     model = copy.deepcopy(_learnt("P P^T, diagonal, Adam", seed).model)
@@ -156,29 +188,42 @@ def _transfer(generator: Generator, *, same: bool) -> Evidence:
         with torch.no_grad():
             model.positions.copy_(model.positions[torch.randperm(data.patches, generator=generator)])
     means = [
-        sum(transfer_accuracy(each, data, images=80, generator=torch.Generator().manual_seed(100 * seed + k)) for k in range(8)) / 8
+        sum(
+            transfer_accuracy(each, data, images=80, generator=torch.Generator().manual_seed(100 * seed + k))
+            for k in range(8)
+        )
+        / 8
         for each in (model, uniform)
     ]
-    return Evidence(means[0] - means[1], 0.02, ">=", detail={"frozen attention": means[0], "uniform": means[1]})
+    return Evidence(
+        means[0] - means[1], 0.02, ">=", detail={"frozen attention": means[0], "uniform": means[1]}
+    )
 
 
 def _exponent(generator: Generator, *, noise: float) -> Evidence:
-    """Measures log_2 of the ratio of the samples that are needed at the shares .4 and .2; the smallest or largest size if out of range."""
+    """Measures log_2 of the ratio of the samples that are needed at the shares .4 and .2; the smallest or
+    largest size if out of range.
+    """
     needed = []
     for alpha in (0.2, 0.4):
         data = LabelRelevantTokens(alpha, noise)
         accuracies: list[float] = []
-        while len(accuracies) < len(SAMPLES) and max(accuracies, default=0.0) < TARGET:  # further sizes would not change the crossing
+        # further sizes would not change the crossing
+        while len(accuracies) < len(SAMPLES) and max(accuracies, default=0.0) < TARGET:
             n = SAMPLES[len(accuracies)]
             accuracies.append(float(train_tokens(data, n, networks=8, generator=generator).accuracy.mean()))
         bound = SAMPLES[-1] if max(accuracies) < TARGET else SAMPLES[0]
         needed.append(needed_samples(SAMPLES[: len(accuracies)], accuracies, TARGET) or float(bound))
     exponent = math.log2(needed[1] / needed[0])
-    return Evidence(exponent, -2.0, "<=", detail={"samples, share .2": needed[0], "samples, share .4": needed[1]})
+    return Evidence(
+        exponent, -2.0, "<=", detail={"samples, share .2": needed[0], "samples, share .4": needed[1]}
+    )
 
 
 def _sparse(generator: Generator, *, true_labels: bool) -> Evidence:
-    """Measures the mass on label-relevant tokens after the training, divided by their share; the mean over four models."""
+    """Measures the mass on label-relevant tokens after the training, divided by their share; the mean over
+    four models.
+    """
     data = LabelRelevantTokens(0.2)
     found = train_tokens(data, 256, networks=4, generator=generator, random_labels=not true_labels)
     detail = {"before": float(found.mass_before.mean()) / 0.2, "accuracy": float(found.accuracy.mean())}
@@ -188,8 +233,9 @@ def _sparse(generator: Generator, *, true_labels: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="vision/group-attention",
-        statement=r"With $v = w$ and uniform attention to the own group, $F = C (\sigma(D y) + \sum_m \sigma(D \bar u_m))$ with the means "
-        r"$\bar u_m$ of the other groups, which are independent: this law gives the accuracy.",
+        statement=r"With $v = w$ and uniform attention to the own group, $F = C (\sigma(D y) + \sum_m "
+        r"\sigma(D \bar u_m))$ with the means $\bar u_m$ of the other groups, which are independent: this "
+        "law gives the accuracy.",
         measures="distance of the accuracy on 20,000 images from the exact one, standard errors",
         source=JELASSI,
         assumptions=("12 to 24 patches in groups of 2 to 5", "q between .4 and .8", "F = 0 counts one half"),
@@ -199,8 +245,9 @@ CLAIMS = (
     ),
     Claim(
         id="vision/mean-margin",
-        statement=r"With $v = w$ any attention has $E[y F] = \frac1L \sum_{i,l} D^3 (g_{il}^3 + 3 q g_{il} r_{il}) + \nu D g_{il}$, where "
-        r"$g_{il}$ is the weight of row i on group l and $r_{il}$ the sum of its other squared weights.",
+        statement=r"With $v = w$ any attention has $E[y F] = \frac1L \sum_{i,l} D^3 (g_{il}^3 + 3 q g_{il} "
+        r"r_{il}) + \nu D g_{il}$, where $g_{il}$ is the weight of row i on group l and $r_{il}$ the sum of "
+        "its other squared weights.",
         measures="distance of the mean over 20,000 images from the formula, standard errors",
         source=JELASSI,
         assumptions=("softmax of Gaussian scores", "q between .4 and .8"),
@@ -210,8 +257,9 @@ CLAIMS = (
     ),
     Claim(
         id="vision/moved-rows",
-        statement=r"F is a sum over rows, so it does not change if the rows of $S$ are permuted: attention to the own group (mass 1) and "
-        r"the same rows at patches of other groups (mass 0) are one function. Generalisation does not imply association.",
+        statement="F is a sum over rows, so it does not change if the rows of $S$ are permuted: attention "
+        "to the own group (mass 1) and the same rows at patches of other groups (mass 0) are one function. "
+        "Generalisation does not imply association.",
         measures="largest relative difference of F on 500 Gaussian inputs; 1 if the masses are not 1 and 0",
         source=JELASSI,
         assumptions=("a random partition of 12 to 24 patches in groups of 2 to 5",),
@@ -221,32 +269,41 @@ CLAIMS = (
     ),
     Claim(
         id="vision/equal-rows",
-        statement=r"A free A with the diagonal and equal rows at the start keeps equal rows in training, and then the mean weight on the "
-        r"own group, with the patch itself, is $C/D$ exactly, for any data and any number of steps.",
+        statement="A free A with the diagonal and equal rows at the start keeps equal rows in training, "
+        "and then the mean weight on the own group, with the patch itself, is $C/D$ exactly, for any data "
+        "and any number of steps.",
         measures="distance of the mean weight on the own group from C/D",
         source=JELASSI,
-        assumptions=("150 steps of Adam at rate .02, batches of 128 new images, float32", "A = 0 at the start"),
+        assumptions=(
+            "150 steps of Adam at rate .02, batches of 128 new images, float32",
+            "A = 0 at the start",
+        ),
         check=lambda generator: _equal_rows(generator, spread=0.0),
         control=lambda generator: _equal_rows(generator, spread=0.1),
         control_description="unequal rows at the start, entries of about .1",
     ),
     Claim(
         id="vision/largest-row",
-        statement=r"If $A = P P^\top$ then $\exp(A)$, entry by entry, is positive semidefinite, and so are its sums $G_{lm}$ over pairs of "
-        r"groups: $G_{ll} \ge G_{lm}$ for the group l with the largest $G_{ll}$. So no P moves all rows to other groups: in some group not "
-        r"every patch has more weight on a given other group than on its own.",
+        statement=r"If $A = P P^\top$ then $\exp(A)$, entry by entry, is positive semidefinite, and so are "
+        r"its sums $G_{lm}$ over pairs of groups: $G_{ll} \ge G_{lm}$ for the group l with the largest "
+        "$G_{ll}$. So no P moves all rows to other groups: in some group not every patch has more weight "
+        "on a given other group than on its own.",
         measures="smallest excess of the largest diagonal entry of G over the others of its row, relative",
         source=JELASSI,
-        assumptions=("200 Gaussian P, 12 x 6, entries of standard deviation .5, groups of 3", "a patch may attend to itself"),
+        assumptions=(
+            "200 Gaussian P, 12 x 6, entries of standard deviation .5, groups of 3",
+            "a patch may attend to itself",
+        ),
         check=lambda generator: _largest(generator, diagonal=True),
         control=lambda generator: _largest(generator, diagonal=False),
         control_description="the diagonal is excluded",
     ),
     Claim(
         id="vision/unbiased-cka",
-        statement=r"With the unbiased estimator of HSIC the linear CKA, $HSIC(K, L) / \sqrt{HSIC(K, K) \, HSIC(L, L)}$, of independent "
-        r"features is near 0, whatever their dimension.",
-        measures="absolute CKA of independent Gaussian features of 64 dimensions with mean 1, 50 batches of 32",
+        statement=r"With the unbiased estimator of HSIC the linear CKA, $HSIC(K, L) / \sqrt{HSIC(K, K) \, "
+        "HSIC(L, L)}$, of independent features is near 0, whatever their dimension.",
+        measures="absolute CKA of independent Gaussian features of 64 dimensions with mean 1, 50 batches of "
+        "32",
         source=CKA,
         assumptions=("HSIC is summed over batches before the division",),
         check=lambda generator: _cka(generator, unbiased=True),
@@ -255,19 +312,22 @@ CLAIMS = (
     ),
     Claim(
         id="vision/held-out-gain",
-        statement=r"If words are independent of the labels, the gain $\log \hat p(y | w, t) - \log \hat p(y)$ has a mean of at most 0 on "
-        r"images that were not counted.",
+        statement=r"If words are independent of the labels, the gain $\log \hat p(y | w, t) - \log \hat "
+        "p(y)$ has a mean of at most 0 on images that were not counted.",
         measures="mean gain, nats",
         source=LI,
-        assumptions=("16 words at 16 places, 2 to 10 labels, uniform", "400 counted images, 400 measured ones"),
+        assumptions=(
+            "16 words at 16 places, 2 to 10 labels, uniform",
+            "400 counted images, 400 measured ones",
+        ),
         check=lambda generator: _gain(generator, held_out=True),
         control=lambda generator: _gain(generator, held_out=False),
         control_description="the gain on the counted images",
     ),
     Claim(
         id="vision/associates",
-        statement=r"With $A = P P^\top$ and the diagonal, training generalises (accuracy at least .98) and associates: the mass on the own "
-        r"group is at least 1/2, with chance .087.",
+        statement=r"With $A = P P^\top$ and the diagonal, training generalises (accuracy at least .98) and "
+        "associates: the mass on the own group is at least 1/2, with chance .087.",
         measures="mass on the own group; 0 if the accuracy is below .98",
         source=JELASSI,
         assumptions=(SETTING, "24 columns of P, entries of P P^T of about .1"),
@@ -278,8 +338,8 @@ CLAIMS = (
     ),
     Claim(
         id="vision/generalises-without",
-        statement=r"A free $A$ without the diagonal generalises (accuracy at least .98) without association: the mass on the own group is "
-        r"at most .2, with chance $(C - 1)/(D - 1) = .087$.",
+        statement="A free $A$ without the diagonal generalises (accuracy at least .98) without "
+        "association: the mass on the own group is at most .2, with chance $(C - 1)/(D - 1) = .087$.",
         measures="mass on the own group; 1 if the accuracy is below .98",
         source=JELASSI,
         assumptions=(SETTING, "entries of A of about .01 at the start"),
@@ -290,8 +350,8 @@ CLAIMS = (
     ),
     Claim(
         id="vision/ranking-is-not-mass",
-        statement=r"SGD on a free $A$ without the diagonal ranks the own group first at a mass near chance: ranking minus mass is at least "
-        r"$1/2$.",
+        statement="SGD on a free $A$ without the diagonal ranks the own group first at a mass near chance: "
+        "ranking minus mass is at least $1/2$.",
         measures="ranking of the own group minus mass on it",
         source=JELASSI,
         assumptions=(
@@ -306,9 +366,10 @@ CLAIMS = (
     ),
     Claim(
         id="vision/transfer",
-        statement=r"Attention $S$ that was learnt with one feature, then frozen, helps with a new feature $w$ and the same groups: its "
-        r"accuracy exceeds that of uniform attention by at least .02.",
-        measures="accuracy with frozen attention minus that with uniform attention, 80 images, means over eight features",
+        statement="Attention $S$ that was learnt with one feature, then frozen, helps with a new feature "
+        "$w$ and the same groups: its accuracy exceeds that of uniform attention by at least .02.",
+        measures="accuracy with frozen attention minus that with uniform attention, 80 images, means over "
+        "eight features",
         source=JELASSI,
         assumptions=(SETTING, r"A = P P^T with the diagonal", "300 full-batch steps of Adam on v"),
         check=lambda generator: _transfer(generator, same=True),
@@ -318,13 +379,14 @@ CLAIMS = (
     ),
     Claim(
         id="vision/sample-exponent",
-        statement=r"The number of samples for an accuracy of .9 falls at least as $\alpha^{-2}$ in the share of label-relevant tokens, "
-        r"from .2 to .4.",
+        statement=r"The number of samples for an accuracy of .9 falls at least as $\alpha^{-2}$ in the "
+        "share of label-relevant tokens, from .2 to .4.",
         measures="base-2 logarithm of the ratio of the needed samples at the shares .4 and .2",
         source=LI,
         assumptions=(
             "40 tokens, noise .5 in each of 32 coordinates, 200 steps of Adam",
-            "accuracy: mean over eight models; interpolated between 2, 4, ..., 2,048 samples, or the nearest of these ends",
+            "accuracy: mean over eight models; interpolated between 2, 4, ..., 2,048 samples, or the "
+            "nearest of these ends",
         ),
         check=lambda generator: _exponent(generator, noise=0.5),
         control=lambda generator: _exponent(generator, noise=0.1),
@@ -333,11 +395,14 @@ CLAIMS = (
     ),
     Claim(
         id="vision/attention-grows",
-        statement=r"Training moves attention to the label-relevant tokens: their mass is at least $1.15 \alpha$; it is $\alpha$ for "
-        r"uniform attention.",
+        statement="Training moves attention to the label-relevant tokens: their mass is at least $1.15 "
+        r"\alpha$; it is $\alpha$ for uniform attention.",
         measures="mass on the relevant tokens, divided by their share",
         source=LI,
-        assumptions=("share .2 of 40 tokens, noise .5", "256 samples, 200 steps of Adam, mean over four models"),
+        assumptions=(
+            "share .2 of 40 tokens, noise .5",
+            "256 samples, 200 steps of Adam, mean over four models",
+        ),
         check=lambda generator: _sparse(generator, true_labels=True),
         control=lambda generator: _sparse(generator, true_labels=False),
         control_description="random labels",

@@ -1,18 +1,22 @@
-r"""What vision transformers attend to: neighbouring patches, label-relevant patches, and how far; and how alike their layers are.
+r"""What vision transformers attend to: neighbouring patches, label-relevant patches, and how far; and how
+alike their layers are.
 
-The patches must form a square grid; class and register tokens in front of them are recognised in the first module. Per head, passively:
+The patches must form a square grid; class and register tokens in front of them are recognised in the first
+module. Per head, passively:
 
-* **mass on the 4-neighbours**, the weight of a patch on the patches beside, above and below it, as a share of its weight on all other
-  patches; uniform attention has the mean number of neighbours over (places - 1). **Mean attention distance** of the same shares, in
-  patches (:cite:t:`raghu2021vision`). The null of both are untrained networks.
-* **mass on label-relevant patches**: the weight of the class token, or of the mean over patches, on the fifth of the patches with the
-  largest relevance (:mod:`.relevance`). Words are k-means centres of the tokens of the first module at each place, posteriors are counted
-  on every second image, and the mass is measured on the others. The null gives each image the map of another one, so it keeps what
-  places alone explain. Rare words have uncertain posteriors and look relevant: where permuted labels have more mass than the maps of other
-  images, this excess is added to the null.
-* **CKA** of each block with the first one (:cite:t:`kornblith2019similarity`): linear, with the unbiased estimator of HSIC
-  (:cite:t:`song2012feature`), which is accumulated over batches (:cite:t:`nguyen2021wide`), on the features of all tokens. The null are
+* **mass on the 4-neighbours**, the weight of a patch on the patches beside, above and below it, as a share of
+  its weight on all other patches; uniform attention has the mean number of neighbours over (places - 1).
+  **Mean attention distance** of the same shares, in patches (:cite:t:`raghu2021vision`). The null of both are
   untrained networks.
+* **mass on label-relevant patches**: the weight of the class token, or of the mean over patches, on the fifth
+  of the patches with the largest relevance (:mod:`.relevance`). Words are k-means centres of the tokens of
+  the first module at each place, posteriors are counted on every second image, and the mass is measured on
+  the others. The null gives each image the map of another one, so it keeps what places alone explain. Rare
+  words have uncertain posteriors and look relevant: where permuted labels have more mass than the maps of
+  other images, this excess is added to the null.
+* **CKA** of each block with the first one (:cite:t:`kornblith2019similarity`): linear, with the unbiased
+  estimator of HSIC (:cite:t:`song2012feature`), which is accumulated over batches (:cite:t:`nguyen2021wide`),
+  on the features of all tokens. The null are untrained networks.
 
 How much of the scores is positional is measured by the theory of induction heads (``PositionalShare``).
 """
@@ -46,12 +50,15 @@ NEIGHBOURS, DISTANCE = "mass on the 4-neighbour patches", "mean attention distan
 RELEVANT, SIMILARITY = "mass on label-relevant patches", "CKA with the first block"
 OTHER_IMAGES = "maps of other images, plus the excess of permuted labels"
 NO_GRID = "patches do not form a square grid of at least 2 x 2"
-STORED, PROJECTED, PER_BATCH = 1000, 8, 32  # images of the relevance, dimensions of their tokens, images per batch of CKA
+# images of the relevance, dimensions of their tokens, images per batch of CKA
+STORED, PROJECTED, PER_BATCH = 1000, 8, 32
 
 
 @lru_cache(maxsize=16)
 def grid(places: int) -> tuple[Float[Tensor, "T T"], Float[Tensor, "T T"]] | None:
-    """Returns the mask of the 4-neighbours and the Euclidean distances of a square grid, ``[T, T]``; None if there is none."""
+    """Returns the mask of the 4-neighbours and the Euclidean distances of a square grid, ``[T, T]``; None if
+    there is none.
+    """
     side = math.isqrt(places)
     if side < 2 or side**2 != places:
         return None
@@ -64,7 +71,8 @@ class PatchAttention(ClassTokenMetric):
     """Mass on the 4-neighbours and mean attention distance of each head.
 
     Attributes:
-        sums: by layer, first head and keys: number of images, then the sum of the maps, ``[heads, 1 + queries * keys]``.
+        sums: by layer, first head and keys: number of images, then the sum of the maps, ``[heads, 1 + queries
+            * keys]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -87,7 +95,10 @@ class PatchAttention(ClassTokenMetric):
         fits = n == len(activations.tokens) and queries == keys
         total = weights.detach().float().sum(0)[:, skip:, skip:] if fits else weights.new_zeros(heads, 0, 0)
         count = total.new_full((heads, 1), float(n))
-        self.add((activations.layer, activations.first_head, total.shape[-1]), torch.cat([count, total.flatten(1)], 1).double().cpu())
+        self.add(
+            (activations.layer, activations.first_head, total.shape[-1]),
+            torch.cat([count, total.flatten(1)], 1).double().cpu(),
+        )
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns two rows per layer and head."""
@@ -107,21 +118,39 @@ class PatchAttention(ClassTokenMetric):
                         mass, distance = (float(((A * each).sum(1) / total).mean()) for each in (near, far))
                         uniform = [float(each.sum() / (places * (places - 1))) for each in (near, far)]
                         side = math.isqrt(places)
-                        reason, note = "", f"grid of {side} x {side}; uniform attention: {uniform[0]:.3f} and {uniform[1]:.2f} patches"
-                rows.append(Measurement(NAME, "in network", NEIGHBOURS, mass, unit="share", reason=reason, note=note, side=">=", **columns))
-                rows.append(Measurement(NAME, "in network", DISTANCE, distance, reason=reason, note=note, **columns))
+                        reason, note = (
+                            "",
+                            f"grid of {side} x {side}; uniform attention: {uniform[0]:.3f} and "
+                            f"{uniform[1]:.2f} patches",
+                        )
+                rows.append(
+                    Measurement(
+                        NAME,
+                        "in network",
+                        NEIGHBOURS,
+                        mass,
+                        unit="share",
+                        reason=reason,
+                        note=note,
+                        side=">=",
+                        **columns,
+                    )
+                )
+                rows.append(
+                    Measurement(NAME, "in network", DISTANCE, distance, reason=reason, note=note, **columns)
+                )
         return rows
 
 
 class RelevantMass(ClassTokenMetric):
     """Mass on label-relevant patches of each head; see the module's docstring.
 
-    The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the labels, and for each head the
-    weights of the class token, or of the mean over patches.
+    The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the
+    labels, and for each head the weights of the class token, or of the mean over patches.
 
     Attributes:
-        sums: by layer and first head: weights on the patches, ``[n, heads, T]``; at (-1,): tokens and label, ``[n, T, 9]``. Of one
-            dimension, and empty, where they are unknown.
+        sums: by layer and first head: weights on the patches, ``[n, heads, T]``; at (-1,): tokens and label,
+            ``[n, T, 9]``. Of one dimension, and empty, where they are unknown.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -136,7 +165,9 @@ class RelevantMass(ClassTokenMetric):
         stored = self.sums.get(place, torch.zeros(0))
         if stored.ndim == sums.ndim == 3 and stored.shape[1:] != sums.shape[1:]:
             sums = torch.zeros(0)  # images of another size are left out
-        self.sums[place] = (torch.cat([stored, sums.to(stored)]) if len(stored) else sums)[:STORED] if len(sums) else stored
+        self.sums[place] = (
+            (torch.cat([stored, sums.to(stored)]) if len(stored) else sums)[:STORED] if len(sums) else stored
+        )
 
     def update(self, activations: Activations) -> None:
         """Adds the rows of one module; modules without known weights are skipped."""
@@ -146,7 +177,11 @@ class RelevantMass(ClassTokenMetric):
         place, skip = (activations.layer, activations.first_head), self.recognise(activations.tokens)
         if labels is not None and (labels.ndim != 1 or labels.is_floating_point()):
             labels = None  # the type forbids it, but users set labels themselves
-        fits = labels is not None and len(weights) == len(labels) and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
+        fits = (
+            labels is not None
+            and len(weights) == len(labels)
+            and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
+        )
         if not fits or labels is None:
             self.add(place, torch.zeros(0))
             return
@@ -158,7 +193,10 @@ class RelevantMass(ClassTokenMetric):
         if place == self.first:
             tokens = activations.tokens[:, skip:].float()
             if tokens.shape[-1] > PROJECTED:
-                directions = torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator()) / tokens.shape[-1] ** 0.5
+                directions = (
+                    torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator())
+                    / tokens.shape[-1] ** 0.5
+                )
                 tokens = tokens @ directions.to(tokens)
             column = labels.to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
             self.add((-1,), torch.cat([tokens, column], -1).cpu())
@@ -180,20 +218,27 @@ class RelevantMass(ClassTokenMetric):
                 else:
                     maps = stored[1::2].double()
                     maps = maps / maps.sum(-1, keepdim=True).clamp(min=1e-300)
-                    rest = maps - maps.mean(0)  # what the mean map over images, which depends on places only, does not explain
+                    # what the mean map over images, which depends on places only, does not explain
+                    rest = maps - maps.mean(0)
                     value, chance = _mass(maps, top).tolist(), []
                     for order, other in zip(permutations(len(top), draws), permuted):
                         chance.append((_mass(maps, top[order]) + _mass(rest, other).clamp(min=0)).tolist())
                     for head, mass in enumerate(value):
                         null = Null(OTHER_IMAGES, tuple(draw[head] for draw in chance)) if draws else None
                         place = {"head": first[0] + head, "n": len(top)}
-                        rows.append(Measurement(NAME, "in network", RELEVANT, mass, null=null, **place, **columns))
+                        rows.append(
+                            Measurement(NAME, "in network", RELEVANT, mass, null=null, **place, **columns)
+                        )
             if reason:
-                rows.append(Measurement(NAME, "in network", RELEVANT, None, head=first[0], reason=reason, **columns))
+                rows.append(
+                    Measurement(NAME, "in network", RELEVANT, None, head=first[0], reason=reason, **columns)
+                )
         return rows
 
     def _maps(self, draws: int) -> tuple[Bool[Tensor, "n T"], list[Bool[Tensor, "n T"]]] | str:
-        """Returns the most relevant patches of every second image, the same for permuted labels, or the reason why there are none."""
+        """Returns the most relevant patches of every second image, the same for permuted labels, or the
+        reason why there are none.
+        """
         stored = self.sums.get((-1,), torch.zeros(0))
         if stored.ndim < 3:
             return "no labels that are integers, sequences in windows, or a single patch"
@@ -203,7 +248,10 @@ class RelevantMass(ClassTokenMetric):
         if classes < 2:
             return "all images have one label"
         if len(labels) < 4 * classes:
-            return f"expected at least {4 * classes} images of {classes} classes, got {len(labels)}; measure more images"
+            return (
+                f"expected at least {4 * classes} images of {classes} classes, got {len(labels)}; measure "
+                "more images"
+            )
         if not bool(stored.isfinite().all()):
             return "tokens are not finite"
         # Centred at each place, so that words are about contents and not about positions.
@@ -225,17 +273,22 @@ def _mass(maps: Float[Tensor, "n heads T"], top: Bool[Tensor, "n T"]) -> Float[T
 
 @converted(floats=("K", "L"))
 def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
-    r"""Computes the unbiased estimator of the Hilbert-Schmidt independence criterion from two Gram matrices of n >= 4 samples.
+    r"""Computes the unbiased estimator of the Hilbert-Schmidt independence criterion from two Gram matrices
+    of n >= 4 samples.
 
     With both diagonals set to 0,
-    :math:`\bigl(\mathrm{tr}(KL) + \tfrac{1^\top K 1\, 1^\top L 1}{(n-1)(n-2)} - \tfrac{2}{n-2} 1^\top K L 1\bigr) / (n(n-3))`.
+    :math:`\bigl(\mathrm{tr}(KL) + \tfrac{1^\top K 1\, 1^\top L 1}{(n-1)(n-2)} - \tfrac{2}{n-2} 1^\top K L
+    1\bigr) / (n(n-3))`.
 
     Raises:
         ValueError: there are fewer than four samples, or the matrices differ in size.
     """
     n = len(K) if K.ndim else 0
     if n < 4 or not K.shape == L.shape == (n, n):
-        raise ValueError(f"K and L must be Gram matrices of the same n >= 4 samples, got {list(K.shape)} and {list(L.shape)}; add samples")
+        raise ValueError(
+            f"K and L must be Gram matrices of the same n >= 4 samples, got {list(K.shape)} and "
+            f"{list(L.shape)}; add samples"
+        )
     free = 1 - torch.eye(n, dtype=K.dtype, device=K.device)
     K, L = K * free, L * free
     k, m = K.sum(1), L.sum(1)
@@ -246,7 +299,8 @@ class LayerSimilarity(Metric):
     """Linear CKA of each block with the first one, from up to 32 images of each batch.
 
     Attributes:
-        sums: by layer: images, batches, and the sums over batches of HSIC(first, layer), HSIC(layer, layer), HSIC(first, first), ``[5]``.
+        sums: by layer: images, batches, and the sums over batches of HSIC(first, layer), HSIC(layer, layer),
+            HSIC(first, first), ``[5]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
@@ -268,7 +322,8 @@ class LayerSimilarity(Metric):
         sums = torch.tensor([float(n), 1, 0, 0, 0], dtype=torch.float64)
         x = output[torch.linspace(0, n - 1, min(n, PER_BATCH)).long().to(output.device)].flatten(1).double()
         x = x - x.mean(0)
-        scale = x.square().mean().sqrt()  # the CKA of one batch does not depend on it, and all batches count alike
+        # the CKA of one batch does not depend on it, and all batches count alike
+        scale = x.square().mean().sqrt()
         gram = (x @ x.mT / scale.square().clamp(min=1e-300)).cpu() / x.shape[1]
         if layer == self.first:
             self.gram = gram
@@ -287,7 +342,11 @@ class LayerSimilarity(Metric):
             if len(layers) > 1:
                 finite = math.isfinite(cross) and math.isfinite(own) and math.isfinite(reference)
                 value = cross / (own * reference) ** 0.5 if finite and own > 0 and reference > 0 else None
-                reason = "" if value is not None else "features are constant or not finite, or batches have fewer than four images"
+                reason = (
+                    ""
+                    if value is not None
+                    else "features are constant or not finite, or batches have fewer than four images"
+                )
             rows.append(Measurement(NAME, "in network", SIMILARITY, value, reason=reason, **columns))
         return rows
 

@@ -1,9 +1,11 @@
-r"""The ladder: weight on the own group, from attention written by hand to a vision transformer trained on the digits.
+r"""The ladder: weight on the own group, from attention written by hand to a vision transformer trained on the
+digits.
 
-The quantity is the mean weight of a patch on the other patches of its group, as a share of its weight on all other patches; for written
-attention the theory predicts 1. The null permutes the patches among the groups. Networks have the mean over layers, heads and images, and
-weights on a class token do not count. The groups of the digits are the four quadrants of the image, which is our choice: the theory says
-only that patches of one group belong together.
+The quantity is the mean weight of a patch on the other patches of its group, as a share of its weight on all
+other patches; for written attention the theory predicts 1. The null permutes the patches among the groups.
+Networks have the mean over layers, heads and images, and weights on a class token do not count. The groups of
+the digits are the four quadrants of the image, which is our choice: the theory says only that patches of one
+group belong together.
 Source: :cite:t:`jelassi2022vision`.
 """
 
@@ -40,25 +42,52 @@ STEPS, STORED, WIDTH, NETWORK_STEPS, DIGIT_STEPS = 800, 1024, 32, 200, 150
 QUADRANTS = torch.tensor([0, 0, 1, 1] * 2 + [2, 2, 3, 3] * 2)  # of a grid of 4 x 4
 
 
-def rows_of(S: Float[Tensor, "D D"], groups: Int[Tensor, " D"], accuracy: float, *, note: str = "") -> Iterator[Measurement]:
+def rows_of(
+    S: Float[Tensor, "D D"], groups: Int[Tensor, " D"], accuracy: float, *, note: str = ""
+) -> Iterator[Measurement]:
     """Yields mass, ranking and accuracy of one attention matrix."""
-    chance = Null(LADDER.null_kind, tuple(float(group_mass(S, groups[order])) for order in permutations(len(groups), LADDER_DRAWS)))
-    yield LADDER.row(NAME, float(group_mass(S, groups)), predicted=1.0, null=chance, n=len(groups), source=SOURCE, note=note)
+    chance = Null(
+        LADDER.null_kind,
+        tuple(float(group_mass(S, groups[order])) for order in permutations(len(groups), LADDER_DRAWS)),
+    )
+    yield LADDER.row(
+        NAME,
+        float(group_mass(S, groups)),
+        predicted=1.0,
+        null=chance,
+        n=len(groups),
+        source=SOURCE,
+        note=note,
+    )
     columns = {"unit": "share", "side": ">=", "source": SOURCE}
-    yield Measurement(NAME, "rung", RANKING, group_ranking(S, groups), predicted=1.0, n=len(groups), **columns)
+    yield Measurement(
+        NAME, "rung", RANKING, group_ranking(S, groups), predicted=1.0, n=len(groups), **columns
+    )
     yield Measurement(NAME, "rung", ACCURACY, accuracy, **columns)
 
 
 def written(generator: Generator) -> Iterator[Measurement]:
     """Measures attention that is written for a random partition of the patches."""
     groups = DATA.groups[torch.randperm(DATA.patches, generator=generator)]
-    yield from rows_of(group_attention(groups), groups, 1.0, note="the accuracy is exact up to the law of the other groups")
+    yield from rows_of(
+        group_attention(groups), groups, 1.0, note="the accuracy is exact up to the law of the other groups"
+    )
 
 
-def trained(generator: Generator, *, rank: int = 0, stored: int = 0, decay: float = 0.0) -> Iterator[Measurement]:
+def trained(
+    generator: Generator, *, rank: int = 0, stored: int = 0, decay: float = 0.0
+) -> Iterator[Measurement]:
     """Trains positional attention by Adam and measures it."""
     found = train_patches(
-        DATA, generator=generator, optimiser="adam", steps=STEPS, rank=rank, diagonal=True, spread=0.1, stored=stored, decay=decay
+        DATA,
+        generator=generator,
+        optimiser="adam",
+        steps=STEPS,
+        rank=rank,
+        diagonal=True,
+        spread=0.1,
+        stored=stored,
+        decay=decay,
     )
     yield from rows_of(found.model.weights().detach().double(), DATA.groups, found.accuracy)
 
@@ -69,7 +98,9 @@ def network(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     parts = []
     for n in (STORED, 512):
         sample = DATA.sample(n, w, generator)
-        parts.append(TokenData(tokens=sample.patches, labels=(sample.labels > 0).long(), name="spatial patches"))
+        parts.append(
+            TokenData(tokens=sample.patches, labels=(sample.labels > 0).long(), name="spatial patches")
+        )
     yield from measured(parts[0], parts[1], DATA.groups, generator, depth=depth, steps=NETWORK_STEPS)
 
 
@@ -80,13 +111,26 @@ def digits(generator: Generator) -> Iterator[Measurement]:
 
 
 def measured(
-    train: TokenData, validation: TokenData, groups: Int[Tensor, " D"], generator: Generator, *, depth: int, steps: int
+    train: TokenData,
+    validation: TokenData,
+    groups: Int[Tensor, " D"],
+    generator: Generator,
+    *,
+    depth: int,
+    steps: int,
 ) -> Iterator[Measurement]:
     """Trains a vision transformer by AdamW and measures its mean attention on the validation data."""
     _, seq, dim = train.tokens.shape
     model = build(lambda: ViT.for_tokens(seq, dim, train.classes, dim=WIDTH, depth=depth, heads=2), generator)
     task = Classification(train, validation)
-    fit(model, task, optimiser=torch.optim.AdamW(model.parameters(), lr=3e-3), steps=steps, clip=1.0, generator=generator)
+    fit(
+        model,
+        task,
+        optimiser=torch.optim.AdamW(model.parameters(), lr=3e-3),
+        steps=steps,
+        clip=1.0,
+        generator=generator,
+    )
     metric = PatchAttention()
     with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.together(0):
         model(validation.tokens[:256].float())
@@ -99,10 +143,17 @@ LADDER = replace(
     LADDER,
     rungs=(
         Rung("written by hand", "", written, column="own setting", covered=True),
-        Rung("P P^T, trained", "scores written by hand", partial(trained, rank=DATA.patches), column="everything trained"),
+        Rung(
+            "P P^T, trained",
+            "scores written by hand",
+            partial(trained, rank=DATA.patches),
+            column="everything trained",
+        ),
         Rung("free A", "A = P P^T", trained, column="everything trained"),
         Rung("AdamW, 1,024 images", "new images in each step", _STORED, column="AdamW and mini-batches"),
-        Rung("one block of a ViT", "attention without contents", partial(network, depth=1), column="full block"),
+        Rung(
+            "one block of a ViT", "attention without contents", partial(network, depth=1), column="full block"
+        ),
         Rung("two blocks", "one block", partial(network, depth=2), column="depth"),
         Rung("ViT on the digits", "groups by construction", digits, column="trained network"),
     ),

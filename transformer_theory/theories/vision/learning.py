@@ -1,6 +1,8 @@
-r"""Training of positional attention: free scores or :math:`A = P P^\top`, SGD or Adam, with a learning rate of its own for A.
+r"""Training of positional attention: free scores or :math:`A = P P^\top`, SGD or Adam, with a learning rate
+of its own for A.
 
-The loss is :math:`\log(1 + e^{-y F})` on new images in each step. Source: :cite:t:`jelassi2022vision`; the constants are our own.
+The loss is :math:`\log(1 + e^{-y F})` on new images in each step. Source: :cite:t:`jelassi2022vision`; the
+constants are our own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -39,12 +41,22 @@ class PositionalAttentionModel(nn.Module):
         rank: number of columns of P in A = P P^T; 0: a free matrix A.
         diagonal: whether a patch may attend to itself.
         linear: nu.
-        spread: standard deviation of the initial entries of A; those of P have its square root, divided by rank^(1/4).
+        spread: standard deviation of the initial entries of A; those of P have its square root, divided by
+            rank^(1/4).
     Raises:
         ValueError: there are fewer than two patches, or a number is negative or not finite.
     """
 
-    def __init__(self, patches: int, dim: int, *, rank: int = 0, diagonal: bool = False, linear: float = LINEAR, spread: float = SPREAD):
+    def __init__(
+        self,
+        patches: int,
+        dim: int,
+        *,
+        rank: int = 0,
+        diagonal: bool = False,
+        linear: float = LINEAR,
+        spread: float = SPREAD,
+    ):
         super().__init__()
         integers(patches=patches, minimum=2)
         integers(dim=dim)
@@ -62,7 +74,9 @@ class PositionalAttentionModel(nn.Module):
     def weights(self) -> Float[Tensor, "D D"]:
         """Returns S, ``[D, D]``; each row is a distribution."""
         A = self.scores()
-        return torch.softmax(A if self.diagonal else A.masked_fill(torch.eye(len(A), dtype=torch.bool), -torch.inf), -1)
+        return torch.softmax(
+            A if self.diagonal else A.masked_fill(torch.eye(len(A), dtype=torch.bool), -torch.inf), -1
+        )
 
     def forward(self, patches: Tensor) -> Float[Tensor, " batch"]:
         """Returns F(X)."""
@@ -136,10 +150,17 @@ def train_patches(
     if decay and optimiser == "sgd":
         raise ValueError(f"decay must be 0 for SGD, got {decay}; use the optimiser 'adam'")
     w = data.direction(generator)
-    model = build(lambda: PositionalAttentionModel(data.patches, data.dim, rank=rank, diagonal=diagonal, spread=spread), generator)
+    model = build(
+        lambda: PositionalAttentionModel(data.patches, data.dim, rank=rank, diagonal=diagonal, spread=spread),
+        generator,
+    )
     assert isinstance(model, PositionalAttentionModel)
     groups = [{"params": [model.value], "lr": rate}, {"params": [model.positions], "lr": score_rate}]
-    chosen = torch.optim.SGD(groups, lr=rate) if optimiser == "sgd" else torch.optim.AdamW(groups, lr=rate, weight_decay=decay)
+    chosen = (
+        torch.optim.SGD(groups, lr=rate)
+        if optimiser == "sgd"
+        else torch.optim.AdamW(groups, lr=rate, weight_decay=decay)
+    )
     fit(
         model,
         StreamTask(logistic_loss, _stream(data, w, batch, stored)),
@@ -152,7 +173,9 @@ def train_patches(
     return Learnt(model, w, accuracy(model, data.sample(TESTED, w, generator)), found)
 
 
-def _stream(data: SpatialPatchData, w: Tensor, batch: int, stored: int) -> Callable[[Generator], Iterator[SpatialPatches]]:
+def _stream(
+    data: SpatialPatchData, w: Tensor, batch: int, stored: int
+) -> Callable[[Generator], Iterator[SpatialPatches]]:
     def stream(draws: Generator) -> Iterator[SpatialPatches]:
         fixed = data.sample(stored, w, draws) if stored else None
         while True:
@@ -166,9 +189,16 @@ def _stream(data: SpatialPatchData, w: Tensor, batch: int, stored: int) -> Calla
 
 
 def transfer_accuracy(
-    model: PositionalAttentionModel, data: SpatialPatchData, *, images: int, generator: Generator, steps: int = 300, rate: float = 0.02
+    model: PositionalAttentionModel,
+    data: SpatialPatchData,
+    *,
+    images: int,
+    generator: Generator,
+    steps: int = 300,
+    rate: float = 0.02,
 ) -> float:
-    """Trains a new v on a few images with a new feature, with the attention of ``model`` frozen, and measures it on new images.
+    """Trains a new v on a few images with a new feature, with the attention of ``model`` frozen, and measures
+    it on new images.
 
     Args:
         model: source of A.
@@ -183,11 +213,17 @@ def transfer_accuracy(
     positive(rate=rate)
     if len(model.positions) != data.patches:
         raise ValueError(
-            f"model must have the {data.patches} patches of the data, got {len(model.positions)}; train it on data of this size"
+            f"model must have the {data.patches} patches of the data, got {len(model.positions)}; train it "
+            "on data of this size"
         )
     w = data.direction(generator)
     sample = data.sample(images, w, generator)
-    new = build(lambda: PositionalAttentionModel(data.patches, data.dim, diagonal=model.diagonal, linear=model.linear), generator)
+    new = build(
+        lambda: PositionalAttentionModel(
+            data.patches, data.dim, diagonal=model.diagonal, linear=model.linear
+        ),
+        generator,
+    )
     assert isinstance(new, PositionalAttentionModel)
     with torch.no_grad():
         new.positions.copy_(model.scores())

@@ -1,9 +1,10 @@
 r"""Label-relevant patches of the user's images: the share of patches whose word and place tell the label.
 
-Posteriors :math:`\hat p(y \mid w, t)` are counted on one half of the images (:mod:`.relevance`). A patch of the other half is
-label-relevant if the mean gain of its word at its place is at least a tenth of the entropy of the labels on this other half. The headline
-is the share of such patches, the :math:`\alpha` of :cite:t:`li2023theoretical`. Its null permutes the labels of the other half; on noise
-it is at chance. Beside it stands the mean gain in nats.
+Posteriors :math:`\hat p(y \mid w, t)` are counted on one half of the images (:mod:`.relevance`). A patch of
+the other half is label-relevant if the mean gain of its word at its place is at least a tenth of the entropy
+of the labels on this other half. The headline is the share of such patches, the :math:`\alpha` of
+:cite:t:`li2023theoretical`. Its null permutes the labels of the other half; on noise it is at chance. Beside
+it stands the mean gain in nats.
 
 Words are the ids of the data, or the nearest of at most sixteen k-means centres of the tokens.
 """
@@ -39,7 +40,9 @@ CENTRES = 4000  # tokens from which the k-means centres are found
 
 @dataclass(frozen=True, eq=False)
 class LabelledWords:
-    """Words ``[n, T]`` below ``words``, labels 0 to k - 1 ``[n]``, and the indices of the counted and of the measured images."""
+    """Words ``[n, T]`` below ``words``, labels 0 to k - 1 ``[n]``, and the indices of the counted and of the
+    measured images.
+    """
 
     ids: Int[Tensor, "n T"]
     labels: Int[Tensor, " n"]
@@ -72,7 +75,9 @@ def read(data: TokenData) -> LabelledWords | Unsupported:
 
 
 def words_of(tokens: Tensor) -> Int[Tensor, "n T"]:
-    """Returns the nearest of up to sixteen k-means centres, which a subset of the tokens determines, ``[n, T]``."""
+    """Returns the nearest of up to sixteen k-means centres, which a subset of the tokens determines, ``[n,
+    T]``.
+    """
     largest = tokens.abs().amax()
     flat = (tokens / largest if largest > 0 else tokens).flatten(0, 1).double()
     some = flat[torch.randperm(len(flat), generator=fixed_generator())[:CENTRES]]
@@ -90,7 +95,9 @@ def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iter
     """
     classes = int(problem.labels.max()) + 1
     ids, labels = problem.ids[problem.measured], problem.labels[problem.measured]
-    posteriors = word_posteriors(problem.ids[problem.counted], problem.labels[problem.counted], words=problem.words, classes=classes)
+    posteriors = word_posteriors(
+        problem.ids[problem.counted], problem.labels[problem.counted], words=problem.words, classes=classes
+    )
     prior = torch.bincount(labels).double() / len(labels)
     entropy = float(torch.special.entr(prior).sum())
     threshold = RELEVANT * entropy
@@ -101,11 +108,18 @@ def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iter
     orders = permutations(len(labels), draws)
     columns = {"n": len(labels), "split": "test", "side": ">=", "source": SOURCE}
     null = Null(NULL_KIND, tuple(share(labels[order]) for order in orders)) if draws else None
-    note = f"{problem.words} words at {ids.shape[1]} places; a patch counts from {threshold:.3f} nats on, a tenth of the labels' entropy"
+    note = (
+        f"{problem.words} words at {ids.shape[1]} places; a patch counts from {threshold:.3f} nats on, a "
+        "tenth of the labels' entropy"
+    )
     yield Measurement(NAME, "on data", SHARE, share(labels), unit="share", null=null, note=note, **columns)
     gains = posteriors.gains(ids, labels)
     few = orders[: min(draws, RANGE_DRAWS)]
-    null = Null(NULL_KIND, tuple(float(posteriors.gains(ids, labels[order]).mean()) for order in few)) if draws else None
+    null = (
+        Null(NULL_KIND, tuple(float(posteriors.gains(ids, labels[order]).mean()) for order in few))
+        if draws
+        else None
+    )
     yield Measurement(NAME, "on data", GAIN, float(gains.mean()), unit="nats", null=null, **columns)
     yield Arrays({f"{NAME}/gain": gains.mean(0).numpy()})
 
@@ -127,7 +141,10 @@ def plot(result: Result) -> "Figure":
     else:
         ax.bar(range(len(gain)), gain, color=COLOURS[NAME])
         ax.set(xlabel="place", ylabel="mean gain, nats")
-    caption(figure, "What the word of a patch tells about the label, by its place, on images that were not counted.")
+    caption(
+        figure,
+        "What the word of a patch tells about the label, by its place, on images that were not counted.",
+    )
     return figure
 
 

@@ -1,18 +1,20 @@
 r"""Images of patches with a spatial structure, positional attention, and patch association.
 
-*Data.* D patches are divided into L groups of C patches. An image has a label :math:`y = \pm 1` and one active group: its patches are
-:math:`y w` plus noise. Every other patch is :math:`\delta_j w` plus noise, where :math:`\delta_j = \pm 1` with probability q/2 each, and 0
-otherwise. The noise is orthogonal to the feature w.
+*Data.* D patches are divided into L groups of C patches. An image has a label :math:`y = \pm 1` and one
+active group: its patches are :math:`y w` plus noise. Every other patch is :math:`\delta_j w` plus noise,
+where :math:`\delta_j = \pm 1` with probability q/2 each, and 0 otherwise. The noise is orthogonal to the
+feature w.
 
 *Model.* Positional attention does not see the contents,
 
-.. math:: F(X) = \sum_i \sigma\Bigl(D \sum_j S_{ij} \langle v, X_j \rangle\Bigr), \qquad \sigma(x) = x^3 + \nu x,
+.. math:: F(X) = \sum_i \sigma\Bigl(D \sum_j S_{ij} \langle v, X_j \rangle\Bigr), \qquad \sigma(x) = x^3 + \nu
+x,
     \qquad S = \mathrm{softmax}(A),
 
 with a free matrix A or :math:`A = P P^\top`, and the diagonal of A excluded from the softmax or not.
 
-Here are the sampler and the exact accuracies of two solutions with v = w; :mod:`.association` has what a matrix associates, and
-:mod:`.learning` trains the model.
+Here are the sampler and the exact accuracies of two solutions with v = w; :mod:`.association` has what a
+matrix associates, and :mod:`.learning` trains the model.
 
 Source: :cite:t:`jelassi2022vision`; constants and details that we did not find confirmed are our own.
 """
@@ -77,7 +79,10 @@ class SpatialPatchData:
         integers(patches=self.patches, dim=self.dim)
         integers(group=self.group, minimum=2)
         if self.patches % self.group or self.patches == self.group:
-            raise ValueError(f"group must divide the patches in at least two groups, got {self.group} of {self.patches}; choose a divisor")
+            raise ValueError(
+                f"group must divide the patches in at least two groups, got {self.group} of {self.patches}; "
+                "choose a divisor"
+            )
         check_numbers(q=self.q, noise=self.noise)
 
     @property
@@ -89,7 +94,9 @@ class SpatialPatchData:
         """Draws a feature w of norm 1."""
         return functional.normalize(torch.randn(self.dim, generator=generator), dim=0)
 
-    def coefficients(self, n: int, generator: Generator) -> tuple[Float[Tensor, "n D"], Float[Tensor, " n"], Int[Tensor, " n"]]:
+    def coefficients(
+        self, n: int, generator: Generator
+    ) -> tuple[Float[Tensor, "n D"], Float[Tensor, " n"], Int[Tensor, " n"]]:
         """Draws the coefficients of w in all patches, ``[n, D]``, labels and active groups."""
         integers(n=n)
         labels = 1.0 - 2 * torch.randint(2, (n,), generator=generator)
@@ -105,7 +112,10 @@ class SpatialPatchData:
             ValueError: w does not have dimension ``dim`` and norm 1.
         """
         if w.shape != (self.dim,) or not abs(float(w.norm()) - 1) < 1e-3:
-            raise ValueError(f"w must have shape [{self.dim}] and norm 1, got {list(w.shape)}, norm {float(w.norm()):.3g}; use direction()")
+            raise ValueError(
+                f"w must have shape [{self.dim}] and norm 1, got {list(w.shape)}, norm "
+                f"{float(w.norm()):.3g}; use direction()"
+            )
         x, labels, active = self.coefficients(n, generator)
         noise = self.noise * torch.randn(n, self.patches, self.dim, generator=generator)
         return SpatialPatches(x[..., None] * w + noise - (noise @ w)[..., None] * w, labels, active)
@@ -117,10 +127,11 @@ def sigma(x: Float[Tensor, "..."], linear: float = LINEAR) -> Float[Tensor, "...
 
 
 def group_accuracy(data: SpatialPatchData, *, linear: float = LINEAR) -> float:
-    r"""Computes the accuracy of attention to the own group with v = w, exactly; a value F = 0 counts one half.
+    r"""Computes the accuracy of attention to the own group with v = w, exactly; a value F = 0 counts one
+    half.
 
-    F is :math:`C (\sigma(D y) + \sum_m \sigma(D \bar u_m))` with the means :math:`\bar u_m` of the other groups, which are independent.
-    Their law is listed and convolved over the groups.
+    F is :math:`C (\sigma(D y) + \sum_m \sigma(D \bar u_m))` with the means :math:`\bar u_m` of the other
+    groups, which are independent. Their law is listed and convolved over the groups.
     """
     check_numbers(linear=linear)
     C, D, q = data.group, data.patches, data.q
@@ -149,7 +160,9 @@ def group_accuracy(data: SpatialPatchData, *, linear: float = LINEAR) -> float:
 
 
 def sum_accuracy(data: SpatialPatchData) -> float:
-    """Computes the accuracy of the sign of the sum of all coefficients, that of uniform attention with v = w; ties count one half."""
+    """Computes the accuracy of the sign of the sum of all coefficients, that of uniform attention with v = w;
+    ties count one half.
+    """
     law = torch.tensor([data.q / 2, 1 - data.q, data.q / 2], dtype=torch.float64)
     total = torch.ones(1, dtype=torch.float64)
     for _ in range(data.patches - data.group):

@@ -1,17 +1,19 @@
 r"""Label-relevant tokens: how many examples does a small transformer need if only few tokens carry the label?
 
-*Data.* M orthonormal patterns. A sequence has T tokens, each a pattern plus Gaussian noise with standard deviation :math:`\tau` in each
-coordinate. A share :math:`\alpha` of the tokens, rounded and at least one, is :math:`\mu_1` if the label is +1 and :math:`\mu_2` if
-it is -1. All others are drawn from :math:`\mu_3, \dots, \mu_M`.
+*Data.* M orthonormal patterns. A sequence has T tokens, each a pattern plus Gaussian noise with standard
+deviation :math:`\tau` in each coordinate. A share :math:`\alpha` of the tokens, rounded and at least one, is
+:math:`\mu_1` if the label is +1 and :math:`\mu_2` if it is -1. All others are drawn from :math:`\mu_3, \dots,
+\mu_M`.
 
 *Model.* One layer of attention and one of ReLUs, with the hinge loss,
 
-.. math:: F(X) = \frac1T \sum_i a^\top \mathrm{ReLU}\Bigl(V \sum_j S_{ij} x_j\Bigr), \qquad S_i = \mathrm{softmax}(X W x_i), \qquad
+.. math:: F(X) = \frac1T \sum_i a^\top \mathrm{ReLU}\Bigl(V \sum_j S_{ij} x_j\Bigr), \qquad S_i =
+\mathrm{softmax}(X W x_i), \qquad
     a \in \{\pm h^{-1/2}\}^h \text{ fixed.}
 
 Several models with data of their own are trained at once: their weights are stacked.
-Source: :cite:t:`li2023theoretical`; its bound on the number of samples has the exponent -2 in :math:`\alpha`, up to constants that are
-subtracted from :math:`\alpha`.
+Source: :cite:t:`li2023theoretical`; its bound on the number of samples has the exponent -2 in :math:`\alpha`,
+up to constants that are subtracted from :math:`\alpha`.
 """
 
 import math
@@ -32,7 +34,9 @@ HIDDEN, RATE, STEPS, TESTED, BATCH = 32, 1e-2, 200, 200, 64
 
 @dataclass(frozen=True, eq=False)
 class LabelledSequences:
-    """Sequences ``[*shape, T, dim]`` float32, labels -1 or 1 ``[*shape]``, and which tokens carry the label ``[*shape, T]``."""
+    """Sequences ``[*shape, T, dim]`` float32, labels -1 or 1 ``[*shape]``, and which tokens carry the label
+    ``[*shape, T]``.
+    """
 
     tokens: Float[Tensor, "*shape T dim"]
     labels: Float[Tensor, "*shape"]
@@ -49,7 +53,8 @@ class LabelRelevantTokens:
         tokens, patterns, dim: T, M and dimension of a token.
 
     Raises:
-        ValueError: alpha lies outside (0, 1), the noise is negative, or there are fewer dimensions than patterns.
+        ValueError: alpha lies outside (0, 1), the noise is negative, or there are fewer dimensions than
+            patterns.
     """
 
     alpha: float = 0.2
@@ -67,7 +72,10 @@ class LabelRelevantTokens:
         integers(patterns=self.patterns, minimum=3)
         integers(dim=self.dim)
         if self.dim < self.patterns:
-            raise ValueError(f"dim must be at least the number of patterns, {self.patterns}, got {self.dim}; orthonormal patterns need it")
+            raise ValueError(
+                f"dim must be at least the number of patterns, {self.patterns}, got {self.dim}; orthonormal "
+                "patterns need it"
+            )
 
     @property
     def relevant(self) -> int:
@@ -75,7 +83,9 @@ class LabelRelevantTokens:
         return max(1, round(self.alpha * self.tokens))
 
     def sample(self, *shape: int, generator: Generator) -> LabelledSequences:
-        """Draws sequences; the first axes of ``[*shape]`` may be models. The relevant tokens are the first, which attention cannot see."""
+        """Draws sequences; the first axes of ``[*shape]`` may be models. The relevant tokens are the first,
+        which attention cannot see.
+        """
         labels = 1.0 - 2 * torch.randint(2, shape, generator=generator)
         pattern = torch.randint(2, self.patterns, (*shape, self.tokens), generator=generator)
         pattern[..., : self.relevant] = (labels < 0).long()[..., None]
@@ -103,7 +113,9 @@ class AttentionReLU(nn.Module):
         integers(networks=networks, dim=dim)
         integers(hidden=hidden, minimum=2)
         if hidden % 2:
-            raise ValueError(f"hidden must be even, so that both signs are as frequent, got {hidden}; pass e.g. 32")
+            raise ValueError(
+                f"hidden must be even, so that both signs are as frequent, got {hidden}; pass e.g. 32"
+            )
         self.score = nn.Parameter(0.1 * torch.randn(networks, dim, dim) / dim**0.5)
         self.value = nn.Parameter(torch.randn(networks, dim, hidden) / dim**0.5)
         signs = 1.0 - 2 * (torch.arange(hidden) % 2)
@@ -120,8 +132,11 @@ class AttentionReLU(nn.Module):
 
 
 @converted(reals=("weights",), masks=("relevant",))
-def attention_mass(weights: Float[Tensor, "*batch T keys"], relevant: Bool[Tensor, "*batch keys"]) -> Float[Tensor, "*batch"]:
-    """Computes the mean weight on the relevant keys over all queries, ``[*batch]``; uniform attention has their share.
+def attention_mass(
+    weights: Float[Tensor, "*batch T keys"], relevant: Bool[Tensor, "*batch keys"]
+) -> Float[Tensor, "*batch"]:
+    """Computes the mean weight on the relevant keys over all queries, ``[*batch]``; uniform attention has
+    their share.
 
     Args:
         weights: attention, ``[*batch, T, keys]``.
@@ -131,14 +146,17 @@ def attention_mass(weights: Float[Tensor, "*batch T keys"], relevant: Bool[Tenso
     """
     if relevant.shape != (*weights.shape[:-2], weights.shape[-1]):
         raise ValueError(
-            f"relevant must be a mask of the keys, expected {list(weights.shape[:-2])} and the keys, got {list(relevant.shape)}"
+            f"relevant must be a mask of the keys, expected {list(weights.shape[:-2])} and the keys, got "
+            f"{list(relevant.shape)}"
         )
     return (weights * relevant[..., None, :]).sum(-1).mean(-1)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """Accuracy on new sequences and mass on relevant tokens of each model, ``[networks]``, before and after the training."""
+    """Accuracy on new sequences and mass on relevant tokens of each model, ``[networks]``, before and after
+    the training.
+    """
 
     accuracy: Float[Tensor, " networks"]
     mass: Float[Tensor, " networks"]
@@ -161,7 +179,8 @@ def train_tokens(
     rate: float = RATE,
     random_labels: bool = False,
 ) -> Trained:
-    """Trains models on ``samples`` sequences each, by Adam on batches of at most 64, and measures them on 200 new ones.
+    """Trains models on ``samples`` sequences each, by Adam on batches of at most 64, and measures them on 200
+    new ones.
 
     Args:
         data: distribution of the sequences.
@@ -175,9 +194,16 @@ def train_tokens(
     positive(rate=rate)
     model = build(lambda: AttentionReLU(networks, data.dim), generator)
     assert isinstance(model, AttentionReLU)
-    stored, test = data.sample(networks, samples, generator=generator), data.sample(networks, TESTED, generator=generator)
+    stored, test = (
+        data.sample(networks, samples, generator=generator),
+        data.sample(networks, TESTED, generator=generator),
+    )
 
-    labels = 1.0 - 2 * torch.randint(2, stored.labels.shape, generator=generator) if random_labels else stored.labels
+    labels = (
+        1.0 - 2 * torch.randint(2, stored.labels.shape, generator=generator)
+        if random_labels
+        else stored.labels
+    )
 
     def stream(draws: Generator) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
@@ -189,7 +215,13 @@ def train_tokens(
         return attention_mass(model.weights(test.tokens[:, :50]), test.relevant[:, :50]).mean(1)
 
     before = mass()
-    fit(model, StreamTask(hinge_loss, stream), optimiser=torch.optim.Adam(model.parameters(), lr=rate), steps=steps, generator=generator)
+    fit(
+        model,
+        StreamTask(hinge_loss, stream),
+        optimiser=torch.optim.Adam(model.parameters(), lr=rate),
+        steps=steps,
+        generator=generator,
+    )
     with torch.no_grad():
         margin = test.labels * model(test.tokens)
     return Trained((margin > 0).double().mean(1), mass(), before)
@@ -205,12 +237,14 @@ def needed_samples(sizes: Sequence[int], accuracies: Sequence[float], target: fl
         accuracies: accuracy at each; the curve is made monotone by its running maximum.
         target: accuracy.
     Raises:
-        ValueError: sizes do not increase from at least 1, their number differs from that of the accuracies, or a number is NaN.
+        ValueError: sizes do not increase from at least 1, their number differs from that of the accuracies,
+            or a number is NaN.
     """
     increasing = len(sizes) == len(accuracies) and all(low < high for low, high in zip([0, *sizes], sizes))
     if not increasing or any(math.isnan(value) for value in (target, *accuracies)):
         raise ValueError(
-            f"sizes must increase from at least 1, with one accuracy each, not NaN, got {list(sizes)} and {list(accuracies)}; sort them"
+            f"sizes must increase from at least 1, with one accuracy each, not NaN, got {list(sizes)} and "
+            f"{list(accuracies)}; sort them"
         )
     best, before = [], float("-inf")
     for value in accuracies:

@@ -1,6 +1,7 @@
 """Objectives of trainings on images: cross-entropy of labels, and masked autoencoding without labels.
 
-:class:`Objective` is the interface between a training loop and an objective. Theories define further objectives, which the caller passes.
+:class:`Objective` is the interface between a training loop and an objective. Theories define further
+objectives, which the caller passes.
 """
 
 from .cross_entropy import CrossEntropy

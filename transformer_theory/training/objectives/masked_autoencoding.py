@@ -1,9 +1,12 @@
-"""Masked autoencoding: a network predicts hidden patches from the visible ones; its encoder is the useful part.
+"""Masked autoencoding: a network predicts hidden patches from the visible ones; its encoder is the useful
+part.
 
-The loss is the mean squared error of the hidden patches in normalised pixels, so that a constant grey prediction has an error of about 1.
-Each forward pass draws the masks for the images of all processes from torch's global generator, and each process uses its part. Masks and
-mean loss are therefore the same as in a single process.
-Source: :cite:t:`he2022masked` (the task), :cite:t:`pai2024masked` (the network, :class:`~...models.CRATEMAE`).
+The loss is the mean squared error of the hidden patches in normalised pixels, so that a constant grey
+prediction has an error of about 1. Each forward pass draws the masks for the images of all processes from
+torch's global generator, and each process uses its part. Masks and mean loss are therefore the same as in a
+single process.
+Source: :cite:t:`he2022masked` (the task), :cite:t:`pai2024masked` (the network,
+:class:`~...models.CRATEMAE`).
 """
 
 import copy
@@ -19,13 +22,25 @@ from ...core.experiment import check_settings, setting
 from ...core.measurement import Measurement, Null
 from ...models import CRATEMAE, build, random_mask
 from ...models.image_networks import Pixels, Sizes
-from .protocol import LOSS, UNTRAINED, Batch, Gather, Labelled, Targets, check_labelled, measured, outputs, spread
+from .protocol import (
+    LOSS,
+    UNTRAINED,
+    Batch,
+    Gather,
+    Labelled,
+    Targets,
+    check_labelled,
+    measured,
+    outputs,
+    spread,
+)
 
 FITTED = 10_000  # largest number of training images for the linear probe
 
 
 class Completion(nn.Module):
-    """A CRATE-MAE with its loss: the mean squared error of each image's hidden patches, ``[b, c, h, w] -> [b]``.
+    """A CRATE-MAE with its loss: the mean squared error of each image's hidden patches, ``[b, c, h, w] ->
+    [b]``.
 
     Args:
         sizes: sizes of the network; encoder and decoder have ``depth`` layers each, and ``stem`` is ignored.
@@ -37,9 +52,13 @@ class Completion(nn.Module):
     def __init__(self, sizes: Sizes, masked: float):
         super().__init__()
         self.sizes, self.masked = sizes, masked
-        shape = {key: getattr(sizes, key) for key in ("image_size", "patch_size", "channels", "dim", "depth", "heads")}
+        shape = {
+            key: getattr(sizes, key)
+            for key in ("image_size", "patch_size", "channels", "dim", "depth", "heads")
+        }
         self.autoencoder = CRATEMAE(**shape)
-        self.autoencoder.decoder_embed.requires_grad_(False)  # unused here; several processes would wait for its gradient
+        # unused here; several processes would wait for its gradient
+        self.autoencoder.decoder_embed.requires_grad_(False)
 
     def forward(self, images: Batch) -> Float[Tensor, " b"]:
         masked = self._mask(len(images)).to(images.device)
@@ -47,9 +66,13 @@ class Completion(nn.Module):
         return (errors * masked).sum(1) / masked.sum(1)
 
     def _mask(self, batch: int) -> Tensor:
-        """Draws masks ``[batch, seq]``: in training this process's part of the common masks, otherwise masks of this process only."""
+        """Draws masks ``[batch, seq]``: in training this process's part of the common masks, otherwise masks
+        of this process only.
+        """
         several = self.training and torch.distributed.is_available() and torch.distributed.is_initialized()
-        rank, processes = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if several else (0, 1)
+        rank, processes = (
+            (torch.distributed.get_rank(), torch.distributed.get_world_size()) if several else (0, 1)
+        )
         seq = self.autoencoder.patches.seq
         masks = random_mask(batch * processes, seq, generator=torch.default_generator, share=self.masked)
         return masks[rank * batch : (rank + 1) * batch]
@@ -82,31 +105,42 @@ class MaskedAutoencoding:
         """Builds a CRATE-MAE of these sizes.
 
         Raises:
-            ValueError: the network is not "crate" with stem "patches", the sizes are invalid, or no patch would remain visible.
+            ValueError: the network is not "crate" with stem "patches", the sizes are invalid, or no patch
+                would remain visible.
         """
         if (name, sizes.stem) != ("crate", "patches"):
-            raise ValueError(f"masked autoencoding trains only network 'crate' with stem 'patches', got {name!r} on {sizes.stem!r}")
+            raise ValueError(
+                f"masked autoencoding trains only network 'crate' with stem 'patches', got {name!r} on "
+                f"{sizes.stem!r}"
+            )
         completion = Completion(sizes, self.masked)
         seq = completion.autoencoder.patches.seq
         with torch.device("cpu"):  # the network may be built on "meta", where a mask has no numbers
             hidden = int(random_mask(1, seq, generator=torch.Generator(), share=self.masked).sum())
         if hidden == seq:
-            raise ValueError(f"masked must leave a visible patch, got {hidden} hidden of {seq}; lower it, or choose smaller patches")
+            raise ValueError(
+                f"masked must leave a visible patch, got {hidden} hidden of {seq}; lower it, or choose "
+                "smaller patches"
+            )
         return completion
 
     def loss(self, model: nn.Module, images: Batch, targets: Targets, gather: Gather) -> Float[Tensor, ""]:
         """Returns the mean loss over this process's images; targets are ignored."""
         return model(images).mean()
 
-    def measure(self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> Sequence[Measurement]:
+    def measure(
+        self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int
+    ) -> Sequence[Measurement]:
         """Measures the loss, and the accuracy of a logistic regression on the encoder's mean token.
 
-        The regression is fitted to at most 10,000 training images. The null of the loss is the loss on the same images with shuffled
-        pixels, in which visible patches say nothing about hidden ones. The null of the accuracy is the accuracy with an untrained network,
-        whose loss is in a separate row with the setting :data:`.UNTRAINED`.
+        The regression is fitted to at most 10,000 training images. The null of the loss is the loss on the
+        same images with shuffled pixels, in which visible patches say nothing about hidden ones. The null of
+        the accuracy is the accuracy with an untrained network, whose loss is in a separate row with the
+        setting :data:`.UNTRAINED`.
 
         Raises:
-            ValueError: there is no image, images and labels differ in number, or all training images belong to one class.
+            ValueError: there is no image, images and labels differ in number, or all training images belong
+                to one class.
         """
         check_labelled("train", train)
         check_labelled("measured", images)
@@ -119,7 +153,14 @@ class MaskedAutoencoding:
         return [
             measured(LOSS, _mean_error(model, pixels, batch_size), images, null=shuffled, side="<="),
             measured(LOSS, _mean_error(initial, pixels, batch_size), images, setting=UNTRAINED),
-            measured(self.score, _probe_accuracy(model, probe_train, images, batch_size), images, unit="share", null=untrained, side=">="),
+            measured(
+                self.score,
+                _probe_accuracy(model, probe_train, images, batch_size),
+                images,
+                unit="share",
+                null=untrained,
+                side=">=",
+            ),
         ]
 
 
@@ -162,7 +203,8 @@ def _probe_accuracy(model: nn.Module, train: Labelled, images: Labelled, batch_s
         if isinstance(module, Pixels):
             encoder = Pixels(encoder, module.mean.flatten(), module.std.flatten()).to(module.mean.device)
     (x, y), (test_x, test_y) = (
-        (outputs(encoder, pixels, batch_size=batch_size).numpy(), labels.cpu().numpy()) for pixels, labels in (train, images)
+        (outputs(encoder, pixels, batch_size=batch_size).numpy(), labels.cpu().numpy())
+        for pixels, labels in (train, images)
     )
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000)).fit(x, y)
     return float(probe.score(test_x, test_y))

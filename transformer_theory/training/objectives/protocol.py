@@ -1,10 +1,12 @@
 """The interface between objectives and the training loop, and functions that objectives share.
 
-With W processes, the loop keeps a copy of the network in each process, gives each copy the same number of images per step, and averages the
-gradients of the copies, as ``DistributedDataParallel`` does. If the loss is a mean over images, the averaged gradient is that of the whole
-batch. A loss that couples images needs the outputs for all of them: ``gather`` concatenates the outputs of the copies in the order of the
-processes, so that each copy computes the loss of *all* images. The backward pass of ``gather`` must multiply the gradient of each copy's
-part by W, either by adding up the W equal losses or directly; the average then removes the factor, and the gradient is that of one process.
+With W processes, the loop keeps a copy of the network in each process, gives each copy the same number of
+images per step, and averages the gradients of the copies, as ``DistributedDataParallel`` does. If the loss is
+a mean over images, the averaged gradient is that of the whole batch. A loss that couples images needs the
+outputs for all of them: ``gather`` concatenates the outputs of the copies in the order of the processes, so
+that each copy computes the loss of *all* images. The backward pass of ``gather`` must multiply the gradient
+of each copy's part by W, either by adding up the W equal losses or directly; the average then removes the
+factor, and the gradient is that of one process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,12 +22,16 @@ from ...models.image_networks import Sizes
 from ...probes.evaluation import evaluation
 
 Gather = Callable[[Tensor], Tensor]
-"""Concatenates the parts of all processes along the first axis, with gradients. A single process uses :func:`alone`."""
+"""Concatenates the parts of all processes along the first axis, with gradients. A single process uses
+:func:`alone`.
+"""
 
 Batch = Float[Tensor, "b c h w"]
 Targets = Float[Tensor, "b k"]
 Labelled = tuple[UInt8[Tensor, "_ c h w"], Int[Tensor, " _"]]
-"""Images as bytes, ``[n, c, h, w]``, and the class of each, ``[n]``; training and test images may differ in n."""
+"""Images as bytes, ``[n, c, h, w]``, and the class of each, ``[n]``; training and test images may differ in
+n.
+"""
 
 LOSS, ACCURACY = "loss", "accuracy"
 UNTRAINED = "untrained network"  # setting of a row, or kind of a null distribution
@@ -52,7 +58,8 @@ class Objective(Protocol):
         """Builds the network to train, which takes images ``[b, c, h, w]``.
 
         Raises:
-            ValueError: the name is unknown, the sizes are invalid, or the objective cannot train this network.
+            ValueError: the name is unknown, the sizes are invalid, or the objective cannot train this
+                network.
         """
         ...
 
@@ -69,7 +76,9 @@ class Objective(Protocol):
         """
         ...
 
-    def measure(self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int) -> Sequence[Measurement]:
+    def measure(
+        self, model: nn.Module, train: Labelled, images: Labelled, batch_size: int
+    ) -> Sequence[Measurement]:
         """Measures the network in evaluation mode and without gradients; its mode is restored.
 
         Args:
@@ -78,7 +87,8 @@ class Objective(Protocol):
             images: images to measure, in the same form.
             batch_size: images per forward pass.
         Returns:
-            Rows of :func:`measured`, without split, model and step. One row has the quantity :attr:`score`, no layer and no setting.
+            Rows of :func:`measured`, without split, model and step. One row has the quantity :attr:`score`,
+            no layer and no setting.
         Raises:
             ValueError: there is no image, or images and labels differ in number.
         """
@@ -95,9 +105,14 @@ def measured(quantity: str, value: float, images: Labelled, **columns) -> Measur
 
 
 def outputs(
-    model: nn.Module, pixels: UInt8[Tensor, "n c h w"], *, batch_size: int, call: Callable[[Tensor], Tensor] | None = None
+    model: nn.Module,
+    pixels: UInt8[Tensor, "n c h w"],
+    *,
+    batch_size: int,
+    call: Callable[[Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "n *shape"]:
-    """Returns the network's outputs ``[n, ...]`` on the CPU in float64, in evaluation mode and without gradients; its mode is restored.
+    """Returns the network's outputs ``[n, ...]`` on the CPU in float64, in evaluation mode and without
+    gradients; its mode is restored.
 
     Args:
         model: network on images in [0, 1].
@@ -107,7 +122,9 @@ def outputs(
     """
     parameter = next(model.parameters())
     with evaluation(model):
-        return torch.cat([(call or model)(scaled(part, parameter)).cpu().double() for part in pixels.split(batch_size)])
+        return torch.cat(
+            [(call or model)(scaled(part, parameter)).cpu().double() for part in pixels.split(batch_size)]
+        )
 
 
 def scaled(pixels: UInt8[Tensor, "n c h w"], like: Tensor) -> Float[Tensor, "n c h w"]:
@@ -116,7 +133,9 @@ def scaled(pixels: UInt8[Tensor, "n c h w"], like: Tensor) -> Float[Tensor, "n c
 
 
 def spread(images: Labelled, limit: int) -> Labelled:
-    """Returns at most ``limit`` of the images, evenly spaced so that every class occurs even if the images are sorted by class."""
+    """Returns at most ``limit`` of the images, evenly spaced so that every class occurs even if the images
+    are sorted by class.
+    """
     pixels, labels = images
     if len(pixels) <= limit:
         return images
@@ -132,10 +151,17 @@ def check_labelled(name: str, images: Labelled) -> None:
     """
     pixels, labels = images
     if pixels.dtype != torch.uint8 or pixels.ndim != 4 or not len(pixels):
-        raise ValueError(f"{name} images must be torch.uint8 [n, c, h, w] with n >= 1, got {pixels.dtype} {list(pixels.shape)}")
+        raise ValueError(
+            f"{name} images must be torch.uint8 [n, c, h, w] with n >= 1, got {pixels.dtype} "
+            f"{list(pixels.shape)}"
+        )
     if labels.shape != pixels.shape[:1] or labels.is_floating_point() or int(labels.min()) < 0:
-        description = f"{labels.dtype} {list(labels.shape)}" + (f" from {labels.min()}" if len(labels) else "")
-        raise ValueError(f"{name} labels must be {len(pixels)} integers >= 0, one for each image, got {description}")
+        description = f"{labels.dtype} {list(labels.shape)}" + (
+            f" from {labels.min()}" if len(labels) else ""
+        )
+        raise ValueError(
+            f"{name} labels must be {len(pixels)} integers >= 0, one for each image, got {description}"
+        )
 
 
 def check_targets(targets: Tensor, batch: int, *, classes: int | None = None) -> None:
@@ -146,13 +172,22 @@ def check_targets(targets: Tensor, batch: int, *, classes: int | None = None) ->
     Raises:
         ValueError: targets have the wrong shape, or rows that are not shares.
     """
-    if targets.ndim != 2 or not targets.is_floating_point() or len(targets) != batch or (classes or targets.shape[1]) != targets.shape[1]:
+    if (
+        targets.ndim != 2
+        or not targets.is_floating_point()
+        or len(targets) != batch
+        or (classes or targets.shape[1]) != targets.shape[1]
+    ):
         raise ValueError(
-            f"targets must be the shares of each class, [{batch}, {classes or 'classes'}], got {targets.dtype} {list(targets.shape)}; "
-            "convert labels with torch.nn.functional.one_hot(labels, classes).float()"
+            f"targets must be the shares of each class, [{batch}, {classes or 'classes'}], got "
+            f"{targets.dtype} {list(targets.shape)}; convert labels with "
+            "torch.nn.functional.one_hot(labels, classes).float()"
         )
     shares = targets.detach()
-    if shares.device.type == "cpu" and not bool(((shares >= 0).all(1) & ((shares.double().sum(1) - 1).abs() <= SHARES_ATOL)).all()):
+    if shares.device.type == "cpu" and not bool(
+        ((shares >= 0).all(1) & ((shares.double().sum(1) - 1).abs() <= SHARES_ATOL)).all()
+    ):
         raise ValueError(
-            f"targets must be >= 0 in rows that sum to 1, got rows from {shares.min():.3g} to {shares.max():.3g} or other sums"
+            f"targets must be >= 0 in rows that sum to 1, got rows from {shares.min():.3g} to "
+            f"{shares.max():.3g} or other sums"
         )

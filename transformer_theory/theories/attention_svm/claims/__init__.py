@@ -1,6 +1,20 @@
-"""The claims of the theory. Each has a check that could refute it and a control that must fail; one file per subject."""
+"""The claims of the theory. Each has a check that could refute it and a control that must fail; one file per
+subject.
+"""
 
-from . import definitions, descent, factors, graph, joint, multi_token, paths, prompt, sequences, solutions, steps
+from . import (
+    definitions,
+    descent,
+    factors,
+    graph,
+    joint,
+    multi_token,
+    paths,
+    prompt,
+    sequences,
+    solutions,
+    steps,
+)
 
 CLAIMS = (
     *definitions.CLAIMS,

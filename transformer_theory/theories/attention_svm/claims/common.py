@@ -1,6 +1,8 @@
-"""Helpers that several claims share: evidence about a limit, and the error after too many draws of an instance.
+"""Helpers that several claims share: evidence about a limit, and the error after too many draws of an
+instance.
 
-The theorems are limits. A distance that is above its threshold and still falling at the end of a finite run is inconclusive.
+The theorems are limits. A distance that is above its threshold and still falling at the end of a finite run
+is inconclusive.
 """
 
 from collections.abc import Mapping
@@ -30,7 +32,8 @@ def limit_evidence(
     done: bool = True,
     covered: bool = True,
 ) -> Evidence:
-    """Returns evidence about the distance at the end of a run; it is inconclusive if the distance exceeds the threshold and still falls.
+    """Returns evidence about the distance at the end of a run; it is inconclusive if the distance exceeds the
+    threshold and still falls.
 
     Args:
         before: distance earlier in the run, usually half-way.
@@ -38,14 +41,26 @@ def limit_evidence(
         threshold: largest distance that is consistent with the claim.
         detail: further numbers for the report; the earlier distance is added to them.
         falling: the distance counts as still falling if it is below this share of the earlier distance.
-        done: whether the run is long enough, for instance whether attention is saturated; if not, the evidence is inconclusive.
+        done: whether the run is long enough, for instance whether attention is saturated; if not, the
+            evidence is inconclusive.
         covered: whether the instance satisfies the assumptions.
     """
     settled = after <= threshold or after > falling * before
-    return Evidence(after, threshold, "<=", converged=done and settled, covered=covered, detail={"distance before": before, **detail})
+    return Evidence(
+        after,
+        threshold,
+        "<=",
+        converged=done and settled,
+        covered=covered,
+        detail={"distance before": before, **detail},
+    )
 
 
-def direction_error(W: Float[Tensor, "*trials d d_z"], target: Float[Tensor, "*trials d d_z"]) -> Float[Tensor, "*trials"]:
-    r"""Returns :math:`\|W/\|W\| - W_{mm}/\|W_{mm}\|\|_F`, accurate even where it is tiny; 1 - cosine is half its square."""
+def direction_error(
+    W: Float[Tensor, "*trials d d_z"], target: Float[Tensor, "*trials d d_z"]
+) -> Float[Tensor, "*trials"]:
+    r"""Returns :math:`\|W/\|W\| - W_{mm}/\|W_{mm}\|\|_F`, accurate even where it is tiny; 1 - cosine is half
+    its square.
+    """
     first, second = (V / torch.linalg.matrix_norm(V)[..., None, None].clamp(min=1e-300) for V in (W, target))
     return torch.linalg.matrix_norm(first - second)

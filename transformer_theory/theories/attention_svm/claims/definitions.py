@@ -1,9 +1,12 @@
-r"""Claims that the library's gradients and steps are those of the definitions, by automatic differentiation of the loss.
+r"""Claims that the library's gradients and steps are those of the definitions, by automatic differentiation
+of the loss.
 
-Descent works on differences of scores in the log domain, in the space in which a step is cheapest (:mod:`~..dynamics`). At weights of
-moderate norm float64 resolves the definition as well, and both must agree:
+Descent works on differences of scores in the log domain, in the space in which a step is cheapest
+(:mod:`~..dynamics`). At weights of moderate norm float64 resolves the definition as well, and both must
+agree:
 
-.. math:: L(W) = \tfrac1n \sum_i \ell\Big(Y_i\, h\big(X_i^\top \operatorname{softmax}(X_i W z_i)\big)\Big), \qquad
+.. math:: L(W) = \tfrac1n \sum_i \ell\Big(Y_i\, h\big(X_i^\top \operatorname{softmax}(X_i W z_i)\big)\Big),
+\qquad
     L = \ell(Y_i v^\top X_i^\top \operatorname{softmax}(X_i W z_i)) \text{ averaged, for a linear head.}
 """
 
@@ -36,7 +39,8 @@ SETTING = Source("tarzanagh2023transformers", status="own")
 AGREEMENT_RTOL = 1e-9
 SHARE, PENALTY, POWER, STEPS = 0.2, 1e-3, 3.0, 15
 POLYAK_STEPS, LONGEST = 8, 2.0  # near a saddle Polyak's steps explode, and long steps amplify rounding errors
-SIZES = ({"n": 4, "T": 5, "d": 8}, {"n": 10, "T": 12, "d": 6}, {"n": 20, "T": 10, "d": 3})  # steps on logits, on images, on W
+# steps on logits, on images, on W
+SIZES = ({"n": 4, "T": 5, "d": 8}, {"n": 10, "T": 12, "d": 6}, {"n": 20, "T": 10, "d": 3})
 Loss = Callable[..., Tensor]
 
 
@@ -67,7 +71,9 @@ class _Data:
 
     def relu_loss(self, W: Tensor, attention: Callable[[Tensor], Tensor] = _softmax) -> Tensor:
         """Returns the logistic loss of a head with one hidden layer."""
-        return torch.nn.functional.softplus(-self.Y * (self.mixture(W, attention) @ self.V).relu().sum(-1)).mean()
+        return torch.nn.functional.softplus(
+            -self.Y * (self.mixture(W, attention) @ self.V).relu().sum(-1)
+        ).mean()
 
     def tied_loss(self, W: Tensor, attention: Callable[[Tensor], Tensor] = _softmax) -> Tensor:
         """Returns the logistic loss for the scores of :meth:`tied`."""
@@ -86,13 +92,19 @@ class _Data:
 
 
 def _gradients(generator: torch.Generator, attention: Callable[[Tensor], Tensor]) -> Evidence:
-    """Returns evidence about the largest relative distance of the gradient from automatic differentiation, over three heads and ten W."""
+    """Returns evidence about the largest relative distance of the gradient from automatic differentiation,
+    over three heads and ten W.
+    """
     worst = 0.0
     for _ in range(10):
         data = _Data(generator, n=4, T=5, d=6)
         W = 2 * torch.randn(6, 6, generator=generator, dtype=torch.float64)
         head = HeadInstance(data.x, data.z, data.Y, relu_head(data.V))
-        for instance, loss in ((data.instance, data.loss), (data.tied(), data.tied_loss), (head, data.relu_loss)):
+        for instance, loss in (
+            (data.instance, data.loss),
+            (data.tied(), data.tied_loss),
+            (head, data.relu_loss),
+        ):
             M, C = descent_direction(instance, W)
             (gradient,) = _differentiated(partial(loss, attention=attention), (W,))
             worst = max(worst, float((M * C.exp() + gradient).norm() / gradient.norm()))
@@ -113,7 +125,9 @@ def _differentiated(loss: Loss, parameters: Sequence[Tensor]) -> tuple[Tensor, .
     return torch.autograd.grad(loss(*leaves), leaves)
 
 
-def _descend(loss: Loss, parameters: Sequence[Tensor], step: Callable[..., Sequence[Tensor]], steps: int = STEPS) -> Sequence[Tensor]:
+def _descend(
+    loss: Loss, parameters: Sequence[Tensor], step: Callable[..., Sequence[Tensor]], steps: int = STEPS
+) -> Sequence[Tensor]:
     """Takes ``steps`` steps; ``step`` maps parameters and gradients to the changes of the parameters."""
     for _ in range(steps):
         changes = step(parameters, _differentiated(loss, parameters))
@@ -131,7 +145,9 @@ def _common(_: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _runs(generator: torch.Generator, factor_step: Callable[..., Sequence[Tensor]]) -> Evidence:
-    """Returns evidence about the largest relative distance between the library's descents and those by automatic differentiation."""
+    """Returns evidence about the largest relative distance between the library's descents and those by
+    automatic differentiation.
+    """
     distances: dict[str, float] = {}
 
     def compare(name: str, ours: Sequence[Tensor], reference: Sequence[Tensor]) -> None:
@@ -143,7 +159,10 @@ def _runs(generator: torch.Generator, factor_step: Callable[..., Sequence[Tensor
         end = normalised_descent(data.instance, W, steps=STEPS, rate=SHARE)
         compare("steps on {n}, {T}, {d}".format(**size), [end.W], _descend(data.loss, [W.W], _separate))
     data = _Data(generator, **SIZES[0])
-    W, factors = random_start(data.instance, generator=generator), random_factors(data.instance, generator=generator)
+    W, factors = (
+        random_start(data.instance, generator=generator),
+        random_factors(data.instance, generator=generator),
+    )
 
     def slowed(_: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
         return [-SHARE * g / (g.norm() + PENALTY) for g in gradients]
@@ -169,7 +188,11 @@ def _runs(generator: torch.Generator, factor_step: Callable[..., Sequence[Tensor
     end = normalised_descent(data.instance, factors, steps=STEPS, rate=SHARE, penalty=PENALTY)
     compare("K and Q", [end.K, end.Q], _descend(factored, [factors.K, factors.Q], factor_step))
     end = common_norm_descent(data.instance, factors, steps=STEPS, rate=SHARE)
-    compare("common norm", [end.K, end.Q], _descend(lambda K, Q: data.loss(K @ Q.mT), [factors.K, factors.Q], _common))
+    compare(
+        "common norm",
+        [end.K, end.Q],
+        _descend(lambda K, Q: data.loss(K @ Q.mT), [factors.K, factors.Q], _common),
+    )
     compare("prompt and head", *_joint(data, generator))
     return Evidence(max(distances.values()), AGREEMENT_RTOL, "<=", detail=distances)
 
@@ -179,7 +202,9 @@ def _mirrored(data: _Data, W: Tensor) -> Tensor:
     q = POWER / (POWER - 1)
     for _ in range(STEPS):
         (gradient,) = _differentiated(data.loss, [W])
-        dual = W.sign() * W.abs() ** (POWER - 1) - SHARE * gradient / torch.linalg.vector_norm(gradient, ord=q)
+        dual = W.sign() * W.abs() ** (POWER - 1) - SHARE * gradient / torch.linalg.vector_norm(
+            gradient, ord=q
+        )
         W = dual.sign() * dual.abs() ** (1 / (POWER - 1))
     return W
 
@@ -208,31 +233,37 @@ def _other_norm_of_factors(generator: torch.Generator) -> Evidence:
 CLAIMS = (
     Claim(
         id="attention_svm/gradient",
-        statement=r"$-\nabla L(W) = \tfrac1n \sum_i |\ell'(f_i)|\, X_i^\top(\operatorname{diag}(s_i) - s_i s_i^\top) \gamma_i z_i^\top$ "
-        r"with the attention $s_i$ and the scores $\gamma_i$ of the tokens of input i, the prediction $f_i$ (label included: "
-        r"$f_i = s_i^\top\gamma_i$ for a linear head) and the derivative $\ell'$ of the loss; for a nonlinear head h, "
-        r"$f_i = Y_i h(X_i^\top s_i)$ and $\gamma_{i,t} = Y_i \nabla h(X_i^\top s_i)^\top x_{i,t}$. The "
-        "library forms it from differences of scores in the log domain.",
-        measures="largest relative distance from the gradient by automatic differentiation, three heads and ten W each",
+        statement=r"$-\nabla L(W) = \tfrac1n \sum_i |\ell'(f_i)|\, X_i^\top(\operatorname{diag}(s_i) - s_i "
+        r"s_i^\top) \gamma_i z_i^\top$ with the attention $s_i$ and the scores $\gamma_i$ of the tokens of "
+        r"input i, the prediction $f_i$ (label included: $f_i = s_i^\top\gamma_i$ for a linear head) and "
+        r"the derivative $\ell'$ of the loss; for a nonlinear head h, $f_i = Y_i h(X_i^\top s_i)$ and "
+        r"$\gamma_{i,t} = Y_i \nabla h(X_i^\top s_i)^\top x_{i,t}$. The library forms it from differences "
+        "of scores in the log domain.",
+        measures="largest relative distance from the gradient by automatic differentiation, three heads and "
+        "ten W each",
         source=SETTING,
         assumptions=("logistic loss; W of moderate norm, so that float64 resolves the definition too",),
         check=_exact,
         control=_uncentred,
-        control_description=r"The attention of an input need not sum to one: the term $-s_i s_i^\top$ is missing.",
+        control_description=r"The attention of an input need not sum to one: the term $-s_i s_i^\top$ is "
+        r"missing.",
     ),
     Claim(
         id="attention_svm/descent-steps",
-        statement=r"Each method takes the steps of its definition: normalised descent $W - \eta \nabla L / \|\nabla L\|$, and constant, "
-        r"Polyak, mirror and joint descent, on W (stored as W or as its coordinates in the span of the data), and on K and Q with a "
-        r"penalty and with one common norm.",
-        measures="largest relative distance of the weights after 15 steps (8 of Polyak's) from those by automatic differentiation",
+        statement=r"Each method takes the steps of its definition: normalised descent $W - \eta \nabla L / "
+        r"\|\nabla L\|$, and constant, Polyak, mirror and joint descent, on W (stored as W or as its "
+        "coordinates in the span of the data), and on K and Q with a penalty and with one common norm.",
+        measures="largest relative distance of the weights after 15 steps (8 of Polyak's) from those by "
+        "automatic differentiation",
         source=SETTING,
         assumptions=(
             "logistic loss; W of moderate norm, so that float64 resolves the definition too",
-            "half Polyak's step, at most of length 2: near a saddle it explodes, and long steps amplify rounding errors",
+            "half Polyak's step, at most of length 2: near a saddle it explodes, and long steps amplify "
+            "rounding errors",
         ),
         check=_same_runs,
         control=_other_norm_of_factors,
-        control_description="The reference divides the gradients of K and Q by their common norm, not by one norm each.",
+        control_description="The reference divides the gradients of K and Q by their common norm, not by "
+        "one norm each.",
     ),
 )

@@ -17,7 +17,13 @@ from ..builders import constraints
 from ..constraint_set import Constraints
 from ..dynamics import State, descent_direction, normalised_descent, random_start, start
 from ..problem import Instance, cross_attention, equal_distractors, random_selection
-from ..selection import NEIGHBOUR_RTOL, SATURATION_ATOL, first_step_condition, neighbour_advantage, neighbour_gap
+from ..selection import (
+    NEIGHBOUR_RTOL,
+    SATURATION_ATOL,
+    first_step_condition,
+    neighbour_advantage,
+    neighbour_gap,
+)
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
 from .common import MAX_DRAWS, limit_evidence, no_instance
@@ -42,11 +48,19 @@ class _Run:
         """Returns evidence about 1 - cosine to the target."""
         before, after = (1 - float(cosine(state.W, target.W)) for state in (self.half, self.end))
         selected = float(1 - self.instance.attention(self.end.W).amax(-1).min()) < SATURATION_ATOL
-        return limit_evidence(before, after, threshold, done=selected, detail={"steps": self.end.step, "norm": float(self.end.W.norm())})
+        return limit_evidence(
+            before,
+            after,
+            threshold,
+            done=selected,
+            detail={"steps": self.end.step, "norm": float(self.end.W.norm())},
+        )
 
 
 def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
-    """Descends from W = 0 on a random problem in which the first step raises the best tokens; also returns their max-margin solution."""
+    """Descends from W = 0 on a random problem in which the first step raises the best tokens; also returns
+    their max-margin solution.
+    """
     for _ in range(MAX_DRAWS):
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
         if first_step_condition(instance) > 0:
@@ -64,18 +78,26 @@ def _optimal(instance: Instance) -> Constraints:
 
 
 def _first_steps(generator: torch.Generator, *, norm: float) -> Evidence:
-    """Returns evidence about the share of problems in which the sign of the condition and the selection after one step differ.
+    """Returns evidence about the share of problems in which the sign of the condition and the selection after
+    one step differ.
 
     Args:
         norm: norm of the start, a random W.
     """
     instance = equal_distractors(inputs=2, tokens=4, dim=6, generator=generator, trials=100)
     W = torch.randn(100, 6, 6, generator=generator, dtype=torch.float64)
-    first = normalised_descent(instance, start(instance, W=norm * W / W.norm(dim=(-2, -1), keepdim=True)), steps=1)
+    first = normalised_descent(
+        instance, start(instance, W=norm * W / W.norm(dim=(-2, -1), keepdim=True)), steps=1
+    )
     selects = (instance.selected(first.W) == instance.optimal()).all(-1)
     positive = torch.tensor([first_step_condition(instance[trial]) > 0 for trial in range(100)])
     share = float(positive.double().mean())
-    return Evidence(float((positive != selects).double().mean()), 0.0, "<=", detail={"problems": 100, "share with the condition": share})
+    return Evidence(
+        float((positive != selects).double().mean()),
+        0.0,
+        "<=",
+        detail={"problems": 100, "share with the condition": share},
+    )
 
 
 def _first_step(generator: torch.Generator) -> Evidence:
@@ -97,7 +119,9 @@ def _other_norm(generator: torch.Generator) -> Evidence:
 
 
 def _largest_neighbour_gaps(instance: Instance, select: Tensor, trials: list[int]) -> list[float]:
-    """Returns, per feasible trial, the largest excess of a neighbour's score over the score of its selected token."""
+    """Returns, per feasible trial, the largest excess of a neighbour's score over the score of its selected
+    token.
+    """
     gaps = []
     for trial in trials:
         problem, selected = instance[trial], select[trial]
@@ -111,11 +135,12 @@ def _largest_neighbour_gaps(instance: Instance, select: Tensor, trials: list[int
 
 
 def _settled(instance: Instance, half: State, end: State) -> list[int]:
-    """Returns the trials with saturated attention in which W and the steps both turn to the max-margin solution W_a of the selection.
+    """Returns the trials with saturated attention in which W and the steps both turn to the max-margin
+    solution W_a of the selection.
 
-    A test of W alone is not enough: near a selection that is not locally optimal, W approaches W_a for thousands of steps, until the
-    gradient of the better neighbour has grown. In such runs the direction of the steps stops approaching W_a. In runs that keep the
-    selection it approaches W_a faster than W does.
+    A test of W alone is not enough: near a selection that is not locally optimal, W approaches W_a for
+    thousands of steps, until the gradient of the better neighbour has grown. In such runs the direction of
+    the steps stops approaching W_a. In runs that keep the selection it approaches W_a faster than W does.
     """
     saturated = (instance.attention(end.W).amax(-1) > 1 - SATURATION_ATOL).all(-1)
     targets = frobenius_max_margins(constraints(instance.tokens, instance.query, instance.selected(end.W)))
@@ -135,24 +160,42 @@ def _local_selection(generator: torch.Generator) -> Evidence:
     select, settled = instance.selected(end.W), _settled(instance, half, end)
     gaps = _largest_neighbour_gaps(instance, select, settled)
     share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
-    return Evidence(share, 0.0, "<=", converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)})
+    return Evidence(
+        share,
+        0.0,
+        "<=",
+        converged=bool(gaps),
+        detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)},
+    )
 
 
 def _random_tokens(generator: torch.Generator) -> Evidence:
     instance = cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
     gaps = _largest_neighbour_gaps(instance, random_selection(instance, generator=generator), list(range(10)))
     share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
-    return Evidence(share, 0.0, "<=", converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)})
+    return Evidence(
+        share,
+        0.0,
+        "<=",
+        converged=bool(gaps),
+        detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)},
+    )
 
 
 def _steepest_away(instance: Instance, generator: torch.Generator) -> Evidence:
-    """Returns evidence about the largest cosine between the gradient and W_mm over many W, from flat to sharp attention."""
+    """Returns evidence about the largest cosine between the gradient and W_mm over many W, from flat to sharp
+    attention.
+    """
     target = frobenius_max_margin(_optimal(instance)).W
     W = torch.randn(600, *target.shape, generator=generator, dtype=torch.float64)
     W = W * torch.logspace(-1, 2, 600, dtype=torch.float64)[:, None, None]
-    copies = Instance(*(v.expand(600, *v.shape).contiguous() for v in (instance.tokens, instance.query, instance.scores)))
+    copies = Instance(
+        *(v.expand(600, *v.shape).contiguous() for v in (instance.tokens, instance.query, instance.scores))
+    )
     M, _ = descent_direction(copies, W)  # parallel to the negative gradient, hence the minus sign below
-    return Evidence(float(-cosine(M, target.expand_as(W), dim=(-2, -1)).min()), 0.0, "<=", detail={"matrices": 600})
+    return Evidence(
+        float(-cosine(M, target.expand_as(W), dim=(-2, -1)).min()), 0.0, "<=", detail={"matrices": 600}
+    )
 
 
 def _no_stationary_point(generator: torch.Generator) -> Evidence:
@@ -168,7 +211,9 @@ def _doubling(instance: Instance, generator: torch.Generator) -> Evidence:
     half = normalised_descent(instance, random_start(instance, generator=generator), steps=400)
     end = normalised_descent(instance, half, steps=400)
     before, after = float(half.W.norm()), float(end.W.norm())
-    return Evidence(after / before, 1.8, ">=", detail={"norm half-way": before, "norm": after, "steps": end.step})
+    return Evidence(
+        after / before, 1.8, ">=", detail={"norm half-way": before, "norm": after, "steps": end.step}
+    )
 
 
 def _norm_diverges(generator: torch.Generator) -> Evidence:
@@ -177,24 +222,32 @@ def _norm_diverges(generator: torch.Generator) -> Evidence:
 
 def _contradicted(generator: torch.Generator) -> Evidence:
     single = _opposed(inputs=4, generator=generator)
-    twice = Instance(single.tokens.repeat(2, 1, 1), single.query.repeat(2, 1), torch.cat([single.scores, -single.scores]))
+    twice = Instance(
+        single.tokens.repeat(2, 1, 1), single.query.repeat(2, 1), torch.cat([single.scores, -single.scores])
+    )
     return _doubling(twice, generator)
 
 
 def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
-    """Returns equal distractors with scores 1 and -1, so that half the attention on the best token gives a prediction of zero."""
+    """Returns equal distractors with scores 1 and -1, so that half the attention on the best token gives a
+    prediction of zero.
+    """
     instance = equal_distractors(inputs=inputs, tokens=6, dim=8, generator=generator, gap=2.0)
     return Instance(instance.tokens, instance.query, instance.scores - 1)
 
 
-def _descend_from_selections(generator: torch.Generator, *, locally_optimal: bool, length: int) -> tuple[Tensor, Tensor]:
+def _descend_from_selections(
+    generator: torch.Generator, *, locally_optimal: bool, length: int
+) -> tuple[Tensor, Tensor]:
     """Descends from starts near multiples of W_a, for random selections a without tied neighbours.
 
-    The multiple is so large that at the start the neighbours of the selected tokens have at least about e^(10 length) times the attention
-    of the tokens with larger margins. A random matrix of a tenth of the norm is added. Longer starts take more steps.
+    The multiple is so large that at the start the neighbours of the selected tokens have at least about e^(10
+    length) times the attention of the tokens with larger margins. A random matrix of a tenth of the norm is
+    added. Longer starts take more steps.
 
     Args:
-        locally_optimal: True: the selections are locally optimal but not the best tokens. False: they are not locally optimal.
+        locally_optimal: True: the selections are locally optimal but not the best tokens. False: they are not
+            locally optimal.
         length: length of the starts, relative to the shortest suitable length.
         generator: random generator of the problems, the selections and the added matrices.
     Returns:
@@ -204,11 +257,17 @@ def _descend_from_selections(generator: torch.Generator, *, locally_optimal: boo
     select = random_selection(instance, generator=generator)
     pairs = constraints(instance.tokens, instance.query, select)
     solutions = frobenius_max_margins(pairs)
-    advantage = neighbour_advantage(instance.scores, select, pairs, solutions)  # minus infinity for tokens that are not neighbours
+    # minus infinity for tokens that are not neighbours
+    advantage = neighbour_advantage(instance.scores, select, pairs, solutions)
     is_neighbour = solutions.margins <= 1 + NEIGHBOUR_RTOL
     beaten, tied = (advantage >= 0).any(-1), (advantage.abs() < TIE_ATOL).any(-1)
-    # At W = R W_a / ||W_a|| a token of margin m scores (m - 1) R / ||W_a|| lower than the neighbours. This R makes it ten or more.
-    radius = 10 * solutions.norm / torch.where(is_neighbour, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
+    # At W = R W_a / ||W_a|| a token of margin m scores (m - 1) R / ||W_a|| lower than the neighbours. This R
+    # makes it ten or more.
+    radius = (
+        10
+        * solutions.norm
+        / torch.where(is_neighbour, torch.inf, solutions.margins - 1).amin(-1).clamp(max=1)
+    )
     suitable = ~beaten & (select != instance.optimal()).any(-1) if locally_optimal else beaten
     trials = (solutions.solved & suitable & ~tied & (radius < MAX_RADIUS)).nonzero().squeeze(-1)[:STARTS]
     problems, target = instance[trials], solutions.W[trials] / solutions.norm[trials, None, None]
@@ -223,7 +282,12 @@ def _farthest(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
     """Returns evidence about the largest 1 - cosine to W_a at the end."""
     # Starts of length one may lie outside the cone from which descent converges to W_a.
     stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=2)
-    return Evidence(float(distance.max()), 2e-3, "<=", detail={"starts": len(stayed), "share that stays": float(stayed.double().mean())})
+    return Evidence(
+        float(distance.max()),
+        2e-3,
+        "<=",
+        detail={"starts": len(stayed), "share that stays": float(stayed.double().mean())},
+    )
 
 
 def _local_direction(generator: torch.Generator) -> Evidence:
@@ -237,7 +301,12 @@ def _local_direction_elsewhere(generator: torch.Generator) -> Evidence:
 def _share_that_stays(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
     """Returns evidence about the share of starts that keep the selection."""
     stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=1)
-    return Evidence(float(stayed.double().mean()), 0.0, "<=", detail={"starts": len(stayed), "nearest": float(distance.min())})
+    return Evidence(
+        float(stayed.double().mean()),
+        0.0,
+        "<=",
+        detail={"starts": len(stayed), "nearest": float(distance.min())},
+    )
 
 
 def _leaves(generator: torch.Generator) -> Evidence:
@@ -249,50 +318,60 @@ def _does_not_leave(generator: torch.Generator) -> Evidence:
 
 
 RADIUS = (
-    r"the start is short enough for the budget of steps: $10 \|W_a\|_F / \min(1, m) < 60$, where $1 + m$ is the smallest margin above "
-    "those of the neighbours"
+    r"the start is short enough for the budget of steps: $10 \|W_a\|_F / \min(1, m) < 60$, where $1 + m$ is "
+    "the smallest margin above those of the neighbours"
 )
 
 CLAIMS = (
     Claim(
         id="attention_svm/global-direction",
-        statement=r"From $W = 0$, gradient descent diverges in norm and converges in direction to the max-margin solution of the "
-        r"optimal tokens in the Frobenius norm: $1 - \langle W(k), W_{mm}\rangle / (\|W(k)\|_F\|W_{mm}\|_F) \to 0$.",
+        statement="From $W = 0$, gradient descent diverges in norm and converges in direction to the "
+        r"max-margin solution of the optimal tokens in the Frobenius norm: $1 - \langle W(k), W_{mm}\rangle "
+        r"/ (\|W(k)\|_F\|W_{mm}\|_F) \to 0$.",
         measures="1 - cosine to the max-margin direction",
         source=SOURCE,
         assumptions=(
             "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
-            "the first step already raises every optimal token above the others: without this the norm still diverges, but with several "
-            "inputs the direction may be that of another locally optimal selection",
-            "decreasing smooth loss (logistic); normalised steps, since with small ones the norm grows only like the logarithm of time",
+            "the first step already raises every optimal token above the others: without this the norm "
+            "still diverges, but with several inputs the direction may be that of another locally optimal "
+            "selection",
+            "decreasing smooth loss (logistic); normalised steps, since with small ones the norm grows only "
+            "like the logarithm of time",
         ),
         check=_global_direction,
         control=_other_norm,
-        control_description="The target is replaced by the max-margin solution of the same tokens in the nuclear norm.",
+        control_description="The target is replaced by the max-margin solution of the same tokens in the "
+        "nuclear norm.",
     ),
     Claim(
         id="attention_svm/first-step",
         statement=r"The first step from $W = 0$ selects every optimal token if and only if "
-        r"$\min_{i,t} (x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i > 0$, which is an assumption of `attention_svm/global-direction`.",
-        measures="share of 100 problems in which the sign of the minimum and the selection after one step disagree",
+        r"$\min_{i,t} (x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i > 0$, which is an assumption of "
+        r"`attention_svm/global-direction`.",
+        measures="share of 100 problems in which the sign of the minimum and the selection after one step "
+        "disagree",
         source=SETTING,
-        assumptions=("descent from W = 0", "all tokens of each input but the optimal one have the same score"),
+        assumptions=(
+            "descent from W = 0",
+            "all tokens of each input but the optimal one have the same score",
+        ),
         check=_first_step,
         control=_first_step_elsewhere,
         control_description="Descent starts from a random W of norm 0.5, not from zero.",
     ),
     Claim(
         id="attention_svm/local-selection",
-        statement=r"The tokens that gradient descent selects are locally optimal: each scores higher than its neighbours, "
-        r"$\gamma_{i,a_i} > \gamma_{i,t}$ for all $t$ with $(x_{i,a_i} - x_{i,t})^\top W_a z_i = 1$.",
+        statement="The tokens that gradient descent selects are locally optimal: each scores higher than "
+        r"its neighbours, $\gamma_{i,a_i} > \gamma_{i,t}$ for all $t$ with $(x_{i,a_i} - x_{i,t})^\top W_a "
+        "z_i = 1$.",
         measures="share of settled runs whose selection is not locally optimal",
         source=SOURCE,
         assumptions=(
             "general scores; normalised steps",
-            "descent has settled: attention is saturated, W still turns towards the max-margin solution W_a, and the steps at least halve "
-            "their distance to it over the second half of the run (near other selections W may approach W_a for a long time before "
-            "leaving it)",
+            "descent has settled: attention is saturated, W still turns towards the max-margin solution "
+            "W_a, and the steps at least halve their distance to it over the second half of the run (near "
+            "other selections W may approach W_a for a long time before leaving it)",
             "the selection of the settled run is feasible",
         ),
         check=_local_selection,
@@ -301,7 +380,8 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/no-stationary-point",
-        statement=r"There is no finite stationary point: $\langle \nabla L(W), W_{mm}\rangle < 0$ for every $W$.",
+        statement=r"There is no finite stationary point: $\langle \nabla L(W), W_{mm}\rangle < 0$ for every "
+        r"$W$.",
         measures="largest cosine between the gradient and the max-margin solution over 600 random W",
         source=SOURCE,
         assumptions=(
@@ -325,34 +405,40 @@ CLAIMS = (
         ),
         check=_norm_diverges,
         control=_contradicted,
-        control_description="Every input comes twice, with opposite labels: no W suits both, and the loss has a finite minimum.",
+        control_description="Every input comes twice, with opposite labels: no W suits both, and the loss "
+        "has a finite minimum.",
     ),
     Claim(
         id="attention_svm/local-direction",
-        statement=r"Let $a$ be locally optimal. Descent from a $W$ that is long enough and near enough to $W_a$ in direction converges in "
-        r"direction to $W_a$, though better tokens exist.",
+        statement="Let $a$ be locally optimal. Descent from a $W$ that is long enough and near enough to "
+        "$W_a$ in direction converges in direction to $W_a$, though better tokens exist.",
         measures="largest 1 - cosine to the solution of the selection at the end, over ten starts",
         source=SOURCE,
         assumptions=(
             "general scores; a is feasible and not the best tokens; normalised steps",
-            r"the start is a multiple of $W_a$ at which attention on the tokens after the neighbours is at most about $e^{-20}$ of that on "
-            "them, plus a random matrix of 0.1 of its norm",
-            "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the longer W must be at the start",
+            "the start is a multiple of $W_a$ at which attention on the tokens after the neighbours is at "
+            "most about $e^{-20}$ of that on them, plus a random matrix of 0.1 of its norm",
+            "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the "
+            "longer W must be at the start",
             RADIUS,
         ),
         check=_local_direction,
         control=_local_direction_elsewhere,
-        control_description="The selections are not locally optimal: some neighbour scores higher than the selected token.",
+        control_description="The selections are not locally optimal: some neighbour scores higher than the "
+        "selected token.",
     ),
     Claim(
         id="attention_svm/leaves-other-selections",
-        statement=r"Descent leaves every selection that is not locally optimal, even from a long $W$ in the direction of $W_a$.",
+        statement=r"Descent leaves every selection that is not locally optimal, even from a long $W$ in the "
+        r"direction of $W_a$.",
         measures="share of ten starts that keep the selection",
         source=SOURCE,
         assumptions=(
-            "general scores; a is feasible and some neighbour of a selected token scores higher than it; normalised steps",
+            "general scores; a is feasible and some neighbour of a selected token scores higher than it; "
+            "normalised steps",
             r"the start is a multiple of $W_a$ plus a random matrix of 0.1 of its norm",
-            "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the longer descent takes to leave",
+            "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the "
+            "longer descent takes to leave",
             RADIUS,
         ),
         check=_leaves,

@@ -1,8 +1,9 @@
-r"""Claims about descent on the factors of :math:`W = K Q^\top`: with the published penalty, with separate norms, with one common norm.
+r"""Claims about descent on the factors of :math:`W = K Q^\top`: with the published penalty, with separate
+norms, with one common norm.
 
 :mod:`~..balance` has the derivations. For the factors the nuclear norm takes the place of the Frobenius norm.
-:cite:t:`tarzanagh2023transformers` prove it for the regularisation path and observe it for descent; for gradient flow with the exponential
-loss and aligned starts it is a theorem of :cite:t:`sheen2024implicit`.
+:cite:t:`tarzanagh2023transformers` prove it for the regularisation path and observe it for descent; for
+gradient flow with the exponential loss and aligned starts it is a theorem of :cite:t:`sheen2024implicit`.
 """
 
 from collections.abc import Callable
@@ -26,10 +27,14 @@ SOURCE = Source("tarzanagh2023transformers", status="not found")
 FACTORED_THRESHOLD = 0.035
 PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
 SEVERITY = ("consistent", "inconclusive", "violated")  # verdicts in rising order
-LONG_STEP = 3.0  # length of a step: the gradient jumps between constraints from about 1 / LONG_STEP^2 steps on
-FALL = 0.6  # largest distance after four times as many steps, relative to the distance before; a distance like 1/k would reach 0.25
+# length of a step: the gradient jumps between constraints from about 1 / LONG_STEP^2 steps on
+LONG_STEP = 3.0
+# largest distance after four times as many steps, relative to the distance before; a distance like 1/k would
+# reach 0.25
+FALL = 0.6
 SETTLED_THRESHOLD = 0.01
-SHORTER = (0.01, 1e-3, 1e-4)  # lengths of the last steps: descent circles a stationary point at about the length of a step
+# lengths of the last steps: descent circles a stationary point at about the length of a step
+SHORTER = (0.01, 1e-3, 1e-4)
 Descent = Callable[..., Factors]
 
 
@@ -39,26 +44,35 @@ def _descend(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], 
     The targets concern the best tokens, so instances are drawn again until both descents select them.
 
     Returns:
-        The instance, W half-way and at the end of descent on W, the same for descent on K and Q, and the number of rejected draws.
+        The instance, W half-way and at the end of descent on W, the same for descent on K and Q, and the
+        number of rejected draws.
     Raises:
         NotConverged: none of :data:`~.common.MAX_DRAWS` instances qualifies.
     """
     for redraws in range(MAX_DRAWS):
         instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
-        W_state, factor_state = random_start(instance, generator=generator), random_factors(instance, generator=generator)
+        W_state, factor_state = (
+            random_start(instance, generator=generator),
+            random_factors(instance, generator=generator),
+        )
         ends: tuple[list[torch.Tensor], list[torch.Tensor]] = [], []
         for _ in range(2):
             W_state = normalised_descent(instance, W_state, steps=500)
             factor_state = normalised_descent(instance, factor_state, steps=500, penalty=PENALTY)
             ends[0].append(W_state.W)
             ends[1].append(factor_state.W)
-        if all(bool((instance.selected(state.W) == instance.optimal()).all()) for state in (W_state, factor_state)):
+        if all(
+            bool((instance.selected(state.W) == instance.optimal()).all())
+            for state in (W_state, factor_state)
+        ):
             return instance, *ends, redraws
     raise no_instance("in which descent on W and on K and Q both select the best tokens")
 
 
 def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
-    """Returns evidence about the larger distance of the two descents to their targets; ``swapped`` exchanges the targets."""
+    """Returns evidence about the larger distance of the two descents to their targets; ``swapped`` exchanges
+    the targets.
+    """
     instance, of_W, of_KQ, redraws = _descend(generator)
     pairs = constraints(instance.tokens, instance.query, instance.optimal())
     targets = [frobenius_max_margin(pairs).W, nuclear_max_margin(pairs).W]
@@ -68,7 +82,8 @@ def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
         selected = float(1 - instance.attention(states[-1]).amax(-1).min()) < SATURATION_ATOL
         detail[f"descent on {name}"] = after
         evidence.append(limit_evidence(before, after, FACTORED_THRESHOLD, done=selected, detail={}))
-    # The verdict is the more severe one: a smaller distance may have stopped above the threshold while a larger one still falls.
+    # The verdict is the more severe one: a smaller distance may have stopped above the threshold while a
+    # larger one still falls.
     worst = max(evidence, key=lambda result: SEVERITY.index(result.verdict))
     return replace(worst, value=max(result.value for result in evidence), detail={**worst.detail, **detail})
 
@@ -82,12 +97,16 @@ def _targets_swapped(generator: torch.Generator) -> Evidence:
 
 
 def _common_direction(generator: torch.Generator, *, descent: Descent) -> Evidence:
-    """Returns evidence about 1 - cosine to the nuclear solutions at step 2,500 relative to step 625, median over 20 problems."""
+    """Returns evidence about 1 - cosine to the nuclear solutions at step 2,500 relative to step 625, median
+    over 20 problems.
+    """
     instance = cross_attention(inputs=3, tokens=4, dim=6, trials=20, generator=generator)
     early = descent(instance, random_factors(instance, generator=generator), steps=625, rate=LONG_STEP)
     late = descent(instance, early, steps=1875, rate=LONG_STEP)
     solutions = nuclear_max_margins(constraints(instance.tokens, instance.query, instance.selected(late.W)))
-    before, after = (1 - cosine(state.W, solutions.W, dim=(-2, -1))[solutions.solved] for state in (early, late))
+    before, after = (
+        1 - cosine(state.W, solutions.W, dim=(-2, -1))[solutions.solved] for state in (early, late)
+    )
     detail = {"problems": len(after), "median 1 - cosine": float(after.median())}
     return Evidence(float((after / before).median()), FALL, "<=", detail=detail)
 
@@ -101,7 +120,9 @@ def _two_norms(generator: torch.Generator) -> Evidence:
 
 
 def _imbalance_change(generator: torch.Generator, *, descent: Descent) -> Evidence:
-    """Returns evidence about the change of the imbalance in the nuclear norm relative to the bound, largest of ten problems."""
+    """Returns evidence about the change of the imbalance in the nuclear norm relative to the bound, largest
+    of ten problems.
+    """
     instance = cross_attention(inputs=4, tokens=5, dim=8, trials=10, generator=generator)
     first = random_factors(instance, generator=generator)
     largest, state = 0.0, first
@@ -109,7 +130,12 @@ def _imbalance_change(generator: torch.Generator, *, descent: Descent) -> Eviden
         state = descent(instance, state, steps=150, rate=0.5)
         change = torch.linalg.matrix_norm(imbalance(state) - imbalance(first), ord="nuc")
         largest = max(largest, float(change.max()) / (0.25 * state.step))
-    return Evidence(largest, 1.0, "<=", detail={"steps": state.step, "norm of W": float(state.W.norm(dim=(-2, -1)).median())})
+    return Evidence(
+        largest,
+        1.0,
+        "<=",
+        detail={"steps": state.step, "norm of W": float(state.W.norm(dim=(-2, -1)).median())},
+    )
 
 
 def _kept_balance(generator: torch.Generator) -> Evidence:
@@ -121,13 +147,17 @@ def _lost_balance(generator: torch.Generator) -> Evidence:
 
 
 def _stop(generator: torch.Generator, *, penalty: float) -> Evidence:
-    r"""Returns evidence about where descent ends: growth of the norm in the second half, residual and gradient after shorter steps.
+    r"""Returns evidence about where descent ends: growth of the norm in the second half, residual and
+    gradient after shorter steps.
 
-    Residual and gradient refer to the published penalty :math:`\lambda`, whatever ``penalty`` descent itself has. The gradient is measured
-    as :math:`\|\nabla L(W)\|_2 / 2\lambda - 1`, which is at most zero at a stationary point of the loss with the nuclear norm.
+    Residual and gradient refer to the published penalty :math:`\lambda`, whatever ``penalty`` descent itself
+    has. The gradient is measured as :math:`\|\nabla L(W)\|_2 / 2\lambda - 1`, which is at most zero at a
+    stationary point of the loss with the nuclear norm.
     """
     instance = cross_attention(inputs=4, tokens=5, dim=8, trials=10, generator=generator)
-    half = normalised_descent(instance, random_factors(instance, generator=generator), steps=1500, penalty=penalty)
+    half = normalised_descent(
+        instance, random_factors(instance, generator=generator), steps=1500, penalty=penalty
+    )
     end = normalised_descent(instance, half, steps=1500, penalty=penalty)
     before, after = (torch.linalg.matrix_norm(state.W, ord="nuc") for state in (half, end))
     for rate in SHORTER:
@@ -153,21 +183,26 @@ def _not_stopped(generator: torch.Generator) -> Evidence:
     return _stop(generator, penalty=0.0)
 
 
-RANDOM = "tokens, queries and scores are random; the compared solution is that of the tokens selected at the end"
+RANDOM = (
+    "tokens, queries and scores are random; the compared solution is that of the tokens selected at the end"
+)
 
 CLAIMS = (
     Claim(
         id="attention_svm/factored-direction",
-        statement=r"Descent on $W$ goes, in direction, to the max-margin solution in the Frobenius norm. Descent on the factors of "
-        r"$W = K Q^\top$ with the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$, where $\lambda$ is the rounding unit, ends near the direction "
-        "of that in the nuclear norm. For the factors this is proven for the regularisation path, and observed for descent.",
+        statement="Descent on $W$ goes, in direction, to the max-margin solution in the Frobenius norm. "
+        r"Descent on the factors of $W = K Q^\top$ with the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$, where "
+        r"$\lambda$ is the rounding unit, ends near the direction of that in the nuclear norm. For the "
+        "factors this is proven for the regularisation path, and observed for descent.",
         measures="larger of the two 1 - cosine after 1,000 steps",
         source=SOURCE,
         assumptions=(
             "all tokens of each input but the optimal one have the same score",
             "the max-margin problem of the optimal tokens is feasible",
-            "both descents select the optimal tokens, which equal scores do not guarantee (instances are drawn again until they do)",
-            "normalised steps, K and Q separately; the published penalty, the rounding unit times the squared norms of K and Q",
+            "both descents select the optimal tokens, which equal scores do not guarantee (instances are "
+            "drawn again until they do)",
+            "normalised steps, K and Q separately; the published penalty, the rounding unit times the "
+            "squared norms of K and Q",
         ),
         check=_targets_in_order,
         control=_targets_swapped,
@@ -175,11 +210,13 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/common-norm-direction",
-        statement=r"In descent on the factors of $W = K Q^\top$ without penalty, normalised by one common norm "
-        r"$(\|\nabla_K L\|_F^2 + \|\nabla_Q L\|_F^2)^{1/2}$, the distance in direction to the max-margin solution in the nuclear norm "
-        "keeps falling (median over problems; a few are slow). With a separate norm for each factor and long steps it stops falling. "
-        "Observed; proven only for the regularisation path.",
-        measures="1 - cosine to the nuclear solution at step 2,500 relative to that at step 625, median over 20 problems",
+        statement=r"In descent on the factors of $W = K Q^\top$ without penalty, normalised by one common "
+        r"norm $(\|\nabla_K L\|_F^2 + \|\nabla_Q L\|_F^2)^{1/2}$, the distance in direction to the "
+        "max-margin solution in the nuclear norm keeps falling (median over problems; a few are slow). "
+        "With a separate norm for each factor and long steps it stops falling. Observed; proven only for "
+        "the regularisation path.",
+        measures="1 - cosine to the nuclear solution at step 2,500 relative to that at step 625, median "
+        "over 20 problems",
         source=SETTING,
         assumptions=(
             RANDOM,
@@ -188,13 +225,16 @@ CLAIMS = (
         ),
         check=_one_norm,
         control=_two_norms,
-        control_description="K and Q take steps of the same length each: their gradients are normalised separately.",
+        control_description="K and Q take steps of the same length each: their gradients are normalised "
+        "separately.",
     ),
     Claim(
         id="attention_svm/balanced-factors",
-        statement=r"With one common norm, the terms of first order in a step cancel in the imbalance $B = K^\top K - Q^\top Q$ of the "
-        r"factors: after $k$ steps of length $\eta$, $\|B(k) - B(0)\|_* \le \eta^2 k$.",
-        measures="largest change of the imbalance relative to the bound, over ten problems after 150, 300, 450 and 600 steps",
+        statement="With one common norm, the terms of first order in a step cancel in the imbalance $B = "
+        r"K^\top K - Q^\top Q$ of the factors: after $k$ steps of length $\eta$, $\|B(k) - B(0)\|_* \le "
+        r"\eta^2 k$.",
+        measures="largest change of the imbalance relative to the bound, over ten problems after 150, 300, "
+        "450 and 600 steps",
         source=SETTING,
         assumptions=(r"steps of length $\eta$ without penalty, normalised by one common norm",),
         check=_kept_balance,
@@ -203,23 +243,27 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/penalised-stop",
-        statement=r"With the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$ descent on the factors stops growing at a finite point, where the "
-        r"gradient of the loss balances the penalty: $-\nabla L(W)\, Q = 2\lambda K$ and $-\nabla L(W)^\top K = 2\lambda Q$. "
-        r"If also $\|\nabla L(W)\|_2 \le 2\lambda$, as measured here for factors of full width, $W$ is a stationary point of "
-        r"$L(W) + 2\lambda\|W\|_*$.",
-        measures=r"median over ten problems of the largest of three numbers: the growth of the nuclear norm from step 1,500 to 3,000, and "
-        r"after shorter steps the residual of the two equations, relative to the penalty's gradient, and $\|\nabla L(W)\|_2/2\lambda - 1$",
+        statement=r"With the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$ descent on the factors stops growing "
+        r"at a finite point, where the gradient of the loss balances the penalty: $-\nabla L(W)\, Q = "
+        r"2\lambda K$ and $-\nabla L(W)^\top K = 2\lambda Q$. If also $\|\nabla L(W)\|_2 \le 2\lambda$, as "
+        r"measured here for factors of full width, $W$ is a stationary point of $L(W) + 2\lambda\|W\|_*$.",
+        measures="median over ten problems of the largest of three numbers: the growth of the nuclear norm "
+        "from step 1,500 to 3,000, and after shorter steps the residual of the two equations, relative to "
+        r"the penalty's gradient, and $\|\nabla L(W)\|_2/2\lambda - 1$",
         source=SETTING,
         assumptions=(
             "random tokens, queries and scores; normalised steps, K and Q separately",
-            r"$K$ and $Q$ are $d \times d$: narrower factors satisfy the equations, but their gradient can exceed $2\lambda$",
+            r"$K$ and $Q$ are $d \times d$: narrower factors satisfy the equations, but their gradient can "
+            r"exceed $2\lambda$",
             r"$\lambda$ is the rounding unit, as published",
-            "the residual is measured after 600 steps of falling length, since normalised steps circle a stationary point at their length",
+            "the residual is measured after 600 steps of falling length, since normalised steps circle a "
+            "stationary point at their length",
         ),
         check=_stopped,
         control=_not_stopped,
-        control_description="Descent has no penalty: the norm grows, and the gradient falls below that of the penalty.",
-        corrects="With the released penalty, descent on the factors stops at a finite point, which depends on the penalty; it is not "
-        "the limit of a diverging run.",
+        control_description="Descent has no penalty: the norm grows, and the gradient falls below that of "
+        "the penalty.",
+        corrects="With the released penalty, descent on the factors stops at a finite point, which depends "
+        "on the penalty; it is not the limit of a diverging run.",
     ),
 )

@@ -1,4 +1,6 @@
-"""Claims about next-token prediction: the direction and the finite part that the token-priority graphs predict."""
+"""Claims about next-token prediction: the direction and the finite part that the token-priority graphs
+predict.
+"""
 
 from dataclasses import dataclass
 
@@ -17,7 +19,8 @@ from ..next_token import LOG, finite_part, finite_span, next_token_instance, pro
 from ..solvers import frobenius_max_margin
 from .common import MAX_DRAWS, limit_evidence, no_instance
 
-SOURCE = Source("li2024mechanics", "Theorem 1", "second-hand")  # the number comes from a machine-written summary: weak
+# the number comes from a machine-written summary: weak
+SOURCE = Source("li2024mechanics", "Theorem 1", "second-hand")
 MIN_FINITE_NORM = 0.2
 UNSOLVED = 1e6  # distance reported without a prediction
 
@@ -44,11 +47,14 @@ class _Run:
     def distance(self, target: Tensor) -> Evidence:
         """Returns evidence about 1 - cosine between the target and the part of W outside S_fin."""
         before, after = (1 - float(cosine(W - project(W, self.basis), target)) for W in (self.half, self.W))
-        # The norm grows only like a logarithm, so a distance that falls by 5 % in half the run is still falling.
+        # The norm grows only like a logarithm, so a distance that falls by 5 % in half the run is still
+        # falling.
         return limit_evidence(before, after, 0.1, falling=0.95, detail={"norm": float(self.W.norm())})
 
     def error(self, share: float) -> Evidence:
-        """Returns evidence about the distance of the part in S_fin from a share of W_fin, relative to the norm of W_fin."""
+        """Returns evidence about the distance of the part in S_fin from a share of W_fin, relative to the
+        norm of W_fin.
+        """
         if self.finite is None:
             return Evidence(UNSOLVED, 0.1, "<=", note="the minimiser of a strictly convex loss was not found")
         size, target = float(self.finite.norm()), share * self.finite
@@ -58,9 +64,13 @@ class _Run:
 
 def _descend(generator: torch.Generator) -> _Run:
     """Descends on random data with a non-zero finite part: labels in a component are not equally frequent."""
-    embeddings = torch.nn.functional.normalize(torch.randn(8, 10, generator=generator, dtype=torch.float64), dim=-1)
+    embeddings = torch.nn.functional.normalize(
+        torch.randn(8, 10, generator=generator, dtype=torch.float64), dim=-1
+    )
     for _ in range(MAX_DRAWS):
-        ids, labels, graph = random_sequences(sequences=10, length=4, tokens=8, last=2, cyclic=True, generator=generator)
+        ids, labels, graph = random_sequences(
+            sequences=10, length=4, tokens=8, last=2, cyclic=True, generator=generator
+        )
         try:
             finite = finite_part(graph, embeddings, ids, labels)
         except NotConverged:
@@ -75,17 +85,23 @@ def _descend(generator: torch.Generator) -> _Run:
     # The finite part stays half a step away from its limit, so the last steps are short.
     end = normalised_descent(instance, end, steps=100, rate=0.01, loss=LOG)
     label_position = (ids == labels[:, None]).int().argmax(1, keepdim=True)
-    # Another token of each sequence of four: its position is the position of the label plus 1, 2 or 3, modulo 4.
-    other_labels = ids.gather(1, (label_position + torch.randint(1, 4, (10, 1), generator=generator)) % 4).squeeze(1)
+    # Another token of each sequence of four: its position is the position of the label plus 1, 2 or 3, modulo
+    # 4.
+    other_labels = ids.gather(
+        1, (label_position + torch.randint(1, 4, (10, 1), generator=generator)) % 4
+    ).squeeze(1)
     other_svm = graph_svm(priority_graph(ids, other_labels, tokens=8), embeddings)
-    return _Run(half.W, end.W, finite_span(graph, embeddings), finite, graph_svm(graph, embeddings), other_svm)
+    return _Run(
+        half.W, end.W, finite_span(graph, embeddings), finite, graph_svm(graph, embeddings), other_svm
+    )
 
 
 def _direction(generator: torch.Generator) -> Evidence:
     run = _descend(generator)
     try:
         target = frobenius_max_margin(run.svm).W
-    except NotConverged:  # independent embeddings make the problem feasible, so a missing solution violates the claim
+    except NotConverged:
+        # independent embeddings make the problem feasible, so a missing solution violates the claim
         return Evidence(UNSOLVED, 0.1, "<=", note="no verified solution of Graph-SVM was found")
     return run.distance(target)
 
@@ -103,23 +119,28 @@ def _shared_equally(generator: torch.Generator) -> Evidence:
     return _descend(generator).error(0.0)
 
 
-S_FIN = r"Here $S_{fin}$ is the span of the matrices $(e_i - e_j)e_k^\top$ with $i$ and $j$ in one component of the graph of $k$."
+S_FIN = (
+    r"Here $S_{fin}$ is the span of the matrices $(e_i - e_j)e_k^\top$ with $i$ and $j$ in one component of "
+    r"the graph of $k$."
+)
 
 ASSUMPTIONS = (
-    "log loss of the attention to the label (the head separates the embeddings); each label is a token of its sequence",
+    "log loss of the attention to the label (the head separates the embeddings); each label is a token of "
+    "its sequence",
     "the embeddings are linearly independent, so that (Graph-SVM) is feasible",
     "the graphs have a component of several tokens, and a strict priority",
-    r"normalised steps from $W = 0$, 1,600 of length 0.1 and 100 of length 0.01: with steps of length $\eta$ the part in $S_{fin}$ stays "
-    r"about $\eta/2$ away from its limit",
+    "normalised steps from $W = 0$, 1,600 of length 0.1 and 100 of length 0.01: with steps of length "
+    r"$\eta$ the part in $S_{fin}$ stays about $\eta/2$ away from its limit",
     r"$\|W_{fin}\|_F > 0.2$: labels within a component are not equally frequent",
 )
 
 CLAIMS = (
     Claim(
         id="attention_svm/graph-direction",
-        statement=r"In next-token prediction the part of $W$ outside $S_{fin}$ converges in direction to the smallest matrix with "
-        r"$(e_i - e_j)^\top W e_k = 0$ within the strongly connected components of the token-priority graph of $k$ and "
-        r"$(e_i - e_j)^\top W e_k \ge 1$ along the edges between them. " + S_FIN,
+        statement="In next-token prediction the part of $W$ outside $S_{fin}$ converges in direction to "
+        r"the smallest matrix with $(e_i - e_j)^\top W e_k = 0$ within the strongly connected components of "
+        r"the token-priority graph of $k$ and $(e_i - e_j)^\top W e_k \ge 1$ along the edges between them. "
+        + S_FIN,
         measures="1 - cosine of the part outside S_fin to the Graph-SVM direction",
         source=SOURCE,
         assumptions=ASSUMPTIONS,
@@ -129,8 +150,9 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/graph-finite-part",
-        statement=r"In next-token prediction the part of $W$ in $S_{fin}$ converges to the minimiser $W_{fin}$ of the loss in which each "
-        r"sequence keeps only the tokens of its label's component. " + S_FIN,
+        statement="In next-token prediction the part of $W$ in $S_{fin}$ converges to the minimiser "
+        "$W_{fin}$ of the loss in which each sequence keeps only the tokens of its label's component. "
+        + S_FIN,
         measures="distance of the part in S_fin from W_fin, relative to its norm",
         source=SOURCE,
         assumptions=ASSUMPTIONS,

@@ -1,7 +1,8 @@
 r"""A claim about attention that stays on several tokens: :math:`W(k) \approx W_{fin} + R(k)\, W_{dir}`.
 
-It is a conjecture of :cite:t:`tarzanagh2023transformers` for general heads. The check adds an assumption that the conjecture needs: the
-head pushes every masked token away (:mod:`~..sharing`), since no margin is maximised for a token with zero gradient.
+It is a conjecture of :cite:t:`tarzanagh2023transformers` for general heads. The check adds an assumption that
+the conjecture needs: the head pushes every masked token away (:mod:`~..sharing`), since no margin is
+maximised for a token with zero gradient.
 """
 
 import math
@@ -23,14 +24,17 @@ MIN_PUSH = 1e-2  # smallest least_push of a usable trial; gains are of order one
 
 
 def _settled_trials(generator: torch.Generator) -> tuple[HeadInstance, Tensor, Tensor]:
-    """Returns random problems with a head with one hidden layer, W at the end, and the trials that share attention and are covered."""
+    """Returns random problems with a head with one hidden layer, W at the end, and the trials that share
+    attention and are covered.
+    """
 
     def normal(*size: int) -> Tensor:
         return torch.randn(TRIALS, *size, generator=generator, dtype=torch.float64)
 
     V = normal(4, 4)
     x, z = (torch.nn.functional.normalize(v, dim=-1) for v in (normal(2, 3, 4), normal(2, 4)))
-    labels = torch.cat([-torch.ones(TRIALS, 1, dtype=torch.float64), normal(1).sign()], -1)  # the first label of each trial is negative
+    # the first label of each trial is negative
+    labels = torch.cat([-torch.ones(TRIALS, 1, dtype=torch.float64), normal(1).sign()], -1)
     instance = HeadInstance(x, z, labels, relu_head(V / V.norm(dim=(-2, -1), keepdim=True)))
     W = normalised_descent(instance, random_start(instance, generator=generator), steps=600).W
     attention = instance.attention(W)
@@ -48,28 +52,36 @@ def _median(W: Tensor, target: Tensor, solved: Tensor) -> Evidence:
 
 def _prediction(generator: torch.Generator) -> Evidence:
     instance, W, trials = _settled_trials(generator)
-    prediction = generalised_max_margins(instance.tokens[trials], instance.query[trials], instance.attention(W)[trials])
+    prediction = generalised_max_margins(
+        instance.tokens[trials], instance.query[trials], instance.attention(W)[trials]
+    )
     solved = prediction.direction.solved & prediction.finite.solved  # pyright: ignore[reportAttributeAccessIssue]
     return _median(W[trials], prediction.predict(W[trials]), solved)
 
 
 def _one_token(generator: torch.Generator) -> Evidence:
     instance, W, trials = _settled_trials(generator)
-    solutions = frobenius_max_margins(constraints(instance.tokens[trials], instance.query[trials], instance.selected(W)[trials]))
+    solutions = frobenius_max_margins(
+        constraints(instance.tokens[trials], instance.query[trials], instance.selected(W)[trials])
+    )
     return _median(W[trials], solutions.W, solutions.solved)
 
 
 def _finite_parts(generator: torch.Generator, *, uniform: bool) -> Evidence:
-    """Returns evidence about the distance of W_fin from the part of W in the span of its equations, and about its cosine to W_dir.
+    """Returns evidence about the distance of W_fin from the part of W in the span of its equations, and about
+    its cosine to W_dir.
 
     Args:
-        uniform: whether W_fin is that of equal shares of the tokens that have attention, in the place of the shares under W.
+        uniform: whether W_fin is that of equal shares of the tokens that have attention, in the place of the
+            shares under W.
     """
     instance = cross_attention(inputs=2, tokens=3, dim=5, generator=generator, trials=40)
     W = 4 * torch.randn(40, 5, 5, generator=generator, dtype=torch.float64)
     attention = instance.attention(W)
     has = attention > SOME_ATTENTION
-    target = generalised_max_margins(instance.tokens, instance.query, has / has.sum(-1, keepdim=True) if uniform else attention)
+    target = generalised_max_margins(
+        instance.tokens, instance.query, has / has.sum(-1, keepdim=True) if uniform else attention
+    )
     errors, directions = [], 0
     for trial in (has.sum(-1) > 1).any(-1).nonzero().squeeze(-1).tolist():
         rows = [
@@ -84,7 +96,9 @@ def _finite_parts(generator: torch.Generator, *, uniform: bool) -> Evidence:
         errors.append(float((finite - part).norm() / part.norm()))
         if float(direction.norm()) > 0:  # W_dir is zero if every input keeps all its tokens
             directions += 1
-            errors[-1] = max(errors[-1], float((finite * direction).sum().abs() / (part.norm() * direction.norm())))
+            errors[-1] = max(
+                errors[-1], float((finite * direction).sum().abs() / (part.norm() * direction.norm()))
+            )
     worst = max(errors, default=math.nan)
     detail = {"problems": len(errors), "with a direction": directions}
     return Evidence(worst, 1e-6, "<=", converged=directions > 0, detail=detail)
@@ -101,30 +115,35 @@ def _equal_shares(generator: torch.Generator) -> Evidence:
 CLAIMS = (
     Claim(
         id="attention_svm/several-tokens",
-        statement=r"Where attention stays on a set $O_i$ of tokens of each input, $W$ is close to $W_{fin} + R\,W_{dir}$: $W_{dir}$ is the "
-        r"smallest matrix that scores the tokens of $O_i$ alike and above all others by one, $W_{fin}$ the smallest that gives them the "
-        r"attention they have, $R$ a number.",
+        statement="Where attention stays on a set $O_i$ of tokens of each input, $W$ is close to $W_{fin} "
+        r"+ R\,W_{dir}$: $W_{dir}$ is the smallest matrix that scores the tokens of $O_i$ alike and above "
+        "all others by one, $W_{fin}$ the smallest that gives them the attention they have, $R$ a number.",
         measures="median of 1 - cosine to the prediction over trials",
         source=Source("tarzanagh2023transformers", status="not found"),
         assumptions=(
-            "a head with one hidden layer; at least one label of each problem is negative; normalised steps, logistic loss",
+            "a head with one hidden layer; at least one label of each problem is negative; normalised "
+            "steps, logistic loss",
             "attention has settled: no token has between 1e-6 and 1e-3 of it",
-            "some input keeps several tokens, and some matrix gives them their attention and separates them from the others",
-            "the head pushes every token outside the sets away, by at least 0.01 (added here; the conjecture fails otherwise)",
+            "some input keeps several tokens, and some matrix gives them their attention and separates them "
+            "from the others",
+            "the head pushes every token outside the sets away, by at least 0.01 (added here; the "
+            "conjecture fails otherwise)",
         ),
         check=_prediction,
         control=_one_token,
-        control_description="The prediction is replaced by the max-margin solution of the most attended token of each input.",
-        corrects="In the form known to us from the released code, the conjecture does not require that the head pushes every token "
-        "outside the sets away, and then fails.",
+        control_description="The prediction is replaced by the max-margin solution of the most attended "
+        "token of each input.",
+        corrects="In the form known to us from the released code, the conjecture does not require that the "
+        "head pushes every token outside the sets away, and then fails.",
     ),
     Claim(
         id="attention_svm/shared-finite-part",
-        statement=r"The matrix $W_{fin}$ of `attention_svm/several-tokens` is the part of $W$ in the span of the matrices "
-        r"$(x_{i,t} - x_{i,\tau}) z_i^\top$ with $t, \tau \in O_i$, for every $W$. It is orthogonal to $W_{dir}$, so "
-        r"$R = \langle W_{dir}, W\rangle / \|W_{dir}\|_F^2$ is the best scale if $W_{dir} \ne 0$.",
-        measures="largest distance of W_fin from this part of W, relative to its norm, or cosine to a non-zero W_dir, over up to 40 "
-        "random W",
+        statement="The matrix $W_{fin}$ of `attention_svm/several-tokens` is the part of $W$ in the span "
+        r"of the matrices $(x_{i,t} - x_{i,\tau}) z_i^\top$ with $t, \tau \in O_i$, for every $W$. It is "
+        r"orthogonal to $W_{dir}$, so $R = \langle W_{dir}, W\rangle / \|W_{dir}\|_F^2$ is the best scale "
+        r"if $W_{dir} \ne 0$.",
+        measures="largest distance of W_fin from this part of W, relative to its norm, or cosine to a "
+        "non-zero W_dir, over up to 40 random W",
         source=Source("tarzanagh2023transformers", status="own"),
         assumptions=(
             "$O_i$ holds the tokens of input i with more than 0.001 of its attention; some $O_i$ has several",

@@ -1,4 +1,5 @@
-r"""Claims about regularisation paths, the weights of least loss in a growing ball, for W and for the factors of :math:`W = K Q^\top`.
+r"""Claims about regularisation paths, the weights of least loss in a growing ball, for W and for the factors
+of :math:`W = K Q^\top`.
 
 For the factors the nuclear norm takes the place of the Frobenius norm :cite:p:`tarzanagh2023transformers`.
 """
@@ -25,7 +26,8 @@ from .common import MAX_DRAWS, limit_evidence, no_instance
 SOURCE = Source("tarzanagh2023transformers", status="not found")
 RADII = (3.0, 10.0, 30.0, 100.0)
 STARTS, STEPS = 16, 120
-FACTORED_RESIDUAL = 1e-5  # a path with a larger residual at the last radius is recomputed with five times the steps
+# a path with a larger residual at the last radius is recomputed with five times the steps
+FACTORED_RESIDUAL = 1e-5
 BALL_RESIDUAL = 1e-2
 SIZE_RTOL = 0.05
 PATH_THRESHOLD = 0.01
@@ -35,7 +37,9 @@ MIN_GAP = 0.1  # smallest difference between the best and the second score
 
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
-    """Draws an instance with short solutions in both norms that differ in direction; returns it with both solutions."""
+    """Draws an instance with short solutions in both norms that differ in direction; returns it with both
+    solutions.
+    """
     for _ in range(MAX_DRAWS):
         instance = cross_attention(inputs=3, tokens=3, dim=4, generator=generator)
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
@@ -50,11 +54,15 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
 
 
 def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:
-    """Returns the path of the factors; if STEPS steps do not reach a minimum, the path with five times as many."""
+    """Returns the path of the factors; if STEPS steps do not reach a minimum, the path with five times as
+    many.
+    """
     first_state = generator.get_state()  # the second path begins at the same random starts
     path = factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS)
     if float(path.residual[-1]) > FACTORED_RESIDUAL:
-        path = factored_path(instance, RADII, generator=generator.set_state(first_state), starts=STARTS, steps=5 * STEPS)
+        path = factored_path(
+            instance, RADII, generator=generator.set_state(first_state), starts=STARTS, steps=5 * STEPS
+        )
     return path
 
 
@@ -69,9 +77,10 @@ def _evidence(
 ) -> Evidence:
     """Returns evidence about the distance of W_R / R from the target of norm one, at the largest radius.
 
-    The distance is half the squared Frobenius norm of the difference, relative to that of the target: 1 - cosine if both have one norm.
-    The evidence is inconclusive if the path has not reached the minimum in the last ball, that is, if its loss exceeds the loss of
-    ``smallest`` or its residual is not below ``residual_limit``.
+    The distance is half the squared Frobenius norm of the difference, relative to that of the target: 1 -
+    cosine if both have one norm. The evidence is inconclusive if the path has not reached the minimum in the
+    last ball, that is, if its loss exceeds the loss of ``smallest`` or its residual is not below
+    ``residual_limit``.
 
     Args:
         smallest: max-margin solution in the norm of the ball; scaled to the radius, it lies in the ball.
@@ -80,58 +89,103 @@ def _evidence(
         residual_limit: bound on the residual at the largest radius.
     """
     end, size = target.W / target.norm, target.norm / float(target.W.norm())
-    before, after = (float((W / R - end).norm() * size) ** 2 / 2 for W, R in zip(path.W[-2:], path.radii[-2:]))
+    before, after = (
+        float((W / R - end).norm() * size) ** 2 / 2 for W, R in zip(path.W[-2:], path.radii[-2:])
+    )
     radius = float(path.radii[-1])
-    # The minimum lies on the boundary of the ball. A path whose weights are longer or shorter by more than SIZE_RTOL follows other balls.
+    # The minimum lies on the boundary of the ball. A path whose weights are longer or shorter by more than
+    # SIZE_RTOL follows other balls.
     size_error = abs(float(torch.linalg.matrix_norm(path.W[-1], ord=norm)) / radius - 1)
     log_gain = float(log_excess_loss(instance, smallest.W * (radius / smallest.norm)) - path.log_excess[-1])
     residual = float(path.residual[-1])
-    detail = {"radius": radius, "residual": residual, "log loss below that of the target": log_gain, "error of the norm": size_error}
+    detail = {
+        "radius": radius,
+        "residual": residual,
+        "log loss below that of the target": log_gain,
+        "error of the norm": size_error,
+    }
     if size_error > SIZE_RTOL:
         return Evidence(
-            max(after, size_error), PATH_THRESHOLD, "<=", detail=detail, note="the weights do not lie on the boundary of the ball"
+            max(after, size_error),
+            PATH_THRESHOLD,
+            "<=",
+            detail=detail,
+            note="the weights do not lie on the boundary of the ball",
         )
-    return limit_evidence(before, after, PATH_THRESHOLD, falling=0.6, done=log_gain >= 0 and residual < residual_limit, detail=detail)
+    return limit_evidence(
+        before,
+        after,
+        PATH_THRESHOLD,
+        falling=0.6,
+        done=log_gain >= 0 and residual < residual_limit,
+        detail=detail,
+    )
 
 
 def _ball(generator: torch.Generator) -> Evidence:
     instance, frobenius, _ = _draw(generator)
     return _evidence(
-        instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, frobenius, norm="fro"
+        instance,
+        regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS),
+        frobenius,
+        frobenius,
+        norm="fro",
     )
 
 
 def _ball_nuclear(generator: torch.Generator) -> Evidence:
     instance, frobenius, nuclear = _draw(generator)
     return _evidence(
-        instance, regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS), frobenius, nuclear, norm="fro"
+        instance,
+        regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS),
+        frobenius,
+        nuclear,
+        norm="fro",
     )
 
 
 def _factors(generator: torch.Generator) -> Evidence:
     instance, _, nuclear = _draw(generator)
-    return _evidence(instance, _factored(instance, generator), nuclear, nuclear, norm="nuc", residual_limit=FACTORED_RESIDUAL)
+    return _evidence(
+        instance,
+        _factored(instance, generator),
+        nuclear,
+        nuclear,
+        norm="nuc",
+        residual_limit=FACTORED_RESIDUAL,
+    )
 
 
 def _factors_frobenius(generator: torch.Generator) -> Evidence:
     instance, frobenius, nuclear = _draw(generator)
-    return _evidence(instance, _factored(instance, generator), nuclear, frobenius, norm="nuc", residual_limit=FACTORED_RESIDUAL)
+    return _evidence(
+        instance,
+        _factored(instance, generator),
+        nuclear,
+        frobenius,
+        norm="nuc",
+        residual_limit=FACTORED_RESIDUAL,
+    )
 
 
 PATH_ASSUMPTIONS = (
     "decreasing smooth loss (logistic)",
     "the optimal tokens are unique and feasible",
     "the best score of each input is 0.1 above the second",
-    "the solutions of both norms have norm below 2.5, so that a radius of 100 is close to the limit, and a cosine below 0.95",
-    "the best of 32 descents, 16 of them followed from smaller radii, stands for the minimum if its loss is below that of the target",
+    "the solutions of both norms have norm below 2.5, so that a radius of 100 is close to the limit, and a "
+    "cosine below 0.95",
+    "the best of 32 descents, 16 of them followed from smaller radii, stands for the minimum if its loss is "
+    "below that of the target",
 )
 
 CLAIMS = (
     Claim(
         id="attention_svm/regularisation-path",
-        statement=r"The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge to the max-margin "
-        r"solution of the optimal tokens in the Frobenius norm, $W_R / R \to W_{mm} / \|W_{mm}\|_F$.",
-        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
+        statement=r"The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge to "
+        r"the max-margin solution of the optimal tokens in the Frobenius norm, $W_R / R \to W_{mm} / "
+        r"\|W_{mm}\|_F$.",
+        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the "
+        "limit",
         source=SOURCE,
         assumptions=PATH_ASSUMPTIONS,
         check=_ball,
@@ -140,9 +194,11 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/factored-regularisation-path",
-        statement=r"The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge to the max-margin solution "
-        r"of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / \|W_\star\|_\star$.",
-        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
+        statement=r"The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge to the "
+        r"max-margin solution of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / "
+        r"\|W_\star\|_\star$.",
+        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the "
+        "limit",
         source=SOURCE,
         assumptions=(
             *PATH_ASSUMPTIONS,

@@ -1,8 +1,9 @@
 r"""Claims about the prompt of one input, and about the finite part of a prompt, which depends on the loss.
 
-The instances resemble the published example in the plane :cite:p:`tarzanagh2023maxmargin`: keys (-.4, 1), (1, 0), (0, 0), perturbed at
-random, with scores 1, .9, and .9 or 0. If the third score is .9, tokens 1 and 2 score the same and every start leads to token 0. If it is
-0, token 1 scores higher than its only neighbour, token 2; token 1 is then locally optimal, and starts near it stay.
+The instances resemble the published example in the plane :cite:p:`tarzanagh2023maxmargin`: keys (-.4, 1), (1,
+0), (0, 0), perturbed at random, with scores 1, .9, and .9 or 0. If the third score is .9, tokens 1 and 2
+score the same and every start leads to token 0. If it is 0, token 1 scores higher than its only neighbour,
+token 2; token 1 is then locally optimal, and starts near it stay.
 """
 
 import math
@@ -35,7 +36,8 @@ def _perturbed(scores: tuple[float, ...], generator: torch.Generator) -> Instanc
 def _directions(instance: Instance, token: int) -> Tensor:
     """Returns p_mm of the token, scaled to norm one, ``[trials, 2, 1]``."""
     solutions = frobenius_max_margins(prompt(instance.tokens, torch.full((TRIALS, 1), token)))
-    assert bool(solutions.solved.all())  # each of three points in general position is separable from the other two
+    # each of three points in general position is separable from the other two
+    assert bool(solutions.solved.all())
     return solutions.W / solutions.norm[:, None, None]
 
 
@@ -44,7 +46,9 @@ def _farthest(instance: Instance, begin: Tensor, token: int, steps: int) -> Evid
     goal = _directions(instance, token)
     half = normalised_descent(instance, start(instance, W=begin), steps=steps // 2)
     end = normalised_descent(instance, half, steps=steps - steps // 2)
-    before, after = (float((1 - (s.W * goal).sum((-2, -1)) / s.W.norm(dim=(-2, -1))).max()) for s in (half, end))
+    before, after = (
+        float((1 - (s.W * goal).sum((-2, -1)) / s.W.norm(dim=(-2, -1))).max()) for s in (half, end)
+    )
     share = float((instance.selected(end.W) == token).double().mean())
     detail = {"trials": TRIALS, "share of trials at the token": share, "steps": end.step}
     return limit_evidence(before, after, 0.01, detail=detail)
@@ -75,12 +79,17 @@ def _not_locally_optimal(generator: torch.Generator) -> Evidence:
 
 
 def _finite_part(expected: Loss, generator: torch.Generator) -> Evidence:
-    """Returns evidence about the distance of the second coordinate, under the logistic loss, from the limit for ``expected``."""
+    """Returns evidence about the distance of the second coordinate, under the logistic loss, from the limit
+    for ``expected``.
+    """
     scores = tuple((2 + 6 * torch.rand(4, generator=generator, dtype=torch.float64)).tolist())
     instance = published_pair(scores)
     end = normalised_descent(instance, start(instance), steps=600)
-    error = float((end.W[:, 1, 0] - prompt_limit(torch.tensor(scores, dtype=torch.float64), loss=expected)).abs().max())
-    angle = float((1 - end.W[:, 0, 0] / end.W.norm(dim=(-2, -1))).max())  # falls like 1/k^2; its largest value, at C = 8, is 8e-4
+    error = float(
+        (end.W[:, 1, 0] - prompt_limit(torch.tensor(scores, dtype=torch.float64), loss=expected)).abs().max()
+    )
+    # falls like 1/k^2; its largest value, at C = 8, is 8e-4
+    angle = float((1 - end.W[:, 0, 0] / end.W.norm(dim=(-2, -1))).max())
     detail = {"steps": end.step, "largest score": max(scores), "distance": error, "1 - cosine": angle}
     return Evidence(max(error, angle), 1e-3, "<=", detail=detail)
 
@@ -96,9 +105,10 @@ def _linear_limit(generator: torch.Generator) -> Evidence:
 CLAIMS = (
     Claim(
         id="attention_svm/prompt-global-direction",
-        statement=r"With one input, descent on the prompt converges from every start in direction to $p_{mm} = \arg\min \|p\|$ "
-        r"subject to $(k_{opt} - k_t)^\top p \ge 1$.",
-        measures="largest 1 - cosine to the max-margin prompt over 24 inputs, one start each on a circle of radius 1.5",
+        statement="With one input, descent on the prompt converges from every start in direction to "
+        r"$p_{mm} = \arg\min \|p\|$ subject to $(k_{opt} - k_t)^\top p \ge 1$.",
+        measures="largest 1 - cosine to the max-margin prompt over 24 inputs, one start each on a circle of "
+        "radius 1.5",
         source=SOURCE,
         assumptions=(
             "one input",
@@ -108,13 +118,15 @@ CLAIMS = (
         ),
         check=_every_start,
         control=_unequal_scores,
-        control_description="One of the other tokens scores higher than its neighbour, so that it is locally optimal too.",
+        control_description="One of the other tokens scores higher than its neighbour, so that it is "
+        "locally optimal too.",
     ),
     Claim(
         id="attention_svm/prompt-local-selection",
-        statement=r"Descent on the prompt from far out along $p_a$, the max-margin prompt of a locally optimal token $a$, stays there and "
-        r"converges in direction to $p_a$.",
-        measures="largest 1 - cosine to the max-margin prompt of the token over 24 inputs, not the best token",
+        statement="Descent on the prompt from far out along $p_a$, the max-margin prompt of a locally "
+        "optimal token $a$, stays there and converges in direction to $p_a$.",
+        measures="largest 1 - cosine to the max-margin prompt of the token over 24 inputs, not the best "
+        "token",
         source=SOURCE,
         assumptions=(
             "one input",
@@ -129,11 +141,16 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/loss-limit",
-        statement=r"Two inputs with tokens $0$ and $(1, \pm 1)$ of scores $C$ and 1: the prompt goes in the direction $(1, 0)$ for every "
-        r"decreasing differentiable loss, and its second coordinate to $\tfrac12 \ln(C\,\ell'(C) / \ell'(1))$, which depends on the loss.",
-        measures="larger of the distance of the second coordinate from its limit and 1 - cosine to (1, 0), over four C between 2 and 8",
+        statement=r"Two inputs with tokens $0$ and $(1, \pm 1)$ of scores $C$ and 1: the prompt goes in the "
+        "direction $(1, 0)$ for every decreasing differentiable loss, and its second coordinate to "
+        r"$\tfrac12 \ln(C\,\ell'(C) / \ell'(1))$, which depends on the loss.",
+        measures="larger of the distance of the second coordinate from its limit and 1 - cosine to (1, 0), "
+        "over four C between 2 and 8",
         source=SOURCE,
-        assumptions=("checked for the logistic loss; normalised steps from $p = 0$", "the tokens of the example"),
+        assumptions=(
+            "checked for the logistic loss; normalised steps from $p = 0$",
+            "the tokens of the example",
+        ),
         check=_logistic_limit,
         control=_linear_limit,
         control_description="The limit is that of the loss -x.",

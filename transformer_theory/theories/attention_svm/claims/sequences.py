@@ -1,4 +1,6 @@
-"""Claims about self-attention, and about many queries per input with one W: causal and sequence-to-sequence attention."""
+"""Claims about self-attention, and about many queries per input with one W: causal and sequence-to-sequence
+attention.
+"""
 
 import torch
 from torch import Tensor
@@ -32,7 +34,9 @@ def _distance(instance: Instance, constraints: Constraints) -> Evidence:
     before, after = (1 - float(cosine(state.W, target)) for state in (half, end))
     selected = float(1 - instance.attention(end.W).amax(-1).min()) < SATURATION_ATOL
     best = bool((instance.selected(end.W) == instance.optimal()).all())
-    return limit_evidence(before, after, 0.02, done=selected, covered=best, detail={"constraints": len(constraints)})
+    return limit_evidence(
+        before, after, 0.02, done=selected, covered=best, detail={"constraints": len(constraints)}
+    )
 
 
 def _causal(generator: torch.Generator) -> tuple[Instance, Tensor, Tensor]:
@@ -67,7 +71,9 @@ def _last_query_only(generator: torch.Generator) -> Evidence:
 
 
 def _self_attention(generator: torch.Generator, *, position: int) -> Evidence:
-    """Returns evidence about descent whose query is token 1 of each input; the constraints have token ``position`` as query."""
+    """Returns evidence about descent whose query is token 1 of each input; the constraints have token
+    ``position`` as query.
+    """
     drawn = equal_distractors(inputs=5, tokens=5, dim=9, generator=generator)
     instance = Instance(drawn.tokens, drawn.tokens[:, 1], drawn.scores)
     return _distance(instance, self_attention(instance.tokens, instance.optimal(), position=position))
@@ -83,26 +89,30 @@ def _other_query(generator: torch.Generator) -> Evidence:
 
 ASSUMPTIONS = (
     "each query has one best token and all its other tokens score the same",
-    "the max-margin problem of all queries together is feasible, and descent selects the best tokens, which equal scores do not guarantee",
+    "the max-margin problem of all queries together is feasible, and descent selects the best tokens, which "
+    "equal scores do not guarantee",
     "decreasing smooth loss (logistic); normalised steps from W = 0",
 )
 
 CLAIMS = (
     Claim(
         id="attention_svm/causal-direction",
-        statement=r"With causal attention, descent on $W$ converges in direction to the max-margin solution of the constraints "
-        r"$(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1$ of all positions $k$ and all $t \le k$, $t \ne a_{ik}$.",
+        statement="With causal attention, descent on $W$ converges in direction to the max-margin solution "
+        r"of the constraints $(x_{i,a_{ik}} - x_{i,t})^\top W x_{i,k} \ge 1$ of all positions $k$ and all "
+        r"$t \le k$, $t \ne a_{ik}$.",
         measures="1 - cosine to the max-margin direction",
         source=SOURCE,
         assumptions=ASSUMPTIONS,
         check=_causal_direction,
         control=_mask_ignored,
-        control_description="The constraints include the tokens after each position, which attention does not see.",
+        control_description="The constraints include the tokens after each position, which attention does "
+        "not see.",
     ),
     Claim(
         id="attention_svm/sequence-direction",
-        statement=r"With many queries per input and one $W$, descent converges in direction to the max-margin solution of the "
-        r"constraints $(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1$ of all queries together.",
+        statement="With many queries per input and one $W$, descent converges in direction to the "
+        r"max-margin solution of the constraints $(x_{i,a_{ik}} - x_{i,t})^\top W z_{ik} \ge 1$ of all "
+        "queries together.",
         measures="1 - cosine to the max-margin direction",
         source=SOURCE,
         assumptions=ASSUMPTIONS,
@@ -112,8 +122,9 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/self-attention-direction",
-        statement=r"With self-attention, descent on $W$ converges in direction to the max-margin solution of the constraints "
-        r"$(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1$: the query of each input is its own token k.",
+        statement="With self-attention, descent on $W$ converges in direction to the max-margin solution "
+        r"of the constraints $(x_{i,a_i} - x_{i,t})^\top W x_{i,k} \ge 1$: the query of each input is its "
+        "own token k.",
         measures="1 - cosine to the max-margin direction",
         source=SOURCE,
         assumptions=("the query of each input is its second token", *ASSUMPTIONS),

@@ -1,8 +1,10 @@
-r"""Claims about the max-margin solutions themselves: feasibility for wide data, rank, and agreement of independent solvers.
+r"""Claims about the max-margin solutions themselves: feasibility for wide data, rank, and agreement of
+independent solvers.
 
-With n distinct queries in d dimensions the Frobenius and the nuclear solution have rank at most min(n, d): dropping the part of W outside
-the span of the queries changes no margin and enlarges neither norm. In the nuclear norm the number of active constraints limits the rank
-further :cite:p:`pataki1998rank`. The problems come from :cite:t:`tarzanagh2023transformers`.
+With n distinct queries in d dimensions the Frobenius and the nuclear solution have rank at most min(n, d):
+dropping the part of W outside the span of the queries changes no margin and enlarges neither norm. In the
+nuclear norm the number of active constraints limits the rank further :cite:p:`pataki1998rank`. The problems
+come from :cite:t:`tarzanagh2023transformers`.
 """
 
 from typing import Any
@@ -18,7 +20,13 @@ from ..builders import constraints
 from ..constraint_set import Constraints
 from ..feasibility import construct
 from ..problem import cross_attention, random_selection
-from ..solvers import frobenius_max_margin, frobenius_max_margins, lp_max_margin, nuclear_max_margin, official_rank
+from ..solvers import (
+    frobenius_max_margin,
+    frobenius_max_margins,
+    lp_max_margin,
+    nuclear_max_margin,
+    official_rank,
+)
 from ..solvers.conic import conic
 
 SETTING = Source("tarzanagh2023transformers", status="own")  # states the problem that the solvers solve
@@ -37,7 +45,8 @@ ACTIVE_ATOL = 1e-9  # a constraint is active if its margin is at most one plus t
 
 
 def _share_without(inputs: int, tokens: int, dim: int, generator: torch.Generator) -> Evidence:
-    """Returns evidence about random selections: the larger of the infeasible share and the share for which the construction fails.
+    """Returns evidence about random selections: the larger of the infeasible share and the share for which
+    the construction fails.
 
     The construction fails for a selection if its matrix does not give every token a margin of one.
     """
@@ -50,7 +59,12 @@ def _share_without(inputs: int, tokens: int, dim: int, generator: torch.Generato
         error = float((problem.margins(construction.W) - 1).abs().max())
         missed += not (construction.applies and error < MARGIN_ATOL)
         largest = max(largest, error)
-    detail = {"infeasible": infeasible, "not written down": missed / TRIALS, "largest error of a margin": largest, "dim": dim}
+    detail = {
+        "infeasible": infeasible,
+        "not written down": missed / TRIALS,
+        "largest error of a margin": largest,
+        "dim": dim,
+    }
     return Evidence(max(infeasible, missed / TRIALS), 0.0, "<=", detail=detail)
 
 
@@ -78,19 +92,28 @@ def _quadratic_program(pairs: Constraints, options: dict) -> Tensor:
 
 
 def _largest_distance(pairs: Constraints, solutions: list[Tensor]) -> Evidence:
-    """Returns evidence about the largest relative distance between this library's solution and other ``solutions``."""
+    """Returns evidence about the largest relative distance between this library's solution and other
+    ``solutions``.
+    """
     try:
         ours = frobenius_max_margin(pairs)
     except NotConverged:
         return Evidence(UNSOLVED, SOLVER_RTOL, "<=", note="the active sets found no verified solution")
     distances = [float((W - ours.W).norm()) / ours.norm for W in solutions]
-    return Evidence(max(distances), SOLVER_RTOL, "<=", detail={"constraints": len(pairs), "KKT residual of ours": ours.kkt})
+    return Evidence(
+        max(distances),
+        SOLVER_RTOL,
+        "<=",
+        detail={"constraints": len(pairs), "KKT residual of ours": ours.kkt},
+    )
 
 
 def _three_agree(generator: torch.Generator) -> Evidence:
     pairs = _single_problem(generator)
     batch = frobenius_max_margins(pairs.problem(None))
-    return _largest_distance(pairs, [batch.W[0], _quadratic_program(pairs, INTERIOR_POINT), _quadratic_program(pairs, SPLITTING)])
+    return _largest_distance(
+        pairs, [batch.W[0], _quadratic_program(pairs, INTERIOR_POINT), _quadratic_program(pairs, SPLITTING)]
+    )
 
 
 def _loose(generator: torch.Generator) -> Evidence:
@@ -98,7 +121,9 @@ def _loose(generator: torch.Generator) -> Evidence:
     return _largest_distance(pairs, [_quadratic_program(pairs, LOOSE)])
 
 
-def _draw(generator: torch.Generator, *, inputs: int = INPUTS, tokens: int, dim: int, trials: int) -> Constraints:
+def _draw(
+    generator: torch.Generator, *, inputs: int = INPUTS, tokens: int, dim: int, trials: int
+) -> Constraints:
     """Draws the constraints of the best tokens of random problems."""
     instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=trials)
     return constraints(instance.tokens, instance.query, instance.optimal())
@@ -123,9 +148,17 @@ def _frobenius(W: Any) -> Any:
 
 
 def _general(c: Constraints, norm: Any, **options: Any) -> Tensor:
-    """Returns W from a general solver that treats every entry of W as a variable; NaN if the solver finds no solution."""
-    solution = conic(c.difference.numpy(), c.query.numpy(), c.rhs.numpy(), c.equality.numpy(), norm, **options)
-    return torch.full((c.difference.shape[-1], c.query.shape[-1]), torch.nan) if solution is None else torch.from_numpy(solution[0])
+    """Returns W from a general solver that treats every entry of W as a variable; NaN if the solver finds no
+    solution.
+    """
+    solution = conic(
+        c.difference.numpy(), c.query.numpy(), c.rhs.numpy(), c.equality.numpy(), norm, **options
+    )
+    return (
+        torch.full((c.difference.shape[-1], c.query.shape[-1]), torch.nan)
+        if solution is None
+        else torch.from_numpy(solution[0])
+    )
 
 
 def _next_singular_value(W: Tensor) -> float:
@@ -136,12 +169,18 @@ def _next_singular_value(W: Tensor) -> float:
 
 def _low_rank(generator: torch.Generator) -> Evidence:
     problems = _problems(generator, tokens=4, dim=4)
-    frobenius, nuclear = (max(_next_singular_value(_general(c, norm)) for c in problems) for norm in (_frobenius, _nuclear))
+    frobenius, nuclear = (
+        max(_next_singular_value(_general(c, norm)) for c in problems) for norm in (_frobenius, _nuclear)
+    )
     return Evidence(max(frobenius, nuclear), 1e-6, "<=", detail={"Frobenius": frobenius, "nuclear": nuclear})
 
 
 def _entrywise(generator: torch.Generator) -> Evidence:
-    return Evidence(max(_next_singular_value(lp_max_margin(c, p=3.0).W) for c in _problems(generator, tokens=4, dim=4)), 1e-6, "<=")
+    return Evidence(
+        max(_next_singular_value(lp_max_margin(c, p=3.0).W) for c in _problems(generator, tokens=4, dim=4)),
+        1e-6,
+        "<=",
+    )
 
 
 def _excess(r: int, margins: Tensor, *, tol: float = ACTIVE_ATOL) -> int:
@@ -166,18 +205,26 @@ def _pataki(generator: torch.Generator) -> Evidence:
 
 
 def _published_recipe(generator: torch.Generator) -> Evidence:
-    excess = [_excess(official_rank(c), nuclear_max_margin(c).margins) for c in _problems(generator, inputs=10, tokens=3, dim=12)]
+    excess = [
+        _excess(official_rank(c), nuclear_max_margin(c).margins)
+        for c in _problems(generator, inputs=10, tokens=3, dim=12)
+    ]
     return Evidence(max(excess), 0, "<=", detail={"problems": len(excess)})
 
 
 def _distance(generator: torch.Generator, solve: Any) -> Evidence:
-    """Returns evidence about the largest relative distance between the solution by ``solve`` and the solutions of two general solvers."""
+    """Returns evidence about the largest relative distance between the solution by ``solve`` and the
+    solutions of two general solvers.
+    """
     c = _draw(generator, inputs=3, tokens=4, dim=5, trials=1).problem(0)
     try:
         W = solve(c).W
     except NotConverged:
         return Evidence(UNSOLVED, 1e-4, "<=", note="the first solver found no verified solution")
-    references = _general(c, _nuclear), _general(c, _nuclear, solver="SCS", options={"eps": 1e-9, "max_iters": 20_000})
+    references = (
+        _general(c, _nuclear),
+        _general(c, _nuclear, solver="SCS", options={"eps": 1e-9, "max_iters": 20_000}),
+    )
     interior, splitting = (float((reference - W).norm() / W.norm()) for reference in references)
     return Evidence(max(interior, splitting), 1e-4, "<=", detail={"Clarabel": interior, "SCS": splitting})
 
@@ -185,31 +232,39 @@ def _distance(generator: torch.Generator, solve: Any) -> Evidence:
 CLAIMS = (
     Claim(
         id="attention_svm/feasibility",
-        statement=r"If $d \ge \max(T - 1, n)$, every selection is feasible for almost all data, and a $W$ that shows it can be written "
-        r"down: $W z_i = u_i$ with $(x_{i,a_i} - x_{i,t})^\top u_i = 1$ for all $t \ne a_i$. The construction, not feasibility, needs "
-        r"$d \ge n$.",
-        measures="larger share of random selections that a solver finds infeasible, or for which the written-down W misses a margin",
+        statement=r"If $d \ge \max(T - 1, n)$, every selection is feasible for almost all data, and a $W$ "
+        r"that shows it can be written down: $W z_i = u_i$ with $(x_{i,a_i} - x_{i,t})^\top u_i = 1$ for "
+        r"all $t \ne a_i$. The construction, not feasibility, needs $d \ge n$.",
+        measures="larger share of random selections that a solver finds infeasible, or for which the "
+        "written-down W misses a margin",
         source=SOURCE,
-        assumptions=("tokens and queries in general position", "at least as many dimensions as inputs, and as other tokens"),
+        assumptions=(
+            "tokens and queries in general position",
+            "at least as many dimensions as inputs, and as other tokens",
+        ),
         check=_wide_enough,
         control=_too_narrow,
         control_description="Six inputs of six tokens in five dimensions: there the construction fails.",
     ),
     Claim(
         id="attention_svm/solvers-agree",
-        statement=r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ has one solution: active sets, one problem at a "
-        "time and in a batch, an interior-point method (Clarabel) and operator splitting (OSQP) find the same.",
+        statement=r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ has one solution: "
+        "active sets, one problem at a time and in a batch, an interior-point method (Clarabel) and "
+        "operator splitting (OSQP) find the same.",
         measures="largest relative distance to the first solution",
         source=SETTING,
         assumptions=("the problem is feasible", "tolerances 1e-11 (Clarabel), 1e-9 (OSQP)"),
         check=_three_agree,
         control=_loose,
-        control_description="The others are replaced by a first-order method (SCS) that stops at a tolerance of 0.01.",
+        control_description="The others are replaced by a first-order method (SCS) that stops at a "
+        "tolerance of 0.01.",
     ),
     Claim(
         id="attention_svm/rank",
-        statement=r"The max-margin solutions in the Frobenius and in the nuclear norm have rank at most $\min(n, d)$.",
-        measures="singular value n + 1 relative to the first, largest over both norms and several problems, by general solvers",
+        statement=r"The max-margin solutions in the Frobenius and in the nuclear norm have rank at most "
+        r"$\min(n, d)$.",
+        measures="singular value n + 1 relative to the first, largest over both norms and several problems, "
+        "by general solvers",
         source=SOURCE,
         assumptions=("one query for each of the n inputs", "the selection is feasible"),
         check=_low_rank,
@@ -218,20 +273,25 @@ CLAIMS = (
     ),
     Claim(
         id="attention_svm/pataki",
-        statement=r"The rank r of the max-margin solution in the nuclear norm satisfies $r(r+1)/2 \le$ the number of active constraints.",
-        measures="largest of r(r+1)/2 minus the number of active constraints, and of the difference between two counts of the rank",
+        statement=r"The rank r of the max-margin solution in the nuclear norm satisfies $r(r+1)/2 \le$ the "
+        r"number of active constraints.",
+        measures="largest of r(r+1)/2 minus the number of active constraints, and of the difference between "
+        "two counts of the rank",
         source=Source("pataki1998rank", "Theorem 2.2, (2.7)", "second-hand"),
         assumptions=("the solution is unique, as it is for almost all data",),
         check=_pataki,
         control=_published_recipe,
-        control_description="The rank is the one of the released notebook: singular values above 1e-7 of an inexact solution.",
-        corrects="The released figure of ranks counts singular values above $10^{-7}$ of solutions that are accurate to about $10^{-5}$: "
-        "noise counts, the figure exceeds this bound, and the true ranks are far lower.",
+        control_description="The rank is the one of the released notebook: singular values above 1e-7 of an "
+        "inexact solution.",
+        corrects="The released figure of ranks counts singular values above $10^{-7}$ of solutions that "
+        "are accurate to about $10^{-5}$: noise counts, the figure exceeds this bound, and the true ranks "
+        "are far lower.",
     ),
     Claim(
         id="attention_svm/nuclear-solvers",
-        statement=r"Three solvers of $\min \|W\|_*$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ agree: interior point with "
-        r"Newton's method on factors, a general interior-point method, and operator splitting.",
+        statement=r"Three solvers of $\min \|W\|_*$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ "
+        "agree: interior point with Newton's method on factors, a general interior-point method, and "
+        "operator splitting.",
         measures="largest relative distance of the solutions",
         source=SETTING,
         assumptions=("the solution is unique, as it is for almost all data",),

@@ -2,7 +2,8 @@
 
 - :mod:`.states`: the state of a run
 - :mod:`.losses`: losses of a prediction
-- :mod:`~transformer_theory.theories.attention_svm.dynamics.heads`: functions that predict from the attention-weighted mixture of tokens
+- :mod:`~transformer_theory.theories.attention_svm.dynamics.heads`: functions that predict from the
+  attention-weighted mixture of tokens
 - :mod:`.gradient`: the gradient, exact for any norm of the weights
 - :mod:`.spaces`: the variables of a step: weights, images, logits or factors
 - :mod:`.descent`: normalised and plain descent

@@ -1,9 +1,11 @@
-r"""Heads: functions that predict from the attention-weighted mixture of tokens, :math:`f_i = Y_i\, h(X_i^\top s_i)`.
+r"""Heads: functions that predict from the attention-weighted mixture of tokens, :math:`f_i = Y_i\, h(X_i^\top
+s_i)`.
 
-A head maps mixtures ``[..., n, d]`` to (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)` ``[..., n, d]``), row by row. The
-*gain* of a token is :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}`. For the linear head :math:`h(o) = v^\top o` the gain is the
-score of the token and constant during training (:class:`~..problem.Instance`). For other heads the gains change as attention moves
-(:class:`HeadInstance`). :cite:t:`tarzanagh2023transformers` use a one-layer network as head.
+A head maps mixtures ``[..., n, d]`` to (values :math:`h(o)` ``[..., n]``, gradients :math:`\nabla h(o)`
+``[..., n, d]``), row by row. The *gain* of a token is :math:`\gamma_{i,t} = Y_i \nabla h(o_i)^\top x_{i,t}`.
+For the linear head :math:`h(o) = v^\top o` the gain is the score of the token and constant during training
+(:class:`~..problem.Instance`). For other heads the gains change as attention moves (:class:`HeadInstance`).
+:cite:t:`tarzanagh2023transformers` use a one-layer network as head.
 """
 
 from collections.abc import Callable
@@ -16,22 +18,27 @@ from torch import Tensor
 from ..problem import convert_fields, token_logits
 from ..validation import check_nonnegative, check_signs, check_tokens, describe
 
-Head = Callable[[Tensor], tuple[Tensor, Tensor]]  # mixtures [..., n, d] -> values [..., n], gradients [..., n, d]
+# mixtures [..., n, d] -> values [..., n], gradients [..., n, d]
+Head = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class HeadInstance:
-    r"""A training problem for one attention head with any fixed head on its output, batched over independent trials.
+    r"""A training problem for one attention head with any fixed head on its output, batched over independent
+    trials.
 
     Attributes:
-        tokens: x, ``[*trials, n, T, d]``, float64. For this and all other tensors, numpy arrays, float32 and integers are converted.
+        tokens: x, ``[*trials, n, T, d]``, float64. For this and all other tensors, numpy arrays, float32 and
+            integers are converted.
         query: z, ``[*trials, n, d_z]``.
         labels: Y, -1 or 1, ``[*trials, n]``.
-        head: function from mixtures ``[*trials, n, d]`` to (h ``[*trials, n]``, its gradient ``[*trials, n, d]``).
+        head: function from mixtures ``[*trials, n, d]`` to (h ``[*trials, n]``, its gradient ``[*trials, n,
+            d]``).
 
     Raises:
         TypeError: an argument is not a tensor or array, or the head is not a function.
-        ValueError: shapes do not fit, a value is not finite, a label is not -1 or 1, or the head returns wrong shapes.
+        ValueError: shapes do not fit, a value is not finite, a label is not -1 or 1, or the head returns
+            wrong shapes.
     """
 
     tokens: Float[Tensor, "*trials n T d"]
@@ -44,11 +51,18 @@ class HeadInstance:
         check_tokens(self.tokens, self.query)
         check_signs("labels", self.labels, self.tokens.shape[:-2])
         if not callable(self.head):
-            raise TypeError(f"head must be a function of mixtures, got {describe(self.head)}; relu_head(V) and differentiable(f) make one")
+            raise TypeError(
+                f"head must be a function of mixtures, got {describe(self.head)}; relu_head(V) and "
+                "differentiable(f) make one"
+            )
         # One call of the head, for uniform attention, detects wrong shapes here instead of during a run.
         mixture = self.tokens.mean(-2)
         for name, output, expected in zip(("value", "gradient"), self.head(mixture), (self.labels, mixture)):
-            if not isinstance(output, Tensor) or output.shape != expected.shape or output.dtype != torch.float64:
+            if (
+                not isinstance(output, Tensor)
+                or output.shape != expected.shape
+                or output.dtype != torch.float64
+            ):
                 expected_output = f"a float64 {name} {list(expected.shape)} of mixtures {list(mixture.shape)}"
                 raise ValueError(f"head must return {expected_output}, got {describe(output)}")
 
@@ -72,7 +86,8 @@ class HeadInstance:
 
 
 def relu_head(V: Float[Tensor, "*trials d hidden"]) -> Head:
-    r"""Returns a network with one hidden layer, :math:`h(o) = \mathbf 1^\top \max(V^\top o, 0)`. At kinks the derivative is 0.
+    r"""Returns a network with one hidden layer, :math:`h(o) = \mathbf 1^\top \max(V^\top o, 0)`. At kinks the
+    derivative is 0.
 
     Args:
         V: first-layer weights, ``[*trials, d, hidden]``, or ``[d, hidden]`` for all trials.
@@ -86,7 +101,8 @@ def relu_head(V: Float[Tensor, "*trials d hidden"]) -> Head:
 
 
 def concave_head(v: Float[Tensor, "*trials d"], penalty: float) -> Head:
-    r"""Returns the head :math:`h(o) = v^\top o - \lambda \|o\|^2`, which is largest at :math:`o = v / (2\lambda)`.
+    r"""Returns the head :math:`h(o) = v^\top o - \lambda \|o\|^2`, which is largest at :math:`o = v /
+    (2\lambda)`.
 
     The released code of :cite:t:`tarzanagh2023transformers` has this head as ``mode='lambda'``.
 
@@ -110,7 +126,8 @@ def differentiable(f: Callable[[Tensor], Tensor]) -> Head:
     """Returns a head from any function of torch tensors, with gradients by automatic differentiation.
 
     Args:
-        f: function from mixtures ``[..., n, d]`` to values ``[..., n]``, row by row; a ``torch.nn.Module`` followed by ``squeeze(-1)``.
+        f: function from mixtures ``[..., n, d]`` to values ``[..., n]``, row by row; a ``torch.nn.Module``
+            followed by ``squeeze(-1)``.
     """
 
     def head(mixture: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,24 +1,32 @@
-r"""Joint descent on a prompt p and the head v. Their limits solve max-margin problems; the problem for p depends on the solution for v.
+r"""Joint descent on a prompt p and the head v. Their limits solve max-margin problems; the problem for p
+depends on the solution for v.
 
-Input i has tokens :math:`x_{i,t}`, keys :math:`k_{i,t}` and a label :math:`Y_i = \pm 1`. One prompt determines the attention of all inputs:
+Input i has tokens :math:`x_{i,t}`, keys :math:`k_{i,t}` and a label :math:`Y_i = \pm 1`. One prompt
+determines the attention of all inputs:
 
-.. math:: f_i(v, p) = v^\top X_i^\top \operatorname{softmax}(K_i p), \qquad L(v, p) = \tfrac1n \sum_i \ell(Y_i f_i(v, p)).
+.. math:: f_i(v, p) = v^\top X_i^\top \operatorname{softmax}(K_i p), \qquad L(v, p) = \tfrac1n \sum_i \ell(Y_i
+f_i(v, p)).
 
-Once attention selects the tokens :math:`a_i`, the head separates the labels like a hard-margin classifier of these tokens,
-:math:`v_{mm} = \arg\min \|v\|` subject to :math:`Y_i v^\top x_{i,a_i} \ge 1`. If every input is a support vector of :math:`v_{mm}`, the
-prompt goes to :math:`p_{mm} = \arg\min\|p\|` subject to :math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1`. Otherwise it goes to
-:math:`p_{relax}`: the margin must be at least 1 only for support vectors, and at least 0 for the other inputs. Their label margin exceeds
-1, and attention need not be sharp on them. :cite:t:`tarzanagh2023maxmargin` prove this joint convergence for the regularisation path.
+Once attention selects the tokens :math:`a_i`, the head separates the labels like a hard-margin classifier of
+these tokens, :math:`v_{mm} = \arg\min \|v\|` subject to :math:`Y_i v^\top x_{i,a_i} \ge 1`. If every input is
+a support vector of :math:`v_{mm}`, the prompt goes to :math:`p_{mm} = \arg\min\|p\|` subject to
+:math:`(k_{i,a_i} - k_{i,t})^\top p \ge 1`. Otherwise it goes to :math:`p_{relax}`: the margin must be at
+least 1 only for support vectors, and at least 0 for the other inputs. Their label margin exceeds 1, and
+attention need not be sharp on them. :cite:t:`tarzanagh2023maxmargin` prove this joint convergence for the
+regularisation path.
 
-For descent, the margin that these inputs need depends on the growth of v relative to p. This library derives it for steps of equal length.
-Input i contributes to the gradient in p in proportion to :math:`|\ell'(f_i)|(1 - s_{i,a_i})`. The logarithm of this factor is about minus
-the sum of the margins of the input in v and in p. With equal steps :math:`\|p\| \approx \|v\|`, and the contributions balance if
+For descent, the margin that these inputs need depends on the growth of v relative to p. This library derives
+it for steps of equal length. Input i contributes to the gradient in p in proportion to :math:`|\ell'(f_i)|(1
+- s_{i,a_i})`. The logarithm of this factor is about minus the sum of the margins of the input in v and in p.
+With equal steps :math:`\|p\| \approx \|v\|`, and the contributions balance if
 
-.. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} - 1)\,\frac{\|p\|}{\|v_{mm}\|}\Big).
+.. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} -
+1)\,\frac{\|p\|}{\|v_{mm}\|}\Big).
 
-The right-hand side contains the norm of p, so the prediction is a fixed point: :math:`p_{eq}` is the shortest p for the right-hand side
-with the norm of :math:`p_{eq}`. It is unique, and its norm lies between the norms of :math:`p_{relax}` and :math:`p_{mm}`. It equals
-:math:`p_{relax}` if the label margins of the other inputs are large enough.
+The right-hand side contains the norm of p, so the prediction is a fixed point: :math:`p_{eq}` is the shortest
+p for the right-hand side with the norm of :math:`p_{eq}`. It is unique, and its norm lies between the norms
+of :math:`p_{relax}` and :math:`p_{mm}`. It equals :math:`p_{relax}` if the label margins of the other inputs
+are large enough.
 """
 
 from collections.abc import Sequence
@@ -36,7 +44,15 @@ from ..constraint_set import Constraints
 from ..problem import Instance, convert_fields
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin
-from ..validation import check_finite_weights, check_nonnegative, check_real, check_shape, check_signs, check_tokens, check_type
+from ..validation import (
+    check_finite_weights,
+    check_nonnegative,
+    check_real,
+    check_shape,
+    check_signs,
+    check_tokens,
+    check_type,
+)
 from .gradient import check_scale, unit
 from .losses import LOGISTIC, Loss, check_loss
 
@@ -49,7 +65,8 @@ class JointInstance:
     r"""Tokens with labels on which prompt and head are trained jointly, batched over independent trials.
 
     Attributes:
-        tokens: x, ``[*trials, n, T, d]``, float64. For this and all other tensors, numpy arrays, float32 and integers are converted.
+        tokens: x, ``[*trials, n, T, d]``, float64. For this and all other tensors, numpy arrays, float32 and
+            integers are converted.
         labels: Y, -1 or 1, ``[*trials, n]``.
         keys: k, ``[*trials, n, T, d_k]``. None: the tokens.
 
@@ -72,7 +89,12 @@ class JointInstance:
             object.__setattr__(self, "keys", self.tokens)
         convert_fields(self, "keys")
         check_real("keys", self.key_vectors, "[..., n, T, d_k]", self.tokens.ndim)
-        check_shape("keys", self.key_vectors, (*self.tokens.shape[:-1], self.key_vectors.shape[-1]), "[..., n, T, d_k]")
+        check_shape(
+            "keys",
+            self.key_vectors,
+            (*self.tokens.shape[:-1], self.key_vectors.shape[-1]),
+            "[..., n, T, d_k]",
+        )
 
     @property
     def key_vectors(self) -> Float[Tensor, "*trials n T d_k"]:
@@ -115,9 +137,11 @@ def joint_descent(
     loss: Loss = LOGISTIC,
     eps: tuple[float, float] = (0.0, 0.0),
 ) -> JointState:
-    r"""Runs descent on p and v at once: :math:`p \leftarrow p - \eta\nabla_p L/\|\nabla_p L\|` and likewise for v, normalised separately.
+    r"""Runs descent on p and v at once: :math:`p \leftarrow p - \eta\nabla_p L/\|\nabla_p L\|` and likewise
+    for v, normalised separately.
 
-    Both gradients are exact for any norm of p and v if the loss has an exact logarithm of its slope (``Loss.log``).
+    Both gradients are exact for any norm of p and v if the loss has an exact logarithm of its slope
+    (``Loss.log``).
 
     Args:
         instance: the problems, one or a batch of trials.
@@ -125,18 +149,23 @@ def joint_descent(
         steps: number of steps.
         rate: :math:`\eta`, the length of each step.
         loss: loss of the prediction, label included.
-        eps: numbers added to the norms of the gradients in p and in v; 0 gives exact steps. In the released run they finally stop descent.
+        eps: numbers added to the norms of the gradients in p and in v; 0 gives exact steps. In the released
+            run they finally stop descent.
     Returns:
         The state after these steps; another call continues exactly from it.
     Raises:
-        ValueError: ``steps`` is negative, ``rate`` is not positive and finite, ``eps`` is negative or not finite, the state does not belong
-            to the instance, tokens or keys are out of range (:func:`~.gradient.check_scale`), or the weights overflow.
+        ValueError: ``steps`` is negative, ``rate`` is not positive and finite, ``eps`` is negative or not
+            finite, the state does not belong to the instance, tokens or keys are out of range
+            (:func:`~.gradient.check_scale`), or the weights overflow.
         TypeError: an argument has the wrong type.
     """
     integers(minimum=0, steps=steps)
     positive(rate=rate)
     if not isinstance(eps, Sequence) or len(eps) != 2:
-        raise TypeError(f"eps must be a pair of numbers, for p and for v, got {eps!r}; pass eps=(0.1, 0.1) for the same in both")
+        raise TypeError(
+            f"eps must be a pair of numbers, for p and for v, got {eps!r}; pass eps=(0.1, 0.1) for the same "
+            "in both"
+        )
     for value in eps:
         check_nonnegative(eps=value)
     check_loss(loss)
@@ -145,7 +174,9 @@ def joint_descent(
     signed = instance.labels[..., None, None] * instance.tokens
     p, v, n = state.p, state.v, instance.labels.shape[-1]
     for _ in range(steps):
-        direction_p, scale_p, direction_v, scale_v = _descent_directions(signed, instance.key_vectors, p, v, loss)
+        direction_p, scale_p, direction_v, scale_v = _descent_directions(
+            signed, instance.key_vectors, p, v, loss
+        )
         p = p + rate * _normalised(direction_p, eps[0] * n, scale_p)
         v = v + rate * _normalised(direction_v, eps[1] * n, scale_v)
     end = JointState(p, v, state.step + steps)
@@ -167,10 +198,14 @@ def _check_state(instance: JointInstance, state: JointState) -> None:
 
 
 @no_type_check
-def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns the negative gradients in p and v, each as a direction and a logarithmic scale: -n gradient = e^scale direction.
+def _descent_directions(
+    signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss: Loss
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns the negative gradients in p and v, each as a direction and a logarithmic scale: -n gradient =
+    e^scale direction.
 
-    The formulas are in :mod:`.gradient`; here the scale always includes the slope of the loss. ``signed`` holds tokens times labels.
+    The formulas are in :mod:`.gradient`; here the scale always includes the slope of the loss. ``signed``
+    holds tokens times labels.
     """
     scores = (signed @ v[..., None, :, None]).squeeze(-1)
     logits = (keys @ p[..., None, :, None]).squeeze(-1)
@@ -178,7 +213,8 @@ def _descent_directions(signed: Tensor, keys: Tensor, p: Tensor, v: Tensor, loss
     share = logits.softmax(-1)
     log_slope = loss.log_slope((share * scores).sum(-1, keepdim=True))
     delta = scores - scores.gather(-1, top)
-    # As in :mod:`.gradient`, tokens with the same score as the most attended one exert no pull, so they must not determine the scale.
+    # As in :mod:`.gradient`, tokens with the same score as the most attended one exert no pull, so they must
+    # not determine the scale.
     level = (logits - highest + log_slope).masked_fill(delta == 0, -torch.inf)
     scale_p = level.amax((-2, -1), keepdim=True).clamp(min=-1e300)
     scaled = (level - scale_p).exp() * share.gather(-1, top) * delta
@@ -236,16 +272,22 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
     Raises:
         Infeasible: no head separates the labels of the selected tokens, or no prompt selects the tokens.
         TypeError: an argument has the wrong type.
-        ValueError: ``instance`` is a batch, positions have a wrong shape or are outside 0..T-1, or ``tol`` is negative or not finite.
+        ValueError: ``instance`` is a batch, positions have a wrong shape or are outside 0..T-1, or ``tol`` is
+            negative or not finite.
     """
     _check_instance(instance)
     check_nonnegative(tol=tol)
     if instance.labels.ndim != 1:
-        raise ValueError(f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an instance of one trial")
+        raise ValueError(
+            f"instance must be a single problem, got trials {list(instance.labels.shape[:-1])}; make an "
+            "instance of one trial"
+        )
     pairs = prompt(instance.key_vectors, select)
     selected = instance.tokens[torch.arange(len(select)), select]
     # The head is a W with one column: differences Y x and queries 1.
-    head = frobenius_max_margin(Constraints(instance.labels[:, None] * selected, torch.ones_like(selected[:, :1])))
+    head = frobenius_max_margin(
+        Constraints(instance.labels[:, None] * selected, torch.ones_like(selected[:, :1]))
+    )
     support = head.margins <= 1 + tol
     sharp = frobenius_max_margin(pairs)
     relaxed = frobenius_max_margin(replace(pairs, rhs=support[pairs.input].double()))
@@ -255,8 +297,8 @@ def joint_targets(instance: JointInstance, select: Int[Tensor, " n"], *, tol: fl
 def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed: MaxMargin) -> MaxMargin:
     """Returns the solution p_eq of the fixed-point problem in the module docstring.
 
-    The right-hand side depends on the norm of the solution. A larger norm there requires smaller margins and gives a shorter solution, so
-    there is exactly one fixed point.
+    The right-hand side depends on the norm of the solution. A larger norm there requires smaller margins and
+    gives a shorter solution, so there is exactly one fixed point.
     """
     from scipy.optimize import brentq
 
@@ -265,8 +307,9 @@ def _equal_steps(pairs: Constraints, head: MaxMargin, sharp: MaxMargin, relaxed:
     def solve(norm: float) -> MaxMargin:
         return frobenius_max_margin(replace(pairs, rhs=(1 - spare * norm).clamp(min=0.0)))
 
-    # The required margins lie between the margins for p_relax and p_mm, so the two norms bracket the fixed point. Root finding needs a
-    # change of sign. If the fixed point is an end of the bracket, the solution there is returned without it.
+    # The required margins lie between the margins for p_relax and p_mm, so the two norms bracket the fixed
+    # point. Root finding needs a change of sign. If the fixed point is an end of the bracket, the solution
+    # there is returned without it.
     if solve(relaxed.norm).norm <= relaxed.norm * (1 + FIXED_POINT_RTOL):
         return relaxed
     if not solve(sharp.norm).norm < sharp.norm * (1 - FIXED_POINT_RTOL):

@@ -1,7 +1,8 @@
 r"""Losses of a prediction :math:`f = Y h(\cdot)`, which includes the label and is large if the head is right.
 
-A loss is decreasing, with a bounded slope on the predictions that occur in a run: logistic :math:`\log(1 + e^{-f})`, exponential
-:math:`e^{-f}`, linear :math:`-f`. :cite:t:`tarzanagh2023transformers` and :cite:t:`tarzanagh2023maxmargin` study this class.
+A loss is decreasing, with a bounded slope on the predictions that occur in a run: logistic :math:`\log(1 +
+e^{-f})`, exponential :math:`e^{-f}`, linear :math:`-f`. :cite:t:`tarzanagh2023transformers` and
+:cite:t:`tarzanagh2023maxmargin` study this class.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,8 @@ class Loss:
         name: name of the loss in tables.
         value: the function :math:`f \mapsto \ell(f)`, entrywise.
         slope: the function :math:`f \mapsto -\ell'(f) > 0`, entrywise.
-        log: logarithm of the slope, exact even if the slope itself underflows or overflows. None: the logarithm of ``slope``.
+        log: logarithm of the slope, exact even if the slope itself underflows or overflows. None: the
+            logarithm of ``slope``.
     """
 
     name: str
@@ -45,7 +47,10 @@ def check_loss(loss: object) -> None:
 
 
 LOGISTIC = Loss(
-    "logistic", lambda f: torch.nn.functional.softplus(-f), lambda f: torch.sigmoid(-f), lambda f: torch.nn.functional.logsigmoid(-f)
+    "logistic",
+    lambda f: torch.nn.functional.softplus(-f),
+    lambda f: torch.sigmoid(-f),
+    lambda f: torch.nn.functional.logsigmoid(-f),
 )
 EXPONENTIAL = Loss("exponential", lambda f: (-f).exp(), lambda f: (-f).exp(), torch.neg)
 LINEAR = Loss("linear", lambda f: -f, torch.ones_like, torch.zeros_like)

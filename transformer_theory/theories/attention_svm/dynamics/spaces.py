@@ -1,30 +1,35 @@
-r"""Where a step is taken: on W itself, on the images :math:`u_i = W z_i`, on the logits, or on the factors K and Q.
+r"""Where a step is taken: on W itself, on the images :math:`u_i = W z_i`, on the logits, or on the factors K
+and Q.
 
-The gradient is :math:`\tfrac1n\sum_i P_i z_i^\top` with :math:`P_i = \sum_t c_{i,t} x_{i,t}`, so descent subtracts
-:math:`\sum_{i,t} A_{i,t} x_{i,t} z_i^\top` from its start, and W enters only through the logits. A step of length :math:`\alpha` is, in the
-first three spaces (:cite:t:`tarzanagh2023transformers`),
+The gradient is :math:`\tfrac1n\sum_i P_i z_i^\top` with :math:`P_i = \sum_t c_{i,t} x_{i,t}`, so descent
+subtracts
+:math:`\sum_{i,t} A_{i,t} x_{i,t} z_i^\top` from its start, and W enters only through the logits. A step of
+length :math:`\alpha` is, in the first three spaces (:cite:t:`tarzanagh2023transformers`),
 
 .. math:: W \mathrel{-}= \alpha \sum_i P_i z_i^\top, \qquad
     u_i \mathrel{-}= \alpha \sum_j (z_i^\top z_j) P_j, \qquad a \mathrel{-}= \alpha\, G c,
 
-with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick). In all three spaces a step is
-divided by the norm of the gradient in W. On the images this norm is computed as :math:`\langle P, ZZ^\top P\rangle^{1/2}`, on the logits
-as :math:`(c^\top G c)^{1/2}`. A step on W costs :math:`2nTd` multiplications for the tokens and :math:`2 n d d_z` more, a step on the
-images :math:`2nTd + n^2 d`, and a step on the logits :math:`(nT)^2`, independently of the dimensions.
+with the Gram matrix :math:`G_{(i,t),(j,\tau)} = (x_{i,t}^\top x_{j,\tau})(z_i^\top z_j)` (the kernel trick).
+In all three spaces a step is divided by the norm of the gradient in W. On the images this norm is computed as
+:math:`\langle P, ZZ^\top P\rangle^{1/2}`, on the logits as :math:`(c^\top G c)^{1/2}`. A step on W costs
+:math:`2nTd` multiplications for the tokens and :math:`2 n d d_z` more, a step on the images :math:`2nTd + n^2
+d`, and a step on the logits :math:`(nT)^2`, independently of the dimensions.
 
-These two norms are roots of quadratic forms and have only half the digits if terms cancel, as at a saddle. Therefore 1e-14 of the largest
-diagonal entry, times the identity, is added to the matrix of the form. The relative error of a step is at most of that size, and no step
-is too long.
+These two norms are roots of quadratic forms and have only half the digits if terms cancel, as at a saddle.
+Therefore 1e-14 of the largest diagonal entry, times the identity, is added to the matrix of the form. The
+relative error of a step is at most of that size, and no step is too long.
 
-On factors of :math:`W = K Q^\top`, with :math:`q_i = Q^\top z_i`, the logits are :math:`x_{i,t}^\top K q_i`, W is never formed, and
+On factors of :math:`W = K Q^\top`, with :math:`q_i = Q^\top z_i`, the logits are :math:`x_{i,t}^\top K q_i`,
+W is never formed, and
 
-.. math:: \nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad \nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top .
+.. math:: \nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad \nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top
+.
 
 Each class has four methods:
 
 - ``logits()`` returns the logits up to a constant per input, ``[trials, n, T]``.
-- ``aim(c, C)`` computes the direction, :math:`n e^{-C}` times the gradient, from the coefficients of :mod:`.gradient`. It returns the norm
-  of the direction, and C (None: C = 0).
+- ``aim(c, C)`` computes the direction, :math:`n e^{-C}` times the gradient, from the coefficients of
+  :mod:`.gradient`. It returns the norm of the direction, and C (None: C = 0).
 - ``move(length)`` subtracts ``length`` times the direction.
 - ``state(step)`` returns a copy of the state of the run.
 """
@@ -42,7 +47,8 @@ from .states import Carried, Factors, Frame, State, part_of
 
 FORM_RTOL = 1e-14  # added to quadratic forms, relative to their largest diagonal entry
 CALL_COST = 200  # cost of one call of a library function, in multiplications
-STEP_CACHE = 450_000  # number of entries of the data of one part of the trials; they then stay in the processor's cache
+# number of entries of the data of one part of the trials; they then stay in the processor's cache
+STEP_CACHE = 450_000
 SPAN_SHARE = 2  # the span of the queries is used if d_z is at least this many times their number
 
 
@@ -62,7 +68,8 @@ class Weights:
     @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor | None]:
         log_scale: Tensor | None = C
-        # The gradient of the penalty is added, so the factor e^C of the other gradient must be restored first.
+        # The gradient of the penalty is added, so the factor e^C of the other gradient must be restored
+        # first.
         if self.decay:
             c, log_scale = self.data.unscaled(c, C)
         self.direction = torch.bmm(self.data.pulled(c).mT, self.data.query)
@@ -87,7 +94,11 @@ class _Span(ABC):
     def __init__(self, data: Gradient, state: State):
         self.data, self.shape, carried = data, state.W.shape, state.carried
         if carried is not None and carried.belongs(state.W, data.tokens, data.query):
-            self.origin, self.taken, self.values = carried.origin, carried.taken.clone(), carried.values.clone()
+            self.origin, self.taken, self.values = (
+                carried.origin,
+                carried.taken.clone(),
+                carried.values.clone(),
+            )
         else:
             self.origin, self.taken = _flat(state.W).clone(), torch.zeros_like(data.tokens[..., 0])
             self.values = self.first(torch.bmm(data.query, self.origin.mT))
@@ -99,7 +110,9 @@ class _Span(ABC):
 
     @abstractmethod
     def turned(self, c: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the change of logits or images for coefficients c, and the squared norm of the change of W, ``[trials, 1, 1]``."""
+        """Returns the change of logits or images for coefficients c, and the squared norm of the change of W,
+        ``[trials, 1, 1]``.
+        """
 
     @no_type_check
     def aim(self, c: Tensor, C: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,7 +128,9 @@ class _Span(ABC):
     def state(self, step: int) -> State:
         data = self.data
         W = (self.origin - torch.bmm(data.pulled(self.taken).mT, data.query)).reshape(self.shape)
-        return State(W, step, Carried(self.origin, self.taken.clone(), self.values.clone(), W, data.tokens, data.query))
+        return State(
+            W, step, Carried(self.origin, self.taken.clone(), self.values.clone(), W, data.tokens, data.query)
+        )
 
 
 class Images(_Span):
@@ -166,17 +181,24 @@ class Logits(_Span):
 
 
 class Pair:
-    """Steps on K and Q, normalised separately, with the penalty :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)` in the loss.
+    """Steps on K and Q, normalised separately, with the penalty :math:`\\lambda(\\|K\\|_F^2 + \\|Q\\|_F^2)`
+    in the loss.
 
-    The gradient of Q has its columns in the span of the n queries. With an orthonormal basis V of this span, ``[d_z, n]``,
-    :math:`Q = V C + s R`, where the rest R is orthogonal to the span: only C ``[n, width]`` and, with a penalty, the number s change. If
-    there are few queries, a step thus costs little more than a step on K alone. Otherwise C is Q itself and R = 0.
+    The gradient of Q has its columns in the span of the n queries. With an orthonormal basis V of this span,
+    ``[d_z, n]``, :math:`Q = V C + s R`, where the rest R is orthogonal to the span: only C ``[n, width]``
+    and, with a penalty, the number s change. If there are few queries, a step thus costs little more than a
+    step on K alone. Otherwise C is Q itself and R = 0.
     """
 
     def __init__(self, data: Gradient, state: Factors, penalty: float):
         self.data, self.shapes, self.decay = data, (state.K.shape, state.Q.shape), 2 * penalty * data.inputs
         trials, n, d_z = data.query.shape
-        self.K, carried, self.frame, z = _flat(state.K).clone(memory_format=torch.contiguous_format), state.carried, None, data.query
+        self.K, carried, self.frame, z = (
+            _flat(state.K).clone(memory_format=torch.contiguous_format),
+            state.carried,
+            None,
+            data.query,
+        )
         if SPAN_SHARE * n > d_z:
             self.C = _flat(state.Q).clone(memory_format=torch.contiguous_format)
         elif carried is not None and carried.belongs(state.Q, data.query):
@@ -184,12 +206,17 @@ class Pair:
         else:
             Q, basis = _flat(state.Q), torch.linalg.qr(z.mT)[0]
             self.C = basis.mT @ Q
-            self.frame = Frame(basis, self.C, torch.ones_like(z[:, :1, :1]), Q - basis @ self.C, state.Q, data.query)
+            self.frame = Frame(
+                basis, self.C, torch.ones_like(z[:, :1, :1]), Q - basis @ self.C, state.Q, data.query
+            )
         if self.frame is not None:
             z = z @ self.frame.basis
-            self.share, self.rest_pull = self.frame.share.clone(), self.decay * torch.linalg.matrix_norm(self.frame.rest)[:, None, None]
-        # grad K = sum_i P_i q_i^T and grad C = sum_i z_i (K^T P_i)^T, with z in the coordinates of the basis. All intermediate results are
-        # preallocated, so a step allocates none for them.
+            self.share, self.rest_pull = (
+                self.frame.share.clone(),
+                self.decay * torch.linalg.matrix_norm(self.frame.rest)[:, None, None],
+            )
+        # grad K = sum_i P_i q_i^T and grad C = sum_i z_i (K^T P_i)^T, with z in the coordinates of the basis.
+        # All intermediate results are preallocated, so a step allocates none for them.
         q, r = self.K.new_empty(2, trials, n, self.K.shape[-1])
         self.images, self.P = torch.empty_like(data.tokens[:, :, 0]), torch.empty_like(data.tokens[:, :, 0])
         self.direction_K, self.direction_C = torch.empty_like(self.K), torch.empty_like(self.C)
@@ -222,7 +249,8 @@ class Pair:
             self.direction_C.add_(self.C, alpha=self.decay)
         torch.linalg.vector_norm(self.direction_K, dim=(-2, -1), keepdim=True, out=self.size_K)
         torch.linalg.vector_norm(self.direction_C, dim=(-2, -1), keepdim=True, out=self.size_C)
-        if self.decay and self.frame is not None:  # the gradient of the penalty in the part of Q outside the span
+        # the gradient of the penalty in the part of Q outside the span
+        if self.decay and self.frame is not None:
             torch.hypot(self.size_C, self.share * self.rest_pull, out=self.size_C)
         return self.sizes, log_scale
 
@@ -247,20 +275,27 @@ Space = Weights | Images | Logits | Pair
 
 
 def space(data: Gradient, state: State | Factors, penalty: float) -> Space:
-    """Returns the space in which a step is cheapest. With a penalty this is W, since its gradient may leave the span of the data."""
+    """Returns the space in which a step is cheapest. With a penalty this is W, since its gradient may leave
+    the span of the data.
+    """
     if isinstance(state, Factors):
         return Pair(data, state, penalty)
     _, n, T, d = data.tokens.shape
     d_z = data.query.shape[-1]
     # Multiplications per input. Steps on images and on W need three more calls than steps on logits.
-    images, weights, logits = 2 * T * d + n * d + 3 * CALL_COST, 2 * T * d + 2 * d * d_z + 3 * CALL_COST, n * T * T
+    images, weights, logits = (
+        2 * T * d + n * d + 3 * CALL_COST,
+        2 * T * d + 2 * d * d_z + 3 * CALL_COST,
+        n * T * T,
+    )
     if penalty or weights < min(images, logits):
         return Weights(data, state, penalty)
     return Logits(data, state) if logits <= images else Images(data, state)
 
 
 def parts(data: Gradient, state: State | Factors, penalty: float) -> list[tuple[Gradient, Space]]:
-    """Returns data and variables of parts of the trials. A run on one part at a time finds its data in the processor's cache.
+    """Returns data and variables of parts of the trials. A run on one part at a time finds its data in the
+    processor's cache.
 
     The trials are independent, so the parts take the same steps as the whole.
     """
@@ -285,7 +320,9 @@ def _flat(V: Tensor) -> Tensor:
 
 
 def _regularised(form: Tensor) -> Tensor:
-    """Adds a small multiple of the identity to quadratic forms ``[trials, k, k]``, in place, and returns them."""
+    """Adds a small multiple of the identity to quadratic forms ``[trials, k, k]``, in place, and returns
+    them.
+    """
     diagonal = form.diagonal(dim1=-2, dim2=-1)
     diagonal.add_(diagonal.amax(-1, keepdim=True), alpha=FORM_RTOL)
     return form

@@ -1,6 +1,8 @@
-"""The state of a run. :func:`start` creates it, every kind of descent maps a state to a state, and :func:`save` and :func:`load` store it.
+"""The state of a run. :func:`start` creates it, every kind of descent maps a state to a state, and
+:func:`save` and :func:`load` store it.
 
-A run of 100 steps equals, bit for bit, a run of 40 steps followed by a run of 60, even if the state is saved and loaded in between.
+A run of 100 steps equals, bit for bit, a run of 40 steps followed by a run of 60, even if the state is saved
+and loaded in between.
 """
 
 import os
@@ -28,14 +30,16 @@ INSTANCE_HINT = "Instance(tokens, query, scores) makes one"
 
 @dataclass(frozen=True)
 class Carried:
-    """The numbers that a run in the span of the data (:mod:`.spaces`) updates instead of W. They let it continue bit for bit.
+    """The numbers that a run in the span of the data (:mod:`.spaces`) updates instead of W. They let it
+    continue bit for bit.
 
     Attributes:
         origin: W at the start of the run, ``[trials, d, d_z]``.
         taken: sum of the coefficients of all steps so far, ``[trials, n, T]``.
         values: the logits ``[trials, n, T]`` or images ``[trials, n, d]``.
         W: the weights that follow from these numbers, ``[*trials, d, d_z]``.
-        tokens, query: the data of the run. If W or the data differ, descent ignores these numbers and starts from W.
+        tokens, query: the data of the run. If W or the data differ, descent ignores these numbers and starts
+            from W.
     """
 
     origin: Float[Tensor, "trials d d_z"]
@@ -52,7 +56,8 @@ class Carried:
 
 @dataclass(frozen=True)
 class Frame:
-    r"""The numbers that a run on factors (:class:`~.spaces.Pair`) updates instead of Q. They let it continue bit for bit.
+    r"""The numbers that a run on factors (:class:`~.spaces.Pair`) updates instead of Q. They let it continue
+    bit for bit.
 
     With the basis V, the coordinates C, the share s and the rest R, :math:`Q = V C + s R`.
 
@@ -62,7 +67,8 @@ class Frame:
         share: s, ``[trials, 1, 1]``.
         rest: R, the part of the first Q outside the span of the queries, ``[trials, d_z, width]``.
         Q: the factor that follows from these numbers, ``[*trials, d_z, width]``.
-        query: the queries of the run. If Q or the queries differ, descent ignores these numbers and starts from Q.
+        query: the queries of the run. If Q or the queries differ, descent ignores these numbers and starts
+            from Q.
     """
 
     basis: Float[Tensor, "trials d_z n"]
@@ -88,7 +94,9 @@ class State:
 
 @dataclass(frozen=True)
 class Factors:
-    """The factors of W = K Q^T, ``[*trials, d, width]`` and ``[*trials, d_z, width]``, and the number of steps so far."""
+    """The factors of W = K Q^T, ``[*trials, d, width]`` and ``[*trials, d_z, width]``, and the number of
+    steps so far.
+    """
 
     K: Float[Tensor, "*trials d width"]
     Q: Float[Tensor, "*trials d_z width"]
@@ -105,18 +113,24 @@ Record = TypeVar("Record", bound="State | Factors | Carried | Frame")
 
 
 def part_of(record: Record, trials: int, rows: slice) -> Record:
-    """Returns a state, or its carried numbers, of the trials ``rows``; ``trials`` is the number of all trials."""
+    """Returns a state, or its carried numbers, of the trials ``rows``; ``trials`` is the number of all
+    trials.
+    """
     values = {f.name: getattr(record, f.name) for f in fields(record)}
     for name, value in values.items():
         if isinstance(value, Tensor):
-            values[name] = value.detach().reshape(trials, *value.shape[-3 if name == "tokens" else -2 :])[rows]
+            values[name] = value.detach().reshape(trials, *value.shape[-3 if name == "tokens" else -2 :])[
+                rows
+            ]
         elif isinstance(value, Carried | Frame):
             values[name] = part_of(value, trials, rows)
     return type(record)(**values)
 
 
 def joined(records: Sequence[Record], trials: tuple[int, ...]) -> Record:
-    """Combines states of consecutive parts of the trials, or their carried numbers; ``trials`` is the shape of all trials."""
+    """Combines states of consecutive parts of the trials, or their carried numbers; ``trials`` is the shape
+    of all trials.
+    """
     first, values = records[0], {}
     for name in (f.name for f in fields(first)):
         column = [getattr(record, name) for record in records]
@@ -139,8 +153,8 @@ def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"
     Returns:
         The initial weights as the state at step 0.
     Raises:
-        ValueError: W has a wrong shape or is not finite, inputs have a single token (nothing to select), or all queries of a trial are
-            zero.
+        ValueError: W has a wrong shape or is not finite, inputs have a single token (nothing to select), or
+            all queries of a trial are zero.
         TypeError: ``instance`` is not an instance, or W is not a tensor or array.
     """
     check_instance(instance)
@@ -152,18 +166,27 @@ def start(instance: Instance | HeadInstance, *, W: Float[Tensor, "*trials d d_z"
 
 @single_threaded
 def random_start(instance: Instance | HeadInstance, *, generator: torch.Generator) -> State:
-    """Draws W with independent entries, uniform between -1/sqrt(d) and 1/sqrt(d), a common initialisation of linear layers.
+    """Draws W with independent entries, uniform between -1/sqrt(d) and 1/sqrt(d), a common initialisation of
+    linear layers.
 
     Raises:
         ValueError, TypeError: as for :func:`start`.
     """
     check_instance(instance)
-    return start(instance, W=_uniform(*instance.trials, instance.tokens.shape[-1], instance.query.shape[-1], generator=generator))
+    return start(
+        instance,
+        W=_uniform(
+            *instance.trials, instance.tokens.shape[-1], instance.query.shape[-1], generator=generator
+        ),
+    )
 
 
 @single_threaded
-def random_factors(instance: Instance | HeadInstance, *, generator: torch.Generator, width: int | None = None) -> Factors:
-    """Draws K, then Q, with independent uniform entries: between plus and minus 1/sqrt(d) in K, and 1/sqrt(d_z) in Q.
+def random_factors(
+    instance: Instance | HeadInstance, *, generator: torch.Generator, width: int | None = None
+) -> Factors:
+    """Draws K, then Q, with independent uniform entries: between plus and minus 1/sqrt(d) in K, and
+    1/sqrt(d_z) in Q.
 
     Args:
         instance: the problems, one or a batch of trials.
@@ -195,7 +218,11 @@ def save(state: State | Factors, path: str | os.PathLike[str]) -> None:
     check_type("state", state, State, Factors, hint=STATE_HINT)
     arrays = {f.name: np.asarray(getattr(state, f.name)) for f in fields(state) if f.name != "carried"}
     if state.carried is not None:
-        arrays |= {f"carried_{f.name}": getattr(state.carried, f.name).numpy() for f in fields(state.carried) if f.name not in arrays}
+        arrays |= {
+            f"carried_{f.name}": getattr(state.carried, f.name).numpy()
+            for f in fields(state.carried)
+            if f.name not in arrays
+        }
     with replacing(Path(path)) as draft, draft.open("xb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
 
@@ -224,7 +251,9 @@ def load(path: str | os.PathLike[str]) -> State | Factors:
     if step >= 0 and "W" in tensors:
         W = tensors.pop("W")
         return State(W, step, _carried(path, Carried, tensors, W=W))
-    raise ValueError(f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(arrays)}")
+    raise ValueError(
+        f"{os.fspath(path)} must hold a saved State or Factors, got arrays named {sorted(arrays)}"
+    )
 
 
 def _carried(path: str | os.PathLike[str], kind: Any, tensors: dict[str, Tensor], **weights: Tensor) -> Any:
@@ -238,7 +267,10 @@ def _carried(path: str | os.PathLike[str], kind: Any, tensors: dict[str, Tensor]
         return None
     if set(tensors) != {f"carried_{name}" for name in names}:
         expected = ", ".join(f"carried_{name}" for name in names)
-        raise ValueError(f"{os.fspath(path)} must hold a saved state with arrays {expected} or none of these, got {sorted(tensors)}")
+        raise ValueError(
+            f"{os.fspath(path)} must hold a saved state with arrays {expected} or none of these, got "
+            f"{sorted(tensors)}"
+        )
     return kind(**{name: tensors[f"carried_{name}"] for name in names}, **weights)
 
 
@@ -248,14 +280,18 @@ def check_instance(instance: Instance | HeadInstance, *kinds: type) -> None:
     Args:
         kinds: accepted classes of instances; all classes if none is passed.
     Raises:
-        ValueError: inputs have a single token, or all queries of a trial are zero, so that its attention is the same for every W.
+        ValueError: inputs have a single token, or all queries of a trial are zero, so that its attention is
+            the same for every W.
         TypeError: the instance is not of these classes.
     """
     check_type("instance", instance, *(kinds or (Instance, HeadInstance)), hint=INSTANCE_HINT)
     if instance.tokens.shape[-2] < 2:
         raise ValueError("inputs must have at least two tokens, got one: there is nothing to select")
     if bool((instance.query == 0).flatten(-2).all(-1).any()):
-        raise ValueError("every trial must have a non-zero query, got a trial with zero queries only: no W changes its attention")
+        raise ValueError(
+            "every trial must have a non-zero query, got a trial with zero queries only: no W changes its "
+            "attention"
+        )
 
 
 def check_state(instance: Instance | HeadInstance, state: State | Factors, *kinds: type) -> None:

@@ -1,4 +1,6 @@
-"""Helpers that several figures share: measurement rows, the arrays of a result, and markers for reference numbers."""
+"""Helpers that several figures share: measurement rows, the arrays of a result, and markers for reference
+numbers.
+"""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -21,7 +23,14 @@ REFERENCES: dict[str, tuple[str, str]] = {  # basis of a reference number -> its
 Reference = tuple[float, Basis]
 
 
-def figure_row(quantity: str, value: float | None, source: Source | None, *, reference: Reference | None = None, **columns) -> Measurement:
+def figure_row(
+    quantity: str,
+    value: float | None,
+    source: Source | None,
+    *,
+    reference: Reference | None = None,
+    **columns,
+) -> Measurement:
     """Returns a measurement of kind "figure"; the reference number, if any, becomes its prediction."""
     predicted: dict = {} if reference is None else {"predicted": reference[0], "basis": reference[1]}
     return Measurement(NAME, "figure", quantity, value, source=source, **predicted, **columns)
@@ -38,7 +47,9 @@ def arrays_of(result: Result) -> dict[str, np.ndarray]:
 
 
 def references(table: Table) -> Table:
-    """Returns the rows with a reference number: printed by the released code, read off a figure, or recomputed independently."""
+    """Returns the rows with a reference number: printed by the released code, read off a figure, or
+    recomputed independently.
+    """
     return table.where(lambda row: row.predicted is not None and row.basis in REFERENCES)
 
 
@@ -48,7 +59,13 @@ def mark(ax: "Axes", points: Iterable[tuple[float | int, float | None, Basis]]) 
     for basis, (marker, label) in REFERENCES.items():
         positions = [(x, y) for x, y, point_basis in points if point_basis == basis]
         if positions:
-            appearance = {"linestyle": "", "marker": marker, "markersize": 5 if marker == "x" else 7, "markeredgewidth": 1.2, "zorder": 6}
+            appearance = {
+                "linestyle": "",
+                "marker": marker,
+                "markersize": 5 if marker == "x" else 7,
+                "markeredgewidth": 1.2,
+                "zorder": 6,
+            }
             ax.plot(*zip(*positions), color="black", label=label, **appearance)
 
 

@@ -44,8 +44,12 @@ TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["joma"], COLOUR
 CLOSE = 0.01  # largest error of an attention weight at which a problem reaches the prediction
 
 
-def draw(trials: int, *, inputs: int, tokens: int, dim: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Draws unit heads ``[trials, d]``, orthonormal tokens ``[trials, n, T, d]`` and unit queries ``[trials, n, d]``."""
+def draw(
+    trials: int, *, inputs: int, tokens: int, dim: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draws unit heads ``[trials, d]``, orthonormal tokens ``[trials, n, T, d]`` and unit queries ``[trials,
+    n, d]``.
+    """
 
     def normal(*size: int) -> Tensor:
         return torch.randn(trials, *size, generator=generator, dtype=torch.float64)
@@ -56,7 +60,9 @@ def draw(trials: int, *, inputs: int, tokens: int, dim: int, generator: torch.Ge
 
 
 def distance(W: Tensor, target: Tensor) -> np.ndarray:
-    """Returns 1 - cosine of matrices ``[trials, d, d]``, ``[trials]``; NaN where the target is zero or missing."""
+    """Returns 1 - cosine of matrices ``[trials, d, d]``, ``[trials]``; NaN where the target is zero or
+    missing.
+    """
     result = torch.full(W.shape[:1], torch.nan, dtype=torch.float64)
     known = target.isfinite().all(-1).all(-1) & (target != 0).any(-1).any(-1)
     result[known] = 1 - cosine(W[known], target[known], dim=(-2, -1))
@@ -64,10 +70,11 @@ def distance(W: Tensor, target: Tensor) -> np.ndarray:
 
 
 def lost_margins(x: Tensor, z: Tensor, scores: Tensor, shares: Tensor, *, penalty: float) -> Tensor:
-    r"""Returns the margins, under the direction for ``shares``, of tokens without attention that the head would give attention.
+    r"""Returns the margins, under the direction for ``shares``, of tokens without attention that the head
+    would give attention.
 
-    These tokens have a gain :math:`\gamma_t - 2\lambda s_t` above that of the tokens that share the attention. A margin is one at the
-    neighbours, and larger at all other tokens.
+    These tokens have a gain :math:`\gamma_t - 2\lambda s_t` above that of the tokens that share the
+    attention. A margin is one at the neighbours, and larger at all other tokens.
 
     Args:
         x, z, scores, shares: tokens, queries, scores and attention of k problems, with a leading dimension k.
@@ -82,14 +89,17 @@ def lost_margins(x: Tensor, z: Tensor, scores: Tensor, shares: Tensor, *, penalt
 
 @dataclass(frozen=True)
 class ConcaveHead(RandomExperiment):
-    r"""Descent with constant steps and the head :math:`h(o) = v^\top o - \lambda\|o\|^2` on orthonormal tokens with positive labels.
+    r"""Descent with constant steps and the head :math:`h(o) = v^\top o - \lambda\|o\|^2` on orthonormal
+    tokens with positive labels.
 
-    This is ``mode='lambda'`` of the released code, which does not run there: labels are positive, but trials without a negative label are
-    skipped, and the weights of the head are set on a module without weights. No figure of it is published. With orthonormal tokens the best
-    attention has a closed form (``sharing.optimal_shares``): :math:`\max((\gamma_t - \tau) / (2\lambda), 0)`. So the number of tokens that
-    share attention, the finite part of W and its direction are all predicted from the scores, before any training. Some problems end at the
-    best attention on fewer tokens. A token that is lost should not be a neighbour of the tokens that share attention: its margin under the
-    direction exceeds one, so its pull vanishes against that of the neighbours (local optimality, for several tokens).
+    This is ``mode='lambda'`` of the released code, which does not run there: labels are positive, but trials
+    without a negative label are skipped, and the weights of the head are set on a module without weights. No
+    figure of it is published. With orthonormal tokens the best attention has a closed form
+    (``sharing.optimal_shares``): :math:`\max((\gamma_t - \tau) / (2\lambda), 0)`. So the number of tokens
+    that share attention, the finite part of W and its direction are all predicted from the scores, before any
+    training. Some problems end at the best attention on fewer tokens. A token that is lost should not be a
+    neighbour of the tokens that share attention: its margin under the direction exceeds one, so its pull
+    vanishes against that of the neighbours (local optimality, for several tokens).
 
     Raises:
         ValueError: there are more tokens than dimensions, or a setting is out of range.
@@ -109,11 +119,18 @@ class ConcaveHead(RandomExperiment):
     def __post_init__(self):
         super().__post_init__()
         if self.tokens > self.dim:
-            raise ValueError(f"tokens must be at most dim = {self.dim}, got {self.tokens}; raise dim, so that they can be orthonormal")
+            raise ValueError(
+                f"tokens must be at most dim = {self.dim}, got {self.tokens}; raise dim, so that they can "
+                "be orthonormal"
+            )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per lambda, numbers of tokens, errors of attention and distances of W at the end; arrays with all problems."""
-        v, x, z = draw(self.trials, inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=self.generator())
+        """Yields, per lambda, numbers of tokens, errors of attention and distances of W at the end; arrays
+        with all problems.
+        """
+        v, x, z = draw(
+            self.trials, inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=self.generator()
+        )
         scores = (x @ v[:, None, :, None]).squeeze(-1)
         one = frobenius_max_margins(constraints(x, z, scores.argmax(-1))).W
         steps = logarithmic_steps(self.steps)
@@ -134,17 +151,40 @@ class ConcaveHead(RandomExperiment):
             predicted = parts.predict(state.W)
             targets = (predicted, parts.direction.W, one, predicted.roll(1, 0))
             ends.append(np.stack([distance(state.W, target) for target in targets], -1))
-            counts.append((float(kept.sum(-1).double().mean()), float((shares > SOME_ATTENTION).sum(-1).double().mean())))
+            counts.append(
+                (
+                    float(kept.sum(-1).double().mean()),
+                    float((shares > SOME_ATTENTION).sum(-1).double().mean()),
+                )
+            )
             here = {"setting": f"lambda={penalty:g}", "step": self.steps, "n": self.trials}
             yield figure_row(COUNT, counts[-1][0], SOURCE, reference=(counts[-1][1], "theory"), **here)
-            yield figure_row(ERROR, float(errors[-1].median()), SOURCE, reference=(0.0, "limit"), note="median over the problems", **here)
-            yield figure_row(REACHED, float((errors[-1] < CLOSE).double().mean()), SOURCE, unit="share", **here)
-            yield figure_row(RESTRICTED, float(restricted.double().mean()), SOURCE, reference=(1.0, "theory"), unit="share", **here)
+            yield figure_row(
+                ERROR,
+                float(errors[-1].median()),
+                SOURCE,
+                reference=(0.0, "limit"),
+                note="median over the problems",
+                **here,
+            )
+            yield figure_row(
+                REACHED, float((errors[-1] < CLOSE).double().mean()), SOURCE, unit="share", **here
+            )
+            yield figure_row(
+                RESTRICTED,
+                float(restricted.double().mean()),
+                SOURCE,
+                reference=(1.0, "theory"),
+                unit="share",
+                **here,
+            )
             astray = (restricted & (errors[-1] >= CLOSE)).nonzero().squeeze(-1)
             if len(astray):
                 margins = lost_margins(x[astray], z[astray], scores[astray], on_kept[astray], penalty=penalty)
                 share = float((margins > 1 + NEIGHBOUR_RTOL).double().mean())
-                yield figure_row(LOST, share, SOURCE, reference=(1.0, "theory"), unit="share", **here | {"n": len(margins)})
+                yield figure_row(
+                    LOST, share, SOURCE, reference=(1.0, "theory"), unit="share", **here | {"n": len(margins)}
+                )
             for target, values in zip(TARGETS.values(), ends[-1].T):
                 known = values[np.isfinite(values)]
                 yield figure_row(
@@ -162,7 +202,9 @@ class ConcaveHead(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the number of tokens that share attention, the error of the attention, and 1 - cosine of W to four targets."""
+        """Plots the number of tokens that share attention, the error of the attention, and 1 - cosine of W to
+        four targets.
+        """
         a = arrays_of(result)
         penalties, counts = a["penalties"], a["counts"]
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
@@ -172,21 +214,29 @@ class ConcaveHead(RandomExperiment):
         left.set(xscale="log", title="Tokens that share", xlabel="$\\lambda$")
         left.legend(loc="upper left", handlelength=1.6)
         for number, tint in enumerate(shades(len(penalties))):
-            middle.plot(a["steps"], np.median(a[f"error_{number}"], 1), color=tint, label=f"$\\lambda$ = {penalties[number]:g}")
+            middle.plot(
+                a["steps"],
+                np.median(a[f"error_{number}"], 1),
+                color=tint,
+                label=f"$\\lambda$ = {penalties[number]:g}",
+            )
         middle.set(xscale="log", yscale="log", title="Error of the attention", xlabel="step")
         middle.legend(loc="lower left", handlelength=1.4)
         for target, (label, tint) in enumerate(zip(LABELS, TINTS)):
             known = np.isfinite(a["distances"][..., target]).any(1)
-            medians = np.maximum([np.nanmedian(values) for values in a["distances"][known][..., target]], 1e-17)
+            medians = np.maximum(
+                [np.nanmedian(values) for values in a["distances"][known][..., target]], 1e-17
+            )
             right.plot(penalties[known], medians, color=tint, marker="o", label=label)
         right.set(xscale="log", yscale="log", title="1 − cosine of W to", xlabel="$\\lambda$")
         right.set_ylim(3e-3, 60)
         right.legend(loc="upper left", handlelength=1.4)
         caption(
             figure,
-            f"{a['distances'].shape[1]} random problems, the same for each λ. Left: means; attention above 0.001. Middle: medians of the "
-            "largest difference from the attention predicted from the scores. Right: medians; a target of zero is left out. Where "
-            "all tokens share the attention, W is finite, and 1 − cosine to the prediction falls to rounding, below the panel.",
+            f"{a['distances'].shape[1]} random problems, the same for each λ. Left: means; attention above "
+            "0.001. Middle: medians of the largest difference from the attention predicted from the "
+            "scores. Right: medians; a target of zero is left out. Where all tokens share the attention, W "
+            "is finite, and 1 − cosine to the prediction falls to rounding, below the panel.",
         )
         return figure
 

@@ -1,4 +1,6 @@
-"""Where descent on W and on K and Q ends, against the dimension: the best tokens, a locally optimal selection, or another one."""
+"""Where descent on W and on K and Q ends, against the dimension: the best tokens, a locally optimal
+selection, or another one.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,33 +39,59 @@ TYPES = {  # outcome of a run -> quantity
 }
 SUPPORT = "share of problems in which all tokens are support vectors"
 DIMS = (5, 10, 20, 50, 100, 200)
-KNOWN_SUPPORT = {20: 0.01, 50: 0.49, 100: 0.83, 200: 1.0}  # Frobenius norm, by another program on the same problems
-KNOWN_BEST = {5: 0.69, 10: 0.91, 20: 0.98, 50: 1.0, 100: 0.99}  # descent on W, by another program on the same problems
-TINTS = {"best": COLOURS["scan_snap"], "local": COLOURS["attention_svm"], "not_local": COLOURS["joma"], "open": COLOURS["null"]}
-LABELS = {"best": "all best tokens", "local": "locally optimal (best included)", "not_local": "not locally optimal", "open": "not settled"}
+# Frobenius norm, by another program on the same problems
+KNOWN_SUPPORT = {20: 0.01, 50: 0.49, 100: 0.83, 200: 1.0}
+# descent on W, by another program on the same problems
+KNOWN_BEST = {5: 0.69, 10: 0.91, 20: 0.98, 50: 1.0, 100: 0.99}
+TINTS = {
+    "best": COLOURS["scan_snap"],
+    "local": COLOURS["attention_svm"],
+    "not_local": COLOURS["joma"],
+    "open": COLOURS["null"],
+}
+LABELS = {
+    "best": "all best tokens",
+    "local": "locally optimal (best included)",
+    "not_local": "not locally optimal",
+    "open": "not settled",
+}
 
 
 def classify(
-    run: Run, inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: float, threshold: float, seed: int
+    run: Run,
+    inputs: int,
+    tokens: int,
+    dim: int,
+    trials: int,
+    steps: int,
+    rate: float,
+    threshold: float,
+    seed: int,
 ) -> dict[str, int]:
-    """Counts the outcomes of descent on the first published problems, and the problems in which all tokens are support vectors.
+    """Counts the outcomes of descent on the first published problems, and the problems in which all tokens
+    are support vectors.
 
     Args:
         run: the weights that descend: W from zero, or K and Q from random factors.
         inputs, tokens, dim, trials, steps, rate, threshold: as in :class:`ConvergenceTypes`.
         seed: seed of the factors.
     Returns:
-        One count per key of :data:`TYPES`, where ``local`` includes ``best``; and ``support``, for the best tokens in the norm of the run.
+        One count per key of :data:`TYPES`, where ``local`` includes ``best``; and ``support``, for the best
+        tokens in the norm of the run.
     """
     generator = torch.Generator().manual_seed(seed)
     solve = frobenius_max_margins if run == "W" else nuclear_max_margins
     counts = dict.fromkeys([*TYPES, "support"], 0)
     for first in range(0, trials, BATCH):
-        instance = published_instances(range(first, min(first + BATCH, trials)), inputs=inputs, tokens=tokens, dim=dim)
+        instance = published_instances(
+            range(first, min(first + BATCH, trials)), inputs=inputs, tokens=tokens, dim=dim
+        )
         if run == "W":
             W = normalised_descent(instance, start(instance), steps=steps, rate=rate).W
         else:
-            W = normalised_descent(instance, random_factors(instance, generator=generator), steps=steps, rate=rate).W
+            W = normalised_descent(
+                instance, random_factors(instance, generator=generator), steps=steps, rate=rate
+            ).W
         best = instance.optimal()
         attention, select = instance.attention(W).max(-1)
         pairs = constraints(instance.tokens, instance.query, select)
@@ -73,7 +101,13 @@ def classify(
         local = settled & (selects_best | locally_optimal(instance.scores, select, pairs, solutions).all(-1))
         of_best = solve(constraints(instance.tokens, instance.query, best))
         support = of_best.solved & (of_best.margins <= 1 + NEIGHBOUR_RTOL).all(-1)
-        masks = {"best": selects_best, "local": local, "not_local": settled & ~local, "open": ~settled, "support": support}
+        masks = {
+            "best": selects_best,
+            "local": local,
+            "not_local": settled & ~local,
+            "open": ~settled,
+            "support": support,
+        }
         for name, mask in masks.items():
             counts[name] += int(mask.sum())
     return counts
@@ -81,16 +115,19 @@ def classify(
 
 @dataclass(frozen=True)
 class ConvergenceTypes(RandomExperiment):
-    """Outcomes of normalised descent on W and on K and Q against the dimension, on published data (n = T = 5, seeds 0 to 99).
+    """Outcomes of normalised descent on W and on K and Q against the dimension, on published data (n = T = 5,
+    seeds 0 to 99).
 
-    A run has settled if one token of every input has all but 0.001 of the attention and some W selects these tokens. Its selection is then
-    that of the best tokens, another locally optimal one, or neither. Local optimality is that of the max-margin solution in the norm of
-    the run: Frobenius for W, nuclear for K and Q, without penalty and normalised separately. W starts at zero; K and Q have random starts.
+    A run has settled if one token of every input has all but 0.001 of the attention and some W selects these
+    tokens. Its selection is then that of the best tokens, another locally optimal one, or neither. Local
+    optimality is that of the max-margin solution in the norm of the run: Frobenius for W, nuclear for K and
+    Q, without penalty and normalised separately. W starts at zero; K and Q have random starts.
 
-    The dashed curve is the share of problems in which all tokens are support vectors, that is, all margins of the max-margin solution of
-    the best tokens are one. Then every token is a neighbour of the selected one, and only the best tokens are locally optimal. In high
-    dimensions this is the rule for W and explains why descent finds the best tokens; in the nuclear norm it comes later. The reference
-    numbers are those of another program on the same problems.
+    The dashed curve is the share of problems in which all tokens are support vectors, that is, all margins of
+    the max-margin solution of the best tokens are one. Then every token is a neighbour of the selected one,
+    and only the best tokens are locally optimal. In high dimensions this is the rule for W and explains why
+    descent finds the best tokens; in the nuclear norm it comes later. The reference numbers are those of
+    another program on the same problems.
     """
 
     inputs: int = setting(5, ge=1, help="number n of inputs")
@@ -99,14 +136,21 @@ class ConvergenceTypes(RandomExperiment):
     trials: int = setting(100, ge=1, help="random problems per dimension")
     steps: int = setting(1000, ge=1, help="steps of descent")
     rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
-    threshold: float = setting(1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others")
+    threshold: float = setting(
+        1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others"
+    )
 
     name = "attention_svm.convergence_types"
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields five rows per descent and dimension, and arrays [dims] with the shares and the ends of their 95 % intervals."""
-        fixed = {name: getattr(self, name) for name in ("inputs", "tokens", "trials", "steps", "rate", "threshold", "seed")}
+        """Yields five rows per descent and dimension, and arrays [dims] with the shares and the ends of their
+        95 % intervals.
+        """
+        fixed = {
+            name: getattr(self, name)
+            for name in ("inputs", "tokens", "trials", "steps", "rate", "threshold", "seed")
+        }
         counts = sweep(classify, [{"run": run, "dim": d, **fixed} for run in RUNS for d in self.dims])
         yield Arrays({f"{NAME}/dims": np.array(self.dims)})
         for number, run in enumerate(RUNS):
@@ -122,7 +166,8 @@ class ConvergenceTypes(RandomExperiment):
                         SOURCE,
                         reference=None if known is None else (known, "recomputed"),
                         unit="share",
-                        setting=f"{NORMS[run] if name == 'support' else RUNS[run]}, {size(self.inputs, self.tokens, d)}",
+                        setting=f"{NORMS[run] if name == 'support' else RUNS[run]}, "
+                        f"{size(self.inputs, self.tokens, d)}",
                         step=0 if name == "support" else self.steps,
                         n=self.trials,
                         interval=(float(ends[0]), float(ends[1])),
@@ -141,13 +186,24 @@ class ConvergenceTypes(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the shares of the outcomes and of problems in which all tokens are support vectors: W on the left, K and Q on the right."""
+        """Plots the shares of the outcomes and of problems in which all tokens are support vectors: W on the
+        left, K and Q on the right.
+        """
         a = arrays_of(result)
         figure, panels = axes(1, 2, width=7.0, height=3.3)
         for ax, run in zip(panels, RUNS):
             for name, label in LABELS.items():
-                ax.fill_between(a["dims"], a[f"{run}_{name}_low"], a[f"{run}_{name}_high"], color=TINTS[name], alpha=0.12, linewidth=0)
-                ax.plot(a["dims"], a[f"{run}_{name}"], color=TINTS[name], marker="o", markersize=3, label=label)
+                ax.fill_between(
+                    a["dims"],
+                    a[f"{run}_{name}_low"],
+                    a[f"{run}_{name}_high"],
+                    color=TINTS[name],
+                    alpha=0.12,
+                    linewidth=0,
+                )
+                ax.plot(
+                    a["dims"], a[f"{run}_{name}"], color=TINTS[name], marker="o", markersize=3, label=label
+                )
             ax.plot(
                 a["dims"],
                 a[f"{run}_support"],
@@ -160,7 +216,11 @@ class ConvergenceTypes(RandomExperiment):
             points = []
             for quantity, kind in ((TYPES["best"], RUNS[run]), (SUPPORT, NORMS[run])):
                 for d in a["dims"]:
-                    rows = references(result.table.select(quantity=quantity, setting=f"{kind}, {size(self.inputs, self.tokens, int(d))}"))
+                    rows = references(
+                        result.table.select(
+                            quantity=quantity, setting=f"{kind}, {size(self.inputs, self.tokens, int(d))}"
+                        )
+                    )
                     points += [(int(d), row.predicted, row.basis) for row in rows]
             mark(ax, points)
             ax.set_xscale("log")
@@ -171,8 +231,8 @@ class ConvergenceTypes(RandomExperiment):
         panels[1].legend(*panels[0].get_legend_handles_labels(), loc="center left", fontsize=7)
         caption(
             figure,
-            f"Shares of {self.trials} random problems per dimension (n = {self.inputs}, T = {self.tokens}) after {self.steps} steps; "
-            "bands: 95 % intervals (Clopper-Pearson).",
+            f"Shares of {self.trials} random problems per dimension (n = {self.inputs}, T = {self.tokens}) "
+            f"after {self.steps} steps; bands: 95 % intervals (Clopper-Pearson).",
         )
         return figure
 

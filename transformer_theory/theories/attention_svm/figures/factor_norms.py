@@ -34,7 +34,11 @@ RUNS = {
     "common": "one common norm, no penalty",
 }
 LABELS = {"penalised": "published penalty", "separate": "separate norms", "common": "one common norm"}
-TINTS = {"penalised": COLOURS["rate_reduction"], "separate": COLOURS["scan_snap"], "common": COLOURS["attention_svm"]}
+TINTS = {
+    "penalised": COLOURS["rate_reduction"],
+    "separate": COLOURS["scan_snap"],
+    "common": COLOURS["attention_svm"],
+}
 DISTANCE = "1 - cosine to the nuclear solution"
 NORM = "nuclear norm of K Q^T"
 IMBALANCE = "imbalance of K and Q relative to the nuclear norm"
@@ -45,24 +49,32 @@ MARKS = (1000, 10_000, 100_000)  # steps that have rows, besides the last
 
 
 def curves(instance: Instance, states: list[Factors]) -> dict[str, Tensor]:
-    """Returns distance, norm and imbalance ``[steps, trials]`` of the states of one run; NaN where the selection has no solution."""
+    """Returns distance, norm and imbalance ``[steps, trials]`` of the states of one run; NaN where the
+    selection has no solution.
+    """
     W = torch.stack([state.W for state in states])
     solutions = nuclear_max_margins(constraints(instance.tokens, instance.query, instance.selected(W[-1])))
     distance = 1 - cosine(W, solutions.W.expand_as(W), dim=(-2, -1))
     norm = torch.linalg.matrix_norm(W, ord="nuc")
     unequal = torch.stack([torch.linalg.matrix_norm(imbalance(state), ord="nuc") for state in states])
-    return {"distance": distance.masked_fill(~solutions.solved, torch.nan), "norm": norm, "imbalance": unequal / norm}
+    return {
+        "distance": distance.masked_fill(~solutions.solved, torch.nan),
+        "norm": norm,
+        "imbalance": unequal / norm,
+    }
 
 
 @dataclass(frozen=True)
 class FactorNorms(RandomExperiment):
-    """Normalised descent on the factors of W = K Q^T, in three variants, over a hundred thousand steps, on published data.
+    """Normalised descent on the factors of W = K Q^T, in three variants, over a hundred thousand steps, on
+    published data.
 
-    As published: K and Q are normalised separately, and the loss has the rounding unit times their squared norms as a penalty. This run
-    stops at a finite point, where the gradient of the loss balances the penalty. Without the penalty the norm grows; 1 - cosine to the
-    nuclear solution of the selected tokens reaches a plateau if K and Q are normalised separately, and falls if both are divided by one
-    common norm. The imbalance of K and Q, ||K^T K - Q^T Q||_* relative to ||K Q^T||_*, shows why: it must vanish for a nuclear solution,
-    and without penalty it does so only with the common norm.
+    As published: K and Q are normalised separately, and the loss has the rounding unit times their squared
+    norms as a penalty. This run stops at a finite point, where the gradient of the loss balances the penalty.
+    Without the penalty the norm grows; 1 - cosine to the nuclear solution of the selected tokens reaches a
+    plateau if K and Q are normalised separately, and falls if both are divided by one common norm. The
+    imbalance of K and Q, ||K^T K - Q^T Q||_* relative to ||K Q^T||_*, shows why: it must vanish for a nuclear
+    solution, and without penalty it does so only with the common norm.
     """
 
     inputs: int = setting(6, ge=1, help="number n of inputs")
@@ -76,8 +88,12 @@ class FactorNorms(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields medians at some steps and the residual of the penalised run, and arrays [steps, trials] of every run."""
-        instance = published_instances(range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim)
+        """Yields medians at some steps and the residual of the penalised run, and arrays [steps, trials] of
+        every run.
+        """
+        instance = published_instances(
+            range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim
+        )
         first = random_factors(instance, generator=self.generator())
         steps = logarithmic_steps(self.steps)
         runs = {
@@ -96,11 +112,19 @@ class FactorNorms(RandomExperiment):
                 end = states[-1]
                 for rate in SHORTER:
                     end = normalised_descent(instance, end, steps=200, rate=rate, penalty=PENALTY)
-                yield self._row(RESIDUAL, run, end.step, penalised_residual(instance, end, penalty=PENALTY), limit=0.0)
+                yield self._row(
+                    RESIDUAL, run, end.step, penalised_residual(instance, end, penalty=PENALTY), limit=0.0
+                )
 
-    def _row(self, quantity: str, run: str, step: int, values: Tensor, *, limit: float | None = None) -> Measurement:
+    def _row(
+        self, quantity: str, run: str, step: int, values: Tensor, *, limit: float | None = None
+    ) -> Measurement:
         known = values[values.isfinite()]
-        note = f"median over the problems; range {float(known.min()):.3g} to {float(known.max()):.3g}" if len(known) else ""
+        note = (
+            f"median over the problems; range {float(known.min()):.3g} to {float(known.max()):.3g}"
+            if len(known)
+            else ""
+        )
         return figure_row(
             quantity,
             float(known.median()) if len(known) else None,
@@ -115,21 +139,32 @@ class FactorNorms(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots 1 - cosine to the nuclear solution, the nuclear norm and the imbalance against the step: median and range."""
+        """Plots 1 - cosine to the nuclear solution, the nuclear norm and the imbalance against the step:
+        median and range.
+        """
         a = arrays_of(result)
         figure, panels = axes(1, 3, width=7.0, height=3.3)
-        for ax, name, title in zip(panels, QUANTITIES, ("1 − cosine, nuclear", "Nuclear norm of $KQ^\\top$", "Imbalance")):
+        for ax, name, title in zip(
+            panels, QUANTITIES, ("1 − cosine, nuclear", "Nuclear norm of $KQ^\\top$", "Imbalance")
+        ):
             for run, label in LABELS.items():
                 values = a[f"{run}_{name}"]
-                ax.fill_between(a["steps"], np.nanmin(values, 1), np.nanmax(values, 1), color=TINTS[run], alpha=0.13, linewidth=0)
+                ax.fill_between(
+                    a["steps"],
+                    np.nanmin(values, 1),
+                    np.nanmax(values, 1),
+                    color=TINTS[run],
+                    alpha=0.13,
+                    linewidth=0,
+                )
                 ax.plot(a["steps"], np.nanmedian(values, 1), color=TINTS[run], label=label)
             ax.set(xscale="log", yscale="log", xlabel="step", title=title)
         panels[1].legend(loc="upper left", fontsize=7, handlelength=1.4)
         caption(
             figure,
-            f"Median of {a['common_norm'].shape[1]} random problems; bands: smallest to largest. The run with the penalty has "
-            "separate norms. Solutions are those of the tokens selected at the last step. Imbalance: "
-            "$\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
+            f"Median of {a['common_norm'].shape[1]} random problems; bands: smallest to largest. The run "
+            "with the penalty has separate norms. Solutions are those of the tokens selected at the last "
+            "step. Imbalance: $\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
         )
         return figure
 

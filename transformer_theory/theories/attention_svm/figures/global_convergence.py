@@ -30,31 +30,45 @@ KNOWN = {  # (n, T) -> one share per dimension in DIMS, computed independently w
     (5, 10): (0.0, 0.41, 0.72, 0.83, 0.93, 0.98),
     (5, 15): (0.01, 0.37, 0.60, 0.70, 0.85, 0.92),
 }
-TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduction"], COLOURS["crate"], COLOURS["joma"])
+TINTS = (
+    COLOURS["attention_svm"],
+    COLOURS["scan_snap"],
+    COLOURS["rate_reduction"],
+    COLOURS["crate"],
+    COLOURS["joma"],
+)
 
 
 def selects_best(instance: Instance, *, steps: int, rate: float, threshold: float) -> np.ndarray:
-    """Returns, per trial, whether after descent from W = 0 every best token has more than ``1 - threshold`` of the attention."""
+    """Returns, per trial, whether after descent from W = 0 every best token has more than ``1 - threshold``
+    of the attention.
+    """
     end = normalised_descent(instance, start(instance), steps=steps, rate=rate)
     attention = instance.attention(end.W)
     best = attention.gather(-1, instance.optimal()[..., None]).squeeze(-1)
     return (best > 1 - threshold).all(-1).numpy()
 
 
-def count_best(inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: float, threshold: float) -> int:
-    """Counts the seeds, among the first ``trials`` published ones, for which descent selects the best token of every input."""
+def count_best(
+    inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: float, threshold: float
+) -> int:
+    """Counts the seeds, among the first ``trials`` published ones, for which descent selects the best token
+    of every input.
+    """
     instance = published_instances(range(trials), inputs=inputs, tokens=tokens, dim=dim)
     return int(selects_best(instance, steps=steps, rate=rate, threshold=threshold).sum())
 
 
 @dataclass(frozen=True)
 class GlobalConvergence(Experiment):
-    """Share of random problems in which normalised descent from W = 0 selects the best token of every input, against the dimension.
+    """Share of random problems in which normalised descent from W = 0 selects the best token of every input,
+    against the dimension.
 
-    The paper states the trend: the share goes to one as the dimension grows, and falls with the number of inputs and of tokens. The left
-    panel varies the number of inputs at T = 5, the right panel the number of tokens at n = 5. A token is selected if at most 0.001 of the
-    attention goes to other tokens. Data are drawn as in the paper's other figures (seeds 0 to 99). The paper does not publish the settings
-    of this figure, so the reference numbers come from another program that ran with the default settings given here.
+    The paper states the trend: the share goes to one as the dimension grows, and falls with the number of
+    inputs and of tokens. The left panel varies the number of inputs at T = 5, the right panel the number of
+    tokens at n = 5. A token is selected if at most 0.001 of the attention goes to other tokens. Data are
+    drawn as in the paper's other figures (seeds 0 to 99). The paper does not publish the settings of this
+    figure, so the reference numbers come from another program that ran with the default settings given here.
     """
 
     inputs: tuple[int, ...] = setting((5, 10, 15), ge=1, help="numbers n of inputs")
@@ -64,14 +78,20 @@ class GlobalConvergence(Experiment):
     trials: int = setting(100, ge=1, help="random problems per size")
     steps: int = setting(1000, ge=1, help="steps of descent")
     rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
-    threshold: float = setting(1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others")
+    threshold: float = setting(
+        1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others"
+    )
 
     name = "attention_svm.global_convergence"
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields one row per (n, T, d), and arrays with the shares and their 95 % intervals."""
-        pairs = list(dict.fromkeys([*((n, self.common) for n in self.inputs), *((self.common, T) for T in self.tokens)]))
+        pairs = list(
+            dict.fromkeys(
+                [*((n, self.common) for n in self.inputs), *((self.common, T) for T in self.tokens)]
+            )
+        )
         fixed = {"trials": self.trials, "steps": self.steps, "rate": self.rate, "threshold": self.threshold}
         settings = [{"inputs": n, "tokens": T, "dim": d, **fixed} for n, T in pairs for d in self.dims]
         counts = np.array(sweep(count_best, settings)).reshape(len(pairs), len(self.dims))
@@ -104,7 +124,9 @@ class GlobalConvergence(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the share against the dimension with its 95 % band, for several numbers of inputs (left) and of tokens (right)."""
+        """Plots the share against the dimension with its 95 % band, for several numbers of inputs (left) and
+        of tokens (right).
+        """
         a, reference_rows = arrays_of(result), references(result.table.select(quantity=BEST_SELECTED))
         figure, panels = axes(1, 2, width=7.0, height=3.1)
         for ax, varied, fixed in zip(panels, (0, 1), ("T", "n")):
@@ -112,19 +134,32 @@ class GlobalConvergence(Experiment):
             points = []
             for tint, pair in zip(TINTS, sorted(panel_pairs, key=lambda pair: a["pairs"][pair][varied])):
                 n, T = (int(v) for v in a["pairs"][pair])
-                ax.fill_between(a["dims"], a["low"][pair], a["high"][pair], color=tint, alpha=0.14, linewidth=0)
+                ax.fill_between(
+                    a["dims"], a["low"][pair], a["high"][pair], color=tint, alpha=0.14, linewidth=0
+                )
                 label = f"{'nT'[varied]} = {(n, T)[varied]}"
                 ax.plot(a["dims"], a["share"][pair], color=tint, marker="o", markersize=3, label=label)
-                rows = [(int(d), row) for d in a["dims"] for row in reference_rows.select(setting=size(n, T, int(d)))]
+                rows = [
+                    (int(d), row)
+                    for d in a["dims"]
+                    for row in reference_rows.select(setting=size(n, T, int(d)))
+                ]
                 points += [(d, row.predicted, row.basis) for d, row in rows]
             mark(ax, points)
             ax.set_xscale("log")
             ax.set_xticks(a["dims"], [str(d) for d in a["dims"]])
             ax.minorticks_off()
-            ax.set(title=f"All best tokens selected, {fixed} = {self.common}", xlabel="dimension d", ylabel="share of problems")
+            ax.set(
+                title=f"All best tokens selected, {fixed} = {self.common}",
+                xlabel="dimension d",
+                ylabel="share of problems",
+            )
             ax.set_ylim(-0.03, 1.04)
             ax.legend(loc="lower right")
-        caption(figure, f"Share of {self.trials} random problems per size; bands: 95 % intervals (Clopper-Pearson).")
+        caption(
+            figure,
+            f"Share of {self.trials} random problems per size; bands: 95 % intervals (Clopper-Pearson).",
+        )
         return figure
 
     @classmethod

@@ -1,4 +1,6 @@
-"""Next-token prediction: W compared with the direction and the finite part that the token-priority graphs predict."""
+"""Next-token prediction: W compared with the direction and the finite part that the token-priority graphs
+predict.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SOURCE = Source("li2024mechanics")
-STORED_SEQUENCES = torch.tensor([[2, 3, 1], [2, 4, 0], [2, 3, 1]]), torch.tensor([2, 2, 1])  # token ids and labels of the released run
+# token ids and labels of the released run
+STORED_SEQUENCES = torch.tensor([[2, 3, 1], [2, 4, 0], [2, 3, 1]]), torch.tensor([2, 2, 1])
 STORED_STEP = 1000
-# Printed by the released run at STORED_STEP. Its embeddings and start are not stored, so any other run is another draw.
+# Printed by the released run at STORED_STEP. Its embeddings and start are not stored, so any other run is
+# another draw.
 STORED = {"cosine": 0.980232, "finite": 0.003662, "R": 6.850332}
 ANOTHER_DRAW = "stored, another draw"  # setting of the rows of these sequences
 QUANTITIES = {
@@ -45,17 +49,19 @@ Data = tuple[Tensor, Tensor, PriorityGraph]
 
 @dataclass(frozen=True)
 class Graph(RandomExperiment):
-    r"""Normalised descent on the log loss, compared with the prediction of (Graph-SVM), :math:`W(t) \approx W_{fin} + R(t) W_{svm}`.
+    r"""Normalised descent on the log loss, compared with the prediction of (Graph-SVM), :math:`W(t) \approx
+    W_{fin} + R(t) W_{svm}`.
 
     There are three kinds of data, each with unit embeddings in random directions and with random starts:
 
     * acyclic, as in the paper's figures: 4 sequences of length 6 over 8 tokens;
     * cyclic, as in the paper's figures: 6 sequences of length 4 over 6 tokens;
-    * stored: three sequences over 5 tokens, from the run that is stored with the released code. Its embeddings are not stored, so these
-      embeddings differ.
+    * stored: three sequences over 5 tokens, from the run that is stored with the released code. Its
+      embeddings are not stored, so these embeddings differ.
 
-    The cosine to the Graph-SVM direction is measured on the part of W outside S_fin. The part of W inside S_fin is compared with W_fin;
-    descent with steps of length :math:`\eta` stays about :math:`\eta/2` away from it.
+    The cosine to the Graph-SVM direction is measured on the part of W outside S_fin. The part of W inside
+    S_fin is compared with W_fin; descent with steps of length :math:`\eta` stays about :math:`\eta/2` away
+    from it.
     """
 
     trials: int = setting(20, ge=1, help="random embeddings and starts per kind of data")
@@ -79,12 +85,22 @@ class Graph(RandomExperiment):
         released_data = (*STORED_SEQUENCES, priority_graph(*STORED_SEQUENCES, tokens=5))
         yield from self._run("stored", [released_data] * self.trials, STORED_STEP, generator)
 
-    def _run(self, kind: str, data: list[Data], published_step: int, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
+    def _run(
+        self, kind: str, data: list[Data], published_step: int, generator: torch.Generator
+    ) -> Iterator[Measurement | Arrays]:
         """Yields the rows and arrays of one kind of data."""
-        normal = [torch.randn(order.tokens, self.dim, generator=generator, dtype=torch.float64) for _, _, order in data]
+        normal = [
+            torch.randn(order.tokens, self.dim, generator=generator, dtype=torch.float64)
+            for _, _, order in data
+        ]
         embeddings = [torch.nn.functional.normalize(e, dim=-1) for e in normal]
         problems = [next_token_instance(e, ids, labels) for e, (ids, labels, _) in zip(embeddings, data)]
-        instance = Instance(*(torch.stack([getattr(problem, field) for problem in problems]) for field in ("tokens", "query", "scores")))
+        instance = Instance(
+            *(
+                torch.stack([getattr(problem, field) for problem in problems])
+                for field in ("tokens", "query", "scores")
+            )
+        )
         steps = sorted({s for s in (*STEPS, published_step) if s < self.steps} | {self.steps})
         first_state = random_start(instance, generator=generator)
         states = trajectory(instance, first_state, steps=steps, rate=self.rate, loss=LOG)
@@ -101,20 +117,31 @@ class Graph(RandomExperiment):
             curves["R"].append(((path - finite) * svm).sum((-2, -1)) / svm.square().sum())
         stacked = {name: torch.stack(values) for name, values in curves.items()}
         for step in sorted({min(published_step, self.steps), self.steps}):
-            yield from self._rows(kind, {name: values[:, steps.index(step)] for name, values in stacked.items()}, step)
+            yield from self._rows(
+                kind, {name: values[:, steps.index(step)] for name, values in stacked.items()}, step
+            )
         yield Arrays(
-            {f"{NAME}/{kind}/steps": torch.tensor(steps).numpy(), **{f"{NAME}/{kind}/{name}": v.numpy() for name, v in stacked.items()}}
+            {
+                f"{NAME}/{kind}/steps": torch.tensor(steps).numpy(),
+                **{f"{NAME}/{kind}/{name}": v.numpy() for name, v in stacked.items()},
+            }
         )
 
     def _rows(self, kind: str, curves: dict[str, Tensor], step: int) -> Iterator[Measurement]:
         """Yields one row per quantity, the median over trials at this step."""
         for name, quantity in QUANTITIES.items():
-            if kind == "acyclic" and name in ("free", "finite"):  # no cycles, hence no equations: S_fin is zero
+            # no cycles, hence no equations: S_fin is zero
+            if kind == "acyclic" and name in ("free", "finite"):
                 continue
             values = curves[name]
             note = f"median over trials, range {float(values.min()):.4f} to {float(values.max()):.4f}"
             reference: Reference | None = (1.0, "limit") if name == "cosine" else None
-            if kind == "stored" and step == STORED_STEP and name in STORED and self.at_defaults("rate", "dim"):
+            if (
+                kind == "stored"
+                and step == STORED_STEP
+                and name in STORED
+                and self.at_defaults("rate", "dim")
+            ):
                 reference = (STORED[name], "printed")
                 note += "; the released number comes from one run with other random numbers"
             yield figure_row(
@@ -130,7 +157,9 @@ class Graph(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the finite part from W_fin."""
+        """Plots the cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the
+        finite part from W_fin.
+        """
         a, stored_rows = arrays_of(result), result.table.select(setting=ANOTHER_DRAW)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
         _band(left, a["acyclic/steps"], a["acyclic/cosine"], BLUE, "-", "random data")
@@ -146,15 +175,21 @@ class Graph(RandomExperiment):
             ax.axhline(1, color="black", linewidth=0.7)
             ax.set(title=title, xlabel="step", xscale="log", ylim=(-1.0, 1.05))
         lowest = min(float(a[f"{name}/finite"].min(initial=self.rate)) for name in ("cyclic", "stored"))
-        bottom = 10 ** np.floor(np.log10(max(lowest, 1e-12)) - 1)  # one decade more, so that the legend fits below the curves
+        # one decade more, so that the legend fits below the curves
+        bottom = 10 ** np.floor(np.log10(max(lowest, 1e-12)) - 1)
         right.set(title="Finite part: distance", xlabel="step", xscale="log", yscale="log", ylim=(bottom, 3))
         for ax in (left, middle, right):
             ax.legend(loc="lower right" if ax is left else "lower left", handlelength=1.8, borderaxespad=0.1)
-        note = "The released code's number comes from one run with other random numbers." if len(references(stored_rows)) else ""
+        note = (
+            "The released code's number comes from one run with other random numbers."
+            if len(references(stored_rows))
+            else ""
+        )
         caption(
             figure,
-            f"Lines: median over {len(a['acyclic/cosine'])} random embeddings and starts; bands: range. Cosines are to the "
-            "Graph-SVM direction or, where marked, to the max-margin direction without its equations. " + note,
+            f"Lines: median over {len(a['acyclic/cosine'])} random embeddings and starts; bands: range. "
+            "Cosines are to the Graph-SVM direction or, where marked, to the max-margin direction without "
+            "its equations. " + note,
         )
         return figure
 

@@ -1,4 +1,6 @@
-"""Prompt and head trained together. Each goes to a max-margin direction; for the prompt it is relaxed if some label margin exceeds one."""
+"""Prompt and head trained together. Each goes to a max-margin direction; for the prompt it is relaxed if some
+label margin exceeds one.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +29,8 @@ CASE_NOTES = {
     "tight": "every input is a support vector of the head: p should go to p_mm",
     "not tight": "the last input is not a support vector of the head: p should go to p_relax",
 }
-# The paper shows this example as pictures; these numbers come from its settings by plain autograd and a general convex solver.
+# The paper shows this example as pictures; these numbers come from its settings by plain autograd and a
+# general convex solver.
 CURVES = {  # tight case: step -> mean over the inputs
     ATTENTION: {0: 0.423, 10: 0.389, 30: 0.719, 60: 0.967, 90: 0.996},
     PROBABILITY: {0: 0.525, 10: 0.625, 30: 0.869, 60: 0.996, 90: 1.0},
@@ -37,23 +40,31 @@ COSINES = {  # cosines at step 1000 with the released EPS
     "not tight": {"p_mm": 0.9875, "p_relax": 0.9992},
 }
 EPS = (1e-19, 1e-9)  # added to the norms of the two gradients in the released run
-OBJECTIVES = {"tight": {"p_mm": 0.94444, "v_mm": 0.5}, "not tight": {"p_mm": None, "v_mm": None}}  # half the squared norm
+# half the squared norm
+OBJECTIVES = {"tight": {"p_mm": 0.94444, "v_mm": 0.5}, "not tight": {"p_mm": None, "v_mm": None}}
 PROMPT, HEAD, GREY = COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 1.5))
 
 
 def published_joint(case: str) -> JointInstance:
-    """Returns the published example: three inputs of two tokens, of which the first is zero; ``case`` is a key of CASES."""
+    """Returns the published example: three inputs of two tokens, of which the first is zero; ``case`` is a
+    key of CASES.
+    """
     selected = torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.5, CASES[case]]], dtype=torch.float64)
-    return JointInstance(torch.stack([torch.zeros_like(selected), selected], 1), torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64))
+    return JointInstance(
+        torch.stack([torch.zeros_like(selected), selected], 1),
+        torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64),
+    )
 
 
 @dataclass(frozen=True)
 class Joint(Experiment):
-    """Normalised descent on prompt and head at once, in two cases: every input is a support vector of the head (tight), or one is not.
+    """Normalised descent on prompt and head at once, in two cases: every input is a support vector of the
+    head (tight), or one is not.
 
-    Tight: p goes to p_mm, which separates the selected token of every input by one. Not tight: p goes to p_relax, which separates the
-    selected tokens by one on support vectors and by at least zero on other inputs. The data are the published ones; nothing is random.
+    Tight: p goes to p_mm, which separates the selected token of every input by one. Not tight: p goes to
+    p_relax, which separates the selected tokens by one on support vectors and by at least zero on other
+    inputs. The data are the published ones; nothing is random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -70,13 +81,17 @@ class Joint(Experiment):
             instance = published_joint(case)
             targets = joint_targets(instance, torch.ones(3, dtype=torch.long))
             solutions = {"p_mm": targets.sharp, "p_relax": targets.relaxed, "v_mm": targets.head}
-            state = JointState(torch.tensor([0.0, -1.0], dtype=torch.float64), torch.tensor([-1.0, 0.0], dtype=torch.float64))
+            state = JointState(
+                torch.tensor([0.0, -1.0], dtype=torch.float64), torch.tensor([-1.0, 0.0], dtype=torch.float64)
+            )
             states = []
             for step in steps:
                 state = joint_descent(instance, state, steps=step - state.step, rate=self.rate)
                 states.append(state)
             p, v = torch.stack([s.p for s in states]), torch.stack([s.v for s in states])
-            released = joint_descent(instance, JointState(p[0], v[0]), steps=self.steps, rate=self.rate, eps=EPS)
+            released = joint_descent(
+                instance, JointState(p[0], v[0]), steps=self.steps, rate=self.rate, eps=EPS
+            )
             attention = torch.stack([instance.attention(s.p)[:, 1].mean() for s in states])
             probability = torch.stack([instance.predictions(s).sigmoid().mean() for s in states])
             key = case.replace(" ", "_")
@@ -132,14 +147,21 @@ class Joint(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the paths of p and v with the predicted directions and, for the tight case, both probabilities against the step."""
+        """Plots the paths of p and v with the predicted directions and, for the tight case, both
+        probabilities against the step.
+        """
         a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
-        for ax, case, title in ((left, "tight", "Tight: all support v"), (middle, "not_tight", "Not tight: one does not")):
+        for ax, case, title in (
+            (left, "tight", "Tight: all support v"),
+            (middle, "not_tight", "Not tight: one does not"),
+        ):
             _plane(ax, a, case)
             ax.set(title=title, xlabel="first coordinate")
         left.set(ylabel="second coordinate")
-        figure.legend(*middle.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.0)
+        figure.legend(
+            *middle.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.0
+        )
         early = a["steps"] <= 100
         right.plot(a["steps"][early], a["attention_tight"][early], color=PROMPT, label="attention")
         right.plot(a["steps"][early], a["probability_tight"][early], color=HEAD, label="right label")
@@ -148,8 +170,9 @@ class Joint(Experiment):
         right.legend(loc="lower right", borderaxespad=0.1, handlelength=1.4)
         caption(
             figure,
-            "Left and middle: paths of the prompt p and the head v from the dots, and the predicted directions; stars are the "
-            "three selected tokens, the grey dot is the other token of every input. Right: means over the inputs.",
+            "Left and middle: paths of the prompt p and the head v from the dots, and the predicted "
+            "directions; stars are the three selected tokens, the grey dot is the other token of every "
+            "input. Right: means over the inputs.",
         )
         return figure
 
@@ -175,6 +198,8 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
         end = 99 * a[f"{name}_{case}"] / np.linalg.norm(a[f"{name}_{case}"])
         ax.plot([0, end[0]], [0, end[1]], color=tint, linestyle=dashes, linewidth=1.2, zorder=2, label=label)
     for key in a[f"tokens_{case}"]:
-        ax.scatter(*key, s=60, marker="*", color=COLOURS["joma"], edgecolors="black", linewidths=0.6, zorder=5)
+        ax.scatter(
+            *key, s=60, marker="*", color=COLOURS["joma"], edgecolors="black", linewidths=0.6, zorder=5
+        )
     ax.scatter(0, 0, s=25, color=GREY, edgecolors="black", linewidths=0.6, zorder=5)
     ax.set(xlim=(-1.7, 4.4), ylim=(-2.4, 3.7), aspect="equal")

@@ -1,4 +1,6 @@
-"""Descent on W and on its factors, compared with the max-margin solutions of the tokens that each of them selects."""
+"""Descent on W and on its factors, compared with the max-margin solutions of the tokens that each of them
+selects.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -35,9 +37,10 @@ QUANTITIES = {
 }
 BEST_SELECTED = "share of trials that select every best token"
 RUNS = {"W": "descent on W", "KQ": "descent on K and Q", "KQ_free": "descent on K and Q without penalty"}
-# (descent, quantity, step) -> reference number. Numbers read off the published figure are accurate to a few thousandths for cosines and to
-# a few hundredths for attention. The paper has no panel for the cosines of K and Q; that number was computed with the released code on
-# seeds 0 to 5 (range .9962 to .9983). The starts are another draw in every run.
+# (descent, quantity, step) -> reference number. Numbers read off the published figure are accurate to a few
+# thousandths for cosines and to a few hundredths for attention. The paper has no panel for the cosines of K
+# and Q; that number was computed with the released code on seeds 0 to 5 (range .9962 to .9983). The starts
+# are another draw in every run.
 PUBLISHED: Mapping[tuple[str, str, int], Reference] = {
     ("W", "frobenius", 1000): (0.99, "figure"),
     ("W", "nuclear", 1000): (0.86, "figure"),
@@ -53,13 +56,16 @@ DASHED = (0, (4, 2))
 
 @dataclass(frozen=True)
 class LocalConvergence(RandomExperiment):
-    """Normalised descent from a random start, on W and on the factors of W = K Q^T, compared with the max-margin solutions.
+    """Normalised descent from a random start, on W and on the factors of W = K Q^T, compared with the
+    max-margin solutions.
 
-    Each descent is compared with the solutions for the tokens that it selects at the end. The theory predicts that W converges in direction
-    to the Frobenius solution, and the product of the factors to the nuclear solution. The factors are trained with the published penalty
-    (the rounding unit times their squared norms) and without it. Data are drawn as published (n = 6, T = 8, d = 10, seeds 0 to 99). The
-    published starts were not seeded; here they depend on ``seed``. The figure shows, against the step, the largest attention weight per
-    input, averaged over the inputs, and the cosines to both solutions. The paper has a panel of cosines for W only.
+    Each descent is compared with the solutions for the tokens that it selects at the end. The theory predicts
+    that W converges in direction to the Frobenius solution, and the product of the factors to the nuclear
+    solution. The factors are trained with the published penalty (the rounding unit times their squared norms)
+    and without it. Data are drawn as published (n = 6, T = 8, d = 10, seeds 0 to 99). The published starts
+    were not seeded; here they depend on ``seed``. The figure shows, against the step, the largest attention
+    weight per input, averaged over the inputs, and the cosines to both solutions. The paper has a panel of
+    cosines for W only.
     """
 
     inputs: int = setting(6, ge=1, help="number n of inputs")
@@ -73,10 +79,17 @@ class LocalConvergence(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows at the published steps, near step 1,000 and at the last step, and arrays with every trial's curves."""
-        instance = published_instances(range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim)
+        """Yields rows at the published steps, near step 1,000 and at the last step, and arrays with every
+        trial's curves.
+        """
+        instance = published_instances(
+            range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim
+        )
         generator = self.generator()
-        W_start, factor_start = random_start(instance, generator=generator), random_factors(instance, generator=generator)
+        W_start, factor_start = (
+            random_start(instance, generator=generator),
+            random_factors(instance, generator=generator),
+        )
         steps = [*(s for s in STEPS if s < self.steps), self.steps]
         runs = {
             "W": trajectory(instance, W_start, steps=steps, rate=self.rate),
@@ -87,7 +100,9 @@ class LocalConvergence(RandomExperiment):
         for run, states in runs.items():
             yield from self._curves(run, instance, torch.stack([state.W for state in states]), steps)
 
-    def _curves(self, run: str, instance: Instance, W: Tensor, steps: list[int]) -> Iterator[Measurement | Arrays]:
+    def _curves(
+        self, run: str, instance: Instance, W: Tensor, steps: list[int]
+    ) -> Iterator[Measurement | Arrays]:
         """Yields the rows and arrays of one descent; ``W`` is [steps, trials, d, d]."""
         select = instance.selected(W[-1])
         pairs = constraints(instance.tokens, instance.query, select)
@@ -97,21 +112,37 @@ class LocalConvergence(RandomExperiment):
         for norm, solution in solutions.items():
             curves[norm] = torch.full_like(attention, torch.nan)
             solved = solution.solved
-            curves[norm][:, solved] = cosine(W[:, solved], solution.W[solved].expand(len(W), -1, -1, -1), dim=(-2, -1))
+            curves[norm][:, solved] = cosine(
+                W[:, solved], solution.W[solved].expand(len(W), -1, -1, -1), dim=(-2, -1)
+            )
         late = {max(s for s in steps if s <= 1000), self.steps}
         for kind, curve in curves.items():
-            published_steps = {step for published_run, quantity, step in PUBLISHED if (published_run, quantity) == (run, kind)}
+            published_steps = {
+                step
+                for published_run, quantity, step in PUBLISHED
+                if (published_run, quantity) == (run, kind)
+            }
             for step in sorted((published_steps | late) & set(steps)):
                 yield self._row(run, kind, step, curve[steps.index(step)])
         best = float((select == instance.optimal()).all(-1).double().mean())
-        yield figure_row(BEST_SELECTED, best, SOURCE, unit="share", setting=RUNS[run], step=self.steps, n=self.trials)
+        yield figure_row(
+            BEST_SELECTED, best, SOURCE, unit="share", setting=RUNS[run], step=self.steps, n=self.trials
+        )
         yield Arrays({f"{NAME}/{run}_{kind}": curve.T.contiguous().numpy() for kind, curve in curves.items()})
 
     def _row(self, run: str, kind: str, step: int, values: Tensor) -> Measurement:
         """Returns the mean of one quantity over the trials that have a solution."""
         solved = values[values.isfinite()]
-        # The selection at the last step defines the solution, so a cosine is comparable only if the last step is the published one.
-        relevant_settings = ("inputs", "tokens", "dim", "trials", "rate", *(() if kind == "attention" else ("steps",)))
+        # The selection at the last step defines the solution, so a cosine is comparable only if the last step
+        # is the published one.
+        relevant_settings = (
+            "inputs",
+            "tokens",
+            "dim",
+            "trials",
+            "rate",
+            *(() if kind == "attention" else ("steps",)),
+        )
         note = f"mean over {len(solved)} of {len(values)} trials"
         if len(solved):
             note += f", median {float(solved.median()):.4f}, standard deviation {float(solved.std(correction=0)):.4f}"
@@ -129,7 +160,9 @@ class LocalConvergence(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots largest attention weight and cosines to both solutions against the step: mean and standard deviation over the trials."""
+        """Plots largest attention weight and cosines to both solutions against the step: mean and standard
+        deviation over the trials.
+        """
         a, table = arrays_of(result), result.table
         steps, attention_rows = a["steps"], table.select(quantity=QUANTITIES["attention"])
         cosine_rows = table.select(quantity=(QUANTITIES["frobenius"], QUANTITIES["nuclear"]))
@@ -137,26 +170,40 @@ class LocalConvergence(RandomExperiment):
         for run, colour, label in (("W", BLUE, "descent on $W$"), ("KQ", RED, "descent on $(K, Q)$")):
             _curve(attention, steps, a[f"{run}_attention"], colour, label)
         for ax, run in ((whole, "W"), (factors, "KQ")):
-            for norm, colour, label in (("frobenius", BLUE, "Frobenius solution"), ("nuclear", RED, "nuclear solution")):
+            for norm, colour, label in (
+                ("frobenius", BLUE, "Frobenius solution"),
+                ("nuclear", RED, "nuclear solution"),
+            ):
                 _curve(ax, steps, a[f"{run}_{norm}"], colour, label)
             ax.set(xlabel="step", ylim=(0, 1.03))
         for norm, colour in (("frobenius", BLUE), ("nuclear", RED)):
-            factors.plot(steps, np.nanmean(a[f"KQ_free_{norm}"], axis=0), color=colour, linestyle=DASHED, linewidth=1.0)
-        factors.plot([], [], color=COLOURS["network"], linestyle=DASHED, linewidth=1.0, label="without penalty")
+            factors.plot(
+                steps, np.nanmean(a[f"KQ_free_{norm}"], axis=0), color=colour, linestyle=DASHED, linewidth=1.0
+            )
+        factors.plot(
+            [], [], color=COLOURS["network"], linestyle=DASHED, linewidth=1.0, label="without penalty"
+        )
         mark_steps(attention, attention_rows)
         mark_steps(whole, cosine_rows.select(setting=RUNS["W"]))
         mark_steps(factors, cosine_rows.select(setting=RUNS["KQ"]))
-        attention.set(title="Largest attention weight", xlabel="step", ylim=(0, 1.03), xlim=(0, min(400, steps[-1])))
+        attention.set(
+            title="Largest attention weight", xlabel="step", ylim=(0, 1.03), xlim=(0, min(400, steps[-1]))
+        )
         whole.set_title("Descent on $W$: cosine")
         factors.set_title("Descent on $(K, Q)$: cosine")
         for ax in (attention, whole, factors):
             ax.legend(loc="lower right", handlelength=1.6, borderaxespad=0.2)
         recomputed = references(table).select(basis="recomputed")
-        note = "The paper has no panel for (K, Q): the cross was computed with the released code on six seeds." if len(recomputed) else ""
+        note = (
+            "The paper has no panel for (K, Q): the cross was computed with the released code on six seeds."
+            if len(recomputed)
+            else ""
+        )
         caption(
             figure,
-            f"Lines: mean over {a['W_attention'].shape[0]} random problems; bands: one standard deviation to either side. Left: mean "
-            "over the inputs of the largest attention weight. Solutions are those of the tokens selected at the last step. " + note,
+            f"Lines: mean over {a['W_attention'].shape[0]} random problems; bands: one standard deviation "
+            "to either side. Left: mean over the inputs of the largest attention weight. Solutions are "
+            "those of the tokens selected at the last step. " + note,
         )
         return figure
 
@@ -167,7 +214,9 @@ class LocalConvergence(RandomExperiment):
 
 
 def _curve(ax: "Axes", steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
-    """Plots the mean of the values [steps, trials] over trials, with one standard deviation as a band; NaN marks a missing trial."""
+    """Plots the mean of the values [steps, trials] over trials, with one standard deviation as a band; NaN
+    marks a missing trial.
+    """
     mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
     ax.plot(steps, mean, color=colour, label=label)
     ax.fill_between(steps, mean - spread, np.minimum(mean + spread, 1), color=colour, alpha=0.15, linewidth=0)

@@ -37,7 +37,9 @@ NEAR = 0.25  # largest 1 - cosine, relative to the width of the cone, of a path 
 
 @dataclass(frozen=True)
 class Selections:
-    """Selections of k problems: selected tokens ``[k, n]``, max-margin solutions and starts ``[k, d, d]``, and widths ``[k]``."""
+    """Selections of k problems: selected tokens ``[k, n]``, max-margin solutions and starts ``[k, d, d]``,
+    and widths ``[k]``.
+    """
 
     instance: Instance
     select: Tensor
@@ -46,12 +48,15 @@ class Selections:
     width: Tensor
 
     def __getitem__(self, chosen: Tensor) -> "Selections":
-        return Selections(self.instance[chosen], self.select[chosen], self.W[chosen], self.start[chosen], self.width[chosen])
+        return Selections(
+            self.instance[chosen], self.select[chosen], self.W[chosen], self.start[chosen], self.width[chosen]
+        )
 
 
 def all_selections(instance: Instance) -> tuple[Selections, Tensor, Tensor]:
-    """Returns every selection of each problem of a batch, and two masks: those that some W makes, except the best one, which are locally
-    optimal, and those which are not."""
+    """Returns every selection of each problem of a batch, and two masks: those that some W makes, except the
+    best one, which are locally optimal, and those which are not.
+    """
     trials, n, T = instance.scores.shape
     every = torch.tensor(list(product(range(T), repeat=n)))
     many, select = instance[torch.arange(trials).repeat_interleave(len(every))], every.repeat(trials, 1)
@@ -67,24 +72,33 @@ def all_selections(instance: Instance) -> tuple[Selections, Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class LocalPaths(RandomExperiment):
-    r"""The weights of least loss in growing balls, within a cone around the max-margin solution W_a of a selection a that is not the best.
+    r"""The weights of least loss in growing balls, within a cone around the max-margin solution W_a of a
+    selection a that is not the best.
 
-    The papers prove that :math:`W_R / R` tends to :math:`W_a / \|W_a\|_F` in a cone that is narrow enough, if a is locally optimal. How
-    narrow follows from the scores and the constraints (``selection.cone_width``, our own): the path ends at W_a if and only if the width of
-    the cone, as 1 - cosine, is below that of the nearest W whose smallest margin belongs to a token that scores higher than the selected
-    one. The experiment sets the width to multiples of the predicted one. The control takes the same widths around the solutions of
-    selections that are not locally optimal, for which the predicted width is zero. Each set is searched from a random point of the boundary
-    of the cone, from the point where the cone first fails, and from the best weights in the previous set. Cones narrower than ``narrowest``
-    need larger balls and are left out, and so are those of which a multiple is not below one.
+    The papers prove that :math:`W_R / R` tends to :math:`W_a / \|W_a\|_F` in a cone that is narrow enough, if
+    a is locally optimal. How narrow follows from the scores and the constraints (``selection.cone_width``,
+    our own): the path ends at W_a if and only if the width of the cone, as 1 - cosine, is below that of the
+    nearest W whose smallest margin belongs to a token that scores higher than the selected one. The
+    experiment sets the width to multiples of the predicted one. The control takes the same widths around the
+    solutions of selections that are not locally optimal, for which the predicted width is zero. Each set is
+    searched from a random point of the boundary of the cone, from the point where the cone first fails, and
+    from the best weights in the previous set. Cones narrower than ``narrowest`` need larger balls and are
+    left out, and so are those of which a multiple is not below one.
     """
 
     inputs: int = setting(3, ge=1, le=5, help="number n of inputs")
     tokens: int = setting(4, ge=2, le=6, help="number T of tokens per input")
     dim: int = setting(5, ge=2, help="dimension d of the tokens")
     trials: int = setting(80, ge=1, help="random problems; every selection of each is considered")
-    multiples: tuple[float, ...] = setting((0.25, 0.5, 0.8, 1.25, 2.0, 4.0), gt=0, le=4, help="widths relative to the predicted width")
-    radii: tuple[float, ...] = setting((16.0, 32.0, 64.0, 128.0, 256.0), gt=0, le=1e4, help="radii in units of the norm of the solution")
-    narrowest: float = setting(0.003, gt=0, lt=0.2, help="smallest predicted width of a selection that is used")
+    multiples: tuple[float, ...] = setting(
+        (0.25, 0.5, 0.8, 1.25, 2.0, 4.0), gt=0, le=4, help="widths relative to the predicted width"
+    )
+    radii: tuple[float, ...] = setting(
+        (16.0, 32.0, 64.0, 128.0, 256.0), gt=0, le=1e4, help="radii in units of the norm of the solution"
+    )
+    narrowest: float = setting(
+        0.003, gt=0, lt=0.2, help="smallest predicted width of a selection that is used"
+    )
     steps: int = setting(300, ge=1, help="steps of projected descent from each start")
 
     name = "attention_svm.local_paths"
@@ -93,19 +107,34 @@ class LocalPaths(RandomExperiment):
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields predicted widths, and shares, distances and slopes per multiple; arrays with all paths."""
         generator = self.generator()
-        problems = cross_attention(inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=generator, trials=self.trials)
+        problems = cross_attention(
+            inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=generator, trials=self.trials
+        )
         found, local, other = all_selections(problems)
-        widths, wide = found.width[local], local & (found.width > self.narrowest) & (found.width * max(self.multiples) < 1)
+        widths, wide = (
+            found.width[local],
+            local & (found.width > self.narrowest) & (found.width * max(self.multiples) < 1),
+        )
         others = other.nonzero().squeeze(-1)
         if not (wide.any() and len(others)):
             yield figure_row(REACHED, None, SOURCE, n=0, reason="no selection has a wide enough cone")
             return
         used = found[wide]
         control = found[others[torch.randperm(len(others), generator=generator)[: len(used.width)]]]
-        yield figure_row(WIDTH, float(widths.median()), SOURCE, n=len(widths), note="median over the locally optimal selections")
+        yield figure_row(
+            WIDTH,
+            float(widths.median()),
+            SOURCE,
+            n=len(widths),
+            note="median over the locally optimal selections",
+        )
         yield figure_row(USED, len(used.width) / len(widths), SOURCE, unit="share", n=len(widths))
         yield Arrays(
-            {f"{NAME}/widths": widths.numpy(), f"{NAME}/radii": np.array(self.radii), f"{NAME}/multiples": np.array(self.multiples)}
+            {
+                f"{NAME}/widths": widths.numpy(),
+                f"{NAME}/radii": np.array(self.radii),
+                f"{NAME}/multiples": np.array(self.multiples),
+            }
         )
         for kind, these in {"local": used, "other": control}.items():
             ratios = []
@@ -113,7 +142,9 @@ class LocalPaths(RandomExperiment):
                 width = multiple * used.width[: len(these.width)]
                 noise = torch.randn(these.W.shape, generator=generator, dtype=torch.float64)
                 starts = torch.stack([noise, these.start])
-                path = local_path(these.instance, these.select, these.W, starts, self.radii, width=width, steps=self.steps)
+                path = local_path(
+                    these.instance, these.select, these.W, starts, self.radii, width=width, steps=self.steps
+                )
                 distance = 1 - cosine(path.W, these.W.expand_as(path.W), dim=(-2, -1))
                 ratios.append(distance / width)
                 yield from self._rows(kind, multiple, distance, ratios[-1])
@@ -125,14 +156,25 @@ class LocalPaths(RandomExperiment):
         here = {"setting": f"{KINDS[kind]}, width {multiple:g} times the predicted one", "n": ratio.shape[1]}
         share = float((ratio[-1] < NEAR).double().mean())
         yield figure_row(REACHED, share, SOURCE, reference=(float(inside), "theory"), unit="share", **here)
-        yield figure_row(DISTANCE, float(ratio[-1].median()), SOURCE, note="median over the selections", **here)
+        yield figure_row(
+            DISTANCE, float(ratio[-1].median()), SOURCE, note="median over the selections", **here
+        )
         if inside and len(self.radii) > 1:
             slope = (distance[-1] / distance[-2]).log() / float(np.log(self.radii[-1] / self.radii[-2]))
-            yield figure_row(SLOPE, float(slope.median()), SOURCE, reference=(-2.0, "limit"), note="median over the selections", **here)
+            yield figure_row(
+                SLOPE,
+                float(slope.median()),
+                SOURCE,
+                reference=(-2.0, "limit"),
+                note="median over the selections",
+                **here,
+            )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots distances against the radius, the share of paths that end at the solution, and the distribution of predicted widths."""
+        """Plots distances against the radius, the share of paths that end at the solution, and the
+        distribution of predicted widths.
+        """
         a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
         if "local" not in a:
@@ -142,14 +184,39 @@ class LocalPaths(RandomExperiment):
         for number, tint in enumerate(shades(len(multiples))):
             median = np.median(a["local"][number], 1)
             left.plot(a["radii"], median, color=tint, label=f"{multiples[number]:g}")
-        left.plot(a["radii"], np.median(a["other"][0], 1), color=COLOURS["null"], linestyle=(0, (4, 2)), label="control")
+        left.plot(
+            a["radii"],
+            np.median(a["other"][0], 1),
+            color=COLOURS["null"],
+            linestyle=(0, (4, 2)),
+            label="control",
+        )
         left.set(xscale="log", yscale="log", title="(1 − cosine) / width", xlabel="radius / $\\|W_a\\|$")
         left.legend(loc="lower left", handlelength=1.2, ncols=2, columnspacing=1)
         edges = np.array([multiples[0] / 1.3, 1, 1, multiples[-1] * 1.3])
         middle.plot(edges, [1, 1, 0, 0], color=COLOURS["attention_svm"], label="predicted")
-        middle.plot(multiples, (a["local"][:, -1] < NEAR).mean(-1), color="black", linestyle="", marker="x", label="locally optimal")
-        middle.plot(multiples, (a["other"][:, -1] < NEAR).mean(-1), color=COLOURS["null"], linestyle="", marker="o", label="not (control)")
-        middle.set(xscale="log", ylim=(-0.05, 1.45), title="Share that ends at $W_a$", xlabel="width / predicted width")
+        middle.plot(
+            multiples,
+            (a["local"][:, -1] < NEAR).mean(-1),
+            color="black",
+            linestyle="",
+            marker="x",
+            label="locally optimal",
+        )
+        middle.plot(
+            multiples,
+            (a["other"][:, -1] < NEAR).mean(-1),
+            color=COLOURS["null"],
+            linestyle="",
+            marker="o",
+            label="not (control)",
+        )
+        middle.set(
+            xscale="log",
+            ylim=(-0.05, 1.45),
+            title="Share that ends at $W_a$",
+            xlabel="width / predicted width",
+        )
         middle.set_yticks([0, 0.5, 1])
         middle.set_xticks(multiples, [f"{multiple:g}" for multiple in multiples])
         left.set_xticks(a["radii"], [f"{radius:g}" for radius in a["radii"]])
@@ -157,14 +224,22 @@ class LocalPaths(RandomExperiment):
             ax.minorticks_off()
         middle.legend(loc="upper right", handlelength=1.4)
         ordered = np.sort(a["widths"])
-        right.plot(ordered, np.arange(1, len(ordered) + 1) / len(ordered), color=COLOURS["attention_svm"], drawstyle="steps-post")
+        right.plot(
+            ordered,
+            np.arange(1, len(ordered) + 1) / len(ordered),
+            color=COLOURS["attention_svm"],
+            drawstyle="steps-post",
+        )
         right.axvline(self.narrowest, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-        right.set(xscale="log", ylim=(0, 1.03), title="Predicted widths", xlabel="1 − cosine", ylabel="share below")
+        right.set(
+            xscale="log", ylim=(0, 1.03), title="Predicted widths", xlabel="1 − cosine", ylabel="share below"
+        )
         caption(
             figure,
-            f"{a['local'].shape[2]} locally optimal selections that are not the best, and as many that are not locally optimal. Left: "
-            "medians; numbers: width of the cone relative to the predicted one; 1: the boundary of the cone. Right: all locally optimal "
-            "selections; dashed: the narrowest cone used.",
+            f"{a['local'].shape[2]} locally optimal selections that are not the best, and as many that are "
+            "not locally optimal. Left: medians; numbers: width of the cone relative to the predicted one; "
+            "1: the boundary of the cone. Right: all locally optimal selections; dashed: the narrowest "
+            "cone used.",
         )
         return figure
 

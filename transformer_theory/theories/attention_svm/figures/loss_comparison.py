@@ -1,4 +1,5 @@
-r"""Two inputs for which the direction of the prompt is the same for every loss, while its finite part depends on the loss.
+r"""Two inputs for which the direction of the prompt is the same for every loss, while its finite part depends
+on the loss.
 
 The example is from :cite:t:`tarzanagh2023maxmargin`; :func:`~..published.prompt_limit` derives the limit.
 """
@@ -32,11 +33,12 @@ PLOTTED_SCORES = (1.0, 2.0, 5.0, 10.0)  # scores C whose paths are plotted
 
 @dataclass(frozen=True)
 class LossComparison(Experiment):
-    """Normalised descent on a prompt with the losses -x and log(1 + e^-x), for scores C of the first input from 1 to 100.
+    """Normalised descent on a prompt with the losses -x and log(1 + e^-x), for scores C of the first input
+    from 1 to 100.
 
-    With both losses p diverges in the direction (1, 0). Its second coordinate has a limit that depends on the loss and is known in closed
-    form. The released run adds 1e-9 to the norm of the gradient and therefore does not reach the limit -47.04 of the logistic loss at
-    C = 100. Nothing is random.
+    With both losses p diverges in the direction (1, 0). Its second coordinate has a limit that depends on the
+    loss and is known in closed form. The released run adds 1e-9 to the norm of the gradient and therefore
+    does not reach the limit -47.04 of the logistic loss at C = 100. Nothing is random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -46,20 +48,28 @@ class LossComparison(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields one row per loss and score with the second coordinate of p and its limit, and arrays with the paths."""
+        """Yields one row per loss and score with the second coordinate of p and its limit, and arrays with
+        the paths.
+        """
         instance, scores = published_pair(), torch.tensor(PAIR_SCORES, dtype=torch.float64)
         steps = sorted({*range(0, min(161, self.steps), 2), *range(0, self.steps, 20), self.steps})
         arrays = {"steps": torch.tensor(steps), "scores": scores}
         for loss in (LINEAR, LOGISTIC):
             state, path = start(instance), []
             for step in steps:
-                state = normalised_descent(instance, state, steps=step - state.step, rate=self.rate, loss=loss)
+                state = normalised_descent(
+                    instance, state, steps=step - state.step, rate=self.rate, loss=loss
+                )
                 path.append(state.W.squeeze(-1))
             ends, limits = path[-1][:, 1], prompt_limit(scores, loss=loss)
             for C, value, limit in zip(PAIR_SCORES, ends.tolist(), limits.tolist()):
                 variant = f"loss {loss.name}, C = {C:g}, exact gradient"
-                yield figure_row(COORDINATE, value, SOURCE, reference=(limit, "limit"), setting=variant, step=self.steps)
-            released = normalised_descent(instance, start(instance), steps=self.steps, rate=self.rate, loss=loss, eps=EPS)
+                yield figure_row(
+                    COORDINATE, value, SOURCE, reference=(limit, "limit"), setting=variant, step=self.steps
+                )
+            released = normalised_descent(
+                instance, start(instance), steps=self.steps, rate=self.rate, loss=loss, eps=EPS
+            )
             yield figure_row(
                 COORDINATE,
                 float(released.W[-1, 1, 0]),
@@ -69,12 +79,18 @@ class LossComparison(Experiment):
                 step=self.steps,
                 note="the released settings stop where the gradient falls below eps",
             )
-            arrays |= {f"path_{loss.name}": torch.stack(path), f"limit_{loss.name}": limits, f"released_{loss.name}": released.W[:, 1, 0]}
+            arrays |= {
+                f"path_{loss.name}": torch.stack(path),
+                f"limit_{loss.name}": limits,
+                f"released_{loss.name}": released.W[:, 1, 0],
+            }
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the paths of p for some scores C, one panel per loss, and the final second coordinate of p against C with its limit."""
+        """Plots the paths of p for some scores C, one panel per loss, and the final second coordinate of p
+        against C with its limit.
+        """
         a = arrays_of(result)
         figure, panels = axes(1, 3, width=7.0, height=3.1)
         for ax, (name, tint), title in zip(panels, TINTS.items(), ("Loss $-x$", r"Loss $\log(1 + e^{-x})$")):
@@ -89,8 +105,9 @@ class LossComparison(Experiment):
         _ends(panels[2], a)
         caption(
             figure,
-            f"Left and middle: paths of p for four scores C, with $p_2$ after {self.steps} steps; dashed: the limit in closed form. "
-            "Right: all scores; squares: the same descent with 1e-9 added to the norm of the gradient, as in the released code.",
+            f"Left and middle: paths of p for four scores C, with $p_2$ after {self.steps} steps; dashed: "
+            "the limit in closed form. Right: all scores; squares: the same descent with 1e-9 added to the "
+            "norm of the gradient, as in the released code.",
         )
         return figure
 
@@ -105,14 +122,31 @@ def _ends(ax: "Axes", a: dict[str, np.ndarray]) -> None:
     for (name, tint), label in zip(TINTS.items(), ("$-x$", "logistic")):
         ax.plot(a["scores"], a[f"limit_{name}"], color=tint, linewidth=1.1, label=f"{label}, limit")
         ax.plot(a["scores"], a[f"path_{name}"][-1, :, 1], color=tint, linestyle="", marker="o", markersize=3)
-        ax.plot(a["scores"], a[f"released_{name}"], color=tint, linestyle="", marker="s", markersize=6, fillstyle="none")
+        ax.plot(
+            a["scores"],
+            a[f"released_{name}"],
+            color=tint,
+            linestyle="",
+            marker="s",
+            markersize=6,
+            fillstyle="none",
+        )
     ax.plot([], [], linestyle="", marker="o", markersize=3, color="black", label="exact gradient")
-    ax.plot([], [], linestyle="", marker="s", markersize=6, fillstyle="none", color="black", label="published eps")
+    ax.plot(
+        [], [], linestyle="", marker="s", markersize=6, fillstyle="none", color="black", label="published eps"
+    )
     text_style = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": TINTS["logistic"]}
     for name, offset in (("released_logistic", (-6, 5)), ("limit_logistic", (-9, -6))):
         end = float(a[name][-1])
         ax.annotate(signed(end, 2), (a["scores"][-1], end), xytext=offset, **text_style)
-    ax.set(title="$p_2$ at the end", xlabel="score C", xscale="log", yscale="symlog", ylim=(-3000, 8), xlim=(0.8, 160))
+    ax.set(
+        title="$p_2$ at the end",
+        xlabel="score C",
+        xscale="log",
+        yscale="symlog",
+        ylim=(-3000, 8),
+        xlim=(0.8, 160),
+    )
     ax.legend(loc="lower left", borderaxespad=0.1, handlelength=1.2, ncols=1)
 
 

@@ -31,13 +31,15 @@ NEAREST = "norm q with the smallest Bregman divergence"
 
 @dataclass(frozen=True)
 class Mirror(RandomExperiment):
-    r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, compared with max-margin solutions.
+    r"""Mirror descent with the potential :math:`\|W\|_p^p / p` from a random start, compared with max-margin
+    solutions.
 
-    The solutions are in the entrywise norms :math:`\ell_q`, for the tokens that descent selects. The theory predicts that descent with p is
-    closest to the solution with q = p. Two measures compare the directions: the cosine, and the Bregman divergence of the potential, which
-    the paper shows and which is zero if the directions agree. The sizes, the distribution of the start and the numbers of steps follow the
-    released runs; p = 3 needs more steps, because the norm of W grows only like the square root of their number. Tokens, queries and scores
-    are drawn as in :class:`~.local_convergence.LocalConvergence`.
+    The solutions are in the entrywise norms :math:`\ell_q`, for the tokens that descent selects. The theory
+    predicts that descent with p is closest to the solution with q = p. Two measures compare the directions:
+    the cosine, and the Bregman divergence of the potential, which the paper shows and which is zero if the
+    directions agree. The sizes, the distribution of the start and the numbers of steps follow the released
+    runs; p = 3 needs more steps, because the norm of W grows only like the square root of their number.
+    Tokens, queries and scores are drawn as in :class:`~.local_convergence.LocalConvergence`.
 
     Raises:
         ValueError: ``steps`` and ``powers`` differ in length, or a setting is out of range.
@@ -47,7 +49,9 @@ class Mirror(RandomExperiment):
     tokens: int = setting(8, ge=2, help="number T of tokens per input")
     dim: int = setting(10, ge=1, help="dimension d of the tokens")
     trials: int = setting(20, ge=1, help="random problems")
-    powers: tuple[float, ...] = setting((1.75, 2.0, 3.0), gt=1, le=10, help="exponents p of the potential and of the norms")
+    powers: tuple[float, ...] = setting(
+        (1.75, 2.0, 3.0), gt=1, le=10, help="exponents p of the potential and of the norms"
+    )
     steps: tuple[int, ...] = setting((1500, 2000, 20000), ge=1, help="steps of descent, one number per power")
     rate: float = setting(0.1, gt=0, le=1e6, help="factor of the gradient in mirror descent")
 
@@ -58,24 +62,34 @@ class Mirror(RandomExperiment):
         super().__post_init__()
         if len(self.steps) != len(self.powers):
             raise ValueError(
-                f"steps must hold one number for each of the {len(self.powers)} powers, got {self.steps}; give as many steps as powers"
+                f"steps must hold one number for each of the {len(self.powers)} powers, got {self.steps}; "
+                "give as many steps as powers"
             )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the mean of both measures per pair (p, q), and arrays with the values of every trial."""
-        instance = published_instances(range(1, self.trials + 1), inputs=self.inputs, tokens=self.tokens, dim=self.dim)
+        """Yields rows with the mean of both measures per pair (p, q), and arrays with the values of every
+        trial.
+        """
+        instance = published_instances(
+            range(1, self.trials + 1), inputs=self.inputs, tokens=self.tokens, dim=self.dim
+        )
         W = torch.randn(self.trials, self.dim, self.dim, generator=self.generator(), dtype=torch.float64)
-        cosines, divergences = (np.full((len(self.powers), len(self.powers), self.trials), np.nan) for _ in range(2))
+        cosines, divergences = (
+            np.full((len(self.powers), len(self.powers), self.trials), np.nan) for _ in range(2)
+        )
         for row, (p, steps) in enumerate(zip(self.powers, self.steps, strict=True)):
             end = mirror_descent(instance, start(instance, W=W), power=p, steps=steps, rate=self.rate).W
             pairs = constraints(instance.tokens, instance.query, instance.selected(end))
             for trial in range(self.trials):
                 try:
                     targets = [lp_max_margin(pairs.problem(trial), p=q).W for q in self.powers]
-                except (Infeasible, NotConverged):  # a run that has not settled may select tokens that no W selects
+                except (Infeasible, NotConverged):
+                    # a run that has not settled may select tokens that no W selects
                     continue
                 cosines[row, :, trial] = [float(cosine(end[trial], target)) for target in targets]
-                divergences[row, :, trial] = [float(bregman_divergence(target, end[trial], power=p)) for target in targets]
+                divergences[row, :, trial] = [
+                    float(bregman_divergence(target, end[trial], power=p)) for target in targets
+                ]
             solved = int((~np.isnan(cosines[row, 0])).sum())
             for column, q in enumerate(self.powers):
                 for quantity, values in ((COSINE, cosines), (DIVERGENCE, divergences)):
@@ -91,12 +105,22 @@ class Mirror(RandomExperiment):
                     )
             if solved:
                 best = self.powers[int(np.nanmean(divergences[row], 1).argmin())]
-                yield figure_row(NEAREST, best, SOURCE, reference=(p, "limit"), setting=f"p = {p:g}", step=steps, n=solved)
-        yield Arrays({f"{NAME}/powers": np.array(self.powers), f"{NAME}/cosine": cosines, f"{NAME}/divergence": divergences})
+                yield figure_row(
+                    NEAREST, best, SOURCE, reference=(p, "limit"), setting=f"p = {p:g}", step=steps, n=solved
+                )
+        yield Arrays(
+            {
+                f"{NAME}/powers": np.array(self.powers),
+                f"{NAME}/cosine": cosines,
+                f"{NAME}/divergence": divergences,
+            }
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots both measures as matrices: descent with the potential of p in rows, solutions in the norm of q in columns."""
+        """Plots both measures as matrices: descent with the potential of p in rows, solutions in the norm of
+        q in columns.
+        """
         a = arrays_of(result)
         names = [f"{p:g}" for p in a["powers"]]
         figure, panels = axes(1, 2, width=6.4, height=3.3)
@@ -110,15 +134,18 @@ class Mirror(RandomExperiment):
                 text = f"{mean[row, column]:.4f}" if key == "cosine" else f"{mean[row, column]:.2g}"
                 weight = "bold" if row == column else "normal"
                 tint = "white" if dark[row, column] else "black"
-                ax.text(column, row, text, ha="center", va="center", color=tint, fontsize=7.5, fontweight=weight)
+                ax.text(
+                    column, row, text, ha="center", va="center", color=tint, fontsize=7.5, fontweight=weight
+                )
             ticks = range(len(names))
             ax.set(title=title, xlabel="max-margin solution in the norm of q", ylabel="mirror descent, p")
             ax.set_xticks(ticks, names)
             ax.set_yticks(ticks, names)
         caption(
             figure,
-            f"Means over {a['cosine'].shape[-1]} random problems (those whose selection is feasible). Darker means closer; each panel has "
-            "its own scale. The theory predicts that the diagonal entry, in bold, is the closest of its row.",
+            f"Means over {a['cosine'].shape[-1]} random problems (those whose selection is feasible). "
+            "Darker means closer; each panel has its own scale. The theory predicts that the diagonal "
+            "entry, in bold, is the closest of its row.",
         )
         return figure
 

@@ -1,4 +1,6 @@
-"""Three inputs of seven tokens with one prompt: normalised and plain descent, their attention and their norms."""
+"""Three inputs of seven tokens with one prompt: normalised and plain descent, their attention and their
+norms.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,11 +30,17 @@ if TYPE_CHECKING:
 SOURCE = Source("tarzanagh2023maxmargin")
 ZERO_START = PROMPT_STARTS.index(0.0)  # PROMPT_STARTS holds the first coordinate of p; the second is 0
 EPS = 1e-12  # added to the norm of the gradient in the released run
-VARIANTS = {"normalised": "normalised steps", "released": f"normalised steps with eps = {EPS:.0e}", "plain": "plain steps"}
+VARIANTS = {
+    "normalised": "normalised steps",
+    "released": f"normalised steps with eps = {EPS:.0e}",
+    "plain": "plain steps",
+}
 QUANTITIES = {"attention": "attention on the best token", "norm": "norm of p", "cosine": "cosine to p_mm"}
 OBJECTIVE = "|p_mm|^2 / 2"
-PRINTED_OBJECTIVE = 0.31319  # objective of the released run; its solver gets keys with the score as a third coordinate
-KNOWN: Mapping[tuple[str, str, int], Reference] = {  # (quantity, variant, step) -> reference number for the start at zero
+# objective of the released run; its solver gets keys with the score as a third coordinate
+PRINTED_OBJECTIVE = 0.31319
+# (quantity, variant, step) -> reference number for the start at zero
+KNOWN: Mapping[tuple[str, str, int], Reference] = {
     ("attention", "released", 50): (0.9931, "recomputed"),
     ("norm", "released", 199): (19.5, "figure"),  # single precision; double precision gives 19.75
     ("attention", "plain", 50): (0.8177, "recomputed"),
@@ -42,17 +50,22 @@ KNOWN: Mapping[tuple[str, str, int], Reference] = {  # (quantity, variant, step)
     ("cosine", "plain", 1000): (0.985, "recomputed"),
 }
 INPUT_TINTS = (COLOURS["rate_reduction"], COLOURS["joma"], COLOURS["crate"])
-PLOTTED = {"released": ("normalised steps", COLOURS["attention_svm"]), "plain": ("plain steps", COLOURS["scan_snap"])}
+PLOTTED = {
+    "released": ("normalised steps", COLOURS["attention_svm"]),
+    "plain": ("plain steps", COLOURS["scan_snap"]),
+}
 LAST_PLOTTED_STEP = 200
 
 
 @dataclass(frozen=True)
 class MultiInput(Experiment):
-    """Descent on one prompt for three inputs: direction and norm of the prompt, and attention on the best tokens.
+    """Descent on one prompt for three inputs: direction and norm of the prompt, and attention on the best
+    tokens.
 
-    Each input has one best token, and its other tokens score the same. With normalised steps (rate .1) attention sharpens at once, and the
-    norm grows like the number of steps. Plain steps (rate 1) slow down as the gradient vanishes, and the norm grows like the logarithm of
-    the number of steps. Only the keys are random; they are drawn as in the released run.
+    Each input has one best token, and its other tokens score the same. With normalised steps (rate .1)
+    attention sharpens at once, and the norm grows like the number of steps. Plain steps (rate 1) slow down as
+    the gradient vanishes, and the norm grows like the logarithm of the number of steps. Only the keys are
+    random; they are drawn as in the released run.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -63,22 +76,32 @@ class MultiInput(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the published numbers, and arrays with the paths, the attention on the best token and the norms."""
+        """Yields rows with the published numbers, and arrays with the paths, the attention on the best token
+        and the norms.
+        """
         instance, scored_keys = published_prompts()
         target = frobenius_max_margin(prompt(instance.tokens, instance.optimal()))
         with_score = frobenius_max_margin(prompt(scored_keys, instance.optimal()))
         note = "the released run solves this problem, though attention does not use the score"
         reference: Reference = (PRINTED_OBJECTIVE, "printed")
         objective = with_score.norm**2 / 2
-        yield figure_row(OBJECTIVE, objective, SOURCE, reference=reference, setting="score as third coordinate", note=note)
+        yield figure_row(
+            OBJECTIVE, objective, SOURCE, reference=reference, setting="score as third coordinate", note=note
+        )
         yield figure_row(OBJECTIVE, target.norm**2 / 2, SOURCE, setting="keys in the plane")
         agreement = float(cosine(with_score.W[:2].flatten(), target.W.flatten()))
         yield figure_row("cosine between p_mm with and without the third coordinate", agreement, None)
 
         trials = len(PROMPT_STARTS)
-        batch = Instance(*(v.expand(trials, *v.shape) for v in (instance.tokens, instance.query, instance.scores)))
+        batch = Instance(
+            *(v.expand(trials, *v.shape) for v in (instance.tokens, instance.query, instance.scores))
+        )
         first_prompts = torch.tensor([[x, 0.0] for x in PROMPT_STARTS], dtype=torch.float64)[..., None]
-        steps = sorted(step for step in {*range(0, 101, 2), 199, *range(0, self.steps, 25), self.steps} if step <= self.steps)
+        steps = sorted(
+            step
+            for step in {*range(0, 101, 2), 199, *range(0, self.steps, 25), self.steps}
+            if step <= self.steps
+        )
         arrays = {"steps": torch.tensor(steps), "keys": instance.tokens, "target": target.W.squeeze(-1)}
         runs = {
             "normalised": partial(normalised_descent, rate=self.rate),
@@ -96,7 +119,10 @@ class MultiInput(Experiment):
             norm = path.norm(dim=-1)
             along = (path @ target.W).squeeze(-1) / (norm * target.norm).clamp(min=1e-300)  # 0 at p = 0
             curves = {"attention": attention, "norm": norm, "cosine": along}
-            arrays |= {f"path_{variant}": path, **{f"{name}_{variant}": curve for name, curve in curves.items()}}
+            arrays |= {
+                f"path_{variant}": path,
+                **{f"{name}_{variant}": curve for name, curve in curves.items()},
+            }
             comparable = self.at_defaults("plain_rate" if variant == "plain" else "rate")
             for (name, reference_variant, step), reference in KNOWN.items():
                 if reference_variant == variant and step in steps:
@@ -122,8 +148,13 @@ class MultiInput(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots tokens, paths of p and p_mm in the plane, and attention on the best token and the norm of p over 200 steps from zero."""
-        a, table = arrays_of(result), result.table.where(lambda row: row.step is not None and row.step <= LAST_PLOTTED_STEP)
+        """Plots tokens, paths of p and p_mm in the plane, and attention on the best token and the norm of p
+        over 200 steps from zero.
+        """
+        a, table = (
+            arrays_of(result),
+            result.table.where(lambda row: row.step is not None and row.step <= LAST_PLOTTED_STEP),
+        )
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.0)
         _plane(left, a)
         early = a["steps"] <= LAST_PLOTTED_STEP
@@ -133,13 +164,18 @@ class MultiInput(Experiment):
             mark_steps(ax, table.select(quantity=QUANTITIES[name]))
         middle.set(title="Attention, best token", xlabel="step", ylim=(None, 1.03))
         right.set(title="Norm of p", xlabel="step", ylim=(0, None))
-        handles = {label: handle for ax in (middle, right) for handle, label in zip(*ax.get_legend_handles_labels())}
+        handles = {
+            label: handle for ax in (middle, right) for handle, label in zip(*ax.get_legend_handles_labels())
+        }
         labels = sorted(handles, key=lambda label: handles[label].get_marker() != "None")  # curves first
-        figure.legend([handles[label] for label in labels], labels, loc="outside upper center", ncols=len(labels))
+        figure.legend(
+            [handles[label] for label in labels], labels, loc="outside upper center", ncols=len(labels)
+        )
         caption(
             figure,
-            "Left: three inputs, one colour each, with stars for the best tokens, and normalised steps from six starts (black dots). "
-            "$p_{mm}$ is the max-margin prompt. Middle and right: start at zero; attention is the mean over the inputs.",
+            "Left: three inputs, one colour each, with stars for the best tokens, and normalised steps "
+            "from six starts (black dots). $p_{mm}$ is the max-margin prompt. Middle and right: start at "
+            "zero; attention is the mean over the inputs.",
         )
         return figure
 
@@ -159,6 +195,16 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray]) -> None:
         ax.plot(*path.T, color=PLOTTED["released"][1], linewidth=1.1, zorder=2)
         ax.plot(*path[0], marker="o", markersize=3, color="black", zorder=4)
     end = 9 * a["target"] / np.linalg.norm(a["target"])  # beyond the edge of the panel
-    ax.plot([0, end[0]], [0, end[1]], color="black", linestyle=(0, (4, 3)), linewidth=1, zorder=4, label="$p_{mm}$")
-    ax.set(title="Paths of p", xlabel="$p_1$", ylabel="$p_2$", xlim=(-1.9, 2.7), ylim=(-2.1, 2.5), aspect="equal")
+    ax.plot(
+        [0, end[0]],
+        [0, end[1]],
+        color="black",
+        linestyle=(0, (4, 3)),
+        linewidth=1,
+        zorder=4,
+        label="$p_{mm}$",
+    )
+    ax.set(
+        title="Paths of p", xlabel="$p_1$", ylabel="$p_2$", xlim=(-1.9, 2.7), ylim=(-2.1, 2.5), aspect="equal"
+    )
     ax.legend(loc="upper right", borderaxespad=0.1)

@@ -1,4 +1,6 @@
-"""Descent with a one-layer network as head, for which attention may stay on several tokens, compared with the predicted weights."""
+"""Descent with a one-layer network as head, for which attention may stay on several tokens, compared with the
+predicted weights.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,9 +31,18 @@ ACCEPTED, DISTANCE = "share of trials accepted", "1 - cosine to the target"
 SHARED = "share of accepted trials that share attention"
 ALL_PUSHED = "share of accepted trials in which every masked token is pushed away"
 MEDIAN_DISTANCE = "median of 1 - cosine to the prediction"
-TARGETS = {"prediction": "finite part and direction", "direction": "direction alone", "one token": "max-margin of the top tokens"}
+TARGETS = {
+    "prediction": "finite part and direction",
+    "direction": "direction alone",
+    "one token": "max-margin of the top tokens",
+}
 # Dimension -> distance to each of TARGETS, read off the published figure.
-PUBLISHED = {4: (0.034, 0.07, 0.155), 6: (0.017, 0.043, 0.14), 8: (0.011, 0.015, 0.135), 10: (0.0055, 0.0085, 0.12)}
+PUBLISHED = {
+    4: (0.034, 0.07, 0.155),
+    6: (0.017, 0.043, 0.14),
+    8: (0.011, 0.015, 0.135),
+    10: (0.0055, 0.0085, 0.12),
+}
 ROUNDING_UNIT = torch.finfo(torch.float64).eps
 MIN_PUSH = 1e-3  # smallest least_push at which masked tokens count as pushed away; gains are of order one
 CHUNK = 500  # trials that descend together
@@ -41,9 +52,11 @@ DIM_TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduc
 
 
 def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
-    """Draws the published data of these seeds: hidden weights, tokens, labels and queries, in this order and in single precision.
+    """Draws the published data of these seeds: hidden weights, tokens, labels and queries, in this order and
+    in single precision.
 
-    As in the published run, seeds with positive labels only are dropped: the head is never negative, so every selection fits such labels.
+    As in the published run, seeds with positive labels only are dropped: the head is never negative, so every
+    selection fits such labels.
     """
     problems = []
     for seed in seeds:
@@ -59,9 +72,18 @@ def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInst
 
 
 def descend(
-    seeds: range, dim: int, inputs: int, tokens: int, steps: int, every: int, rate: float, eps: float, start: int
+    seeds: range,
+    dim: int,
+    inputs: int,
+    tokens: int,
+    steps: int,
+    every: int,
+    rate: float,
+    eps: float,
+    start: int,
 ) -> dict[str, np.ndarray]:
-    """Runs descent on the trials of these seeds and returns numbers of the k trials that the published rule accepts.
+    """Runs descent on the trials of these seeds and returns numbers of the k trials that the published rule
+    accepts.
 
     Returns:
         Arrays by name:
@@ -74,7 +96,9 @@ def descend(
     """
     instance = draw_trials(seeds, inputs=inputs, tokens=tokens, dim=dim)
     # One generator per chunk: the large prime separates the seeds of different values of ``start``.
-    first_state = random_start(instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start))
+    first_state = random_start(
+        instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start)
+    )
     states = list(trajectory(instance, first_state, steps=range(every, steps + 1, every), rate=rate, eps=eps))
     attention = instance.attention(states[-1].W)
     settled_trials, tried = settled(attention).nonzero().squeeze(-1), np.array([len(attention)])
@@ -82,13 +106,18 @@ def descend(
         empty = {name: np.zeros(0, dtype=bool) for name in ("masked", "several", "pushed")}
         return {"tried": tried, "apart": np.zeros((0, len(states), len(TARGETS)))} | empty
     x, z, s = instance.tokens[settled_trials], instance.query[settled_trials], attention[settled_trials]
-    general, single = generalised_max_margins(x, z, s, threshold=SOME_ATTENTION), frobenius_max_margins(constraints(x, z, s.argmax(-1)))
+    general, single = (
+        generalised_max_margins(x, z, s, threshold=SOME_ATTENTION),
+        frobenius_max_margins(constraints(x, z, s.argmax(-1))),
+    )
     solved = general.direction.solved & general.finite.solved & single.solved  # pyright: ignore[reportAttributeAccessIssue]
     distances = []
     for state in states:
         W = state.W[settled_trials]
         targets = (general.predict(W), general.direction.W, single.W)
-        distances.append(torch.stack([1 - cosine(W[solved], target[solved], dim=(-2, -1)) for target in targets], -1))
+        distances.append(
+            torch.stack([1 - cosine(W[solved], target[solved], dim=(-2, -1)) for target in targets], -1)
+        )
     accepted = settled_trials[solved]
     return {
         "tried": tried,
@@ -101,14 +130,16 @@ def descend(
 
 @dataclass(frozen=True)
 class MultiToken(RandomExperiment):
-    r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)`, compared with three predictions of the direction of W.
+    r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)`, compared with three
+    predictions of the direction of W.
 
-    Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction. The two other candidates are
-    the direction alone, and the max-margin solution that scores each input's most attended token above all others. A trial counts only if
-    it has settled: no token has between 1e-6 and 1e-3 of the attention, and some token has less. The figure shows the share of settled
-    trials, which falls with the dimension. The prediction fails in trials in which the head is flat at a masked token and so does not push
-    it away; the figure marks these trials. ``eps`` is added to the norm of the gradient, as published; with ``eps = 0`` descent is exact
-    and W grows further.
+    Attention may stay on several tokens. The prediction is then a finite part plus a multiple of a direction.
+    The two other candidates are the direction alone, and the max-margin solution that scores each input's
+    most attended token above all others. A trial counts only if it has settled: no token has between 1e-6 and
+    1e-3 of the attention, and some token has less. The figure shows the share of settled trials, which falls
+    with the dimension. The prediction fails in trials in which the head is flat at a masked token and so does
+    not push it away; the figure marks these trials. ``eps`` is added to the norm of the gradient, as
+    published; with ``eps = 0`` descent is exact and W grows further.
 
     Raises:
         ValueError: ``every`` exceeds ``steps``, or a setting is out of range.
@@ -129,12 +160,20 @@ class MultiToken(RandomExperiment):
     def __post_init__(self):
         super().__post_init__()
         if self.every > self.steps:
-            raise ValueError(f"every must be at most steps = {self.steps}, got {self.every}; lower every, or raise steps")
+            raise ValueError(
+                f"every must be at most steps = {self.steps}, got {self.every}; lower every, or raise steps"
+            )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per dimension, the share of accepted trials and the mean distances at the end; arrays with all accepted trials."""
-        fixed = {name: getattr(self, name) for name in ("inputs", "tokens", "steps", "every", "rate", "eps")} | {"start": self.seed}
-        parts = [range(first, min(first + CHUNK, self.trials + 1)) for first in range(1, self.trials + 1, CHUNK)]
+        """Yields, per dimension, the share of accepted trials and the mean distances at the end; arrays with
+        all accepted trials.
+        """
+        fixed = {
+            name: getattr(self, name) for name in ("inputs", "tokens", "steps", "every", "rate", "eps")
+        } | {"start": self.seed}
+        parts = [
+            range(first, min(first + CHUNK, self.trials + 1)) for first in range(1, self.trials + 1, CHUNK)
+        ]
         outcomes = sweep(descend, [{"seeds": seeds, "dim": d, **fixed} for d in self.dims for seeds in parts])
         arrays: dict[str, np.ndarray] = {
             f"{NAME}/steps": np.arange(self.every, self.steps + 1, self.every),
@@ -146,13 +185,25 @@ class MultiToken(RandomExperiment):
             joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
             accepted.append(len(joined["apart"]))
             tried.append(int(joined["tried"].sum()))
-            arrays |= {f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several", "pushed")}
+            arrays |= {
+                f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several", "pushed")
+            }
             yield from self._rows(d, joined, accepted[-1], tried[-1])
         low, high = clopper_pearson(accepted, tried)
         share = np.array(accepted) / np.array(tried)
-        yield Arrays(arrays | {f"{NAME}/accepted": np.array(accepted), f"{NAME}/share": share, f"{NAME}/low": low, f"{NAME}/high": high})
+        yield Arrays(
+            arrays
+            | {
+                f"{NAME}/accepted": np.array(accepted),
+                f"{NAME}/share": share,
+                f"{NAME}/low": low,
+                f"{NAME}/high": high,
+            }
+        )
 
-    def _rows(self, d: int, joined: dict[str, np.ndarray], accepted: int, tried: int) -> Iterator[Measurement]:
+    def _rows(
+        self, d: int, joined: dict[str, np.ndarray], accepted: int, tried: int
+    ) -> Iterator[Measurement]:
         """Yields the rows of one dimension."""
         low, high = clopper_pearson(accepted, tried)
         yield figure_row(
@@ -172,7 +223,8 @@ class MultiToken(RandomExperiment):
         published = PUBLISHED.get(d) if comparable else None
         for number, (target, note) in enumerate(TARGETS.items()):
             values = joined["apart"][:, -1, number]
-            error = values.std() / max(accepted - 1, 1) ** 0.5  # numpy divides the variance by n, hence n - 1 here
+            # numpy divides the variance by n, hence n - 1 here
+            error = values.std() / max(accepted - 1, 1) ** 0.5
             yield figure_row(
                 DISTANCE,
                 float(values.mean()),
@@ -184,16 +236,25 @@ class MultiToken(RandomExperiment):
                 note=f"{note}: mean over accepted trials, standard error {error:.4f}",
             )
         pushed, ends = joined["pushed"], joined["apart"][:, -1, 0]
-        yield figure_row(SHARED, float(joined["several"].mean()), SOURCE, unit="share", setting=f"d={d}", n=accepted)
+        yield figure_row(
+            SHARED, float(joined["several"].mean()), SOURCE, unit="share", setting=f"d={d}", n=accepted
+        )
         yield figure_row(ALL_PUSHED, float(pushed.mean()), SOURCE, unit="share", setting=f"d={d}", n=accepted)
-        for variant, trials in (("masked tokens pushed away", pushed), ("masked tokens not all pushed away", ~pushed)):
+        for variant, trials in (
+            ("masked tokens pushed away", pushed),
+            ("masked tokens not all pushed away", ~pushed),
+        ):
             if trials.any():
                 median = float(np.median(ends[trials]))
-                yield figure_row(MEDIAN_DISTANCE, median, SOURCE, setting=f"{variant}, d={d}", n=int(trials.sum()))
+                yield figure_row(
+                    MEDIAN_DISTANCE, median, SOURCE, setting=f"{variant}, d={d}", n=int(trials.sum())
+                )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the distance of W to three predictions, the share of accepted trials, and the distance against the remaining attention."""
+        """Plots the distance of W to three predictions, the share of accepted trials, and the distance
+        against the remaining attention.
+        """
         a = arrays_of(result)
         dims = [int(d) for d in a["dims"]]
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
@@ -201,9 +262,19 @@ class MultiToken(RandomExperiment):
         for target, (label, tint) in enumerate(zip(LABELS, TINTS)):
             ends = [a[f"apart_{dims[number]}"][:, -1, target] for number in nonempty]
             error = [end.std() / max(len(end) - 1, 1) ** 0.5 for end in ends]
-            left.errorbar([dims[n] for n in nonempty], [end.mean() for end in ends], error, color=tint, marker="o", label=label, capsize=2)
+            left.errorbar(
+                [dims[n] for n in nonempty],
+                [end.mean() for end in ends],
+                error,
+                color=tint,
+                marker="o",
+                label=label,
+                capsize=2,
+            )
         reference_rows = references(result.table.select(quantity=DISTANCE))
-        rows_by_dim = [(d, reference_rows.select(setting=f"{target}, d={d}")) for target in TARGETS for d in dims]
+        rows_by_dim = [
+            (d, reference_rows.select(setting=f"{target}, d={d}")) for target in TARGETS for d in dims
+        ]
         mark(left, [(d, row.predicted, row.basis) for d, rows in rows_by_dim for row in rows])
         left.set_yscale("log")
         left.set_ylim(top=left.get_ylim()[1] * 8)
@@ -216,9 +287,10 @@ class MultiToken(RandomExperiment):
             right.set_ylim(top=right.get_ylim()[1] * 12)
         caption(
             figure,
-            "Left: means over the accepted trials; bars: standard error. Middle: share and number of accepted trials; bars: 95 % interval "
-            "(Clopper-Pearson). Right: one mark per trial, against the largest attention left on a masked token; flat head: the head has "
-            "no slope at some masked token, so descent does not push it away.",
+            "Left: means over the accepted trials; bars: standard error. Middle: share and number of "
+            "accepted trials; bars: 95 % interval (Clopper-Pearson). Right: one mark per trial, against "
+            "the largest attention left on a masked token; flat head: the head has no slope at some masked "
+            "token, so descent does not push it away.",
         )
         return figure
 
@@ -232,9 +304,20 @@ def _accepted(ax: "Axes", a: dict[str, np.ndarray], dims: list[int]) -> None:
     """Plots the share and the number of accepted trials per dimension."""
     positions = np.arange(len(dims))
     spread = np.abs(np.stack([a["low"], a["high"]]) - a["share"])
-    ax.bar(positions, a["share"], yerr=spread, color=COLOURS["attention_svm"], alpha=0.55, width=0.6, capsize=2, error_kw={"linewidth": 1})
+    ax.bar(
+        positions,
+        a["share"],
+        yerr=spread,
+        color=COLOURS["attention_svm"],
+        alpha=0.55,
+        width=0.6,
+        capsize=2,
+        error_kw={"linewidth": 1},
+    )
     for position, top, count in zip(positions, a["high"], a["accepted"]):
-        ax.annotate(str(count), (position, top), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5)
+        ax.annotate(
+            str(count), (position, top), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5
+        )
     ax.set_xticks(positions, [str(d) for d in dims])
     ax.set_xlim(-0.6, len(dims) - 0.4)
     ax.set_ylim(top=1.15 * max(float(a["high"].max()), 1e-3))
@@ -244,10 +327,18 @@ def _accepted(ax: "Axes", a: dict[str, np.ndarray], dims: list[int]) -> None:
 def _leftover(ax: "Axes", a: dict[str, np.ndarray], dims: list[int]) -> None:
     """Plots, per trial, the distance to the prediction against the largest attention on a masked token."""
     for d, tint in zip(dims, DIM_TINTS):
-        ends, masked, pushed = a[f"apart_{d}"][:, -1, 0], np.maximum(a[f"masked_{d}"], 1e-20), a[f"pushed_{d}"]
+        ends, masked, pushed = (
+            a[f"apart_{d}"][:, -1, 0],
+            np.maximum(a[f"masked_{d}"], 1e-20),
+            a[f"pushed_{d}"],
+        )
         if len(masked):
-            ax.scatter(masked[pushed], ends[pushed], s=6, color=tint, alpha=0.55, linewidths=0, label=f"d = {d}")
-            ax.scatter(masked[~pushed], ends[~pushed], s=7, color=tint, alpha=0.55, linewidths=0.7, marker="x")
+            ax.scatter(
+                masked[pushed], ends[pushed], s=6, color=tint, alpha=0.55, linewidths=0, label=f"d = {d}"
+            )
+            ax.scatter(
+                masked[~pushed], ends[~pushed], s=7, color=tint, alpha=0.55, linewidths=0.7, marker="x"
+            )
     ax.scatter([], [], s=9, color="black", linewidths=0.7, marker="x", label="flat head")
     ax.set_xscale("log")
     ax.set_yscale("log")

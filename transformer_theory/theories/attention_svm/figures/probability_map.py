@@ -1,4 +1,6 @@
-"""Maps over inputs, tokens and dimension: how often the best tokens are feasible, are selected, or a selection is locally optimal."""
+"""Maps over inputs, tokens and dimension: how often the best tokens are feasible, are selected, or a
+selection is locally optimal.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,7 +56,9 @@ class Counts:
     locally_optimal: int
 
 
-def count(inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: float, threshold: float, seed: int) -> Counts:
+def count(
+    inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: float, threshold: float, seed: int
+) -> Counts:
     """Draws problems of one size, descends from W = 0 and counts the outcomes.
 
     A run has settled if one token of every input has more than ``1 - threshold`` of the attention.
@@ -69,7 +73,12 @@ def count(inputs: int, tokens: int, dim: int, trials: int, steps: int, rate: flo
         attention, select = instance.attention(end.W).max(-1)
         settled = (attention > 1 - threshold).all(-1)
         best_selected = settled & (select == best).all(-1)
-        totals += [int(feasible.sum()), int(best_selected.sum()), int(settled.sum()), _locally_optimal(instance, select, settled)]
+        totals += [
+            int(feasible.sum()),
+            int(best_selected.sum()),
+            int(settled.sum()),
+            _locally_optimal(instance, select, settled),
+        ]
     return Counts(trials, *(int(total) for total in totals))
 
 
@@ -87,10 +96,11 @@ def _locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Te
 class ProbabilityMap(RandomExperiment):
     """Shares of random problems over (n, T, d), with 95 % intervals.
 
-    There are three shares: the problems whose best tokens are feasible; the problems in which normalised descent from W = 0 selects the
-    best tokens; and, among the runs that settled on one token per input, those whose selection is locally optimal. The theory predicts that
-    the first share is one wherever d >= max(T - 1, n), that the second grows with d, and that the third is one in the limit. With many
-    inputs and tokens, a thousand steps are far from the limit, because descent passes saddle points.
+    There are three shares: the problems whose best tokens are feasible; the problems in which normalised
+    descent from W = 0 selects the best tokens; and, among the runs that settled on one token per input, those
+    whose selection is locally optimal. The theory predicts that the first share is one wherever d >= max(T -
+    1, n), that the second grows with d, and that the third is one in the limit. With many inputs and tokens,
+    a thousand steps are far from the limit, because descent passes saddle points.
     """
 
     inputs: tuple[int, ...] = setting((2, 5, 10, 15), ge=1, help="numbers n of inputs")
@@ -99,7 +109,9 @@ class ProbabilityMap(RandomExperiment):
     trials: int = setting(1000, ge=1, help="random problems per size")
     steps: int = setting(1000, ge=1, help="steps of descent")
     rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
-    threshold: float = setting(1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others")
+    threshold: float = setting(
+        1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others"
+    )
 
     name = "attention_svm.probability_map"
     sources = (SOURCE,)
@@ -109,7 +121,10 @@ class ProbabilityMap(RandomExperiment):
         fixed = {"trials": self.trials, "steps": self.steps, "rate": self.rate, "threshold": self.threshold}
         sizes = list(product(self.inputs, self.tokens, self.dims))
         first_seed = self.seed * len(sizes)
-        settings = [{"inputs": n, "tokens": T, "dim": d, **fixed, "seed": first_seed + k} for k, (n, T, d) in enumerate(sizes)]
+        settings = [
+            {"inputs": n, "tokens": T, "dim": d, **fixed, "seed": first_seed + k}
+            for k, (n, T, d) in enumerate(sizes)
+        ]
         counts = sweep(count, settings)
         shape = (len(self.inputs), len(self.tokens), len(self.dims))
         shares = {
@@ -117,7 +132,9 @@ class ProbabilityMap(RandomExperiment):
             "best": ([c.best for c in counts], [c.trials for c in counts]),
             "locally_optimal": ([c.locally_optimal for c in counts], [c.settled for c in counts]),
         }
-        yield Arrays({f"{NAME}/{name}": np.array(getattr(self, name)) for name in ("inputs", "tokens", "dims")})
+        yield Arrays(
+            {f"{NAME}/{name}": np.array(getattr(self, name)) for name in ("inputs", "tokens", "dims")}
+        )
         for name, (successes, trials) in shares.items():
             low, high = clopper_pearson(successes, trials)
             share = np.array(successes) / np.maximum(trials, 1)
@@ -146,16 +163,19 @@ class ProbabilityMap(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the shares and the distances to the farther ends of their intervals: inputs against tokens, one column per dimension."""
+        """Plots the shares and the distances to the farther ends of their intervals: inputs against tokens,
+        one column per dimension.
+        """
         a = arrays_of(result)
         rows = [
             MapRow(label, a[name], np.maximum(a[f"{name}_high"] - a[name], a[name] - a[f"{name}_low"]), 1.0)
             for name, label in LABELS.items()
         ]
         text = (
-            f"Shares of {self.trials} random problems per size; ±: distance to the farther end of the 95 % interval (Clopper-Pearson). "
-            "Feasible: some W selects every best token. All best selected: descent from zero selects every best token. Locally optimal: "
-            "share of the settled runs whose selection is locally optimal. A run has settled if one token of every input has all but "
+            f"Shares of {self.trials} random problems per size; ±: distance to the farther end of the 95 % "
+            "interval (Clopper-Pearson). Feasible: some W selects every best token. All best selected: "
+            "descent from zero selects every best token. Locally optimal: share of the settled runs whose "
+            "selection is locally optimal. A run has settled if one token of every input has all but "
             f"{self.threshold:g} of the attention; –: no run has settled."
         )
         return size_map(a["inputs"], a["tokens"], a["dims"], rows, text=text)

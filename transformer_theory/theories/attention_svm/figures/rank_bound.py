@@ -1,4 +1,6 @@
-"""Descent on factors with few columns, which bound the rank of W, compared with max-margin solutions of bounded rank."""
+"""Descent on factors with few columns, which bound the rank of W, compared with max-margin solutions of
+bounded rank.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,17 +34,24 @@ MARGIN = "smallest margin per nuclear norm, relative to the largest possible"
 DISTANCE = "1 - cosine of K Q^T to the target"
 TARGETS = {"bounded": "max-margin solution of bounded rank", "nuclear": "nuclear solution"}
 SIDES = {True: "at least the rank of the nuclear solution", False: "below the rank of the nuclear solution"}
-COLUMNS: tuple[str, ...] = ("rank", "price", "margin", "limit", "truncated", "bounded", "nuclear")  # columns of the array of one width
+# columns of the array of one width
+COLUMNS: tuple[str, ...] = ("rank", "price", "margin", "limit", "truncated", "bounded", "nuclear")
 NO_PRICE = 1e-5  # largest price minus one that is rounding
 
 
-def outcomes(instance: Instance, *, width: int, steps: int, rate: float, generator: torch.Generator) -> np.ndarray:
-    """Returns the numbers of ``COLUMNS`` of each trial, ``[k, 7]``; trials without a verified solution are left out.
+def outcomes(
+    instance: Instance, *, width: int, steps: int, rate: float, generator: torch.Generator
+) -> np.ndarray:
+    """Returns the numbers of ``COLUMNS`` of each trial, ``[k, 7]``; trials without a verified solution are
+    left out.
 
-    These are the rank of the nuclear solution, the price, the margin of descent, that of the solution of bounded rank, that of the nuclear
-    solution cut to the rank, and 1 - cosine of descent to either solution. All solutions are those of the tokens that descent selects.
+    These are the rank of the nuclear solution, the price, the margin of descent, that of the solution of
+    bounded rank, that of the nuclear solution cut to the rank, and 1 - cosine of descent to either solution.
+    All solutions are those of the tokens that descent selects.
     """
-    factors = common_norm_descent(instance, random_factors(instance, generator=generator, width=width), steps=steps, rate=rate)
+    factors = common_norm_descent(
+        instance, random_factors(instance, generator=generator, width=width), steps=steps, rate=rate
+    )
     pairs = constraints(instance.tokens, instance.query, instance.selected(factors.W))
     solutions = nuclear_max_margins(pairs)
     rows = []
@@ -54,7 +63,10 @@ def outcomes(instance: Instance, *, width: int, steps: int, rate: float, generat
             continue
         U, S, V = torch.linalg.svd(nuclear.W)
         cut = (U[:, :width] * S[:width]) @ V[:width]
-        margins = [nuclear.norm * float(problem.margins(w).min() / torch.linalg.matrix_norm(w, ord="nuc")) for w in (W, bounded.W, cut)]
+        margins = [
+            nuclear.norm * float(problem.margins(w).min() / torch.linalg.matrix_norm(w, ord="nuc"))
+            for w in (W, bounded.W, cut)
+        ]
         distances = [1 - float(cosine(W, target)) for target in (bounded.W, nuclear.W)]
         rows.append([nuclear.rank, bounded.price, *margins, *distances])
     return np.array(rows, dtype=float).reshape(-1, len(COLUMNS))
@@ -62,13 +74,16 @@ def outcomes(instance: Instance, *, width: int, steps: int, rate: float, generat
 
 @dataclass(frozen=True)
 class RankBound(RandomExperiment):
-    r"""Normalised descent, with one common norm, on K and Q with m columns, so that the rank of :math:`W = K Q^\top` is at most m.
+    r"""Normalised descent, with one common norm, on K and Q with m columns, so that the rank of :math:`W = K
+    Q^\top` is at most m.
 
-    The theory bounds the rank of the nuclear problem by m. If the nuclear solution has rank r up to m, it is the direction of descent; then
-    the largest singular value of the multipliers' matrix (the price, ``solvers.low_rank``) is one. With m below r the price exceeds one, no
-    W of rank m has the largest margin per nuclear norm, and descent should approach a local solution of rank m. That solution comes from
-    sequential quadratic programming, which starts at the end of the descent. Two controls: the nuclear solution as the target, and the
-    nuclear solution cut to its first m singular values, which loses its margins.
+    The theory bounds the rank of the nuclear problem by m. If the nuclear solution has rank r up to m, it is
+    the direction of descent; then the largest singular value of the multipliers' matrix (the price,
+    ``solvers.low_rank``) is one. With m below r the price exceeds one, no W of rank m has the largest margin
+    per nuclear norm, and descent should approach a local solution of rank m. That solution comes from
+    sequential quadratic programming, which starts at the end of the descent. Two controls: the nuclear
+    solution as the target, and the nuclear solution cut to its first m singular values, which loses its
+    margins.
     """
 
     widths: tuple[int, ...] = setting((1, 2, 3, 4, 6), ge=1, help="numbers m of columns of K and Q")
@@ -83,11 +98,17 @@ class RankBound(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per width and for problems on either side of the rank, shares, prices, margins and distances; arrays with all."""
-        instance = published_instances(range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim)
+        """Yields, per width and for problems on either side of the rank, shares, prices, margins and
+        distances; arrays with all.
+        """
+        instance = published_instances(
+            range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim
+        )
         yield Arrays({f"{NAME}/widths": np.array(self.widths)})
         for width in self.widths:
-            found = outcomes(instance, width=width, steps=self.steps, rate=self.rate, generator=self.generator())
+            found = outcomes(
+                instance, width=width, steps=self.steps, rate=self.rate, generator=self.generator()
+            )
             yield Arrays({f"{NAME}/width_{width}": found})
             for enough, side in SIDES.items():
                 these = found[(found[:, 0] <= width) == enough]
@@ -98,18 +119,38 @@ class RankBound(RandomExperiment):
         column = dict(zip(COLUMNS, found.T))
         here: dict = {"step": self.steps, "n": len(found)}
         free = float((column["price"] < 1 + NO_PRICE).mean())
-        yield figure_row(FREE, free, SOURCE, reference=(float(enough), "theory"), unit="share", setting=text, **here)
+        yield figure_row(
+            FREE, free, SOURCE, reference=(float(enough), "theory"), unit="share", setting=text, **here
+        )
         median = {name: float(np.median(values)) for name, values in column.items()}
         here["note"] = "median over the problems"
-        yield figure_row(PRICE, median["price"], SOURCE, reference=(1.0, "theory") if enough else None, setting=text, **here)
-        yield figure_row(MARGIN, median["margin"], SOURCE, reference=(median["limit"], "limit"), setting=f"descent, {text}", **here)
-        yield figure_row(MARGIN, median["truncated"], SOURCE, setting=f"nuclear solution cut to the rank, {text}", **here)
+        yield figure_row(
+            PRICE,
+            median["price"],
+            SOURCE,
+            reference=(1.0, "theory") if enough else None,
+            setting=text,
+            **here,
+        )
+        yield figure_row(
+            MARGIN,
+            median["margin"],
+            SOURCE,
+            reference=(median["limit"], "limit"),
+            setting=f"descent, {text}",
+            **here,
+        )
+        yield figure_row(
+            MARGIN, median["truncated"], SOURCE, setting=f"nuclear solution cut to the rank, {text}", **here
+        )
         for target, words in TARGETS.items():
             yield figure_row(DISTANCE, median[target], SOURCE, setting=f"{words}, {text}", **here)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots margins against m, prices against m minus the rank of the nuclear solution, and distances of descent against m."""
+        """Plots margins against m, prices against m minus the rank of the nuclear solution, and distances of
+        descent against m.
+        """
         a = arrays_of(result)
         widths = [int(m) for m in a["widths"] if len(a[f"width_{m}"])]
         columns = {m: dict(zip(COLUMNS, a[f"width_{m}"].T)) for m in widths}
@@ -120,7 +161,9 @@ class RankBound(RandomExperiment):
             return [float(np.median(columns[m][name])) for m in widths]
 
         left.plot(widths, median("limit"), color=blue, label="rank at most m (predicted)")
-        left.plot(widths, median("margin"), color="black", linestyle="", marker="x", label="descent, m columns")
+        left.plot(
+            widths, median("margin"), color="black", linestyle="", marker="x", label="descent, m columns"
+        )
         left.plot(widths, median("truncated"), color=grey, marker="o", label="nuclear solution, cut")
         left.set(xlabel="columns m of K and Q", title="Smallest margin, relative")
         left.set_ylim(top=1.75)
@@ -136,8 +179,8 @@ class RankBound(RandomExperiment):
         right.legend(loc="upper right", handlelength=1.4)
         caption(
             figure,
-            f"{self.trials} random problems. Left and right: medians. Left: smallest margin per nuclear norm, relative to the largest "
-            "possible. Middle: one mark per problem and m; dashed: no price.",
+            f"{self.trials} random problems. Left and right: medians. Left: smallest margin per nuclear "
+            "norm, relative to the largest possible. Middle: one mark per problem and m; dashed: no price.",
         )
         return figure
 

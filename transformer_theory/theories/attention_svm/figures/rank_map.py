@@ -1,4 +1,6 @@
-"""A map over inputs, tokens and dimension: the ranks of the max-margin solutions, and how often a solution exists."""
+"""A map over inputs, tokens and dimension: the ranks of the max-margin solutions, and how often a solution
+exists.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,12 +31,18 @@ MEAN_RANK = {"frobenius": "mean rank, Frobenius norm", "nuclear": "mean rank, nu
 BATCH = 100  # problems per batch
 
 
-def feasible_ranks(inputs: int, tokens: int, dim: int, trials: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns, for the feasible problems among ``trials``, the ranks of the Frobenius and of the verified nuclear solutions."""
+def feasible_ranks(
+    inputs: int, tokens: int, dim: int, trials: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns, for the feasible problems among ``trials``, the ranks of the Frobenius and of the verified
+    nuclear solutions.
+    """
     generator = torch.Generator().manual_seed(seed)
     frobenius, nuclear = [np.zeros(0, dtype=int)], [np.zeros(0, dtype=int)]
     for first in range(0, trials, BATCH):
-        instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=min(BATCH, trials - first))
+        instance = cross_attention(
+            inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=min(BATCH, trials - first)
+        )
         pairs = constraints(instance.tokens, instance.query, instance.optimal())
         solved = frobenius_max_margins(pairs)
         frobenius.append(solved.rank[solved.solved].numpy())
@@ -45,10 +53,11 @@ def feasible_ranks(inputs: int, tokens: int, dim: int, trials: int, seed: int) -
 
 @dataclass(frozen=True)
 class RankMap(RandomExperiment):
-    """Mean rank of the max-margin solutions over (n, T, d) in both norms, with 95 % intervals, and the share of feasible problems.
+    """Mean rank of the max-margin solutions over (n, T, d) in both norms, with 95 % intervals, and the share
+    of feasible problems.
 
-    The theory predicts rank at most min(n, d), and feasibility wherever d >= max(T - 1, n). It does not predict by how much the nuclear
-    norm lowers the rank.
+    The theory predicts rank at most min(n, d), and feasibility wherever d >= max(T - 1, n). It does not
+    predict by how much the nuclear norm lowers the rank.
     """
 
     inputs: tuple[int, ...] = setting((2, 5, 10, 15), ge=1, help="numbers n of inputs")
@@ -60,11 +69,14 @@ class RankMap(RandomExperiment):
     sources = (SOURCE, Source("pataki1998rank"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields three rows per size; arrays [n, T, d] with the mean ranks, the feasible shares and their 95 % intervals."""
+        """Yields three rows per size; arrays [n, T, d] with the mean ranks, the feasible shares and their 95
+        % intervals.
+        """
         sizes = list(product(self.inputs, self.tokens, self.dims))
         first_seed = self.seed * len(sizes)
         settings = [
-            {"inputs": n, "tokens": T, "dim": d, "trials": self.trials, "seed": first_seed + k} for k, (n, T, d) in enumerate(sizes)
+            {"inputs": n, "tokens": T, "dim": d, "trials": self.trials, "seed": first_seed + k}
+            for k, (n, T, d) in enumerate(sizes)
         ]
         results = sweep(feasible_ranks, settings)
         counts = np.array([len(frobenius) for frobenius, _ in results])
@@ -101,12 +113,16 @@ class RankMap(RandomExperiment):
         for norm, columns in zip(MEAN_RANK, zip(*results)):
             arrays[norm] = np.array([mean(ranks) for ranks in columns])
             arrays[f"{norm}_half"] = np.array([half_width(ranks) for ranks in columns])
-        yield Arrays({f"{NAME}/{name}": np.array(getattr(self, name)) for name in ("inputs", "tokens", "dims")})
+        yield Arrays(
+            {f"{NAME}/{name}": np.array(getattr(self, name)) for name in ("inputs", "tokens", "dims")}
+        )
         yield Arrays({f"{NAME}/{name}": value.reshape(shape) for name, value in arrays.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the feasible share and the mean ranks with their 95 % intervals, inputs against tokens, one column per dimension."""
+        """Plots the feasible share and the mean ranks with their 95 % intervals, inputs against tokens, one
+        column per dimension.
+        """
         a = arrays_of(result)
         share_half = np.maximum(a["feasible_high"] - a["feasible"], a["feasible"] - a["feasible_low"])
         largest = float(a["inputs"].max())
@@ -116,9 +132,9 @@ class RankMap(RandomExperiment):
             MapRow("rank, nuclear", a["nuclear"], a["nuclear_half"], largest),
         ]
         text = (
-            f"Feasible: share of {self.trials} random problems per size; ±: distance to the farther end of its 95 % interval "
-            "(Clopper-Pearson). Ranks: mean over the feasible problems; ±: half the 95 % interval of the mean (normal approximation); –: "
-            "no problem was feasible."
+            f"Feasible: share of {self.trials} random problems per size; ±: distance to the farther end of "
+            "its 95 % interval (Clopper-Pearson). Ranks: mean over the feasible problems; ±: half the 95 % "
+            "interval of the mean (normal approximation); –: no problem was feasible."
         )
         return size_map(a["inputs"], a["tokens"], a["dims"], rows, text=text)
 

@@ -1,4 +1,6 @@
-"""One input of three tokens in the plane: descent on the prompt from six starts. All of them, or only some, lead to the best token."""
+"""One input of three tokens in the plane: descent on the prompt from six starts. All of them, or only some,
+lead to the best token.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,11 +46,13 @@ REACH = 3.2  # upper end of the horizontal axis
 
 @dataclass(frozen=True)
 class SingleInput(Experiment):
-    """Normalised descent on the prompt p of one input, from six starts, compared with the max-margin prompts p_mm of two tokens.
+    """Normalised descent on the prompt p of one input, from six starts, compared with the max-margin prompts
+    p_mm of two tokens.
 
-    Global case: the tokens that are not best have the same score, and every start ends at the best token. Local case: token 1 scores
-    higher than its only neighbour, so it is locally optimal, and the lowest starts end there. The paper shows the paths as pictures; the
-    reference numbers come from another program that ran with the paper's settings. Nothing is random.
+    Global case: the tokens that are not best have the same score, and every start ends at the best token.
+    Local case: token 1 scores higher than its only neighbour, so it is locally optimal, and the lowest starts
+    end there. The paper shows the paths as pictures; the reference numbers come from another program that ran
+    with the paper's settings. Nothing is random.
     """
 
     steps: int = setting(1000, ge=1, help="steps of descent")
@@ -58,13 +62,21 @@ class SingleInput(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the objectives of p_mm and, per start, the selected token and the cosine to its p_mm; arrays with the paths."""
+        """Yields rows with the objectives of p_mm and, per start, the selected token and the cosine to its
+        p_mm; arrays with the paths.
+        """
         steps = sorted({*range(0, min(101, self.steps), 2), *range(0, self.steps, 25), self.steps})
         first_prompts = torch.tensor([[0.0, y] for y in PROMPT_STARTS], dtype=torch.float64)[..., None]
         keys = torch.tensor([PROMPT_KEYS], dtype=torch.float64)
         targets = [frobenius_max_margin(prompt(keys, torch.tensor([token]))) for token in (0, 1)]
         for token, (target, objective) in enumerate(zip(targets, OBJECTIVES)):
-            yield figure_row(OBJECTIVE, target.norm**2 / 2, SOURCE, reference=(objective, "recomputed"), setting=f"token {token}")
+            yield figure_row(
+                OBJECTIVE,
+                target.norm**2 / 2,
+                SOURCE,
+                reference=(objective, "recomputed"),
+                setting=f"token {token}",
+            )
         arrays = {
             "keys": torch.tensor(PROMPT_KEYS),
             "targets": torch.stack([target.W.squeeze(-1) for target in targets]),
@@ -72,15 +84,28 @@ class SingleInput(Experiment):
         }
         for case in PROMPT_SCORES:
             instance = published_prompt(case)
-            paths = torch.stack([s.W for s in trajectory(instance, start(instance, W=first_prompts), steps=steps, rate=self.rate)])
-            released = normalised_descent(instance, start(instance, W=first_prompts), steps=self.steps, rate=self.rate, eps=EPS)
+            paths = torch.stack(
+                [
+                    s.W
+                    for s in trajectory(
+                        instance, start(instance, W=first_prompts), steps=steps, rate=self.rate
+                    )
+                ]
+            )
+            released = normalised_descent(
+                instance, start(instance, W=first_prompts), steps=self.steps, rate=self.rate, eps=EPS
+            )
             yield from self._rows(case, instance, targets, paths[-1], released.W)
             arrays[f"paths_{case}"] = paths.squeeze(-1)
             arrays[f"selected_{case}"] = instance.selected(paths[-1]).squeeze(-1)
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
-    def _rows(self, case: str, instance: Instance, targets: list[MaxMargin], W: Tensor, released: Tensor) -> Iterator[Measurement]:
-        """Yields the rows of one case; ``W`` is the end of exact descent, ``released`` of descent with the released eps, [starts, 2, 1]."""
+    def _rows(
+        self, case: str, instance: Instance, targets: list[MaxMargin], W: Tensor, released: Tensor
+    ) -> Iterator[Measurement]:
+        """Yields the rows of one case; ``W`` is the end of exact descent, ``released`` of descent with the
+        released eps, [starts, 2, 1].
+        """
         select, comparable = instance.selected(W).squeeze(-1), self.at_defaults("steps", "rate")
         for trial, y in enumerate(PROMPT_STARTS):
             token = int(select[trial])
@@ -92,11 +117,28 @@ class SingleInput(Experiment):
             elif comparable:
                 expected = (float(y < -0.5), "recomputed")
             note = "token 0 is the best, token 1 locally optimal in the local case"
-            yield figure_row(SELECTED, float(token), SOURCE, reference=expected, setting=start_setting, step=self.steps, note=note)
+            yield figure_row(
+                SELECTED,
+                float(token),
+                SOURCE,
+                reference=expected,
+                setting=start_setting,
+                step=self.steps,
+                note=note,
+            )
             goal = targets[token].W.flatten()
             exact, with_eps = (float(cosine(end[trial].flatten(), goal)) for end in (W, released))
-            yield figure_row(COSINE, exact, SOURCE, reference=(1.0, "limit"), setting=f"{start_setting}, exact gradient", step=self.steps)
-            reference: Reference | None = (RELEASED[case, y], "recomputed") if comparable and (case, y) in RELEASED else None
+            yield figure_row(
+                COSINE,
+                exact,
+                SOURCE,
+                reference=(1.0, "limit"),
+                setting=f"{start_setting}, exact gradient",
+                step=self.steps,
+            )
+            reference: Reference | None = (
+                (RELEASED[case, y], "recomputed") if comparable and (case, y) in RELEASED else None
+            )
             yield figure_row(
                 COSINE,
                 with_eps,
@@ -109,7 +151,9 @@ class SingleInput(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots tokens, paths of p and directions of p_mm in both cases, and 1 - cosine of p to its p_mm against the step."""
+        """Plots tokens, paths of p and directions of p_mm in both cases, and 1 - cosine of p to its p_mm
+        against the step.
+        """
         a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
         for ax, case in ((left, "global"), (middle, "local")):
@@ -120,8 +164,9 @@ class SingleInput(Experiment):
         _legend(figure)
         caption(
             figure,
-            "Left and middle: paths of the prompt p from six starts (black dots), token 0, the best (star), token 1 (orange) and 2 (grey). "
-            "$p_{mm}$ is the max-margin prompt of the token. Right: distance of each path to $p_{mm}$ of the token at which it ends.",
+            "Left and middle: paths of the prompt p from six starts (black dots), token 0, the best "
+            "(star), token 1 (orange) and 2 (grey). $p_{mm}$ is the max-margin prompt of the token. Right: "
+            "distance of each path to $p_{mm}$ of the token at which it ends.",
         )
         left.set(title="Global case", ylabel="$p_2$")
         middle.set(title="Local case")
@@ -144,18 +189,34 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
         ax.plot(*path.T, color=TINTS[min(token, 1)], linewidth=1.3, zorder=2)
         ax.plot(*path[0], marker="o", markersize=3, color="black", zorder=4)
     for key, tint, shape in zip(a["keys"], (*TINTS, GREY), "*oo"):
-        ax.scatter(*key, s=110 if shape == "*" else 36, marker=shape, color=tint, edgecolors="black", linewidths=0.6, zorder=5)
+        ax.scatter(
+            *key,
+            s=110 if shape == "*" else 36,
+            marker=shape,
+            color=tint,
+            edgecolors="black",
+            linewidths=0.6,
+            zorder=5,
+        )
     ax.set(xlim=(-1.5, REACH), ylim=(-1.9, REACH - 0.4), aspect="equal", xlabel="$p_1$")
 
 
 def _distances(ax: "Axes", a: dict[str, np.ndarray], case: str, dashes) -> None:
-    """Plots 1 - cosine of every path to the max-margin prompt of the token at its end, as half the squared distance of unit vectors."""
+    """Plots 1 - cosine of every path to the max-margin prompt of the token at its end, as half the squared
+    distance of unit vectors.
+    """
     unit = a["targets"] / np.linalg.norm(a["targets"], axis=1, keepdims=True)
     for trial, token in enumerate(a[f"selected_{case}"]):
         path = a[f"paths_{case}"][1:, trial]
         direction = path / np.linalg.norm(path, axis=1, keepdims=True)
         distance = ((direction - unit[min(token, 1)]) ** 2).sum(1) / 2
-        ax.plot(a["steps"][1:], np.maximum(distance, 1e-16), color=TINTS[min(token, 1)], linestyle=dashes, linewidth=1)
+        ax.plot(
+            a["steps"][1:],
+            np.maximum(distance, 1e-16),
+            color=TINTS[min(token, 1)],
+            linestyle=dashes,
+            linewidth=1,
+        )
 
 
 def _legend(figure: "Figure") -> None:

@@ -10,11 +10,14 @@ from ....core.plotting import axes, caption, heatmap
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CELL, PANEL = 0.315, 1.25  # inches: side of a cell that holds two lines of text, and smallest height of a panel
+# inches: side of a cell that holds two lines of text, and smallest height of a panel
+CELL, PANEL = 0.315, 1.25
 
 
 class MapRow(NamedTuple):
-    """One row of maps: label, values and half-widths of their intervals ``[inputs, tokens, dims]``, and the value with full colour."""
+    """One row of maps: label, values and half-widths of their intervals ``[inputs, tokens, dims]``, and the
+    value with full colour.
+    """
 
     label: str
     values: np.ndarray
@@ -23,7 +26,9 @@ class MapRow(NamedTuple):
 
 
 def half_width(values: np.ndarray) -> float:
-    """Returns half the width of the 95 % interval of the mean, by the normal approximation; 0 for fewer than two values."""
+    """Returns half the width of the 95 % interval of the mean, by the normal approximation; 0 for fewer than
+    two values.
+    """
     return 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
 
 
@@ -32,7 +37,9 @@ def mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def size_map(inputs: np.ndarray, tokens: np.ndarray, dims: np.ndarray, rows: Sequence[MapRow], *, text: str) -> "Figure":
+def size_map(
+    inputs: np.ndarray, tokens: np.ndarray, dims: np.ndarray, rows: Sequence[MapRow], *, text: str
+) -> "Figure":
     """Draws the rows of maps, one column per dimension; a dash marks a missing value.
 
     Args:
@@ -53,7 +60,9 @@ def size_map(inputs: np.ndarray, tokens: np.ndarray, dims: np.ndarray, rows: Seq
             values, half = row.values[:, :, column], row.half[:, :, column]
             heatmap(ax, values, bar=False, vmin=0, vmax=row.maximum, cmap="Blues")
             for (i, j), value in np.ndenumerate(values):
-                cell_text = f"{short(float(value))}\n±{short(float(half[i, j]))}" if np.isfinite(value) else "–"
+                cell_text = (
+                    f"{short(float(value))}\n±{short(float(half[i, j]))}" if np.isfinite(value) else "–"
+                )
                 tint = "white" if value > 0.55 * row.maximum else "black"  # legible on dark cells
                 ax.text(j, i, cell_text, ha="center", va="center", fontsize=7, color=tint, linespacing=1.0)
             in_last_row = number == len(rows) - 1

@@ -41,7 +41,9 @@ def load() -> TokenData:
 
 
 def bilinear(model: nn.Module) -> Tensor:
-    """Returns W per layer and head, ``[layers, heads, dim, dim]``, with the gains of the layer's normalisation on both sides."""
+    """Returns W per layer and head, ``[layers, heads, dim, dim]``, with the gains of the layer's
+    normalisation on both sides.
+    """
     gains = [block.attention_norm.weight for block in model.blocks]  # pyright: ignore[reportGeneralTypeIssues]
     return torch.stack([g[:, None] * block.attention.bilinear() * g for g, block in zip(gains, model.blocks)])  # pyright: ignore
 
@@ -49,14 +51,17 @@ def bilinear(model: nn.Module) -> Tensor:
 def largest_weight(model: nn.Module, tokens: Tensor, scale: Tensor) -> float:
     """Returns the largest attention weight of a query, averaged over queries, images, heads and layers.
 
-    The forward pass is that of the network; only the scores of which the weights are taken are multiplied by ``scale`` ``[layers, heads]``.
+    The forward pass is that of the network; only the scores of which the weights are taken are multiplied by
+    ``scale`` ``[layers, heads]``.
     """
     weights = []
 
     def record(layer: int):
         def hook(attention, inputs, output):
             x = inputs[0]
-            scores = torch.einsum("bke,hef,bqf->bhqk", x, attention.bilinear(), x) * scale[layer, :, None, None]
+            scores = (
+                torch.einsum("bke,hef,bqf->bhqk", x, attention.bilinear(), x) * scale[layer, :, None, None]
+            )
             weights.append(scores.softmax(-1).amax(-1).mean())
 
         return hook
@@ -70,8 +75,12 @@ def largest_weight(model: nn.Module, tokens: Tensor, scale: Tensor) -> float:
     return float(torch.stack(weights).mean())
 
 
-def train(labels: str, seed: int, steps: int, every: int, dim: int, depth: int, rate: float) -> dict[str, np.ndarray]:
-    """Trains one network; returns ``COLUMNS`` at the checkpoints ``[checkpoints, 3]`` and the accuracy on the validation images."""
+def train(
+    labels: str, seed: int, steps: int, every: int, dim: int, depth: int, rate: float
+) -> dict[str, np.ndarray]:
+    """Trains one network; returns ``COLUMNS`` at the checkpoints ``[checkpoints, 3]`` and the accuracy on the
+    validation images.
+    """
     generator, data = torch.Generator().manual_seed(seed), load()
     assert data.labels is not None
     if labels == "permuted":
@@ -87,19 +96,26 @@ def train(labels: str, seed: int, steps: int, every: int, dim: int, depth: int, 
         weights = [largest_weight(network, tokens, scale) for scale in (torch.ones_like(norm), before / norm)]
         rows.append([float((norm / before).mean()), *weights])
 
-    settings = {"steps": steps, "learning_rate": rate, "checkpoints": range(0, steps + 1, every), "callback": measure}
+    settings = {
+        "steps": steps,
+        "learning_rate": rate,
+        "checkpoints": range(0, steps + 1, every),
+        "callback": measure,
+    }
     trained = train_classifier(model, training, validation, generator=generator, **settings)
     return {"rows": np.array(rows), "accuracy": np.array(trained.accuracy[-1])}
 
 
 @dataclass(frozen=True)
 class TrainedViT(RandomExperiment):
-    r"""Norm of W and largest attention weight while a vision transformer learns the digits, with true and with permuted labels.
+    r"""Norm of W and largest attention weight while a vision transformer learns the digits, with true and
+    with permuted labels.
 
-    The theory predicts that the norm of W grows and that attention becomes sparse by this growth: the direction of W settles, and the
-    scores grow in proportion to the norm. The control takes the scores of the trained W at the norm before training: what then remains of
-    the rise comes from the direction of W and from the tokens. A network that learns permuted labels shows what memorising does.
-    Everything is trained, by AdamW with weight decay, so that none of the theorems applies.
+    The theory predicts that the norm of W grows and that attention becomes sparse by this growth: the
+    direction of W settles, and the scores grow in proportion to the norm. The control takes the scores of the
+    trained W at the norm before training: what then remains of the rise comes from the direction of W and
+    from the tokens. A network that learns permuted labels shows what memorising does. Everything is trained,
+    by AdamW with weight decay, so that none of the theorems applies.
 
     Raises:
         ValueError: ``every`` does not divide ``steps``, or a setting is out of range.
@@ -118,14 +134,20 @@ class TrainedViT(RandomExperiment):
     def __post_init__(self):
         super().__post_init__()
         if self.steps % self.every:
-            raise ValueError(f"every must divide steps = {self.steps}, got {self.every}; the last step is measured")
+            raise ValueError(
+                f"every must divide steps = {self.steps}, got {self.every}; the last step is measured"
+            )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the three quantities before and after training, the share, and the accuracy; arrays with all checkpoints and seeds."""
+        """Yields the three quantities before and after training, the share, and the accuracy; arrays with all
+        checkpoints and seeds.
+        """
         fixed = {name: getattr(self, name) for name in ("steps", "every", "dim", "depth", "rate")}
         yield Arrays({f"{NAME}/steps": np.arange(0, self.steps + 1, self.every)})
         for kind, text in LABELS.items():
-            runs = sweep(train, [{"labels": kind, "seed": 1000 * self.seed + k, **fixed} for k in range(self.seeds)])
+            runs = sweep(
+                train, [{"labels": kind, "seed": 1000 * self.seed + k, **fixed} for k in range(self.seeds)]
+            )
             curves = np.stack([run["rows"] for run in runs])
             yield Arrays({f"{NAME}/{kind}": curves})
             for column, quantity in enumerate(COLUMNS):
@@ -133,7 +155,13 @@ class TrainedViT(RandomExperiment):
                     yield self._row(quantity, values, setting=text, step=step)
             start, end, held = curves[:, 0, 1], curves[:, -1, 1], curves[:, -1, 2]
             yield self._row(SHARE, (end - held) / (end - start), unit="share", setting=text, step=self.steps)
-            yield self._row(ACCURACY, np.array([run["accuracy"] for run in runs]), unit="share", setting=text, step=self.steps)
+            yield self._row(
+                ACCURACY,
+                np.array([run["accuracy"] for run in runs]),
+                unit="share",
+                setting=text,
+                step=self.steps,
+            )
 
     def _row(self, quantity: str, values: np.ndarray, **columns) -> Measurement:
         note = f"mean over the seeds; range {values.min():.3g} to {values.max():.3g}"
@@ -141,17 +169,28 @@ class TrainedViT(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the norm of W, the largest attention weight, and the weight against the norm, for both kinds of labels."""
+        """Plots the norm of W, the largest attention weight, and the weight against the norm, for both kinds
+        of labels.
+        """
         a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
         for (kind, text), tint in zip(LABELS.items(), (COLOURS["attention_svm"], COLOURS["scan_snap"])):
             norm, weight, held = a[kind].mean(0).T
             left.plot(a["steps"], norm, color=tint, label=text)
-            left.fill_between(a["steps"], a[kind][..., 0].min(0), a[kind][..., 0].max(0), color=tint, alpha=0.15, linewidth=0)
+            left.fill_between(
+                a["steps"],
+                a[kind][..., 0].min(0),
+                a[kind][..., 0].max(0),
+                color=tint,
+                alpha=0.15,
+                linewidth=0,
+            )
             middle.plot(a["steps"], weight, color=tint, label=text)
             middle.plot(a["steps"], held, color=tint, linestyle=(0, (4, 2)), linewidth=1.2)
             right.plot(norm, weight, color=tint, marker="o")
-        middle.plot([], [], color=COLOURS["null"], linestyle=(0, (4, 2)), linewidth=1.2, label="norm as at step 0")
+        middle.plot(
+            [], [], color=COLOURS["null"], linestyle=(0, (4, 2)), linewidth=1.2, label="norm as at step 0"
+        )
         left.set(title="Norm of W, relative", xlabel="step")
         middle.set(title="Largest attention weight", xlabel="step")
         right.set(title="Largest attention weight", xlabel="norm of W, relative")
@@ -162,12 +201,14 @@ class TrainedViT(RandomExperiment):
             ax.set_ylim(low, high + 0.35 * (high - low))
         caption(
             figure,
-            f"Means over {a['true'].shape[0]} networks, all heads and layers, and 200 validation images; band: smallest to largest. "
-            "Dashed: scores of the trained W at the norm before training.",
+            f"Means over {a['true'].shape[0]} networks, all heads and layers, and 200 validation images; "
+            "band: smallest to largest. Dashed: scores of the trained W at the norm before training.",
         )
         return figure
 
     @classmethod
     def quick(cls) -> "TrainedViT":
-        """Returns a small version: one network of one layer for each kind of labels, and ten steps, about a second."""
+        """Returns a small version: one network of one layer for each kind of labels, and ten steps, about a
+        second.
+        """
         return cls(seeds=1, steps=10, every=5, depth=1)

@@ -1,9 +1,12 @@
-r"""The ladder of this theory: the cosine of W to the max-margin direction of the tokens that W selects, from one head to trained networks.
+r"""The ladder of this theory: the cosine of W to the max-margin direction of the tokens that W selects, from
+one head to trained networks.
 
-Each rung keeps what the earlier ones relax. On real tokens all rungs train on the same 16 images and measure *all* constraints of this
-training: on a sample of them, even the exact max-margin solution of all would have a cosine far below one. The rungs up to "head trained"
-run normalised descent, exact for any norm of W, and the theory names the limit of the cosine. The later ones train by AdamW, whose limit
-the theory does not name. A finite run need not reach its limit, so each rung also measures how far training has gone (:mod:`.quantities`).
+Each rung keeps what the earlier ones relax. On real tokens all rungs train on the same 16 images and measure
+*all* constraints of this training: on a sample of them, even the exact max-margin solution of all would have
+a cosine far below one. The rungs up to "head trained" run normalised descent, exact for any norm of W, and
+the theory names the limit of the cosine. The later ones train by AdamW, whose limit the theory does not name.
+A finite run need not reach its limit, so each rung also measures how far training has gone
+(:mod:`.quantities`).
 """
 
 from collections.abc import Callable, Iterator
@@ -30,8 +33,11 @@ from ..selection import first_step_condition
 from .quantities import BASE, NAME, Head, mean_rows, rows, untested_rows
 from .trainings import BATCH, POSITION, Layers, OneHead, Pair, Positions, descend_with_head, trained
 
-INPUTS = 16  # images; with more, descent within the budget is too short for the limit, and few directions fit the selection (see docs)
-WIDE_DRAWS = 99  # null draws in 32 dimensions, where all flips differ and a nuclear solution takes .02 s; a p-value needs 99
+# images; with more, descent within the budget is too short for the limit, and few directions fit the
+# selection (see docs)
+INPUTS = 16
+# null draws in 32 dimensions, where all flips differ and a nuclear solution takes .02 s; a p-value needs 99
+WIDE_DRAWS = 99
 MAX_DRAWS = 200  # instances that are drawn to find one that meets the assumptions
 DESCENT = STEPS[-1]  # steps of descent, and of AdamW on one head
 BLOCK_STEPS = 1_000  # steps of AdamW on whole blocks, which cost four times as much
@@ -41,25 +47,33 @@ NO_SCORES = "tokens have no scores: the head is not linear in them"
 
 
 def own_instances(generator: torch.Generator) -> Iterator[Measurement]:
-    """Yields the quantities of descent on W on a random instance that meets the assumptions of the global theorem.
+    """Yields the quantities of descent on W on a random instance that meets the assumptions of the global
+    theorem.
 
-    Six inputs of eight tokens in ten dimensions, the size of the paper's experiments: in general position every selection is feasible. One
-    token of each input is best and the others score the same. Instances are drawn until the first step from W = 0 raises all best tokens.
+    Six inputs of eight tokens in ten dimensions, the size of the paper's experiments: in general position
+    every selection is feasible. One token of each input is best and the others score the same. Instances are
+    drawn until the first step from W = 0 raises all best tokens.
     """
     for _ in range(MAX_DRAWS):
         instance = equal_distractors(inputs=6, tokens=8, dim=10, generator=generator)
         if first_step_condition(instance) > 0:
             break
     else:
-        yield BASE.row(NAME, None, reason=f"none of {MAX_DRAWS} instances has a first step that raises the best tokens")
+        yield BASE.row(
+            NAME, None, reason=f"none of {MAX_DRAWS} instances has a first step that raises the best tokens"
+        )
         return
-    yield from rows(_descend(instance), generator, limit=True, note=f"{DESCENT:,} normalised steps from W = 0")
+    yield from rows(
+        _descend(instance), generator, limit=True, note=f"{DESCENT:,} normalised steps from W = 0"
+    )
 
 
 def weights(generator: torch.Generator) -> Iterator[Measurement]:
     """Yields the quantities of descent on W on images of two digits."""
     instance = Pair.draw(generator).few(INPUTS).instance
-    yield from rows(_descend(instance), generator, limit=True, note=f"{DESCENT:,} normalised steps from W = 0")
+    yield from rows(
+        _descend(instance), generator, limit=True, note=f"{DESCENT:,} normalised steps from W = 0"
+    )
 
 
 def _descend(instance: Instance) -> Head:
@@ -80,7 +94,9 @@ def _on_all(pair: Pair, state: Factors) -> tuple[Factors, Float[Tensor, " d"]]:
 
 
 def factors(descent: Descent, generator: torch.Generator) -> Iterator[Measurement]:
-    """Yields the quantities of descent on K and Q. For factors the theory names the nuclear max-margin solution."""
+    """Yields the quantities of descent on K and Q. For factors the theory names the nuclear max-margin
+    solution.
+    """
     pair = Pair.draw(generator).few(INPUTS)
     end, v = descent(pair, random_factors(pair.instance, generator=generator))
     head = Head(end.W, pair.tokens, pair.query, token_scores(pair.tokens, v, pair.sign), norm="nuclear")
@@ -88,7 +104,8 @@ def factors(descent: Descent, generator: torch.Generator) -> Iterator[Measuremen
 
 
 def one_head(embedded: bool, generator: torch.Generator) -> Iterator[Measurement]:
-    """Yields the quantities of a head whose K, Q and linear head, and embedding if there is one, are trained by AdamW.
+    """Yields the quantities of a head whose K, Q and linear head, and embedding if there is one, are trained
+    by AdamW.
 
     Without an embedding K, Q and the linear head start where descent on K and Q does.
     """
@@ -96,7 +113,9 @@ def one_head(embedded: bool, generator: torch.Generator) -> Iterator[Measurement
     T, d = pair.tokens.shape[1:]
     state = random_factors(pair.instance, generator=generator)
     run = trained(
-        lambda: OneHead(WIDTH, embedding=Positions(T, d, WIDTH)) if embedded else OneHead.of(state, pair.head),
+        lambda: (
+            OneHead(WIDTH, embedding=Positions(T, d, WIDTH)) if embedded else OneHead.of(state, pair.head)
+        ),
         pair.data,
         generator,
         steps=DESCENT,
@@ -113,13 +132,16 @@ def one_head(embedded: bool, generator: torch.Generator) -> Iterator[Measurement
 def layers(depth: int, generator: torch.Generator) -> Iterator[Measurement]:
     """Yields the quantities of the last layer of a network of pre-norm blocks, averaged over heads.
 
-    The last layer has one query per input, the one that is read out, so all constraints of its training are measured. In earlier layers
-    all tokens are queries: 16 times as many constraints, which are not measured.
+    The last layer has one query per input, the one that is read out, so all constraints of its training are
+    measured. In earlier layers all tokens are queries: 16 times as many constraints, which are not measured.
     """
     pair = Pair.draw(generator).few(INPUTS)
     T, d = pair.tokens.shape[1:]
     run = trained(
-        lambda: Layers(Positions(T, d, WIDTH), WIDTH, depth=depth, heads=HEADS, classes=2), pair.data, generator, steps=BLOCK_STEPS
+        lambda: Layers(Positions(T, d, WIDTH), WIDTH, depth=depth, heads=HEADS, classes=2),
+        pair.data,
+        generator,
+        steps=BLOCK_STEPS,
     )
     with torch.no_grad():
         x = run.model.attended(pair.tokens)[-1]  # pyright: ignore
@@ -128,16 +150,24 @@ def layers(depth: int, generator: torch.Generator) -> Iterator[Measurement]:
     for W in heads:
         # One seed for all heads: draw i of their mean then has the same signs in each.
         own = torch.Generator().manual_seed(generator.initial_seed())
-        measured.append(list(rows(Head(W, x, x[:, POSITION], norm="nuclear"), own, draws=WIDE_DRAWS, no_scores=NO_SCORES)))
-    yield from mean_rows(measured, note=f"training accuracy {run.accuracy[-1]:.3f} after {BLOCK_STEPS:,} steps; last layer")
+        measured.append(
+            list(rows(Head(W, x, x[:, POSITION], norm="nuclear"), own, draws=WIDE_DRAWS, no_scores=NO_SCORES))
+        )
+    yield from mean_rows(
+        measured, note=f"training accuracy {run.accuracy[-1]:.3f} after {BLOCK_STEPS:,} steps; last layer"
+    )
 
 
-def recipe_rows(recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
-    """Yields the quantities of a network of a comparison on validation images, averaged over heads and layers.
+def recipe_rows(
+    recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
+) -> Iterator[Measurement]:
+    """Yields the quantities of a network of a comparison on validation images, averaged over heads and
+    layers.
 
-    The query is a random token of each image. The network was trained on other images with all tokens as queries, so these are not the
-    constraints of its training. On a sample of the constraints the max-margin solution of all of them does not leave its nulls
-    either; the cosine therefore has neither a prediction nor a null here.
+    The query is a random token of each image. The network was trained on other images with all tokens as
+    queries, so these are not the constraints of its training. On a sample of the constraints the max-margin
+    solution of all of them does not leave its nulls either; the cosine therefore has neither a prediction nor
+    a null here.
     """
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     metric, measured = AlignmentMetric(max_samples=SAMPLE), []
@@ -157,7 +187,12 @@ LADDER = replace(
     BASE,
     rungs=(
         Rung("own instances", "", own_instances, column="own setting", covered=True),
-        Rung("16 real inputs", "tokens in general position, others that score the same", weights, column="real tokens"),
+        Rung(
+            "16 real inputs",
+            "tokens in general position, others that score the same",
+            weights,
+            column="real tokens",
+        ),
         Rung(
             "K and Q",
             "descent on W itself from zero: random factors, the nuclear norm in place of the Frobenius norm",
@@ -167,7 +202,8 @@ LADDER = replace(
         Rung("head trained", "a fixed linear head", partial(factors, _on_all), column="everything trained"),
         Rung(
             "AdamW",
-            f"gradient descent on all inputs: AdamW on batches of {BATCH}, for which the theory names no limit",
+            f"gradient descent on all inputs: AdamW on batches of {BATCH}, for which the theory names no "
+            "limit",
             partial(one_head, False),
             column="AdamW and mini-batches",
         ),
@@ -179,7 +215,8 @@ LADDER = replace(
         ),
         Rung(
             "LayerNorm and MLP",
-            f"one head that is linear in its tokens: residual stream, LayerNorm, MLP, {HEADS} heads; {BLOCK_STEPS:,} steps",
+            f"one head that is linear in its tokens: residual stream, LayerNorm, MLP, {HEADS} heads; "
+            f"{BLOCK_STEPS:,} steps",
             partial(layers, 1),
             column="full block",
         ),

@@ -1,14 +1,17 @@
 r"""What every rung measures of an attention head: its direction, its length, and the tokens that it selects.
 
-A head with weights W selects, in input i, the token :math:`a_i` with the largest score :math:`x_{i,t}^\top W z_i`. Let :math:`W_a` be the
-max-margin solution of this selection, over *all* inputs on which the head was trained: in the Frobenius norm if descent is on W, in the
-nuclear norm if it is on factors :math:`W = K Q^\top`. In the limit of long descent W has the direction of :math:`W_a`; for AdamW the theory
-names no limit, so no number is predicted. The norm of W in units of the norm of :math:`W_a` says how far training has gone: W in the
-direction of :math:`W_a` has this number as its smallest margin, and attention is saturated from about 7 on (:math:`e^{-7} = .001`).
+A head with weights W selects, in input i, the token :math:`a_i` with the largest score :math:`x_{i,t}^\top W
+z_i`. Let :math:`W_a` be the max-margin solution of this selection, over *all* inputs on which the head was
+trained: in the Frobenius norm if descent is on W, in the nuclear norm if it is on factors :math:`W = K
+Q^\top`. In the limit of long descent W has the direction of :math:`W_a`; for AdamW the theory names no limit,
+so no number is predicted. The norm of W in units of the norm of :math:`W_a` says how far training has gone: W
+in the direction of :math:`W_a` has this number as its smallest margin, and attention is saturated from about
+7 on (:math:`e^{-7} = .001`).
 
-A selected token is *locally optimal* if its score :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` exceeds those of its neighbours, the tokens of
-margin one under :math:`W_a`. Only inputs with a neighbour count: the others satisfy the definition whatever they select, and on real data
-they are the majority, since a matrix with d² entries has about d² support vectors. Equal tokens count as one.
+A selected token is *locally optimal* if its score :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` exceeds those of
+its neighbours, the tokens of margin one under :math:`W_a`. Only inputs with a neighbour count: the others
+satisfy the definition whatever they select, and on real data they are the majority, since a matrix with d²
+entries has about d² support vectors. Equal tokens count as one.
 
 Definitions: :cite:t:`tarzanagh2023transformers`. Norm and shares of random tokens are this library's own.
 """
@@ -44,7 +47,8 @@ BEST = "share of inputs whose best token is selected"
 BEST_COSINE = "cosine to the max-margin direction of the best tokens"
 FROBENIUS = "cosine to the Frobenius max-margin direction"
 RANDOM_TOKENS = "tokens selected at random"
-ALL = 10**9  # budget of constraints that no rung exceeds: the prediction concerns all constraints, not a sample
+# budget of constraints that no rung exceeds: the prediction concerns all constraints, not a sample
+ALL = 10**9
 
 BASE = Ladder(quantity=COSINE, unit="", side=">=", null_kind=NULL_KIND)
 
@@ -67,14 +71,22 @@ class Head:
     norm: Literal["Frobenius", "nuclear"] = "Frobenius"
 
     def aligned(self, query: Float[Tensor, "n d_z"], *, generator: torch.Generator, draws: int) -> Alignment:
-        """Compares W with the max-margin solution of what it selects for these queries, over the constraints of all inputs."""
+        """Compares W with the max-margin solution of what it selects for these queries, over the constraints
+        of all inputs.
+        """
         if self.norm == "nuclear":
             return nuclear_alignment(self.W, self.tokens, query, generator=generator, draws=draws)
         return alignment(self.W, self.tokens, query, generator=generator, constraints=ALL, draws=draws)
 
 
 def rows(
-    head: Head, generator: torch.Generator, *, draws: int = LADDER_DRAWS, limit: bool = False, note: str = "", no_scores: str = ""
+    head: Head,
+    generator: torch.Generator,
+    *,
+    draws: int = LADDER_DRAWS,
+    limit: bool = False,
+    note: str = "",
+    no_scores: str = "",
 ) -> Iterator[Measurement]:
     """Yields the quantities of one head on the inputs of its training.
 
@@ -82,14 +94,17 @@ def rows(
         head: the head and its inputs.
         generator: random generator of the null draws.
         draws: number of null draws of the headline.
-        limit: whether the theory names this solution as the limit of this training, and so predicts the value 1.
+        limit: whether the theory names this solution as the limit of this training, and so predicts the value
+            1.
         note: note of the headline.
         no_scores: the reason why tokens have no scores; needed if ``head.scores`` is None.
     """
     aligned = head.aligned(head.query, generator=generator, draws=draws)
     predicted: dict[str, Any] = {"predicted": 1.0, "basis": "limit"} if limit else {}
     columns = {**predicted, "n": len(head.query)}
-    yield BASE.row(NAME, aligned.cosine, null=aligned.null, reason=aligned.reason, source=SOURCE, note=note, **columns)
+    yield BASE.row(
+        NAME, aligned.cosine, null=aligned.null, reason=aligned.reason, source=SOURCE, note=note, **columns
+    )
     yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
     # The permutations have a generator of their own, so that they do not depend on the number of draws above.
     yield permuted_row(head, aligned, torch.Generator().manual_seed(generator.initial_seed()), **columns)
@@ -97,7 +112,9 @@ def rows(
 
 
 def untested_rows(head: Head, generator: torch.Generator, *, no_scores: str) -> Iterator[Measurement]:
-    """Yields the quantities of one head without predictions and nulls, for inputs that are not those of its training."""
+    """Yields the quantities of one head without predictions and nulls, for inputs that are not those of its
+    training.
+    """
     aligned = head.aligned(head.query, generator=generator, draws=0)
     yield BASE.row(NAME, aligned.cosine, reason=aligned.reason, source=SOURCE, n=len(head.query))
     yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", n=len(head.query))
@@ -105,11 +122,12 @@ def untested_rows(head: Head, generator: torch.Generator, *, no_scores: str) -> 
 
 
 def permuted_row(head: Head, aligned: Alignment, generator: torch.Generator, **columns: Any) -> Measurement:
-    """Returns the cosine with a second null: the cosines to the solution of what W selects if each input has the query of another.
+    """Returns the cosine with a second null: the cosines to the solution of what W selects if each input has
+    the query of another.
 
-    In the limit W has the direction of the solution for the queries of the training, and for no others. A cosine that does not exceed these
-    does not depend on which query belongs to which input. A permutation without a solution leaves its draw out, and the frame then
-    reports the rung as not tested.
+    In the limit W has the direction of the solution for the queries of the training, and for no others. A
+    cosine that does not exceed these does not depend on which query belongs to which input. A permutation
+    without a solution leaves its draw out, and the frame then reports the rung as not tested.
     """
     draws = []
     for order in (torch.randperm(len(head.query), generator=generator) for _ in range(RANGE_DRAWS)):
@@ -126,18 +144,26 @@ def permuted_row(head: Head, aligned: Alignment, generator: torch.Generator, **c
     )
 
 
-def selection_rows(head: Head, generator: torch.Generator, predicted: dict[str, Any], no_scores: str) -> Iterator[Measurement]:
-    """Yields the norm of W, the share of saturated inputs, the rows of the scores and, for factors, the cosine to the Frobenius solution.
+def selection_rows(
+    head: Head, generator: torch.Generator, predicted: dict[str, Any], no_scores: str
+) -> Iterator[Measurement]:
+    """Yields the norm of W, the share of saturated inputs, the rows of the scores and, for factors, the
+    cosine to the Frobenius solution.
 
     Args:
         head, generator, no_scores: see :func:`rows`.
         predicted: columns of the theory's prediction; empty if there is none.
     """
-    # Without scores the instance has zeros in their place: only tokens and queries determine the selection and its solution.
-    instance = Instance(head.tokens, head.query, torch.zeros(head.tokens.shape[:2]) if head.scores is None else head.scores)
+    # Without scores the instance has zeros in their place: only tokens and queries determine the selection
+    # and its solution.
+    instance = Instance(
+        head.tokens, head.query, torch.zeros(head.tokens.shape[:2]) if head.scores is None else head.scores
+    )
     n = len(head.query)
     if head.norm == "nuclear":
-        other = dataclasses.replace(head, norm="Frobenius").aligned(head.query, generator=generator, draws=RANGE_DRAWS)
+        other = dataclasses.replace(head, norm="Frobenius").aligned(
+            head.query, generator=generator, draws=RANGE_DRAWS
+        )
         yield row(FROBENIUS, other.cosine, null=other.null, side=">=", reason=other.reason, n=n)
     selection = selection_in(head.norm, instance, instance.selected(head.W))
     length = float(torch.linalg.matrix_norm(head.W, ord="nuc" if head.norm == "nuclear" else "fro"))
@@ -146,7 +172,12 @@ def selection_rows(head: Head, generator: torch.Generator, predicted: dict[str, 
     saturated = largest_attention(instance, head.W) >= 1 - SATURATION_ATOL
     yield row(SATURATED, float(saturated.double().mean()), unit="share", n=n, **predicted)
     if head.scores is None:
-        for quantity, unit in ((LOCALLY_OPTIMAL, "share"), (ABOVE_RANDOM, "share"), (BEST, "share"), (BEST_COSINE, "")):
+        for quantity, unit in (
+            (LOCALLY_OPTIMAL, "share"),
+            (ABOVE_RANDOM, "share"),
+            (BEST, "share"),
+            (BEST_COSINE, ""),
+        ):
             yield row(quantity, None, reason=no_scores, unit=unit)
         return
     yield from score_rows(instance, selection, generator, predicted)
@@ -161,20 +192,27 @@ def selection_in(norm: str, instance: Instance, tokens: Int[Tensor, " n"]) -> Se
     if selection.solution is None or norm == "Frobenius":
         return selection
     try:
-        return dataclasses.replace(selection, solution=nuclear_solution(instance.tokens, instance.query, tokens))
+        return dataclasses.replace(
+            selection, solution=nuclear_solution(instance.tokens, instance.query, tokens)
+        )
     except (Infeasible, NotConverged) as error:
         return dataclasses.replace(selection, solution=None, reason=str(error))
 
 
-def score_rows(instance: Instance, selection: Selection, generator: torch.Generator, predicted: dict[str, Any]) -> Iterator[Measurement]:
-    """Yields the shares of selected tokens that are locally optimal, that score above random tokens, and that are the best.
+def score_rows(
+    instance: Instance, selection: Selection, generator: torch.Generator, predicted: dict[str, Any]
+) -> Iterator[Measurement]:
+    """Yields the shares of selected tokens that are locally optimal, that score above random tokens, and that
+    are the best.
 
-    The null of the first and the last share puts a random other token in the place of the selected one. The second share keeps the selected
-    tokens, and puts random tokens in the place of their neighbours: it is what a preference for high scores alone would give.
+    The null of the first and the last share puts a random other token in the place of the selected one. The
+    second share keeps the selected tokens, and puts random tokens in the place of their neighbours: it is
+    what a preference for high scores alone would give.
     """
     scores, selected, first = instance.scores, selection.tokens, distinct(instance.tokens)
     others = first & ~same_token(instance.tokens, selected)
-    # A random order of the other tokens of each input, one per draw: the first of them takes the place of the selected token.
+    # A random order of the other tokens of each input, one per draw: the first of them takes the place of the
+    # selected token.
     keys = torch.rand(LADDER_DRAWS, *scores.shape, generator=generator).masked_fill(~others, -1.0)
     random = keys.argmax(-1)
     best = scores >= scores.amax(-1, keepdim=True)
@@ -196,23 +234,38 @@ def score_rows(instance: Instance, selection: Selection, generator: torch.Genera
     else:
         optimal = locally_optimal(scores, selected, pairs, solution)[counted]
         count = {**shares, "n": int(counted.sum())}
-        chance = Null(RANDOM_TOKENS, random_shares(scores[counted], selected[counted], near[counted], random[:, counted]))
+        chance = Null(
+            RANDOM_TOKENS,
+            random_shares(scores[counted], selected[counted], near[counted], random[:, counted]),
+        )
         yield row(LOCALLY_OPTIMAL, float(optimal.double().mean()), null=chance, **predicted, **count)
         # The k tokens that come first in the random order stand for the k neighbours.
         rank = keys.argsort(-1, descending=True).argsort(-1)
         stand_in = (rank < near.sum(-1, keepdim=True)) & others
         own = scores.gather(-1, selected[:, None])
-        above = (own > scores.masked_fill(~stand_in, -torch.inf).amax(-1, keepdim=True)).squeeze(-1)[:, counted]
-        yield row(ABOVE_RANDOM, float(above.double().mean()), note="mean over draws of the random tokens", **{**count, "side": None})
+        above = (own > scores.masked_fill(~stand_in, -torch.inf).amax(-1, keepdim=True)).squeeze(-1)[
+            :, counted
+        ]
+        yield row(
+            ABOVE_RANDOM,
+            float(above.double().mean()),
+            note="mean over draws of the random tokens",
+            **{**count, "side": None},
+        )
     yield row(BEST, value, null=null, **{**shares, "n": len(scores)})
 
 
 def random_shares(
-    scores: Float[Tensor, "n T"], selected: Int[Tensor, " n"], near: Bool[Tensor, "n T"], random: Int[Tensor, "draws n"]
+    scores: Float[Tensor, "n T"],
+    selected: Int[Tensor, " n"],
+    near: Bool[Tensor, "n T"],
+    random: Int[Tensor, "draws n"],
 ) -> tuple[float, ...]:
-    """Returns, per draw, the share of inputs in which a random token scores above the neighbours of the selected one.
+    """Returns, per draw, the share of inputs in which a random token scores above the neighbours of the
+    selected one.
 
-    If the random token is a neighbour itself, it changes places with the selected token, so that the number of rivals stays the same.
+    If the random token is a neighbour itself, it changes places with the selected token, so that the number
+    of rivals stays the same.
 
     Args:
         scores: ``[n, T]``.
@@ -247,7 +300,9 @@ def largest_attention(instance: Instance, W: Float[Tensor, "d d_z"]) -> Float[Te
 
 
 def mean_rows(measured: Sequence[Iterable[Measurement]], **columns: Any) -> Iterator[Measurement]:
-    """Yields the rows of several heads, averaged over heads and layers by quantity and setting; columns of single heads become empty."""
+    """Yields the rows of several heads, averaged over heads and layers by quantity and setting; columns of
+    single heads become empty.
+    """
     together: dict[tuple[str, str], list[Measurement]] = {}
     for row in (row for head in measured for row in head):
         together.setdefault((row.quantity, row.setting), []).append(row)

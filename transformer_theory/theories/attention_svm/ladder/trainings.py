@@ -1,20 +1,23 @@
 r"""Data and trainings of the rungs on real tokens.
 
-**Data.** The images of two digits, drawn by the seed; 16 patches each, in random order of the images. The query is the patch at
-:data:`POSITION`, near the centre, and the attention of this query is read out. The last patch, the default query, is blank in 48 % of the
-images; a blank query scores all tokens the same whatever W is, so it selects nothing. At :data:`POSITION` .3 % are blank; these images are
-left out. The linear head is the ridge regression of the labels on the mean patches of all images of the two digits.
+**Data.** The images of two digits, drawn by the seed; 16 patches each, in random order of the images. The
+query is the patch at :data:`POSITION`, near the centre, and the attention of this query is read out. The last
+patch, the default query, is blank in 48 % of the images; a blank query scores all tokens the same whatever W
+is, so it selects nothing. At :data:`POSITION` .3 % are blank; these images are left out. The linear head is
+the ridge regression of the labels on the mean patches of all images of the two digits.
 
-**Descent on K, Q and v.** With :math:`M = -\nabla_W L`, the factors of :math:`W = K Q^\top` take a step of length :math:`\eta` along
-:math:`(M Q, M^\top K)` with one common norm (:mod:`~..balance`), and the head a step of the same length along its own gradient, as in joint
-descent on prompt and head (:mod:`~..dynamics.joint`). M is exact to rounding for any norm of W (:mod:`~..dynamics.gradient`).
+**Descent on K, Q and v.** With :math:`M = -\nabla_W L`, the factors of :math:`W = K Q^\top` take a step of
+length :math:`\eta` along :math:`(M Q, M^\top K)` with one common norm (:mod:`~..balance`), and the head a
+step of the same length along its own gradient, as in joint descent on prompt and head
+(:mod:`~..dynamics.joint`). M is exact to rounding for any norm of W (:mod:`~..dynamics.gradient`).
 
-**Networks.** :class:`OneHead` is the theory's head as a torch module; :class:`Layers` puts pre-norm blocks around several heads. Both read
-out the query position, without a class token: a class token is the same query in every input, and W would be trained in one direction of
-queries only. They train in float64: attention saturates, and float32 would round its gradients to zero.
+**Networks.** :class:`OneHead` is the theory's head as a torch module; :class:`Layers` puts pre-norm blocks
+around several heads. Both read out the query position, without a class token: a class token is the same query
+in every input, and W would be trained in one direction of queries only. They train in float64: attention
+saturates, and float32 would round its gradients to zero.
 
-The head comes from :cite:t:`tarzanagh2023transformers`, equal steps on attention and head from :cite:t:`tarzanagh2023maxmargin`, the blocks
-from :cite:t:`dosovitskiy2021image`.
+The head comes from :cite:t:`tarzanagh2023transformers`, equal steps on attention and head from
+:cite:t:`tarzanagh2023maxmargin`, the blocks from :cite:t:`dosovitskiy2021image`.
 """
 
 from collections.abc import Callable
@@ -44,11 +47,15 @@ ADAM_RATE, BATCH = 1e-2, 8
 
 @cache
 def load() -> TokenData:
-    """Returns the digits whose query patch is not blank, with that patch as the query and patches of root-mean-square norm one."""
+    """Returns the digits whose query patch is not blank, with that patch as the query and patches of
+    root-mean-square norm one.
+    """
     data = digits(words=2)
     data = data[(data.tokens[:, POSITION] != 0).any(-1)]
     tokens = unit_scale(data.tokens)
-    return TokenData(tokens, labels=data.labels, query=tokens[:, POSITION], name=data.name, sources=data.sources)
+    return TokenData(
+        tokens, labels=data.labels, query=tokens[:, POSITION], name=data.name, sources=data.sources
+    )
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,8 @@ def descend_with_head(
     K, Q, v = state.K.clone(), state.Q.clone(), head.clone()
     latest = torch.empty_like(pair.query)
 
-    # The gradient calls the head once per step, with the mixtures that the step of v needs as well, and so sees the changes of v.
+    # The gradient calls the head once per step, with the mixtures that the step of v needs as well, and so
+    # sees the changes of v.
     def moving_head(mixture: Tensor) -> tuple[Tensor, Tensor]:
         latest.copy_(mixture)
         return mixture @ v, v.expand_as(mixture)
@@ -148,7 +156,9 @@ def uniform(*shape: int) -> nn.Parameter:
 
 
 class Positions(nn.Module):
-    """A linear embedding plus positions, ``[batch, T, token_dim] -> [batch, T, dim]``, initialised as in a ViT."""
+    """A linear embedding plus positions, ``[batch, T, token_dim] -> [batch, T, dim]``, initialised as in a
+    ViT.
+    """
 
     def __init__(self, seq: int, token_dim: int, dim: int):
         super().__init__()
@@ -160,7 +170,8 @@ class Positions(nn.Module):
 
 
 class OneHead(nn.Module):
-    r"""The theory's network, :math:`X^\top \operatorname{softmax}(X K Q^\top z)` and a linear head, ``[batch, T, d] -> [batch, classes]``.
+    r"""The theory's network, :math:`X^\top \operatorname{softmax}(X K Q^\top z)` and a linear head, ``[batch,
+    T, d] -> [batch, classes]``.
 
     Args:
         dim: d, width of the embedded tokens.
@@ -182,7 +193,9 @@ class OneHead(nn.Module):
     @classmethod
     @torch.no_grad()
     def of(cls, state: Factors, head: Float[Tensor, " d"]) -> "OneHead":
-        """Returns the network of two classes with these factors and head v; the difference of its logits is the theory's output."""
+        """Returns the network of two classes with these factors and head v; the difference of its logits is
+        the theory's output.
+        """
         network = cls(len(head)).double()
         network.K.copy_(state.K)
         network.Q.copy_(state.Q)
@@ -191,7 +204,9 @@ class OneHead(nn.Module):
 
 
 class Layers(nn.Module):
-    """Pre-norm blocks with several heads, ``[batch, T, token_dim] -> [batch, classes]``; the query position is read out."""
+    """Pre-norm blocks with several heads, ``[batch, T, token_dim] -> [batch, classes]``; the query position
+    is read out.
+    """
 
     def __init__(self, embedding: nn.Module, dim: int, *, depth: int, heads: int, classes: int):
         super().__init__()
@@ -214,7 +229,13 @@ class Layers(nn.Module):
         return inputs
 
 
-def trained(constructor: Callable[[], nn.Module], data: TokenData, generator: torch.Generator, *, steps: int) -> Trained:
-    """Trains a network in float64 on batches of :data:`BATCH` by AdamW; the accuracy is that on the training data."""
+def trained(
+    constructor: Callable[[], nn.Module], data: TokenData, generator: torch.Generator, *, steps: int
+) -> Trained:
+    """Trains a network in float64 on batches of :data:`BATCH` by AdamW; the accuracy is that on the training
+    data.
+    """
     model = build(constructor, generator).double()
-    return train_classifier(model, data, data, steps=steps, learning_rate=ADAM_RATE, batch_size=BATCH, generator=generator)
+    return train_classifier(
+        model, data, data, steps=steps, learning_rate=ADAM_RATE, batch_size=BATCH, generator=generator
+    )

@@ -1,13 +1,15 @@
-r"""Solvers of the hard-margin problem :math:`\min \|W\|` subject to :class:`~..constraint_set.Constraints`, by norm.
+r"""Solvers of the hard-margin problem :math:`\min \|W\|` subject to :class:`~..constraint_set.Constraints`,
+by norm.
 
-A solver of one problem returns a verified :class:`~..solution.MaxMargin` or raises an error. A solver of a batch returns
-:class:`~..solution.MaxMargins` with a status per problem.
+A solver of one problem returns a verified :class:`~..solution.MaxMargin` or raises an error. A solver of a
+batch returns :class:`~..solution.MaxMargins` with a status per problem.
 
-To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, errors), :mod:`.active_set` (the method) and
-:mod:`.contradictions` (proofs of infeasibility). A batch is solved in :mod:`.frobenius_batched`; if it has more constraints than entries of
-W, by steps on W (:mod:`.primal_interior`). To follow one nuclear solve, read :mod:`.nuclear` (reduction to small matrices, verification),
-:mod:`.interior_point` (the method) and :mod:`.polish` (the last digits). A bound on the rank of W is in :mod:`.low_rank`.
-:mod:`.tolerances` lists every threshold that several files use.
+To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, errors), :mod:`.active_set`
+(the method) and :mod:`.contradictions` (proofs of infeasibility). A batch is solved in
+:mod:`.frobenius_batched`; if it has more constraints than entries of W, by steps on W
+(:mod:`.primal_interior`). To follow one nuclear solve, read :mod:`.nuclear` (reduction to small matrices,
+verification), :mod:`.interior_point` (the method) and :mod:`.polish` (the last digits). A bound on the rank
+of W is in :mod:`.low_rank`. :mod:`.tolerances` lists every threshold that several files use.
 """
 
 from .conic import lp_max_margin, official_rank, spectral_max_margin

@@ -1,4 +1,6 @@
-"""Batches of small dense matrices as numpy arrays ``[..., q, q]``: on them, calls of numpy cost a third of calls of torch."""
+"""Batches of small dense matrices as numpy arrays ``[..., q, q]``: on them, calls of numpy cost a third of
+calls of torch.
+"""
 
 import numpy as np
 import torch
@@ -26,13 +28,17 @@ def add_to_diagonal(A: np.ndarray, values: np.ndarray | float) -> None:
 
 
 def cholesky(matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns lower Cholesky factors ``[..., q, q]`` and the mask ``[...]`` of the matrices that have none, with identities for these."""
+    """Returns lower Cholesky factors ``[..., q, q]`` and the mask ``[...]`` of the matrices that have none,
+    with identities for these.
+    """
     try:
         return np.linalg.cholesky(matrices), np.zeros(matrices.shape[:-2], dtype=bool)
     except np.linalg.LinAlgError:
         lower, info = torch.linalg.cholesky_ex(torch.from_numpy(matrices))
         failed = info.numpy() != 0
-        return np.where(failed[..., None, None], np.eye(matrices.shape[-1], dtype=matrices.dtype), lower.numpy()), failed
+        return np.where(
+            failed[..., None, None], np.eye(matrices.shape[-1], dtype=matrices.dtype), lower.numpy()
+        ), failed
 
 
 def solve_cholesky(lower: np.ndarray, right: np.ndarray) -> np.ndarray:

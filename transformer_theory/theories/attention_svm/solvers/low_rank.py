@@ -1,16 +1,19 @@
 r"""Max-margin solutions of bounded rank: local solutions in factors, and a test whether the bound matters.
 
-.. math:: \min_{K, Q} \tfrac12 (\|K\|_F^2 + \|Q\|_F^2) \quad \text{subject to} \quad d_c^\top K Q^\top z_c \ge b_c,
+.. math:: \min_{K, Q} \tfrac12 (\|K\|_F^2 + \|Q\|_F^2) \quad \text{subject to} \quad d_c^\top K Q^\top z_c \ge
+b_c,
 
-with m columns in K and Q. The minimum is that of :math:`\|W\|_\star` over W of rank at most m under the same constraints, the problem
-(Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. If some nuclear solution has rank at most m, the bound changes nothing.
-Below that rank the problem is not convex. A stationary point has multipliers :math:`\lambda \ge 0` with
+with m columns in K and Q. The minimum is that of :math:`\|W\|_\star` over W of rank at most m under the same
+constraints, the problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. If some nuclear
+solution has rank at most m, the bound changes nothing. Below that rank the problem is not convex. A
+stationary point has multipliers :math:`\lambda \ge 0` with
 
 .. math:: M Q = K, \qquad M^\top K = Q, \qquad M = \sum_c \lambda_c d_c z_c^\top .
 
-Then :math:`\|W\|_\star = \sum_c \lambda_c b_c`, and M maps right singular vectors of W to left ones. So the multipliers solve the dual
-of the problem without the bound, and W is a nuclear solution, if and only if the *price* :math:`\|M\|_2` is one. Where the bound matters
-it is larger: a further column of K and Q along the first singular vectors of M would lower the norm. The test is this library's own.
+Then :math:`\|W\|_\star = \sum_c \lambda_c b_c`, and M maps right singular vectors of W to left ones. So the
+multipliers solve the dual of the problem without the bound, and W is a nuclear solution, if and only if the
+*price* :math:`\|M\|_2` is one. Where the bound matters it is larger: a further column of K and Q along the
+first singular vectors of M would lower the norm. The test is this library's own.
 """
 
 from dataclasses import dataclass
@@ -35,9 +38,11 @@ class LowRank:
 
     Attributes:
         K, Q: the factors, ``[d_x, m]`` and ``[d_z, m]``.
-        norm: :math:`(\|K\|_F^2 + \|Q\|_F^2)/2`, which is the nuclear norm of :math:`K Q^\top` at a stationary point.
+        norm: :math:`(\|K\|_F^2 + \|Q\|_F^2)/2`, which is the nuclear norm of :math:`K Q^\top` at a stationary
+            point.
         price: :math:`\|M\|_2`; one if W is a nuclear solution, more if the bound on the rank matters.
-        residual: largest of the violation of a margin, and of the residual of stationarity relative to the factors.
+        residual: largest of the violation of a margin, and of the residual of stationarity relative to the
+            factors.
     """
 
     K: Float[Tensor, "d_x m"]
@@ -53,8 +58,11 @@ class LowRank:
 
 
 @single_threaded
-def low_rank_max_margin(constraints: Constraints, K: Float[Tensor, "d_x m"], Q: Float[Tensor, "d_z m"]) -> LowRank:
-    """Finds a stationary point near factors that meet all constraints up to a positive factor, by sequential quadratic programming.
+def low_rank_max_margin(
+    constraints: Constraints, K: Float[Tensor, "d_x m"], Q: Float[Tensor, "d_z m"]
+) -> LowRank:
+    """Finds a stationary point near factors that meet all constraints up to a positive factor, by sequential
+    quadratic programming.
 
     Args:
         constraints: one problem of inequalities with positive right-hand sides.
@@ -62,8 +70,8 @@ def low_rank_max_margin(constraints: Constraints, K: Float[Tensor, "d_x m"], Q: 
     Returns:
         A stationary point: a local solution, which need not be the best.
     Raises:
-        ValueError: there are equations or right-hand sides that are not positive, some margin of the first factors is not positive, or
-            shapes do not fit.
+        ValueError: there are equations or right-hand sides that are not positive, some margin of the first
+            factors is not positive, or shapes do not fit.
         NotConverged: the result violates a constraint or is not stationary; from other factors it may be.
         TypeError: an argument has the wrong type.
     """
@@ -72,7 +80,8 @@ def low_rank_max_margin(constraints: Constraints, K: Float[Tensor, "d_x m"], Q: 
     check_type("constraints", constraints, Constraints, hint=HINT)
     if constraints.batch or bool(constraints.equality.any()) or not bool((constraints.rhs > 0).all()):
         raise ValueError(
-            "constraints must be one problem of inequalities with positive right-hand sides, got others; constraints() makes it"
+            "constraints must be one problem of inequalities with positive right-hand sides, got others; "
+            "constraints() makes it"
         )
     check_real("K", K, "[d_x, m]", 2)
     check_real("Q", Q, "[d_z, m]", 2)
@@ -81,7 +90,9 @@ def low_rank_max_margin(constraints: Constraints, K: Float[Tensor, "d_x m"], Q: 
     first = np.concatenate([K.numpy(), Q.numpy()])
     least = float((constraints.margins(K @ Q.mT) / constraints.rhs).min())
     if not least > 0:
-        raise ValueError(f"K Q^T must have positive margins, got {least:.3g}; start from factors that select the tokens")
+        raise ValueError(
+            f"K Q^T must have positive margins, got {least:.3g}; start from factors that select the tokens"
+        )
 
     def halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         both = x.reshape(-1, width)
@@ -112,5 +123,7 @@ def low_rank_max_margin(constraints: Constraints, K: Float[Tensor, "d_x m"], Q: 
     K_end, Q_end = (torch.from_numpy(half.copy()) for half in halves(end))
     answer = LowRank(K_end, Q_end, float(end @ end / 2), float(np.linalg.norm(M, 2)), max(residual, 0.0))
     if not answer.residual < STATIONARY:
-        raise NotConverged(f"sequential quadratic programming stopped at a residual of {residual:.1e}; try other factors")
+        raise NotConverged(
+            f"sequential quadratic programming stopped at a residual of {residual:.1e}; try other factors"
+        )
     return answer

@@ -1,4 +1,6 @@
-"""The constraints of one problem as numpy arrays. On small matrices, calls of numpy cost less than calls of torch."""
+"""The constraints of one problem as numpy arrays. On small matrices, calls of numpy cost less than calls of
+torch.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,8 +33,12 @@ class Pairs:
     @cached_property
     def length(self) -> np.ndarray:
         r"""Frobenius norms :math:`\|F_c\| = \|d_c\| \|z_c\|`, ``[m]``."""
-        # The product of the roots, not the root of the product: the product of the squares may overflow or underflow.
-        squares = np.einsum("cd,cd->c", self.difference, self.difference), np.einsum("cd,cd->c", self.query, self.query)
+        # The product of the roots, not the root of the product: the product of the squares may overflow or
+        # underflow.
+        squares = (
+            np.einsum("cd,cd->c", self.difference, self.difference),
+            np.einsum("cd,cd->c", self.query, self.query),
+        )
         return np.sqrt(squares[0]) * np.sqrt(squares[1])
 
     @cached_property

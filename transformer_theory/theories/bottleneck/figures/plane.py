@@ -28,9 +28,16 @@ FACTORS = (1.01, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.2, 4.0, 6.0, 10.0, 20.0, 
 
 @dataclass(frozen=True)
 class Plane(RandomExperiment):
-    """The curve of a random joint law, fixed points from random encoders, and the Lagrangian around the onset."""
+    """The curve of a random joint law, fixed points from random encoders, and the Lagrangian around the
+    onset.
+    """
 
-    seed: int = setting(1, ge=0, le=2**32 - 1, help="seed of the random numbers; the default shows a law with a clear gap of onsets")
+    seed: int = setting(
+        1,
+        ge=0,
+        le=2**32 - 1,
+        help="seed of the random numbers; the default shows a law with a clear gap of onsets",
+    )
 
     x: int = setting(8, ge=2, le=64, help="values of X")
     y: int = setting(4, ge=2, le=32, help="values of Y")
@@ -45,13 +52,20 @@ class Plane(RandomExperiment):
         return cls(x=4, y=3, starts=2)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields the informations of the solver and of the random starts, and the Lagrangian around the onset."""
+        """Yields the informations of the solver and of the random starts, and the Lagrangian around the
+        onset.
+        """
         generator = self.generator()
         joint = random_joint(self.x, self.y, generator)
         found = onset(joint)
         yield Measurement(NAME, "figure", LOCAL, found.local_beta / found.beta, source=OWN)
         for each in information_bottleneck(joint, [found.beta * factor for factor in FACTORS]).points:
-            place = {"unit": "nats", "setting": "solver", "n": round(1000 * each.beta / found.beta), "source": OWN}
+            place = {
+                "unit": "nats",
+                "setting": "solver",
+                "n": round(1000 * each.beta / found.beta),
+                "source": OWN,
+            }
             yield Measurement(NAME, "figure", COMPRESSION, each.compression, **place)
             yield Measurement(NAME, "figure", RELEVANCE, each.relevance, **place)
         for start in range(self.starts):
@@ -65,7 +79,9 @@ class Plane(RandomExperiment):
         for step in range(17):
             factor = 0.95 + (top - 0.95) * step / 16
             value = information_bottleneck(joint, factor * found.beta).points[0].lagrangian
-            yield Measurement(NAME, "figure", LAGRANGIAN, value, unit="nats", setting=f"{factor:.4f}", source=OWN)
+            yield Measurement(
+                NAME, "figure", LAGRANGIAN, value, unit="nats", setting=f"{factor:.4f}", source=OWN
+            )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -80,19 +96,36 @@ class Plane(RandomExperiment):
             color=COLOURS[NAME],
             label="solver",
         )
-        start = [result.select(quantity=quantity, setting="random start").column("value") for quantity in (COMPRESSION, RELEVANCE)]
+        start = [
+            result.select(quantity=quantity, setting="random start").column("value")
+            for quantity in (COMPRESSION, RELEVANCE)
+        ]
         plane.plot(*start, "o", color=COLOURS["null"], markersize=3.5, label="random starts")
         plane.set(xlabel="I(X;Z) in nats", ylabel="I(Z;Y) in nats")
         plane.legend(loc="lower right")
         lagrangian = result.select(quantity=LAGRANGIAN)
-        around.plot([float(row.setting) for row in lagrangian], lagrangian.column("value"), color=COLOURS[NAME], marker="o", markersize=3)
+        around.plot(
+            [float(row.setting) for row in lagrangian],
+            lagrangian.column("value"),
+            color=COLOURS[NAME],
+            marker="o",
+            markersize=3,
+        )
         for x, text, side in ((1.0, "1/η", -24), (result.select(quantity=LOCAL).one().value, "1/σ²", 3)):
             around.axvline(x, color=COLOURS["null"], linewidth=0.8, linestyle=(0, (4, 3)))
-            around.annotate(text, (x, 0.02), xycoords=("data", "axes fraction"), xytext=(side, 0), textcoords="offset points", fontsize=7.5)
+            around.annotate(
+                text,
+                (x, 0.02),
+                xycoords=("data", "axes fraction"),
+                xytext=(side, 0),
+                textcoords="offset points",
+                fontsize=7.5,
+            )
         around.set(xlabel="beta over the onset", ylabel="lowest Lagrangian in nats")
         caption(
             figure,
-            f"A random {self.x} x {self.y} joint law. Left: optimal encoders, and {self.starts} fixed points from random encoders with "
-            "three code words at ten times the onset. Right: the lowest Lagrangian leaves zero at 1/η, before the local value 1/σ².",
+            f"A random {self.x} x {self.y} joint law. Left: optimal encoders, and {self.starts} fixed "
+            "points from random encoders with three code words at ten times the onset. Right: the lowest "
+            "Lagrangian leaves zero at 1/η, before the local value 1/σ².",
         )
         return figure

@@ -11,8 +11,20 @@ PAPER = "feng2023towards"
 OWN = Source(PAPER, status="own")
 THEOREM = Source(PAPER, status="second-hand")
 FIVE = "five tasks: arithmetic, equations, longest increasing subsequence, edit distance, membership"
-SMALL: tuple[ChainTask, ...] = (Arithmetic(3, 7), Equations(2, 5), LIS(10, 10), EditDistance(4, 3), Membership(6))
-LARGE: tuple[ChainTask, ...] = (Arithmetic(6, 7), Equations(4, 5), LIS(20, 20), EditDistance(8, 3), Membership(12))
+SMALL: tuple[ChainTask, ...] = (
+    Arithmetic(3, 7),
+    Equations(2, 5),
+    LIS(10, 10),
+    EditDistance(4, 3),
+    Membership(6),
+)
+LARGE: tuple[ChainTask, ...] = (
+    Arithmetic(6, 7),
+    Equations(4, 5),
+    LIS(20, 20),
+    EditDistance(8, 3),
+    Membership(12),
+)
 
 
 def draw_samples(task: ChainTask, n: int, generator: Generator) -> list[Sample]:

@@ -1,4 +1,5 @@
-"""Claims about the steps of a chain: some depend on few symbols, chains are short, and written weights produce one.
+"""Claims about the steps of a chain: some depend on few symbols, chains are short, and written weights
+produce one.
 
 Source: :cite:t:`feng2023towards`.
 """
@@ -15,7 +16,8 @@ from ..tasks import ChainTask, Sample, draw
 from ..written import WrittenDecoder, whole
 from .drawing import FIVE, LARGE, OWN, SMALL, draw_samples
 
-LOCAL: tuple[tuple[ChainTask, int], ...] = (  # with the number of places on which a symbol of the chain depends
+# with the number of places on which a symbol of the chain depends
+LOCAL: tuple[tuple[ChainTask, int], ...] = (
     (Arithmetic(3, 7), 2),
     (EditDistance(4, 3), 5),
     (Arithmetic(6, 7), 2),
@@ -24,19 +26,28 @@ LOCAL: tuple[tuple[ChainTask, int], ...] = (  # with the number of places on whi
 
 
 def sensitivity(task: ChainTask, sample: Sample, *, chain: bool) -> int:
-    """Returns the largest number of places of which one changed symbol changes a symbol of the chain, or of the answer without a chain.
+    """Returns the largest number of places of which one changed symbol changes a symbol of the chain, or of
+    the answer without a chain.
 
     Numbers become other numbers, of more than ten every second or third, and letters other letters.
     """
     known = (*sample.question, *(sample.chain if chain else ()))
     counts: Counter[int] = Counter()
     for place, symbol in enumerate(known):
-        others = [other for other in task.symbols if other != symbol and other.isalnum() and other.isdigit() == symbol.isdigit()]
+        others = [
+            other
+            for other in task.symbols
+            if other != symbol and other.isalnum() and other.isdigit() == symbol.isdigit()
+        ]
         changed: set[int] = set()
         for other in others[:: 1 + len(others) // 10] if symbol.isalnum() else ():
             text = (*known[:place], other, *known[place + 1 :])
             question, given = text[: len(sample.question)], text[len(sample.question) :]
-            found, right = (task.following(question, given), sample.chain) if chain else (task.solve(question), sample.answer)
+            found, right = (
+                (task.following(question, given), sample.chain)
+                if chain
+                else (task.solve(question), sample.answer)
+            )
             changed |= {number for number, (a, b) in enumerate(zip(found, right)) if a != b}
         counts.update(changed)
     return max(counts.values(), default=0)
@@ -46,17 +57,23 @@ def _bounded(generator: Generator, *, chain: bool) -> Evidence:
     """Measures the largest sensitivity over both sizes, as a share of the bound of the task."""
     shares = {}
     for task, bound in LOCAL:
-        shares[str(task)] = max(sensitivity(task, sample, chain=chain) for sample in draw_samples(task, 2, generator)) / bound
+        shares[str(task)] = (
+            max(sensitivity(task, sample, chain=chain) for sample in draw_samples(task, 2, generator)) / bound
+        )
     return Evidence(max(shares.values()), 1.0, "<=", detail=shares)
 
 
 def _lengths(generator: Generator, *, bounds: tuple[ChainTask, ...]) -> Evidence:
-    """Measures the largest relative difference of a chain's length and its polynomial, of which expressions may stay below."""
+    """Measures the largest relative difference of a chain's length and its polynomial, of which expressions
+    may stay below.
+    """
     errors = {}
     for task, bound in zip(SMALL + LARGE, bounds):
         for sample in draw_samples(task, 10, generator):
             error = len(sample.chain) / bound.chain_length(sample.question) - 1
-            errors[str(task)] = max(errors.get(str(task), 0.0), error if isinstance(task, Arithmetic) else abs(error))
+            errors[str(task)] = max(
+                errors.get(str(task), 0.0), error if isinstance(task, Arithmetic) else abs(error)
+            )
     return Evidence(max(errors.values()), 0.0, "<=", detail=errors)
 
 
@@ -74,8 +91,9 @@ def _written(generator: Generator, *, filler: bool) -> Evidence:
 STEPS = (
     Claim(
         id="chain_of_thought/bounded",
-        statement=r"If one number or letter before it changes, a symbol of the chain changes for at most $2$ places in arithmetic and $5$ "
-        "in edit distance, at twice the size too; the answer without a chain changes for more, and for more as the question grows.",
+        statement="If one number or letter before it changes, a symbol of the chain changes for at most "
+        "$2$ places in arithmetic and $5$ in edit distance, at twice the size too; the answer without a "
+        "chain changes for more, and for more as the question grows.",
         measures="most places of which a single change changes the symbol, as a share of the bound",
         source=OWN,
         assumptions=(
@@ -84,13 +102,15 @@ STEPS = (
         ),
         check=lambda generator: _bounded(generator, chain=True),
         control=lambda generator: _bounded(generator, chain=False),
-        control_description="the answer in place of a symbol of the chain, as a function of the question alone",
+        control_description="the answer in place of a symbol of the chain, as a function of the question "
+        "alone",
     ),
     Claim(
         id="chain_of_thought/length",
-        statement=r"Chains have polynomial length: at most $k^2 + (k-1)^2$ for k operations, and exactly $m^2(m+2)-1$, $n$, "
-        r"$(n+1)(n+2)-1$, $n(n+1)/2$ in the other tasks.",
-        measures="largest relative difference of a chain's length and its polynomial; for expressions, by which it is longer",
+        statement="Chains have polynomial length: at most $k^2 + (k-1)^2$ for k operations, and exactly "
+        "$m^2(m+2)-1$, $n$, $(n+1)(n+2)-1$, $n(n+1)/2$ in the other tasks.",
+        measures="largest relative difference of a chain's length and its polynomial; for expressions, by "
+        "which it is longer",
         source=OWN,
         assumptions=(FIVE, "each in two sizes, 10 questions each"),
         check=lambda generator: _lengths(generator, bounds=SMALL + LARGE),
@@ -99,11 +119,15 @@ STEPS = (
     ),
     Claim(
         id="chain_of_thought/written",
-        statement=r"A decoder of two layers with written weights generates the chain $d_1 \dots d_n$ and the length of the longest "
-        r"increasing subsequence $\max_i d_i$, for every n: its depth does not grow.",
+        statement=r"A decoder of two layers with written weights generates the chain $d_1 \dots d_n$ and "
+        r"the length of the longest increasing subsequence $\max_i d_i$, for every n: its depth does not "
+        "grow.",
         measures="share of questions with a wrong symbol, with right beginnings and free-running, the larger",
         source=OWN,
-        assumptions=("hard-max attention, exact arithmetic (integers in float64)", "n from 10 to 40 numbers below n"),
+        assumptions=(
+            "hard-max attention, exact arithmetic (integers in float64)",
+            "n from 10 to 40 numbers below n",
+        ),
         check=lambda generator: _written(generator, filler=False),
         control=lambda generator: _written(generator, filler=True),
         control_description="empty symbols in place of the chain",

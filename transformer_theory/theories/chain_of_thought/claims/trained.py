@@ -40,15 +40,29 @@ def parts_of(setting: Setting, seed: int) -> Split:
 
 @lru_cache(maxsize=4)
 def run(setting: Setting, seed: int, mode: Mode) -> Trained:
-    """Trains a network, without chain until it has read as many symbols as with it; kept, since several claims use the same."""
+    """Trains a network, without chain until it has read as many symbols as with it; kept, since several
+    claims use the same.
+    """
     parts, generator = parts_of(setting, seed), torch.Generator().manual_seed(seed)
-    steps = equal_compute_steps(parts, mode, setting.steps, setting.recipe) if mode == "direct" else setting.steps
+    steps = (
+        equal_compute_steps(parts, mode, setting.steps, setting.recipe) if mode == "direct" else setting.steps
+    )
     measured = (setting.steps, steps)
-    return train(parts, mode, steps=steps, generator=generator, recipe=setting.recipe, measured=measured, questions=setting.test)
+    return train(
+        parts,
+        mode,
+        steps=steps,
+        generator=generator,
+        recipe=setting.recipe,
+        measured=measured,
+        questions=setting.test,
+    )
 
 
 def _gap(generator: Generator, *, setting: Setting, mode: Mode) -> Evidence:
-    """Measures the accuracy with a chain, or with filler, minus the better of those without at equal steps and at equal compute."""
+    """Measures the accuracy with a chain, or with filler, minus the better of those without at equal steps
+    and at equal compute.
+    """
     seed = generator.initial_seed()
     with_symbols, direct = run(setting, seed, mode), run(setting, seed, "direct")
     detail = {
@@ -62,7 +76,9 @@ def _gap(generator: Generator, *, setting: Setting, mode: Mode) -> Evidence:
 
 
 def _reads_the_chain(generator: Generator, *, shift: int) -> Evidence:
-    """Measures the accuracy if the chain is written for the network, its own or that of the question ``shift`` places further."""
+    """Measures the accuracy if the chain is written for the network, its own or that of the question
+    ``shift`` places further.
+    """
     seed = generator.initial_seed()
     samples, task = list(parts_of(EXPRESSIONS, seed).test[:200]), EXPRESSIONS.task
     chains = [sample.chain for sample in samples[shift:] + samples[:shift]]
@@ -75,40 +91,49 @@ def _reads_the_chain(generator: Generator, *, shift: int) -> Evidence:
 
 SETTING = (
     "a decoder of two layers, width 64, 4 heads, pre-norm; AdamW, rate 0.003, batches of 64",
-    "expressions with 3 operations modulo 5: 20,000 for training, 500 others for the test; free-running generation",
+    "expressions with 3 operations modulo 5: 20,000 for training, 500 others for the test; free-running "
+    "generation",
 )
 TRAINED = (
     Claim(
         id="chain_of_thought/gap",
-        statement=r"If $\mathrm{TC}^0 \ne \mathrm{NC}^1$, no decoder of bounded depth and polynomial size answers all expressions modulo p "
-        "directly, but one of constant size does with a chain. Exhibited: a small decoder learns the task with the chain and not without, "
-        "at equal steps and at equal compute. A small task cannot show the theorem. The threshold is ours.",
-        measures="accuracy with the chain after 1,000 steps minus accuracy without, at equal steps or equal compute, the better",
+        statement=r"If $\mathrm{TC}^0 \ne \mathrm{NC}^1$, no decoder of bounded depth and polynomial size "
+        "answers all expressions modulo p directly, but one of constant size does with a chain. Exhibited: "
+        "a small decoder learns the task with the chain and not without, at equal steps and at equal "
+        "compute. A small task cannot show the theorem. The threshold is ours.",
+        measures="accuracy with the chain after 1,000 steps minus accuracy without, at equal steps or equal "
+        "compute, the better",
         source=THEOREM,
         assumptions=SETTING,
         check=lambda generator: _gap(generator, setting=EXPRESSIONS, mode="chain"),
         control=lambda generator: _gap(generator, setting=EXPRESSIONS, mode="filler"),
-        control_description="empty symbols in place of the chain: equal steps, equal length, no intermediate results",
+        control_description="empty symbols in place of the chain: equal steps, equal length, no "
+        "intermediate results",
         cost="training",
     ),
     Claim(
         id="chain_of_thought/gap-subsequences",
-        statement=r"The same for the length of the longest increasing subsequence of $n = 30$ numbers: a small decoder answers more "
-        "questions with the chain than without, at equal steps and at equal compute. The threshold is ours.",
-        measures="accuracy with the chain after 2,000 steps minus accuracy without, at equal steps or equal compute, the better",
+        statement="The same for the length of the longest increasing subsequence of $n = 30$ numbers: a "
+        "small decoder answers more questions with the chain than without, at equal steps and at equal "
+        "compute. The threshold is ours.",
+        measures="accuracy with the chain after 2,000 steps minus accuracy without, at equal steps or equal "
+        "compute, the better",
         source=THEOREM,
         assumptions=(
             "a decoder of two layers, width 32, 4 heads, pre-norm; AdamW, rate 0.003, batches of 64",
-            "30 numbers below 12: 20,000 sequences for training, 300 others for the test; free-running generation",
+            "30 numbers below 12: 20,000 sequences for training, 300 others for the test; free-running "
+            "generation",
         ),
         check=lambda generator: _gap(generator, setting=SEQUENCES, mode="chain"),
         control=lambda generator: _gap(generator, setting=SEQUENCES, mode="filler"),
-        control_description="empty symbols in place of the chain: equal steps, equal length, no intermediate results",
+        control_description="empty symbols in place of the chain: equal steps, equal length, no "
+        "intermediate results",
         cost="training",
     ),
     Claim(
         id="chain_of_thought/reads-its-chain",
-        statement=r"The trained decoder takes the answer $a$ from the chain before it. The threshold is ours.",
+        statement=r"The trained decoder takes the answer $a$ from the chain before it. The threshold is "
+        r"ours.",
         measures="accuracy of the answer if the right chain is given",
         source=OWN,
         assumptions=SETTING,

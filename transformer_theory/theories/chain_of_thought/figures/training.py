@@ -51,23 +51,46 @@ class Training(RandomExperiment):
         return cls(operations=1, modulus=3, steps=20, train=17, test=10, points=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracy of each network at each measured step, the last with its interval, and that of the most frequent answer."""
+        """Yields the accuracy of each network at each measured step, the last with its interval, and that of
+        the most frequent answer.
+        """
         generator = self.generator()
         task = Arithmetic(self.operations, self.modulus)
         parts = split(task, train=self.train, test=self.test, generator=generator)
         arrays, share = {}, float(parts.guessed.double().mean())
-        yield Measurement(NAME, "figure", MAJORITY, share, unit="share", n=self.test, interval=share_interval(share, self.test), source=OWN)
+        yield Measurement(
+            NAME,
+            "figure",
+            MAJORITY,
+            share,
+            unit="share",
+            n=self.test,
+            interval=share_interval(share, self.test),
+            source=OWN,
+        )
         for mode in MODES:
             steps = equal_compute_steps(parts, mode, self.steps) if mode == "direct" else self.steps
             measured = sorted({round(steps * i / self.points) for i in range(self.points + 1)} | {self.steps})
-            network = train(parts, mode, steps=steps, generator=generator, measured=measured, questions=self.test)
+            network = train(
+                parts, mode, steps=steps, generator=generator, measured=measured, questions=self.test
+            )
             x = np.array(measured)
-            arrays[f"{NAME}/{mode}"] = np.stack([x, x * symbols_per_step(parts, mode), [network.accuracies[step] for step in measured]])
+            arrays[f"{NAME}/{mode}"] = np.stack(
+                [x, x * symbols_per_step(parts, mode), [network.accuracies[step] for step in measured]]
+            )
             for step in dict.fromkeys((self.steps, steps)):
                 value = network.accuracies[step]
                 interval = share_interval(value, self.test)
-                columns = {"unit": "share", "n": self.test, "step": step, "interval": interval, "interval_kind": "over samples"}
-                yield Measurement(NAME, "figure", ACCURACY, value, setting=LABELS[mode], source=OWN, **columns)
+                columns = {
+                    "unit": "share",
+                    "n": self.test,
+                    "step": step,
+                    "interval": interval,
+                    "interval_kind": "over samples",
+                }
+                yield Measurement(
+                    NAME, "figure", ACCURACY, value, setting=LABELS[mode], source=OWN, **columns
+                )
         yield Arrays(arrays)
 
     @style()
@@ -77,11 +100,22 @@ class Training(RandomExperiment):
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, right) = axes(1, 2, height=2.9)
         share = result.select(quantity=MAJORITY).one().value or 0.0
-        for ax, row, scale, label in ((left, 0, 1, "optimiser steps"), (right, 1, 1e6, "symbols read, millions")):
+        for ax, row, scale, label in (
+            (left, 0, 1, "optimiser steps"),
+            (right, 1, 1e6, "symbols read, millions"),
+        ):
             for mode, tint in zip(MODES, (COLOURS[NAME], COLOURS["network"], shades(3)[2])):
                 values = result.arrays[f"{NAME}/{mode}"]
                 values = values[:, values[0] <= self.steps] if ax is left else values
-                line(ax, values[row] / scale, values[2], color=tint, marker="o", markersize=2.5, label=LABELS[mode])
+                line(
+                    ax,
+                    values[row] / scale,
+                    values[2],
+                    color=tint,
+                    marker="o",
+                    markersize=2.5,
+                    label=LABELS[mode],
+                )
             null_band(ax, share, label="")
             ax.set(xlabel=label, ylabel="accuracy", ylim=(0, 1.05))
             label_ends(ax)
@@ -89,7 +123,7 @@ class Training(RandomExperiment):
         right.set(title="Equal compute")
         caption(
             figure,
-            f"{self.operations} operations modulo {self.modulus}, {self.test} questions outside the training set, free-running. One "
-            "seed. Dashed: share of the most frequent answer.",
+            f"{self.operations} operations modulo {self.modulus}, {self.test} questions outside the "
+            "training set, free-running. One seed. Dashed: share of the most frequent answer.",
         )
         return figure

@@ -38,7 +38,10 @@ def _bound(generator: Generator, *, layers: int, heads: int, draws: int, skip: b
     ratios = []
     for _ in range(draws):
         n, d = (int(torch.randint(low, high, (), generator=generator)) for low, high in ((2, 12), (1, 8)))
-        x, W = decades(generator) * normal(generator, n, d), decades(generator) * normal(generator, layers, heads, d, d)
+        x, W = (
+            decades(generator) * normal(generator, n, d),
+            decades(generator) * normal(generator, layers, heads, d, d),
+        )
         V = normal(generator, layers, heads, d, d)
         y = x
         for w, v in zip(W, V):
@@ -68,7 +71,9 @@ def _near(generator: Generator) -> tuple[Callable[[float], Tensor], Tensor, Tens
 
 
 def _cubic(generator: Generator, *, own_weights: bool) -> Evidence:
-    """Measures the relative error of the cubic law for differences of size .003, divided by the square of the size."""
+    """Measures the relative error of the cubic law for differences of size .003, divided by the square of the
+    size.
+    """
     at, W, V = _near(generator)
     x, size = at(0.003), 0.003
     exact = residual(pure_attention(x, W[None], V[None]))
@@ -101,7 +106,11 @@ def _score_gradient(generator: Generator, *, collapsed: bool) -> Evidence:
     """Measures the distance of the slope of |dL/dW| from 2."""
     at, W, V = _near(generator)
     gradient, other = normal(generator, 16, 8), normal(generator, 16, 8)
-    slope = _slope(lambda size: score_gradient(at(size), W, V, gradient, values=None if collapsed else other), 0.01, 0.003)
+    slope = _slope(
+        lambda size: score_gradient(at(size), W, V, gradient, values=None if collapsed else other),
+        0.01,
+        0.003,
+    )
     return Evidence(abs(slope - 2), 0.1, "<=", detail={"slope": slope})
 
 
@@ -120,15 +129,22 @@ def _large_scores(generator: Generator, deviation: float) -> Evidence:
     return Evidence(float(rank_collapse_residual(x)), 0.5, ">=")
 
 
-SMALL = "16 tokens of 8 dimensions: a Gaussian mean token and small Gaussian differences; W and V with entries of variance 1/8"
+SMALL = (
+    "16 tokens of 8 dimensions: a Gaussian mean token and small Gaussian differences; W and V with entries "
+    "of variance 1/8"
+)
 CLAIMS = (
     Claim(
         id="collapse/bound",
-        statement=r"Without skip connection, one head has "
-        r"$|\mathrm{res}(Y)|_{1,\infty} \le 4 |W|_1 |V|_{1,\infty} |\mathrm{res}(X)|_{1,\infty}^3$.",
+        statement=r"Without skip connection, one head has $|\mathrm{res}(Y)|_{1,\infty} \le 4 |W|_1 "
+        r"|V|_{1,\infty} |\mathrm{res}(X)|_{1,\infty}^3$.",
         measures="largest ratio of the two sides over 200 draws",
         source=DONG,
-        assumptions=("2 to 11 tokens of 1 to 7 dimensions", "scales of tokens and W over 3.5 decades each", "res subtracts the mean token"),
+        assumptions=(
+            "2 to 11 tokens of 1 to 7 dimensions",
+            "scales of tokens and W over 3.5 decades each",
+            "res subtracts the mean token",
+        ),
         check=partial(_bound, layers=1, heads=1, draws=200, skip=False),
         control=partial(_bound, layers=1, heads=1, draws=200, skip=True),
         control_description="adds the skip connection",
@@ -136,8 +152,7 @@ CLAIMS = (
     Claim(
         id="collapse/bound-depth",
         statement=r"L layers of H heads have $|\mathrm{res}(X_L)|_{1,\infty} \le (4 \beta H)^{(3^L - 1)/2} "
-        r"|\mathrm{res}(X_0)|_{1,\infty}^{3^L}$ "
-        r"if $|W|_1 |V|_{1,\infty} \le \beta$ for each head.",
+        r"|\mathrm{res}(X_0)|_{1,\infty}^{3^L}$ if $|W|_1 |V|_{1,\infty} \le \beta$ for each head.",
         measures="largest ratio of the two sides over 100 draws of two layers of two heads",
         source=DONG,
         assumptions=(
@@ -151,9 +166,8 @@ CLAIMS = (
     ),
     Claim(
         id="collapse/slack",
-        statement=r"For two tokens in one dimension the ratio of the two sides tends to $1/8$ as they approach each other: there the "
-        r"constant "
-        r"4 of the bound could be $1/2$.",
+        statement="For two tokens in one dimension the ratio of the two sides tends to $1/8$ as they "
+        "approach each other: there the constant 4 of the bound could be $1/2$.",
         measures="distance of the ratio from 1/8",
         source=DONG_OWN,
         assumptions=("differences of 4e-4 to 2e-3", "Gaussian mean token, W and V"),
@@ -163,9 +177,8 @@ CLAIMS = (
     ),
     Claim(
         id="collapse/cubic-law",
-        statement=r"As $R = \mathrm{res}(X) \to 0$, $\mathrm{res}(A X V) = R W C_a V (1 + O(|R|^2))$ with the covariance $C_a$ of the "
-        r"tokens under "
-        r"the weights $a$ of the mean token.",
+        statement=r"As $R = \mathrm{res}(X) \to 0$, $\mathrm{res}(A X V) = R W C_a V (1 + O(|R|^2))$ with "
+        "the covariance $C_a$ of the tokens under the weights $a$ of the mean token.",
         measures="relative error divided by the square of the size of the differences",
         source=DONG_OWN,
         assumptions=(SMALL, "differences of size .003"),
@@ -175,8 +188,8 @@ CLAIMS = (
     ),
     Claim(
         id="collapse/cubic-power",
-        statement=r"One layer without skip connection raises the size of small differences to the power 3: $|\mathrm{res}(Y)| \sim "
-        r"|\mathrm{res}(X)|^3$.",
+        statement="One layer without skip connection raises the size of small differences to the power 3: "
+        r"$|\mathrm{res}(Y)| \sim |\mathrm{res}(X)|^3$.",
         measures="distance of the slope of log residual after on log residual before from 3",
         source=DONG_OWN,
         assumptions=(SMALL, "differences of size .01 and .005"),
@@ -196,7 +209,8 @@ CLAIMS = (
     ),
     Claim(
         id="collapse/score-gradient",
-        statement=r"With a fixed gradient of the loss by the output, $|\partial L / \partial W|$ vanishes like $|\mathrm{res}(X)|^2$.",
+        statement=r"With a fixed gradient of the loss by the output, $|\partial L / \partial W|$ vanishes "
+        r"like $|\mathrm{res}(X)|^2$.",
         measures="distance of the slope of log gradient on log residual from 2",
         source=NOCI_OWN,
         assumptions=(SMALL, "differences of size .01 and .003"),
@@ -206,7 +220,8 @@ CLAIMS = (
     ),
     Claim(
         id="collapse/value-gradient",
-        statement=r"With a fixed gradient of the loss by the output, $|\partial L / \partial V|$ does not vanish.",
+        statement=r"With a fixed gradient of the loss by the output, $|\partial L / \partial V|$ does not "
+        r"vanish.",
         measures="absolute slope of log gradient on log residual",
         source=NOCI_OWN,
         assumptions=(SMALL, "differences of size .01 and .003"),
@@ -216,11 +231,15 @@ CLAIMS = (
     ),
     Claim(
         id="collapse/large-scores",
-        statement=r"Large scores delay the collapse: with a standard deviation of 9 five layers without skip connection keep the "
-        r"relative residual $|\mathrm{res}(X)|_F / |X|_F$ of 64 tokens above one half.",
+        statement="Large scores delay the collapse: with a standard deviation of 9 five layers without "
+        r"skip connection keep the relative residual $|\mathrm{res}(X)|_F / |X|_F$ of 64 tokens above one "
+        "half.",
         measures="relative residual after five layers",
         source=REM,
-        assumptions=("64 orthogonal tokens of 256 dimensions", "scores of normalised tokens, new Gaussian W and V in each layer"),
+        assumptions=(
+            "64 orthogonal tokens of 256 dimensions",
+            "scores of normalised tokens, new Gaussian W and V in each layer",
+        ),
         check=partial(_large_scores, deviation=9.0),
         control=partial(_large_scores, deviation=0.3),
         control_description="scores with a standard deviation of .3",

@@ -1,4 +1,5 @@
-"""Depth: the collapse without skip connections by the size of the scores, and the cosine of the tokens with skip connections.
+"""Depth: the collapse without skip connections by the size of the scores, and the cosine of the tokens with
+skip connections.
 
 Source: :cite:t:`dong2021attention`, :cite:t:`noci2022signal`.
 """
@@ -50,13 +51,27 @@ class Depth(RandomExperiment):
         return sorted({2**k for k in range(self.layers.bit_length()) if 2**k <= self.layers} | {self.layers})
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the residual after up to ten layers without skip connection, and the cosine after L layers with them."""
+        """Yields the residual after up to ten layers without skip connection, and the cosine after L layers
+        with them.
+        """
         generator = self.generator()
         pure = np.full((len(DEVIATIONS), min(self.layers, 10)), np.nan)
         for row, deviation in enumerate(DEVIATIONS):
             for layer in range(pure.shape[1]):
                 runs = [
-                    float(rank_collapse_residual(stream(self.tokens, self.width, layer + 1, 1.0, generator, deviation=deviation, skip=0.0)))
+                    float(
+                        rank_collapse_residual(
+                            stream(
+                                self.tokens,
+                                self.width,
+                                layer + 1,
+                                1.0,
+                                generator,
+                                deviation=deviation,
+                                skip=0.0,
+                            )
+                        )
+                    )
                     for _ in range(self.runs)
                 ]
                 value = float(np.mean(runs))
@@ -77,7 +92,10 @@ class Depth(RandomExperiment):
         for row, (name, scaled) in enumerate(BRANCHES.items()):
             for place, L in enumerate(self.depths()):
                 alpha = L**-0.5 if scaled else 1.0
-                runs = [float(mean_cosine(stream(self.tokens, self.width, L, alpha, generator, deviation=0.3))) for _ in range(self.runs)]
+                runs = [
+                    float(mean_cosine(stream(self.tokens, self.width, L, alpha, generator, deviation=0.3)))
+                    for _ in range(self.runs)
+                ]
                 cosines[row, place] = np.mean(runs)
                 yield Measurement(
                     NAME,
@@ -98,21 +116,28 @@ class Depth(RandomExperiment):
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, right) = axes(1, 2, width=7.6, height=3.2)
         for values, deviation, tint in zip(result.arrays["residual"], DEVIATIONS, shades(len(DEVIATIONS))):
-            left.plot(range(1, len(values) + 1), values, "o-", color=tint, markersize=3, label=f"{deviation:g}")
+            left.plot(
+                range(1, len(values) + 1), values, "o-", color=tint, markersize=3, label=f"{deviation:g}"
+            )
         left.set(yscale="log", xlabel="layers without skip connection", ylabel="relative residual")
         left.legend(title="score deviation", loc="center right", fontsize=7)
-        for values, (name, scaled), colour in zip(result.arrays["cosine"], BRANCHES.items(), (COLOURS[NAME], "#DDAA33")):
+        for values, (name, scaled), colour in zip(
+            result.arrays["cosine"], BRANCHES.items(), (COLOURS[NAME], "#DDAA33")
+        ):
             depths = self.depths()
             right.plot(depths, values, "o", color=colour, markersize=4, label=LABELS[name])
             formula = [depth_cosine(L**-0.5 if scaled else 1.0, L, self.tokens) for L in depths]
             right.plot(depths, formula, "-", color=colour)
-        right.set(xscale="log", xlabel="layers with skip connections", ylabel="mean cosine", ylim=(-0.03, 1.03))
+        right.set(
+            xscale="log", xlabel="layers with skip connections", ylabel="mean cosine", ylim=(-0.03, 1.03)
+        )
         right.set_xticks(self.depths(), [str(L) for L in self.depths()])
         right.minorticks_off()
         right.legend(loc="center left")
         caption(
             figure,
-            f"{self.tokens} orthogonal tokens of {self.width} dimensions, random weights, means of {self.runs} runs. Left: small scores "
-            "collapse in a few layers, large ones within about ten. Right: lines are the closed form.",
+            f"{self.tokens} orthogonal tokens of {self.width} dimensions, random weights, means of "
+            f"{self.runs} runs. Left: small scores collapse in a few layers, large ones within about ten. "
+            "Right: lines are the closed form.",
         )
         return figure

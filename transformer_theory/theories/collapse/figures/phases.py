@@ -78,5 +78,9 @@ class Phases(RandomExperiment):
             ax.axvline(place, color=COLOURS["null"], linestyle=":")
         ax.set(xlabel=r"$b$ = score deviation / $\sqrt{\log n}$", ylabel="mean participation", ylim=(0, 1))
         ax.legend(title="keys", loc="lower right")
-        caption(figure, f"Means of {self.rows} rows. Dotted: the transitions; even 65,536 keys are far from the limit at the second one.")
+        caption(
+            figure,
+            f"Means of {self.rows} rows. Dotted: the transitions; even 65,536 keys are far from the limit "
+            "at the second one.",
+        )
         return figure

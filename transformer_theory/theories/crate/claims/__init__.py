@@ -1,4 +1,6 @@
-"""The claims of the theory, each with a check that could refute it and a control that must fail; one file per subject."""
+"""The claims of the theory, each with a check that could refute it and a control that must fail; one file per
+subject.
+"""
 
 from . import approximations, causal, compression, gradients, objective, sparse_coding, trained
 

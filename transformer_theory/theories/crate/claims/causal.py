@@ -1,4 +1,5 @@
-"""Causal compression: no token depends on later ones, and every token lowers its own contribution to the rate.
+"""Causal compression: no token depends on later ones, and every token lowers its own contribution to the
+rate.
 
 Source: :cite:t:`yu2023white` for the forms that are not causal.
 """
@@ -40,7 +41,9 @@ def _steps(bases: Tensor, causal: bool) -> Mapping[str, Callable[[Tensor], Tenso
     def token_statistics(tokens: Tensor) -> Tensor:
         coords = coordinates(tokens, bases)
         change = (
-            causal_shrinkage(coords, causal_memberships(coords), eps=EPS) if causal else shrinkage(coords, memberships(coords), eps=EPS)
+            causal_shrinkage(coords, causal_memberships(coords), eps=EPS)
+            if causal
+            else shrinkage(coords, memberships(coords), eps=EPS)
         )
         return tokens - KAPPA * (change @ bases.mT).sum(-3)
 
@@ -60,9 +63,13 @@ def _steps(bases: Tensor, causal: bool) -> Mapping[str, Callable[[Tensor], Tenso
 
 
 def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
-    """Returns evidence about the largest change of the first half when the second is cut off or replaced, relative to a step."""
+    """Returns evidence about the largest change of the first half when the second is cut off or replaced,
+    relative to a step.
+    """
     tokens, bases = complete_instance(generator)
-    other = torch.cat([tokens[:PAST], 3 * torch.randn(N - PAST, tokens.shape[1], generator=generator, dtype=tokens.dtype)])
+    other = torch.cat(
+        [tokens[:PAST], 3 * torch.randn(N - PAST, tokens.shape[1], generator=generator, dtype=tokens.dtype)]
+    )
     changes = {}
     for name, step in _steps(bases, causal).items():
         after = step(tokens)[:PAST]
@@ -76,8 +83,9 @@ def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
 def _own_rate(generator: torch.Generator, *, times: float) -> Evidence:
     """Returns evidence about the contributions r_i of the tokens to the rate.
 
-    The value is the larger of two numbers: 1 plus the largest change of r_i when token i alone takes a step, in units of ``times`` the
-    guaranteed decrease; and the relative distance of the sum of all r_i to the rate.
+    The value is the larger of two numbers: 1 plus the largest change of r_i when token i alone takes a step,
+    in units of ``times`` the guaranteed decrease; and the relative distance of the sum of all r_i to the
+    rate.
     """
     tokens, bases = perturbed_instance(generator)
     L = lipschitz(bases, n=N, eps=EPS)
@@ -93,15 +101,21 @@ def _own_rate(generator: torch.Generator, *, times: float) -> Evidence:
             guaranteed = times * share / L * (1 - share / 2) * gradient[i].square().sum()
             changes[f"token {i + 1}, kappa L = {share}"] = float(change / guaranteed)
     distance = float((before.sum() / rate - 1).abs())
-    return Evidence(max(max(changes.values()) + 1, distance), ROUNDING, "<=", detail={**changes, "distance of the sum": distance})
+    return Evidence(
+        max(max(changes.values()) + 1, distance),
+        ROUNDING,
+        "<=",
+        detail={**changes, "distance of the sum": distance},
+    )
 
 
 CLAIMS = (
     Claim(
         id="crate/causal",
-        statement=r"In each of the four causal steps (exact, paper, released, token statistics) the change of token $i$ does not depend on "
-        r"later tokens.",
-        measures="largest change of the first half of a sequence when the second is cut off or replaced, relative to a step",
+        statement="In each of the four causal steps (exact, paper, released, token statistics) the change "
+        "of token $i$ does not depend on later tokens.",
+        measures="largest change of the first half of a sequence when the second is cut off or replaced, "
+        "relative to a step",
         source=OBJECTIVE,
         assumptions=(
             r"$\beta = p / (N \varepsilon^2)$, where $N$ is the length of the longest sequence",
@@ -113,13 +127,14 @@ CLAIMS = (
     ),
     Claim(
         id="crate/causal-exact-step",
-        statement=r"Token $i$ adds $r_i = \frac12 \sum_k (\log\det(I + \beta S_{ik}) - \log\det(I + \beta S_{i-1,k}))$, "
-        r"$S_{ik} = \sum_{j \le i} U_k^\top z_j z_j^\top U_k$, to the rate of the tokens before it, and the sum of all $r_i$ is $R^c(Z; "
-        r"U_{[K]})$. A step $z_i - \kappa \nabla_{z_i} r_i$, $\nabla_{z_i} r_i = \beta \sum_k U_k (I + \beta S_{ik})^{-1} U_k^\top z_i$, "
-        r"lowers $r_i$ by at least $\kappa (1 - \kappa L/2) \|\nabla_{z_i} r_i\|^2$ for $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k "
-        r"U_k^\top\|_2$.",
-        measures="largest change of a token's term in units of the guaranteed decrease, plus 1; relative distance of the sum of the "
-        "terms to the rate; the larger",
+        statement=r"Token $i$ adds $r_i = \frac12 \sum_k (\log\det(I + \beta S_{ik}) - \log\det(I + \beta "
+        r"S_{i-1,k}))$, $S_{ik} = \sum_{j \le i} U_k^\top z_j z_j^\top U_k$, to the rate of the tokens "
+        r"before it, and the sum of all $r_i$ is $R^c(Z; U_{[K]})$. A step $z_i - \kappa \nabla_{z_i} r_i$, "
+        r"$\nabla_{z_i} r_i = \beta \sum_k U_k (I + \beta S_{ik})^{-1} U_k^\top z_i$, lowers $r_i$ by at "
+        r"least $\kappa (1 - \kappa L/2) \|\nabla_{z_i} r_i\|^2$ for $0 < \kappa < 2/L$, $L = \beta "
+        r"\|\sum_k U_k U_k^\top\|_2$.",
+        measures="largest change of a token's term in units of the guaranteed decrease, plus 1; relative "
+        "distance of the sum of the terms to the rate; the larger",
         source=OBJECTIVE,
         assumptions=(
             "the tokens before stay where they are",

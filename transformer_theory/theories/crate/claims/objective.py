@@ -1,4 +1,5 @@
-"""The objective and its subspaces: what spreading lowers, what incoherence bounds, and whether subspaces are found.
+"""The objective and its subspaces: what spreading lowers, what incoherence bounds, and whether subspaces are
+found.
 
 Source: :cite:t:`yu2023white` (the objective). The statements are derived or observed in this library.
 """
@@ -10,20 +11,31 @@ from ....core.claims import Claim, Evidence
 from ....data.synthetic import subspace_mixture
 from ....maths.linalg import orthonormalise
 from ....metrics.coding import subspace_coding_rate
-from ..problem import OBJECTIVE, fit_subspaces, incoherence, incompleteness, random_subspaces, sparse_rate_objective
+from ..problem import (
+    OBJECTIVE,
+    fit_subspaces,
+    incoherence,
+    incompleteness,
+    random_subspaces,
+    sparse_rate_objective,
+)
 from .compression import EPS, ROUNDING, D, K, P
 
 LAM = 0.1
 TOKENS = 8  # tokens of each subspace
-FITTED, STARTS = 24, 20  # tokens of each subspace to which subspaces are fitted; about half of all starts end in a local optimum
-MIXTURES = ((K, P), (6, 4))  # numbers and dimensions of subspaces; of six, a start seldom has a token of each, so bases need a refit
+# tokens of each subspace to which subspaces are fitted; about half of all starts end in a local optimum
+FITTED, STARTS = 24, 20
+# numbers and dimensions of subspaces; of six, a start seldom has a token of each, so bases need a refit
+MIXTURES = ((K, P), (6, 4))
 TILT = 0.05  # size of the perturbation of orthogonal subspaces, relative to a random matrix
 
 
 def _spread(generator: torch.Generator, *, expansion: bool) -> Evidence:
-    """Returns evidence about the objective of tokens in K subspaces, less that of the same coordinates in one, in units of the latter.
+    """Returns evidence about the objective of tokens in K subspaces, less that of the same coordinates in
+    one, in units of the latter.
 
-    In the bases of coordinate axes both have the same number of non-zeros. Without ``expansion`` the rate of all tokens is left out.
+    In the bases of coordinate axes both have the same number of non-zeros. Without ``expansion`` the rate of
+    all tokens is left out.
     """
     bases = torch.eye(D, dtype=torch.float64).unflatten(1, (K, P)).transpose(0, 1)
     coords = torch.randn(K, TOKENS, P, generator=generator, dtype=torch.float64)
@@ -43,36 +55,52 @@ def _objective(tokens: Tensor, bases: Tensor, expansion: bool) -> float:
 
 
 def _incoherence(generator: torch.Generator, *, missing: int) -> Evidence:
-    """Returns evidence about the incompleteness d of K - ``missing`` subspaces: the larger of mu - d and d - (K - 1) mu."""
+    """Returns evidence about the incompleteness d of K - ``missing`` subspaces: the larger of mu - d and d -
+    (K - 1) mu.
+    """
     bases = random_subspaces(K, D, P, generator=generator)
-    bases = orthonormalise(bases + TILT * torch.randn(bases.shape, generator=generator, dtype=bases.dtype))[missing:]
+    bases = orthonormalise(bases + TILT * torch.randn(bases.shape, generator=generator, dtype=bases.dtype))[
+        missing:
+    ]
     mu, deviation = incoherence(bases), incompleteness(bases)
-    return Evidence(max(mu - deviation, deviation - (len(bases) - 1) * mu), ROUNDING, "<=", detail={"mu": mu, "incompleteness": deviation})
+    return Evidence(
+        max(mu - deviation, deviation - (len(bases) - 1) * mu),
+        ROUNDING,
+        "<=",
+        detail={"mu": mu, "incompleteness": deviation},
+    )
 
 
 def _fitted(generator: torch.Generator, *, missing: int) -> Evidence:
-    """Returns evidence about the share of the energy of mixtures that fitted subspaces, K less ``missing`` of dimension p, leave out."""
+    """Returns evidence about the share of the energy of mixtures that fitted subspaces, K less ``missing`` of
+    dimension p, leave out.
+    """
     shares = {}
     for number, rank in MIXTURES:
-        tokens = subspace_mixture(number * FITTED, seq=1, dim=D, classes=number, rank=rank, generator=generator).data.tokens[:, 0]
-        fitted, assigned = fit_subspaces(tokens, K=number - missing, p=rank, generator=generator, starts=STARTS)
+        tokens = subspace_mixture(
+            number * FITTED, seq=1, dim=D, classes=number, rank=rank, generator=generator
+        ).data.tokens[:, 0]
+        fitted, assigned = fit_subspaces(
+            tokens, K=number - missing, p=rank, generator=generator, starts=STARTS
+        )
         residual = tokens - torch.einsum("nd,ndp,nep->ne", tokens, fitted[assigned], fitted[assigned])
         shares[f"{number} subspaces"] = float(residual.square().sum() / tokens.square().sum())
-    worst = min(shares.values()) if missing else max(shares.values())  # the control must fail for both mixtures
+    # the control must fail for both mixtures
+    worst = min(shares.values()) if missing else max(shares.values())
     return Evidence(worst, 1e-6, "<=", detail=shares)
 
 
 CLAIMS = (
     Claim(
         id="crate/objective-spreads",
-        statement=r"Tokens that each lie in one of $K$ complete orthogonal subspaces have at most the objective "
-        r"$R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)$, rate in the subspaces and non-zeros less rate in the whole space, of tokens with "
-        "the same coordinates in a single one.",
+        statement="Tokens that each lie in one of $K$ complete orthogonal subspaces have at most the "
+        r"objective $R^c(Z; U_{[K]}) + \lambda \|Z\|_0 - R(Z)$, rate in the subspaces and non-zeros less "
+        "rate in the whole space, of tokens with the same coordinates in a single one.",
         measures="objective of tokens in K subspaces less that in one, in units of the latter",
         source=OBJECTIVE,
         assumptions=(
-            "U_k coordinate axes, so that the number of non-zeros is the same; equally many tokens, with Gaussian coordinates of three "
-            "sizes",
+            "U_k coordinate axes, so that the number of non-zeros is the same; equally many tokens, with "
+            "Gaussian coordinates of three sizes",
             "the reason: log(1 + K x) - log(1 + x) is concave, so its trace is subadditive",
         ),
         check=lambda generator: _spread(generator, expansion=True),
@@ -82,7 +110,8 @@ CLAIMS = (
     Claim(
         id="crate/incoherence",
         statement=r"For orthonormal bases with $K p = d$ and $\mu = \max_{i \ne j} \|U_i^\top U_j\|_2$, "
-        r"$\mu \le \|\sum_k U_k U_k^\top - I\|_2 \le (K - 1) \mu$, so incoherent subspaces (small $\mu$) are nearly complete.",
+        r"$\mu \le \|\sum_k U_k U_k^\top - I\|_2 \le (K - 1) \mu$, so incoherent subspaces (small $\mu$) "
+        r"are nearly complete.",
         measures="largest violation of the two inequalities",
         source=OBJECTIVE,
         assumptions=(
@@ -95,12 +124,13 @@ CLAIMS = (
     ),
     Claim(
         id="crate/subspaces-fitted",
-        statement="Alternating assignment and refit, best of 20 starts, recovers $K$ orthogonal subspaces from a mixture of tokens "
-        "without noise.",
+        statement="Alternating assignment and refit, best of 20 starts, recovers $K$ orthogonal subspaces "
+        "from a mixture of tokens without noise.",
         measures="share of the energy that the fitted subspaces leave out, the larger of two mixtures",
         source=OBJECTIVE,
         assumptions=(
-            "24 tokens of each of four subspaces of dimension 6 and of six of dimension 4, in 24 dimensions; K and p known",
+            "24 tokens of each of four subspaces of dimension 6 and of six of dimension 4, in 24 "
+            "dimensions; K and p known",
             "an observation: a single start often ends in a local optimum",
         ),
         check=lambda generator: _fitted(generator, missing=0),

@@ -18,9 +18,11 @@ CLOSED_FORM_STEPS = 60
 
 
 def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
-    """Returns evidence about the largest change of the objective in ten ISTA steps, in units of L/2 ||Z+ - Z||^2.
+    """Returns evidence about the largest change of the objective in ten ISTA steps, in units of L/2 ||Z+ -
+    Z||^2.
 
-    ISTA starts from the tokens, as in a layer, whose own step is the first; ``step`` is the step size in units of 1/L.
+    ISTA starts from the tokens, as in a layer, whose own step is the first; ``step`` is the step size in
+    units of 1/L.
     """
     tokens = torch.randn(ONE_PRODUCT_TOKENS * D, D, generator=generator, dtype=torch.float64).relu()
     dictionary = 2 * torch.randn(D, D, generator=generator, dtype=torch.float64) / D**0.5
@@ -29,7 +31,11 @@ def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
     for number in range(10):
         eta = step / L
         first = number == 0
-        new = from_tokens(tokens, dictionary, eta=eta, lam=LAM) if first else ista_step(code, tokens, dictionary, eta=eta, lam=LAM)
+        new = (
+            from_tokens(tokens, dictionary, eta=eta, lam=LAM)
+            if first
+            else ista_step(code, tokens, dictionary, eta=eta, lam=LAM)
+        )
         change = lasso(new, tokens, dictionary, lam=LAM) - lasso(code, tokens, dictionary, lam=LAM)
         worst = max(worst, float(change / (0.5 * L * (new - code).square().sum())))
         code = new
@@ -37,7 +43,9 @@ def _ista_descent(generator: torch.Generator, *, step: float) -> Evidence:
 
 
 def _closed_form(generator: torch.Generator, *, shift: float) -> Evidence:
-    """Returns evidence about the relative distance of 60 ISTA steps in [U, -U] to soft thresholding at ``shift`` lambda."""
+    """Returns evidence about the relative distance of 60 ISTA steps in [U, -U] to soft thresholding at
+    ``shift`` lambda.
+    """
     tokens, bases = complete_instance(generator)
     code = ista(tokens, signed_dictionary(bases), lam=LAM, steps=CLOSED_FORM_STEPS)
     target = optimal_code(tokens, bases, lam=shift * LAM)
@@ -45,9 +53,11 @@ def _closed_form(generator: torch.Generator, *, shift: float) -> Evidence:
 
 
 def _gap(generator: torch.Generator, *, scaled: bool) -> Evidence:
-    """Returns evidence about the excess of F - F* over the duality gap of codes on the way of ISTA, and about the gap at the minimiser.
+    """Returns evidence about the excess of F - F* over the duality gap of codes on the way of ISTA, and about
+    the gap at the minimiser.
 
-    Both are relative to F*. If not ``scaled``, the residual itself stands for a point of the dual problem, though it need not be feasible.
+    Both are relative to F*. If not ``scaled``, the residual itself stands for a point of the dual problem,
+    though it need not be feasible.
     """
     tokens, bases = complete_instance(generator)
     tokens = (1 + torch.arange(N))[:, None] / N * tokens  # tokens of different lengths
@@ -74,13 +84,17 @@ def _values(code: Tensor, tokens: Tensor, dictionary: Tensor) -> Tensor:
 
 
 def _bound(code: Tensor, tokens: Tensor, dictionary: Tensor, scaled: bool) -> Tensor:
-    """Returns the duality gap of every token or, if not ``scaled``, the difference of F and the dual objective at the residual."""
+    """Returns the duality gap of every token or, if not ``scaled``, the difference of F and the dual
+    objective at the residual.
+    """
     if scaled:
         return duality_gap(code, tokens, dictionary, lam=LAM)
     residual = tokens - code @ dictionary.mT
-    return (_values(code, tokens, dictionary) - 0.5 * tokens.square().sum(-1) + 0.5 * (tokens - residual).square().sum(-1)).clamp(
-        min=1e-300
-    )
+    return (
+        _values(code, tokens, dictionary)
+        - 0.5 * tokens.square().sum(-1)
+        + 0.5 * (tokens - residual).square().sum(-1)
+    ).clamp(min=1e-300)
 
 
 def _overcomplete(generator: torch.Generator) -> tuple[Tensor, Tensor, float, Tensor, Tensor]:
@@ -92,7 +106,9 @@ def _overcomplete(generator: torch.Generator) -> tuple[Tensor, Tensor, float, Te
 
 
 def _rates(generator: torch.Generator, *, step: float) -> Evidence:
-    """Returns evidence about the largest ratio, over step counts and methods, of the distance to the optimum and its bound."""
+    """Returns evidence about the largest ratio, over step counts and methods, of the distance to the optimum
+    and its bound.
+    """
     tokens, dictionary, L, best, optimum = _overcomplete(generator)
     start = torch.zeros_like(best)
     distance = L * best.square().sum()
@@ -102,16 +118,23 @@ def _rates(generator: torch.Generator, *, step: float) -> Evidence:
             code = ista_step(code, tokens, dictionary, eta=step / L, lam=LAM)
         done = count
         fast = fista_steps(start, tokens, dictionary, eta=step / L, lam=LAM, steps=count)
-        for name, result, allowed in (("ISTA", code, distance / (2 * count)), ("FISTA", fast, 2 * distance / (count + 1) ** 2)):
-            shares[f"{name}, {count} steps"] = float((lasso(result, tokens, dictionary, lam=LAM) - optimum) / allowed)
+        for name, result, allowed in (
+            ("ISTA", code, distance / (2 * count)),
+            ("FISTA", fast, 2 * distance / (count + 1) ** 2),
+        ):
+            shares[f"{name}, {count} steps"] = float(
+                (lasso(result, tokens, dictionary, lam=LAM) - optimum) / allowed
+            )
     shares[f"FISTA, {SLOW_STEPS} steps, singular values to .01"] = _slow_directions(generator)
     return Evidence(max(shares.values()), 1 + ROUNDING, "<=", detail=shares)
 
 
 def _slow_directions(generator: torch.Generator) -> float:
-    """Returns the distance to the optimum of 400 FISTA steps over its bound, for singular values of D from 1 down to .01.
+    """Returns the distance to the optimum of 400 FISTA steps over its bound, for singular values of D from 1
+    down to .01.
 
-    With D = Q diag(s) the objective is a sum over atoms, and Y = D Z* + lambda Q (1/s) has the minimiser Z* for Z* > 0.
+    With D = Q diag(s) the objective is a sum over atoms, and Y = D Z* + lambda Q (1/s) has the minimiser Z*
+    for Z* > 0.
     """
     Q = orthonormalise(torch.randn(D, D, generator=generator, dtype=torch.float64))
     s = torch.logspace(0, -2, D, dtype=torch.float64)
@@ -125,12 +148,18 @@ def _slow_directions(generator: torch.Generator) -> float:
 
 
 def _momentum(generator: torch.Generator, *, momentum: bool) -> Evidence:
-    """Returns evidence about the distance to the optimum after the largest number of steps, relative to ISTA's."""
+    """Returns evidence about the distance to the optimum after the largest number of steps, relative to
+    ISTA's.
+    """
     tokens, dictionary, L, best, optimum = _overcomplete(generator)
     slow = torch.zeros_like(best)
     for _ in range(COUNTS[-1]):
         slow = ista_step(slow, tokens, dictionary, eta=1 / L, lam=LAM)
-    fast = fista_steps(torch.zeros_like(best), tokens, dictionary, eta=1 / L, lam=LAM, steps=COUNTS[-1]) if momentum else slow
+    fast = (
+        fista_steps(torch.zeros_like(best), tokens, dictionary, eta=1 / L, lam=LAM, steps=COUNTS[-1])
+        if momentum
+        else slow
+    )
     gaps = [float(lasso(code, tokens, dictionary, lam=LAM) - optimum) for code in (fast, slow)]
     return Evidence(gaps[0] / gaps[1], 0.5, "<=", detail={"measured": gaps[0], "ISTA": gaps[1]})
 
@@ -146,18 +175,20 @@ CLAIMS = (
         check=lambda generator: _ista_descent(generator, step=1.0),
         control=lambda generator: _ista_descent(generator, step=3.0),
         control_description=r"three times the step, $\eta = 3/L$",
-        corrects=r"CRATE prints the LASSO without the factor $\frac12$ (Eqs. (15)-(17)); its step is that of the LASSO with it.",
+        corrects=r"CRATE prints the LASSO without the factor $\frac12$ (Eqs. (15)-(17)); its step is that "
+        r"of the LASSO with it.",
     ),
     Claim(
         id="crate/ista-fista-rates",
-        statement=r"From $Z_0$ with $\eta = 1/L$, $L = \|D\|_2^2$, the non-negative LASSO $\tfrac12 \|Y - Z D^\top\|_F^2 + \lambda \sum "
-        r"Z$ is at most $L \|Z_0 - Z^*\|_F^2 / (2k)$ above its optimum after $k$ steps of ISTA and at most $2 L \|Z_0 - Z^*\|_F^2 / "
-        "(k+1)^2$ after $k$ of FISTA.",
+        statement=r"From $Z_0$ with $\eta = 1/L$, $L = \|D\|_2^2$, the non-negative LASSO $\tfrac12 \|Y - Z "
+        r"D^\top\|_F^2 + \lambda \sum Z$ is at most $L \|Z_0 - Z^*\|_F^2 / (2k)$ above its optimum after "
+        r"$k$ steps of ISTA and at most $2 L \|Z_0 - Z^*\|_F^2 / (k+1)^2$ after $k$ of FISTA.",
         measures="largest distance of the objective to its optimum over its bound",
         source=RATES,
         assumptions=(
-            "any dictionary and start; the check starts at zero. Drawn: 36 Gaussian atoms in 24 dimensions, whose optimum has a duality "
-            "gap below 1e-10 of it, and for FISTA a dictionary with singular values from 1 to .01 and known optimum",
+            "any dictionary and start; the check starts at zero. Drawn: 36 Gaussian atoms in 24 "
+            "dimensions, whose optimum has a duality gap below 1e-10 of it, and for FISTA a dictionary "
+            "with singular values from 1 to .01 and known optimum",
         ),
         check=lambda generator: _rates(generator, step=1.0),
         control=lambda generator: _rates(generator, step=2.5),
@@ -165,7 +196,8 @@ CLAIMS = (
     ),
     Claim(
         id="crate/fista-faster",
-        statement=r"After 40 steps FISTA is at most half as far above the optimum of the non-negative LASSO, $F - F^*$, as ISTA.",
+        statement=r"After 40 steps FISTA is at most half as far above the optimum of the non-negative "
+        r"LASSO, $F - F^*$, as ISTA.",
         measures="distance to the optimum after 40 steps, over that of ISTA",
         source=CODING,
         assumptions=("Gaussian tokens, 36 Gaussian atoms in 24 dimensions, both from zero; an observation",),
@@ -175,8 +207,9 @@ CLAIMS = (
     ),
     Claim(
         id="crate/lasso-closed-form",
-        statement=r"In $D = [U, -U]$ with orthonormal $U$ the non-negative LASSO $\tfrac12 \|Y - Z D^\top\|_F^2 + \lambda \sum Z$ has "
-        r"the minimiser $\mathrm{relu}(\pm Y U - \lambda)$, and ISTA with $\eta = 1/L$, $L = \|D\|_2^2$, converges to it.",
+        statement=r"In $D = [U, -U]$ with orthonormal $U$ the non-negative LASSO $\tfrac12 \|Y - Z "
+        r"D^\top\|_F^2 + \lambda \sum Z$ has the minimiser $\mathrm{relu}(\pm Y U - \lambda)$, and ISTA "
+        r"with $\eta = 1/L$, $L = \|D\|_2^2$, converges to it.",
         measures="relative distance of 60 ISTA steps to soft thresholding",
         source=CODING,
         assumptions=("U square, tokens of norm one; soft thresholding itself is textbook",),
@@ -186,14 +219,15 @@ CLAIMS = (
     ),
     Claim(
         id="crate/duality-gap",
-        statement=r"For every code $z \ge 0$ of a token $y$, with $F(z) = \frac12 \|y - D z\|^2 + \lambda \sum_j z_j$, $r = y - D z$ and "
-        r"$s = \lambda / \max(\lambda, \max_j (D^\top r)_j)$, "
-        r"$F(z) - F^* \le \frac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j)$, and the right side is zero at the minimiser.",
+        statement=r"For every code $z \ge 0$ of a token $y$, with $F(z) = \frac12 \|y - D z\|^2 + \lambda "
+        r"\sum_j z_j$, $r = y - D z$ and $s = \lambda / \max(\lambda, \max_j (D^\top r)_j)$, $F(z) - F^* "
+        r"\le \frac12 (1 - s)^2 \|r\|^2 + \sum_j z_j (\lambda - s (D^\top r)_j)$, and the right side is "
+        "zero at the minimiser.",
         measures="largest excess of F - F* over the gap, or the gap at the minimiser, relative to F*",
         source=CODING,
         assumptions=(
-            r"any dictionary and code; drawn: $D = [U, -U]$ with orthonormal $U$ and steps of ISTA from zero, and $D = U$ with tokens of "
-            "negative coordinates, whose minimiser is zero",
+            "any dictionary and code; drawn: $D = [U, -U]$ with orthonormal $U$ and steps of ISTA from "
+            "zero, and $D = U$ with tokens of negative coordinates, whose minimiser is zero",
             "Fenchel's duality; the source has no gap",
         ),
         check=lambda generator: _gap(generator, scaled=True),

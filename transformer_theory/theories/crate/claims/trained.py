@@ -1,6 +1,8 @@
-"""The effect of training on compression through the layers: an observation of the papers, not a theorem, checked in small networks.
+"""The effect of training on compression through the layers: an observation of the papers, not a theorem,
+checked in small networks.
 
-The fall of the rate does not measure what was learnt: it is larger with shuffled labels (docs/theories/crate.md).
+The fall of the rate does not measure what was learnt: it is larger with shuffled labels
+(docs/theories/crate.md).
 """
 
 from collections.abc import Callable
@@ -24,7 +26,9 @@ def _untrained(data: DataParts, seed: int) -> nn.Module:
 
 
 def _trained(data: DataParts, seed: int) -> nn.Module:
-    return fit(_untrained(data, seed), data, steps=STEPS, learning_rate=LEARNING_RATE, batch_size=BATCH, seed=seed).model
+    return fit(
+        _untrained(data, seed), data, steps=STEPS, learning_rate=LEARNING_RATE, batch_size=BATCH, seed=seed
+    ).model
 
 
 def _fall(generator: torch.Generator, network: Callable[[DataParts, int], nn.Module]) -> Evidence:
@@ -33,7 +37,10 @@ def _fall(generator: torch.Generator, network: Callable[[DataParts, int], nn.Mod
     models = [network(data, seed) for seed in torch.randint(2**31, (NETWORKS,), generator=generator).tolist()]
     ratios = [_ratio(model, data) for model in models]
     accuracies = [accuracy(model, data.validation) for model in models]
-    detail = {"largest ratio of a network": max(ratios), "mean accuracy on the validation part": sum(accuracies) / NETWORKS}
+    detail = {
+        "largest ratio of a network": max(ratios),
+        "mean accuracy on the validation part": sum(accuracies) / NETWORKS,
+    }
     return Evidence(sum(ratios) / NETWORKS, 0.9, "<=", detail=detail)
 
 
@@ -46,20 +53,21 @@ def _ratio(model: nn.Module, data: DataParts) -> float:
 CLAIMS = (
     Claim(
         id="crate/training-compresses",
-        statement=r"Training makes $R^c(Z^{\ell+1/2}; U^\ell_{[K]})$ fall with depth: in networks of the released form with three layers, "
-        r"after 100 steps on handwritten digits, that of the last layer over that of the first is at most 0.9, mean over three networks.",
+        statement=r"Training makes $R^c(Z^{\ell+1/2}; U^\ell_{[K]})$ fall with depth: in networks of the "
+        "released form with three layers, after 100 steps on handwritten digits, that of the last layer "
+        "over that of the first is at most 0.9, mean over three networks.",
         measures="R^c after attention of the last layer over the first, mean over three networks",
         source=Source("yu2023white", "Section 3.1, Figs. 3, 4; Fig. 5, App. B.2.1", "confirmed"),
         assumptions=(
-            "an empirical observation, in the paper of networks of 12 layers on ImageNet, in most cases; the theory does not predict free "
-            "output matrices after training",
+            "an empirical observation, in the paper of networks of 12 layers on ImageNet, in most cases; "
+            "the theory does not predict free output matrices after training",
             "a learning rate of 0.007, batches of 32",
         ),
         check=lambda generator: _fall(generator, _trained),
         control=lambda generator: _fall(generator, _untrained),
         control_description="random weights: the networks are not trained",
-        corrects="The released curve is labelled as the rate after attention and measured on its input; here it is measured after "
-        "attention.",
+        corrects="The released curve is labelled as the rate after attention and measured on its input; "
+        "here it is measured after attention.",
         cost="training",
     ),
 )

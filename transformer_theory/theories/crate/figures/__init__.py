@@ -1,4 +1,6 @@
-"""The figures of the theory, recomputed: layers unrolled on tokens of known subspaces, and trained networks; one file each."""
+"""The figures of the theory, recomputed: layers unrolled on tokens of known subspaces, and trained networks;
+one file each.
+"""
 
 from ....core.experiment import experiments_in
 

@@ -1,4 +1,5 @@
-"""Completion of masked images by a CRATE-MAE: reconstructions, their errors beside simple predictions, and the work of each layer.
+"""Completion of masked images by a CRATE-MAE: reconstructions, their errors beside simple predictions, and
+the work of each layer.
 
 Source: :cite:t:`pai2024masked`, :cite:t:`he2022masked`.
 """
@@ -24,14 +25,23 @@ from ....training.fitting import State, fit, permuted
 from ....training.optimisers import warm_up_cosine
 from ....training.tasks import StreamTask
 from .. import networks
-from .masked_patches import LINEAR, POSITION_MEAN, layer_streams, masked_error, predictions, rate_ratio, readout_error
+from .masked_patches import (
+    LINEAR,
+    POSITION_MEAN,
+    layer_streams,
+    masked_error,
+    predictions,
+    rate_ratio,
+    readout_error,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SOURCE = Source("pai2024masked")
-INVERSE = Source("pai2024masked", "Fig. 1", "second-hand")  # an encoder layer is partially inverted by a decoder layer
+# an encoder layer is partially inverted by a decoder layer
+INVERSE = Source("pai2024masked", "Fig. 1", "second-hand")
 MODEL, UNTRAINED = "CRATE-MAE", "untrained networks"
 ERROR = "error on masked patches"
 READOUT = "error of a linear map from the tokens of masked patches"
@@ -44,7 +54,8 @@ HIDDEN = (0.75, 0.84, 0.93)  # colour of hidden patches in the figure
 
 
 def train_network(experiment: "Completion", seed: int) -> dict[str, Any]:
-    """Trains one network. Returns its errors, those of the controls and of an untrained network, the values by layer, and pictures.
+    """Trains one network. Returns its errors, those of the controls and of an untrained network, the values
+    by layer, and pictures.
 
     Raises:
         ValueError: the sizes do not fit, or no patch would remain visible.
@@ -52,49 +63,89 @@ def train_network(experiment: "Completion", seed: int) -> dict[str, Any]:
     pixels, test_pixels = experiment.images(seed)
     mean, std = pixels.float().mean(), pixels.float().std()
     train, test = ((part.float() - mean) / std for part in (pixels, test_pixels))
-    sizes = {"image_size": train.shape[-1], "channels": train.shape[1], "patch_size": experiment.patch_size, "heads": HEADS}
+    sizes = {
+        "image_size": train.shape[-1],
+        "channels": train.shape[1],
+        "patch_size": experiment.patch_size,
+        "heads": HEADS,
+    }
     sizes |= {"dim": experiment.dim, "depth": experiment.depth}
     model, untrained = (_autoencoder(seed=s, **sizes) for s in (seed, seed + 1))
     seq, batch = model.patches.seq, min(BATCH, len(train))
     generator = torch.Generator().manual_seed(seed)
-    train_masked, masked = (random_mask(len(part), seq, generator=generator, share=experiment.masked) for part in (train, test))
+    train_masked, masked = (
+        random_mask(len(part), seq, generator=generator, share=experiment.masked) for part in (train, test)
+    )
     if bool(masked[0].all()):
-        raise ValueError(f"masked must leave a visible patch of {seq}, got {experiment.masked}; lower it, or choose smaller patches")
+        raise ValueError(
+            f"masked must leave a visible patch of {seq}, got {experiment.masked}; lower it, or choose "
+            "smaller patches"
+        )
 
     def batches(source: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         for chosen in permuted(len(train), batch, source):
             yield train[chosen], random_mask(batch, seq, generator=source, share=experiment.masked)
 
-    optimiser = torch.optim.AdamW(model.parameters(), lr=experiment.learning_rate, betas=(0.9, 0.99), weight_decay=0.05)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=experiment.learning_rate, betas=(0.9, 0.99), weight_decay=0.05
+    )
     task = StreamTask(_loss, batches)
 
     def schedule(state: State) -> float:
         return warm_up_cosine((state.step + 1) / (experiment.steps + 1), warm_up=0.1)
 
-    fit(model, task, optimiser=optimiser, steps=experiment.steps, generator=generator, schedule=schedule, clip=1.0)
+    fit(
+        model,
+        task,
+        optimiser=optimiser,
+        steps=experiment.steps,
+        generator=generator,
+        schedule=schedule,
+        clip=1.0,
+    )
 
     truth, train_truth = model.patches(test), model.patches(train)
     with torch.no_grad():
-        completed = {MODEL: model(test, masked), UNTRAINED: untrained(test, masked), **predictions(train_truth, truth, masked)}
+        completed = {
+            MODEL: model(test, masked),
+            UNTRAINED: untrained(test, masked),
+            **predictions(train_truth, truth, masked),
+        }
     errors = {name: masked_error(patches, truth, masked) for name, patches in completed.items()}
     readouts, ratios = [], []
     for network in (model, untrained):
-        streams, train_streams = layer_streams(network, test, masked), layer_streams(network, train, train_masked)
+        streams, train_streams = (
+            layer_streams(network, test, masked),
+            layer_streams(network, train, train_masked),
+        )
         # Tokens before the first layer, then after every layer; the class token has no patch.
-        pairs = zip([train_streams[0].before, *(s.after for s in train_streams)], [streams[0].before, *(s.after for s in streams)])
+        pairs = zip(
+            [train_streams[0].before, *(s.after for s in train_streams)],
+            [streams[0].before, *(s.after for s in streams)],
+        )
         fitted = ((seen[:, 1:][train_masked], new[:, 1:][masked]) for seen, new in pairs)
-        readouts.append([readout_error(seen, train_truth[train_masked], new, truth[masked]) for seen, new in fitted])
+        readouts.append(
+            [readout_error(seen, train_truth[train_masked], new, truth[masked]) for seen, new in fitted]
+        )
         ratios.append([rate_ratio(stream) for stream in streams])
     shown = [torch.where(masked[..., None], completed[name], truth)[:MAX_PLOTTED] for name in (MODEL, LINEAR)]
     size = experiment.patch_size
-    pictures = [rearrange(p * std + mean, "n (h w) (p q c) -> n h p w q c", h=train.shape[-1] // size, p=size, q=size) for p in shown]
-    hidden = rearrange(masked[:MAX_PLOTTED], "n (h w) -> n h w", h=train.shape[-1] // size).repeat_interleave(size, 1)
+    pictures = [
+        rearrange(p * std + mean, "n (h w) (p q c) -> n h p w q c", h=train.shape[-1] // size, p=size, q=size)
+        for p in shown
+    ]
+    hidden = rearrange(masked[:MAX_PLOTTED], "n (h w) -> n h w", h=train.shape[-1] // size).repeat_interleave(
+        size, 1
+    )
     return {
         "errors": errors,
-        "layers": np.array([readouts, [[np.nan, *row] for row in ratios]]),  # [quantity, trained or untrained, 1 + layers]
+        # [quantity, trained or untrained, 1 + layers]
+        "layers": np.array([readouts, [[np.nan, *row] for row in ratios]]),
         "images": rearrange(test_pixels[:MAX_PLOTTED], "n c h w -> n h w c").float().numpy(),
         "hidden": hidden.repeat_interleave(size, 2).numpy(),
-        "completed": torch.stack([rearrange(picture, "n h p w q c -> n (h p) (w q) c") for picture in pictures]).numpy(),
+        "completed": torch.stack(
+            [rearrange(picture, "n h p w q c -> n (h p) (w q) c") for picture in pictures]
+        ).numpy(),
     }
 
 
@@ -111,12 +162,14 @@ def _autoencoder(*, seed: int, **sizes: Any) -> CRATEMAE:
 
 @dataclass(frozen=True)
 class Completion(RandomExperiment):
-    """Reconstructions of held-out digits by a CRATE-MAE, their errors beside simple predictions, and what each layer does.
+    """Reconstructions of held-out digits by a CRATE-MAE, their errors beside simple predictions, and what
+    each layer does.
 
-    The error is the mean square over the masked patches, in units of the variance of the pixels: a constant grey has about 1. The controls
-    are the mean patch of the training images at the position, the nearest visible patches, a linear prediction fitted to the training
-    images, and an untrained network. In the theory encoder layers compress, so attention lowers R^c, and decoder layers reverse it; the
-    ratios have a verdict if the network beats the mean patch, "inconclusive" where the interval over seeds contains 1.
+    The error is the mean square over the masked patches, in units of the variance of the pixels: a constant
+    grey has about 1. The controls are the mean patch of the training images at the position, the nearest
+    visible patches, a linear prediction fitted to the training images, and an untrained network. In the
+    theory encoder layers compress, so attention lowers R^c, and decoder layers reverse it; the ratios have a
+    verdict if the network beats the mean patch, "inconclusive" where the interval over seeds contains 1.
     """
 
     seeds: int = setting(3, ge=1, help="number of splits, masks and initial weights")
@@ -131,16 +184,22 @@ class Completion(RandomExperiment):
     sources = (SOURCE, Source("he2022masked"), Source("alpaydin1998optical"))
 
     def images(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Returns training and test images, [n, channels, size, size] in [0, 1]. Override it for other images."""
+        """Returns training and test images, [n, channels, size, size] in [0, 1]. Override it for other
+        images.
+        """
         parts = networks.digit_parts(seed=seed)
         assert parts.train.images is not None
         assert parts.test.images is not None
         return parts.train.images, parts.test.images
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the errors and the values by layer; arrays with those of every seed and with pictures of the first."""
+        """Yields the errors and the values by layer; arrays with those of every seed and with pictures of the
+        first.
+        """
         # Seeds advance by two, because the untrained network of a seed has the next one.
-        runs = sweep(train_network, [{"experiment": self, "seed": 1000 * self.seed + 2 * k} for k in range(self.seeds)])
+        runs = sweep(
+            train_network, [{"experiment": self, "seed": 1000 * self.seed + 2 * k} for k in range(self.seeds)]
+        )
         errors = {name: [run["errors"][name] for run in runs] for name in runs[0]["errors"]}
         null = Null(UNTRAINED, tuple(errors[UNTRAINED]))
         yield self._row(ERROR, errors[MODEL], null=null, side="<=")
@@ -148,7 +207,8 @@ class Completion(RandomExperiment):
             if name not in (MODEL, UNTRAINED):
                 yield self._row(ERROR, values, setting=name)
         learnt = float(np.mean(errors[MODEL])) < float(np.mean(errors[POSITION_MEAN]))
-        layers = np.stack([run["layers"] for run in runs])  # [seeds, quantities, trained or untrained, 1 + layers]
+        # [seeds, quantities, trained or untrained, 1 + layers]
+        layers = np.stack([run["layers"] for run in runs])
         for layer in range(layers.shape[-1]):
             half = ENCODER if layer <= self.depth else DECODER
             place = {"setting": half, "layer": layer if layer <= self.depth else layer - self.depth}
@@ -157,11 +217,24 @@ class Completion(RandomExperiment):
             if layer:
                 op = "<=" if half == ENCODER else ">="
                 ends = student_interval(ratio.tolist())  # None for a single seed, which decides nothing
-                verdict = judge(float(ratio.mean()), op, 1.0, converged=not ends[0] <= 1 <= ends[1]) if learnt and ends else None
-                bound = {"predicted": 1.0, "op": op, "threshold": 1.0, "verdict": verdict, "side": op, "source": INVERSE}
+                verdict = (
+                    judge(float(ratio.mean()), op, 1.0, converged=not ends[0] <= 1 <= ends[1])
+                    if learnt and ends
+                    else None
+                )
+                bound = {
+                    "predicted": 1.0,
+                    "op": op,
+                    "threshold": 1.0,
+                    "verdict": verdict,
+                    "side": op,
+                    "source": INVERSE,
+                }
                 yield self._row(RATIO, ratio, null=Null(UNTRAINED, tuple(second)), **bound, **place)
         yield Arrays({"crate/completion/layers": layers})
-        yield Arrays({f"crate/completion/{name}": runs[0][name] for name in ("images", "hidden", "completed")})
+        yield Arrays(
+            {f"crate/completion/{name}": runs[0][name] for name in ("images", "hidden", "completed")}
+        )
 
     def _row(self, quantity: str, values: Any, **columns: Any) -> Measurement:
         """Returns a row with the mean over seeds."""
@@ -172,15 +245,22 @@ class Completion(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots images, masked images and two completions, one column per image; below, the errors and the values by layer."""
-        images, hidden = result.arrays["crate/completion/images"], result.arrays["crate/completion/hidden"][..., None]
+        """Plots images, masked images and two completions, one column per image; below, the errors and the
+        values by layer.
+        """
+        images, hidden = (
+            result.arrays["crate/completion/images"],
+            result.arrays["crate/completion/hidden"][..., None],
+        )
         rows = {"image": images, "masked": np.where(hidden, np.array(HIDDEN), images)}
         rows |= dict(zip((MODEL, "linear"), result.arrays["crate/completion/completed"]))
         figure, (above, below) = stacked([2.9, 2.0], height=5.6)
         grid = above.subplots(len(rows), len(images), squeeze=False)
         for line, (name, pictures) in zip(grid, rows.items()):
             for ax, picture in zip(line, pictures):
-                ax.imshow(np.clip(np.broadcast_to(picture, (*picture.shape[:2], 3)), 0, 1), interpolation="nearest")
+                ax.imshow(
+                    np.clip(np.broadcast_to(picture, (*picture.shape[:2], 3)), 0, 1), interpolation="nearest"
+                )
                 ax.set_xticks([])
                 ax.set_yticks([])
                 ax.spines[:].set_visible(False)
@@ -188,17 +268,21 @@ class Completion(RandomExperiment):
         left, middle, right = below.subplots(1, 3)
         _error_panel(left, result)
         layers = result.arrays["crate/completion/layers"]
-        for ax, values, title in zip((middle, right), layers.swapaxes(0, 1), ("Error, linear readout", "$R^c$, after / before")):
+        for ax, values, title in zip(
+            (middle, right), layers.swapaxes(0, 1), ("Error, linear readout", "$R^c$, after / before")
+        ):
             _layer_panel(ax, values, title)
         right.axhline(1, color=COLOURS["null"], linewidth=0.9)
         right.legend(fontsize=7)
         caption(
             figure,
-            "Above: held-out images of the first split; hidden patches are blue, and visible patches are copied into both completions. "
-            "Linear: a linear prediction from the visible patches, fitted to training images. Errors: mean square over masked patches, in "
-            f"units of the variance of the pixels; bars and lines: mean of {several(layers.shape[0], 'seed')}, dots: each seed. Readout: a "
-            "linear map from the tokens of masked patches, fitted to training images; 0: the embedding. $R^c$ around attention, tokens of "
-            "norm one: the theory has encoder layers (e) below 1 and decoder layers (d) above 1." + _note(result),
+            "Above: held-out images of the first split; hidden patches are blue, and visible patches are "
+            "copied into both completions. Linear: a linear prediction from the visible patches, fitted to "
+            "training images. Errors: mean square over masked patches, in units of the variance of the "
+            f"pixels; bars and lines: mean of {several(layers.shape[0], 'seed')}, dots: each seed. Readout: "
+            "a linear map from the tokens of masked patches, fitted to training images; 0: the embedding. "
+            "$R^c$ around attention, tokens of norm one: the theory has encoder layers (e) below 1 and "
+            "decoder layers (d) above 1." + _note(result),
         )
         return figure
 
@@ -208,15 +292,25 @@ class Completion(RandomExperiment):
 
 
 def _note(result: Result) -> str:
-    """Returns a sentence for the caption if the network is not better than the mean patch; otherwise an empty text."""
-    error, mean = (result.table.select(quantity=ERROR, setting=name).one().value or 0.0 for name in ("", POSITION_MEAN))
-    return "" if error < mean else " The network is no better than the mean patch, so that nothing here is an effect of learning."
+    """Returns a sentence for the caption if the network is not better than the mean patch; otherwise an empty
+    text.
+    """
+    error, mean = (
+        result.table.select(quantity=ERROR, setting=name).one().value or 0.0 for name in ("", POSITION_MEAN)
+    )
+    return (
+        ""
+        if error < mean
+        else " The network is no better than the mean patch, so that nothing here is an effect of learning."
+    )
 
 
 def _error_panel(ax: "Axes", result: Result) -> None:
     """Plots one bar per prediction."""
     bars = {row.setting or MODEL: row.value or 0.0 for row in result.table.select(quantity=ERROR)}
-    bars["untrained network"] = max(null.mean for null in result.table.select(quantity=ERROR).column("null") if null is not None)
+    bars["untrained network"] = max(
+        null.mean for null in result.table.select(quantity=ERROR).column("null") if null is not None
+    )
     places = range(len(bars))
     tints = [COLOURS["crate"]] + [COLOURS["null"]] * (len(bars) - 1)
     ax.barh(places, list(bars.values()), color=tints, alpha=0.45, height=0.75)

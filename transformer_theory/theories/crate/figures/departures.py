@@ -1,7 +1,8 @@
-"""The departures of the released networks from the papers. Each is undone alone to measure its effect, on handwritten digits.
+"""The departures of the released networks from the papers. Each is undone alone to measure its effect, on
+handwritten digits.
 
-Sources: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two departures),
-:cite:t:`wu2024token` (the last).
+Sources: :cite:t:`yu2023white` (the paper and its released code), :cite:t:`hu2024indepth` (the first two
+departures), :cite:t:`wu2024token` (the last).
 """
 
 from collections.abc import Callable, Iterator
@@ -57,8 +58,14 @@ CHANGE_LENGTHS_KEPT = "R^c after attention over before, lengths kept"
 LAST_NONZEROS = "share of non-zeros, last layer"
 INPUT_FALL, OUTPUT_FALL = "R^c last over first layer, input side", "R^c last over first layer, output side"
 INCOHERENCE, LONGEST_STEP, ALIGNMENT = "incoherence of U", "largest eta ||D||^2", "cosine of V_k with U_k^T"
-RADIUS_NORMED, RADIUS_STREAM = "spectral radius of the Neumann series, with the norm", "spectral radius of the Neumann series, stream"
-PAPER_COSINE, RELEASED_COSINE = "cosine of the paper's step with the gradient", "cosine of the released step with the gradient"
+RADIUS_NORMED, RADIUS_STREAM = (
+    "spectral radius of the Neumann series, with the norm",
+    "spectral radius of the Neumann series, stream",
+)
+PAPER_COSINE, RELEASED_COSINE = (
+    "cosine of the paper's step with the gradient",
+    "cosine of the released step with the gradient",
+)
 LEAK = "change of the first token when the last one changes, over that of the last"
 UNITS: dict[str, Unit] = {ACCURACY: "share", LAST_NONZEROS: "share"}
 
@@ -66,7 +73,9 @@ RELEASED, STATISTICS = "released", "token statistics, released"
 
 
 class TiedAttention(Subspaces):
-    r"""The residual form with the subspaces themselves as output, :math:`\sum_k \mathrm{SSA}_k U_k^\top`, scores over sqrt(p)."""
+    r"""The residual form with the subspaces themselves as output, :math:`\sum_k \mathrm{SSA}_k U_k^\top`,
+    scores over sqrt(p).
+    """
 
     def forward(self, tokens: Batch) -> Batch:
         return self.attend(tokens, scale=self.head_dim**-0.5) @ self.qkv.weight
@@ -118,8 +127,9 @@ class Departure:
     """One departure of the released networks from the papers.
 
     Attributes:
-        networks: the :data:`NETWORKS` in which the departure is undone. The released network has departures 1 to 11. Departure 12 concerns
-            the released token statistics instead, so the tuple of departure 12 begins with this network.
+        networks: the :data:`NETWORKS` in which the departure is undone. The released network has departures 1
+            to 11. Departure 12 concerns the released token statistics instead, so the tuple of departure 12
+            begins with this network.
         details: further quantities of the released network that describe the departure.
         source: source that describes the departure.
     """
@@ -130,28 +140,39 @@ class Departure:
 
 
 DEPARTURES: dict[str, Departure] = {
-    "1 output matrix free, with bias": Departure(("output tied to U",), (ALIGNMENT,), Source("hu2024indepth")),
+    "1 output matrix free, with bias": Departure(
+        ("output tied to U",), (ALIGNMENT,), Source("hu2024indepth")
+    ),
     "2 residual step without the shrinkage": Departure(("the paper's step",), (), Source("hu2024indepth")),
     "3 scores divided by sqrt(p)": Departure(("scores not divided by sqrt(p)",)),
     "4 layer norms": Departure(("no layer norms",), (RADIUS_NORMED, RADIUS_STREAM)),
     "5 U without constraint": Departure(("U orthonormal",), (INCOHERENCE,)),
-    "6 one ISTA step overwrites the stream": Departure(("four ISTA steps", "ISTA added to the stream"), (LONGEST_STEP,)),
+    "6 one ISTA step overwrites the stream": Departure(
+        ("four ISTA steps", "ISTA added to the stream"), (LONGEST_STEP,)
+    ),
     "7 R^c measured before the step": Departure((), (INPUT_FALL, OUTPUT_FALL)),
     "8 softmax for the inverse": Departure(("exact gradient",), (PAPER_COSINE, RELEASED_COSINE)),
     "9 no causal form in the classifiers": Departure(),
     "10 lambda fixed at .1": Departure(("lambda = .5",)),
     "11 positions and class token of deviation 1": Departure(("positions and class token at .02",)),
-    "12 token statistics with a free output": Departure((STATISTICS, "token statistics, derived"), (), Source("wu2024token")),
+    "12 token statistics with a free output": Departure(
+        (STATISTICS, "token statistics, derived"), (), Source("wu2024token")
+    ),
 }
 
 
 def train_network(network: str, seed: int, steps: int, dim: int, depth: int) -> dict[str, float]:
-    """Trains one network on digits; returns accuracy, changes of R^c, the share of non-zeros, and quantities of the weights, by name."""
+    """Trains one network on digits; returns accuracy, changes of R^c, the share of non-zeros, and quantities
+    of the weights, by name.
+    """
     data = networks.digit_parts(seed=seed)
     model = NETWORKS[network](data.train, seed=seed, dim=dim, depth=depth)
     networks.fit(model, data, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
     table = curves(model, data.test.tokens)
-    curve = {quantity: np.array(table.select(quantity=quantity).column("value")) for quantity in (INPUT, BEFORE, AFTER, NONZEROS)}
+    curve = {
+        quantity: np.array(table.select(quantity=quantity).column("value"))
+        for quantity in (INPUT, BEFORE, AFTER, NONZEROS)
+    }
     tokens = data.test.tokens[:MAX_SEQUENCES]
     numbers = {
         ACCURACY: networks.accuracy(model, data.test),
@@ -174,9 +195,10 @@ def train_network(network: str, seed: int, steps: int, dim: int, depth: int) -> 
 class Departures(RandomExperiment):
     """The twelve departures of the released networks from the papers, with the effect of each.
 
-    All networks have the same width, depth, heads, steps and learning rate; each undoes one departure of the released network. Points 7
-    (where R^c is measured) and 9 (causality) need no further training. Point 12 is about token statistics: their released attention,
-    with its free output, biased coordinates and no step size, is compared with the derived one.
+    All networks have the same width, depth, heads, steps and learning rate; each undoes one departure of the
+    released network. Points 7 (where R^c is measured) and 9 (causality) need no further training. Point 12 is
+    about token statistics: their released attention, with its free output, biased coordinates and no step
+    size, is compared with the derived one.
     """
 
     seeds: int = setting(3, ge=1, help="splits and initial weights of each network")
@@ -188,9 +210,17 @@ class Departures(RandomExperiment):
     sources = (PAPER, Source("hu2024indepth"), Source("wu2024token"), Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the quantities of each departure, and an array with accuracy and change of R^c of every network and seed."""
+        """Yields the quantities of each departure, and an array with accuracy and change of R^c of every
+        network and seed.
+        """
         settings = [
-            {"network": network, "seed": 1000 * self.seed + k, "steps": self.steps, "dim": self.dim, "depth": self.depth}
+            {
+                "network": network,
+                "seed": 1000 * self.seed + k,
+                "steps": self.steps,
+                "dim": self.dim,
+                "depth": self.depth,
+            }
             for network in NETWORKS
             for k in range(self.seeds)
         ]
@@ -205,13 +235,19 @@ class Departures(RandomExperiment):
         yield self._row("12 token statistics with a free output", ALIGNMENT, STATISTICS, runs[STATISTICS])
         for network, block in ((RELEASED, ReleasedAttention), ("causal", CausalReleasedAttention)):
             departure = "9 no causal form in the classifiers"
-            yield Measurement("crate", "figure", LEAK, leak(block, self.dim), setting=departure, model=network, source=PAPER)
+            yield Measurement(
+                "crate", "figure", LEAK, leak(block, self.dim), setting=departure, model=network, source=PAPER
+            )
         table = [[[run[ACCURACY], run[CHANGE]] for run in runs[network]] for network in NETWORKS]
         yield Arrays({"crate/departures/table": np.array(table)})
 
     def _row(self, departure: str, quantity: str, network: str, runs: list[dict[str, float]]) -> Measurement:
         values = [run[quantity] for run in runs]
-        p = networks.guessing_p(values, networks.digit_parts(seed=1000 * self.seed).test) if quantity == ACCURACY else None
+        p = (
+            networks.guessing_p(values, networks.digit_parts(seed=1000 * self.seed).test)
+            if quantity == ACCURACY
+            else None
+        )
         return Measurement(
             theory="crate",
             kind="figure",
@@ -229,15 +265,21 @@ class Departures(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots accuracy and change of R^c in attention, one row per network. Markers are means over seeds, bars their ranges."""
+        """Plots accuracy and change of R^c in attention, one row per network. Markers are means over seeds,
+        bars their ranges.
+        """
         table, names = result.arrays["crate/departures/table"], list(NETWORKS)
         figure, panels = axes(1, 2, width=7.0, height=3.6)
-        for column, (ax, title) in enumerate(zip(panels, ("Accuracy, test part", "$R^c$ after attention over before"))):
+        for column, (ax, title) in enumerate(
+            zip(panels, ("Accuracy, test part", "$R^c$ after attention over before"))
+        ):
             values = table[:, :, column]
             ax.axvline(values[0].mean(), color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
             for place, network_values in enumerate(values):
                 tint = COLOURS["raw"] if place == 0 else COLOURS["crate"]
-                ax.plot([network_values.min(), network_values.max()], [place, place], color=tint, linewidth=1.2)
+                ax.plot(
+                    [network_values.min(), network_values.max()], [place, place], color=tint, linewidth=1.2
+                )
                 ax.plot([network_values.mean()], [place], "o", color=tint)
             ax.set_yticks(range(len(names)), names if column == 0 else [""] * len(names))
             ax.invert_yaxis()
@@ -249,9 +291,10 @@ class Departures(RandomExperiment):
         panels[1].axvline(1.0, color=COLOURS["raw"], linewidth=0.8)
         caption(
             figure,
-            "Each network but the first undoes one departure of the released form; the last but one is released, too. Markers: means of "
-            "the seeds; bars: their range; dashed: the released network. The chance level of accuracy is .1 (dotted, if in range). "
-            "Left of 1 attention compresses." + networks.chance_note(result, ACCURACY),
+            "Each network but the first undoes one departure of the released form; the last but one is "
+            "released, too. Markers: means of the seeds; bars: their range; dashed: the released network. "
+            "The chance level of accuracy is .1 (dotted, if in range). Left of 1 attention compresses."
+            + networks.chance_note(result, ACCURACY),
         )
         return figure
 
@@ -265,35 +308,56 @@ class Departures(RandomExperiment):
 
 def mean_incoherence(model: nn.Module) -> float:
     """Returns the largest cosine between directions in two subspaces of the same layer, mean over layers."""
-    return _mean([incoherence(torch.linalg.qr(layer.block.subspaces().detach().double())[0]) for layer in compression_layers(model)])
+    return _mean(
+        [
+            incoherence(torch.linalg.qr(layer.block.subspaces().detach().double())[0])
+            for layer in compression_layers(model)
+        ]
+    )
 
 
 def longest_step(model: nn.Module) -> float:
-    r"""Returns the largest :math:`\eta \|D\|_2^2` of the layers; ISTA is guaranteed to descend if it is at most 1."""
-    return max(block.relative_step() for block in model.modules() if isinstance(block, Ista | Fista | OvercompleteIsta))
+    r"""Returns the largest :math:`\eta \|D\|_2^2` of the layers; ISTA is guaranteed to descend if it is at
+    most 1.
+    """
+    return max(
+        block.relative_step()
+        for block in model.modules()
+        if isinstance(block, Ista | Fista | OvercompleteIsta)
+    )
 
 
 def output_alignment(model: nn.Module) -> float:
-    r"""Returns the cosine between V_k and U_k^T as vectors of d p numbers, mean over heads: 1 if the output is tied, 0 if unrelated."""
+    r"""Returns the cosine between V_k and U_k^T as vectors of d p numbers, mean over heads: 1 if the output
+    is tied, 0 if unrelated.
+    """
     cosines = []
     for _, _, block in compression_layers(model):
         assert isinstance(block, ReleasedAttention | ReleasedTokenStatisticsAttention)
         linear = block.to_out[0]
         assert isinstance(linear, nn.Linear)
         output = linear.weight.detach().T.unflatten(0, (block.heads, block.head_dim))  # V_k, [K, p, d]
-        cosines.append(float(cosine_similarity(output.flatten(1), block.subspaces().detach().mT.flatten(1), dim=1).mean()))
+        cosines.append(
+            float(
+                cosine_similarity(output.flatten(1), block.subspaces().detach().mT.flatten(1), dim=1).mean()
+            )
+        )
     return _mean(cosines)
 
 
 def change_lengths_kept(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> float:
-    """Returns the ratio of R^c of the stream after attention to R^c before, in orthonormal bases, without normalising the tokens."""
+    """Returns the ratio of R^c of the stream after attention to R^c before, in orthonormal bases, without
+    normalising the tokens.
+    """
     metric = Growth(eps=EPS, max_sequences=None, rotations=0)
     run_metrics(model, inputs, [metric])
     return 1 + _mean([row.value or 0.0 for row in metric.compute() if row.quantity == GROWTH])
 
 
 def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
-    r"""Returns the median over inputs of the spectral radius :math:`\beta\,\|Z U_k\|_2^2`, for Z after and before the norm."""
+    r"""Returns the median over inputs of the spectral radius :math:`\beta\,\|Z U_k\|_2^2`, for Z after and
+    before the norm.
+    """
     values: dict[str, list[float]] = {RADIUS_NORMED: [], RADIUS_STREAM: []}
     for _, tokens, normed, bases in _streams(model, inputs):
         for name, Z in ((RADIUS_NORMED, normed), (RADIUS_STREAM, tokens)):
@@ -302,7 +366,9 @@ def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, flo
 
 
 def gradient_cosines(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
-    r"""Returns the cosines of :math:`-\nabla R^c` with MSSA(Z) - Z and with the trained block's output, on each layer's input tokens."""
+    r"""Returns the cosines of :math:`-\nabla R^c` with MSSA(Z) - Z and with the trained block's output, on
+    each layer's input tokens.
+    """
     cosines: dict[str, list[float]] = {PAPER_COSINE: [], RELEASED_COSINE: []}
     for layer, _, normed, bases in _streams(model, inputs):
         downhill = -rate_gradient(normed, bases, eps=EPS).flatten(1)
@@ -328,7 +394,9 @@ def leak(block: Callable[..., nn.Module], dim: int) -> float:
 
 
 def _streams(model: nn.Module, inputs: Tensor) -> list[tuple[CompressionLayer, Tensor, Tensor, Tensor]]:
-    """Returns each layer with its input tokens, the tokens after its norm, and orthonormal bases of its subspaces, all in float64."""
+    """Returns each layer with its input tokens, the tokens after its norm, and orthonormal bases of its
+    subspaces, all in float64.
+    """
     streams: list[tuple[CompressionLayer, Tensor, Tensor, Tensor]] = []
 
     def keep(number: int, layer: CompressionLayer, tokens: Tensor, output: Tensor) -> None:

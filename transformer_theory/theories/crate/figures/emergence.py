@@ -1,4 +1,5 @@
-"""Does segmentation emerge from classification? CRATE and a ViT on generated images of two objects with known masks.
+"""Does segmentation emerge from classification? CRATE and a ViT on generated images of two objects with known
+masks.
 
 Source: :cite:t:`yu2023emergence`.
 """
@@ -18,14 +19,24 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....data.two_objects import TwoObjects, two_objects
 from .. import networks
-from ..segmentation import MASS, Selection, class_attention, components, exceeding, overlap, random_patches, top_mass
+from ..segmentation import (
+    MASS,
+    Selection,
+    class_attention,
+    components,
+    exceeding,
+    overlap,
+    random_patches,
+    top_mass,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SOURCE = Source("yu2023emergence")
-NETWORKS = {"CRATE (released form)": (networks.crate, 3e-3), "ViT": (networks.vit, 2e-3)}  # name -> constructor and learning rate
+# name -> constructor and learning rate
+NETWORKS = {"CRATE (released form)": (networks.crate, 3e-3), "ViT": (networks.vit, 2e-3)}
 CUTS = (0.2, 0.4, 0.6, 0.8)  # shares of a map that the selected patches hold
 EXCESS = f"{MASS:.0%} of the excess over the mean"
 RULES = tuple(f"{cut:.0%} of the mass" for cut in CUTS)
@@ -34,26 +45,36 @@ MAPS = {"attention of the class token": (*RULES, EXCESS), "principal components"
 STATES = ("trained", "untrained", "random")
 ACCURACY, PARAMETERS = "test accuracy", "trainable parameters"
 OBJECT_IOU, FOREGROUND_IOU = "IoU with each object", "IoU with both objects"
-RANDOM_OBJECT_IOU, RANDOM_FOREGROUND_IOU = "IoU of random patches with each object", "IoU of random patches with both objects"
+RANDOM_OBJECT_IOU, RANDOM_FOREGROUND_IOU = (
+    "IoU of random patches with each object",
+    "IoU of random patches with both objects",
+)
 MAX_PLOTTED = 4
 
 
 def train_network(name: str, seed: int, images: int, steps: int, dim: int, depth: int) -> dict[str, Any]:
-    """Trains one network. Returns its numbers and pictures, and the IoU of its maps, of untrained maps and of random patches."""
+    """Trains one network. Returns its numbers and pictures, and the IoU of its maps, of untrained maps and of
+    random patches.
+    """
     constructor, rate = NETWORKS[name]
     generator = torch.Generator().manual_seed(seed)
     data = networks.split(two_objects(images, generator=generator).data, seed=seed)
     test_images = two_objects(min(300, images), generator=generator)
     model, untrained = (constructor(data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
     networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed)
-    numbers = {ACCURACY: networks.accuracy(model, data.test), PARAMETERS: float(networks.parameter_count(model))}
+    numbers = {
+        ACCURACY: networks.accuracy(model, data.test),
+        PARAMETERS: float(networks.parameter_count(model)),
+    }
     overlaps = {}
     for network, state in ((model, "trained"), (untrained, "untrained")):
         for kind, selections in _selections(network, test_images).items():
             for rule, selection in selections.items():
                 overlaps[kind, rule, state] = overlap(selection, test_images.masks)
                 if state == "trained":
-                    overlaps[kind, rule, "random"] = overlap(random_patches(selection, generator=generator), test_images.masks)
+                    overlaps[kind, rule, "random"] = overlap(
+                        random_patches(selection, generator=generator), test_images.masks
+                    )
     return {
         "numbers": numbers,
         "p": networks.guessing_p([numbers[ACCURACY]], data.test),
@@ -64,15 +85,19 @@ def train_network(name: str, seed: int, images: int, steps: int, dim: int, depth
 
 @dataclass(frozen=True)
 class Emergence(RandomExperiment):
-    """IoU of attention maps and principal components with the objects of generated images, in CRATE and a ViT that learnt their colours.
+    """IoU of attention maps and principal components with the objects of generated images, in CRATE and a ViT
+    that learnt their colours.
 
-    A map becomes a selection of patches by a rule: the fewest patches that hold a share of its mass (four shares), or, for attention, of
-    its excess over the mean of the image on either side, which is the rule for components. There are two chance levels, both with the same
-    number of candidates: untrained networks, and equally many patches at random places.
+    A map becomes a selection of patches by a rule: the fewest patches that hold a share of its mass (four
+    shares), or, for attention, of its excess over the mean of the image on either side, which is the rule for
+    components. There are two chance levels, both with the same number of candidates: untrained networks, and
+    equally many patches at random places.
     """
 
     seeds: int = setting(3, ge=1, help="number of data sets and initial weights")
-    images: int = setting(3000, ge=60, help="number of images, 70 % of them for training; IoU is measured on up to 300 more")
+    images: int = setting(
+        3000, ge=60, help="number of images, 70 % of them for training; IoU is measured on up to 300 more"
+    )
     steps: int = setting(400, ge=1, help="optimiser steps per network, 64 images per step")
     dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads")
     depth: int = setting(3, ge=1, help="layers")
@@ -81,10 +106,16 @@ class Emergence(RandomExperiment):
     sources = (SOURCE, Source("dosovitskiy2021image"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracies and the IoU with both chance levels; arrays with pictures and with the IoU of every seed."""
+        """Yields the accuracies and the IoU with both chance levels; arrays with pictures and with the IoU of
+        every seed.
+        """
         sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
         # Seeds advance by two, because the untrained network of a seed has the next one.
-        settings = [{"name": name, "seed": 1000 * self.seed + 2 * k, **sizes} for name in NETWORKS for k in range(self.seeds)]
+        settings = [
+            {"name": name, "seed": 1000 * self.seed + 2 * k, **sizes}
+            for name in NETWORKS
+            for k in range(self.seeds)
+        ]
         results = sweep(train_network, settings)
         by_network = {name: results[i * self.seeds : (i + 1) * self.seeds] for i, name in enumerate(NETWORKS)}
         for name, runs in by_network.items():
@@ -98,21 +129,34 @@ class Emergence(RandomExperiment):
                     (OBJECT_IOU, RANDOM_OBJECT_IOU, "per_object"),
                     (FOREGROUND_IOU, RANDOM_FOREGROUND_IOU, "foreground"),
                 ):
-                    iou = {state: [getattr(run["overlaps"][kind, rule, state], field) for run in runs] for state in STATES}
+                    iou = {
+                        state: [getattr(run["overlaps"][kind, rule, state], field) for run in runs]
+                        for state in STATES
+                    }
                     null = Null("untrained networks", tuple(iou["untrained"]))
-                    yield _row(quantity, iou["trained"], name, setting=f"{kind}, {rule}", null=null, side=">=")
+                    yield _row(
+                        quantity, iou["trained"], name, setting=f"{kind}, {rule}", null=null, side=">="
+                    )
                     yield _row(random_quantity, iou["random"], name, setting=f"{kind}, {rule}")
-            yield Arrays({f"crate/emergence/{name}/{picture}": array for picture, array in runs[0]["pictures"].items()})
+            yield Arrays(
+                {f"crate/emergence/{name}/{picture}": array for picture, array in runs[0]["pictures"].items()}
+            )
         for kind, rules in MAPS.items():
             per_object = [
-                [[[run["overlaps"][kind, rule, state].per_object for run in runs] for state in STATES] for rule in rules]
+                [
+                    [[run["overlaps"][kind, rule, state].per_object for run in runs] for state in STATES]
+                    for rule in rules
+                ]
                 for runs in by_network.values()
             ]
-            yield Arrays({f"crate/emergence/{kind}": np.array(per_object)})  # [networks, rules, states, seeds]
+            # [networks, rules, states, seeds]
+            yield Arrays({f"crate/emergence/{kind}": np.array(per_object)})
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one row per image and, below, the IoU. Each row has the image and, per network, the maps of its heads and components."""
+        """Plots one row per image and, below, the IoU. Each row has the image and, per network, the maps of
+        its heads and components.
+        """
         names = list(NETWORKS)
         images = result.arrays[f"crate/emergence/{names[0]}/images"][:3]
         heads = result.arrays[f"crate/emergence/{names[0]}/attention"].shape[1]
@@ -125,9 +169,15 @@ class Emergence(RandomExperiment):
                 start = 1 + number * (heads + 1)
                 for head in range(heads):
                     title = f"{name.split()[0]}\nhead {head + 1}" if row == 0 else ""
-                    _image(grid[row, start + head], result.arrays[f"crate/emergence/{name}/attention"][row, head], title)
+                    _image(
+                        grid[row, start + head],
+                        result.arrays[f"crate/emergence/{name}/attention"][row, head],
+                        title,
+                    )
                 colours = result.arrays[f"crate/emergence/{name}/components"][row].transpose(1, 2, 0)
-                _image(grid[row, start + heads], np.clip(0.5 + colours / 5, 0, 1), "\nPCA" if row == 0 else "")
+                _image(
+                    grid[row, start + heads], np.clip(0.5 + colours / 5, 0, 1), "\nPCA" if row == 0 else ""
+                )
         # The last row of cells is replaced by two wide panels.
         spec = grid[-1, 0].get_gridspec()
         for ax in grid[-1]:
@@ -135,16 +185,20 @@ class Emergence(RandomExperiment):
         half = columns // 2
         overlaps = [result.arrays[f"crate/emergence/{kind}"] for kind in MAPS]
         top = 1.08 * max(float(values.max()) for values in overlaps)
-        for part, (kind, rules), values in zip((spec[-1, 1:half], spec[-1, half + 1 :]), MAPS.items(), overlaps):
+        for part, (kind, rules), values in zip(
+            (spec[-1, 1:half], spec[-1, half + 1 :]), MAPS.items(), overlaps
+        ):
             ax = figure.add_subplot(part)
             _iou_panel(ax, values, names, kind, rules)
             ax.set_ylim(0, top)
         caption(
             figure,
-            "Heads: attention of the class token; each map has its own scale, from its smallest weight (dark) to its largest (bright). "
-            "PCA: the first three principal components as red, green and blue, from -2.5 to 2.5 standard deviations. Below: IoU of the "
-            "best candidate with each object, by the share of a map that is selected, and for attention by its excess over the mean. "
-            "Solid: trained, one marker per seed; dashed: untrained; dotted: random patches." + networks.chance_note(result, ACCURACY),
+            "Heads: attention of the class token; each map has its own scale, from its smallest weight "
+            "(dark) to its largest (bright). PCA: the first three principal components as red, green and "
+            "blue, from -2.5 to 2.5 standard deviations. Below: IoU of the best candidate with each "
+            "object, by the share of a map that is selected, and for attention by its excess over the "
+            "mean. Solid: trained, one marker per seed; dashed: untrained; dotted: random patches."
+            + networks.chance_note(result, ACCURACY),
         )
         return figure
 
@@ -157,7 +211,9 @@ def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[str, Selec
     """Returns the selected patches by kind of map and rule, in the order of MAPS."""
     attention = class_attention(model, data.data.tokens)
     maps = dict(zip(MAPS, (attention, exceeding(components(model, data.data.tokens)))))
-    selections = {kind: {rule: top_mass(maps[kind], mass=cut) for rule, cut in zip(RULES, CUTS)} for kind in MAPS}
+    selections = {
+        kind: {rule: top_mass(maps[kind], mass=cut) for rule, cut in zip(RULES, CUTS)} for kind in MAPS
+    }
     selections["attention of the class token"][EXCESS] = top_mass(exceeding(attention))
     return selections
 
@@ -181,7 +237,17 @@ def _row(quantity: str, values: list[float], model: str, **columns: Any) -> Meas
     """Returns a row with the mean of the values over seeds."""
     note = f"mean of the seeds, {min(values):.3g} to {max(values):.3g}"
     columns = {"unit": "share", **columns}
-    return Measurement("crate", "figure", quantity, float(np.mean(values)), model=model, n=len(values), note=note, source=SOURCE, **columns)
+    return Measurement(
+        "crate",
+        "figure",
+        quantity,
+        float(np.mean(values)),
+        model=model,
+        n=len(values),
+        note=note,
+        source=SOURCE,
+        **columns,
+    )
 
 
 def _image(ax: "Axes", picture: np.ndarray, title: str) -> None:
@@ -190,20 +256,38 @@ def _image(ax: "Axes", picture: np.ndarray, title: str) -> None:
     ax.axis("off")
 
 
-def _iou_panel(ax: "Axes", overlaps: np.ndarray, names: list[str], title: str, rules: tuple[str, ...]) -> None:
+def _iou_panel(
+    ax: "Axes", overlaps: np.ndarray, names: list[str], title: str, rules: tuple[str, ...]
+) -> None:
     """Plots the IoU [networks, rules, states, seeds] against the rules."""
     styles = {"trained": "-", "untrained": (0, (3, 2)), "random": (0, (1, 2))}
     places = np.arange(len(rules))
     for name, values in zip(names, overlaps):
         for state, linestyle in enumerate(styles.values()):
-            # The rule on the excess is another rule, not another share, so it is not connected with the others.
+            # The rule on the excess is another rule, not another share, so it is not connected with the
+            # others.
             means = values[:, state].mean(-1)
             label = name.split()[0] if state == 0 else "_"
-            ax.plot(places[: len(CUTS)], means[: len(CUTS)], linestyle=linestyle, color=COLOURS[name], linewidth=1.2, label=label)
+            ax.plot(
+                places[: len(CUTS)],
+                means[: len(CUTS)],
+                linestyle=linestyle,
+                color=COLOURS[name],
+                linewidth=1.2,
+                label=label,
+            )
             for place in places[len(CUTS) :]:
-                ax.plot([place - 0.3, place + 0.3], [means[place]] * 2, linestyle=linestyle, color=COLOURS[name], linewidth=1.2)
+                ax.plot(
+                    [place - 0.3, place + 0.3],
+                    [means[place]] * 2,
+                    linestyle=linestyle,
+                    color=COLOURS[name],
+                    linewidth=1.2,
+                )
         for place in places:
-            ax.plot(np.full(values.shape[-1], place), values[place, 0], "o", color=COLOURS[name], markersize=3)
+            ax.plot(
+                np.full(values.shape[-1], place), values[place, 0], "o", color=COLOURS[name], markersize=3
+            )
     ax.set_xticks(places, [f"{cut:.0%}" for cut in CUTS] + ["excess"] * (len(rules) - len(CUTS)), fontsize=7)
     ax.set_title(f"IoU, {title}", fontsize=7.5)
     ax.legend(fontsize=7)

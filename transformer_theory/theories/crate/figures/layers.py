@@ -1,4 +1,5 @@
-"""Layer-wise curves of trained networks: CRATE in two forms and a ViT of the same width, depth and heads, on handwritten digits.
+"""Layer-wise curves of trained networks: CRATE in two forms and a ViT of the same width, depth and heads, on
+handwritten digits.
 
 Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`.
 """
@@ -51,10 +52,13 @@ def validate(name: str, seed: int, rate: float, steps: int, dim: int, depth: int
     return networks.fit(model, data, steps=steps, learning_rate=rate, seed=seed).accuracy[-1]
 
 
-def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+def train_network(
+    name: str, seed: int, rate: float, steps: int, dim: int, depth: int
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Trains one network. Returns its accuracies and, per quantity, three curves, [3, layers].
 
-    The curves are those of the network and of an untrained one on the test part, and of the network on as many training sequences.
+    The curves are those of the network and of an untrained one on the test part, and of the network on as
+    many training sequences.
     """
     data = networks.digit_parts(seed=seed)
     model, untrained = (NETWORKS[name](data.train, seed=s, dim=dim, depth=depth) for s in (seed, seed + 1))
@@ -69,10 +73,17 @@ def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth
     count = len(data.test)
     seen = curves(model, data.train.tokens[:count], data.train.labels[:count])
     rows = {quantity: table.select(quantity=quantity) for quantity in CURVES}
-    untrained_values = {quantity: [row.null.mean if row.null else None for row in rows[quantity]] for quantity in CURVES}
+    untrained_values = {
+        quantity: [row.null.mean if row.null else None for row in rows[quantity]] for quantity in CURVES
+    }
     arrays = {
         quantity: np.array(
-            [rows[quantity].column("value"), untrained_values[quantity], seen.select(quantity=quantity).column("value")], dtype=float
+            [
+                rows[quantity].column("value"),
+                untrained_values[quantity],
+                seen.select(quantity=quantity).column("value"),
+            ],
+            dtype=float,
         )
         for quantity in CURVES
         if len(rows[quantity])
@@ -82,10 +93,11 @@ def train_network(name: str, seed: int, rate: float, steps: int, dim: int, depth
 
 @dataclass(frozen=True)
 class Layers(RandomExperiment):
-    """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt digits in the same steps.
+    """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt
+    digits in the same steps.
 
-    Each network's learning rate is the best of several on the validation part of a split that is not among the reported ones. A network at
-    chance accuracy has no verdict.
+    Each network's learning rate is the best of several on the validation part of a split that is not among
+    the reported ones. A network at chance accuracy has no verdict.
     """
 
     seeds: int = setting(3, ge=1, help="number of reported splits and initial weights")
@@ -105,32 +117,58 @@ class Layers(RandomExperiment):
         sizes = {"steps": self.steps, "dim": self.dim, "depth": self.depth}
         first = 1000 * self.seed
         candidates = self.learning_rates
-        trials = [{"name": name, "seed": first, "rate": rate, **sizes} for name in NETWORKS for rate in candidates if len(candidates) > 1]
+        trials = [
+            {"name": name, "seed": first, "rate": rate, **sizes}
+            for name in NETWORKS
+            for rate in candidates
+            if len(candidates) > 1
+        ]
         accuracies = np.array(sweep(validate, trials) or [[1.0]] * len(NETWORKS)).reshape(len(NETWORKS), -1)
         rates = {name: candidates[int(np.argmax(row))] for name, row in zip(NETWORKS, accuracies)}
         # Seeds advance by two, because the untrained network of a seed has the next one.
-        runs = [{"name": name, "seed": first + 2 * k, "rate": rates[name], **sizes} for name in NETWORKS for k in range(1, self.seeds + 1)]
+        runs = [
+            {"name": name, "seed": first + 2 * k, "rate": rates[name], **sizes}
+            for name in NETWORKS
+            for k in range(1, self.seeds + 1)
+        ]
         results = sweep(train_network, runs)
         for position, name in enumerate(NETWORKS):
             network_results = results[position * self.seeds : (position + 1) * self.seeds]
             yield Measurement("crate", "figure", LEARNING_RATE, rates[name], model=name)
             numbers = [seed_numbers for seed_numbers, _ in network_results]
-            p = networks.guessing_p([seed_numbers[ACCURACY] for seed_numbers in numbers], networks.digit_parts(seed=first).test)
+            p = networks.guessing_p(
+                [seed_numbers[ACCURACY] for seed_numbers in numbers], networks.digit_parts(seed=first).test
+            )
             yield from self._numbers(name, numbers, p)
             # [seeds, 3, layers]: trained, untrained, and trained on the training part
-            stacked = {quantity: np.stack([curve[quantity] for _, curve in network_results]) for quantity in network_results[0][1]}
+            stacked = {
+                quantity: np.stack([curve[quantity] for _, curve in network_results])
+                for quantity in network_results[0][1]
+            }
             yield from self._curves(name, stacked, learnt=not networks.at_chance(p))
             yield Arrays({f"crate/layers/{name}/{quantity}": values for quantity, values in stacked.items()})
 
     def _numbers(self, name: str, numbers: list[dict[str, float]], p: float) -> Iterator[Measurement]:
-        """Yields the accuracies and the number of parameters, as means over seeds; ``p`` is the accuracy's probability under guessing."""
+        """Yields the accuracies and the number of parameters, as means over seeds; ``p`` is the accuracy's
+        probability under guessing.
+        """
         for quantity in numbers[0]:
             values = [seed_numbers[quantity] for seed_numbers in numbers]
-            note = f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps of 64 digits"
+            note = (
+                f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps of 64 digits"
+            )
             unit = "" if quantity == PARAMETERS else "share"
             columns = {"p": p, "side": ">="} if quantity == ACCURACY else {}
             yield Measurement(
-                "crate", "figure", quantity, float(np.mean(values)), unit=unit, model=name, n=len(values), note=note, **columns
+                "crate",
+                "figure",
+                quantity,
+                float(np.mean(values)),
+                unit=unit,
+                model=name,
+                n=len(values),
+                note=note,
+                **columns,
             )
 
     def _curves(self, name: str, stacked: dict[str, np.ndarray], *, learnt: bool) -> Iterator[Measurement]:
@@ -138,12 +176,25 @@ class Layers(RandomExperiment):
         covered = name != "ViT" if learnt else None
         for quantity, values in stacked.items():
             for layer, (value, null, seen) in enumerate(values.mean(0).T.tolist()):
-                yield Measurement("crate", "figure", quantity, value, null=Null(UNTRAINED, (null,)), model=name, layer=layer)
+                yield Measurement(
+                    "crate", "figure", quantity, value, null=Null(UNTRAINED, (null,)), model=name, layer=layer
+                )
                 yield Measurement("crate", "figure", quantity, seen, split="train", model=name, layer=layer)
         for quantity in (INPUT, AFTER, NONZEROS):
             ratio, null, seen = stacked[quantity][:, :, -1].mean(0) / stacked[quantity][:, :, 0].mean(0)
-            yield Measurement("crate", "figure", quantity, float(seen), split="train", setting=LAST_OVER_FIRST, model=name, n=self.seeds)
-            yield self._fall(quantity, float(ratio), 1.0, covered, name, setting=LAST_OVER_FIRST, null=float(null))
+            yield Measurement(
+                "crate",
+                "figure",
+                quantity,
+                float(seen),
+                split="train",
+                setting=LAST_OVER_FIRST,
+                model=name,
+                n=self.seeds,
+            )
+            yield self._fall(
+                quantity, float(ratio), 1.0, covered, name, setting=LAST_OVER_FIRST, null=float(null)
+            )
             yield self._fall(quantity, float(ratio - null), 0.0, covered, name, setting=LEARNT)
         ratio, null, _ = (stacked[AFTER] / stacked[BEFORE]).mean((0, 2))
         yield self._fall(ATTENTION_CHANGE, float(ratio), 1.0, covered, name, null=float(null))
@@ -159,7 +210,9 @@ class Layers(RandomExperiment):
         setting: str = "",
         null: float | None = None,
     ) -> Measurement:
-        """Returns a row whose value should be at most the threshold in a CRATE; ``covered`` is None at chance accuracy: no verdict."""
+        """Returns a row whose value should be at most the threshold in a CRATE; ``covered`` is None at chance
+        accuracy: no verdict.
+        """
         return Measurement(
             theory="crate",
             kind="figure",
@@ -180,7 +233,9 @@ class Layers(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one panel per quantity and one curve per network: mean over seeds, range as a band; random weights and training part."""
+        """Plots one panel per quantity and one curve per network: mean over seeds, range as a band; random
+        weights and training part.
+        """
         names = [name for name in NETWORKS if f"crate/layers/{name}/{INPUT}" in result.arrays]
         figure, panels = axes(1, len(CURVES), width=2.2 * len(CURVES), height=2.7)
         for ax, quantity in zip(panels, CURVES):
@@ -188,7 +243,9 @@ class Layers(RandomExperiment):
                 values, null, seen = result.arrays[f"crate/layers/{name}/{quantity}"].swapaxes(0, 1)
                 layers = range(1, values.shape[1] + 1)
                 line(ax, layers, values.mean(0), name=name, label=name)
-                ax.fill_between(layers, values.min(0), values.max(0), color=COLOURS[name], alpha=0.18, linewidth=0)
+                ax.fill_between(
+                    layers, values.min(0), values.max(0), color=COLOURS[name], alpha=0.18, linewidth=0
+                )
                 line(ax, layers, null.mean(0), name=name, linestyle=(0, (3, 2)), linewidth=1.0)
                 line(ax, layers, seen.mean(0), name=name, linestyle=(0, (1, 1)), linewidth=1.0)
             title, unit = TITLES[quantity]
@@ -200,9 +257,10 @@ class Layers(RandomExperiment):
         figure.legend(handles, labels, loc="outside upper center", ncols=len(names))
         caption(
             figure,
-            "Solid: trained, test part, mean and range of the seeds. Dotted: the same on the training part. Dashed: random weights. Rates: "
-            "tokens of every head scaled to norm one. Curves that coincide hide one another: with random weights both forms of CRATE have "
-            "the same U in layer 1, and a ViT has no zeros at all." + networks.chance_note(result, ACCURACY),
+            "Solid: trained, test part, mean and range of the seeds. Dotted: the same on the training "
+            "part. Dashed: random weights. Rates: tokens of every head scaled to norm one. Curves that "
+            "coincide hide one another: with random weights both forms of CRATE have the same U in layer "
+            "1, and a ViT has no zeros at all." + networks.chance_note(result, ACCURACY),
         )
         return figure
 

@@ -4,8 +4,8 @@ Simple predictions of a masked patch:
 
 * the mean patch of the training images at its position;
 * the nearest visible patches of the image (the mean of all that are equally near);
-* a linear completion: with the mean mu and the covariance C of the pixels of the training images, h the hidden pixels and v the
-  visible ones, the prediction is mu_h + C_hv (C_vv + rho I)^-1 (x_v - mu_v).
+* a linear completion: with the mean mu and the covariance C of the pixels of the training images, h the
+  hidden pixels and v the visible ones, the prediction is mu_h + C_hv (C_vv + rho I)^-1 (x_v - mu_v).
 
 Source: :cite:t:`pai2024masked` (the layers).
 """
@@ -37,8 +37,12 @@ def masked_error(predicted: Patches, truth: Patches, masked: Masked) -> float:
     return float((predicted - truth).square().mean(-1)[masked].double().mean())
 
 
-def predictions(train: Float[Tensor, "train seq patch_dim"], truth: Patches, masked: Masked) -> dict[str, Patches]:
-    """Returns the three simple predictions of all patches by name; only those of masked patches have a meaning."""
+def predictions(
+    train: Float[Tensor, "train seq patch_dim"], truth: Patches, masked: Masked
+) -> dict[str, Patches]:
+    """Returns the three simple predictions of all patches by name; only those of masked patches have a
+    meaning.
+    """
     return {
         POSITION_MEAN: train.mean(0).expand_as(truth),
         NEAREST: nearest_visible(truth, masked),
@@ -47,16 +51,28 @@ def predictions(train: Float[Tensor, "train seq patch_dim"], truth: Patches, mas
 
 
 def nearest_visible(patches: Patches, masked: Masked) -> Patches:
-    """Returns for each patch the mean of the visible patches of its image that are nearest to its position in the square grid."""
+    """Returns for each patch the mean of the visible patches of its image that are nearest to its position in
+    the square grid.
+    """
     side = round(patches.shape[1] ** 0.5)
     places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).double()
-    distances = (places[:, None] - places).square().sum(-1).expand(len(patches), -1, -1).masked_fill(masked[:, None], torch.inf)
+    distances = (
+        (places[:, None] - places)
+        .square()
+        .sum(-1)
+        .expand(len(patches), -1, -1)
+        .masked_fill(masked[:, None], torch.inf)
+    )
     nearest = (distances == distances.amin(-1, keepdim=True)).to(patches.dtype)
     return nearest / nearest.sum(-1, keepdim=True) @ patches
 
 
-def linear_completion(train: Float[Tensor, "train seq patch_dim"], patches: Patches, masked: Masked) -> Patches:
-    """Predicts the masked patches of each image from its visible ones by ridge regression; visible patches are copied."""
+def linear_completion(
+    train: Float[Tensor, "train seq patch_dim"], patches: Patches, masked: Masked
+) -> Patches:
+    """Predicts the masked patches of each image from its visible ones by ridge regression; visible patches
+    are copied.
+    """
     pixels = train.flatten(1).double()
     mean, covariance = pixels.mean(0), torch.cov(pixels.T)
     ridge = RIDGE * covariance.diagonal().mean()
@@ -64,13 +80,17 @@ def linear_completion(train: Float[Tensor, "train seq patch_dim"], patches: Patc
     for row, hidden in zip(completed, masked.repeat_interleave(patches.shape[-1], 1)):
         visible = ~hidden
         within = covariance[visible][:, visible] + ridge * torch.eye(int(visible.sum()), dtype=torch.float64)
-        row[hidden] = mean[hidden] + covariance[hidden][:, visible] @ torch.linalg.solve(within, row[visible] - mean[visible])
+        row[hidden] = mean[hidden] + covariance[hidden][:, visible] @ torch.linalg.solve(
+            within, row[visible] - mean[visible]
+        )
     return completed.view_as(patches).to(patches.dtype)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Tokens around one layer, [n, 1 + seq, dim], and around its attention, with the bases of its subspaces [K, dim, p]."""
+    """Tokens around one layer, [n, 1 + seq, dim], and around its attention, with the bases of its subspaces
+    [K, dim, p].
+    """
 
     before: Tokens
     after: Tokens
@@ -80,10 +100,15 @@ class Stream:
 
 
 def layer_streams(model: CRATEMAE, images: Float[Tensor, "n c h w"], masked: Masked) -> list[Stream]:
-    """Returns the tokens around the layers of the encoder, then of the decoder, for masked images, without gradients."""
+    """Returns the tokens around the layers of the encoder, then of the decoder, for masked images, without
+    gradients.
+    """
     calls: list[tuple[Any, Tensor, Any]] = []
     layers = [module for module in model.modules() if isinstance(module, Layer | DecoderLayer)]
-    handles = [layer.register_forward_hook(lambda module, inputs, output: calls.append((module, inputs[0], output))) for layer in layers]
+    handles = [
+        layer.register_forward_hook(lambda module, inputs, output: calls.append((module, inputs[0], output)))
+        for layer in layers
+    ]
     try:
         with torch.no_grad():
             model(images, masked)
@@ -103,8 +128,8 @@ def _stream(layer: nn.Module, before: Tokens, after: Tokens) -> Stream:
 def rate_ratio(stream: Stream, *, eps: float = EPS) -> float:
     """Returns R^c after attention over R^c before, means over images.
 
-    As in :func:`~.layer_curves.layerwise`, tokens are centred, the bases of each subspace are orthonormalised, and the coordinates of each
-    token in each head are scaled to norm one.
+    As in :func:`~.layer_curves.layerwise`, tokens are centred, the bases of each subspace are
+    orthonormalised, and the coordinates of each token in each head are scaled to norm one.
     """
     bases = torch.linalg.qr(stream.bases.double())[0]
     rates = []
@@ -120,7 +145,9 @@ def readout_error(
     tokens: Float[Tensor, "k dim"],
     patches: Float[Tensor, "k patch_dim"],
 ) -> float:
-    """Fits a linear map with an intercept from tokens to patches by ridge regression; returns its error on other tokens."""
+    """Fits a linear map with an intercept from tokens to patches by ridge regression; returns its error on
+    other tokens.
+    """
     inputs, outputs = train_tokens.double(), train_patches.double()
     centre, mean = inputs.mean(0), outputs.mean(0)
     gram = torch.cov(inputs.T, correction=0)

@@ -1,4 +1,5 @@
-"""Membership maps of token statistics: which patches does each head count as its own, and are they the regions of the image?
+"""Membership maps of token statistics: which patches does each head count as its own, and are they the
+regions of the image?
 
 Source: :cite:t:`wu2024token`.
 """
@@ -41,7 +42,9 @@ Loader = Callable[[int, int], tuple[networks.DataParts, Examples, Examples]]
 
 
 def digit_examples(seed: int, images: int) -> tuple[networks.DataParts, Examples, Examples]:
-    """Returns the digits, and their validation and test parts with the inked patches as foreground; all digits are used."""
+    """Returns the digits, and their validation and test parts with the inked patches as foreground; all
+    digits are used.
+    """
     parts = networks.digit_parts(seed=seed)
     validation, test = (
         Examples(data.tokens, data.tokens.mean(-1) > INK, data.images.permute(0, 2, 3, 1))  # pyright: ignore[reportOptionalMemberAccess]
@@ -51,14 +54,18 @@ def digit_examples(seed: int, images: int) -> tuple[networks.DataParts, Examples
 
 
 def object_examples(seed: int, images: int) -> tuple[networks.DataParts, Examples, Examples]:
-    """Draws images of two objects, 70 % of them for training, and up to 200 more for the choice of a head and for the measurement."""
+    """Draws images of two objects, 70 % of them for training, and up to 200 more for the choice of a head and
+    for the measurement.
+    """
     generator = torch.Generator().manual_seed(seed)
     parts = networks.split(two_objects(images, generator=generator).data, seed=seed)
 
     def examples() -> Examples:
         drawn = two_objects(min(200, images), generator=generator)
         assert drawn.data.images is not None
-        return Examples(drawn.data.tokens, drawn.shares.sum(1) > COVER, drawn.data.images.clamp(0, 1).permute(0, 2, 3, 1))
+        return Examples(
+            drawn.data.tokens, drawn.shares.sum(1) > COVER, drawn.data.images.clamp(0, 1).permute(0, 2, 3, 1)
+        )
 
     return parts, examples(), examples()
 
@@ -67,10 +74,20 @@ DATA: dict[str, Loader] = {"two objects": object_examples, "digits": digit_examp
 
 
 def train_network(data: str, seed: int, images: int, steps: int, dim: int, depth: int) -> dict[str, Any]:
-    """Trains one network. Returns its accuracy, the agreements by layer with their nulls, those of an untrained network, and pictures."""
+    """Trains one network. Returns its accuracy, the agreements by layer with their nulls, those of an
+    untrained network, and pictures.
+    """
     parts, validation, test = DATA[data](seed, images)
     model, untrained = (
-        networks.crate(parts.train, seed=s, attention=ReleasedTokenStatisticsAttention, sparsify=Mlp, dim=dim, depth=depth, heads=HEADS)
+        networks.crate(
+            parts.train,
+            seed=s,
+            attention=ReleasedTokenStatisticsAttention,
+            sparsify=Mlp,
+            dim=dim,
+            depth=depth,
+            heads=HEADS,
+        )
         for s in (seed, seed + 1)
     )
     networks.fit(model, parts, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
@@ -80,7 +97,10 @@ def train_network(data: str, seed: int, images: int, steps: int, dim: int, depth
     accuracy, layer = networks.accuracy(model, parts.test), int(trained.validation.argmax())
     side = round(test.tokens.shape[1] ** 0.5)
     examples = Examples(*(part[:MAX_PLOTTED] for part in test))
-    maps = [membership_maps(network, examples.tokens)[layer].unflatten(-1, (side, side)) for network in (model, untrained)]
+    maps = [
+        membership_maps(network, examples.tokens)[layer].unflatten(-1, (side, side))
+        for network in (model, untrained)
+    ]
     return {
         "accuracy": accuracy,
         "p": networks.guessing_p([accuracy], parts.test),
@@ -90,7 +110,8 @@ def train_network(data: str, seed: int, images: int, steps: int, dim: int, depth
         "pictures": {
             "images": examples.images.float().numpy(),
             "foreground": examples.foreground.unflatten(-1, (side, side)).numpy(),
-            "maps": torch.cat(maps, 1).float().numpy(),  # [images, heads of the trained network, then of the untrained one, side, side]
+            # [images, heads of the trained network, then of the untrained one, side, side]
+            "maps": torch.cat(maps, 1).float().numpy(),
             "head": np.array(int(trained.head[layer])),
         },
     }
@@ -98,12 +119,14 @@ def train_network(data: str, seed: int, images: int, steps: int, dim: int, depth
 
 @dataclass(frozen=True)
 class MembershipMaps(RandomExperiment):
-    """Memberships of patches in the heads of a network with token statistics, beside the foreground of held-out images.
+    """Memberships of patches in the heads of a network with token statistics, beside the foreground of
+    held-out images.
 
-    The network has the released attention of token statistics and the MLP of a ViT; it learns the classes only. The agreement of a head is
-    the probability that a foreground patch has a larger membership than a background patch of the same image (or a smaller one); the head
-    and the direction are chosen on validation images, so chance is 1/2. There are three chance levels: permuted positions, the regions of
-    other images at the same positions (what the position alone says), and untrained networks.
+    The network has the released attention of token statistics and the MLP of a ViT; it learns the classes
+    only. The agreement of a head is the probability that a foreground patch has a larger membership than a
+    background patch of the same image (or a smaller one); the head and the direction are chosen on validation
+    images, so chance is 1/2. There are three chance levels: permuted positions, the regions of other images
+    at the same positions (what the position alone says), and untrained networks.
     """
 
     seeds: int = setting(3, ge=1, help="number of data sets or splits, and initial weights")
@@ -116,68 +139,124 @@ class MembershipMaps(RandomExperiment):
     sources = (SOURCE, Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracies and the agreements with their nulls; arrays with those of every seed and with pictures of the first."""
+        """Yields the accuracies and the agreements with their nulls; arrays with those of every seed and with
+        pictures of the first.
+        """
         sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
         # Seeds advance by two, because the untrained network of a seed has the next one.
-        runs = sweep(train_network, [{"data": d, "seed": 1000 * self.seed + 2 * k, **sizes} for d in DATA for k in range(self.seeds)])
+        runs = sweep(
+            train_network,
+            [{"data": d, "seed": 1000 * self.seed + 2 * k, **sizes} for d in DATA for k in range(self.seeds)],
+        )
         for position, data in enumerate(DATA):
             of_data = runs[position * self.seeds : (position + 1) * self.seeds]
             # The networks of the seeds are independent, so the largest probability is on the safe side.
-            yield self._row(ACCURACY, data, [run["accuracy"] for run in of_data], p=max(run["p"] for run in of_data), side=">=")
+            yield self._row(
+                ACCURACY,
+                data,
+                [run["accuracy"] for run in of_data],
+                p=max(run["p"] for run in of_data),
+                side=">=",
+            )
             values = np.stack([run["values"] for run in of_data])  # [seeds, trained or untrained, layers]
-            nulls = {kind: np.stack([run["nulls"][kind] for run in of_data]) for kind in (PERMUTED, OTHERS)}  # [seeds, draws, layers]
+            # [seeds, draws, layers]
+            nulls = {kind: np.stack([run["nulls"][kind] for run in of_data]) for kind in (PERMUTED, OTHERS)}
             best = np.array([run["best"] for run in of_data])  # [seeds, trained or untrained]
             seeds = np.arange(self.seeds)
             for layer in range(self.depth):
-                yield from self._agreement(data, values[:, :, layer], {k: n[:, :, layer] for k, n in nulls.items()}, layer=layer)
+                yield from self._agreement(
+                    data, values[:, :, layer], {k: n[:, :, layer] for k, n in nulls.items()}, layer=layer
+                )
             chosen = np.stack([values[seeds, state, best[:, state]] for state in range(2)], 1)
             at_best = {kind: null[seeds, :, best[:, 0]] for kind, null in nulls.items()}
             yield from self._agreement(data, chosen, at_best, setting=BEST)
-            summaries = np.stack([chosen[:, 0], *(at_best[kind].mean(1) for kind in (OTHERS, PERMUTED)), chosen[:, 1]], 1)
-            yield Arrays({f"crate/memberships/{data}/{name}": array for name, array in of_data[0]["pictures"].items()})
-            yield Arrays({f"crate/memberships/{data}/agreement": summaries, f"crate/memberships/{data}/layers": values})
+            summaries = np.stack(
+                [chosen[:, 0], *(at_best[kind].mean(1) for kind in (OTHERS, PERMUTED)), chosen[:, 1]], 1
+            )
+            yield Arrays(
+                {f"crate/memberships/{data}/{name}": array for name, array in of_data[0]["pictures"].items()}
+            )
+            yield Arrays(
+                {f"crate/memberships/{data}/agreement": summaries, f"crate/memberships/{data}/layers": values}
+            )
 
-    def _agreement(self, data: str, values: np.ndarray, nulls: dict[str, np.ndarray], **place: Any) -> Iterator[Measurement]:
-        """Yields the mean over seeds beside each chance level; ``values`` is [seeds, trained or untrained], a null [seeds, draws]."""
+    def _agreement(
+        self, data: str, values: np.ndarray, nulls: dict[str, np.ndarray], **place: Any
+    ) -> Iterator[Measurement]:
+        """Yields the mean over seeds beside each chance level; ``values`` is [seeds, trained or untrained], a
+        null [seeds, draws].
+        """
         mean = float(values[:, 0].mean())
         for kind, draws in nulls.items():
             null = Null(kind, tuple(draws.mean(0)))  # draw i of the mean is the mean of the seeds' draws i
-            yield self._row(AGREEMENT, data, values[:, 0], null=null, side=">=", p=null.p(mean, ">="), **place)
-        yield self._row(AGREEMENT, data, values[:, 0], null=Null(UNTRAINED, tuple(values[:, 1])), side=">=", **place)
+            yield self._row(
+                AGREEMENT, data, values[:, 0], null=null, side=">=", p=null.p(mean, ">="), **place
+            )
+        yield self._row(
+            AGREEMENT, data, values[:, 0], null=Null(UNTRAINED, tuple(values[:, 1])), side=">=", **place
+        )
 
     def _row(self, quantity: str, data: str, values: Any, **columns: Any) -> Measurement:
         """Returns a row with the mean over seeds."""
         note = f"mean of the seeds, {min(values):.3g} to {max(values):.3g}"
-        columns = {"unit": "share", "split": "test", "data": data, "model": f"token statistics, {data}", "n": self.seeds, **columns}
-        return Measurement("crate", "figure", quantity, float(np.mean(values)), note=note, source=SOURCE, **columns)
+        columns = {
+            "unit": "share",
+            "split": "test",
+            "data": data,
+            "model": f"token statistics, {data}",
+            "n": self.seeds,
+            **columns,
+        }
+        return Measurement(
+            "crate", "figure", quantity, float(np.mean(values)), note=note, source=SOURCE, **columns
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one row per image: the image, its foreground, the maps of the heads, trained and untrained; below, the agreements."""
+        """Plots one row per image: the image, its foreground, the maps of the heads, trained and untrained;
+        below, the agreements.
+        """
         from matplotlib.patches import Rectangle
 
-        shown = [(data, row) for data in DATA for row in range(len(result.arrays[f"crate/memberships/{data}/images"]))]
+        shown = [
+            (data, row)
+            for data in DATA
+            for row in range(len(result.arrays[f"crate/memberships/{data}/images"]))
+        ]
         figure, (above, below) = stacked([0.66 * len(shown) + 0.3, 1.6], height=0.66 * len(shown) + 2.5)
         grid = above.subplots(len(shown), 2 + 2 * HEADS, squeeze=False)
-        titles = ["image", "foreground", *(f"{state}\nhead {k + 1}" for state in ("trained", "untrained") for k in range(HEADS))]
+        titles = [
+            "image",
+            "foreground",
+            *(f"{state}\nhead {k + 1}" for state in ("trained", "untrained") for k in range(HEADS)),
+        ]
         for line, (data, row) in zip(grid, shown):
-            image, *maps = (result.arrays[f"crate/memberships/{data}/{name}"][row] for name in ("images", "foreground", "maps"))
+            image, *maps = (
+                result.arrays[f"crate/memberships/{data}/{name}"][row]
+                for name in ("images", "foreground", "maps")
+            )
             for number, (ax, picture) in enumerate(zip(line, (image, maps[0], *maps[1]))):
                 ax.imshow(picture, cmap="viridis" if number > 1 else "gray", interpolation="nearest")
                 ax.axis("off")
             best = line[2 + int(result.arrays[f"crate/memberships/{data}/head"])]
-            best.add_patch(Rectangle((-0.5, -0.5), *maps[1].shape[-2:], fill=False, edgecolor=COLOURS["crate"], linewidth=3))
+            best.add_patch(
+                Rectangle(
+                    (-0.5, -0.5), *maps[1].shape[-2:], fill=False, edgecolor=COLOURS["crate"], linewidth=3
+                )
+            )
         for ax, title in zip(grid[0], titles):
             ax.set_title(title, fontsize=7, loc="center")
         for ax, data in zip(below.subplots(1, len(DATA)), DATA):
             _agreement_panel(ax, result, data)
         caption(
             figure,
-            "Above: memberships of the patches in the heads of one layer; each map has its own scale, from its smallest value (dark) to "
-            "its largest (bright); framed: the head with the best agreement. Below: the probability that a foreground patch has a larger "
-            "membership than a background patch of its image (or a smaller one). Layer, head and direction are chosen on validation "
-            "images. Bars: means of the seeds; dots: the seeds. Other images: the same map and the foreground of another image, that is, "
-            "what the position alone says. Dashed: chance, 1/2." + networks.chance_note(result, ACCURACY),
+            "Above: memberships of the patches in the heads of one layer; each map has its own scale, from "
+            "its smallest value (dark) to its largest (bright); framed: the head with the best agreement. "
+            "Below: the probability that a foreground patch has a larger membership than a background "
+            "patch of its image (or a smaller one). Layer, head and direction are chosen on validation "
+            "images. Bars: means of the seeds; dots: the seeds. Other images: the same map and the "
+            "foreground of another image, that is, what the position alone says. Dashed: chance, 1/2."
+            + networks.chance_note(result, ACCURACY),
         )
         return figure
 

@@ -1,7 +1,8 @@
 """Membership maps of token statistics, and their agreement with a known region of each image.
 
-The preference of a head is the probability that a random foreground patch has a larger membership than a random background patch of the
-same image, the area under the ROC curve. Its agreement is the preference, or one minus it, whichever is larger on other images.
+The preference of a head is the probability that a random foreground patch has a larger membership than a
+random background patch of the same image, the area under the ROC curve. Its agreement is the preference, or
+one minus it, whichever is larger on other images.
 
 Source: :cite:t:`wu2024token` (memberships).
 """
@@ -23,7 +24,9 @@ Region = Bool[Tensor, "n seq"]
 
 
 class Examples(NamedTuple):
-    """Sequences with a known foreground: tokens [n, seq, dim], foreground [n, seq], images [n, size, size, channels]."""
+    """Sequences with a known foreground: tokens [n, seq, dim], foreground [n, seq], images [n, size, size,
+    channels].
+    """
 
     tokens: Tensor
     foreground: Tensor
@@ -37,8 +40,8 @@ class Agreement(NamedTuple):
         test: on the test images, [layers].
         validation: on the validation images, which determine the head and its direction, [layers].
         head: the best head, [layers].
-        nulls: :data:`PERMUTED`, test regions with their patches permuted in every image, and :data:`OTHERS`, regions of other test images
-            at the same positions; [draws, layers] each.
+        nulls: :data:`PERMUTED`, test regions with their patches permuted in every image, and :data:`OTHERS`,
+            regions of other test images at the same positions; [draws, layers] each.
     """
 
     test: Tensor
@@ -48,10 +51,12 @@ class Agreement(NamedTuple):
 
 
 def membership_maps(model: nn.Module, tokens: Float[Tensor, "n seq dim"]) -> Maps:
-    """Returns the memberships of the patches in the heads of every layer, [layers, n, K, seq]; they sum to one over the heads.
+    """Returns the memberships of the patches in the heads of every layer, [layers, n, K, seq]; they sum to
+    one over the heads.
 
     Args:
-        model: a network of CRATE layers with :class:`~transformer_theory.models.crate.ReleasedTokenStatisticsAttention`.
+        model: a network of CRATE layers with
+            :class:`~transformer_theory.models.crate.ReleasedTokenStatisticsAttention`.
         tokens: patches; the class token in front, which the network adds, is left out of the maps.
     """
     found: dict[int, Tensor] = {}
@@ -66,15 +71,19 @@ def membership_maps(model: nn.Module, tokens: Float[Tensor, "n seq dim"]) -> Map
 
 
 def preferences(maps: Float[Tensor, "*batch n K seq"], foreground: Region) -> Float[Tensor, "*batch K"]:
-    """Returns the probability that a random foreground patch has a larger membership than a random background patch of its image.
+    """Returns the probability that a random foreground patch has a larger membership than a random background
+    patch of its image.
 
-    This is the area under the ROC curve, in [0, 1]; ties count one half. Mean over the images that have both kinds of patches.
+    This is the area under the ROC curve, in [0, 1]; ties count one half. Mean over the images that have both
+    kinds of patches.
     """
     return _preferences(_ranks(maps), foreground)
 
 
 def _ranks(maps: Float[Tensor, "*batch seq"]) -> Float[Tensor, "*batch seq"]:
-    """Returns the rank of each patch in its map, 0 for the smallest; tied patches share the mean of their ranks."""
+    """Returns the rank of each patch in its map, 0 for the smallest; tied patches share the mean of their
+    ranks.
+    """
     larger = (maps[..., :, None] > maps[..., None, :]).double().sum(-1)
     return larger + ((maps[..., :, None] == maps[..., None, :]).double().sum(-1) - 1) / 2
 
@@ -89,16 +98,23 @@ def _preferences(ranks: Float[Tensor, "*batch n K seq"], foreground: Region) -> 
     return ((sums - inside * (inside - 1) / 2) / (inside * outside)).mean(-2)
 
 
-def agreements(model: nn.Module, validation: Examples, test: Examples, *, draws: int, generator: torch.Generator) -> Agreement:
-    """Measures the agreement of the best head of each layer with the foreground of the test images, and draws its chance levels.
+def agreements(
+    model: nn.Module, validation: Examples, test: Examples, *, draws: int, generator: torch.Generator
+) -> Agreement:
+    """Measures the agreement of the best head of each layer with the foreground of the test images, and draws
+    its chance levels.
 
-    The head, and whether it prefers foreground or background, are chosen on the validation images, so the chance level is 1/2.
+    The head, and whether it prefers foreground or background, are chosen on the validation images, so the
+    chance level is 1/2.
     """
     chosen = preferences(membership_maps(model, validation.tokens), validation.foreground)
     strength, head = (chosen - 0.5).abs().max(-1)
     sign = (chosen.gather(-1, head[:, None]) - 0.5).sign()
     maps = membership_maps(model, test.tokens)
-    maps = maps.gather(2, head[:, None, None, None].expand(-1, maps.shape[1], 1, maps.shape[3])) * sign[:, None, None]
+    maps = (
+        maps.gather(2, head[:, None, None, None].expand(-1, maps.shape[1], 1, maps.shape[3]))
+        * sign[:, None, None]
+    )
     ranks, region = _ranks(maps), test.foreground
 
     def shuffled() -> Region:
@@ -109,7 +125,9 @@ def agreements(model: nn.Module, validation: Examples, test: Examples, *, draws:
 
     drawn = {PERMUTED: shuffled, OTHERS: exchanged}
     nulls = {
-        kind: torch.stack([_preferences(ranks, draw())[..., 0] for _ in range(draws)]) if draws else torch.zeros(0, len(ranks))
+        kind: torch.stack([_preferences(ranks, draw())[..., 0] for _ in range(draws)])
+        if draws
+        else torch.zeros(0, len(ranks))
         for kind, draw in drawn.items()
     }
     return Agreement(_preferences(ranks, region)[..., 0], 0.5 + strength, head, nulls)

@@ -1,4 +1,5 @@
-"""The three forms of compression on tokens that satisfy the theory's model, or violate it by noise; ISTA compared with FISTA.
+"""The three forms of compression on tokens that satisfy the theory's model, or violate it by noise; ISTA
+compared with FISTA.
 
 Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth`, :cite:t:`beck2009fast`.
 """
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
 
 MAX_CODED = 64  # tokens whose sparse codes are followed
 GAP_FLOOR = 1e-12  # smaller gaps are rounding errors; they are drawn at this level
-RATE, GAP, LAST_GAP = "R^c", "objective above its optimum", "objective above its optimum after the last step of FISTA"
+RATE, GAP, LAST_GAP = (
+    "R^c",
+    "objective above its optimum",
+    "objective above its optimum after the last step of FISTA",
+)
 OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
 
 
@@ -38,16 +43,21 @@ OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
 class Unrolled(RandomExperiment):
     """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
 
-    The tokens have classes * rank dimensions, so the bases are complete. The paper's step needs a small beta = rank / (tokens eps^2).
-    Tokens are also coded in D = [U, -U], for which the optimal code is known. After each step, ISTA and FISTA from zero are compared with
-    this optimum.
+    The tokens have classes * rank dimensions, so the bases are complete. The paper's step needs a small beta
+    = rank / (tokens eps^2). Tokens are also coded in D = [U, -U], for which the optimal code is known. After
+    each step, ISTA and FISTA from zero are compared with this optimum.
     """
 
     sequences: int = setting(128, ge=1, help="number of sequences")
     tokens: int = setting(32, ge=1, help="number of tokens per sequence")
     classes: int = setting(4, ge=1, help="number of subspaces")
     rank: int = setting(6, ge=1, help="dimension of each subspace")
-    noise: float = setting(0.1, ge=0, le=1e3, help="standard deviation of the noise outside the subspaces, relative to the tokens")
+    noise: float = setting(
+        0.1,
+        ge=0,
+        le=1e3,
+        help="standard deviation of the noise outside the subspaces, relative to the tokens",
+    )
     eps: float = setting(2.0, ge=1e-3, le=1e3, help="distortion ε; squared inside")
     layers: int = setting(12, ge=1, help="steps of compression")
     codings: int = setting(24, ge=1, help="steps of ISTA and FISTA")
@@ -95,7 +105,9 @@ class Unrolled(RandomExperiment):
             for layer, rate in enumerate(run.rates.tolist()):
                 yield Measurement("crate", "figure", RATE, rate, unit="nats", setting=name, layer=layer)
         arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
-        yield Arrays({**arrays, "crate/rate/guaranteed": guaranteed_rates(runs["exact"], bases, eps=self.eps).numpy()})
+        yield Arrays(
+            {**arrays, "crate/rate/guaranteed": guaranteed_rates(runs["exact"], bases, eps=self.eps).numpy()}
+        )
         yield from self._coded(tokens.flatten(0, 1)[:MAX_CODED], bases)
 
     def _coded(self, tokens: Tensor, bases: Tensor) -> Iterator[Measurement | Arrays]:
@@ -124,7 +136,9 @@ class Unrolled(RandomExperiment):
             slow = ista(tokens, dictionary, lam=LAM, steps=steps)
             fast = fista_steps(start, tokens, dictionary, eta=1 / L, lam=LAM, steps=steps)
             for name, code in (("ISTA", slow), ("FISTA", fast)):
-                gaps[name].append(max(0.0, float(lasso(code, tokens, dictionary, lam=LAM) - optimum) / len(tokens)))
+                gaps[name].append(
+                    max(0.0, float(lasso(code, tokens, dictionary, lam=LAM) - optimum) / len(tokens))
+                )
         for name, values in gaps.items():
             for step, gap in enumerate(values):
                 yield Measurement("crate", "figure", GAP, gap, setting=name, step=step, source=LASSO)

@@ -19,7 +19,14 @@ from ....core.measurement import Arrays, Measurement, Unit
 from ....core.plotting import axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
-from ....models.crate import ExactAttention, Fista, Ista, PaperAttention, ReleasedAttention, TokenStatisticsAttention
+from ....models.crate import (
+    ExactAttention,
+    Fista,
+    Ista,
+    PaperAttention,
+    ReleasedAttention,
+    TokenStatisticsAttention,
+)
 from .. import networks
 from ..in_networks import AFTER, NONZEROS
 from ..layer_curves import curves
@@ -58,24 +65,31 @@ def train_variant(attention: str, sparsify: str, seed: int, steps: int, dim: int
     model = _network(data, attention, sparsify, seed=seed, dim=dim, depth=depth)
     networks.fit(model, data, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
     table = curves(model, data.test.tokens)
-    rates, shares = ([value or 0.0 for value in table.select(quantity=quantity).column("value")] for quantity in (AFTER, NONZEROS))
+    rates, shares = (
+        [value or 0.0 for value in table.select(quantity=quantity).column("value")]
+        for quantity in (AFTER, NONZEROS)
+    )
     count = float(networks.parameter_count(model))
     return [networks.accuracy(model, data.test), rates[-1] / rates[0], rates[-1], shares[-1], count]
 
 
 @dataclass(frozen=True)
 class Variants(RandomExperiment):
-    """Accuracy, rates, non-zeros and speed of the twelve variants of a CRATE layer on digits: equal steps, batches and learning rate.
+    """Accuracy, rates, non-zeros and speed of the twelve variants of a CRATE layer on digits: equal steps,
+    batches and learning rate.
 
-    Width, depth and heads are equal. All sparsifications have the same number of parameters, and so have the exact and the paper form of
-    attention. Token statistics have one parameter more per head. The released form, with its free output, has d^2 + d more per layer.
+    Width, depth and heads are equal. All sparsifications have the same number of parameters, and so have the
+    exact and the paper form of attention. Token statistics have one parameter more per head. The released
+    form, with its free output, has d^2 + d more per layer.
     """
 
     seeds: int = setting(3, ge=1, help="number of splits and initial weights per variant")
     steps: int = setting(500, ge=1, help="optimiser steps, 64 digits per step")
     dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
     depth: int = setting(3, ge=1, help="layers")
-    rounds: int = setting(7, ge=1, help="rounds of timing; each round times one training step of every variant")
+    rounds: int = setting(
+        7, ge=1, help="rounds of timing; each round times one training step of every variant"
+    )
 
     name = "crate.variants"
     sources = (PAPER, Source("wu2024token"), LASSO, Source("alpaydin1998optical"))
@@ -84,14 +98,25 @@ class Variants(RandomExperiment):
         """Yields the values of every variant; arrays with the values of every seed and the times."""
         variants = [(attention, sparsify) for attention in ATTENTION for sparsify in SPARSIFY]
         settings = [
-            {"attention": a, "sparsify": s, "seed": 1000 * self.seed + k, "steps": self.steps, "dim": self.dim, "depth": self.depth}
+            {
+                "attention": a,
+                "sparsify": s,
+                "seed": 1000 * self.seed + k,
+                "steps": self.steps,
+                "dim": self.dim,
+                "depth": self.depth,
+            }
             for a, s in variants
             for k in range(self.seeds)
         ]
         table = np.array(sweep(train_variant, settings)).reshape(len(variants), self.seeds, len(MEASURED))
         for (attention, sparsify), numbers in zip(variants, table):
             for (quantity, unit), values in zip(MEASURED, numbers.T):
-                p = networks.guessing_p(values.tolist(), networks.digit_parts(seed=1000 * self.seed).test) if quantity == ACCURACY else None
+                p = (
+                    networks.guessing_p(values.tolist(), networks.digit_parts(seed=1000 * self.seed).test)
+                    if quantity == ACCURACY
+                    else None
+                )
                 yield Measurement(
                     theory="crate",
                     kind="figure",
@@ -102,12 +127,15 @@ class Variants(RandomExperiment):
                     n=self.seeds,
                     p=p,
                     side=None if p is None else ">=",
-                    note=f"mean of the seeds, {values.min():.4g} to {values.max():.4g}; {self.steps} steps of {BATCH}",
+                    note=f"mean of the seeds, {values.min():.4g} to {values.max():.4g}; {self.steps} steps "
+                    f"of {BATCH}",
                 )
         yield Arrays({"crate/variants/table": table, "crate/variants/seconds": self._seconds(variants)})
 
     def _seconds(self, variants: list[tuple[str, str]]) -> np.ndarray:
-        """Returns the seconds of a forward and backward pass, [variants, rounds]; each round times all variants in turn."""
+        """Returns the seconds of a forward and backward pass, [variants, rounds]; each round times all
+        variants in turn.
+        """
         data = networks.digit_parts(seed=self.seed)
         assert data.train.labels is not None
         inputs, labels = data.train.tokens[:BATCH].float(), data.train.labels[:BATCH]
@@ -126,7 +154,8 @@ class Variants(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Plots four panels with one row per compression and one marker per sparsification."""
         table, seconds = result.arrays["crate/variants/table"], result.arrays["crate/variants/seconds"]
-        relative = seconds / seconds[:1]  # relative to the first variant of the same round, which cancels drifts of the machine
+        # relative to the first variant of the same round, which cancels drifts of the machine
+        relative = seconds / seconds[:1]
         figure, panels = axes(1, 4, width=8.4, height=2.8)
         panel_values = (
             ("Accuracy, test part", table[:, :, 0]),
@@ -138,10 +167,21 @@ class Variants(RandomExperiment):
             for row in range(len(ATTENTION)):
                 for column, name in enumerate(SPARSIFY):
                     numbers = values[row * len(SPARSIFY) + column]
-                    height, tint = row + 0.22 * (column - 1), colour(("crate", "rate_reduction", "scan_snap")[column])
+                    height, tint = (
+                        row + 0.22 * (column - 1),
+                        colour(("crate", "rate_reduction", "scan_snap")[column]),
+                    )
                     ax.plot([numbers.min(), numbers.max()], [height, height], color=tint, linewidth=1.2)
-                    ax.plot([np.median(numbers)], [height], MARKERS[column], color=tint, label=name if row == 0 else "_")
-            ax.set_yticks(range(len(ATTENTION)), list(ATTENTION) if ax is panels[0] else [""] * len(ATTENTION))
+                    ax.plot(
+                        [np.median(numbers)],
+                        [height],
+                        MARKERS[column],
+                        color=tint,
+                        label=name if row == 0 else "_",
+                    )
+            ax.set_yticks(
+                range(len(ATTENTION)), list(ATTENTION) if ax is panels[0] else [""] * len(ATTENTION)
+            )
             ax.invert_yaxis()
             ax.set_title(title)
         panels[3].set_xlabel(f"{next(iter(ATTENTION))}, {next(iter(SPARSIFY))} = 1")
@@ -149,8 +189,9 @@ class Variants(RandomExperiment):
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
         caption(
             figure,
-            "Rows: compressions; markers: sparsifications, at the median over seeds (for times, over rounds); bars: range. Token "
-            "statistics: attention that needs only one second moment per channel." + networks.chance_note(result, ACCURACY),
+            "Rows: compressions; markers: sparsifications, at the median over seeds (for times, over "
+            "rounds); bars: range. Token statistics: attention that needs only one second moment per "
+            "channel." + networks.chance_note(result, ACCURACY),
         )
         return figure
 
@@ -159,7 +200,16 @@ class Variants(RandomExperiment):
         return cls(seeds=1, steps=1, dim=16, depth=2, rounds=1)
 
 
-def _network(data: networks.DataParts, attention: str, sparsify: str, *, seed: int, dim: int, depth: int) -> nn.Module:
+def _network(
+    data: networks.DataParts, attention: str, sparsify: str, *, seed: int, dim: int, depth: int
+) -> nn.Module:
     """Returns an untrained network of one variant."""
     with torch.no_grad():
-        return networks.crate(data.train, seed=seed, attention=ATTENTION[attention], sparsify=SPARSIFY[sparsify], dim=dim, depth=depth)
+        return networks.crate(
+            data.train,
+            seed=seed,
+            attention=ATTENTION[attention],
+            sparsify=SPARSIFY[sparsify],
+            dim=dim,
+            depth=depth,
+        )

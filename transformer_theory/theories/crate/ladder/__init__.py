@@ -1,15 +1,18 @@
-r"""The ladder of compression: one attention step, from exact gradient steps on a mixture of subspaces to trained transformers.
+r"""The ladder of compression: one attention step, from exact gradient steps on a mixture of subspaces to
+trained transformers.
 
-The headline is the compression by one attention step in its own subspaces beyond that in rotated subspaces (:mod:`.quantities`), in a
-network the mean over its layers. The theory predicts a sign, not a number, so the first rung is the reference. A second null rotates the
-update. A step that ignores its subspaces can leave either null, so the outcome of a rung needs both.
+The headline is the compression by one attention step in its own subspaces beyond that in rotated subspaces
+(:mod:`.quantities`), in a network the mean over its layers. The theory predicts a sign, not a number, so the
+first rung is the reference. A second null rotates the update. A step that ignores its subspaces can leave
+either null, so the outcome of a rung needs both.
 
-On the first rung all assumptions of the paper hold. The descent lemma covers another quantity than the headline, on the three rungs with
-exact steps, for any tokens: with the lengths of the tokens kept, a step of size 1/L lowers R^c by at least ||grad R^c||^2 / (2L). These
-rungs have a row for it, with a verdict.
+On the first rung all assumptions of the paper hold. The descent lemma covers another quantity than the
+headline, on the three rungs with exact steps, for any tokens: with the lengths of the tokens kept, a step of
+size 1/L lowers R^c by at least ||grad R^c||^2 / (2L). These rungs have a row for it, with a verdict.
 
-The rungs up to "depth" have equal sizes: 17 tokens of 64 dimensions, four subspaces of dimension 16. The second quantity is the share of
-non-zeros of the code after the step, compared with random dictionaries or with untrained networks.
+The rungs up to "depth" have equal sizes: 17 tokens of 64 dimensions, four subspaces of dimension 16. The
+second quantity is the share of non-zeros of the code after the step, compared with random dictionaries or
+with untrained networks.
 
 Source: :cite:t:`yu2023white`; the guarantee is the descent lemma.
 """
@@ -34,7 +37,9 @@ SEPARATE = {  # a recipe changes several things at once, so these rungs are not 
 derived = partial(small_crate, attention=PaperAttention, norms=False)  # the layer of the paper's derivation
 
 
-def _network(name: str, relaxes: str, column: str, constructor: Constructor, training: Training = adamw) -> Rung:
+def _network(
+    name: str, relaxes: str, column: str, constructor: Constructor, training: Training = adamw
+) -> Rung:
     return Rung(name, relaxes, partial(trained_rows, constructor, training), column)
 
 
@@ -42,7 +47,12 @@ LADDER = replace(
     HEADLINE,
     rungs=(
         Rung("exact steps", "", partial(mixture_rows, fitted=False), OWN, covered=True),
-        Rung("fitted subspaces", "known subspaces: fitted to other tokens of the mixture", partial(mixture_rows, fitted=True), OWN),
+        Rung(
+            "fitted subspaces",
+            "known subspaces: fitted to other tokens of the mixture",
+            partial(mixture_rows, fitted=True),
+            OWN,
+        ),
         Rung("digits", "tokens near orthogonal subspaces: digits, one token an image", digit_rows, TOKENS),
         Rung(
             "paper's step",
@@ -56,14 +66,43 @@ LADDER = replace(
             partial(paper_rows, embedded=True),
             TOKENS,
         ),
-        Rung("network's scale", "tokens of norm one, the step 1/L: lengths, kappa and eps of a network", network_scale_rows, TOKENS),
-        _network("trained end to end", "subspaces fitted to the tokens: all parameters learn to classify", TRAINED, derived, descend),
+        Rung(
+            "network's scale",
+            "tokens of norm one, the step 1/L: lengths, kappa and eps of a network",
+            network_scale_rows,
+            TOKENS,
+        ),
+        _network(
+            "trained end to end",
+            "subspaces fitted to the tokens: all parameters learn to classify",
+            TRAINED,
+            derived,
+            descend,
+        ),
         _network("AdamW", "gradient descent on the loss of all images", ADAMW, derived),
-        _network("LayerNorm", "a step on the tokens themselves", BLOCK, partial(small_crate, attention=PaperAttention)),
-        _network("released form", "an output tied to the subspaces, the shrinkage, unscaled scores", BLOCK, small_crate),
+        _network(
+            "LayerNorm",
+            "a step on the tokens themselves",
+            BLOCK,
+            partial(small_crate, attention=PaperAttention),
+        ),
+        _network(
+            "released form",
+            "an output tied to the subspaces, the shrinkage, unscaled scores",
+            BLOCK,
+            small_crate,
+        ),
         _network("MLP", "ISTA", BLOCK, partial(small_crate, sparsify=Mlp)),
-        _network("ViT block", "one matrix for query, key and value: the subspaces are those of the keys", BLOCK, small_vit),
+        _network(
+            "ViT block",
+            "one matrix for query, key and value: the subspaces are those of the keys",
+            BLOCK,
+            small_vit,
+        ),
         _network("four layers", "a single layer", DEPTH, partial(small_vit, depth=LAYERS)),
-        *(replace(rung, relaxes=SEPARATE.get(rung.name, rung.relaxes)) for rung in trained_network_rungs(recipe_rows)),
+        *(
+            replace(rung, relaxes=SEPARATE.get(rung.name, rung.relaxes))
+            for rung in trained_network_rungs(recipe_rows)
+        ),
     ),
 )

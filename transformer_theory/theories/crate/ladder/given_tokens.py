@@ -1,4 +1,6 @@
-"""Rungs without training: one step on tokens of a mixture of subspaces, on digits, and on the embedded patches of digits."""
+"""Rungs without training: one step on tokens of a mixture of subspaces, on digits, and on the embedded
+patches of digits.
+"""
 
 from collections.abc import Iterator
 from functools import partial
@@ -36,16 +38,22 @@ LENGTHS_KEPT = "fall of R^c, lengths kept"
 
 
 def mixture(generator: torch.Generator) -> tuple[Sequences, Sequences, Bases]:
-    """Draws tokens near four orthogonal subspaces, mixed in every sequence: two samples [128, 17, 64], and the bases [4, 64, 16]."""
-    # Sequences of one token have one subspace each; 17 successive ones form a sequence with tokens of all subspaces.
+    """Draws tokens near four orthogonal subspaces, mixed in every sequence: two samples [128, 17, 64], and
+    the bases [4, 64, 16].
+    """
+    # Sequences of one token have one subspace each; 17 successive ones form a sequence with tokens of all
+    # subspaces.
     number = 2 * SEQUENCES * LENGTH
-    drawn = subspace_mixture(number, seq=1, dim=DIM, classes=HEADS, rank=RANK, noise=NOISE, generator=generator)
+    drawn = subspace_mixture(
+        number, seq=1, dim=DIM, classes=HEADS, rank=RANK, noise=NOISE, generator=generator
+    )
     first, second = drawn.data.tokens.view(2, SEQUENCES, LENGTH, DIM)
     return first, second, drawn.bases
 
 
 def whole_digits(generator: torch.Generator) -> tuple[Sequences, Float[Tensor, "validation n d"]]:
-    """Returns sequences of digits, one token an image: 64 pixels without the mean image, training [73, 17, 64] and validation [31, 17, 64].
+    """Returns sequences of digits, one token an image: 64 pixels without the mean image, training [73, 17,
+    64] and validation [31, 17, 64].
 
     The order is random, so a sequence has digits of all classes. The mean square of the norms is one.
     """
@@ -61,7 +69,9 @@ def _sequences(tokens: Tensor, generator: torch.Generator) -> Sequences:
 
 
 def embedded_digits(generator: torch.Generator) -> tuple[Sequences, Sequences]:
-    """Returns the tokens that enter the first layer of an untrained network, float64 [256, 17, 64]: training and validation images."""
+    """Returns the tokens that enter the first layer of an untrained network, float64 [256, 17, 64]: training
+    and validation images.
+    """
     model = build(small_crate, generator)
     train, validation = digit_parts()
     return _embedded(model, train[:SAMPLES]), _embedded(model, validation[:SAMPLES])
@@ -69,7 +79,9 @@ def embedded_digits(generator: torch.Generator) -> tuple[Sequences, Sequences]:
 
 def _embedded(model: nn.Module, data: TokenData) -> Sequences:
     seen: list[Tensor] = []
-    handle = model.get_submodule("transformer").register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    handle = model.get_submodule("transformer").register_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0])
+    )
     with evaluation(model):
         model(data.tokens.float())
     handle.remove()
@@ -82,7 +94,9 @@ def _size(tokens: Sequences) -> Tensor:
 
 
 def mixture_rows(generator: torch.Generator, *, fitted: bool) -> Iterator[Measurement]:
-    """Yields the rows of an exact step on a mixture of subspaces, along the true subspaces or along those fitted to another sample."""
+    """Yields the rows of an exact step on a mixture of subspaces, along the true subspaces or along those
+    fitted to another sample.
+    """
     first, tokens, bases = mixture(generator)
     if fitted:
         bases = fit(first, generator)
@@ -100,20 +114,27 @@ def paper_rows(generator: torch.Generator, *, embedded: bool) -> Iterator[Measur
 
     Args:
         generator: as in the rows above.
-        embedded: whether the tokens are embedded patches, scaled to a mean square norm of one, or the tokens of :func:`digit_rows`.
+        embedded: whether the tokens are embedded patches, scaled to a mean square norm of one, or the tokens
+            of :func:`digit_rows`.
     """
     first, tokens = (embedded_digits if embedded else whole_digits)(generator)
     bases = fit(first, generator)
     kappa = 1 / lipschitz(bases, n=LENGTH, eps=EPS)
-    yield from step_rows(tokens / _size(tokens), bases, partial(paper_step, bases=bases, kappa=kappa, eps=EPS), data="digits")
+    yield from step_rows(
+        tokens / _size(tokens), bases, partial(paper_step, bases=bases, kappa=kappa, eps=EPS), data="digits"
+    )
 
 
 def network_scale_rows(generator: torch.Generator) -> Iterator[Measurement]:
-    """Yields the rows of a step in the paper's form on embedded patches; lengths of the tokens, kappa and eps are those of a network."""
+    """Yields the rows of a step in the paper's form on embedded patches; lengths of the tokens, kappa and eps
+    are those of a network.
+    """
     first, tokens = embedded_digits(generator)
     block = PaperAttention(DIM, heads=HEADS, head_dim=RANK)
     bases = fit(first, generator)
-    yield from step_rows(tokens, bases, partial(paper_step, bases=bases, kappa=block.kappa, eps=block.eps), data="digits")
+    yield from step_rows(
+        tokens, bases, partial(paper_step, bases=bases, kappa=block.kappa, eps=block.eps), data="digits"
+    )
 
 
 def fit(tokens: Sequences, generator: torch.Generator) -> Bases:
@@ -122,7 +143,8 @@ def fit(tokens: Sequences, generator: torch.Generator) -> Bases:
 
 
 def exact_rows(tokens: Sequences, bases: Bases, *, data: str) -> Iterator[Measurement]:
-    """Yields the rows of :func:`step_rows` for an exact step of size 1/L, then the fall of R^c with lengths kept.
+    """Yields the rows of :func:`step_rows` for an exact step of size 1/L, then the fall of R^c with lengths
+    kept.
 
     This fall is a share of R^c; its threshold is the guarantee, :math:`\\|\\nabla R^c\\|^2 / (2 L)`.
     """
@@ -132,16 +154,23 @@ def exact_rows(tokens: Sequences, bases: Bases, *, data: str) -> Iterator[Measur
     before, after = (float(subspace_coding_rate(Z, bases, eps=EPS).mean()) for Z in (tokens, step(tokens)))
     guaranteed = float(rate_gradient(tokens, bases, eps=EPS).square().sum((-2, -1)).mean()) / (2 * L * before)
     fall = 1 - after / before
-    verdict = judge(fall, ">=", guaranteed)  # the descent lemma needs no assumption on the tokens or the subspaces
-    columns: dict[str, Any] = {"op": ">=", "threshold": guaranteed, "verdict": verdict, "side": ">=", "source": DECREASE}
+    # the descent lemma needs no assumption on the tokens or the subspaces
+    verdict = judge(fall, ">=", guaranteed)
+    columns: dict[str, Any] = {
+        "op": ">=",
+        "threshold": guaranteed,
+        "verdict": verdict,
+        "side": ">=",
+        "source": DECREASE,
+    }
     yield Measurement("crate", "rung", LENGTHS_KEPT, fall, data=data, n=len(tokens), **columns)
 
 
 def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iterator[Measurement]:
     """Yields the rows of compression and the share of non-zeros for one step on given tokens.
 
-    The code is that of the tokens after the step, scaled to norm one, in the dictionary [U, -U]. A token of one subspace needs at most a
-    share 1 / (2K) of its atoms.
+    The code is that of the tokens after the step, scaled to norm one, in the dictionary [U, -U]. A token of
+    one subspace needs at most a share 1 / (2K) of its atoms.
 
     Args:
         tokens: Z, [m, n, d].
@@ -156,13 +185,17 @@ def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iter
     share, bound = float(nonzeros(sparse_code(flat, bases)[0])), 0.5 / len(bases)
     # The columns of random subspaces are orthonormal, so their codes have a closed form.
     frames = (null_subspaces(*bases.shape, seed=seed) for seed in range(HEADLINE_DRAWS))
-    null = Null(RANDOM_DICTIONARIES, tuple(float(nonzeros(optimal_code(flat, frame, lam=LAM))) for frame in frames))
+    null = Null(
+        RANDOM_DICTIONARIES, tuple(float(nonzeros(optimal_code(flat, frame, lam=LAM))) for frame in frames)
+    )
     columns: dict[str, Any] = {"op": "<=", "threshold": bound, "null": null, "side": "<=", "source": PAPER}
     yield Measurement("crate", "rung", NONZEROS, share, unit="share", n=len(flat), data=data, **columns)
 
 
 def compression(before: Sequences, after: Sequences, bases: Bases, *, draws: int) -> Table:
-    """Returns the rows of :class:`~.quantities.CompressionInSubspaces` for tokens before and after a step along the bases."""
+    """Returns the rows of :class:`~.quantities.CompressionInSubspaces` for tokens before and after a step
+    along the bases.
+    """
     return Table(measured(before, after, bases, draws=draws).compute(draws=draws))
 
 

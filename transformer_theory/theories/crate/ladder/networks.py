@@ -36,12 +36,15 @@ Constructor = Callable[[], nn.Module]
 Training = Callable[[nn.Module, TokenData, TokenData, torch.Generator], None]
 
 
-def small_crate(*, norms: bool = True, attention: Callable[..., nn.Module] = ReleasedAttention, **blocks) -> CRATE:
+def small_crate(
+    *, norms: bool = True, attention: Callable[..., nn.Module] = ReleasedAttention, **blocks
+) -> CRATE:
     """Builds a CRATE of one layer for the digits, width 64, 4 heads.
 
     Args:
-        norms: whether a layer norm precedes each half of the layer, as in networks. Without norms and with ``PaperAttention`` the layer
-            is the one that the paper derives, :math:`(1 - \\kappa\\beta) Z + \\kappa\\beta\\,\\mathrm{MSSA}(Z)` and an ISTA step.
+        norms: whether a layer norm precedes each half of the layer, as in networks. Without norms and with
+            ``PaperAttention`` the layer is the one that the paper derives, :math:`(1 - \\kappa\\beta) Z +
+            \\kappa\\beta\\,\\mathrm{MSSA}(Z)` and an ISTA step.
         attention: constructor of the compression block.
         blocks: other arguments of :class:`~transformer_theory.models.CRATE`.
     """
@@ -67,11 +70,17 @@ def descend(model: nn.Module, train: TokenData, validation: TokenData, generator
 
 def adamw(model: nn.Module, train: TokenData, validation: TokenData, generator: torch.Generator) -> None:
     """Trains all parameters by AdamW on mini-batches of 64 images."""
-    train_classifier(model, train, validation, steps=ADAMW_STEPS, learning_rate=ADAMW_RATE, generator=generator)
+    train_classifier(
+        model, train, validation, steps=ADAMW_STEPS, learning_rate=ADAMW_RATE, generator=generator
+    )
 
 
-def trained_rows(constructor: Constructor, training: Training, generator: torch.Generator) -> Iterator[Measurement]:
-    """Yields the rows of a network that is trained on the digits; a row with the reason if the training diverges."""
+def trained_rows(
+    constructor: Constructor, training: Training, generator: torch.Generator
+) -> Iterator[Measurement]:
+    """Yields the rows of a network that is trained on the digits; a row with the reason if the training
+    diverges.
+    """
     train, validation = digit_parts()
     model = build(constructor, generator)
     try:
@@ -82,14 +91,19 @@ def trained_rows(constructor: Constructor, training: Training, generator: torch.
     yield from network_rows(model, constructor, validation, name=type(model).__name__)
 
 
-def recipe_rows(recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
+def recipe_rows(
+    recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
+) -> Iterator[Measurement]:
     """Yields the rows of a network of a comparison, trained on the digits or on the caller's images."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     yield from network_rows(model, partial(RECIPES[recipe].build, validation), validation, name=recipe)
 
 
-def network_rows(model: nn.Module, constructor: Constructor, data: TokenData, *, name: str) -> Iterator[Measurement]:
-    """Yields the rows of compression, the share of non-zeros after each layer, both as means over layers, and the accuracy.
+def network_rows(
+    model: nn.Module, constructor: Constructor, data: TokenData, *, name: str
+) -> Iterator[Measurement]:
+    """Yields the rows of compression, the share of non-zeros after each layer, both as means over layers, and
+    the accuracy.
 
     The null of the non-zeros consists of 19 untrained networks, which all seeds share.
 
@@ -103,10 +117,22 @@ def network_rows(model: nn.Module, constructor: Constructor, data: TokenData, *,
     rows = _probed(model, data[:SAMPLES], draws=LADDER_DRAWS)
     yield from compression_rows(rows, **columns)
     fixed = fixed_generator()
-    untrained = tuple(_nonzeros(_probed(build(constructor, fixed), data[:SAMPLES], draws=0)) for _ in range(RANGE_DRAWS))
+    untrained = tuple(
+        _nonzeros(_probed(build(constructor, fixed), data[:SAMPLES], draws=0)) for _ in range(RANGE_DRAWS)
+    )
     null = Null(UNTRAINED, untrained)
     columns = {"unit": "share", "split": "validation", **columns}
-    yield Measurement("crate", "rung", NONZEROS, _nonzeros(rows), side="<=", null=null, n=min(SAMPLES, len(data)), source=CURVES, **columns)
+    yield Measurement(
+        "crate",
+        "rung",
+        NONZEROS,
+        _nonzeros(rows),
+        side="<=",
+        null=null,
+        n=min(SAMPLES, len(data)),
+        source=CURVES,
+        **columns,
+    )
     yield Measurement("crate", "rung", ACCURACY, accuracy(model, data), n=len(data), **columns)
 
 

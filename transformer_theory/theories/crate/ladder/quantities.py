@@ -1,21 +1,24 @@
 r"""The quantities of the ladder, for one attention step Z -> Z+ and for the code after it.
 
-With the tokens centred and scaled to norm one, as in :mod:`..in_networks`, and the step's own subspaces U_[K],
+With the tokens centred and scaled to norm one, as in :mod:`..in_networks`, and the step's own subspaces
+U_[K],
 
     c(U, Z+) = 1 - R^c(Z+; U) / R^c(Z; U),      headline T = c(U, Z+) - median over rotations O of c(O U, Z+).
 
-Averaging makes tokens alike in any subspaces, and how much depends on the size of the step. T has the null median 0 on every rung, so the
-rungs can be compared. Its first null consists of the compressions in the subspaces O U_k minus their median.
+Averaging makes tokens alike in any subspaces, and how much depends on the size of the step. T has the null
+median 0 on every rung, so the rungs can be compared. Its first null consists of the compressions in the
+subspaces O U_k minus their median.
 
-The first null has a gap: subspaces that were fitted or trained hold more energy of the tokens than rotated ones, and an update that ignores
-them returns this energy to the mean. R^c then falls more in U than in O U. The second null therefore keeps Z and U and rotates the update
-(:mod:`.updates`): draw j is T of the rotated update Z+_j,
+The first null has a gap: subspaces that were fitted or trained hold more energy of the tokens than rotated
+ones, and an update that ignores them returns this energy to the mean. R^c then falls more in U than in O U.
+The second null therefore keeps Z and U and rotates the update (:mod:`.updates`): draw j is T of the rotated
+update Z+_j,
 
     T_j = c(U, Z+_j) - median over i of c(O_i U, Z+_i).
 
-T - T_j is the interaction of subspaces and update in a two-by-two design: own or rotated subspaces, own or rotated update. Hence it
-contains neither what the update does in any subspaces (averaging) nor what any update of this size does in U (energy that returns to the
-mean).
+T - T_j is the interaction of subspaces and update in a two-by-two design: own or rotated subspaces, own or
+rotated update. Hence it contains neither what the update does in any subspaces (averaging) nor what any
+update of this size does in U (energy that returns to the mean).
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,7 +44,8 @@ HEADLINE = Ladder(quantity=BEYOND_ROTATED, unit="", side=">=", null_kind=ROTATED
 
 
 class CompressionInSubspaces(Compression):
-    """Compression by attention with rotated subspaces and rotated updates as nulls, and the incoherence of the subspaces.
+    """Compression by attention with rotated subspaces and rotated updates as nulls, and the incoherence of
+    the subspaces.
 
     Attributes:
         rotated: by layer, [2, draws]: sums of R^c after the rotated updates, in U and in the rotations of U.
@@ -69,8 +73,9 @@ class CompressionInSubspaces(Compression):
             self.rotated[layer] = self.rotated.get(layer, 0) + rates.sum(-1).double().cpu()
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of :class:`~.in_networks.Compression`; per layer, two rows of compression with the nulls "rotated updates" in U
-        (setting :data:`SECOND`) and in rotations of U (:data:`BOTH_ROTATED`), and one row of :data:`INCOHERENCE`, in [0, 1].
+        """Returns the rows of :class:`~.in_networks.Compression`; per layer, two rows of compression with the
+        nulls "rotated updates" in U (setting :data:`SECOND`) and in rotations of U (:data:`BOTH_ROTATED`),
+        and one row of :data:`INCOHERENCE`, in [0, 1].
         """
         rows = list(super().compute(draws=draws))
         for place in sorted(self.sums):
@@ -81,29 +86,44 @@ class CompressionInSubspaces(Compression):
             in_rotated = 1 - after[1] / torch.tensor([pair[0] for pair in frames], dtype=after.dtype)
             for setting, falls in ((SECOND, in_own), (BOTH_ROTATED, in_rotated)):
                 null = Null(ROTATED_UPDATES, tuple(falls.tolist()))
-                columns: dict[str, Any] = {"null": null, "setting": setting, "layer": layer, "n": int(self.sums[place][0])}
-                rows.append(Measurement("crate", "rung", COMPRESSION, 1 - last / before, side=">=", **columns))
-            rows.append(Measurement("crate", "rung", INCOHERENCE, incoherence(self.bases[layer][0]), layer=layer))
+                columns: dict[str, Any] = {
+                    "null": null,
+                    "setting": setting,
+                    "layer": layer,
+                    "n": int(self.sums[place][0]),
+                }
+                rows.append(
+                    Measurement("crate", "rung", COMPRESSION, 1 - last / before, side=">=", **columns)
+                )
+            rows.append(
+                Measurement("crate", "rung", INCOHERENCE, incoherence(self.bases[layer][0]), layer=layer)
+            )
         return rows
 
 
 def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
-    """Yields the headline and the compression itself, each with both nulls, and the incoherence, as means over layers.
+    """Yields the headline and the compression itself, each with both nulls, and the incoherence, as means
+    over layers.
 
     Args:
         rows: rows of :class:`CompressionInSubspaces`.
         columns: further columns of the rows.
     """
     settings = ("", SECOND, BOTH_ROTATED)
-    own, second, both = (over_heads(rows.select(quantity=COMPRESSION, setting=setting)) for setting in settings)
+    own, second, both = (
+        over_heads(rows.select(quantity=COMPRESSION, setting=setting)) for setting in settings
+    )
     columns = {"n": own.n, "source": CURVES, **columns}
     medians = [row.null.median for row in (own, both) if row.null is not None]
     assert own.value is not None
     for row, median in zip((own, second), medians, strict=True):
         assert row.null is not None
-        # Both rows have the same value, T; the draws of the second are the same statistic of other updates, hence their own median.
+        # Both rows have the same value, T; the draws of the second are the same statistic of other updates,
+        # hence their own median.
         shifted = Null(row.null.kind, tuple(draw - median for draw in row.null.draws))
         yield HEADLINE.row("crate", own.value - medians[0], null=shifted, setting=row.setting, **columns)
-        yield Measurement("crate", "rung", COMPRESSION, own.value, null=row.null, side=">=", setting=row.setting, **columns)
+        yield Measurement(
+            "crate", "rung", COMPRESSION, own.value, null=row.null, side=">=", setting=row.setting, **columns
+        )
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
     yield Measurement("crate", "rung", INCOHERENCE, angle, **{**columns, "source": PAPER})

@@ -1,12 +1,14 @@
 r"""Updates in random directions: the second null of the ladder.
 
-Tokens are centred and scaled to norm one, so a step is seen only as a turn of every token. Write the token after the step as
+Tokens are centred and scaled to norm one, so a step is seen only as a turn of every token. Write the token
+after the step as
 
     z+ = cos(a) z + sin(a) t,      t a unit vector, orthogonal to z and to the vector of ones.
 
-A rotated update turns every token by its own angle a, towards a rotation of t: one rotation O for all tokens, of the space orthogonal to
-the vector of ones. To rotate the difference z+ - z itself would be unfair. An exact step mostly shortens the tokens, which centring and
-scaling hide; rotated, this part would turn the tokens by large angles.
+A rotated update turns every token by its own angle a, towards a rotation of t: one rotation O for all tokens,
+of the space orthogonal to the vector of ones. To rotate the difference z+ - z itself would be unfair. An
+exact step mostly shortens the tokens, which centring and scaling hide; rotated, this part would turn the
+tokens by large angles.
 """
 
 from functools import lru_cache
@@ -24,18 +26,25 @@ Tokens = Float[Tensor, "*batch n d"]
 CHUNK = 50  # rotations at a time: about 50 MB for 16 sequences of 17 tokens in 64 dimensions
 
 
-def rates_after_rotated_updates(before: Tokens, after: Tokens, bases: Bases, *, draws: int, eps: float) -> Float[Tensor, "2 draws batch"]:
-    """Computes R^c after the rotated updates: draw j of the first row in the subspaces U_k, of the second row in the rotation j of U_k.
+def rates_after_rotated_updates(
+    before: Tokens, after: Tokens, bases: Bases, *, draws: int, eps: float
+) -> Float[Tensor, "2 draws batch"]:
+    """Computes R^c after the rotated updates: draw j of the first row in the subspaces U_k, of the second row
+    in the rotation j of U_k.
 
     Args:
         before, after: Z and Z+, [batch, n, d].
         bases: orthonormal U_k, [K, d, p].
-        draws: number of rotations of the update, and of the subspaces (those of :func:`~.in_networks.random_rotations`).
+        draws: number of rotations of the update, and of the subspaces (those of
+            :func:`~.in_networks.random_rotations`).
         eps: distortion (squared inside).
     """
     d = before.shape[-1]
     bases = bases.to(before)
-    pairs = zip(*(rotations(d, draws).to(before).split(CHUNK) for rotations in (update_rotations, random_rotations)), strict=True)
+    pairs = zip(
+        *(rotations(d, draws).to(before).split(CHUNK) for rotations in (update_rotations, random_rotations)),
+        strict=True,
+    )
     rates = [before.new_empty(2, 0, len(before))]
     for of_update, of_bases in pairs:
         tokens = turned(before, after, of_update[:, None])[:, :, None]  # [draws, batch, 1, n, d]
@@ -44,8 +53,11 @@ def rates_after_rotated_updates(before: Tokens, after: Tokens, bases: Bases, *, 
     return torch.cat(rates, dim=1)
 
 
-def turned(before: Tokens, after: Tokens, rotation: Float[Tensor, "*rotations d d"]) -> Float[Tensor, "*turned n d"]:
-    """Returns the tokens of ``before``, centred, of norm one, turned by the angles to ``after`` in the rotated directions.
+def turned(
+    before: Tokens, after: Tokens, rotation: Float[Tensor, "*rotations d d"]
+) -> Float[Tensor, "*turned n d"]:
+    """Returns the tokens of ``before``, centred, of norm one, turned by the angles to ``after`` in the
+    rotated directions.
 
     Args:
         before, after: Z and Z+, broadcastable to the rotations.
@@ -62,12 +74,14 @@ def turned(before: Tokens, after: Tokens, rotation: Float[Tensor, "*rotations d 
 
 @lru_cache(maxsize=4)
 def update_rotations(d: int, draws: int) -> Float[Tensor, "draws d d"]:
-    """Returns uniformly distributed orthogonal matrices that fix the vector of ones, float64; the same in every call with this d.
+    """Returns uniformly distributed orthogonal matrices that fix the vector of ones, float64; the same in
+    every call with this d.
 
     They are independent of :func:`~.in_networks.random_rotations`.
     """
     generator = torch.Generator().manual_seed(NULL_SEED)
-    # The reflection H exchanges the first unit vector and the unit vector of ones. Rotate the other d - 1 dimensions between two of them.
+    # The reflection H exchanges the first unit vector and the unit vector of ones. Rotate the other d - 1
+    # dimensions between two of them.
     first = torch.zeros(d, dtype=torch.float64)
     first[0] = 1
     normal = torch.nn.functional.normalize(first - d**-0.5, dim=0)

@@ -17,14 +17,16 @@ from .heads import OWN
 EQUAL = (cycle_pair, cycle_pair, lift_pair, lift_pair)
 TREES = (separable_pair, separable_pair)
 PAIRS = (
-    "pairs: a cycle and two disjoint cycles; two random 2-lifts, of 12 nodes, of one irregular graph, with different spectra, which are "
-    "therefore not isomorphic"
+    "pairs: a cycle and two disjoint cycles; two random 2-lifts, of 12 nodes, of one irregular graph, with "
+    "different spectra, which are therefore not isomorphic"
 )
 VECTORS = 3  # eigenvectors that the transformer reads; all of their signs are enumerated
 
 
 def _order_two(generator: Generator, draw: tuple[Callable[[Generator], Pair], ...]) -> Evidence:
-    """Measures the largest relative difference of the outputs of random networks on pairs of graphs, by sums and by heads."""
+    """Measures the largest relative difference of the outputs of random networks on pairs of graphs, by sums
+    and by heads.
+    """
     largest, refined = {"sums": 0.0, "heads": 0.0}, 0
     for pick in draw:
         pair = pick(generator)
@@ -36,21 +38,32 @@ def _order_two(generator: Generator, draw: tuple[Callable[[Generator], Pair], ..
             outputs["heads"].append(network(A, lambda layer, X, tokens=tokens: by_heads(layer, X, tokens)))
         largest = {how: max(value, relative_difference(*outputs[how])) for how, value in largest.items()}
         refined += distinguished(pair.first, pair.second)
-    return Evidence(max(largest.values()), 1e-11, "<=", detail=largest | {"pairs distinguished by 1-WL": refined, "pairs": len(draw)})
+    return Evidence(
+        max(largest.values()),
+        1e-11,
+        "<=",
+        detail=largest | {"pairs distinguished by 1-WL": refined, "pairs": len(draw)},
+    )
 
 
 def _messages(generator: Generator, draw: tuple[Callable[[Generator], Pair], ...]) -> Evidence:
-    """Measures the largest relative difference of the outputs of message passing and of graph attention on pairs of graphs."""
+    """Measures the largest relative difference of the outputs of message passing and of graph attention on
+    pairs of graphs.
+    """
     values = []
     for pick in draw:
         pair = pick(generator)
         for network in (MessagePassing.draw(generator), GraphAttention.draw(generator)):
-            values.append(relative_difference(network(adjacency(pair.first)), network(adjacency(pair.second))))
+            values.append(
+                relative_difference(network(adjacency(pair.first)), network(adjacency(pair.second)))
+            )
     return Evidence(max(values), 1e-11, "<=")
 
 
 def _folklore(generator: Generator, draw: tuple[Callable[[Generator], Pair], ...]) -> Evidence:
-    """Measures the share of pairs that the folklore test distinguishes, minus the share that 1-WL distinguishes."""
+    """Measures the share of pairs that the folklore test distinguishes, minus the share that 1-WL
+    distinguishes.
+    """
     pairs = [pick(generator) for pick in draw]
     shares = [
         sum(distinguished(pair.first, pair.second, refine) for pair in pairs) / len(pairs)
@@ -65,14 +78,17 @@ def _strongly_regular(generator: Generator) -> Pair:
 
 
 def _laplacian(generator: Generator, *, isomorphic: bool) -> Evidence:
-    """Measures the smaller of two relative differences: of means over all signs between two graphs, and between signs for one graph.
+    """Measures the smaller of two relative differences: of means over all signs between two graphs, and
+    between signs for one graph.
 
     Three transformers; the largest difference of each kind counts.
     """
     while True:
         pair = lift_pair(generator)
         first, second = pair.first, shuffled(pair.first, generator) if isomorphic else pair.second
-        lowest = torch.stack([torch.linalg.eigvalsh(laplacian(graph))[: VECTORS + 1] for graph in (first, second)])
+        lowest = torch.stack(
+            [torch.linalg.eigvalsh(laplacian(graph))[: VECTORS + 1] for graph in (first, second)]
+        )
         if float(lowest.diff().min()) > 1e-2:  # otherwise eigenvectors differ by more than signs
             break
     signs = torch.cartesian_prod(*[torch.tensor([1.0, -1.0], dtype=torch.float64)] * VECTORS)
@@ -81,18 +97,23 @@ def _laplacian(generator: Generator, *, isomorphic: bool) -> Evidence:
         transformer, outputs = TokenTransformer.draw(2 * VECTORS + 3, generator), []
         for graph in (first, second):
             P = Laplacian(VECTORS)(graph, generator)
-            outputs.append(torch.stack([transformer(tokenize_graph(graph, lambda *_, P=P * row: P)) for row in signs]))
+            outputs.append(
+                torch.stack([transformer(tokenize_graph(graph, lambda *_, P=P * row: P)) for row in signs])
+            )
         graphs = max(graphs, relative_difference(outputs[0].mean(0), outputs[1].mean(0)))
         signed = max(signed, *(relative_difference(outputs[0][0], other) for other in outputs[0]))
-    return Evidence(min(graphs, signed), 1e-3, ">=", detail={"between the graphs": graphs, "between signs": signed})
+    return Evidence(
+        min(graphs, signed), 1e-3, ">=", detail={"between the graphs": graphs, "between signs": signed}
+    )
 
 
 GRAPHS = (
     Claim(
         id="graph_tokens/order-two",
-        statement=r"Equivariant networks F of order two distinguish no more plain graphs than 1-WL: $F(G) = F(H)$ if 1-WL gives G and H "
-        "the same colours.",
-        measures="largest relative difference of the outputs of random networks on two such graphs, by sums and by heads",
+        statement="Equivariant networks F of order two distinguish no more plain graphs than 1-WL: $F(G) = "
+        "F(H)$ if 1-WL gives G and H the same colours.",
+        measures="largest relative difference of the outputs of random networks on two such graphs, by sums "
+        "and by heads",
         source=Source("geerts2020expressive", status="second-hand"),
         assumptions=(
             "plain graphs: no features but the adjacency",
@@ -102,15 +123,17 @@ GRAPHS = (
         check=lambda generator: _order_two(generator, EQUAL),
         control=lambda generator: _order_two(generator, TREES),
         control_description="trees of 10 nodes with equal degrees that 1-WL distinguishes",
-        corrects='Theorem 4.1 of Wong et al. (2023) (Corollary 2 of the paper): TokenGT "is at least as powerful as k-WL '
+        corrects='Theorem 4.1 of Wong et al. (2023) (Corollary 2 of the paper): TokenGT "is at least as '
+        "powerful as k-WL "
         "and is more expressive "
-        'than all message-passing GNNs". This holds for TokenGT of order k. The one used in practice has order two, which is the '
+        'than all message-passing GNNs". This holds for TokenGT of order k. The one used in practice has '
+        "order two, which is the "
         "oblivious test of order two, that is, 1-WL on plain graphs: the bound of message passing.",
     ),
     Claim(
         id="graph_tokens/message-passing",
-        statement=r"Message passing and graph attention distinguish no more plain graphs than 1-WL: $F(G) = F(H)$ if 1-WL gives G and H "
-        "the same colours.",
+        statement="Message passing and graph attention distinguish no more plain graphs than 1-WL: $F(G) = "
+        "F(H)$ if 1-WL gives G and H the same colours.",
         measures="largest relative difference of the outputs of random networks on two such graphs",
         source=Source("xu2019powerful", status="second-hand"),
         assumptions=("nodes start from their degrees", PAIRS),
@@ -120,20 +143,24 @@ GRAPHS = (
     ),
     Claim(
         id="graph_tokens/folklore-test",
-        statement=r"The folklore test of order two, which refines $c(u, v)$ by the pairs $(c(u, w), c(w, v))$ over all w, "
-        "distinguishes pairs on which networks of order two give equal outputs.",
-        measures="share of the pairs that the folklore test distinguishes, minus the share that 1-WL distinguishes",
+        statement="The folklore test of order two, which refines $c(u, v)$ by the pairs $(c(u, w), c(w, "
+        "v))$ over all w, distinguishes pairs on which networks of order two give equal outputs.",
+        measures="share of the pairs that the folklore test distinguishes, minus the share that 1-WL "
+        "distinguishes",
         source=Source("cai1992optimal", status="second-hand"),
         assumptions=(PAIRS,),
         check=lambda generator: _folklore(generator, EQUAL),
         control=lambda generator: _folklore(generator, (_strongly_regular,)),
-        control_description="the rook's graph and the Shrikhande graph, strongly regular with equal parameters",
+        control_description="the rook's graph and the Shrikhande graph, strongly regular with equal "
+        "parameters",
     ),
     Claim(
         id="graph_tokens/laplacian",
-        statement=r"A transformer that reads Laplacian eigenvectors P as features depends on their signs: its outputs differ for P and "
-        r"$P \operatorname{diag}(\pm 1)$. The mean over all signs is invariant, and differs between graphs that 1-WL does not distinguish.",
-        measures="smaller of two relative differences: between the means of two graphs over all signs, and between two choices of signs",
+        statement="A transformer that reads Laplacian eigenvectors P as features depends on their signs: "
+        r"its outputs differ for P and $P \operatorname{diag}(\pm 1)$. The mean over all signs is "
+        "invariant, and differs between graphs that 1-WL does not distinguish.",
+        measures="smaller of two relative differences: between the means of two graphs over all signs, and "
+        "between two choices of signs",
         source=OWN,
         assumptions=(
             "three transformers with random weights, two layers, one head; the largest difference counts",

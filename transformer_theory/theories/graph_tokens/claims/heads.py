@@ -10,7 +10,16 @@ from torch import Generator
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ..heads import attention_maps, head_scores, pattern_heads, smallest_gap, worst_error
-from ..identifiers import GraphTokens, Identifiers, Laplacian, Orthonormal, RandomUnit, Simplex, permutation, tokenize_graph
+from ..identifiers import (
+    GraphTokens,
+    Identifiers,
+    Laplacian,
+    Orthonormal,
+    RandomUnit,
+    Simplex,
+    permutation,
+    tokenize_graph,
+)
 
 if TYPE_CHECKING:
     import networkx
@@ -26,7 +35,9 @@ LARGER = "graphs of 5 to 8 nodes, an edge between two nodes with probability 1/2
 
 
 def draw_graph(n: int, generator: Generator) -> "networkx.Graph":
-    """Draws a graph in which each pair of nodes is an edge with probability 1/2. Dense tokens exist for all pairs anyway."""
+    """Draws a graph in which each pair of nodes is an edge with probability 1/2. Dense tokens exist for all
+    pairs anyway.
+    """
     import networkx
 
     return networkx.gnp_random_graph(n, 0.5, seed=int(torch.randint(2**31, (), generator=generator)))
@@ -42,11 +53,17 @@ def _size(generator: Generator) -> int:
 
 
 def _products(generator: Generator, *, unit: bool) -> Evidence:
-    """Measures the largest error of the inner products of structure identifiers, delta(i1, j1) + delta(i2, j2)."""
+    """Measures the largest error of the inner products of structure identifiers, delta(i1, j1) + delta(i2,
+    j2).
+    """
     n, errors = _size(generator), {}
     for name, identifiers in (("random", Orthonormal()), ("Laplacian", Laplacian())):
         tokens = draw_tokens(n, identifiers, generator)
-        lengths = torch.ones(n, dtype=torch.float64) if unit else 1 + torch.rand(n, generator=generator, dtype=torch.float64)
+        lengths = (
+            torch.ones(n, dtype=torch.float64)
+            if unit
+            else 1 + torch.rand(n, generator=generator, dtype=torch.float64)
+        )
         structure = tokens.structure * lengths[tokens.pairs].repeat_interleave(n, dim=1)
         equal = (tokens.pairs[:, None] == tokens.pairs[None]).sum(-1)  # how many of the two places agree
         errors[name] = float((structure @ structure.mT - equal).abs().max())
@@ -59,7 +76,12 @@ def _bounded(generator: Generator, identifiers: Identifiers) -> Evidence:
     tokens = draw_tokens(n, identifiers, generator)
     errors = {a: worst_error(attention_maps(tokens, scale=a), n) for a in (5.0, 10.0, 20.0)}
     ratio = max(error / (n * n * math.exp(-a)) for a, error in errors.items())
-    return Evidence(ratio, 1.0, "<=", detail={f"worst error at a = {a:g}": error for a, error in errors.items()} | {"n": n})
+    return Evidence(
+        ratio,
+        1.0,
+        "<=",
+        detail={f"worst error at a = {a:g}": error for a, error in errors.items()} | {"n": n},
+    )
 
 
 def _gap(generator: Generator, *, type_term: bool) -> Evidence:
@@ -76,7 +98,12 @@ def _gap(generator: Generator, *, type_term: bool) -> Evidence:
 def _hard_max(generator: Generator, identifiers: Identifiers) -> Evidence:
     """Measures the worst error of hard-max attention."""
     n = _size(generator)
-    return Evidence(worst_error(attention_maps(draw_tokens(n, identifiers, generator), scale=math.inf), n), 1e-15, "<=", detail={"n": n})
+    return Evidence(
+        worst_error(attention_maps(draw_tokens(n, identifiers, generator), scale=math.inf), n),
+        1e-15,
+        "<=",
+        detail={"n": n},
+    )
 
 
 def _fewer(generator: Generator, fewer: Callable[[int], tuple[Identifiers, ...]]) -> Evidence:
@@ -92,22 +119,27 @@ def _fewer(generator: Generator, fewer: Callable[[int], tuple[Identifiers, ...]]
 HEADS = (
     Claim(
         id="graph_tokens/inner-products",
-        statement=r"With orthonormal identifiers $\langle [P_{i_1}; P_{i_2}], [P_{j_1}; P_{j_2}] \rangle = [i_1 = j_1] + [i_2 = j_2]$: 2 "
-        "for a token with itself, 1 for an edge and a node on it, 0 for tokens without a common place.",
+        statement=r"With orthonormal identifiers $\langle [P_{i_1}; P_{i_2}], [P_{j_1}; P_{j_2}] \rangle = "
+        "[i_1 = j_1] + [i_2 = j_2]$: 2 for a token with itself, 1 for an edge and a node on it, 0 for "
+        "tokens without a common place.",
         measures="largest error of an inner product",
         source=Source(PAPER, "Section 3", "second-hand"),
-        assumptions=("identifiers: rows of a random orthogonal matrix, or all n eigenvectors of the Laplacian", DENSE, SIZES),
+        assumptions=(
+            "identifiers: rows of a random orthogonal matrix, or all n eigenvectors of the Laplacian",
+            DENSE,
+            SIZES,
+        ),
         check=lambda generator: _products(generator, unit=True),
         control=lambda generator: _products(generator, unit=False),
         control_description="identifiers are orthogonal, but of lengths between 1 and 2",
-        corrects="The survey of Wong et al. (2023) (D.1.1) asks for *orthogonal* identifiers. Its products 1 and 0 need "
-        "*orthonormal* ones, and that of a node "
-        "with itself is 2.",
+        corrects="The survey of Wong et al. (2023) (D.1.1) asks for *orthogonal* identifiers. Its products "
+        "1 and 0 need *orthonormal* ones, and that of a node with itself is 2.",
     ),
     Claim(
         id="graph_tokens/gap",
-        statement=r"In the head of each of the fifteen patterns the keys of the pattern have equal scores, larger than all others by at "
-        r"least 1: $\min_{j \in \mu} s(i, j) - \max_{j \notin \mu} s(i, j) \ge 1$.",
+        statement="In the head of each of the fifteen patterns the keys of the pattern have equal scores, "
+        r"larger than all others by at least 1: $\min_{j \in \mu} s(i, j) - \max_{j \notin \mu} s(i, j) \ge "
+        "1$.",
         measures="smallest gap between the score of a key of the pattern and that of another key",
         source=OWN,
         assumptions=(INTEGERS, DENSE, SIZES),
@@ -117,8 +149,8 @@ HEADS = (
     ),
     Claim(
         id="graph_tokens/hard-max",
-        statement=r"So hard-max attention, uniform over the keys of the largest score, is the row-normalised pattern $\bar B^\mu$, "
-        "exactly.",
+        statement="So hard-max attention, uniform over the keys of the largest score, is the "
+        r"row-normalised pattern $\bar B^\mu$, exactly.",
         measures="worst error of an attention weight, for queries of the right type",
         source=OWN,
         assumptions=(INTEGERS, DENSE, SIZES),
@@ -128,8 +160,8 @@ HEADS = (
     ),
     Claim(
         id="graph_tokens/patterns",
-        statement=r"Softmax heads tend to the row-normalised patterns: $|A_{ij} - \bar B_{ij}| \le n^2 e^{-a}$ at scale a, for every query "
-        "of the right type.",
+        statement=r"Softmax heads tend to the row-normalised patterns: $|A_{ij} - \bar B_{ij}| \le n^2 "
+        "e^{-a}$ at scale a, for every query of the right type.",
         measures=r"worst error of an attention weight over $n^2 e^{-a}$, the largest at a = 5, 10, 20",
         source=Source(PAPER, "Lemma 1", "second-hand"),
         assumptions=(ORTHONORMAL, DENSE, SIZES),
@@ -139,30 +171,40 @@ HEADS = (
     ),
     Claim(
         id="graph_tokens/simplex",
-        statement=r"Identifiers need equal inner products, not orthogonal ones: the corners of a regular simplex, in n - 1 dimensions, "
-        "give the same patterns within $n^2 e^{-a}$.",
+        statement="Identifiers need equal inner products, not orthogonal ones: the corners of a regular "
+        "simplex, in n - 1 dimensions, give the same patterns within $n^2 e^{-a}$.",
         measures=r"worst error of an attention weight over $n^2 e^{-a}$, the largest at a = 5, 10, 20",
         source=OWN,
         assumptions=("the identifiers are unit vectors with equal inner products", DENSE, SIZES),
         check=lambda generator: _bounded(generator, Simplex()),
-        control=lambda generator: _bounded(generator, lambda graph, g: Orthonormal(kept=len(graph) - 1)(graph, g)),
+        control=lambda generator: _bounded(
+            generator, lambda graph, g: Orthonormal(kept=len(graph) - 1)(graph, g)
+        ),
         control_description="n - 1 dimensions, by dropping one column of a random orthogonal matrix",
     ),
     Claim(
         id="graph_tokens/fewer-dimensions",
-        statement=r"With n - 2 dimensions no scale repairs the heads: hard-max needs $P P^\top = D + \beta 1 1^\top$ with a diagonal "
-        r"$D > 0$, of rank at least n - 1. The threshold is ours.",
-        measures="worst error of an attention weight, at the best of eight scales from 1 to 1000 and of three kinds of identifiers",
+        statement=r"With n - 2 dimensions no scale repairs the heads: hard-max needs $P P^\top = D + \beta "
+        r"1 1^\top$ with a diagonal $D > 0$, of rank at least n - 1. The threshold is ours.",
+        measures="worst error of an attention weight, at the best of eight scales from 1 to 1000 and of "
+        "three kinds of identifiers",
         source=OWN,
-        assumptions=("identifiers of n - 2 dimensions: truncated orthonormal, truncated Laplacian, random unit vectors", DENSE, LARGER),
-        check=lambda generator: _fewer(generator, lambda n: (Orthonormal(kept=n - 2), Laplacian(n - 2), RandomUnit(n - 2))),
+        assumptions=(
+            "identifiers of n - 2 dimensions: truncated orthonormal, truncated Laplacian, random unit "
+            "vectors",
+            DENSE,
+            LARGER,
+        ),
+        check=lambda generator: _fewer(
+            generator, lambda n: (Orthonormal(kept=n - 2), Laplacian(n - 2), RandomUnit(n - 2))
+        ),
         control=lambda generator: _fewer(generator, lambda n: (Simplex(),)),
         control_description="a simplex in n - 1 dimensions",
     ),
     Claim(
         id="graph_tokens/random-identifiers",
-        statement=r"Many dimensions do not replace orthogonality: for random unit vectors, with inner products of size $1 / \sqrt{d}$, "
-        "no scale repairs the heads at d = 64. The threshold is ours.",
+        statement="Many dimensions do not replace orthogonality: for random unit vectors, with inner "
+        r"products of size $1 / \sqrt{d}$, no scale repairs the heads at d = 64. The threshold is ours.",
         measures="worst error of an attention weight, at the best of eight scales from 1 to 1000",
         source=OWN,
         assumptions=(DENSE, LARGER),

@@ -26,7 +26,8 @@ def _span(generator: Generator, *, dropped: int | None) -> Evidence:
     matrix = torch.randn(n * n, n * n, generator=generator, dtype=torch.float64)
     average = torch.zeros_like(matrix)
     for order in permutations(range(n)):
-        index = torch.cartesian_prod(torch.tensor(order), torch.tensor(order)) @ torch.tensor([n, 1])  # pair (i1, i2) -> permuted pair
+        # pair (i1, i2) -> permuted pair
+        index = torch.cartesian_prod(torch.tensor(order), torch.tensor(order)) @ torch.tensor([n, 1])
         average += matrix[index][:, index] / math.factorial(n)
     rest = average.clone()
     for number, pattern in enumerate(PATTERNS):
@@ -37,7 +38,9 @@ def _span(generator: Generator, *, dropped: int | None) -> Evidence:
 
 
 def _layer(generator: Generator, *, typed: bool) -> Evidence:
-    """Measures the relative error of a layer by heads, and of one by pattern sums, against the fifteen matrices."""
+    """Measures the relative error of a layer by heads, and of one by pattern sums, against the fifteen
+    matrices.
+    """
     n = 10
     layer = random_layer(4, 3, n, generator=generator)
     X = torch.randn(n, n, 4, generator=generator, dtype=torch.float64)
@@ -45,7 +48,9 @@ def _layer(generator: Generator, *, typed: bool) -> Evidence:
     if not typed:
         tokens = replace(tokens, types=torch.full_like(tokens.types, 0.5))
     flat = X.reshape(n * n, 4)
-    sums = torch.stack([pattern.matrix(n).double() @ flat @ w for pattern, w in zip(PATTERNS, layer.weights)]).sum(0)
+    sums = torch.stack(
+        [pattern.matrix(n).double() @ flat @ w for pattern, w in zip(PATTERNS, layer.weights)]
+    ).sum(0)
     eye = torch.eye(n, dtype=torch.float64)[..., None]
     exact = sums.reshape(n, n, 3) + eye * layer.bias[0] + (1 - eye) * layer.bias[1]
     errors = [relative_difference(exact, other) for other in (by_heads(layer, X, tokens), by_sums(layer, X))]
@@ -53,14 +58,21 @@ def _layer(generator: Generator, *, typed: bool) -> Evidence:
 
 
 def _stack(generator: Generator, identifiers: Identifiers) -> Evidence:
-    """Measures the relative error of a network by heads, for the graph and for a permuted copy with new identifiers."""
+    """Measures the relative error of a network by heads, for the graph and for a permuted copy with new
+    identifiers.
+    """
     n = 8
     graph, network = draw_graph(n, generator), random_network(n, generator=generator)
     A, order = adjacency(graph), torch.randperm(n, generator=generator)
     exact, errors = network(A[..., None]), []
     for matrix in (A, A[order][:, order]):
-        tokens = tokenize_graph(graph, identifiers, generator=generator)  # of a graph of this size: features are not used
-        errors.append(relative_difference(exact, network(matrix[..., None], lambda layer, X, t=tokens: by_heads(layer, X, t))))
+        # of a graph of this size: features are not used
+        tokens = tokenize_graph(graph, identifiers, generator=generator)
+        errors.append(
+            relative_difference(
+                exact, network(matrix[..., None], lambda layer, X, t=tokens: by_heads(layer, X, t))
+            )
+        )
     return Evidence(max(errors), 1e-12, "<=")
 
 
@@ -69,7 +81,9 @@ def _learnt(generator: Generator, identifiers: Identifiers) -> Evidence:
     model = train_heads(identifiers, sizes=(6, 7), width=WIDTH, steps=200, generator=generator)
     with torch.no_grad():
         maps = model(draw_batch(7, 4, identifiers, WIDTH, generator)).exp().double()
-    return Evidence(sum(overlap(each, normalised_patterns(7), query_rows(7)) for each in maps) / len(maps), 0.9, ">=")
+    return Evidence(
+        sum(overlap(each, normalised_patterns(7), query_rows(7)) for each in maps) / len(maps), 0.9, ">="
+    )
 
 
 def _no_identifiers(graph, generator: Generator) -> Tensor:
@@ -79,8 +93,10 @@ def _no_identifiers(graph, generator: Generator) -> Tensor:
 LAYERS = (
     Claim(
         id="graph_tokens/basis",
-        statement=r"The fifteen patterns span all linear maps of $n \times n$ tensors that commute with permutations of the nodes.",
-        measures="share of a random equivariant map (the average over all permutations) outside the span, n = 4",
+        statement=r"The fifteen patterns span all linear maps of $n \times n$ tensors that commute with "
+        r"permutations of the nodes.",
+        measures="share of a random equivariant map (the average over all permutations) outside the span, n "
+        "= 4",
         source=Source("maron2019invariant", status="second-hand"),
         assumptions=("n is at least 4, so that no pattern is empty",),
         check=lambda generator: _span(generator, dropped=None),
@@ -89,9 +105,10 @@ LAYERS = (
     ),
     Claim(
         id="graph_tokens/layer",
-        statement=r"Fifteen heads, whose outputs are gated by the query's type and multiplied by the number of keys, compute any "
-        r"equivariant layer $\sum_\mu B^\mu X w_\mu$ plus its bias.",
-        measures="relative error of the layer by heads at a = 40 and by pattern sums, against the matrices, the larger",
+        statement="Fifteen heads, whose outputs are gated by the query's type and multiplied by the number "
+        r"of keys, compute any equivariant layer $\sum_\mu B^\mu X w_\mu$ plus its bias.",
+        measures="relative error of the layer by heads at a = 40 and by pattern sums, against the matrices, "
+        "the larger",
         source=Source(PAPER, "Theorem 1", "second-hand"),
         assumptions=(
             ORTHONORMAL,
@@ -105,9 +122,11 @@ LAYERS = (
     ),
     Claim(
         id="graph_tokens/stack",
-        statement=r"A stack of such layers with ReLU and the invariant read-out computes an equivariant network of order two (a 2-IGN), "
-        r"$F(\pi X \pi^\top) = F(X)$ for every permutation $\pi$ of the nodes, whichever orthonormal identifiers are drawn.",
-        measures="largest relative error of the output by heads, for a graph and for a permuted copy with other identifiers",
+        statement="A stack of such layers with ReLU and the invariant read-out computes an equivariant "
+        r"network of order two (a 2-IGN), $F(\pi X \pi^\top) = F(X)$ for every permutation $\pi$ of the "
+        "nodes, whichever orthonormal identifiers are drawn.",
+        measures="largest relative error of the output by heads, for a graph and for a permuted copy with "
+        "other identifiers",
         source=Source(PAPER, "Theorem 2", "second-hand"),
         assumptions=(ORTHONORMAL, DENSE, "three layers, n = 8, Gaussian weights"),
         check=lambda generator: _stack(generator, Orthonormal()),
@@ -116,11 +135,15 @@ LAYERS = (
     ),
     Claim(
         id="graph_tokens/learnt",
-        statement=r"Fifteen heads $\mathrm{softmax}(\langle W_Q z_i, W_K z_j \rangle / \sqrt{p})$ learn the patterns by gradient descent "
-        "from random graphs and identifiers. The threshold is ours.",
-        measures="overlap of attention and row-normalised pattern (1 - total variation) on new graphs of 7 nodes, mean over patterns",
+        statement=r"Fifteen heads $\mathrm{softmax}(\langle W_Q z_i, W_K z_j \rangle / \sqrt{p})$ learn the "
+        "patterns by gradient descent from random graphs and identifiers. The threshold is ours.",
+        measures="overlap of attention and row-normalised pattern (1 - total variation) on new graphs of 7 "
+        "nodes, mean over patterns",
         source=Source(PAPER, status="own"),
-        assumptions=("orthonormal identifiers, drawn anew for each graph", "200 batches of 4 graphs of 6 or 7 nodes, Adam"),
+        assumptions=(
+            "orthonormal identifiers, drawn anew for each graph",
+            "200 batches of 4 graphs of 6 or 7 nodes, Adam",
+        ),
         check=lambda generator: _learnt(generator, Orthonormal(WIDTH)),
         control=lambda generator: _learnt(generator, _no_identifiers),
         control_description="no identifiers, only types",

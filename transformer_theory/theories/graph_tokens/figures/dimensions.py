@@ -28,10 +28,14 @@ SCALES = tuple(float(a) for a in np.geomspace(0.5, 40, 20))
 
 @dataclass(frozen=True)
 class Dimensions(RandomExperiment):
-    """Overlap of attention and pattern at the best scale, against the dimensions of four kinds of identifiers."""
+    """Overlap of attention and pattern at the best scale, against the dimensions of four kinds of
+    identifiers.
+    """
 
     nodes: int = setting(6, ge=4, le=12, help="nodes of the graph")
-    widths: tuple[int, ...] = setting((2, 3, 4, 5, 8, 16, 64, 256, 1024, 4096), ge=1, le=2**15, help="dimensions of random identifiers")
+    widths: tuple[int, ...] = setting(
+        (2, 3, 4, 5, 8, 16, 64, 256, 1024, 4096), ge=1, le=2**15, help="dimensions of random identifiers"
+    )
     draws: int = setting(5, ge=1, le=100, help="draws of each kind of identifiers")
 
     name: ClassVar[str] = "graph_tokens.dimensions"
@@ -47,7 +51,11 @@ class Dimensions(RandomExperiment):
         import networkx
 
         n, generator = self.nodes, self.generator()
-        graph, targets, rows = networkx.barabasi_albert_graph(n, 2, seed=self.seed), normalised_patterns(n), query_rows(n)
+        graph, targets, rows = (
+            networkx.barabasi_albert_graph(n, 2, seed=self.seed),
+            normalised_patterns(n),
+            query_rows(n),
+        )
 
         def best(identifiers: Identifiers) -> float:
             tokens = tokenize_graph(graph, identifiers, generator=generator)
@@ -60,10 +68,22 @@ class Dimensions(RandomExperiment):
             "simplex": {n - 1: Simplex()},
         }
         for how, members in families.items():
-            means = {k: float(np.mean([best(identifiers) for _ in range(self.draws)])) for k, identifiers in members.items()}
+            means = {
+                k: float(np.mean([best(identifiers) for _ in range(self.draws)]))
+                for k, identifiers in members.items()
+            }
             yield Arrays({f"{NAME}/{how}": np.array(list(means.items()))})
             for k, value in means.items():
-                yield Measurement(NAME, "figure", BEST, value, unit="share", setting=f"{how}, {k} dimensions", n=self.draws, source=SOURCE)
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    BEST,
+                    value,
+                    unit="share",
+                    setting=f"{how}, {k} dimensions",
+                    n=self.draws,
+                    source=SOURCE,
+                )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -71,11 +91,26 @@ class Dimensions(RandomExperiment):
         if f"{NAME}/simplex" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (ax,) = axes(height=3.0)
-        for name, tint in zip(("truncated orthonormal", "truncated Laplacian", "random unit vectors"), shades(3)):
+        for name, tint in zip(
+            ("truncated orthonormal", "truncated Laplacian", "random unit vectors"), shades(3)
+        ):
             line(ax, *result.arrays[f"{NAME}/{name}"].T, color=tint, marker="o", markersize=3, label=name)
-        ax.plot(*result.arrays[f"{NAME}/simplex"].T, "*", color=COLOURS[NAME], markersize=9, label="simplex", zorder=5)
+        ax.plot(
+            *result.arrays[f"{NAME}/simplex"].T,
+            "*",
+            color=COLOURS[NAME],
+            markersize=9,
+            label="simplex",
+            zorder=5,
+        )
         ax.axvline(self.nodes, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        ax.set(title="Overlap at the best scale", xlabel="dimensions of the identifiers", ylabel="overlap", xscale="log", ylim=(0, 1.03))
+        ax.set(
+            title="Overlap at the best scale",
+            xlabel="dimensions of the identifiers",
+            ylabel="overlap",
+            xscale="log",
+            ylim=(0, 1.03),
+        )
         ax.legend(loc="lower right")
         caption(figure, f"Dashed: n = {self.nodes} dimensions. Means over draws.")
         return figure

@@ -1,4 +1,5 @@
-"""Attention maps beside the fifteen patterns: written by hand, learnt by gradient descent, and with too few dimensions.
+"""Attention maps beside the fifteen patterns: written by hand, learnt by gradient descent, and with too few
+dimensions.
 
 Source: :cite:t:`kim2022pure`, whose figure shows the maps of heads that learnt the patterns.
 """
@@ -32,8 +33,8 @@ WRITTEN, LAPLACIAN, LEARNT, FEWER = "written", "Laplacian", "learnt", "3 dimensi
 class Maps(RandomExperiment):
     """The attention maps of fifteen heads on one graph, beside the row-normalised patterns.
 
-    Heads written by hand with orthonormal and with Laplacian identifiers, heads that learnt, and heads written by hand with three
-    dimensions fewer than nodes.
+    Heads written by hand with orthonormal and with Laplacian identifiers, heads that learnt, and heads
+    written by hand with three dimensions fewer than nodes.
     """
 
     nodes: int = setting(6, ge=4, le=12, help="nodes of the graph")
@@ -53,7 +54,11 @@ class Maps(RandomExperiment):
         import networkx
 
         n, generator = self.nodes, self.generator()
-        graph, targets, rows = networkx.barabasi_albert_graph(n, 2, seed=self.seed), normalised_patterns(n), query_rows(n)
+        graph, targets, rows = (
+            networkx.barabasi_albert_graph(n, 2, seed=self.seed),
+            normalised_patterns(n),
+            query_rows(n),
+        )
         kinds = {WRITTEN: Orthonormal(), LAPLACIAN: Laplacian(), FEWER: Orthonormal(kept=n - 3)}
         maps = {
             how: attention_maps(tokenize_graph(graph, identifiers, generator=generator), scale=self.scale)
@@ -64,19 +69,38 @@ class Maps(RandomExperiment):
             maps[LEARNT] = model(draw_batch(n, 1, Orthonormal(), n, generator))[0].exp().double()
         for how, found in maps.items():
             columns: dict[str, Any] = {"setting": how, "n": n, "source": SOURCE}
-            yield Measurement(NAME, "figure", OVERLAP, overlap(found, targets, rows), unit="share", predicted=1.0, basis="limit", **columns)
-            yield Measurement(NAME, "figure", WORST, worst_error(found, n), predicted=0.0, basis="limit", **columns)
+            yield Measurement(
+                NAME,
+                "figure",
+                OVERLAP,
+                overlap(found, targets, rows),
+                unit="share",
+                predicted=1.0,
+                basis="limit",
+                **columns,
+            )
+            yield Measurement(
+                NAME, "figure", WORST, worst_error(found, n), predicted=0.0, basis="limit", **columns
+            )
         # Rows of the wrong type are not part of a pattern.
         hidden = (~rows)[..., None]
         shown = {"patterns": targets, **maps}
-        yield Arrays({f"{NAME}/{how}": found.masked_fill(hidden, torch.nan).numpy() for how, found in shown.items()})
+        yield Arrays(
+            {f"{NAME}/{how}": found.masked_fill(hidden, torch.nan).numpy() for how, found in shown.items()}
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws one column per pattern and one row per kind of heads."""
         if f"{NAME}/{LEARNT}" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
-        kinds = {"patterns": "pattern", WRITTEN: "orthonormal", LAPLACIAN: "Laplacian", LEARNT: "learnt", FEWER: "too few\ndimensions"}
+        kinds = {
+            "patterns": "pattern",
+            WRITTEN: "orthonormal",
+            LAPLACIAN: "Laplacian",
+            LEARNT: "learnt",
+            FEWER: "too few\ndimensions",
+        }
         figure, panels = axes(len(kinds), len(PATTERNS), width=7.0, height=3.6)
         grid = panels.reshape(len(kinds), len(PATTERNS))
         for line, (how, label) in zip(grid, kinds.items()):
@@ -84,8 +108,11 @@ class Maps(RandomExperiment):
             for ax, found, pattern in zip(line, result.arrays[f"{NAME}/{how}"], PATTERNS):
                 drop = np.isnan(found).all(1)
                 wanted = result.arrays[f"{NAME}/patterns"][PATTERNS.index(pattern)][~drop]
-                # Each panel has its own range, from 0 to 1.5 times the weight of a key of the pattern, but at most to 1.
-                ax.imshow(found[~drop], vmin=0, vmax=min(1.0, 1.5 * wanted.max()), aspect="auto", cmap="viridis")
+                # Each panel has its own range, from 0 to 1.5 times the weight of a key of the pattern, but at
+                # most to 1.
+                ax.imshow(
+                    found[~drop], vmin=0, vmax=min(1.0, 1.5 * wanted.max()), aspect="auto", cmap="viridis"
+                )
                 ax.grid(False)
                 ax.set(xticks=[], yticks=[])
         for ax, pattern in zip(grid[0], PATTERNS):
@@ -93,7 +120,8 @@ class Maps(RandomExperiment):
             ax.set_title(f"{query}\nto {key}", fontsize=7, fontweight="normal", loc="center")
         caption(
             figure,
-            "Rows of a panel: queries of the right type; columns: keys. Titles: query pair and key pair; different letters are different "
-            "nodes. Bright: attention at least 1.5 times that of a key of the pattern, or all of it.",
+            "Rows of a panel: queries of the right type; columns: keys. Titles: query pair and key pair; "
+            "different letters are different nodes. Bright: attention at least 1.5 times that of a key of "
+            "the pattern, or all of it.",
         )
         return figure

@@ -1,7 +1,7 @@
 """Pairs of graphs with the verdicts of six methods.
 
-Source: :cite:t:`cai1992optimal` (tests), :cite:t:`xu2019powerful` (message passing), :cite:t:`velickovic2018graph` (graph attention),
-:cite:t:`kim2022pure` (graph tokens).
+Source: :cite:t:`cai1992optimal` (tests), :cite:t:`xu2019powerful` (message passing),
+:cite:t:`velickovic2018graph` (graph attention), :cite:t:`kim2022pure` (graph tokens).
 """
 
 from collections.abc import Callable, Iterator
@@ -28,9 +28,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME = "graph_tokens"
-APART, DIFFERENCE, SIGNS = "distinguished", "relative difference of outputs", "relative difference of outputs by the signs of eigenvectors"
+APART, DIFFERENCE, SIGNS = (
+    "distinguished",
+    "relative difference of outputs",
+    "relative difference of outputs by the signs of eigenvectors",
+)
 TESTS = {"1-WL": weisfeiler_leman, "folklore 2-WL": folklore_weisfeiler_leman}
-MESSAGES, ATTENTION, ORDER_TWO, LAPLACIAN = "message passing", "graph attention", "order two", "Laplacian identifiers"
+MESSAGES, ATTENTION, ORDER_TWO, LAPLACIAN = (
+    "message passing",
+    "graph attention",
+    "order two",
+    "Laplacian identifiers",
+)
 SOURCES = {
     "1-WL": Source("cai1992optimal", status="second-hand"),
     "folklore 2-WL": Source("cai1992optimal", status="second-hand"),
@@ -39,15 +48,17 @@ SOURCES = {
     ORDER_TWO: Source("geerts2020expressive", status="second-hand"),
     LAPLACIAN: Source("kim2022pure", status="second-hand"),
 }
-THRESHOLD = 1e-9  # relative difference of outputs above which graphs are distinguished; equal outputs differ by rounding, 1e-16
+# relative difference of outputs above which graphs are distinguished; equal outputs differ by rounding, 1e-16
+THRESHOLD = 1e-9
 
 
 @dataclass(frozen=True)
 class Pairs(RandomExperiment):
-    """Six pairs of graphs, and whether 1-WL, folklore 2-WL and four kinds of networks with random weights distinguish them.
+    """Six pairs of graphs, and whether 1-WL, folklore 2-WL and four kinds of networks with random weights
+    distinguish them.
 
-    A transformer that reads Laplacian identifiers as features gives every graph another output for other signs of the eigenvectors, so its
-    verdict is "not invariant" if this difference exceeds the threshold too.
+    A transformer that reads Laplacian identifiers as features gives every graph another output for other
+    signs of the eigenvectors, so its verdict is "not invariant" if this difference exceeds the threshold too.
     """
 
     networks: int = setting(5, ge=1, le=100, help="networks of each kind; the largest difference counts")
@@ -69,24 +80,56 @@ class Pairs(RandomExperiment):
             answers = [distinguished(pair.first, pair.second, refine) for refine in TESTS.values()]
             for col, (method, apart) in enumerate(zip(TESTS, answers)):
                 verdicts[row, col] = apart
-                yield Measurement(NAME, "figure", APART, float(apart), setting=f"{method}: {pair.name}", source=SOURCES[method], **columns)
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    APART,
+                    float(apart),
+                    setting=f"{method}: {pair.name}",
+                    source=SOURCES[method],
+                    **columns,
+                )
             differences = self._differences(pair.first, pair.second, generator)
             signs = differences.pop(SIGNS)
             for col, (method, value) in enumerate(differences.items(), start=len(TESTS)):
                 # 2: the outputs differ between the graphs, but also between two runs on one graph.
-                verdicts[row, col] = 0 if value <= THRESHOLD else 2 if method == LAPLACIAN and signs > THRESHOLD else 1
+                verdicts[row, col] = (
+                    0 if value <= THRESHOLD else 2 if method == LAPLACIAN and signs > THRESHOLD else 1
+                )
                 predicted = 0.0 if method != LAPLACIAN and not answers[0] else None
                 setting = f"{method}: {pair.name}"
                 yield Measurement(
-                    NAME, "figure", DIFFERENCE, value, setting=setting, predicted=predicted, source=SOURCES[method], **columns
+                    NAME,
+                    "figure",
+                    DIFFERENCE,
+                    value,
+                    setting=setting,
+                    predicted=predicted,
+                    source=SOURCES[method],
+                    **columns,
                 )
-            yield Measurement(NAME, "figure", SIGNS, signs, setting=f"{LAPLACIAN}: {pair.name}", source=SOURCES[LAPLACIAN], **columns)
+            yield Measurement(
+                NAME,
+                "figure",
+                SIGNS,
+                signs,
+                setting=f"{LAPLACIAN}: {pair.name}",
+                source=SOURCES[LAPLACIAN],
+                **columns,
+            )
             for side, graph in enumerate((pair.first, pair.second)):
-                arrays[f"points_{row}_{side}"], arrays[f"edges_{row}_{side}"] = layout(graph), np.array(list(graph.edges))
+                arrays[f"points_{row}_{side}"], arrays[f"edges_{row}_{side}"] = (
+                    layout(graph),
+                    np.array(list(graph.edges)),
+                )
         yield Arrays({f"{NAME}/{name}": values for name, values in (arrays | {"verdicts": verdicts}).items()})
 
-    def _differences(self, first: "networkx.Graph", second: "networkx.Graph", generator: torch.Generator) -> dict[str, float]:
-        """Returns the largest relative difference of the outputs by method, and that between two choices of signs for the first graph."""
+    def _differences(
+        self, first: "networkx.Graph", second: "networkx.Graph", generator: torch.Generator
+    ) -> dict[str, float]:
+        """Returns the largest relative difference of the outputs by method, and that between two choices of
+        signs for the first graph.
+        """
         n, one, other = len(first), adjacency(first), adjacency(second)
         found: dict[str, float] = dict.fromkeys((MESSAGES, ATTENTION, ORDER_TWO, LAPLACIAN, SIGNS), 0.0)
         draws: dict[str, Callable[[], Callable]] = {
@@ -98,10 +141,13 @@ class Pairs(RandomExperiment):
                 network = draw()
                 found[method] = max(found[method], relative_difference(network(one), network(other)))
             network = random_network(n, generator=generator)
-            found[ORDER_TWO] = max(found[ORDER_TWO], relative_difference(network(one[..., None]), network(other[..., None])))
+            found[ORDER_TWO] = max(
+                found[ORDER_TWO], relative_difference(network(one[..., None]), network(other[..., None]))
+            )
             transformer = TokenTransformer.draw(2 * n + 3, generator)
             outputs = [
-                transformer(tokenize_graph(graph, Laplacian(), tokens="sparse", generator=generator)) for graph in (first, first, second)
+                transformer(tokenize_graph(graph, Laplacian(), tokens="sparse", generator=generator))
+                for graph in (first, first, second)
             ]
             found[SIGNS] = max(found[SIGNS], relative_difference(outputs[0], outputs[1]))
             found[LAPLACIAN] = max(found[LAPLACIAN], relative_difference(outputs[0], outputs[2]))
@@ -116,33 +162,58 @@ class Pairs(RandomExperiment):
 
         verdicts, names = result.arrays[f"{NAME}/verdicts"], [pair.name for pair in known_pairs()]
         figure, (ax,) = axes(width=7.0, height=1.0 + 0.72 * len(names))
-        marks = {0: ("equal", COLOURS["null"]), 1: ("apart", COLOURS[NAME]), 2: ("not invariant", colour("not invariant"))}
+        marks = {
+            0: ("equal", COLOURS["null"]),
+            1: ("apart", COLOURS[NAME]),
+            2: ("not invariant", colour("not invariant")),
+        }
         for row, name in enumerate(names):
             base = -1.35 * row
             for side in (0, 1):
                 points = result.arrays[f"{NAME}/points_{row}_{side}"] * 0.48 + (0.8 + 1.3 * side, base)
                 edges = points[result.arrays[f"{NAME}/edges_{row}_{side}"]]
-                ax.add_collection(LineCollection(list(edges), colors=COLOURS["network"], linewidths=0.7, zorder=1))
+                ax.add_collection(
+                    LineCollection(list(edges), colors=COLOURS["network"], linewidths=0.7, zorder=1)
+                )
                 ax.plot(*points.T, "o", color=COLOURS["raw"], markersize=2.6, zorder=2)
             ax.text(2.85, base, fill(name, 20), va="center", fontsize=7.5)
             for col, verdict in enumerate(verdicts[row]):
                 label, tint = marks[int(verdict)]
-                ax.text(5.9 + 1.18 * col, base, label.replace(" ", "\n"), ha="center", va="center", fontsize=7.5, color=tint)
+                ax.text(
+                    5.9 + 1.18 * col,
+                    base,
+                    label.replace(" ", "\n"),
+                    ha="center",
+                    va="center",
+                    fontsize=7.5,
+                    color=tint,
+                )
         for col, method in enumerate(SOURCES):
-            ax.text(5.9 + 1.18 * col, 0.75, method.replace(" ", "\n"), ha="center", va="bottom", fontsize=7.5, fontweight="bold")
+            ax.text(
+                5.9 + 1.18 * col,
+                0.75,
+                method.replace(" ", "\n"),
+                ha="center",
+                va="bottom",
+                fontsize=7.5,
+                fontweight="bold",
+            )
         ax.set(xlim=(0.1, 12.5), ylim=(-1.35 * len(names) + 0.6, 1.5))
         ax.set_aspect("equal")
         ax.axis("off")
         caption(
             figure,
-            "equal: same colours, or outputs of random networks equal up to rounding. apart: different. not invariant: different, but "
-            "other signs of the eigenvectors give the same graph another output too.",
+            "equal: same colours, or outputs of random networks equal up to rounding. apart: different. "
+            "not invariant: different, but other signs of the eigenvectors give the same graph another "
+            "output too.",
         )
         return figure
 
 
 def layout(graph: "networkx.Graph") -> np.ndarray:
-    """Returns places of the nodes for a drawing, ``[n, 2]`` within [-1, 1]; connected components stand side by side."""
+    """Returns places of the nodes for a drawing, ``[n, 2]`` within [-1, 1]; connected components stand side
+    by side.
+    """
     import networkx
 
     place = {node: index for index, node in enumerate(graph)}

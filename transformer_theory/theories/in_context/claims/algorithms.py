@@ -69,7 +69,11 @@ def _lasso(generator: Generator, *, mlp: bool) -> Evidence:
     solver = Lasso(alpha=STRENGTH, fit_intercept=False, tol=1e-12, max_iter=100_000, random_state=0)
     exact = solver.fit(prompts.x[0].numpy(), prompts.y[0].numpy()).coef_
     eta = 1 / extreme_eigenvalues(prompts)[1]
-    w, _ = lasso_transformer(prompts, STRENGTH, 300, eta=eta) if mlp else run(prompts, residual_heads(Slots(5), eta, 20), 300)
+    w, _ = (
+        lasso_transformer(prompts, STRENGTH, 300, eta=eta)
+        if mlp
+        else run(prompts, residual_heads(Slots(5), eta, 20), 300)
+    )
     return Evidence(float((w[0] - torch.as_tensor(exact)).abs().max()), 1e-7, "<=")
 
 
@@ -82,29 +86,39 @@ def _logistic(generator: Generator, *, knots: int) -> Evidence:
     exact = torch.zeros(5, dtype=torch.float64)
     for _ in range(layers):
         exact = exact - eta * (torch.sigmoid(x @ exact) - prompts.y[0]) @ x / len(x)
-    # A step of descent with eta <= 2 / smoothness does not expand distances, so the errors of the link add up.
+    # A step of descent with eta <= 2 / smoothness does not expand distances, so the errors of the link add
+    # up.
     bound = layers * eta * link_error(KNOTS) * float(x.norm(dim=1).mean())
     return Evidence(float((w[0] - exact).norm()) / bound, 1.0, "<=")
 
 
 def _selection(generator: Generator, *, own: bool) -> Evidence:
     """Compares the risk of selection with that of the best single strength, on prompts of two noise levels."""
-    parts = [linear_prompts(PROMPTS, 24, gaussian_inputs(torch.ones(8)), noise=noise, generator=generator) for noise in NOISES]
-    prompts = Prompts(*(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "query", "target")))
+    parts = [
+        linear_prompts(PROMPTS, 24, gaussian_inputs(torch.ones(8)), noise=noise, generator=generator)
+        for noise in NOISES
+    ]
+    prompts = Prompts(
+        *(torch.cat([getattr(part, name) for part in parts]) for name in ("x", "y", "query", "target"))
+    )
     weights, _, answers = select(prompts, STRENGTHS, layers=60, held_out=12, temperature=0.02)
     if not own:
         weights = weights.roll(len(weights) // 2, 0)  # the losses of a prompt of the other noise level
     risks = (answers - prompts.target[:, None]).square().mean(0)
     chosen = float(((weights * answers).sum(1) - prompts.target).square().mean())
     every = min(float((ridge(prompts, strength) - prompts.target).square().mean()) for strength in STRENGTHS)
-    detail = {f"strength {s}": float(r) for s, r in zip(STRENGTHS, risks)} | {"best strength on all 24 examples": every, "selected": chosen}
+    detail = {f"strength {s}": float(r) for s, r in zip(STRENGTHS, risks)} | {
+        "best strength on all 24 examples": every,
+        "selected": chosen,
+    }
     return Evidence(chosen / float(risks.min()), 1.0, "<=", detail=detail)
 
 
 ALGORITHMS = (
     Claim(
         id="in_context/ridge-heads",
-        statement=r"Three heads of ReLU attention are one step of descent on $\frac{1}{2N} \|X w - y\|^2 + \frac\lambda2 \|w\|^2$.",
+        statement=r"Three heads of ReLU attention are one step of descent on $\frac{1}{2N} \|X w - y\|^2 + "
+        r"\frac\lambda2 \|w\|^2$.",
         measures="largest relative difference of w after 25 layers",
         source=Source(BAI, "Theorem 4", "second-hand"),
         assumptions=(INSTANCE, "keys include the query, so the values of the two data heads carry (N + 1)/N"),
@@ -114,8 +128,8 @@ ALGORITHMS = (
     ),
     Claim(
         id="in_context/ridge",
-        statement=r"After L layers the estimate is within $(1 - 1/\kappa)^L \|w_\lambda\|$ of ridge, $\kappa = (\beta + \lambda)/(\alpha + "
-        r"\lambda)$.",
+        statement=r"After L layers the estimate is within $(1 - 1/\kappa)^L \|w_\lambda\|$ of ridge, "
+        r"$\kappa = (\beta + \lambda)/(\alpha + \lambda)$.",
         measures="largest share of the bound that the distance reaches, after 10, 30 and 60 layers",
         source=Source(BAI, "Theorem 4", "second-hand"),
         assumptions=(
@@ -130,8 +144,8 @@ ALGORITHMS = (
     ),
     Claim(
         id="in_context/lasso",
-        statement=r"With the MLP $\mathrm{ReLU}(w - \eta\lambda) - \mathrm{ReLU}(-w - \eta\lambda)$ the layers run ISTA and converge to "
-        "the lasso.",
+        statement=r"With the MLP $\mathrm{ReLU}(w - \eta\lambda) - \mathrm{ReLU}(-w - \eta\lambda)$ the "
+        "layers run ISTA and converge to the lasso.",
         measures="largest difference to the coefficients of scikit-learn after 300 layers",
         source=Source(BAI, "Theorem 10", "second-hand"),
         assumptions=(INSTANCE, r"$\eta = 1/\beta$, $\lambda = .1$"),
@@ -141,22 +155,31 @@ ALGORITHMS = (
     ),
     Claim(
         id="in_context/logistic",
-        statement=r"Heads that hold the link as a sum of ReLUs, up to $\varepsilon$, stay within $L \eta \varepsilon \frac1N \sum_j "
-        r"\|x_j\|$ of descent on the logistic loss.",
+        statement=r"Heads that hold the link as a sum of ReLUs, up to $\varepsilon$, stay within $L \eta "
+        r"\varepsilon \frac1N \sum_j \|x_j\|$ of descent on the logistic loss.",
         measures="distance after 40 layers as a share of the bound",
         source=Source(BAI, "Theorem 7", "second-hand"),
-        assumptions=(INSTANCE, "labels are the signs of y", r"33 knots on $[-8, 8]$, $\varepsilon = .003$, $\eta = .5$"),
+        assumptions=(
+            INSTANCE,
+            "labels are the signs of y",
+            r"33 knots on $[-8, 8]$, $\varepsilon = .003$, $\eta = .5$",
+        ),
         check=lambda generator: _logistic(generator, knots=KNOTS),
         control=lambda generator: _logistic(generator, knots=5),
         control_description="5 knots",
     ),
     Claim(
         id="in_context/selection",
-        statement=r"On prompts of two noise levels, 60 layers of ridge (not converged) whose strength $\lambda$ is selected inside the "
-        "prompt have a smaller risk than the same layers with any one of the strengths, fitted on the same 12 examples.",
+        statement="On prompts of two noise levels, 60 layers of ridge (not converged) whose strength "
+        r"$\lambda$ is selected inside the prompt have a smaller risk than the same layers with any one of "
+        "the strengths, fitted on the same 12 examples.",
         measures="risk of selection as a share of the best single strength's",
         source=Source(BAI, "Theorem 16", "second-hand"),
-        assumptions=("200 prompts of 24 examples in 8 dimensions, 12 of them held out", "noise of variance .01 or 4", "three strengths"),
+        assumptions=(
+            "200 prompts of 24 examples in 8 dimensions, 12 of them held out",
+            "noise of variance .01 or 4",
+            "three strengths",
+        ),
         check=lambda generator: _selection(generator, own=True),
         control=lambda generator: _selection(generator, own=False),
         control_description="losses of a prompt of the other noise level",

@@ -12,7 +12,8 @@ from ..prompts import Prompts, gaussian_inputs, linear_prompts
 from ..references import many_steps
 
 OSWALD, DAI = "vonoswald2023transformers", "dai2023why"
-SPECTRUM = torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1], dtype=torch.float64)  # eigenvalues of the inputs' covariance in all claims
+# eigenvalues of the inputs' covariance in all claims
+SPECTRUM = torch.tensor([2.0, 1.0, 0.5, 0.25, 0.1], dtype=torch.float64)
 KEYS_ONLY = "keys are the N examples, not the query"
 
 
@@ -33,9 +34,14 @@ def _one_step(generator: Generator, *, query_is_key: bool) -> Evidence:
     answers = model(prompts)
     if query_is_key:
         N = prompts.x.shape[1]
-        x, y = torch.cat([prompts.x, prompts.query[:, None]], 1), torch.cat([prompts.y, -(prompts.query @ W)[:, None]], 1)
+        x, y = (
+            torch.cat([prompts.x, prompts.query[:, None]], 1),
+            torch.cat([prompts.y, -(prompts.query @ W)[:, None]], 1),
+        )
         # N + 1 keys with the factor eta / N.
-        answers = LinearAttentionGD(eta * (N + 1) / N, initial=W)(Prompts(x, y, prompts.query, prompts.target))
+        answers = LinearAttentionGD(eta * (N + 1) / N, initial=W)(
+            Prompts(x, y, prompts.query, prompts.target)
+        )
     exact = []
     for x, y, query in zip(prompts.x, prompts.y, prompts.query):
         w = W.clone().requires_grad_()
@@ -47,7 +53,10 @@ def _one_step(generator: Generator, *, query_is_key: bool) -> Evidence:
 def _layers(generator: Generator, *, missing: int) -> Evidence:
     """Compares stacks of 1 to 20 layers with as many steps of descent."""
     prompts = _prompts(generator, noise=0.5)
-    errors = [relative(LinearAttentionGD(0.2, steps)(prompts), many_steps(prompts, 0.2, steps - missing)) for steps in (2, 5, 20)]
+    errors = [
+        relative(LinearAttentionGD(0.2, steps)(prompts), many_steps(prompts, 0.2, steps - missing))
+        for steps in (2, 5, 20)
+    ]
     return Evidence(max(errors), 1e-13, "<=")
 
 
@@ -80,17 +89,22 @@ def _softmax(generator: Generator, *, scale: float) -> Evidence:
 
 
 def _first_order(generator: Generator, *, scale: float) -> Evidence:
-    """Measures the error of the dual part of softmax attention, relative to the attention without the mean of the values."""
+    """Measures the error of the dual part of softmax attention, relative to the attention without the mean of
+    the values.
+    """
     queries, keys, values = _context(generator)
     exact = attend(queries, keys, values, scale=scale) - values.mean(0)
-    return Evidence(float((exact - dual_part(scale * queries @ keys.mT, values)).norm() / exact.norm()), 0.05, "<=")
+    return Evidence(
+        float((exact - dual_part(scale * queries @ keys.mT, values)).norm() / exact.norm()), 0.05, "<="
+    )
 
 
 LAYERS = (
     Claim(
         id="in_context/one-step",
-        statement=r"One layer of linear attention with the values $(0, W_0 x - y)$ of a token $(x, y)$ and $P = \frac{\eta}{N} I$ "
-        r"answers as $W_0 + \Delta W$ does, $\Delta W = -\frac{\eta}{N} \sum_j (W_0 x_j - y_j) x_j^\top$: one step of gradient descent.",
+        statement="One layer of linear attention with the values $(0, W_0 x - y)$ of a token $(x, y)$ and "
+        r"$P = \frac{\eta}{N} I$ answers as $W_0 + \Delta W$ does, $\Delta W = -\frac{\eta}{N} \sum_j (W_0 "
+        r"x_j - y_j) x_j^\top$: one step of gradient descent.",
         measures="largest difference to a step along autograd's gradient, relative to the largest answer",
         source=Source(OSWALD, "Proposition 1", "confirmed"),
         assumptions=(KEYS_ONLY, "N = 10 examples in 5 dimensions, noise of variance .5, random $W_0$"),
@@ -100,7 +114,8 @@ LAYERS = (
     ),
     Claim(
         id="in_context/many-steps",
-        statement=r"L such layers are L steps: the y of the tokens become residuals, $y_j \leftarrow y_j - \Delta W x_j$.",
+        statement=r"L such layers are L steps: the y of the tokens become residuals, $y_j \leftarrow y_j - "
+        r"\Delta W x_j$.",
         measures="largest relative difference to gradient descent after 2, 5 and 20 steps",
         source=Source(OSWALD, "Proposition 1", "second-hand"),
         assumptions=(KEYS_ONLY, r"$W_0 = 0$, all layers equal"),
@@ -110,8 +125,9 @@ LAYERS = (
     ),
     Claim(
         id="in_context/gd-plus-plus",
-        statement=r"A second head that changes the inputs, $x \leftarrow (I - \gamma S) x$, leaves the error $\prod_l (1 - \eta "
-        r"\lambda_l)$ in each eigendirection of S, with $\lambda_{l+1} = \lambda_l (1 - \gamma \lambda_l)^2$.",
+        statement=r"A second head that changes the inputs, $x \leftarrow (I - \gamma S) x$, leaves the "
+        r"error $\prod_l (1 - \eta \lambda_l)$ in each eigendirection of S, with $\lambda_{l+1} = \lambda_l "
+        r"(1 - \gamma \lambda_l)^2$.",
         measures="largest relative difference of the answers of 5 layers to the product over eigenvalues",
         source=Source(OSWALD, status="own"),
         assumptions=(KEYS_ONLY, "examples without noise", r"$\eta = .15$, $\gamma = .06$"),
@@ -121,7 +137,8 @@ LAYERS = (
     ),
     Claim(
         id="in_context/dual",
-        statement=r"Linear attention is an update of a linear layer: $W_0 q + \sum_j v_j k_j^\top q = (W_0 + \sum_j v_j k_j^\top) q$.",
+        statement=r"Linear attention is an update of a linear layer: $W_0 q + \sum_j v_j k_j^\top q = (W_0 "
+        r"+ \sum_j v_j k_j^\top) q$.",
         measures="largest relative difference of the two sides",
         source=Source(DAI, status="second-hand"),
         assumptions=("attention without normalisation",),
@@ -131,8 +148,9 @@ LAYERS = (
     ),
     Claim(
         id="in_context/softmax",
-        statement=r"Softmax attention has no dual form: with Gaussian queries and keys no affine map $q \mapsto A q + c$ of the queries "
-        "explains it, even one that is fitted to the context. The threshold is ours.",
+        statement="Softmax attention has no dual form: with Gaussian queries and keys no affine map $q "
+        r"\mapsto A q + c$ of the queries explains it, even one that is fitted to the context. The "
+        "threshold is ours.",
         measures="share of the outputs' variance outside the best affine map of 64 queries",
         source=Source(DAI, status="own"),
         assumptions=("scores of standard deviation 2: 4 channels, scale 1, 16 keys",),
@@ -142,8 +160,8 @@ LAYERS = (
     ),
     Claim(
         id="in_context/first-order",
-        statement=r"At small scores $s_j$ softmax attention is the mean of the values plus "
-        r"$\frac1n \sum_j (s_j - \bar s) v_j$, which has a dual form.",
+        statement=r"At small scores $s_j$ softmax attention is the mean of the values plus $\frac1n \sum_j "
+        r"(s_j - \bar s) v_j$, which has a dual form.",
         measures="error of this sum, relative to the attention without the mean of the values",
         source=Source(DAI, status="own"),
         assumptions=("scores of standard deviation .02: 4 channels, scale .01, 16 keys",),

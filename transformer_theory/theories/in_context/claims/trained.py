@@ -19,14 +19,20 @@ D, EXAMPLES, DECODER_STEPS = 3, 24, 600
 
 
 def _trained(generator: Generator, *, best: bool) -> Evidence:
-    """Trains one layer and compares its matrix with the closed form, or with the nearer one of the inverse covariance and plain descent."""
+    """Trains one layer and compares its matrix with the closed form, or with the nearer one of the inverse
+    covariance and plain descent.
+    """
 
     def draw(generator: Generator) -> Prompts:
         return linear_prompts(BATCH, N, gaussian_inputs(SPECTRUM), generator=generator)
 
     G = train_attention(draw, len(SPECTRUM), steps=STEPS, generator=generator).preconditioner()
     eye, closed = torch.eye(len(SPECTRUM), dtype=torch.float64), preconditioner(COVARIANCE, N)
-    matrices = {"closed form": closed, "inverse covariance": torch.linalg.inv(COVARIANCE), "plain descent": eye}
+    matrices = {
+        "closed form": closed,
+        "inverse covariance": torch.linalg.inv(COVARIANCE),
+        "plain descent": eye,
+    }
     cosines = {name: float(cosine(G, matrix)) for name, matrix in matrices.items()}
     risks = {"risk": risk(G, COVARIANCE, N), "smallest risk": risk(closed, COVARIANCE, N)}
     other = max(cosines["inverse covariance"], cosines["plain descent"])
@@ -34,17 +40,25 @@ def _trained(generator: Generator, *, best: bool) -> Evidence:
 
 
 def by_signs(prompts: Prompts, rate: float = 1.5) -> Float[Tensor, " n"]:
-    """Computes the mean y of the examples with the weights e^(-rate D), where D counts the coordinates of another sign than the query's."""
+    """Computes the mean y of the examples with the weights e^(-rate D), where D counts the coordinates of
+    another sign than the query's.
+    """
     distance = ((prompts.x > 0) != (prompts.query > 0)[:, None]).sum(-1)
     return ((-rate * distance).softmax(1) * prompts.y).sum(1)
 
 
 def _errors(generator: Generator, kind: str, *, own: bool) -> dict[str, float]:
-    """Trains a decoder on functions of one kind; returns errors after 24 examples as shares of that of the answer zero."""
+    """Trains a decoder on functions of one kind; returns errors after 24 examples as shares of that of the
+    answer zero.
+    """
     model = train_on_functions(kind, d=D, N=EXAMPLES, steps=DECODER_STEPS, generator=generator)
     prompts = function_prompts(kind, TESTED, EXAMPLES, D, generator=generator)
     shown = prompts if own else prompts.with_contexts(torch.arange(TESTED).roll(1))
-    answers = {"decoder": answers_of(model, shown), "least squares": least_squares(prompts), "ridge": ridge(prompts, 0.1)}
+    answers = {
+        "decoder": answers_of(model, shown),
+        "least squares": least_squares(prompts),
+        "ridge": ridge(prompts, 0.1),
+    }
     answers |= {"3 neighbours": nearest(prompts), "average by signs": by_signs(prompts)}
     zero = prompts.target.square().mean()
     return {name: float((each - prompts.target).square().mean() / zero) for name, each in answers.items()}
@@ -66,7 +80,8 @@ def _functions(generator: Generator, *, own: bool) -> Evidence:
 TRAINED = (
     Claim(
         id="in_context/trained",
-        statement=r"One layer of linear attention that is trained on prompts finds $\Gamma^{-1}$, not $\eta I$ and not $\Lambda^{-1}$.",
+        statement=r"One layer of linear attention that is trained on prompts finds $\Gamma^{-1}$, not $\eta "
+        r"I$ and not $\Lambda^{-1}$.",
         measures="cosine of the trained layer's matrix",
         source=Source("zhang2024trained", "Theorem 4.1", "second-hand"),
         assumptions=(SETTING, "2,000 batches of 256 prompts, Adam; the theorem is about gradient flow"),
@@ -77,8 +92,9 @@ TRAINED = (
     ),
     Claim(
         id="in_context/functions",
-        statement="A decoder of two blocks that is trained on linear functions, of a new $w$ in each prompt, answers from its examples: "
-        "its error is below a tenth of that of the answer zero. The threshold is ours.",
+        statement="A decoder of two blocks that is trained on linear functions, of a new $w$ in each "
+        "prompt, answers from its examples: its error is below a tenth of that of the answer zero. The "
+        "threshold is ours.",
         measures="mean squared error after 24 examples, as a share of that of the answer zero",
         source=Source("garg2022what", status="own"),
         assumptions=("3 dimensions, no noise", "600 batches of 128 prompts, Adam"),
@@ -89,8 +105,9 @@ TRAINED = (
     ),
     Claim(
         id="in_context/trees",
-        statement="A decoder of two blocks that is trained on decision trees of depth 2 over signs of coordinates, $x_i > 0$, has a "
-        "smaller error than least squares, ridge and the mean of three neighbours.",
+        statement="A decoder of two blocks that is trained on decision trees of depth 2 over signs of "
+        "coordinates, $x_i > 0$, has a smaller error than least squares, ridge and the mean of three "
+        "neighbours.",
         measures="mean squared error after 24 examples, relative to the best of the three algorithms",
         source=Source("garg2022what", status="own"),
         assumptions=("3 dimensions, no noise", "600 batches of 128 prompts, Adam"),

@@ -37,7 +37,9 @@ SHOWN = 2.5  # largest error in the picture
 
 @dataclass(frozen=True)
 class Functions(RandomExperiment):
-    """Error of trained decoders and of three algorithms against the number of examples, for four classes of functions."""
+    """Error of trained decoders and of three algorithms against the number of examples, for four classes of
+    functions.
+    """
 
     dimensions: int = setting(3, ge=1, le=20, help="coordinates of an input")
     examples: tuple[int, ...] = setting(
@@ -64,12 +66,22 @@ class Functions(RandomExperiment):
             for N in self.examples:
                 prompts = function_prompts(kind, n, N, d, generator=generator)
                 others = prompts.with_contexts(torch.arange(n).roll(1))
-                answers = (answers_of(model, prompts), least_squares(prompts), ridge(prompts, RIDGE / N), nearest(prompts))
+                answers = (
+                    answers_of(model, prompts),
+                    least_squares(prompts),
+                    ridge(prompts, RIDGE / N),
+                    nearest(prompts),
+                )
                 zero = prompts.target.square().mean()
-                errors = [float((each - prompts.target).square().mean() / zero) for each in (*answers, answers_of(model, others))]
+                errors = [
+                    float((each - prompts.target).square().mean() / zero)
+                    for each in (*answers, answers_of(model, others))
+                ]
                 curves.append(errors)
                 for name, value in zip(LINES, errors):
-                    yield Measurement(NAME, "figure", ERROR, value, setting=f"{kind}, {name}, N = {N}", n=n, source=SOURCE)
+                    yield Measurement(
+                        NAME, "figure", ERROR, value, setting=f"{kind}, {name}, N = {N}", n=n, source=SOURCE
+                    )
             arrays[f"{NAME}/{kind}"] = np.array(curves)
         yield Arrays(arrays)
 
@@ -83,8 +95,17 @@ class Functions(RandomExperiment):
             for (name, colour), values in zip(LINES.items(), result.arrays[f"{NAME}/{kind}"].T):
                 line(ax, self.examples, values, color=colour, label=name)
             ax.axhline(1.0, color="#3F4751", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-            ax.set(title=kind.capitalize(), xlabel="examples", ylabel="error / error of zero", ylim=(-0.05, SHOWN))
+            ax.set(
+                title=kind.capitalize(),
+                xlabel="examples",
+                ylabel="error / error of zero",
+                ylim=(-0.05, SHOWN),
+            )
         handles, names = np.ravel(panels)[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=len(LINES))
-        caption(figure, f"Dashed: the answer zero. Errors above {SHOWN} are cut; least squares has some where N is near the dimension.")
+        caption(
+            figure,
+            f"Dashed: the answer zero. Errors above {SHOWN} are cut; least squares has some where N is near "
+            "the dimension.",
+        )
         return figure

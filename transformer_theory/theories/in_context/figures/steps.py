@@ -1,4 +1,5 @@
-"""What one trained layer of linear attention learns: its matrix over training, and its risk against the number of examples.
+"""What one trained layer of linear attention learns: its matrix over training, and its risk against the
+number of examples.
 
 Source: :cite:t:`zhang2024trained`; the curves of plain descent and the noise are the library's own.
 """
@@ -27,17 +28,27 @@ if TYPE_CHECKING:
 
 SOURCE = Source("zhang2024trained", "Theorem 4.1", "second-hand")
 COSINE, RISK = "cosine of the trained layer's matrix", "risk"
-TARGETS = {"best step": COLOURS[NAME], "inverse covariance": COLOURS["joma"], "plain descent": COLOURS["null"]}
+TARGETS = {
+    "best step": COLOURS[NAME],
+    "inverse covariance": COLOURS["joma"],
+    "plain descent": COLOURS["null"],
+}
 BATCH, POINTS = 256, 20
 
 
 @dataclass(frozen=True)
 class Steps(RandomExperiment):
-    """Cosines of a trained layer's matrix with three candidates over training, and risks against the number of examples."""
+    """Cosines of a trained layer's matrix with three candidates over training, and risks against the number
+    of examples.
+    """
 
-    spectrum: tuple[float, ...] = setting((2.0, 1.0, 0.5, 0.25, 0.1), gt=0, le=100, help="eigenvalues of the inputs' covariance")
+    spectrum: tuple[float, ...] = setting(
+        (2.0, 1.0, 0.5, 0.25, 0.1), gt=0, le=100, help="eigenvalues of the inputs' covariance"
+    )
     noise: float = setting(0.0, ge=0, le=100, help="variance of the noise")
-    examples: tuple[int, ...] = setting((10, 20, 40), ge=1, le=1000, help="numbers of examples; the first panel has the middle one")
+    examples: tuple[int, ...] = setting(
+        (10, 20, 40), ge=1, le=1000, help="numbers of examples; the first panel has the middle one"
+    )
     steps: int = setting(1500, ge=20, le=100_000, help="steps of training")
 
     name: ClassVar[str] = "in_context.steps"
@@ -61,21 +72,47 @@ class Steps(RandomExperiment):
             targets = (best, torch.linalg.inv(covariance), eye)
 
             def draw(generator: torch.Generator, N: int = N) -> Prompts:
-                return linear_prompts(BATCH, N, gaussian_inputs(spectrum), noise=self.noise, generator=generator)
+                return linear_prompts(
+                    BATCH, N, gaussian_inputs(spectrum), noise=self.noise, generator=generator
+                )
 
             def record(step: int, model, targets=targets) -> None:
                 curves.append([float(cosine(model.preconditioner(), target)) for target in targets])
 
             callbacks = (at_steps(stops, record, limit=self.steps),) if shown == N else ()
-            model = train_attention(draw, len(spectrum), steps=self.steps, generator=generator, callbacks=callbacks)
+            model = train_attention(
+                draw, len(spectrum), steps=self.steps, generator=generator, callbacks=callbacks
+            )
             found = model.preconditioner()
             risks.append([risk(G, covariance, N, noise=self.noise) for G in (best, plain, found)])
             for name, value in zip(TARGETS, (cosine(found, target) for target in targets)):
-                yield Measurement(NAME, "figure", COSINE, float(value), setting=f"{name}, N = {N}", step=self.steps, source=SOURCE)
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    COSINE,
+                    float(value),
+                    setting=f"{name}, N = {N}",
+                    step=self.steps,
+                    source=SOURCE,
+                )
             for name, value in zip(("best step", "best plain step", "trained layer"), risks[-1]):
                 predicted = risks[-1][0] if name == "trained layer" else None
-                yield Measurement(NAME, "figure", RISK, value, predicted=predicted, setting=f"{name}, N = {N}", source=SOURCE)
-        yield Arrays({f"{NAME}/stops": np.array(stops), f"{NAME}/cosines": np.array(curves), f"{NAME}/risks": np.array(risks)})
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    RISK,
+                    value,
+                    predicted=predicted,
+                    setting=f"{name}, N = {N}",
+                    source=SOURCE,
+                )
+        yield Arrays(
+            {
+                f"{NAME}/stops": np.array(stops),
+                f"{NAME}/cosines": np.array(curves),
+                f"{NAME}/risks": np.array(risks),
+            }
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -87,15 +124,25 @@ class Steps(RandomExperiment):
             line(left, result.arrays[f"{NAME}/stops"], values, color=colour, label=name)
         left.axhline(1.0, color="#3F4751", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         shown = self.examples[len(self.examples) // 2]
-        left.set(title=f"Matrix of the trained layer, N = {shown}", xlabel="step", ylabel="cosine", ylim=(None, 1.03))
+        left.set(
+            title=f"Matrix of the trained layer, N = {shown}",
+            xlabel="step",
+            ylabel="cosine",
+            ylim=(None, 1.03),
+        )
         left.legend(loc="lower right")
         best, plain, trained = result.arrays[f"{NAME}/risks"].T
         line(right, self.examples, plain, color=COLOURS["null"], label="best plain step")
         line(right, self.examples, best, color=COLOURS[NAME], label="best preconditioned step")
         right.plot(self.examples, trained, "o", color=COLOURS["joma"], label="trained layer", zorder=5)
-        right.set(title="Risk", xlabel="examples N", ylabel="mean squared error", xscale="log", ylim=(0, None))
+        right.set(
+            title="Risk", xlabel="examples N", ylabel="mean squared error", xscale="log", ylim=(0, None)
+        )
         right.set_xticks(self.examples, [str(N) for N in self.examples])
         right.minorticks_off()
         right.legend(loc="lower left")
-        caption(figure, "Lines on the right are closed forms; so is the risk of the trained layer's matrix. Dashed: 1.")
+        caption(
+            figure,
+            "Lines on the right are closed forms; so is the risk of the trained layer's matrix. Dashed: 1.",
+        )
         return figure

@@ -1,4 +1,6 @@
-"""Claims about Markov chains in context: the posterior, and the losses of the strategies against all sequences."""
+"""Claims about Markov chains in context: the posterior, and the losses of the strategies against all
+sequences.
+"""
 
 from collections.abc import Iterator
 from itertools import pairwise, product
@@ -28,7 +30,10 @@ def marginal(ids: Int[Tensor, "n length"], states: int) -> Float[Tensor, " n"]:
         counts = torch.zeros(states, states)
         for x, y in pairwise(sequence):
             counts[x, y] += 1
-        terms = (lgamma(states) + sum(lgamma(c + 1) for c in row) - lgamma(sum(row) + states) for row in counts.tolist())
+        terms = (
+            lgamma(states) + sum(lgamma(c + 1) for c in row) - lgamma(sum(row) + states)
+            for row in counts.tolist()
+        )
         values.append(sum(terms))
     return torch.tensor(values, dtype=torch.float64).exp() / states
 
@@ -74,7 +79,10 @@ def _order(generator: Generator, *, markov: bool) -> Evidence:
     if not markov:
         P = P[:, :1].expand(-1, STATES, -1).contiguous()  # all rows equal: states are independent
         ids = torch.multinomial(P[:, 0], ids.shape[1], replacement=True, generator=generator)
-    losses = {name: float(expected_loss(rule, ids, P).mean()) for name, rule in strategies(ids, states=STATES).items()}
+    losses = {
+        name: float(expected_loss(rule, ids, P).mean())
+        for name, rule in strategies(ids, states=STATES).items()
+    }
     gaps = losses["uniform"] - losses["unigram"], losses["unigram"] - losses["bigram"]
     return Evidence(min(gaps), 0.05, ">=", detail=losses)
 
@@ -82,8 +90,8 @@ def _order(generator: Generator, *, markov: bool) -> Evidence:
 CHAINS = (
     Claim(
         id="induction/bigram-is-bayes",
-        statement=r"For chains with Dirichlet(1) rows the rule $(c_{xy} + 1)/(c_x + k)$ is the posterior predictive "
-        "distribution, so no predictor has a smaller expected loss.",
+        statement="For chains with Dirichlet(1) rows the rule $(c_{xy} + 1)/(c_x + k)$ is the posterior "
+        "predictive distribution, so no predictor has a smaller expected loss.",
         measures="largest difference from the ratio of marginal probabilities",
         source=SOURCE,
         assumptions=(PRIOR, "3 states, sequences of 12"),
@@ -93,8 +101,8 @@ CHAINS = (
     ),
     Claim(
         id="induction/chain-losses",
-        statement=r"The losses $-\sum_y P_{xy} \ln q_y$ of the three strategies on sampled chains are their exact "
-        "expectations, summed over all sequences.",
+        statement=r"The losses $-\sum_y P_{xy} \ln q_y$ of the three strategies on sampled chains are their "
+        "exact expectations, summed over all sequences.",
         measures="largest distance of a sampled mean from the exact one, in standard errors",
         source=OWN,
         assumptions=(PRIOR, "3 states, the last of 7; 20,000 chains"),
@@ -104,7 +112,8 @@ CHAINS = (
     ),
     Claim(
         id="induction/strategy-losses",
-        statement=r"Unigram statistics are worth more than .05 nats over $\ln k$, and bigram statistics more than .05 nats over them.",
+        statement=r"Unigram statistics are worth more than .05 nats over $\ln k$, and bigram statistics "
+        r"more than .05 nats over them.",
         measures="smaller of the two differences of losses, nats",
         source=OWN,
         assumptions=(PRIOR, "3 states, 64 positions of which the first 10 are left out, 1,000 chains"),

@@ -1,4 +1,6 @@
-"""Claims about heads: the explicit induction head, paths, the copying score, prefix matching, and the positional share of attention."""
+"""Claims about heads: the explicit induction head, paths, the copying score, prefix matching, and the
+positional share of attention.
+"""
 
 import math
 
@@ -23,7 +25,9 @@ ONE_LAYER = "one layer: uniform attention, whose output is the share of each id 
 
 
 def _bigram(generator: Generator, *, composed: bool) -> Evidence:
-    """Measures the largest error of the explicit head at scale 400 against the in-context bigram distribution."""
+    """Measures the largest error of the explicit head at scale 400 against the in-context bigram
+    distribution.
+    """
     ids = random_sequences(4, vocabulary=IDS, length=TOKENS, generator=generator)
     target, known = in_context_bigram(ids, IDS)
     error = (InductionHead(IDS, TOKENS, 400.0).output(ids, composed=composed) - target)[known].abs().max()
@@ -39,24 +43,32 @@ def _bound(generator: Generator, *, composed: bool) -> Evidence:
         head = InductionHead(IDS, TOKENS, scale)
         errors[scale] = float((head.output(ids, composed=composed) - target)[known].abs().max())
     ratio = max(error / InductionHead(IDS, TOKENS, scale).bound() for scale, error in errors.items())
-    return Evidence(ratio, 1.0, "<=", detail={f"error at b = {scale:g}": error for scale, error in errors.items()})
+    return Evidence(
+        ratio, 1.0, "<=", detail={f"error at b = {scale:g}": error for scale, error in errors.items()}
+    )
 
 
 def _previous(generator: Generator, *, shift: int) -> Evidence:
-    """Measures the largest error of the closed form of the previous-token head; ``shift`` changes the number of other keys."""
+    """Measures the largest error of the closed form of the previous-token head; ``shift`` changes the number
+    of other keys.
+    """
     scale = 2 + 6 * float(torch.rand((), generator=generator))
     ids = random_sequences(2, vocabulary=IDS, length=TOKENS, generator=generator)
     A = InductionHead(IDS, TOKENS, scale).network().run(ids)[1][0][:, 0]
     i = torch.arange(1, TOKENS, dtype=torch.float64)
     predicted = 1 / (1 + (i + shift) * math.exp(-scale))  # e^b / (e^b + i)
-    return Evidence(float((A.diagonal(-1, 1, 2) - predicted).abs().max()), 1e-12, "<=", detail={"scale": scale})
+    return Evidence(
+        float((A.diagonal(-1, 1, 2) - predicted).abs().max()), 1e-12, "<=", detail={"scale": scale}
+    )
 
 
 def _random_network(generator: Generator, *, layers: int = 2, heads: int = 2, dim: int = 12) -> AttentionOnly:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    each = tuple(Heads(normal(heads, dim, dim) / dim, normal(heads, dim, dim) / dim**0.5) for _ in range(layers))
+    each = tuple(
+        Heads(normal(heads, dim, dim) / dim, normal(heads, dim, dim) / dim**0.5) for _ in range(layers)
+    )
     return AttentionOnly(normal(7, dim), normal(16, dim), each, normal(dim, 7))
 
 
@@ -71,7 +83,9 @@ def _paths(generator: Generator, *, longest: int) -> Evidence:
 
 
 def _eigenvalues(generator: Generator, *, whole: bool) -> Evidence:
-    """Measures the difference of the copying score by p x p matrices and that of the whole OV circuit, or of W_OV alone."""
+    """Measures the difference of the copying score by p x p matrices and that of the whole OV circuit, or of
+    W_OV alone.
+    """
     W_V, W_O = (torch.randn(4, 16, 5, generator=generator, dtype=torch.float64) for _ in range(2))
     W_E, W_U = (torch.randn(30, 16, generator=generator, dtype=torch.float64) for _ in range(2))
     small = copying_score(W_V, W_O.mT, W_E, W_U.mT)
@@ -80,20 +94,31 @@ def _eigenvalues(generator: Generator, *, whole: bool) -> Evidence:
 
 
 def _matching(generator: Generator, *, composed: bool) -> Evidence:
-    """Measures the distance of the explicit head's prefix matching from 1 on a block that occurs twice, and from that of uniform attention
-    on unrelated blocks; the larger of both."""
-    length, scale = int(torch.randint(12, 26, (), generator=generator)), 10 + 6 * float(torch.rand((), generator=generator))
+    """Measures the distance of the explicit head's prefix matching from 1 on a block that occurs twice, and
+    from that of uniform attention on unrelated blocks; the larger of both.
+    """
+    length, scale = (
+        int(torch.randint(12, 26, (), generator=generator)),
+        10 + 6 * float(torch.rand((), generator=generator)),
+    )
     head = InductionHead(2 * length, 2 * length + 1, scale)
     blocks = draw_blocks(4, length=length, vocabulary=2 * length, generator=generator)
     maps = [head.network(composed=composed).run(with_bos(ids, head.bos))[1][1] for ids in blocks]
     twice, unrelated = (float(score_weights(A[..., 1:, 1:])[SCORES.index(PREFIX)].mean()) for A in maps)
     distances = abs(twice - 1), abs(unrelated - uniform_score(2 * length))
-    detail = {"b": scale, "ids in a block": float(length), "block twice": twice, "unrelated blocks": unrelated}
+    detail = {
+        "b": scale,
+        "ids in a block": float(length),
+        "block twice": twice,
+        "unrelated blocks": unrelated,
+    }
     return Evidence(max(distances), 0.01, "<=", detail=detail)
 
 
 def _positional(generator: Generator, *, power: int) -> Evidence:
-    """Measures the distance of the positional share from (variance of the positions / sum of both variances)^power."""
+    """Measures the distance of the positional share from (variance of the positions / sum of both
+    variances)^power.
+    """
     sigma = 0.6 + 0.8 * float(torch.rand((), generator=generator))
     n, T, d = 300, 24, 48
     e = torch.randn(n, T, d, generator=generator, dtype=torch.float64)
@@ -106,15 +131,19 @@ def _positional(generator: Generator, *, power: int) -> Evidence:
     shares = [row.value for row in metric.compute() if row.value is not None]
     predicted = (sigma**2 / (1 + sigma**2)) ** power
     return Evidence(
-        abs(sum(shares) / len(shares) - predicted), 0.06, "<=", detail={"share": sum(shares) / len(shares), "predicted": predicted}
+        abs(sum(shares) / len(shares) - predicted),
+        0.06,
+        "<=",
+        detail={"share": sum(shares) / len(shares), "predicted": predicted},
     )
 
 
 HEADS = (
     Claim(
         id="induction/in-context-bigram",
-        statement=r"Two layers of one head each, written by hand, tend to the bigram statistics of the sequence as $b \to \infty$: "
-        r"$\mathrm{out}_t(v)$ tends to the number of $j \le t$ with $x_{j-1} = x_t$ and $x_j = v$, divided by that with $x_{j-1} = x_t$.",
+        statement="Two layers of one head each, written by hand, tend to the bigram statistics of the "
+        r"sequence as $b \to \infty$: $\mathrm{out}_t(v)$ tends to the number of $j \le t$ with $x_{j-1} = "
+        "x_t$ and $x_j = v$, divided by that with $x_{j-1} = x_t$.",
         measures="largest error of the output at b = 400",
         source=SECOND,
         assumptions=("sequences start with BOS", "softmax at scale b = 400, float64", COPY),
@@ -124,7 +153,8 @@ HEADS = (
     ),
     Claim(
         id="induction/bound",
-        statement=r"At scale b the error is at most $T e^{-b(1 - 2\delta)} + e^{b\delta} - 1$ with $\delta = T e^{-b}$.",
+        statement=r"At scale b the error is at most $T e^{-b(1 - 2\delta)} + e^{b\delta} - 1$ with $\delta "
+        r"= T e^{-b}$.",
         measures="largest ratio of error and bound, over b = 7, 10, 15, 20",
         source=OWN,
         assumptions=("sequences start with BOS", COPY),
@@ -134,7 +164,8 @@ HEADS = (
     ),
     Claim(
         id="induction/previous-token",
-        statement=r"The previous-token head of the construction has the weight $a_{i, i-1} = e^b / (e^b + i)$.",
+        statement=r"The previous-token head of the construction has the weight $a_{i, i-1} = e^b / (e^b + "
+        r"i)$.",
         measures="largest error of the closed form",
         source=OWN,
         assumptions=("b between 2 and 8", "positions i from 1 to 59; the first token has no predecessor"),
@@ -144,8 +175,8 @@ HEADS = (
     ),
     Claim(
         id="induction/path-expansion",
-        statement=r"The logits of an attention-only network are a sum over paths, $\sum_{h_1 \ldots h_m} A^{h_m} \cdots A^{h_1} x^0 "
-        r"W_{OV}^{h_1} \cdots W_{OV}^{h_m} W_U$.",
+        statement=r"The logits of an attention-only network are a sum over paths, $\sum_{h_1 \ldots h_m} "
+        r"A^{h_m} \cdots A^{h_1} x^0 W_{OV}^{h_1} \cdots W_{OV}^{h_m} W_U$.",
         measures="relative error of the sum over all paths",
         source=SECOND,
         assumptions=("no norms, MLPs and biases", "two layers of two heads with Gaussian weights"),
@@ -155,8 +186,8 @@ HEADS = (
     ),
     Claim(
         id="induction/copying-eigenvalues",
-        statement=r"The copying score $\sum \lambda / \sum |\lambda|$ of the OV circuit $W_E W_V W_O W_U$ is that of the small matrix "
-        r"$W_O W_U W_E W_V$.",
+        statement=r"The copying score $\sum \lambda / \sum |\lambda|$ of the OV circuit $W_E W_V W_O W_U$ "
+        "is that of the small matrix $W_O W_U W_E W_V$.",
         measures="largest difference of the two scores",
         source=OWN,
         assumptions=("Gaussian matrices of 30 ids, width 16 and head width 5",),
@@ -166,9 +197,10 @@ HEADS = (
     ),
     Claim(
         id="induction/prefix-matching",
-        statement=r"On a block that occurs twice the second head attends to the token after the copy, $A_{i, i-P+1} \to 1$; on "
-        r"unrelated blocks it attends uniformly, with the mean of $1/(i+1)$.",
-        measures="larger of the distances of the prefix matching from 1, and from uniform attention on unrelated blocks",
+        statement="On a block that occurs twice the second head attends to the token after the copy, "
+        r"$A_{i, i-P+1} \to 1$; on unrelated blocks it attends uniformly, with the mean of $1/(i+1)$.",
+        measures="larger of the distances of the prefix matching from 1, and from uniform attention on "
+        "unrelated blocks",
         source=Source(OLSSON, status="own"),
         assumptions=("the explicit head, b between 10 and 16", "blocks of 12 to 25 different ids"),
         check=lambda generator: _matching(generator, composed=True),
@@ -177,8 +209,8 @@ HEADS = (
     ),
     Claim(
         id="induction/positional-share",
-        statement=r"For tokens $e + p$ of Gaussian vectors with variances $\sigma_e^2$ and $\sigma_p^2$ the positional share "
-        r"of the scores is $(\sigma_p^2 / (\sigma_e^2 + \sigma_p^2))^2$.",
+        statement=r"For tokens $e + p$ of Gaussian vectors with variances $\sigma_e^2$ and $\sigma_p^2$ the "
+        r"positional share of the scores is $(\sigma_p^2 / (\sigma_e^2 + \sigma_p^2))^2$.",
         measures="distance of the share from the formula, mean over six heads",
         source=Source(OLSSON, status="own"),
         assumptions=(

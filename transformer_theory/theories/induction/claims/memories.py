@@ -13,7 +13,10 @@ from ..memory import MEMORIES, capacity, first_steps, measured_recall, predicted
 SOURCE, OWN = Source("bietti2023birth", status="second-hand"), Source("bietti2023birth", status="own")
 WIDTH, STEPS, EVERY = 128, 110, 2
 OPTIMISERS = {"SGD": partial(torch.optim.SGD, lr=20.0), "Adam": partial(torch.optim.Adam, lr=1e-2)}
-ALLOWED = "threshold .03: the formula is up to .015 too small at this width, and the mean of four draws has a standard error of .005"
+ALLOWED = (
+    "threshold .03: the formula is up to .015 too small at this width, and the mean of four draws has a "
+    "standard error of .005"
+)
 
 
 def _recall(generator: Generator, predict: Callable[[int, int], float]) -> Evidence:
@@ -22,7 +25,9 @@ def _recall(generator: Generator, predict: Callable[[int, int], float]) -> Evide
     for N in (512, 1024, 2048):
         draws = [measured_recall(N, WIDTH, generator) for _ in range(4)]
         pairs[N] = sum(draws) / len(draws), predict(N, WIDTH)
-    detail = {f"recall of {N}": value for N, (value, _) in pairs.items()} | {f"predicted for {N}": value for N, (_, value) in pairs.items()}
+    detail = {f"recall of {N}": value for N, (value, _) in pairs.items()} | {
+        f"predicted for {N}": value for N, (_, value) in pairs.items()
+    }
     return Evidence(max(abs(a - b) for a, b in pairs.values()), 0.03, "<=", detail=detail)
 
 
@@ -32,18 +37,30 @@ def _one_to_one(N: int, d: int) -> float:
 
 
 def _capacity(generator: Generator, factor: float) -> Evidence:
-    """Measures the largest distance of the recall at ``factor`` times the capacity from 1/2, over three widths."""
+    """Measures the largest distance of the recall at ``factor`` times the capacity from 1/2, over three
+    widths.
+    """
     values = {d: measured_recall(round(factor * capacity(d)), d, generator) for d in (48, 96, 192)}
     return Evidence(
-        max(abs(value - 0.5) for value in values.values()), 0.2, "<=", detail={f"recall at d = {d}": v for d, v in values.items()}
+        max(abs(value - 0.5) for value in values.values()),
+        0.2,
+        "<=",
+        detail={f"recall at d = {d}": v for d, v in values.items()},
     )
 
 
-def _top_down(generator: Generator, optimiser: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]) -> Evidence:
-    """Measures the smallest ratio of the steps at which successive memories, from the top, hold half of the mass."""
-    _, masses = train_memories(optimiser, steps=STEPS, measured=range(0, STEPS + 1, EVERY), generator=generator)
+def _top_down(
+    generator: Generator, optimiser: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
+) -> Evidence:
+    """Measures the smallest ratio of the steps at which successive memories, from the top, hold half of the
+    mass.
+    """
+    _, masses = train_memories(
+        optimiser, steps=STEPS, measured=range(0, STEPS + 1, EVERY), generator=generator
+    )
     steps = first_steps(masses)
-    times = [min(steps[name], float(STEPS)) for name in MEMORIES]  # a later time would only increase the ratio
+    # a later time would only increase the ratio
+    times = [min(steps[name], float(STEPS)) for name in MEMORIES]
     detail = {f"step of {name}": time for name, time in zip(MEMORIES, times)}
     return Evidence(min(times[1] / times[0], times[2] / times[1]), 1.25, ">=", detail=detail)
 
@@ -51,19 +68,25 @@ def _top_down(generator: Generator, optimiser: Callable[[Iterator[nn.Parameter]]
 MEMORY = (
     Claim(
         id="induction/recall",
-        statement=r"A sum of N outer products of random unit vectors recalls the share $E\, P(\|w\| s + s' < r)^{N-1}$ of them, with "
-        r"$r = 1 + \sqrt N z/d$, $\|w\|^2 = r^2 + (N/d^2) \chi^2_{d-1}$ and coordinates s, s' of random unit vectors; N is far above d.",
-        measures="largest difference of measured and predicted recall at N = 512, 1024, 2048, mean over four draws",
+        statement=r"A sum of N outer products of random unit vectors recalls the share $E\, P(\|w\| s + s' "
+        r"< r)^{N-1}$ of them, with $r = 1 + \sqrt N z/d$, $\|w\|^2 = r^2 + (N/d^2) \chi^2_{d-1}$ and "
+        "coordinates s, s' of random unit vectors; N is far above d.",
+        measures="largest difference of measured and predicted recall at N = 512, 1024, 2048, mean over "
+        "four draws",
         source=OWN,
-        assumptions=("random unit vectors, d = 128", "the formula takes cross terms for Gaussian and scores for independent", ALLOWED),
+        assumptions=(
+            "random unit vectors, d = 128",
+            "the formula takes cross terms for Gaussian and scores for independent",
+            ALLOWED,
+        ),
         check=lambda generator: _recall(generator, predicted_recall),
         control=lambda generator: _recall(generator, _one_to_one),
         control_description="as many pairs as dimensions: d of N are recalled",
     ),
     Claim(
         id="induction/capacity",
-        statement=r"Of $N = d^2/(2 \ln N)$ pairs about half, between .3 and .7, are recalled: "
-        r"the capacity of d x d numbers grows as $d^2$, not as d.",
+        statement=r"Of $N = d^2/(2 \ln N)$ pairs about half, between .3 and .7, are recalled: the capacity "
+        "of d x d numbers grows as $d^2$, not as d.",
         measures="largest distance of the recall from 1/2, over d = 48, 96, 192",
         source=OWN,
         assumptions=("random unit vectors",),
@@ -73,8 +96,9 @@ MEMORY = (
     ),
     Claim(
         id="induction/top-down",
-        statement=r"Gradient descent from zero stores the three memories of the induction head from the top: the output "
-        r"$W_{O2}$, then the keys $W_{K2}$, then the keys $W_{K1}$ of the previous-token head.",
+        statement="Gradient descent from zero stores the three memories of the induction head from the "
+        "top: the output $W_{O2}$, then the keys $W_{K2}$, then the keys $W_{K1}$ of the previous-token "
+        "head.",
         measures="smallest ratio of the steps at which successive memories hold half of the softmax mass",
         source=SOURCE,
         assumptions=(

@@ -1,4 +1,5 @@
-"""The formation of induction heads: accuracy, prefix matching and loss over training, with two layers and with one.
+"""The formation of induction heads: accuracy, prefix matching and loss over training, with two layers and
+with one.
 
 Source: :cite:t:`olsson2022incontext`, whose networks learn from text.
 """
@@ -24,7 +25,9 @@ KINDS = {"two layers": 2, "one layer": 1}
 
 @dataclass(frozen=True)
 class Formation(RandomExperiment):
-    """Copy accuracy, loss, prefix matching and attention to the previous token of the best heads over training on repeated patterns."""
+    """Copy accuracy, loss, prefix matching and attention to the previous token of the best heads over
+    training on repeated patterns.
+    """
 
     steps: int = setting(400, ge=1, le=10**5, help="batches of 32 patterns")
     every: int = setting(10, ge=1, le=10**5, help="steps between measurements")
@@ -41,12 +44,16 @@ class Formation(RandomExperiment):
     def measure(self) -> Iterator[Measurement]:
         """Yields four quantities of both networks at each measured step."""
         for kind, layers in KINDS.items():
-            curves = formation(layers, self.generator(), steps=self.steps, every=self.every, blocks=self.blocks)
+            curves = formation(
+                layers, self.generator(), steps=self.steps, every=self.every, blocks=self.blocks
+            )
             for step, values in curves.items():
                 columns = {"setting": kind, "step": step, "n": self.blocks, "source": SOURCE}
                 for quantity, value in values.items():
                     name = f"{quantity}, best head" if quantity in (PREFIX, PREVIOUS) else quantity
-                    yield Measurement(NAME, "figure", name, value, unit="nats" if quantity == LOSS else "share", **columns)
+                    yield Measurement(
+                        NAME, "figure", name, value, unit="nats" if quantity == LOSS else "share", **columns
+                    )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -70,8 +77,9 @@ class Formation(RandomExperiment):
         label_ends(panels[1])
         caption(
             figure,
-            "Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: prefix matching (solid) and "
-            "attention to the previous token (dotted) of the head that has most of it; grey: prefix matching of uniform attention, chance "
-            "for the solid lines only. Training on patterns of 6 to 16 ids.",
+            "Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: "
+            "prefix matching (solid) and attention to the previous token (dotted) of the head that has "
+            "most of it; grey: prefix matching of uniform attention, chance for the solid lines only. "
+            "Training on patterns of 6 to 16 ids.",
         )
         return figure

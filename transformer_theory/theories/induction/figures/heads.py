@@ -25,9 +25,13 @@ SOURCE = Source("olsson2022incontext", status="own")
 
 @dataclass(frozen=True)
 class HeadScores(RandomExperiment):
-    """Previous-token, prefix-matching, duplicate-token and copying score of each head of a network trained on repeated patterns."""
+    """Previous-token, prefix-matching, duplicate-token and copying score of each head of a network trained on
+    repeated patterns.
+    """
 
-    layers: int = setting(4, ge=1, le=12, help="layers of the network, which has LayerNorm and two heads per layer")
+    layers: int = setting(
+        4, ge=1, le=12, help="layers of the network, which has LayerNorm and two heads per layer"
+    )
     steps: int = setting(300, ge=1, le=10**5, help="batches of 32 patterns")
     blocks: int = setting(64, ge=1, le=4096, help="blocks per draw")
 
@@ -55,8 +59,8 @@ class HeadScores(RandomExperiment):
         figure = head_map(result, *(name for name in (*SCORES, COPYING) if result.select(quantity=name)))
         caption(
             figure,
-            "Blocks of 16 ids that occur twice. Null: the largest draw, with another first block or "
-            "with the head's values rotated at random. Copying: sum of the eigenvalues of the OV circuit over the sum of their absolute "
-            "values, from weights alone, without norms.",
+            "Blocks of 16 ids that occur twice. Null: the largest draw, with another first block or with "
+            "the head's values rotated at random. Copying: sum of the eigenvalues of the OV circuit over "
+            "the sum of their absolute values, from weights alone, without norms.",
         )
         return figure

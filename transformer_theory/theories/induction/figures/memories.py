@@ -1,4 +1,5 @@
-"""Associative memories: recall against the number of pairs, and the order in which a network stores its memories.
+"""Associative memories: recall against the number of pairs, and the order in which a network stores its
+memories.
 
 Source: :cite:t:`bietti2023birth`; the formula of the recall is our own.
 """
@@ -24,7 +25,9 @@ RECALL, MASS = "recall of a memory", "softmax mass on the right answer"
 
 @dataclass(frozen=True)
 class Memories(RandomExperiment):
-    """Recall of random outer products beside the formula, and the memories of the induction head over training."""
+    """Recall of random outer products beside the formula, and the memories of the induction head over
+    training.
+    """
 
     widths: tuple[int, ...] = setting((32, 64, 128), ge=4, le=1024, help="dimensions d of the embeddings")
     steps: int = setting(160, ge=1, le=10**5, help="batches of 64 sequences")
@@ -38,19 +41,42 @@ class Memories(RandomExperiment):
         return cls(widths=(32,), steps=30)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields recalls with their predictions, and the mass of each memory over the steps of each optimiser."""
+        """Yields recalls with their predictions, and the mass of each memory over the steps of each
+        optimiser.
+        """
         generator = self.generator()
         for d in self.widths:
             for factor in (0.1, 0.2, 0.4, 0.7, 1.0, 1.5, 2.5, 4.0):
                 N = max(2, round(factor * capacity(d)))
                 value, predicted = measured_recall(N, d, generator), predicted_recall(N, d)
-                yield Measurement(NAME, "figure", RECALL, value, unit="share", predicted=predicted, setting=f"d = {d}", n=N, source=SOURCE)
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    RECALL,
+                    value,
+                    unit="share",
+                    predicted=predicted,
+                    setting=f"d = {d}",
+                    n=N,
+                    source=SOURCE,
+                )
         for kind, optimiser in OPTIMISERS.items():
             measured = {*range(0, self.steps + 1, 2), self.steps}
-            _, masses = train_memories(optimiser, steps=self.steps, measured=measured, generator=self.generator())
+            _, masses = train_memories(
+                optimiser, steps=self.steps, measured=measured, generator=self.generator()
+            )
             for step, values in masses.items():
                 for name in MEMORIES:
-                    yield Measurement(NAME, "figure", MASS, values[name], unit="share", setting=f"{kind}, {name}", step=step, source=SOURCE)
+                    yield Measurement(
+                        NAME,
+                        "figure",
+                        MASS,
+                        values[name],
+                        unit="share",
+                        setting=f"{kind}, {name}",
+                        step=step,
+                        source=SOURCE,
+                    )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -67,13 +93,20 @@ class Memories(RandomExperiment):
         for ax, kind in zip(panels[1:], OPTIMISERS):
             for name, tint in zip(MEMORIES, shades(3)):
                 rows = result.select(quantity=MASS, setting=f"{kind}, {name}")
-                line(ax, rows.column("step"), rows.column("value"), color=tint, label=name if kind == "Adam" else "")
+                line(
+                    ax,
+                    rows.column("step"),
+                    rows.column("value"),
+                    color=tint,
+                    label=name if kind == "Adam" else "",
+                )
             ax.set(xlabel="step", title=f"mass, {kind}", ylim=(-0.03, 1.05))
             ax.axhline(0.5, color="#8A939E", linewidth=0.8, linestyle=(0, (4, 3)))
         label_ends(panels[2])
         caption(
             figure,
-            "Left: share of N random outer products in d dimensions that are recalled; lines: formula, dots: one draw. Right: softmax "
-            "mass on the right answer of the output of layer 2, its keys, and the keys of layer 1. Dashed: one half.",
+            "Left: share of N random outer products in d dimensions that are recalled; lines: formula, "
+            "dots: one draw. Right: softmax mass on the right answer of the output of layer 2, its keys, "
+            "and the keys of layer 1. Dashed: one half.",
         )
         return figure

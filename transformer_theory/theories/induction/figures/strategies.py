@@ -1,4 +1,5 @@
-"""Strategies over training: the loss of one and two layers on Markov chains, and their divergence from each strategy.
+"""Strategies over training: the loss of one and two layers on Markov chains, and their divergence from each
+strategy.
 
 Source: :cite:t:`edelman2024evolution`.
 """
@@ -47,10 +48,14 @@ class Strategies(RandomExperiment):
                 for name, loss in curves["strategies"].items():
                     yield Measurement(NAME, "figure", LOSS, loss, setting=name, **columns)
             for number, step in enumerate(curves["steps"]):
-                yield Measurement(NAME, "figure", LOSS, curves["loss"][number], setting=kind, step=step, **columns)
+                yield Measurement(
+                    NAME, "figure", LOSS, curves["loss"][number], setting=kind, step=step, **columns
+                )
                 for name in STRATEGIES:
                     value = curves["divergence"][name][number]
-                    yield Measurement(NAME, "figure", DIVERGENCE, value, setting=f"{kind}, {name}", step=step, **columns)
+                    yield Measurement(
+                        NAME, "figure", DIVERGENCE, value, setting=f"{kind}, {name}", step=step, **columns
+                    )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -64,7 +69,9 @@ class Strategies(RandomExperiment):
                 panels[0].axhline(row.value, color=tint, linewidth=0.9, linestyle=(0, (4, 3)))
         for kind, dashes in zip(KINDS, (":", "-")):
             rows = result.select(quantity=LOSS, setting=kind)
-            line(panels[0], [1 + step for step in rows.column("step")], rows.column("value"), linestyle=dashes)
+            line(
+                panels[0], [1 + step for step in rows.column("step")], rows.column("value"), linestyle=dashes
+            )
         for ax, kind in zip(panels[1:], KINDS):
             for name, tint in tints.items():
                 rows = result.select(quantity=DIVERGENCE, setting=f"{kind}, {name}")
@@ -75,8 +82,8 @@ class Strategies(RandomExperiment):
         label_ends(panels[2])
         caption(
             figure,
-            "Chains of 3 states with random transition matrices. Left: loss with one layer (dotted) and two (solid); dashed lines: the "
-            "strategies uniform, unigram and bigram from the top, on the same chains. Right: Kullback-Leibler divergence of the network "
-            "from each strategy, nats.",
+            "Chains of 3 states with random transition matrices. Left: loss with one layer (dotted) and "
+            "two (solid); dashed lines: the strategies uniform, unigram and bigram from the top, on the "
+            "same chains. Right: Kullback-Leibler divergence of the network from each strategy, nats.",
         )
         return figure

@@ -1,4 +1,5 @@
-"""Claims about the block's gradient, and about the conserved quantities of linear, exponential and softmax attention.
+"""Claims about the block's gradient, and about the conserved quantities of linear, exponential and softmax
+attention.
 
 Other texts give the numbers of the theorems; the paper itself was not accessible.
 """
@@ -11,9 +12,26 @@ from torch.nn import functional
 
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
-from ..block import AttentionForm, Contexts, Exponential, Linear, Softmax, gaussian_block, gaussian_contexts, sampled_contexts
+from ..block import (
+    AttentionForm,
+    Contexts,
+    Exponential,
+    Linear,
+    Softmax,
+    gaussian_block,
+    gaussian_contexts,
+    sampled_contexts,
+)
 from ..dynamics import Model, cross_entropy, gradient_descent, gradient_flow, linear, squared, tanh
-from ..invariants import drift, factorisation_error, first_term, fixed_mean, goodness_of_fit, mean_attention, moving_mean
+from ..invariants import (
+    drift,
+    factorisation_error,
+    first_term,
+    fixed_mean,
+    goodness_of_fit,
+    mean_attention,
+    moving_mean,
+)
 from .sources import NOT_FOUND, OWN
 
 THEOREM = Source("tian2024joma", "Theorem 1", "second-hand")
@@ -23,11 +41,16 @@ EARLY_DRAWS = 8
 UNITS_AND_LOSSES = tuple(product((tanh, linear), (cross_entropy, squared)))
 ONE_QUERY = "only samples with one query train attention and MLP"
 PLAIN = "gradient flow, the ratio of the learning rates known, no momentum, no weight decay"
-SMOOTH = "tanh and linear units, cross-entropy and squared distance; ReLU is left out, since the integrator is inaccurate at its kinks"
+SMOOTH = (
+    "tanh and linear units, cross-entropy and squared distance; ReLU is left out, since the integrator is "
+    "inaccurate at its kinks"
+)
 
 
 def _explicit(form: AttentionForm, z: Tensor, ids: Tensor) -> Tensor:
-    """Returns the weight of each position of the sequences ``ids``, by the formulas of the three forms, ``[n, length]``."""
+    """Returns the weight of each position of the sequences ``ids``, by the formulas of the three forms, ``[n,
+    length]``.
+    """
     scores = z.gather(1, ids)  # the logit of the token at each position
     if isinstance(form, Softmax):
         return torch.softmax(scores / form.temperature, dim=1)
@@ -37,9 +60,11 @@ def _explicit(form: AttentionForm, z: Tensor, ids: Tensor) -> Tensor:
 
 
 def _embedded(generator: Generator, *, orthonormal: bool) -> Evidence:
-    """Measures the largest relative distance of the block's velocity from autograd on a network with embeddings.
+    """Measures the largest relative distance of the block's velocity from autograd on a network with
+    embeddings.
 
-    The network reads sequences of tokens position by position. Its weights W and logits z move by gradient descent; U^T W is compared.
+    The network reads sequences of tokens position by position. Its weights W and logits z move by gradient
+    descent; U^T W is compared.
     """
     n, tokens, queries = 12, 6, 3
     ids = torch.randint(tokens, (n, LENGTH), generator=generator)
@@ -56,16 +81,25 @@ def _embedded(generator: Generator, *, orthonormal: bool) -> Evidence:
             context = (_explicit(form, z[contexts.query], ids)[..., None] * U.T[ids]).sum(1)
             h = torch.tanh((context + asked) @ W)
             wanted = functional.one_hot(contexts.targets, UNITS).double()
-            value = -torch.log(torch.softmax(h, 1)[wanted.bool()]).mean() if loss is cross_entropy else (h - wanted).square().sum() / 2 / n
+            value = (
+                -torch.log(torch.softmax(h, 1)[wanted.bool()]).mean()
+                if loss is cross_entropy
+                else (h - wanted).square().sum() / 2 / n
+            )
             dW, dz = torch.autograd.grad(value, (W, z))
             moved = Model(form, tanh, loss, rate_logits=0.3, rate_lower=0.7).velocity(block, contexts)
-            pairs = ((moved.logits, -0.3 * dz), (torch.cat([moved.lower, moved.offset], dim=-1), -0.7 * (U.T @ dW).T))
+            pairs = (
+                (moved.logits, -0.3 * dz),
+                (torch.cat([moved.lower, moved.offset], dim=-1), -0.7 * (U.T @ dW).T),
+            )
             gaps += [float((ours - theirs).norm() / theirs.norm()) for ours, theirs in pairs]
     return Evidence(max(gaps), 1e-12, "<=")
 
 
 def _drift(generator: Generator, form: AttentionForm, *, decay: float = 0.0, queries: int = 1) -> Evidence:
-    """Measures the drift of the conserved quantity as a share of the change of phi(z), the largest over two activations and two losses."""
+    """Measures the drift of the conserved quantity as a share of the change of phi(z), the largest over two
+    activations and two losses.
+    """
     contexts = sampled_contexts(generator, queries=queries)
     rate = 0.5 + float(torch.rand((), generator=generator, dtype=torch.float64))
     start, shares = gaussian_block(contexts, units=UNITS, scale=SCALE, generator=generator, logit=0.5), {}
@@ -73,15 +107,21 @@ def _drift(generator: Generator, form: AttentionForm, *, decay: float = 0.0, que
         model = Model(form, activation, loss, rate_logits=rate, decay=decay)
         path = gradient_flow(start, contexts, model, step=0.01, steps=160, save_steps=(40, 80, 120))
         curve = form.curve(path.states.logits[:, 0])
-        shares[f"{activation.__name__}, {loss.__name__}"] = float(drift(form, path, ratio=model.ratio) / (curve - curve[0]).abs().max())
+        shares[f"{activation.__name__}, {loss.__name__}"] = float(
+            drift(form, path, ratio=model.ratio) / (curve - curve[0]).abs().max()
+        )
     return Evidence(max(shares.values()), 1e-8, "<=", detail=shares)
 
 
 def _rate(generator: Generator, *, equal: bool) -> Evidence:
-    """Measures the relative error of the dz/dt that the rates of v predict, in a random state, and by the library one step later."""
+    """Measures the relative error of the dz/dt that the rates of v predict, in a random state, and by the
+    library one step later.
+    """
     contexts = sampled_contexts(generator)
     if equal:
-        contexts = Contexts(contexts.counts.mean(0).expand_as(contexts.counts), contexts.query, contexts.targets)
+        contexts = Contexts(
+            contexts.counts.mean(0).expand_as(contexts.counts), contexts.query, contexts.targets
+        )
     model = Model(Softmax(0.5), tanh, rate_logits=0.7)
     state = gaussian_block(contexts, units=UNITS, scale=1.0, generator=generator)
     velocity, mean = model.velocity(state, contexts), model.attend(state, contexts).mean(-2)
@@ -93,9 +133,11 @@ def _rate(generator: Generator, *, equal: bool) -> Evidence:
 
 
 def _moving(generator: Generator, *, moving: bool) -> Evidence:
-    """Measures the relative error of the predicted change of z over a long flow, with the mean attention of each time or of the start.
+    """Measures the relative error of the predicted change of z over a long flow, with the mean attention of
+    each time or of the start.
 
-    For the mean attention of the start, the integral that it leaves out is added to the prediction, by Simpson's rule.
+    For the mean attention of the start, the integral that it leaves out is added to the prediction, by
+    Simpson's rule.
     """
     drawn = sampled_contexts(generator)
     contexts = Contexts(drawn.counts.mean(0).expand_as(drawn.counts), drawn.query, drawn.targets)
@@ -111,12 +153,17 @@ def _moving(generator: Generator, *, moving: bool) -> Evidence:
     weights = torch.ones(len(work), dtype=torch.float64)
     weights[1:-1:2], weights[2:-1:2] = 4, 2
     missing = (weights * work) @ (mean - mean[0]) * 0.02 / 3
-    fits = [goodness_of_fit(each, change) for each in (moving_mean(model, contexts, path)[-1], fixed - missing)]
-    return Evidence(max(float(fit.error) for fit in fits), 1e-3, "<=", detail={"correlation": float(fits[0].correlation)})
+    fits = [
+        goodness_of_fit(each, change) for each in (moving_mean(model, contexts, path)[-1], fixed - missing)
+    ]
+    return Evidence(
+        max(float(fit.error) for fit in fits), 1e-3, "<=", detail={"correlation": float(fits[0].correlation)}
+    )
 
 
 def _early(generator: Generator, *, factor: float) -> Evidence:
-    """Measures the relative error of ``factor`` times the predicted change of z after 100 steps in the setting of Fig. 2.
+    """Measures the relative error of ``factor`` times the predicted change of z after 100 steps in the
+    setting of Fig. 2.
 
     The error is a mean over draws, since single draws differ by a factor of six.
     """
@@ -128,43 +175,60 @@ def _early(generator: Generator, *, factor: float) -> Evidence:
         change = path.states.logits[-1, 0] - path.states.logits[0, 0]
         fits.append(goodness_of_fit(factor * fixed_mean(model, contexts, path)[-1], change))
         firsts.append(float(goodness_of_fit(first_term(model.attention, path)[-1], change).error))
-    error, correlation = (sum(float(getattr(fit, name)) for fit in fits) / len(fits) for name in ("error", "correlation"))
+    error, correlation = (
+        sum(float(getattr(fit, name)) for fit in fits) / len(fits) for name in ("error", "correlation")
+    )
     detail = {"correlation": correlation, "error of the first term alone": sum(firsts) / len(firsts)}
     return Evidence(error, 0.25, "<=", detail=detail)
 
 
 def _size(generator: Generator, *, steps: int) -> Evidence:
-    """Measures the error of the predicted change of z in the setting of Fig. 2, over that of the best multiple of the prediction.
+    """Measures the error of the predicted change of z in the setting of Fig. 2, over that of the best
+    multiple of the prediction.
 
-    If c is the correlation of prediction p and change m, both centred, then min over a of ||a p - m|| / ||m|| is sqrt(1 - c^2).
+    If c is the correlation of prediction p and change m, both centred, then min over a of ||a p - m|| / ||m||
+    is sqrt(1 - c^2).
     """
     contexts, model = gaussian_contexts(generator), Model(Softmax(0.5))
     start = gaussian_block(contexts, units=20, scale=0.01, generator=generator)
     path = gradient_descent(start, contexts, model, rate=0.1, steps=steps)
-    fit = goodness_of_fit(fixed_mean(model, contexts, path)[-1], path.states.logits[-1, 0] - path.states.logits[0, 0])
+    fit = goodness_of_fit(
+        fixed_mean(model, contexts, path)[-1], path.states.logits[-1, 0] - path.states.logits[0, 0]
+    )
     error, correlation = float(fit.error), float(fit.correlation)
-    return Evidence(error / (1 - correlation**2) ** 0.5, 20.0, ">=", detail={"relative error": error, "correlation": correlation})
+    return Evidence(
+        error / (1 - correlation**2) ** 0.5,
+        20.0,
+        ">=",
+        detail={"relative error": error, "correlation": correlation},
+    )
 
 
 CLAIMS = (
     Claim(
         id="joma/gradient",
-        statement=r"With orthonormal embeddings U, gradient descent on the units $w_k$ and the logits z of $f = U_C b + u_m$, "
-        r"$h_k = \phi(w_k^\top f)$, moves $v_k = U_C^\top w_k$ by $\eta_v E[g_k b]$, $a_{km} = u_m^\top w_k$ by $\eta_v E[g_k 1_m]$, and "
-        r"$z_m$ by $\eta_z E[1_m (\partial b / \partial z)^\top \sum_k g_k v_k]$, where $g_k = -\phi'\, \partial L / \partial h_k$ and "
-        r"$1_m$ indicates the samples with query m. The embedding dimension drops out. The statement is the library's own.",
-        measures="largest relative distance from automatic differentiation of a network with embeddings that reads tokens one by one",
+        statement="With orthonormal embeddings U, gradient descent on the units $w_k$ and the logits z of "
+        r"$f = U_C b + u_m$, $h_k = \phi(w_k^\top f)$, moves $v_k = U_C^\top w_k$ by $\eta_v E[g_k b]$, "
+        r"$a_{km} = u_m^\top w_k$ by $\eta_v E[g_k 1_m]$, and $z_m$ by $\eta_z E[1_m (\partial b / \partial "
+        r"z)^\top \sum_k g_k v_k]$, where $g_k = -\phi'\, \partial L / \partial h_k$ and $1_m$ indicates "
+        "the samples with query m. The embedding dimension drops out. The statement is the library's own.",
+        measures="largest relative distance from automatic differentiation of a network with embeddings "
+        "that reads tokens one by one",
         source=OWN,
-        assumptions=("embeddings are orthonormal and fixed", "tanh units; linear, exponential and softmax attention; two losses"),
+        assumptions=(
+            "embeddings are orthonormal and fixed",
+            "tanh units; linear, exponential and softmax attention; two losses",
+        ),
         check=lambda generator: _embedded(generator, orthonormal=True),
         control=lambda generator: _embedded(generator, orthonormal=False),
         control_description="uses unit embeddings that are not orthogonal",
     ),
     Claim(
         id="joma/linear-invariant",
-        statement=r"Linear attention $b = z \circ x$: training conserves $z_l^2 - \frac{\eta_z}{\eta_v} \sum_k v_{kl}^2$ of each token, "
-        r"whatever the activation and the loss.",
-        measures=r"drift of the conserved quantity as a share of the largest change of $z_l^2$, the largest of four cases",
+        statement=r"Linear attention $b = z \circ x$: training conserves $z_l^2 - \frac{\eta_z}{\eta_v} "
+        r"\sum_k v_{kl}^2$ of each token, whatever the activation and the loss.",
+        measures=r"drift of the conserved quantity as a share of the largest change of $z_l^2$, the largest "
+        r"of four cases",
         source=THEOREM,
         assumptions=(ONE_QUERY, PLAIN, SMOOTH),
         check=lambda generator: _drift(generator, Linear()),
@@ -173,9 +237,10 @@ CLAIMS = (
     ),
     Claim(
         id="joma/exponential-invariant",
-        statement=r"Exponential attention $b = e^{z/T} \circ x / A$: training conserves $z_l - \frac{\eta_z}{2T\eta_v} \sum_k v_{kl}^2$ of "
-        r"each token, whatever the activation and the loss.",
-        measures=r"drift of the conserved quantity as a share of the largest change of $z_l$, the largest of four cases",
+        statement=r"Exponential attention $b = e^{z/T} \circ x / A$: training conserves $z_l - "
+        r"\frac{\eta_z}{2T\eta_v} \sum_k v_{kl}^2$ of each token, whatever the activation and the loss.",
+        measures=r"drift of the conserved quantity as a share of the largest change of $z_l$, the largest "
+        r"of four cases",
         source=THEOREM,
         assumptions=(ONE_QUERY, PLAIN, "the normaliser A is constant", SMOOTH),
         check=lambda generator: _drift(generator, Exponential(normaliser=2.0, temperature=0.8)),
@@ -184,21 +249,24 @@ CLAIMS = (
     ),
     Claim(
         id="joma/softmax-rate",
-        statement=r"Softmax attention moves by $\dot z = \frac{\eta_z}{T \eta_v} \big(\sum_k v_k \circ \dot v_k - \bar b "
-        r"\sum_k v_k^\top \dot v_k \big)$, $\bar b = E[b]$, where $E[g_k b b^\top] = \bar b\, E[g_k b]^\top$.",
+        statement=r"Softmax attention moves by $\dot z = \frac{\eta_z}{T \eta_v} \big(\sum_k v_k \circ \dot "
+        r"v_k - \bar b \sum_k v_k^\top \dot v_k \big)$, $\bar b = E[b]$, where $E[g_k b b^\top] = \bar b\, "
+        r"E[g_k b]^\top$.",
         measures=r"relative error of the predicted $\dot z$, in a random state and one step of descent later",
         source=NOT_FOUND,
         assumptions=(ONE_QUERY, "all contexts are equal, so that the expectation factorises"),
         check=lambda generator: _rate(generator, equal=True),
         control=lambda generator: _rate(generator, equal=False),
-        control_description="draws a different context for each sample: the factorisation is then an approximation",
+        control_description="draws a different context for each sample: the factorisation is then an "
+        "approximation",
     ),
     Claim(
         id="joma/softmax-moving-mean",
-        statement=r"Where $E[g_k b b^\top] = \bar b\, E[g_k b]^\top$, the logits of softmax attention change by "
-        r"$c \int \big(d \sum_k v_k^2 - \bar b\, d \sum_k \|v_k\|^2\big)$, $c = \frac{\eta_z}{2T\eta_v}$, with the current mean "
-        r"attention $\bar b$. The mean attention $\bar b_0$ of the start in its place adds "
-        r"$c \int (\bar b - \bar b_0)\, d \sum_k \|v_k\|^2$. The statement is the library's own.",
+        statement=r"Where $E[g_k b b^\top] = \bar b\, E[g_k b]^\top$, the logits of softmax attention "
+        r"change by $c \int \big(d \sum_k v_k^2 - \bar b\, d \sum_k \|v_k\|^2\big)$, $c = "
+        r"\frac{\eta_z}{2T\eta_v}$, with the current mean attention $\bar b$. The mean attention $\bar b_0$ "
+        r"of the start in its place adds $c \int (\bar b - \bar b_0)\, d \sum_k \|v_k\|^2$. The statement "
+        "is the library's own.",
         measures="relative error of the predicted change of the logits, the larger of both predictions",
         source=OWN,
         assumptions=(ONE_QUERY, PLAIN, "all contexts are equal, so that the expectation factorises"),
@@ -209,27 +277,39 @@ CLAIMS = (
     Claim(
         id="joma/softmax-invariant",
         statement=r"Early in training the logits of softmax attention change by the change of "
-        r"$\frac{1}{2T} \sum_k (v_k^2 - \|v_k\|^2 \bar b)$, $\bar b$ the mean attention of the start. The threshold is ours.",
-        measures="relative error (not correlation) of the predicted change of the logits after 100 steps of the paper's setting, "
-        "mean over eight draws",
+        r"$\frac{1}{2T} \sum_k (v_k^2 - \|v_k\|^2 \bar b)$, $\bar b$ the mean attention of the start. The "
+        r"threshold is ours.",
+        measures="relative error (not correlation) of the predicted change of the logits after 100 steps "
+        "of the paper's setting, mean over eight draws",
         source=Source("tian2024joma", "Theorem 1, Fig. 2", "second-hand"),
-        assumptions=(ONE_QUERY, "equal learning rates", "the mean attention has not moved yet", "the expectation nearly factorises"),
+        assumptions=(
+            ONE_QUERY,
+            "equal learning rates",
+            "the mean attention has not moved yet",
+            "the expectation nearly factorises",
+        ),
         check=lambda generator: _early(generator, factor=1.0),
         control=lambda generator: _early(generator, factor=2.0),
         control_description="omits the factor 1/2, which the correlation would not notice",
     ),
     Claim(
         id="joma/correlation-hides-the-size",
-        statement=r"Late in training the change of the logits that joma/softmax-invariant predicts has the right direction and the wrong "
-        r"size: its relative error is more than 20 times $\sqrt{1 - c^2}$, the error of the best multiple of a prediction whose "
-        r"correlation with the change is c. The statement is the library's own. The threshold is ours.",
+        statement="Late in training the change of the logits that joma/softmax-invariant predicts has the "
+        r"right direction and the wrong size: its relative error is more than 20 times $\sqrt{1 - c^2}$, "
+        "the error of the best multiple of a prediction whose correlation with the change is c. The "
+        "statement is the library's own. The threshold is ours.",
         measures=r"relative error over $\sqrt{1 - c^2}$ after 2000 steps of the paper's setting",
         source=Source("tian2024joma", "Fig. 2", "own"),
-        assumptions=(ONE_QUERY, "equal learning rates", "gradient descent with rate 0.1, T = 1/2, Gaussian contexts of 20 classes"),
+        assumptions=(
+            ONE_QUERY,
+            "equal learning rates",
+            "gradient descent with rate 0.1, T = 1/2, Gaussian contexts of 20 classes",
+        ),
         check=lambda generator: _size(generator, steps=2000),
         control=lambda generator: _size(generator, steps=100),
         control_description="stops after 100 steps, while the mean attention is still that of the start",
-        corrects="The figure judges the invariant by a centred correlation (second-hand), which does not see the size: in its setting the "
-        "correlation is .99 while the relative error is .73 after 1000 steps and 7.8 after 2000.",
+        corrects="The figure judges the invariant by a centred correlation (second-hand), which does not "
+        "see the size: in its setting the correlation is .99 while the relative error is .73 after 1000 "
+        "steps and 7.8 after 2000.",
     ),
 )

@@ -1,4 +1,6 @@
-"""Claims about latents: co-occurrence on a binary tree, the order of learning, and the recovery of latents before training."""
+"""Claims about latents: co-occurrence on a binary tree, the order of learning, and the recovery of latents
+before training.
+"""
 
 import torch
 from torch import Generator
@@ -13,7 +15,9 @@ from ..joint import Stack
 from ..tree import Tree, masked_leaf, pair_table, sample_leaves, uniform_tree
 from .sources import OWN
 
-EQUAL_EDGES = "edges below the root's children keep a value with the same probability, nodes have two children"
+EQUAL_EDGES = (
+    "edges below the root's children keep a value with the same probability, nodes have two children"
+)
 
 
 def _random_tree(generator: Generator) -> tuple[float, Tree]:
@@ -24,9 +28,11 @@ def _random_tree(generator: Generator) -> tuple[float, Tree]:
 
 
 def _formula(generator: Generator, *, power: int) -> Evidence:
-    """Measures the largest distance between the formula with rho^(power H) and products of transition matrices, H = 1 ... L.
+    """Measures the largest distance between the formula with rho^(power H) and products of transition
+    matrices, H = 1 ... L.
 
-    The formula is written out here; with the right power the library's is compared too. At the root (H = L) its product of signs differs.
+    The formula is written out here; with the right power the library's is compared too. At the root (H = L)
+    its product of signs differs.
     """
     rho, tree = _random_tree(generator)
     mean, gaps = tree.mean_sign(), []
@@ -34,12 +40,17 @@ def _formula(generator: Generator, *, power: int) -> Evidence:
     for up in range(1, tree.levels + 1):
         table, product = pair_table(tree, up), rho ** (power * up) if up < tree.levels else at_root
         exact, formula = float(table[1, 1] / table[1].sum()), (1 + product - 2 * mean) / (2 * (1 - mean))
-        gaps += [abs(exact - formula), abs(exact - tree.cooccurrence(up)), abs(float(table[1].sum()) - tree.frequency())]
+        gaps += [
+            abs(exact - formula),
+            abs(exact - tree.cooccurrence(up)),
+            abs(float(table[1].sum()) - tree.frequency()),
+        ]
     return Evidence(max(gaps), 1e-12, "<=")
 
 
 def _sampled(generator: Generator, *, shift: int) -> Evidence:
-    """Measures the largest distance between the co-occurrences of leaf 0 in 20,000 draws and the formula, in standard errors.
+    """Measures the largest distance between the co-occurrences of leaf 0 in 20,000 draws and the formula, in
+    standard errors.
 
     The second 20,000 draws are those of the task. ``shift`` rolls the H of the formula by this many leaves.
     """
@@ -50,8 +61,12 @@ def _sampled(generator: Generator, *, shift: int) -> Evidence:
     predicted = torch.tensor([tree.cooccurrence(int(up)) for up in kinship], dtype=torch.float64)
     sd = (predicted * (1 - predicted) / len(present)).sqrt()
     distance = ((present.mean(0) - predicted) / sd)[1:][kinship[1:] > 0].abs().max()
-    # In the contexts of the task count the sequences with both leaves, a binomial number; none of them is among the empty ones left out.
-    contexts, both = masked_leaf(tree, 20_000, generator=generator).contexts, 20_000 * tree.frequency() * predicted
+    # In the contexts of the task count the sequences with both leaves, a binomial number; none of them is
+    # among the empty ones left out.
+    contexts, both = (
+        masked_leaf(tree, 20_000, generator=generator).contexts,
+        20_000 * tree.frequency() * predicted,
+    )
     counted = contexts.counts[contexts.targets == 1].sum(0)
     task = ((counted - both[1:]) / (both[1:] * (1 - both[1:] / 20_000)).sqrt())[kinship[1:] > 0].abs().max()
     distance = torch.maximum(distance, task)
@@ -59,8 +74,12 @@ def _sampled(generator: Generator, *, shift: int) -> Evidence:
 
 
 def _order(generator: Generator, *, sibling_rate: float) -> Evidence:
-    """Measures the smallest fall of the mean change of z from H to H + 1 after 40 steps of descent from near zero."""
-    task = masked_leaf(uniform_tree(rho=0.8, levels=3, zero=(0.3, 0.7)), 2000, generator=generator, sibling_rate=sibling_rate)
+    """Measures the smallest fall of the mean change of z from H to H + 1 after 40 steps of descent from near
+    zero.
+    """
+    task = masked_leaf(
+        uniform_tree(rho=0.8, levels=3, zero=(0.3, 0.7)), 2000, generator=generator, sibling_rate=sibling_rate
+    )
     start = gaussian_block(task.contexts, units=2, scale=0.01, generator=generator)
     path = gradient_descent(start, task.contexts, Model(Exponential(normaliser=4.0)), rate=0.5, steps=40)
     z = task.by_kinship(path.states.logits[-1, 0] - path.states.logits[0, 0])
@@ -75,18 +94,23 @@ def _untrained(generator: Generator, *, shuffled: bool) -> Evidence:
     assert isinstance(model, Stack)
     with torch.no_grad():
         _, traces = model.trace(hierarchy.sequences(30))
-    order = torch.randperm(hierarchy.classes, generator=generator) if shuffled else torch.arange(hierarchy.classes)
+    order = (
+        torch.randperm(hierarchy.classes, generator=generator)
+        if shuffled
+        else torch.arange(hierarchy.classes)
+    )
     return Evidence(float(recovery(traces[0].hidden.amax(1), hierarchy.activity()[1][order])), 0.85, ">=")
 
 
 CLAIMS = (
     Claim(
         id="joma/tree-co-occurrence",
-        statement=r"On a binary latent tree $P(y_l = 1 \mid y_m = 1) = \frac{1}{2} (1 + \rho^{2H} - 2 \rho^{L-1} \rho_0) / "
-        r"(1 - \rho^{L-1} \rho_0)$ for two leaves whose common ancestor is H levels up, below the root. The tree has L "
-        r"levels of edges, an edge keeps its value with probability $(1 + \rho)/2$, and $\rho_0 = 2 E_k[p_k] - 1$, where $p_k$ is the "
-        r"probability that a child of the root is 0 under label k. If the ancestor is the root, $\rho^{2(L-1)} E_k[(2p_k - 1)^2]$ takes "
-        r"the place of $\rho^{2H}$; this case is the library's own.",
+        statement=r"On a binary latent tree $P(y_l = 1 \mid y_m = 1) = \frac{1}{2} (1 + \rho^{2H} - 2 "
+        r"\rho^{L-1} \rho_0) / (1 - \rho^{L-1} \rho_0)$ for two leaves whose common ancestor is H levels "
+        "up, below the root. The tree has L levels of edges, an edge keeps its value with probability $(1 "
+        r"+ \rho)/2$, and $\rho_0 = 2 E_k[p_k] - 1$, where $p_k$ is the probability that a child of the "
+        r"root is 0 under label k. If the ancestor is the root, $\rho^{2(L-1)} E_k[(2p_k - 1)^2]$ takes the "
+        r"place of $\rho^{2H}$; this case is the library's own.",
         measures="largest distance of the formula from products of transition matrices",
         source=Source("tian2024joma", "Theorem 5", "second-hand"),
         assumptions=(EQUAL_EDGES, "five levels, three labels"),
@@ -96,9 +120,10 @@ CLAIMS = (
     ),
     Claim(
         id="joma/tree-samples",
-        statement=r"Leaves sampled from the root down co-occur with the probability $P(y_l = 1 \mid y_m = 1)$ of "
-        r"joma/tree-co-occurrence. The statement is the library's own.",
-        measures="largest distance of the frequency from the probability over 31 leaves, in draws and in contexts, in standard errors",
+        statement=r"Leaves sampled from the root down co-occur with the probability $P(y_l = 1 \mid y_m = "
+        "1)$ of joma/tree-co-occurrence. The statement is the library's own.",
+        measures="largest distance of the frequency from the probability over 31 leaves, in draws and in "
+        "contexts, in standard errors",
         source=OWN,
         assumptions=(EQUAL_EDGES, "draws are independent"),
         check=lambda generator: _sampled(generator, shift=0),
@@ -107,10 +132,11 @@ CLAIMS = (
     ),
     Claim(
         id="joma/near-relatives-first",
-        statement=r"A block with exponential attention learns to predict a leaf from the others. Early in training the mean change of the "
-        r"logit $z_l$ of a leaf falls with H, the number of levels up to the common ancestor. The paper says so in prose, without a "
-        r"theorem.",
-        measures=r"smallest fall of the mean change of the logit from H to $H + 1$ after 40 steps, $\rho = 0.8$, $L = 3$",
+        statement="A block with exponential attention learns to predict a leaf from the others. Early in "
+        "training the mean change of the logit $z_l$ of a leaf falls with H, the number of levels up to "
+        "the common ancestor. The paper says so in prose, without a theorem.",
+        measures=r"smallest fall of the mean change of the logit from H to $H + 1$ after 40 steps, $\rho = "
+        r"0.8$, $L = 3$",
         source=Source("tian2024joma", "Section 5", "second-hand"),
         assumptions=(
             EQUAL_EDGES,
@@ -125,9 +151,9 @@ CLAIMS = (
     ),
     Claim(
         id="joma/recovery-untrained",
-        statement=r"A recovery near 1 of the lowest latents does not show learning: in the smaller setting of Table 1 an untrained "
-        r"network with 4M = 400 units per layer has $\operatorname{mean}_a \max_u \operatorname{corr}(h_u, a) \ge 0.85$. The statement is "
-        r"the library's own. The threshold is ours.",
+        statement="A recovery near 1 of the lowest latents does not show learning: in the smaller setting "
+        r"of Table 1 an untrained network with 4M = 400 units per layer has $\operatorname{mean}_a \max_u "
+        r"\operatorname{corr}(h_u, a) \ge 0.85$. The statement is the library's own. The threshold is ours.",
         measures="recovery of the lowest latents by the first layer of an untrained network",
         source=Source("tian2024joma", "Table 1", "own"),
         assumptions=(
@@ -138,7 +164,8 @@ CLAIMS = (
         check=lambda generator: _untrained(generator, shuffled=False),
         control=lambda generator: _untrained(generator, shuffled=True),
         control_description="shuffles the classes of the latents",
-        corrects="Table 1 takes a correlation near 1 as a sign that a latent is found (second-hand). It is the largest of 400 units over "
-        "20 or 30 sequences, and before training it is .94 to 1.00 for the lowest latents at the published sizes.",
+        corrects="Table 1 takes a correlation near 1 as a sign that a latent is found (second-hand). It is "
+        "the largest of 400 units over 20 or 30 sequences, and before training it is .94 to 1.00 for the "
+        "lowest latents at the published sizes.",
     ),
 )

@@ -1,4 +1,6 @@
-"""Claims about one linear unit with exponential attention: its orbit, its blow-up, its clock, and softmax attention beside it."""
+"""Claims about one linear unit with exponential attention: its orbit, its blow-up, its clock, and softmax
+attention beside it.
+"""
 
 import math
 
@@ -17,19 +19,34 @@ FROM_ZERO = "v and z start at zero"
 PLAIN = "equal learning rates, T = 1, samples of one query"
 NORMALISER = 2.0  # A
 TOKENS = "six tokens: one leads, the others have at most 0.8 of its discriminancy"
-ORBIT_ASSUMPTIONS = (CONSTANT_GRADIENT, "exponential attention with a constant normaliser A", PLAIN, FROM_ZERO, TOKENS)
+ORBIT_ASSUMPTIONS = (
+    CONSTANT_GRADIENT,
+    "exponential attention with a constant normaliser A",
+    PLAIN,
+    FROM_ZERO,
+    TOKENS,
+)
 
 
 def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor]:
-    """Returns two samples with opposite targets, and Delta: one token leads, the others have at most 0.8 of its discriminancy."""
-    share = torch.cat([torch.ones(1, dtype=torch.float64), 0.1 + 0.7 * torch.rand(tokens - 1, generator=generator, dtype=torch.float64)])
+    """Returns two samples with opposite targets, and Delta: one token leads, the others have at most 0.8 of
+    its discriminancy.
+    """
+    share = torch.cat(
+        [
+            torch.ones(1, dtype=torch.float64),
+            0.1 + 0.7 * torch.rand(tokens - 1, generator=generator, dtype=torch.float64),
+        ]
+    )
     sign = 2 * torch.randint(2, (tokens,), generator=generator) - 1
     counts = torch.stack([share * (sign > 0), share * (sign < 0)]) + 0.2
     contexts = Contexts(counts, torch.zeros(2, dtype=torch.long), torch.tensor([1, 0]))
     return contexts, share * sign / 2
 
 
-def flow_towards(contexts: Contexts, form: AttentionForm, end: float, *, halvings: int, steps: int = 25) -> Block:
+def flow_towards(
+    contexts: Contexts, form: AttentionForm, end: float, *, halvings: int, steps: int = 25
+) -> Block:
     """Returns the state of the flow from zero at the time (1 - 2^-halvings) ``end``.
 
     The solution blows up at ``end``, so each group of ``steps`` steps covers half of the remaining time.
@@ -42,19 +59,28 @@ def flow_towards(contexts: Contexts, form: AttentionForm, end: float, *, halving
 
 
 def _spread(generator: Generator, *, divisor: float) -> Evidence:
-    """Measures the largest over the smallest erf(v / divisor) / Delta of the tokens, minus one, t*/32 before the blow-up."""
+    """Measures the largest over the smallest erf(v / divisor) / Delta of the tokens, minus one, t*/32 before
+    the blow-up.
+    """
     contexts, drawn = lopsided(generator)
     discriminancy = drawn / NORMALISER
     lower = flow_towards(contexts, Exponential(NORMALISER), blow_up_time(discriminancy), halvings=5).lower[0]
     constants = progress(lower * math.sqrt(2) / divisor, discriminancy)
-    return Evidence(float(constants.max() / constants.min()) - 1, 1e-6, "<=", detail={"leading v": float(lower.abs().max())})
+    return Evidence(
+        float(constants.max() / constants.min()) - 1,
+        1e-6,
+        "<=",
+        detail={"leading v": float(lower.abs().max())},
+    )
 
 
 def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int = 200) -> Evidence:
-    """Measures one minus the smallest over the largest erf(v / sqrt 2) / Delta of the tokens, at ``time`` t* of the joint flow.
+    """Measures one minus the smallest over the largest erf(v / sqrt 2) / Delta of the tokens, at ``time`` t*
+    of the joint flow.
 
-    Delta is E[g b] at the start. A value above 1 means that a token has moved against its Delta. Contexts are shares, so that at the start
-    b is the context in both forms of attention; t* is the blow-up time of the exponential form.
+    Delta is E[g b] at the start. A value above 1 means that a token has moved against its Delta. Contexts are
+    shares, so that at the start b is the context in both forms of attention; t* is the blow-up time of the
+    exponential form.
     """
     drawn, _ = lopsided(generator)
     contexts = Contexts(drawn.counts / drawn.counts.sum(1, keepdim=True), drawn.query, drawn.targets)
@@ -63,7 +89,12 @@ def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int =
     step = time * blow_up_time(discriminancy) / steps
     lower = gradient_flow(start, contexts, model, step=step, steps=steps).state(-1).lower[0]
     constants = progress(lower, discriminancy)
-    return Evidence(1 - float(constants.min() / constants.max()), 0.05, ">=", detail={"leading v": float(lower.abs().max())})
+    return Evidence(
+        1 - float(constants.min() / constants.max()),
+        0.05,
+        ">=",
+        detail={"leading v": float(lower.abs().max())},
+    )
 
 
 def _limits(generator: Generator, form: AttentionForm) -> Evidence:
@@ -74,15 +105,23 @@ def _limits(generator: Generator, form: AttentionForm) -> Evidence:
     others = discriminancy.abs() < discriminancy.abs().max()
     gap = float((state.lower[0] - limits(discriminancy))[others].abs().max())
     mean = Model(form).attend(state, contexts).mean(0)
-    return Evidence(gap, 1e-3, "<=", detail={"attention to the leading token": float((mean / mean.sum()).max())})
+    return Evidence(
+        gap, 1e-3, "<=", detail={"attention to the leading token": float((mean / mean.sum()).max())}
+    )
 
 
 def _clock(generator: Generator, *, normalised: bool) -> Evidence:
-    """Measures the distance of the normalised flow from the orbit, at the time that the clock gives for r = 0.1."""
+    """Measures the distance of the normalised flow from the orbit, at the time that the clock gives for r =
+    0.1.
+    """
     _, discriminancy = lopsided(generator)
     frequency = torch.rand(len(discriminancy), generator=generator, dtype=torch.float64) + 0.5
     r = torch.tensor([0.1], dtype=torch.float64)
-    t = float(normalised_clock(discriminancy, frequency, r)) if normalised else 0.9 * blow_up_time(discriminancy)
+    t = (
+        float(normalised_clock(discriminancy, frequency, r))
+        if normalised
+        else 0.9 * blow_up_time(discriminancy)
+    )
     v, steps = torch.zeros_like(discriminancy), 400
 
     def velocity(v: Tensor) -> Tensor:
@@ -97,10 +136,10 @@ def _clock(generator: Generator, *, normalised: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="joma/linear-orbit",
-        statement=r"With a linear MLP $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ is the same for every token, where "
-        r"$\Delta_l = E[g x_l] / A$ and g is the backpropagated gradient.",
-        measures=r"largest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the smallest, minus 1, in the joint flow of "
-        "attention and MLP",
+        statement=r"With a linear MLP $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ is the same for every "
+        r"token, where $\Delta_l = E[g x_l] / A$ and g is the backpropagated gradient.",
+        measures=r"largest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the smallest, minus "
+        "1, in the joint flow of attention and MLP",
         source=Source("tian2024joma", "Theorem 2", "second-hand"),
         assumptions=ORBIT_ASSUMPTIONS,
         check=lambda generator: _spread(generator, divisor=math.sqrt(2)),
@@ -109,9 +148,9 @@ CLAIMS = (
     ),
     Claim(
         id="joma/blow-up",
-        statement=r"With a linear MLP the token of the largest $|\Delta_l|$, $\Delta_l = E[g x_l] / A$, blows up at "
-        r"$t^* = \sqrt{\pi/2} / |\Delta|_{\max}$; the others are then at "
-        r"$v_l = \sqrt{2}\, \operatorname{erf}^{-1}(\Delta_l / |\Delta|_{\max})$.",
+        statement=r"With a linear MLP the token of the largest $|\Delta_l|$, $\Delta_l = E[g x_l] / A$, "
+        r"blows up at $t^* = \sqrt{\pi/2} / |\Delta|_{\max}$; the others are then at $v_l = \sqrt{2}\, "
+        r"\operatorname{erf}^{-1}(\Delta_l / |\Delta|_{\max})$.",
         measures=r"largest distance of the other tokens from their limits at $(1 - 2^{-13}) t^*$",
         source=NOT_FOUND,
         assumptions=ORBIT_ASSUMPTIONS,
@@ -121,8 +160,9 @@ CLAIMS = (
     ),
     Claim(
         id="joma/slower-clock",
-        statement=r"A normaliser common to all samples, $\dot v_l = \Delta_l e^{v_l^2/2} / A$ with $A = \sum_l x_l e^{v_l^2/2}$, keeps the "
-        r"orbit and changes the clock to $t = \int A\, d\tau$, where $\tau$ is the time of the flow without A.",
+        statement=r"A normaliser common to all samples, $\dot v_l = \Delta_l e^{v_l^2/2} / A$ with $A = "
+        r"\sum_l x_l e^{v_l^2/2}$, keeps the orbit and changes the clock to $t = \int A\, d\tau$, where "
+        r"$\tau$ is the time of the flow without A.",
         measures="distance from the orbit at the time given by the clock",
         source=NOT_FOUND,
         assumptions=(CONSTANT_GRADIENT, "z = v²/2 is kept", FROM_ZERO, TOKENS),
@@ -132,16 +172,23 @@ CLAIMS = (
     ),
     Claim(
         id="joma/softmax-leaves-the-orbit",
-        statement=r"Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b \circ (v - b^\top v)]$ drives z "
-        r"away from $v^2/2$, and each sample has its own normaliser, so $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ becomes unequal. "
-        r"The statement is the library's own. The threshold is ours.",
-        measures=r"1 minus the smallest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the largest at $3 t^*$, "
-        r"$t^*$ the time at which exponential attention blows up",
+        statement=r"Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b "
+        r"\circ (v - b^\top v)]$ drives z away from $v^2/2$, and each sample has its own normaliser, so "
+        r"$\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ becomes unequal. The statement is the library's "
+        "own. The threshold is ours.",
+        measures=r"1 minus the smallest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the "
+        "largest at $3 t^*$, $t^*$ the time at which exponential attention blows up",
         source=OWN,
-        assumptions=(CONSTANT_GRADIENT, PLAIN, "two contexts of opposite targets, as shares", FROM_ZERO, TOKENS),
+        assumptions=(
+            CONSTANT_GRADIENT,
+            PLAIN,
+            "two contexts of opposite targets, as shares",
+            FROM_ZERO,
+            TOKENS,
+        ),
         check=lambda generator: _lag(generator, Softmax(), time=3.0),
         control=lambda generator: _lag(generator, Exponential(), time=31 / 32),
-        control_description=r"uses exponential attention, which stays on the orbit, and stops at $\frac{31}{32} t^*$, since it blows up at "
-        r"$t^*$",
+        control_description="uses exponential attention, which stays on the orbit, and stops at "
+        r"$\frac{31}{32} t^*$, since it blows up at $t^*$",
     ),
 )

@@ -1,4 +1,6 @@
-"""Claims about chance levels in networks, and about the computation of repeated padding; all are the library's own."""
+"""Claims about chance levels in networks, and about the computation of repeated padding; all are the
+library's own.
+"""
 
 import math
 
@@ -19,20 +21,28 @@ UNITS, CLASSES, HIERARCHIES = 400, 20, 100
 
 
 def _by_chance(generator: Generator, *, asymptotic: bool) -> Evidence:
-    """Measures the distance of the recovery by random units, mean over 100 hierarchies, from the expected largest correlation."""
+    """Measures the distance of the recovery by random units, mean over 100 hierarchies, from the expected
+    largest correlation.
+    """
     values = []
     for _ in range(HIERARCHIES):
         activity = random_hierarchy(generator, classes=CLASSES).activity()[1]
-        values.append(float(recovery(3 + torch.randn(CLASSES, UNITS, generator=generator, dtype=torch.float64), activity)))
+        values.append(
+            float(
+                recovery(3 + torch.randn(CLASSES, UNITS, generator=generator, dtype=torch.float64), activity)
+            )
+        )
     predicted = math.sqrt(2 * math.log(UNITS) / CLASSES) if asymptotic else chance_recovery(UNITS, CLASSES)
     value = sum(values) / len(values)
     return Evidence(abs(value - predicted), 0.008, "<=", detail={"recovery": value, "predicted": predicted})
 
 
 def _padded(generator: Generator, *, repeated: bool) -> Evidence:
-    """Measures the largest distance of logits and entropies of a stack from those computed on whole sequences, padding included.
+    """Measures the largest distance of logits and entropies of a stack from those computed on whole
+    sequences, padding included.
 
-    ``repeated`` states whether the sequences that the stack reads keep their padding; if not, one copy of it is left.
+    ``repeated`` states whether the sequences that the stack reads keep their padding; if not, one copy of it
+    is left.
     """
     model = build(lambda: Stack(vocabulary=12, classes=4, dim=16, width=10, depth=2), generator).double()
     assert isinstance(model, Stack)
@@ -45,8 +55,12 @@ def _padded(generator: Generator, *, repeated: bool) -> Evidence:
             assert isinstance(layer, Layer)
             query, key, value = (functional.linear(tokens, weight) for weight in layer.qkv.weight.chunk(3))
             # Identity matrices as values return the attention itself.
-            weights = functional.scaled_dot_product_attention(query, key, torch.eye(13).double().expand(6, 13, 13), attn_mask=mask)
-            tokens = layer.attention_norm(tokens + functional.scaled_dot_product_attention(query, key, value, attn_mask=mask))
+            weights = functional.scaled_dot_product_attention(
+                query, key, torch.eye(13).double().expand(6, 13, 13), attn_mask=mask
+            )
+            tokens = layer.attention_norm(
+                tokens + functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+            )
             tokens = layer.mlp_norm(tokens + layer.upper(functional.relu(layer.lower(tokens))))
             entropies.append(torch.special.entr(weights[:, -1]).sum(-1))
         wanted = [model.head(tokens[:, -1]), *entropies]
@@ -56,7 +70,9 @@ def _padded(generator: Generator, *, repeated: bool) -> Evidence:
 
 
 def _gaussian(generator: Generator, *, finite: bool) -> Evidence:
-    """Measures the largest relative distance of a formula for the typical stable rank from mean stable ranks of Gaussian matrices."""
+    """Measures the largest relative distance of a formula for the typical stable rank from mean stable ranks
+    of Gaussian matrices.
+    """
     gaps = []
     for m, n in ((64, 16), (48, 32)):
         ranks = stable_rank(torch.randn(400, m, n, generator=generator, dtype=torch.float64))
@@ -68,9 +84,10 @@ def _gaussian(generator: Generator, *, finite: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="joma/recovery-by-chance",
-        statement=r"m independent Gaussian units recover latents over C classes at the level $E \max_{u \le m} r_u$ of independent "
-        r"correlations r, where $r \sqrt{(C-2)/(1-r^2)}$ has Student's distribution with $C - 2$ degrees of freedom: .63 for m = 400, "
-        r"C = 20. The statement is the library's own. The threshold is ours.",
+        statement=r"m independent Gaussian units recover latents over C classes at the level $E \max_{u \le "
+        r"m} r_u$ of independent correlations r, where $r \sqrt{(C-2)/(1-r^2)}$ has Student's distribution "
+        "with $C - 2$ degrees of freedom: .63 for m = 400, C = 20. The statement is the library's own. The "
+        "threshold is ours.",
         measures="distance of the recovery, mean over 100 hierarchies, from this level",
         source=Source("tian2024joma", "Table 1", "own"),
         assumptions=(
@@ -83,8 +100,9 @@ CLAIMS = (
     ),
     Claim(
         id="joma/repeated-padding",
-        statement=r"Under causal attention k copies of one token at the start of a sequence stay equal in all layers, and act as one token "
-        r"with $\ln k$ added to its score, which makes the training of Table 1 cheap. The statement is the library's own.",
+        statement="Under causal attention k copies of one token at the start of a sequence stay equal in "
+        r"all layers, and act as one token with $\ln k$ added to its score, which makes the training of "
+        "Table 1 cheap. The statement is the library's own.",
         measures="largest distance of logits and entropies from a computation on whole sequences",
         source=OWN,
         assumptions=("no positional encoding", "two layers, thirteen positions, nine of them padding"),
@@ -94,10 +112,10 @@ CLAIMS = (
     ),
     Claim(
         id="joma/gaussian-stable-rank",
-        statement=r"The mean stable rank of an m x n Gaussian matrix, $m \ge n$, is nearly $mn / (\mu - 1.2065\, s)$ with "
-        r"$\mu = (\sqrt{m-1} + \sqrt n)^2$ and $s = (\sqrt{m-1} + \sqrt n)(1/\sqrt{m-1} + 1/\sqrt n)^{1/3}$, by the Tracy-Widom law of "
-        r"the largest singular value. Stable ranks in networks are compared with such matrices. The statement is the library's own. "
-        r"The threshold is ours.",
+        statement=r"The mean stable rank of an m x n Gaussian matrix, $m \ge n$, is nearly $mn / (\mu - "
+        r"1.2065\, s)$ with $\mu = (\sqrt{m-1} + \sqrt n)^2$ and $s = (\sqrt{m-1} + \sqrt n)(1/\sqrt{m-1} + "
+        r"1/\sqrt n)^{1/3}$, by the Tracy-Widom law of the largest singular value. Stable ranks in networks "
+        "are compared with such matrices. The statement is the library's own. The threshold is ours.",
         measures="largest relative distance from the mean of 400 draws",
         source=Source("johnstone2001distribution", status="own"),
         assumptions=("64 x 16 and 48 x 32 matrices of independent normal entries",),

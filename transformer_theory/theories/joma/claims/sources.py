@@ -1,4 +1,6 @@
-"""Sources that several files of claims cite: the paper for the setting of our own statements, or for one whose number was not found."""
+"""Sources that several files of claims cite: the paper for the setting of our own statements, or for one
+whose number was not found.
+"""
 
 from ....core.sources import Source
 

@@ -18,7 +18,14 @@ from ....core.result import Result
 from ....core.sources import Source
 from ..block import Softmax, gaussian_block, gaussian_contexts, random_contexts
 from ..dynamics import Model, gradient_descent
-from ..invariants import factorisation_error, first_term, fixed_mean, goodness_of_fit, mean_attention, moving_mean
+from ..invariants import (
+    factorisation_error,
+    first_term,
+    fixed_mean,
+    goodness_of_fit,
+    mean_attention,
+    moving_mean,
+)
 from ..on_data import MAX_ASSUMPTION, MAX_ERROR, diagonal
 
 if TYPE_CHECKING:
@@ -36,10 +43,12 @@ MARKS = (100, 1000, 2000)
 
 @dataclass(frozen=True)
 class Invariant(RandomExperiment):
-    """Softmax attention at T = 1/2 on 10 distinct and 10 common tokens of 20 classes, full-batch descent on the cross-entropy.
+    """Softmax attention at T = 1/2 on 10 distinct and 10 common tokens of 20 classes, full-batch descent on
+    the cross-entropy.
 
-    The paper's correlation is blind to a wrong scale, so the relative error is measured too. Besides the paper's prediction there are two
-    variants: the first term alone, and the prediction with the mean attention at each time instead of the start.
+    The paper's correlation is blind to a wrong scale, so the relative error is measured too. Besides the
+    paper's prediction there are two variants: the first term alone, and the prediction with the mean
+    attention at each time instead of the start.
     """
 
     steps: int = setting(2000, ge=10, help="steps of gradient descent")
@@ -56,7 +65,9 @@ class Invariant(RandomExperiment):
         return cls(steps=30, seeds=2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields correlations and relative errors of the predicted change of the logits after 100, 1000, 2000 and all steps."""
+        """Yields correlations and relative errors of the predicted change of the logits after 100, 1000, 2000
+        and all steps.
+        """
         saved = np.unique(np.linspace(0, self.steps, 201).astype(int)).tolist()
         marks = sorted({mark for mark in MARKS if mark in saved} | {self.steps})
         generator, arrays = self.generator(), {f"{NAME}/steps": np.array(saved)}
@@ -65,7 +76,9 @@ class Invariant(RandomExperiment):
             for seed in range(self.seeds):
                 contexts, model = draw(generator), Model(Softmax(self.temperature))
                 start = gaussian_block(contexts, units=20, scale=self.scale, generator=generator)
-                path = gradient_descent(start, contexts, model, rate=self.rate, steps=self.steps, save_steps=saved)
+                path = gradient_descent(
+                    start, contexts, model, rate=self.rate, steps=self.steps, save_steps=saved
+                )
                 change = path.states.logits[:, 0] - path.states.logits[0, 0]
                 predicted = {
                     "first": first_term(model.attention, path),
@@ -90,9 +103,15 @@ class Invariant(RandomExperiment):
                         f"{NAME}/{kind}_lower": path.states.lower[[0, -1]].numpy(),
                         f"{NAME}/{kind}_unit": path.states.lower[:, 0, :4].numpy(),
                     }
-            arrays |= {f"{NAME}/{kind}_{name}": torch.stack(values).numpy() for name, values in curves.items()}
+            arrays |= {
+                f"{NAME}/{kind}_{name}": torch.stack(values).numpy() for name, values in curves.items()
+            }
             for mark in marks:
-                yield from self._means(kind, mark, {name: [float(curve[saved.index(mark)]) for curve in c] for name, c in curves.items()})
+                yield from self._means(
+                    kind,
+                    mark,
+                    {name: [float(curve[saved.index(mark)]) for curve in c] for name, c in curves.items()},
+                )
         yield Arrays(arrays)
 
     def _means(self, kind: str, step: int, values: dict[str, list[float]]) -> Iterator[Measurement]:
@@ -104,7 +123,8 @@ class Invariant(RandomExperiment):
                     "figure",
                     quantity,
                     sum(draws) / len(draws),
-                    predicted=None if way == "first" else perfect,  # the paper does not predict by the first term alone
+                    # the paper does not predict by the first term alone
+                    predicted=None if way == "first" else perfect,
                     setting=f"{kind} contexts, {label}",
                     n=self.seeds,
                     step=step,
@@ -112,8 +132,12 @@ class Invariant(RandomExperiment):
                     note=f"A mean over draws, from {min(draws):.3g} to {max(draws):.3g}.",
                 )
 
-    def _judged(self, kind: str, seed: int, step: int, error: float, shift: float, loss: float) -> Measurement:
-        """Returns the row of the paper's invariant in one draw; covered if the mean attention stays and the second moment factorises."""
+    def _judged(
+        self, kind: str, seed: int, step: int, error: float, shift: float, loss: float
+    ) -> Measurement:
+        """Returns the row of the paper's invariant in one draw; covered if the mean attention stays and the
+        second moment factorises.
+        """
         covered = shift <= MAX_ASSUMPTION and loss <= MAX_ASSUMPTION
         return Measurement(
             NAME,
@@ -128,12 +152,15 @@ class Invariant(RandomExperiment):
             step=step,
             seed=seed,
             source=FIGURE,
-            note=f"The mean attention has moved {shift:.2g} of its mass; the factorisation loses {loss:.2g} of dz/dt at this step.",
+            note=f"The mean attention has moved {shift:.2g} of its mass; the factorisation loses {loss:.2g} "
+            "of dz/dt at this step.",
         )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one row per kind of contexts: correlation, relative error, predicted and measured change, final lower layer, one unit."""
+        """Plots one row per kind of contexts: correlation, relative error, predicted and measured change,
+        final lower layer, one unit.
+        """
         kinds = [kind for kind in KINDS if f"{NAME}/{kind}_true" in result.arrays]
         if not kinds:
             return text_figure(f"{self.name}: nothing was measured")
@@ -142,9 +169,9 @@ class Invariant(RandomExperiment):
             _plot_kind(panels[5 * row : 5 * row + 5], kind, result)
         caption(
             figure,
-            "Bands: all draws; lines: their mean. First draw in the three columns on the right, colours as on the left; dashed: "
-            "equality. 'Both terms' takes the "
-            "mean attention of the start, 'moving mean' that of each moment.",
+            "Bands: all draws; lines: their mean. First draw in the three columns on the right, colours as "
+            "on the left; dashed: equality. 'Both terms' takes the mean attention of the start, 'moving "
+            "mean' that of each moment.",
         )
         return figure
 
@@ -159,7 +186,9 @@ def _plot_kind(panels: "np.ndarray | list[Axes]", kind: str, result: Result) -> 
             line(ax, steps[1:], values.mean(0), color=tint, label=label)
         if way != "first":
             sides.plot(arrays[f"{NAME}/{kind}_{way}"], arrays[f"{NAME}/{kind}_true"], ".", color=tint)
-    correlation.set(title=f"{kind.capitalize()}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02))
+    correlation.set(
+        title=f"{kind.capitalize()}: correlation", ylabel="over 20 tokens", xlabel="step", ylim=(None, 1.02)
+    )
     error.set(title="Relative error", xlabel="step", yscale="log")
     label_ends(error)
     diagonal(sides, arrays[f"{NAME}/{kind}_true"])

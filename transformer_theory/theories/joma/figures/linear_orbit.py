@@ -1,4 +1,5 @@
-"""The orbit of the linear MLP: one constant for all tokens, attention on one token after finite time, and a slower clock.
+"""The orbit of the linear MLP: one constant for all tokens, attention on one token after finite time, and a
+slower clock.
 
 Source: :cite:t:`tian2024joma`.
 """
@@ -31,14 +32,17 @@ SLOWDOWN = "slowdown by a common normaliser"
 
 @dataclass(frozen=True)
 class LinearOrbit(Experiment):
-    """The closed form of five tokens with different discriminancy, from zero until a share ``end`` of the blow-up time remains.
+    """The closed form of five tokens with different discriminancy, from zero until a share ``end`` of the
+    blow-up time remains.
 
-    The joint flow of attention and MLP follows this orbit (claim joma/linear-orbit). A normaliser that all samples share, with z = v²/2
-    unchanged, gives the same orbit on a slower clock. Softmax attention has a normaliser per sample and leaves the orbit (claim
-    joma/softmax-leaves-the-orbit).
+    The joint flow of attention and MLP follows this orbit (claim joma/linear-orbit). A normaliser that all
+    samples share, with z = v²/2 unchanged, gives the same orbit on a slower clock. Softmax attention has a
+    normaliser per sample and leaves the orbit (claim joma/softmax-leaves-the-orbit).
     """
 
-    discriminancy: tuple[float, ...] = setting((1.0, 0.8, 0.5, -0.3, 0.1), ge=-1e3, le=1e3, help="Δ of each token, not all zero")
+    discriminancy: tuple[float, ...] = setting(
+        (1.0, 0.8, 0.5, -0.3, 0.1), ge=-1e3, le=1e3, help="Δ of each token, not all zero"
+    )
     end: float = setting(1e-4, ge=1e-12, lt=1, help="share of the time to the blow-up that remains")
 
     name: ClassVar[str] = "joma.linear_orbit"
@@ -49,7 +53,9 @@ class LinearOrbit(Experiment):
         return cls(end=1e-2)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the final v of the tokens, the spread of both candidates for the constant, and attention to the leading token."""
+        """Yields the final v of the tokens, the spread of both candidates for the constant, and attention to
+        the leading token.
+        """
         delta = torch.tensor(self.discriminancy, dtype=torch.float64)
         remaining = torch.logspace(0, math.log10(self.end), 300, dtype=torch.float64)
         v = orbit(delta, remaining)
@@ -78,7 +84,10 @@ class LinearOrbit(Experiment):
         b = attention(v)
         yield _limit(LEADING, float(b[-1, leading]), 1.0)
         slowdown = float(clock[-1]) / ((1 - self.end) * blow_up_time(delta))
-        note = "Ratio of the times to reach the same point of the orbit, common over constant normaliser; z = v²/2 is kept."
+        note = (
+            "Ratio of the times to reach the same point of the orbit, common over constant normaliser; z = "
+            "v²/2 is kept."
+        )
         yield Measurement(NAME, "figure", SLOWDOWN, slowdown, source=JOMA, note=note)
         arrays = {"remaining": remaining, "lower": v, "clock": clock, "attention": b, "discriminancy": delta}
         arrays["time"] = (1 - remaining) * blow_up_time(delta)
@@ -99,19 +108,27 @@ class LinearOrbit(Experiment):
             line(right, remaining, shares[:, token], color=tint, label=f"$\\Delta$ = {delta:g}")
         left.set(title="Exponential attention", xlabel="time t", ylabel="v")
         middle.set(title="Common normaliser", xlabel="time t", ylabel="v")
-        right.set(title="Attention", xlabel="$1 - t/t^*$ (exponential clock)", ylabel="softmax($v^2/2$)", xscale="log")
+        right.set(
+            title="Attention",
+            xlabel="$1 - t/t^*$ (exponential clock)",
+            ylabel="softmax($v^2/2$)",
+            xscale="log",
+        )
         right.invert_xaxis()
         label_ends(right)
         caption(
             figure,
-            "The same orbit in all panels: $\\mathrm{erf}(v/\\sqrt{2})/\\Delta$ is equal for all tokens, so the leading one blows up at "
-            "$t^*$ and the others stop. Softmax attention is not shown: trained with the MLP it leaves this orbit.",
+            "The same orbit in all panels: $\\mathrm{erf}(v/\\sqrt{2})/\\Delta$ is equal for all tokens, "
+            "so the leading one blows up at $t^*$ and the others stop. Softmax attention is not shown: "
+            "trained with the MLP it leaves this orbit.",
         )
         return figure
 
 
 def _limit(quantity: str, value: float, predicted: float, *, setting: str = "") -> Measurement:
-    return Measurement(NAME, "figure", quantity, value, predicted=predicted, basis="limit", setting=setting, source=JOMA)
+    return Measurement(
+        NAME, "figure", quantity, value, predicted=predicted, basis="limit", setting=setting, source=JOMA
+    )
 
 
 def _spread(values: Tensor) -> float:

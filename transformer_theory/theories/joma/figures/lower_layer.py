@@ -1,4 +1,5 @@
-"""The stable rank of the lower layer in the theory's dynamics: it falls and rises again if some tokens are salient.
+"""The stable rank of the lower layer in the theory's dynamics: it falls and rises again if some tokens are
+salient.
 
 Source: :cite:t:`tian2024joma`.
 """
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
 NAME, JOMA = "joma", Source("tian2024joma", "end of Section 4", "second-hand")
 NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"  # settings
-STABLE_RANK = {"start": "stable rank at the start", "least": "smallest stable rank", "end": "stable rank at the end"}
+STABLE_RANK = {
+    "start": "stable rank at the start",
+    "least": "smallest stable rank",
+    "end": "stable rank at the end",
+}
 DROP, REBOUND = "drop of the stable rank", "rebound of the stable rank"
 LONGEST = 2  # largest ratio of the sides of a drawn matrix
 FIRST_TIME = 1e-7  # first time of the curves; until then V is a multiple of the critical points
@@ -34,7 +39,9 @@ FIRST_TIME = 1e-7  # first time of the curves; until then V is a multiple of the
 
 @dataclass(frozen=True)
 class LowerLayer(RandomExperiment):
-    """Stable rank of the lower layer over time: nonlinear units, linear units, and nonlinear units without a salient token."""
+    """Stable rank of the lower layer over time: nonlinear units, linear units, and nonlinear units without a
+    salient token.
+    """
 
     units: int = setting(12, ge=2, le=500, help="units of the lower layer")
     tokens: int = setting(20, ge=2, le=500, help="tokens of the context")
@@ -50,10 +57,15 @@ class LowerLayer(RandomExperiment):
         return cls(units=6, tokens=8, seeds=3)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the stable rank at the start, minimum and end, means over the draws, and the smallest drop and rebound."""
+        """Yields the stable rank at the start, minimum and end, means over the draws, and the smallest drop
+        and rebound.
+        """
         times = torch.logspace(math.log10(FIRST_TIME), math.log10(self.until), 200, dtype=torch.float64)
         remaining, generator = torch.logspace(0, -12, 200, dtype=torch.float64)[1:], self.generator()
-        draws = [gaussian_points(generator, units=self.units, tokens=self.tokens, scale=self.scale) for _ in range(self.seeds)]
+        draws = [
+            gaussian_points(generator, units=self.units, tokens=self.tokens, scale=self.scale)
+            for _ in range(self.seeds)
+        ]
         equal = [equal_columns(points) for points in draws]
         flows = {  # the direction of V at the start, and V at later times
             NONLINEAR: (draws, [nonlinear_layer(points, times) for points in draws]),
@@ -66,9 +78,14 @@ class LowerLayer(RandomExperiment):
                 values = [getattr(curve, when) for curve in curves]
                 note = f"A mean over draws, from {min(values):.3g} to {max(values):.3g}."
                 mean = sum(values) / len(values)
-                yield Measurement(NAME, "figure", quantity, mean, setting=how, n=self.seeds, source=JOMA, note=note)
+                yield Measurement(
+                    NAME, "figure", quantity, mean, setting=how, n=self.seeds, source=JOMA, note=note
+                )
         for quantity, name, null in ((DROP, "drop", EQUAL), (REBOUND, "rebound", LINEAR)):
-            shares = {how: [getattr(curve, name) / curve.start for curve in curves] for how, curves in bounces.items()}
+            shares = {
+                how: [getattr(curve, name) / curve.start for curve in curves]
+                for how, curves in bounces.items()
+            }
             yield Measurement(
                 NAME,
                 "figure",
@@ -80,21 +97,32 @@ class LowerLayer(RandomExperiment):
                 source=JOMA,
                 note="As a share of the start; the smallest of the draws.",
             )
-        yield from self._arrays(times, remaining, draws[0], {how: layers for how, (_, layers) in flows.items()})
+        yield from self._arrays(
+            times, remaining, draws[0], {how: layers for how, (_, layers) in flows.items()}
+        )
 
-    def _arrays(self, times: Tensor, remaining: Tensor, points: Tensor, layers: dict[str, list[Tensor]]) -> Iterator[Arrays]:
+    def _arrays(
+        self, times: Tensor, remaining: Tensor, points: Tensor, layers: dict[str, list[Tensor]]
+    ) -> Iterator[Arrays]:
         ranks = {how: torch.stack([stable_rank(layer) for layer in draws]) for how, draws in layers.items()}
         indices = [0, int(ranks[NONLINEAR][0].argmin()), len(times) - 1]
-        arrays = {"times": times, "shown": times[indices], "layers": layers[NONLINEAR][0][indices], "points": points}
+        arrays = {
+            "times": times,
+            "shown": times[indices],
+            "layers": layers[NONLINEAR][0][indices],
+            "points": points,
+        }
         arrays["blow_up"] = (1 - remaining) * blow_up_time(points.norm(dim=0))
         arrays |= {f"rank_{how}": curves for how, curves in ranks.items()}
         yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the stable rank over time, and V of the first draw at three times; of a long matrix it draws a part.
+        """Plots the stable rank over time, and V of the first draw at three times; of a long matrix it draws
+        a part.
 
-        Lines are medians and bands are ranges over the draws; the curve of the linear units is the first draw.
+        Lines are medians and bands are ranges over the draws; the curve of the linear units is the first
+        draw.
         """
         if f"{NAME}/times" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
@@ -102,24 +130,45 @@ class LowerLayer(RandomExperiment):
         times, nonlinear = result.arrays[f"{NAME}/times"], result.arrays[f"{NAME}/rank_{NONLINEAR}"]
         for how, name in ((NONLINEAR, NAME), (EQUAL, "null")):
             ranks = result.arrays[f"{NAME}/rank_{how}"]
-            curve.fill_between(times, ranks.min(0), ranks.max(0), color=COLOURS[name], alpha=0.15, linewidth=0)
+            curve.fill_between(
+                times, ranks.min(0), ranks.max(0), color=COLOURS[name], alpha=0.15, linewidth=0
+            )
             line(curve, times, np.median(ranks, axis=0), name=name, label=how)
-        line(curve, result.arrays[f"{NAME}/blow_up"], result.arrays[f"{NAME}/rank_{LINEAR}"][0], name="raw", label=LINEAR)
-        curve.set(title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, nonlinear), ylim=(0, None))
-        for time, layer, panel in zip(result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"], panels):
+        line(
+            curve,
+            result.arrays[f"{NAME}/blow_up"],
+            result.arrays[f"{NAME}/rank_{LINEAR}"][0],
+            name="raw",
+            label=LINEAR,
+        )
+        curve.set(
+            title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, nonlinear), ylim=(0, None)
+        )
+        for time, layer, panel in zip(
+            result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"], panels
+        ):
             values, bar = _part(layer) / np.abs(layer).max(), panel is panels[-1]
             heatmap(panel, values, "V / largest entry", vmin=-1, vmax=1, cmap="RdBu_r", bar=bar)
             panel.set(title=f"V at t = {time:.2g}", xlabel="token", ylabel="unit")
         label_ends(curve)
-        text = "Bands: all draws. Linear units: first draw, up to its blow-up. Colour: V over its largest entry, first draw"
+        text = (
+            "Bands: all draws. Linear units: first draw, up to its blow-up. Colour: V over its largest "
+            "entry, first draw"
+        )
         whole, part = result.arrays[f"{NAME}/layers"][0].shape, values.shape
-        shown = [f"the first {few} of {many} {name}" for few, many, name in zip(part, whole, ("units", "tokens")) if few < many]
+        shown = [
+            f"the first {few} of {many} {name}"
+            for few, many, name in zip(part, whole, ("units", "tokens"))
+            if few < many
+        ]
         caption(figure, "; ".join([text, *shown]) + ".")
         return figure
 
 
 def _part(layer: np.ndarray) -> np.ndarray:
-    """Returns the first rows and columns of a matrix, so many that neither side is more than :data:`LONGEST` times the other."""
+    """Returns the first rows and columns of a matrix, so many that neither side is more than :data:`LONGEST`
+    times the other.
+    """
     rows, columns = layer.shape
     return layer[: LONGEST * columns, : LONGEST * rows]
 

@@ -1,7 +1,8 @@
-"""Relatives on a binary latent tree: the co-occurrence of leaves, and the order in which a block attends to them.
+"""Relatives on a binary latent tree: the co-occurrence of leaves, and the order in which a block attends to
+them.
 
-The reference values of the co-occurrence are recomputed from the formula; two million draws of the tree gave .72384, .58824 and .52302
-(sd .0005). Source: :cite:t:`tian2024joma`.
+The reference values of the co-occurrence are recomputed from the formula; two million draws of the tree gave
+.72384, .58824 and .52302 (sd .0005). Source: :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,11 @@ from ..tree import Tree, masked_leaf, pair_table, sample_leaves, uniform_tree
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, JOMA, TREE = "joma", Source("tian2024joma", "Section 5", "second-hand"), Source("tian2024joma", "Theorem 5", "second-hand")
+NAME, JOMA, TREE = (
+    "joma",
+    Source("tian2024joma", "Section 5", "second-hand"),
+    Source("tian2024joma", "Theorem 5", "second-hand"),
+)
 COOCCURRENCE = "P(leaf | leaf) by transition matrices"
 SAMPLED = "P(leaf | leaf) in draws"
 BLOW_UP = "v at the blow-up, linear MLP"
@@ -33,17 +38,20 @@ SPEED = "speed of the sibling over that of the relative, nonlinear MLP"
 FALL = "smallest fall of z from H to H + 1"
 CHANGE = "change of z"
 EXPONENTIAL, RARE, SOFTMAX = "exponential", "exponential, sibling rare", "softmax"  # settings
-RARE_RATE = 0.2  # share of its contexts in which the sibling remains, in the setting that violates the assumption
+# share of its contexts in which the sibling remains, in the setting that violates the assumption
+RARE_RATE = 0.2
 RHO, ZERO, LEVELS = 0.7, (0.4, 0.82), 4  # the mean of p_k is .61
 RECOMPUTED = {1: 0.72419, 2: 0.58904, 3: 0.52282}  # H -> P(y_l = 1 | y_m = 1)
 
 
 @dataclass(frozen=True)
 class Relatives(RandomExperiment):
-    """A tree of L levels: co-occurrence by formula, transition matrices and draws; then a block learns to predict one leaf from the others.
+    """A tree of L levels: co-occurrence by formula, transition matrices and draws; then a block learns to
+    predict one leaf from the others.
 
-    Two linear units learn by descent on the cross-entropy from near zero: with exponential attention, with a rare sibling, and with softmax
-    attention. The theory's flows for the co-occurrences alone, which imply the order, are computed for comparison.
+    Two linear units learn by descent on the cross-entropy from near zero: with exponential attention, with a
+    rare sibling, and with softmax attention. The theory's flows for the co-occurrences alone, which imply the
+    order, are computed for comparison.
     """
 
     rho: float = setting(RHO, ge=0.01, le=0.99, help="rho of every edge below the root's children")
@@ -74,41 +82,71 @@ class Relatives(RandomExperiment):
         saved = np.unique(np.linspace(0, self.steps, 41).astype(int)).tolist()
         arrays = {"formula": formula, "drawn": sampled_means, "frequency": [tree.frequency()], "steps": saved}
         plain = Exponential(normaliser=tree.leaves / 2)
-        for how, form, sibling_rate in ((EXPONENTIAL, plain, 1.0), (RARE, plain, RARE_RATE), (SOFTMAX, Softmax(), 1.0)):
-            curves = torch.stack([self._train(tree, form, sibling_rate, saved, generator) for _ in range(self.seeds)])
+        for how, form, sibling_rate in (
+            (EXPONENTIAL, plain, 1.0),
+            (RARE, plain, RARE_RATE),
+            (SOFTMAX, Softmax(), 1.0),
+        ):
+            curves = torch.stack(
+                [self._train(tree, form, sibling_rate, saved, generator) for _ in range(self.seeds)]
+            )
             arrays[f"logits_{how}"] = curves.numpy()
             yield from self._order(how, curves, saved)
         yield Arrays({f"{NAME}/{name}": np.asarray(values) for name, values in arrays.items()})
 
-    def _cooccurrence(self, tree: Tree, formula: list[float], drawn: list[float], n: int) -> Iterator[Measurement]:
+    def _cooccurrence(
+        self, tree: Tree, formula: list[float], drawn: list[float], n: int
+    ) -> Iterator[Measurement]:
         published, null = self.at_defaults("rho", "levels"), Null("P(leaf)", (tree.frequency(),))
         for up, (value, mean) in enumerate(zip(formula, drawn), start=1):
             table = pair_table(tree, up)
-            columns = {"null": null, "side": ">=", "setting": f"H = {up}" if up < self.levels else f"H = {up}, the root", "source": TREE}
+            columns = {
+                "null": null,
+                "side": ">=",
+                "setting": f"H = {up}" if up < self.levels else f"H = {up}, the root",
+                "source": TREE,
+            }
             exact = float(table[1, 1] / table[1].sum())
             recomputed = published and up in RECOMPUTED
             predicted, basis = (RECOMPUTED[up], "recomputed") if recomputed else (value, "theory")
-            yield Measurement(NAME, "figure", COOCCURRENCE, exact, predicted=predicted, basis=basis, **columns)
+            yield Measurement(
+                NAME, "figure", COOCCURRENCE, exact, predicted=predicted, basis=basis, **columns
+            )
             yield Measurement(NAME, "figure", SAMPLED, mean, predicted=value, n=n, **columns)
 
     def _flows(self, formula: torch.Tensor) -> Iterator[Measurement]:
         ends, speeds = limits(formula), learning_ratio(formula)[0]
         for up in range(2, self.levels + 1):
             note = "With a constant gradient, in closed form; v of the sibling is infinite."
-            yield Measurement(NAME, "figure", BLOW_UP, float(ends[up - 1]), setting=f"H = {up}", source=JOMA, note=note)
+            yield Measurement(
+                NAME, "figure", BLOW_UP, float(ends[up - 1]), setting=f"H = {up}", source=JOMA, note=note
+            )
             note = "In the long run, in ln(1/δ), for critical points equal to the co-occurrences."
-            yield Measurement(NAME, "figure", SPEED, float(speeds[up - 1]), setting=f"H = {up}", source=JOMA, note=note)
+            yield Measurement(
+                NAME, "figure", SPEED, float(speeds[up - 1]), setting=f"H = {up}", source=JOMA, note=note
+            )
 
-    def _train(self, tree: Tree, form: AttentionForm, sibling_rate: float, saved: list[int], generator: torch.Generator) -> torch.Tensor:
+    def _train(
+        self,
+        tree: Tree,
+        form: AttentionForm,
+        sibling_rate: float,
+        saved: list[int],
+        generator: torch.Generator,
+    ) -> torch.Tensor:
         """Trains one block and returns the change of its logits by H, ``[t, L]``."""
         task = masked_leaf(tree, self.samples, generator=generator, sibling_rate=sibling_rate)
         start = gaussian_block(task.contexts, units=2, scale=0.01, generator=generator)
-        path = gradient_descent(start, task.contexts, Model(form), rate=self.rate, steps=self.steps, save_steps=saved)
+        path = gradient_descent(
+            start, task.contexts, Model(form), rate=self.rate, steps=self.steps, save_steps=saved
+        )
         z = path.states.logits[:, 0]
         return task.by_kinship(z - z[0])
 
     def _order(self, how: str, curves: torch.Tensor, saved: list[int]) -> Iterator[Measurement]:
-        """Yields the smallest fall of the logits from H to H + 1 in the worst draw, after a fifth of the steps and at the end."""
+        """Yields the smallest fall of the logits from H to H + 1 in the worst draw, after a fifth of the
+        steps and at the end.
+        """
         for step in (saved[len(saved) // 5], saved[-1]):
             index = saved.index(step)
             worst = float((curves[:, index, :-1] - curves[:, index, 1:]).amin(-1).min())
@@ -128,11 +166,22 @@ class Relatives(RandomExperiment):
                 note="The worst draw; below 0 a farther relative has the larger logit.",
             )
         for up, value in enumerate(curves[:, -1].mean(0).tolist(), start=1):
-            yield Measurement(NAME, "figure", CHANGE, value, setting=f"{how}, H = {up}", step=saved[-1], n=self.seeds, source=JOMA)
+            yield Measurement(
+                NAME,
+                "figure",
+                CHANGE,
+                value,
+                setting=f"{how}, H = {up}",
+                step=saved[-1],
+                n=self.seeds,
+                source=JOMA,
+            )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots P(leaf | leaf) against H, by formula and in draws, and the logits by H over training in the three settings."""
+        """Plots P(leaf | leaf) against H, by formula and in draws, and the logits by H over training in the
+        three settings.
+        """
         if f"{NAME}/logits_{SOFTMAX}" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, *panels) = axes(1, 4, height=2.9, width=10.5)
@@ -140,8 +189,14 @@ class Relatives(RandomExperiment):
         up = np.arange(1, len(formula) + 1)
         line(left, up, formula, name=NAME, null=float(result.arrays[f"{NAME}/frequency"][0]))
         left.plot(up, drawn, "o", color=COLOURS["raw"], markersize=4, zorder=3)
-        left.set(title="Co-occurrence", xlabel="H, levels to the ancestor", ylabel="P(leaf | leaf)", xticks=up)
-        titles = ((EXPONENTIAL, "Exponential attention"), (RARE, "Rare sibling"), (SOFTMAX, "Softmax attention"))
+        left.set(
+            title="Co-occurrence", xlabel="H, levels to the ancestor", ylabel="P(leaf | leaf)", xticks=up
+        )
+        titles = (
+            (EXPONENTIAL, "Exponential attention"),
+            (RARE, "Rare sibling"),
+            (SOFTMAX, "Softmax attention"),
+        )
         for ax, (how, title) in zip(panels, titles):
             curves = result.arrays[f"{NAME}/logits_{how}"]
             for H, tint in zip(up, shades(len(up))):
@@ -152,7 +207,7 @@ class Relatives(RandomExperiment):
             label_ends(ax)
         caption(
             figure,
-            "Left, line: formula; dots: draws; dashed: P(leaf). The block predicts a leaf from the others; bands: all draws, lines: their "
-            "mean.",
+            "Left, line: formula; dots: draws; dashed: P(leaf). The block predicts a leaf from the others; "
+            "bands: all draws, lines: their mean.",
         )
         return figure

@@ -1,11 +1,12 @@
-"""Language models on text: entropy of attention and stable rank of the lower layer by layer, for several depths and rates of Adam.
+"""Language models on text: entropy of attention and stable rank of the lower layer by layer, for several
+depths and rates of Adam.
 
-The entropies repeat Figures 6 and 8 of :cite:t:`tian2024joma`, for any text file. Figure 7 shows the stable rank in checkpoints of large
-pre-trained networks; here it is that of the networks of this experiment.
+The entropies repeat Figures 6 and 8 of :cite:t:`tian2024joma`, for any text file. Figure 7 shows the stable
+rank in checkpoints of large pre-trained networks; here it is that of the networks of this experiment.
 
-``RELEASED`` is from the results released with the paper for WikiText-2. It contains the minimum and the final value (after 20 epochs of
-Adam) of each layer's attention entropy: nats, means over all queries of 35-word sequences and over three seeds. Uniform causal attention
-has log(35!)/35 = 2.634.
+``RELEASED`` is from the results released with the paper for WikiText-2. It contains the minimum and the final
+value (after 20 epochs of Adam) of each layer's attention entropy: nats, means over all queries of 35-word
+sequences and over three seeds. Uniform causal attention has log(35!)/35 = 2.634.
 """
 
 from collections.abc import Iterator
@@ -36,11 +37,19 @@ from ..in_networks import LOWER_RANK, JointDynamics
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, FIGURES, REMARK = "joma", Source("tian2024joma", "Figs. 6, 8", "second-hand"), Source("tian2024joma", "Fig. 7", "second-hand")
+NAME, FIGURES, REMARK = (
+    "joma",
+    Source("tian2024joma", "Figs. 6, 8", "second-hand"),
+    Source("tian2024joma", "Fig. 7", "second-hand"),
+)
 LOWEST, FINAL = "attention entropy at its lowest", "attention entropy at the end"
-RANK_LOWEST, RANK_FINAL = "stable rank of the lower layer at its lowest", "stable rank of the lower layer at the end"
+RANK_LOWEST, RANK_FINAL = (
+    "stable rank of the lower layer at its lowest",
+    "stable rank of the lower layer at the end",
+)
 LOSS = "held-out loss"
-TRAIN_SHARE, CLIP = 0.8, 0.5  # share of a text used for training if there is no second text; largest norm of the gradient
+# share of a text used for training if there is no second text; largest norm of the gradient
+TRAIN_SHARE, CLIP = 0.8, 0.5
 RELEASED_WORDS = 28_782  # vocabulary of WikiText-2's training split
 
 
@@ -68,20 +77,29 @@ RELEASED = {
 
 @dataclass(frozen=True)
 class TextDepth(RandomExperiment):
-    """Entropy of attention and stable rank of the lower layer over training by Adam on a text, for several depths and rates.
+    """Entropy of attention and stable rank of the lower layer over training by Adam on a text, for several
+    depths and rates.
 
-    The released entropies of WikiText-2 are shown for comparison. They are predictions only for its vocabulary.
+    The released entropies of WikiText-2 are shown for comparison. They are predictions only for its
+    vocabulary.
     """
 
     text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
-    held_out: str = field(default="", metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"})
+    held_out: str = field(
+        default="",
+        metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"},
+    )
     layers: tuple[int, ...] = setting((1, 3, 5), ge=1, le=10, help="numbers of layers, one per decoder")
     rates: tuple[float, ...] = setting((1e-2, 1e-3, 1e-4), ge=1e-8, le=1, help="learning rates of Adam")
     steps: int = setting(1000, ge=1, le=10**6, help="steps of training")
     words: int = setting(3000, ge=10, le=10**6, help="largest number of words in the vocabulary")
     dim: int = setting(200, ge=2, le=4096, multiple_of=2, help="width of the residual stream and the MLP")
-    measurements: int = setting(30, ge=1, le=10**4, help="measurements, evenly spaced over the training, besides the start")
-    windows: int = setting(100, ge=1, le=10**5, help="number of held-out windows on which attention is measured")
+    measurements: int = setting(
+        30, ge=1, le=10**4, help="measurements, evenly spaced over the training, besides the start"
+    )
+    windows: int = setting(
+        100, ge=1, le=10**5, help="number of held-out windows on which attention is measured"
+    )
     seeds: int = setting(2, ge=1, le=100, help="runs per depth and rate (the paper: 3)")
 
     name: ClassVar[str] = "joma.text_depth"
@@ -89,15 +107,36 @@ class TextDepth(RandomExperiment):
 
     @classmethod
     def quick(cls) -> "TextDepth":
-        return cls(layers=(1, 2), rates=(1e-2,), steps=40, dim=16, words=50, measurements=8, windows=3, seeds=1)
+        return cls(
+            layers=(1, 2), rates=(1e-2,), steps=40, dim=16, words=50, measurements=8, windows=3, seeds=1
+        )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the lowest and the last entropy and stable rank of each layer, means over the seeds, and the held-out loss."""
-        measured = tuple(np.unique(np.linspace(0, self.steps, self.measurements + 1).round().astype(int)).tolist())
-        shared = {"text": self.text, "held_out": self.held_out, "words": self.words, "steps": self.steps, "dim": self.dim}
+        """Yields the lowest and the last entropy and stable rank of each layer, means over the seeds, and the
+        held-out loss.
+        """
+        measured = tuple(
+            np.unique(np.linspace(0, self.steps, self.measurements + 1).round().astype(int)).tolist()
+        )
+        shared = {
+            "text": self.text,
+            "held_out": self.held_out,
+            "words": self.words,
+            "steps": self.steps,
+            "dim": self.dim,
+        }
         shared |= {"measured": measured, "windows": self.windows}
         cells, seeds = [*product(self.rates, self.layers)], range(self.seed, self.seed + self.seeds)
-        runs = iter(sweep(one_run, [{"rate": rate, "depth": depth, "seed": seed, **shared} for rate, depth in cells for seed in seeds]))
+        runs = iter(
+            sweep(
+                one_run,
+                [
+                    {"rate": rate, "depth": depth, "seed": seed, **shared}
+                    for rate, depth in cells
+                    for seed in seeds
+                ],
+            )
+        )
         for rate, depth in cells:
             cell = [next(runs) for _ in seeds]
             yield from self._rows(cell, rate, depth)
@@ -121,40 +160,75 @@ class TextDepth(RandomExperiment):
                         if words == RELEASED_WORDS:
                             columns |= {"predicted": printed, "basis": "printed"}
                         else:
-                            columns["note"] = f"Released: {printed:g} with WikiText-2's {RELEASED_WORDS:,} words; here {words:,}."
+                            columns["note"] = (
+                                f"Released: {printed:g} with WikiText-2's {RELEASED_WORDS:,} words; here "
+                                f"{words:,}."
+                            )
                     yield self._row(quantity, values, rate, depth, **columns)
         losses = np.stack([run["loss"] for run in runs])
-        yield self._row(LOSS, losses[:, -1], rate, depth, unit="nats", split="validation", null=_before(losses[:, 0]))
+        yield self._row(
+            LOSS, losses[:, -1], rate, depth, unit="nats", split="validation", null=_before(losses[:, 0])
+        )
 
     def _row(self, quantity: str, values: np.ndarray, rate: float, depth: int, **columns) -> Measurement:
         """Returns the mean over seeds with its interval."""
         if (interval := student_interval(values.tolist())) is not None:
             columns |= {"interval": interval, "interval_kind": "over seeds"}
-        columns |= {"model": _depth_text(depth), "setting": f"Adam {rate:g}", "n": len(values), "step": self.steps}
+        columns |= {
+            "model": _depth_text(depth),
+            "setting": f"Adam {rate:g}",
+            "n": len(values),
+            "step": self.steps,
+        }
         return Measurement(NAME, "figure", quantity, float(values.mean()), **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots entropy above and stable rank below, one panel per depth (across) and rate (down), one curve per layer."""
+        """Plots entropy above and stable rank below, one panel per depth (across) and rate (down), one curve
+        per layer.
+        """
         steps, layers, rates = (result.arrays[f"{NAME}/text/{name}"] for name in ("steps", "layers", "rates"))
         kinds = (("entropy", "entropy, nats"), ("rank", "stable rank"))
-        figure, flat = axes(2 * len(rates), len(layers), width=2.6 * len(layers) + 0.5, height=3.2 * len(rates) + 0.9)
+        figure, flat = axes(
+            2 * len(rates), len(layers), width=2.6 * len(layers) + 0.5, height=3.2 * len(rates) + 0.9
+        )
         grid = flat.reshape(2, len(rates), len(layers))
         for panels, (kind, label) in zip(grid, kinds):
-            curves = {(r, d): result.arrays[f"{NAME}/text/{kind}/{r:g}/{d}"] for r, d in product(rates.tolist(), layers.tolist())}
+            curves = {
+                (r, d): result.arrays[f"{NAME}/text/{kind}/{r:g}/{d}"]
+                for r, d in product(rates.tolist(), layers.tolist())
+            }
             top = 1.08 * max(float(np.nanmax(values)) for values in curves.values())
             for ax, ((rate, depth), values) in zip(panels.ravel(), curves.items()):
                 for layer, tint in enumerate(shades(depth)):
-                    ax.fill_between(steps, values[..., layer].min(0), values[..., layer].max(0), color=tint, alpha=0.18, linewidth=0)
-                    line(ax, steps, values[..., layer].mean(0), color=tint, label=f"layer {layer}" if depth > 1 else "")
-                ax.set(title=f"{_depth_text(depth)}, Adam {rate:g}", ylim=(0, top), ylabel=label if depth == layers[0] else "")
+                    ax.fill_between(
+                        steps,
+                        values[..., layer].min(0),
+                        values[..., layer].max(0),
+                        color=tint,
+                        alpha=0.18,
+                        linewidth=0,
+                    )
+                    line(
+                        ax,
+                        steps,
+                        values[..., layer].mean(0),
+                        color=tint,
+                        label=f"layer {layer}" if depth > 1 else "",
+                    )
+                ax.set(
+                    title=f"{_depth_text(depth)}, Adam {rate:g}",
+                    ylim=(0, top),
+                    ylabel=label if depth == layers[0] else "",
+                )
                 ax.locator_params(axis="x", integer=True)
                 label_ends(ax, fontsize=6.5)
         for ax in grid[1, -1]:
             ax.set_xlabel("step")
         caption(
             figure,
-            "Above: entropy of attention, mean over held-out windows. Below: stable rank of the MLP's lower layer. Bands: all seeds.",
+            "Above: entropy of attention, mean over held-out windows. Below: stable rank of the MLP's lower "
+            "layer. Bands: all seeds.",
         )
         return figure
 
@@ -183,7 +257,8 @@ def one_run(
     """Trains one decoder on a text and measures it on fixed windows of another.
 
     Returns:
-        ``"entropy"`` and ``"rank"``, ``[measured, layers]``, ``"loss"`` on the windows, ``[measured]``, and the number of ``"words"``.
+        ``"entropy"`` and ``"rank"``, ``[measured, layers]``, ``"loss"`` on the windows, ``[measured]``, and
+        the number of ``"words"``.
     Raises:
         ValueError: a text cannot be read or is too short.
         NotConverged: the loss is not finite.
@@ -201,7 +276,9 @@ def one_run(
             losses.append(float(next_word_loss(network, seen)))
         table = p.result().table
         for quantity, curve in ((ENTROPY, entropies), (LOWER_RANK, ranks)):
-            curve.append([row.value for row in sorted(table.select(quantity=quantity), key=lambda row: row.layer or 0)])
+            curve.append(
+                [row.value for row in sorted(table.select(quantity=quantity), key=lambda row: row.layer or 0)]
+            )
 
     fit(
         model,

@@ -1,7 +1,8 @@
-"""The ladder of JoMA: how well the invariant predicts the attention logits from the lower layer, as assumptions are relaxed.
+"""The ladder of JoMA: how well the invariant predicts the attention logits from the lower layer, as
+assumptions are relaxed.
 
-:mod:`.comparison` defines the quantities and their null distributions, :mod:`.blocks` measures the theory's own block, and :mod:`.networks`
-transformers.
+:mod:`.comparison` defines the quantities and their null distributions, :mod:`.blocks` measures the theory's
+own block, and :mod:`.networks` transformers.
 """
 
 from dataclasses import replace
@@ -31,12 +32,22 @@ LADDER = replace(
     QUANTITY,
     rungs=(
         _block("own flow", "", _FLOW, "own setting", covered=True),
-        _block("finite batch", "the exact gradient flow: descent in finite steps, each on a batch", _BATCHES, "own setting"),
+        _block(
+            "finite batch",
+            "the exact gradient flow: descent in finite steps, each on a batch",
+            _BATCHES,
+            "own setting",
+        ),
         _block("visual words", "synthetic contexts", _WORDS, "real tokens"),
         _block("joint softmax", "exponential attention", _SOFTMAX, "everything trained"),
         _block("weight decay", "no weight decay", _DECAY, "everything trained"),
         _block("ten units", "one unit: all ten learn whether the digit is odd", _UNITS, "everything trained"),
-        _block("ten classes", "two classes and a loss per unit: cross-entropy over ten digits", _CLASSES, "everything trained"),
+        _block(
+            "ten classes",
+            "two classes and a loss per unit: cross-entropy over ten digits",
+            _CLASSES,
+            "everything trained",
+        ),
         _block("AdamW", "steps along the gradient", _ADAMW, "AdamW and mini-batches"),
         _block("several queries", "one query", _QUERIES, "full block"),
         Rung(

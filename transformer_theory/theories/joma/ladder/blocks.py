@@ -1,8 +1,9 @@
 """Rungs of the theory's own block: from the exact flow to AdamW, and from synthetic contexts to digits.
 
-The first rungs train one unit on two classes, with exponential attention; the later ones change one thing each. All trainings start from
-Gaussian weights of scale .1, as on data sets (:mod:`..query_data`), and have the same length. A block that learns the targets is trained
-together with blocks that learn shuffled targets, on the same batches and from the same start. Their predictions are the second null.
+The first rungs train one unit on two classes, with exponential attention; the later ones change one thing
+each. All trainings start from Gaussian weights of scale .1, as on data sets (:mod:`..query_data`), and have
+the same length. A block that learns the targets is trained together with blocks that learn shuffled targets,
+on the same batches and from the same start. Their predictions are the second null.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,14 +31,17 @@ from .comparison import NAME, SOURCE, Change, failed, rows_of
 STEPS, BATCH = 400, 32  # steps of TIME_STEP, that is time 200, and sequences per batch
 DECAY = 5e-4  # weight decay of descent
 ADAMW = {"lr": 3e-3, "betas": (0.9, 0.99), "weight_decay": 0.05}  # as in the trainings of classifiers
-SEQUENCES, TOKENS, LENGTH = 300, 20, 15  # sizes of the synthetic contexts; those of the digits are 300, 32 and 15
+# sizes of the synthetic contexts; those of the digits are 300, 32 and 15
+SEQUENCES, TOKENS, LENGTH = 300, 20, 15
 CORRECTED = "cosine with both covariances", "error with both covariances"
 SHUFFLED = "blocks trained on shuffled next tokens"
 
 
 @no_type_check
 def logistic(h: Hidden, targets: Int[Tensor, "*#runs n"]) -> tuple[Float[Tensor, "*runs n"], Hidden]:
-    """Returns the sum over units of ln(1 + exp(-s h)), s = 2y - 1 for targets y in {0, 1}, in nats, and -dL/dh."""
+    """Returns the sum over units of ln(1 + exp(-s h)), s = 2y - 1 for targets y in {0, 1}, in nats, and
+    -dL/dh.
+    """
     sign = (2 * targets - 1).to(h.dtype)[..., None]
     return nn.functional.softplus(-sign * h).sum(-1), sign * torch.sigmoid(-sign * h)
 
@@ -55,9 +59,10 @@ class Setting:
         softmax: softmax attention; otherwise exponential attention.
         decay: weight decay of descent.
         units: K.
-        classes: 2: each unit by itself learns whether a digit is odd, by the logistic loss; 10: unit k stands for digit k, and the
-            units share a cross-entropy.
-        queries: whether sequences with other queries train the block too; not with :func:`descent`, whose batches may lack a query.
+        classes: 2: each unit by itself learns whether a digit is odd, by the logistic loss; 10: unit k stands
+            for digit k, and the units share a cross-entropy.
+        queries: whether sequences with other queries train the block too; not with :func:`descent`, whose
+            batches may lack a query.
     """
 
     train: Trainer
@@ -80,12 +85,18 @@ class Setting:
 
     def model(self) -> Model:
         """Returns attention, loss and weight decay."""
-        return Model(Softmax() if self.softmax else Exponential(), loss=logistic if self.classes == 2 else cross_entropy, decay=self.decay)
+        return Model(
+            Softmax() if self.softmax else Exponential(),
+            loss=logistic if self.classes == 2 else cross_entropy,
+            decay=self.decay,
+        )
 
 
 @lru_cache(maxsize=1)
 def digit_contexts() -> tuple[QueryData, Sample]:
-    """Returns the sequences of visual words of the digits, and at most 300 of them with the most frequent last word."""
+    """Returns the sequences of visual words of the digits, and at most 300 of them with the most frequent
+    last word.
+    """
     problem = read(digits())
     assert isinstance(problem, QueryData)
     return problem, problem.sample()
@@ -115,7 +126,9 @@ class TrainableBlock(nn.Module):
 
     def __init__(self, start: Block):
         super().__init__()
-        self.logits, self.lower, self.offset = (nn.Parameter(part.clone()) for part in (start.logits, start.lower, start.offset))
+        self.logits, self.lower, self.offset = (
+            nn.Parameter(part.clone()) for part in (start.logits, start.lower, start.offset)
+        )
 
     def forward(self) -> Block:
         """Returns the weights."""
@@ -127,7 +140,9 @@ class TrainableBlock(nn.Module):
 
 
 def adamw(start: Block, contexts: Contexts, model: Model, generator: Generator) -> Path:
-    """Trains by AdamW on batches. Its steps act on each weight apart, so blocks with different targets do not influence one another."""
+    """Trains by AdamW on batches. Its steps act on each weight apart, so blocks with different targets do not
+    influence one another.
+    """
     network, states = TrainableBlock(start), []
     task = StreamTask(
         lambda block, batch: model.mean_loss(block(), _rows(contexts, batch)).sum(),
@@ -144,9 +159,11 @@ def adamw(start: Block, contexts: Contexts, model: Model, generator: Generator) 
 
 
 def measure_block(setting: Setting, generator: Generator) -> Iterator[Measurement]:
-    """Yields the rows of a rung of the theory's block; one row with the reason if the training does not converge.
+    """Yields the rows of a rung of the theory's block; one row with the reason if the training does not
+    converge.
 
-    For softmax attention and descent two further rows replace the factorisation by :func:`~..invariants.shift_invariant`.
+    For softmax attention and descent two further rows replace the factorisation by
+    :func:`~..invariants.shift_invariant`.
     """
     contexts, model = setting.contexts(generator), setting.model()
     n = len(contexts.query)
@@ -154,14 +171,19 @@ def measure_block(setting: Setting, generator: Generator) -> Iterator[Measuremen
     shuffles = permutations(n, RANGE_DRAWS, own)
     runs = replace(contexts, targets=torch.cat([contexts.targets[None], contexts.targets[shuffles]]))
     start = gaussian_block(contexts, units=setting.units, scale=SCALE, generator=generator)
-    starts = Block(*(part.expand(1 + RANGE_DRAWS, *part.shape) for part in (start.logits, start.lower, start.offset)))
+    starts = Block(
+        *(part.expand(1 + RANGE_DRAWS, *part.shape) for part in (start.logits, start.lower, start.offset))
+    )
     try:
         path = setting.train(starts, runs, model, generator)
     except NotConverged as error:
         yield from failed(error)
         return
-    predict = fixed_mean if setting.softmax else lambda model, contexts, path: first_term(model.attention, path)
-    measured = path.states.logits[:, 0, 0] - path.states.logits[0, 0, 0]  # run 0 learnt the targets, query 0 is measured
+    predict = (
+        fixed_mean if setting.softmax else lambda model, contexts, path: first_term(model.attention, path)
+    )
+    # run 0 learnt the targets, query 0 is measured
+    measured = path.states.logits[:, 0, 0] - path.states.logits[0, 0, 0]
     end, early = len(path.times) - 1, len(path.times) // 10
     predicted = {index: predict(model, runs, _between(path, index))[-1] for index in (early, end)}
     before, after = (float(model.mean_loss(path.state(index), runs)[0]) for index in (0, end))
@@ -173,16 +195,22 @@ def measure_block(setting: Setting, generator: Generator) -> Iterator[Measuremen
         contexts.counts[contexts.query == 0].mean(0),
         (SHUFFLED, predicted[end][1:]),
         setting.train is not adamw,  # its steps have no ratio of learning rates
-        f"The logits move by {moved:.3g} (root mean square); the loss falls from {before:.3g} to {after:.3g} nats.",
+        f"The logits move by {moved:.3g} (root mean square); the loss falls from {before:.3g} to "
+        f"{after:.3g} nats.",
     )
     data = "digits" if setting.real else ""
     yield from rows_of(change, generator=own, data=data)
     if setting.softmax and setting.train is descent:
         first = Path(path.times, Block(*(part[:, 0] for part in _parts(path))), path.loss)
         found = goodness_of_fit(shift_invariant(model, contexts, first)[-1], measured[end])
-        note = "Keeps the term E[g b] (b·v), which the factorisation loses. Not a function of the weights: integrated along the training."
+        note = (
+            "Keeps the term E[g b] (b·v), which the factorisation loses. Not a function of the weights: "
+            "integrated along the training."
+        )
         columns = {"source": SOURCE, "data": data, "note": note}
-        yield Measurement(NAME, "rung", CORRECTED[0], float(found.correlation), side=">=", predicted=1.0, **columns)
+        yield Measurement(
+            NAME, "rung", CORRECTED[0], float(found.correlation), side=">=", predicted=1.0, **columns
+        )
         yield Measurement(NAME, "rung", CORRECTED[1], float(found.error), side="<=", predicted=0.0, **columns)
 
 
@@ -196,8 +224,14 @@ def _parts(path: Path) -> tuple[Tensor, Tensor, Tensor]:
 
 def _path(states: list[Block]) -> Path:
     """Returns the path of states that were saved every two steps."""
-    parts = (torch.stack([getattr(state, name) for state in states]) for name in ("logits", "lower", "offset"))
-    return Path(2 * TIME_STEP * torch.arange(len(states), dtype=torch.float64), Block(*parts), torch.zeros(len(states)))
+    parts = (
+        torch.stack([getattr(state, name) for state in states]) for name in ("logits", "lower", "offset")
+    )
+    return Path(
+        2 * TIME_STEP * torch.arange(len(states), dtype=torch.float64),
+        Block(*parts),
+        torch.zeros(len(states)),
+    )
 
 
 def _between(path: Path, index: int) -> Path:

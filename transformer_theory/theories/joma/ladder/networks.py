@@ -1,15 +1,20 @@
-r"""Rungs of whole networks: the invariant in transformers with embeddings, values, heads, LayerNorm and a residual stream.
+r"""Rungs of whole networks: the invariant in transformers with embeddings, values, heads, LayerNorm and a
+residual stream.
 
-The theory's tokens, logits and lower layer are defined in any layer of a transformer as follows. Let :math:`x_l` be the mean input of
-attention over the occurrences of token l before a query m, and :math:`x_m` that at the query. For a head with score matrix W, values
-:math:`W_V`, output matrix :math:`W_O`, and for the MLP's first matrix :math:`W_1` behind a LayerNorm with scale :math:`\gamma`,
+The theory's tokens, logits and lower layer are defined in any layer of a transformer as follows. Let
+:math:`x_l` be the mean input of attention over the occurrences of token l before a query m, and :math:`x_m`
+that at the query. For a head with score matrix W, values :math:`W_V`, output matrix :math:`W_O`, and for the
+MLP's first matrix :math:`W_1` behind a LayerNorm with scale :math:`\gamma`,
 
-.. math:: z_l = x_l^\top W x_m, \qquad v_{\cdot l} = W_1 \operatorname{diag}(\gamma) \big(I - \tfrac1d 1 1^\top\big) W_O W_V\, x_l / \sigma,
+.. math:: z_l = x_l^\top W x_m, \qquad v_{\cdot l} = W_1 \operatorname{diag}(\gamma) \big(I - \tfrac1d 1
+1^\top\big) W_O W_V\, x_l / \sigma,
 
-with the mean standard deviation :math:`\sigma` of the stream at the query. So :math:`v_{kl}` is the input of hidden unit k per unit of
-attention on token l, as in the theory, where the LayerNorm is linearised. :math:`\bar b_l` is the mean attention on token l at the start.
-The theory predicts the change of z by the softmax invariant. Its size follows from the ratio of the learning rates of z and v, which such a
-network does not have: only the direction is a prediction. Sizes are computed with equal rates. Source: :cite:t:`tian2024joma`.
+with the mean standard deviation :math:`\sigma` of the stream at the query. So :math:`v_{kl}` is the input of
+hidden unit k per unit of attention on token l, as in the theory, where the LayerNorm is linearised.
+:math:`\bar b_l` is the mean attention on token l at the start. The theory predicts the change of z by the
+softmax invariant. Its size follows from the ratio of the learning rates of z and v, which such a network does
+not have: only the direction is a prediction. Sizes are computed with equal rates. Source:
+:cite:t:`tian2024joma`.
 """
 
 from collections.abc import Callable, Iterator
@@ -66,7 +71,8 @@ class Probe:
 
     Attributes:
         inputs: inputs of the network, ``[n, ...]``.
-        tokens: column of the token at each position of the residual stream; -1: not counted, ``[n, positions]``.
+        tokens: column of the token at each position of the residual stream; -1: not counted, ``[n,
+            positions]``.
         query: position of the query, 0 or -1.
     """
 
@@ -81,7 +87,9 @@ class Probe:
         return counts / counts.sum()
 
     @classmethod
-    def of(cls, inputs: Tensor, ids: Int[Tensor, "n positions"], *, query: int, most: int = MAX_TOKENS) -> "Probe":
+    def of(
+        cls, inputs: Tensor, ids: Int[Tensor, "n positions"], *, query: int, most: int = MAX_TOKENS
+    ) -> "Probe":
         """Numbers the most frequent ids of the sequences from 0, except for those with few occurrences."""
         words = most_frequent(ids.flatten(), most, min_count=MIN_OCCURRENCES)
         matches = ids[..., None] == words
@@ -98,13 +106,18 @@ class Probe:
         try:
             with evaluation(network):
                 network(self.inputs)
-                parts = [self._layer(block, norm, streams[n], sums[n]) for n, (block, norm) in enumerate(zip(blocks, norms))]
+                parts = [
+                    self._layer(block, norm, streams[n], sums[n])
+                    for n, (block, norm) in enumerate(zip(blocks, norms))
+                ]
         finally:
             for handle in handles:
                 handle.remove()
         return Snapshot(*(torch.cat(values) for values in zip(*parts)))
 
-    def _layer(self, block: VisionBlock, norm: nn.Module, stream: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _layer(
+        self, block: VisionBlock, norm: nn.Module, stream: Tensor, total: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         attention, stream = block.attention, stream.double()
         counted = self.tokens >= 0
         M, d = len(self.frequency), stream.shape[-1]
@@ -113,18 +126,28 @@ class Probe:
         asked, W = stream[:, self.query], attention.bilinear().double()  # [n, d], [heads, d, d]
         z = torch.einsum("ld,hde,e->hl", x, W, asked.mean(0))
         # The causal query is at the last position, the class token sees all positions: no key is masked.
-        weights = torch.softmax(torch.einsum("nsd,hde,ne->nhs", stream, W, asked), dim=-1).transpose(0, 1)[:, counted]  # [heads, counted]
-        mean = torch.zeros(len(W), M, dtype=torch.float64).index_add_(1, self.tokens[counted], weights) / len(stream)
-        value = attention.qkv.weight.double().unflatten(0, (3, attention.heads, attention.head_dim))[2]  # [heads, p, d]
-        output = attention.out.weight.double().unflatten(1, (attention.heads, attention.head_dim))  # [d, heads, p]
-        added = torch.einsum("dhp,hpe,le->hld", output, value, x)  # what attention on token l adds to the stream
+        # [heads, counted]
+        weights = torch.softmax(torch.einsum("nsd,hde,ne->nhs", stream, W, asked), dim=-1).transpose(0, 1)[
+            :, counted
+        ]
+        mean = torch.zeros(len(W), M, dtype=torch.float64).index_add_(1, self.tokens[counted], weights) / len(
+            stream
+        )
+        # [heads, p, d]
+        value = attention.qkv.weight.double().unflatten(0, (3, attention.heads, attention.head_dim))[2]
+        # [d, heads, p]
+        output = attention.out.weight.double().unflatten(1, (attention.heads, attention.head_dim))
+        # what attention on token l adds to the stream
+        added = torch.einsum("dhp,hpe,le->hld", output, value, x)
         sigma = total[:, self.query].double().std(-1, unbiased=False).mean()
         centred = (added - added.mean(-1, keepdim=True)) * norm.weight.double() / sigma  # pyright: ignore
         return z, torch.einsum("kd,hld->hkl", block.mlp[0].weight.double(), centred), mean
 
 
 def reads_attention_norm(block: nn.Module) -> bool:
-    """Returns whether the MLP reads the norm after the attention (post-norm layers) and not its own norm (pre-norm layers)."""
+    """Returns whether the MLP reads the norm after the attention (post-norm layers) and not its own norm
+    (pre-norm layers).
+    """
     return not isinstance(block, VisionBlock | PreNorm)
 
 
@@ -136,11 +159,13 @@ def _store(into: dict[int, Tensor], number: int) -> Callable[[nn.Module, tuple[T
 
 
 def change_of(snapshots: list[Snapshot], probe: Probe, *, early: bool = True, note: str = "") -> Change:
-    """Returns the predicted and measured changes between the first snapshot and the last, and early: between the first and the second."""
+    """Returns the predicted and measured changes between the first snapshot and the last, and early: between
+    the first and the second.
+    """
     first, last = snapshots[0], snapshots[-1]
     predicted = fixed_mean_change(torch.stack([one.lower for one in snapshots]), first.mean)
-    # The second null: the weights move as far as they did, but the moves are dealt out anew over units and tokens. What remains of the
-    # prediction is mainly the mean attention, times a number.
+    # The second null: the weights move as far as they did, but the moves are dealt out anew over units and
+    # tokens. What remains of the prediction is mainly the mean attention, times a number.
     moves, others = (last.lower - first.lower).flatten(1), []
     for order in permutations(moves.shape[1], LADDER_DRAWS):
         moved = first.lower + moves[:, order].view_as(first.lower)
@@ -149,11 +174,15 @@ def change_of(snapshots: list[Snapshot], probe: Probe, *, early: bool = True, no
     measured = last.logits - first.logits
     size = float((measured - measured.mean(-1, keepdim=True)).square().mean().sqrt())
     note = f"{note}The logits move by {size:.3g} (root mean square)."
-    return Change(predicted[-1], measured, before, probe.frequency, (PERMUTED_WEIGHTS, torch.stack(others)), False, note)
+    return Change(
+        predicted[-1], measured, before, probe.frequency, (PERMUTED_WEIGHTS, torch.stack(others)), False, note
+    )
 
 
 def digit_decoder(depth: int, generator: Generator) -> Iterator[Measurement]:
-    """Trains a decoder without positions on the visual words of the digits, and measures it where the most frequent word is the query."""
+    """Trains a decoder without positions on the visual words of the digits, and measures it where the most
+    frequent word is the query.
+    """
     data = digits()
     ids, targets = data.ids, data.next_id
     assert ids is not None
@@ -170,29 +199,54 @@ def digit_decoder(depth: int, generator: Generator) -> Iterator[Measurement]:
 
 
 def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
-    """Trains a decoder on a text, and measures it on windows of the text that end in its most frequent known word."""
+    """Trains a decoder on a text, and measures it on windows of the text that end in its most frequent known
+    word.
+    """
     counts = torch.bincount(text.ids, minlength=len(text.vocabulary))
     counts[text.vocabulary.words.index(UNKNOWN)] = 0
     ends = (text.ids == int(counts.argmax())).nonzero()[:, 0]
     ends = ends[ends >= CONTEXT - 1]
     if len(ends) < 2:
-        yield from failed(ValueError(f"{text.name}: no word ends two windows of {CONTEXT} words; choose a longer text"))
+        yield from failed(
+            ValueError(f"{text.name}: no word ends two windows of {CONTEXT} words; choose a longer text")
+        )
         return
     windows = text.ids.unfold(0, CONTEXT, 1)
     ends = ends - (CONTEXT - 1)  # number of the window that ends there
     chosen = windows[subsample(ends, MAX_SEQUENCES, fixed_generator())]
-    network = build(lambda: Decoder(vocabulary=len(text.vocabulary), dim=64, hidden=128, heads=2, depth=2), generator)
-    yield from _trained(network, NextWord(text), Probe.of(chosen, chosen, query=-1), TEXT_STEPS, generator, data=text.name, clip=CLIP)
+    network = build(
+        lambda: Decoder(vocabulary=len(text.vocabulary), dim=64, hidden=128, heads=2, depth=2), generator
+    )
+    yield from _trained(
+        network,
+        NextWord(text),
+        Probe.of(chosen, chosen, query=-1),
+        TEXT_STEPS,
+        generator,
+        data=text.name,
+        clip=CLIP,
+    )
 
 
 def _trained(
-    network: nn.Module, task, probe: Probe, steps: int, generator: Generator, *, data: str, clip: float | None = None
+    network: nn.Module,
+    task,
+    probe: Probe,
+    steps: int,
+    generator: Generator,
+    *,
+    data: str,
+    clip: float | None = None,
 ) -> Iterator[Measurement]:
     snapshots: list[Snapshot] = []
     optimiser = torch.optim.AdamW(network.parameters(), **ADAMW)
-    marks = at_steps((0, steps // 10, steps), lambda step, model: snapshots.append(probe.measure(model)), limit=steps)
+    marks = at_steps(
+        (0, steps // 10, steps), lambda step, model: snapshots.append(probe.measure(model)), limit=steps
+    )
     try:
-        run = fit(network, task, optimiser=optimiser, steps=steps, callbacks=[marks], clip=clip, generator=generator)
+        run = fit(
+            network, task, optimiser=optimiser, steps=steps, callbacks=[marks], clip=clip, generator=generator
+        )
     except NotConverged as error:
         yield from failed(error)
         return
@@ -201,7 +255,9 @@ def _trained(
 
 
 def vision_transformer(generator: Generator) -> Iterator[Measurement]:
-    """Measures the ViT of the comparisons on the digits: the class token is the query, patches of one visual word are one token."""
+    """Measures the ViT of the comparisons on the digits: the class token is the query, patches of one visual
+    word are one token.
+    """
     seed = generator.initial_seed()
     trained, validation = trained_network("ViT", seed)
     assert validation.ids is not None

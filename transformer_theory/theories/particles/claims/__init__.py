@@ -1,4 +1,6 @@
-"""The claims of the particle theory: the flow, sequences of one common cosine, and the measurements in networks."""
+"""The claims of the particle theory: the flow, sequences of one common cosine, and the measurements in
+networks.
+"""
 
 from .equiangular import CLAIMS as EQUIANGULAR
 from .flows import CLAIMS as FLOWS

@@ -1,4 +1,6 @@
-"""Claims about sequences in which all pairs of tokens have one cosine, and about sequences that become longer."""
+"""Claims about sequences in which all pairs of tokens have one cosine, and about sequences that become
+longer.
+"""
 
 import math
 from collections.abc import Callable
@@ -22,8 +24,14 @@ from ..equiangular import (
 )
 from .flows import uniform
 
-SURVEY, DYNAMIC = Source("geshkovski2025mathematical", status="second-hand"), Source("geshkovski2024dynamic", status="own")
-OWN, CRITICAL = Source("geshkovski2025mathematical", status="own"), Source("chen2026critical", status="second-hand")
+SURVEY, DYNAMIC = (
+    Source("geshkovski2025mathematical", status="second-hand"),
+    Source("geshkovski2024dynamic", status="own"),
+)
+OWN, CRITICAL = (
+    Source("geshkovski2025mathematical", status="own"),
+    Source("chen2026critical", status="second-hand"),
+)
 SIZES = (32, 128, 512)  # dimensions of independent tokens
 PARALLEL = (0.5, 1.0, 2.0, 4.0)
 
@@ -38,7 +46,9 @@ def _tokens(cosine: float, n: int, d: int, generator: Generator) -> Tensor:
     return math.sqrt(cosine) * Q[:1] + math.sqrt(1 - cosine) * Q[1:]
 
 
-def _orthogonal(generator: Generator, *, field: Callable[..., Tensor], rate: Callable[..., float], step: float) -> Evidence:
+def _orthogonal(
+    generator: Generator, *, field: Callable[..., Tensor], rate: Callable[..., float], step: float
+) -> Evidence:
     """Measures the largest distance of a cosine of two particles from the equation's solution."""
     n, beta = 16, _beta(generator)
     X = _tokens(0.0, n, 20, generator)
@@ -46,7 +56,12 @@ def _orthogonal(generator: Generator, *, field: Callable[..., Tensor], rate: Cal
     found = flow(X, partial(field, beta=beta), times=times, tolerance=1e-9)
     gram = (found @ found.mT)[:, ~torch.eye(n, dtype=torch.bool)]
     expected = torch.from_numpy(common_cosine(times, n=n, beta=beta, rate=rate))
-    return Evidence(float((gram - expected[:, None]).abs().max()), 1e-6, "<=", detail={"beta": beta, "last": float(expected[-1])})
+    return Evidence(
+        float((gram - expected[:, None]).abs().max()),
+        1e-6,
+        "<=",
+        detail={"beta": beta, "last": float(expected[-1])},
+    )
 
 
 def _two(generator: Generator, *, n: int) -> Evidence:
@@ -57,12 +72,16 @@ def _two(generator: Generator, *, n: int) -> Evidence:
 
 
 def _consensus(generator: Generator, *, swapped: bool) -> Evidence:
-    """Measures the largest relative distance of the decay rates of 1 - mean cosine from 2 (SA) and 2 e^beta (USA)."""
+    """Measures the largest relative distance of the decay rates of 1 - mean cosine from 2 (SA) and 2 e^beta
+    (USA).
+    """
     beta = 1 + _beta(generator) / 4
     X = uniform((1, 1, 6), generator) + 0.02 * torch.randn(1, 10, 6, generator=generator, dtype=torch.float64)
     rates, predicted, errors = [], [2.0, 2 * math.exp(beta)], []
     for field, speed in ((softmax_field, 1.0), (unnormalised_field, math.exp(beta))):
-        gaps = 1 - mean_cosine(flow(X, partial(field, beta=beta), times=(1 / speed, 2 / speed), tolerance=1e-12))
+        gaps = 1 - mean_cosine(
+            flow(X, partial(field, beta=beta), times=(1 / speed, 2 / speed), tolerance=1e-12)
+        )
         rates.append(float((gaps[0] / gaps[1]).log()) * speed)
     for rate, value in zip(rates, predicted[::-1] if swapped else predicted):
         errors.append(abs(rate / value - 1))
@@ -86,7 +105,9 @@ def _estimate(generator: Generator, *, early: bool) -> Evidence:
 
 
 def _dimension(generator: Generator, *, common: float) -> Evidence:
-    """Measures the distance from -1/2 of the log-log slope, in the dimension, of the root mean square distance of cosines from g."""
+    """Measures the distance from -1/2 of the log-log slope, in the dimension, of the root mean square
+    distance of cosines from g.
+    """
     n, beta, deviations = 16, 1.0, []
     expected = torch.from_numpy(common_cosine(PARALLEL, n=n, beta=beta))
     for d in SIZES:
@@ -101,11 +122,14 @@ def _dimension(generator: Generator, *, common: float) -> Evidence:
 
 
 def _separation(generator: Generator, *, normalised: bool) -> Evidence:
-    """Measures the distance of the slope of log(beta T) in beta from 1 - g_0; T is when two particles reach the cosine .9."""
+    """Measures the distance of the slope of log(beta T) in beta from 1 - g_0; T is when two particles reach
+    the cosine .9.
+    """
     cosine, logs, betas = 0.4 * float(torch.rand((), generator=generator)), [], (8.0, 12.0)
     X = _tokens(cosine, 2, 4, generator)
     for beta in betas:
-        # A grid of factors of 1.02 around the prediction. USA is faster: there the exponent is -g_0 instead of 1 - g_0.
+        # A grid of factors of 1.02 around the prediction. USA is faster: there the exponent is -g_0 instead
+        # of 1 - g_0.
         expected = separation_time(beta=beta, cosine=cosine) * (1.0 if normalised else 2 * math.exp(-beta))
         times = (expected * 1.02 ** torch.arange(-40, 60, dtype=torch.float64)).tolist()
         field = partial(softmax_field if normalised else unnormalised_field, beta=beta)
@@ -141,19 +165,23 @@ def _critical(generator: Generator, *, factor: float) -> Evidence:
     rho = 0.2 + 0.6 * float(torch.rand((), generator=generator))
     gamma, n = 1 / (1 - rho), 1e8
     value = layer_cosine(rho, n=n, beta=factor * gamma * math.log(n))
-    return Evidence(abs(value - layer_cosine_limit(rho, gamma=gamma)), 1e-6, "<=", detail={"rho": rho, "value": value})
+    return Evidence(
+        abs(value - layer_cosine_limit(rho, gamma=gamma)), 1e-6, "<=", detail={"rho": rho, "value": value}
+    )
 
 
 CLAIMS = (
     Claim(
         id="particles/orthogonal-start",
-        statement=r"From pairwise orthogonal tokens all cosines in SA stay equal to the solution of $\dot g = \frac{2 e^{\beta g} (1-g) "
-        r"((n-1) g + 1)}{e^\beta + (n-1) e^{\beta g}}$, $g(0) = 0$.",
+        statement=r"From pairwise orthogonal tokens all cosines in SA stay equal to the solution of $\dot g "
+        r"= \frac{2 e^{\beta g} (1-g) ((n-1) g + 1)}{e^\beta + (n-1) e^{\beta g}}$, $g(0) = 0$.",
         measures="largest distance of a pairwise cosine from g, at four times",
         source=SURVEY,
         assumptions=("16 orthogonal tokens in 20 dimensions", "beta uniform in [0, 4]"),
         check=lambda generator: _orthogonal(generator, field=softmax_field, rate=softmax_rate, step=1.0),
-        control=lambda generator: _orthogonal(generator, field=softmax_field, rate=unnormalised_rate, step=1.0),
+        control=lambda generator: _orthogonal(
+            generator, field=softmax_field, rate=unnormalised_rate, step=1.0
+        ),
         control_description="the equation of USA",
     ),
     Claim(
@@ -162,8 +190,12 @@ CLAIMS = (
         measures="largest distance of a pairwise cosine from g, at four times",
         source=SURVEY,
         assumptions=("16 orthogonal tokens in 20 dimensions", "beta uniform in [0, 4]"),
-        check=lambda generator: _orthogonal(generator, field=unnormalised_field, rate=unnormalised_rate, step=0.2),
-        control=lambda generator: _orthogonal(generator, field=unnormalised_field, rate=softmax_rate, step=0.2),
+        check=lambda generator: _orthogonal(
+            generator, field=unnormalised_field, rate=unnormalised_rate, step=0.2
+        ),
+        control=lambda generator: _orthogonal(
+            generator, field=unnormalised_field, rate=softmax_rate, step=0.2
+        ),
         control_description="the equation of SA",
     ),
     Claim(
@@ -178,31 +210,39 @@ CLAIMS = (
     ),
     Claim(
         id="particles/consensus-rate",
-        statement=r"Near consensus $1 - \cos$ decays at the rate 2 in SA and $2 e^\beta$ in USA, whatever the directions.",
+        statement=r"Near consensus $1 - \cos$ decays at the rate 2 in SA and $2 e^\beta$ in USA, whatever "
+        r"the directions.",
         measures="largest relative distance of the two rates from the prediction",
         source=OWN,
-        assumptions=("10 tokens within about .02 of one direction in each coordinate", "beta uniform in [1, 2]"),
+        assumptions=(
+            "10 tokens within about .02 of one direction in each coordinate",
+            "beta uniform in [1, 2]",
+        ),
         check=lambda generator: _consensus(generator, swapped=False),
         control=lambda generator: _consensus(generator, swapped=True),
         control_description="the two rates exchanged",
     ),
     Claim(
         id="particles/consensus-estimate",
-        statement=r"For $t \ge t_0 = n e^\beta / 2$ in SA from orthogonal tokens, $1 - g(t) \le \frac12 \exp(-n (t - t_0) / "
-        r"(n + e^{\beta/2}))$. At $t_0$ this is $\frac12$.",
-        measures="largest ratio of 1 - g to the estimate, 80 times; and of the estimate at t_0 to 1/2, or 1/2 to it",
+        statement=r"For $t \ge t_0 = n e^\beta / 2$ in SA from orthogonal tokens, $1 - g(t) \le \frac12 "
+        r"\exp(-n (t - t_0) / (n + e^{\beta/2}))$. At $t_0$ this is $\frac12$.",
+        measures="largest ratio of 1 - g to the estimate, 80 times; and of the estimate at t_0 to 1/2, or "
+        "1/2 to it",
         source=OWN,
         assumptions=("2 to 32 tokens", "beta uniform in [0, 2]", "times in [t_0, t_0 + 10]"),
         check=lambda generator: _estimate(generator, early=False),
         control=lambda generator: _estimate(generator, early=True),
         control_description=r"time 0, two tokens, $\beta$ below .02",
-        corrects=r"Quoted for all $t \ge 0$, the estimate fails at t = 0: for $n = 2$, $\beta = 0$ it says $1 \le \frac12 e^{2/3} = "
-        r".974$. It needs $g \ge 1/2$, which holds from $t_0$ on. Second-hand: we have not read the paper's appendix.",
+        corrects=r"Quoted for all $t \ge 0$, the estimate fails at t = 0: for $n = 2$, $\beta = 0$ it says "
+        r"$1 \le \frac12 e^{2/3} = .974$. It needs $g \ge 1/2$, which holds from $t_0$ on. Second-hand: we "
+        "have not read the paper's appendix.",
     ),
     Claim(
         id="particles/high-dimension",
-        statement=r"Independent uniform tokens follow $g$ up to a distance that falls with the dimension, about like $d^{-1/2}$.",
-        measures="distance from -1/2 of the log-log slope, in d = 32, 128, 512, of the root mean square distance of cosines from g",
+        statement=r"Independent uniform tokens follow $g$ up to a distance that falls with the dimension, "
+        r"about like $d^{-1/2}$.",
+        measures="distance from -1/2 of the log-log slope, in d = 32, 128, 512, of the root mean square "
+        "distance of cosines from g",
         source=SURVEY,
         assumptions=("8 sequences of 16 tokens, beta = 1", "times .5, 1, 2 and 4"),
         check=lambda generator: _dimension(generator, common=0.0),
@@ -211,7 +251,8 @@ CLAIMS = (
     ),
     Claim(
         id="particles/separation-time",
-        statement=r"Two tokens of cosine $g_0$ stay apart for a time that grows like $e^{\beta (1 - g_0)} / (2 \beta (1 - g_0^2))$ in SA.",
+        statement=r"Two tokens of cosine $g_0$ stay apart for a time that grows like $e^{\beta (1 - g_0)} / "
+        r"(2 \beta (1 - g_0^2))$ in SA.",
         measures="distance of the slope of log(beta T), beta = 8 to 12, from 1 - g_0",
         source=DYNAMIC,
         assumptions=("g_0 uniform in [0, .4]", "T: when the cosine reaches .9"),
@@ -221,18 +262,23 @@ CLAIMS = (
     ),
     Claim(
         id="particles/context-length",
-        statement=r"One layer without skip on n tokens of cosine $\rho$ gives the cosine $\frac{\rho + (1-\rho)(2ab + (n-2) b^2)}{\rho "
-        r"+ (1-\rho)(a^2 + (n-1) b^2)}$ with $a = 1/(1 + (n-1) e^{-\beta (1-\rho)})$, $b = (1-a)/(n-1)$.",
+        statement=r"One layer without skip on n tokens of cosine $\rho$ gives the cosine $\frac{\rho + "
+        r"(1-\rho)(2ab + (n-2) b^2)}{\rho + (1-\rho)(a^2 + (n-1) b^2)}$ with $a = 1/(1 + (n-1) e^{-\beta "
+        r"(1-\rho)})$, $b = (1-a)/(n-1)$.",
         measures="largest distance of the mean cosine of the outputs from the formula, ten settings",
         source=CRITICAL,
-        assumptions=("4 to 63 tokens, cosine .1 to .8", "beta = gamma log n, gamma .5 to 1.5 times the critical value"),
+        assumptions=(
+            "4 to 63 tokens, cosine .1 to .8",
+            "beta = gamma log n, gamma .5 to 1.5 times the critical value",
+        ),
         check=lambda generator: _context(generator, limit=False),
         control=lambda generator: _context(generator, limit=True),
         control_description="the limit of long sequences",
     ),
     Claim(
         id="particles/critical-context",
-        statement=r"With $\beta = \log n / (1 - \rho)$ and $\rho > 0$ the cosine after one layer tends to $4 \rho / (1 + 3 \rho)$.",
+        statement=r"With $\beta = \log n / (1 - \rho)$ and $\rho > 0$ the cosine after one layer tends to "
+        r"$4 \rho / (1 + 3 \rho)$.",
         measures="distance of the formula at 100 million tokens from the limit",
         source=CRITICAL,
         assumptions=("cosine .2 to .8",),

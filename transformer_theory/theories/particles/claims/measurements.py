@@ -1,4 +1,6 @@
-"""Claims about the measurements in networks: positions and a common direction do not count as clustering, and shared contents do."""
+"""Claims about the measurements in networks: positions and a common direction do not count as clustering, and
+shared contents do.
+"""
 
 import torch
 from torch import Generator, Tensor
@@ -16,7 +18,9 @@ SEQUENCES, POSITIONS, DIM, DRAWS = 200, 8, 16, 99
 
 
 def _tokens(generator: Generator, *, shared: float, sequences: int = SEQUENCES) -> Tensor:
-    """Returns tokens with a common direction, positions, and contents of which ``shared`` is common to a sequence."""
+    """Returns tokens with a common direction, positions, and contents of which ``shared`` is common to a
+    sequence.
+    """
     own, common = torch.randn(2, sequences, POSITIONS, DIM, generator=generator, dtype=torch.float64)
     positions = torch.randn(POSITIONS, DIM, generator=generator, dtype=torch.float64)
     everywhere = 2 * torch.randn(DIM, generator=generator, dtype=torch.float64)
@@ -29,11 +33,18 @@ def _positions(generator: Generator, *, shared: float) -> Evidence:
     sums = pair_sums(u, valid, draws=DRAWS)
     chance = torch.tensor(sums.chance, dtype=torch.float64)
     value = abs(sums.difference - float(chance.mean())) / float(chance.std())
-    return Evidence(value, 4.5, "<=", detail={"D": sums.difference, "null, standard deviation": float(chance.std()), "share": sums.share})
+    return Evidence(
+        value,
+        4.5,
+        "<=",
+        detail={"D": sums.difference, "null, standard deviation": float(chance.std()), "share": sums.share},
+    )
 
 
 def _other_positions(generator: Generator, *, other: bool) -> Evidence:
-    """Measures the distance of D from the difference of the means over explicit pairs, also with a sequence without tokens."""
+    """Measures the distance of D from the difference of the means over explicit pairs, also with a sequence
+    without tokens.
+    """
     u, valid = directions(_tokens(generator, shared=0.3, sequences=12))
     gram = torch.einsum("sid,rjd->srij", u, u)
     same = torch.eye(12, dtype=torch.bool)[:, :, None, None]
@@ -44,45 +55,64 @@ def _other_positions(generator: Generator, *, other: bool) -> Evidence:
     absent = torch.cat([u, torch.zeros_like(u[:1])]), torch.cat([valid, torch.zeros_like(valid[:1])])
     found = [pair_sums(u, valid).difference, pair_sums(*absent).difference]
     distance = max(abs(difference - float(within - between)) for difference in found)
-    return Evidence(distance, 1e-12, "<=", detail={"D": found[0], "D with a sequence without tokens": found[1]})
+    return Evidence(
+        distance, 1e-12, "<=", detail={"D": found[0], "D with a sequence without tokens": found[1]}
+    )
 
 
 def _missing(generator: Generator, *, pooled: bool) -> Evidence:
-    """Measures the distance of the mean of D from 0, in standard errors over 40 sets; sequences lack early or late tokens."""
+    """Measures the distance of the mean of D from 0, in standard errors over 40 sets; sequences lack early or
+    late tokens.
+    """
     values = []
     for _ in range(40):
         x = torch.randn(24, POSITIONS, DIM, generator=generator, dtype=torch.float64)
         x[:, :4, 0] += 4  # the positions of each half have a direction of their own
         x[:, 4:, 1] += 4
         late = torch.rand(24, 1, generator=generator) < 0.5
-        gone = torch.where(late, torch.arange(POSITIONS) >= 4, torch.arange(POSITIONS) < 4) & (torch.rand(24, 8, generator=generator) < 0.9)
+        gone = torch.where(late, torch.arange(POSITIONS) >= 4, torch.arange(POSITIONS) < 4) & (
+            torch.rand(24, 8, generator=generator) < 0.9
+        )
         u, valid = directions(x * ~gone[..., None])
         if pooled:  # the mean over the pairs that are present, on both sides
             v = valid.double()
             within = (u.sum(1).square().sum() - v.sum()) / (v.sum(1).square().sum() - v.sum())
-            across = u.sum((0, 1)).square().sum() - u.sum(1).square().sum() - u.sum(0).square().sum() + v.sum()
+            across = (
+                u.sum((0, 1)).square().sum() - u.sum(1).square().sum() - u.sum(0).square().sum() + v.sum()
+            )
             count = v.sum() ** 2 - v.sum(1).square().sum() - v.sum(0).square().sum() + v.sum()
             values.append(float(within - across / count))
         else:
             values.append(pair_sums(u, valid).difference)
     found = torch.tensor(values, dtype=torch.float64)
     error = float(found.std()) / len(found) ** 0.5
-    return Evidence(abs(float(found.mean())) / error, 4.5, "<=", detail={"mean": float(found.mean()), "standard error": error})
+    return Evidence(
+        abs(float(found.mean())) / error,
+        4.5,
+        "<=",
+        detail={"mean": float(found.mean()), "standard error": error},
+    )
 
 
 def _share(generator: Generator, *, scaled: bool) -> Evidence:
-    """Measures the distance of the share, or of D, from the share of the contents that a sequence has in common, with 128 dimensions."""
+    """Measures the distance of the share, or of D, from the share of the contents that a sequence has in
+    common, with 128 dimensions.
+    """
     shared = 0.2 + 0.6 * float(torch.rand((), generator=generator))
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 128, generator=generator, dtype=torch.float64)
     places = 2 * torch.randn(POSITIONS, 128, generator=generator, dtype=torch.float64)
     u, valid = directions(places + shared**0.5 * common[:, :1] + (1 - shared) ** 0.5 * own)
     sums = pair_sums(u, valid)
     value = sums.share if scaled else sums.difference
-    return Evidence(abs(value - shared), 0.05, "<=", detail={"common": shared, "D": sums.difference, "share": sums.share})
+    return Evidence(
+        abs(value - shared), 0.05, "<=", detail={"common": shared, "D": sums.difference, "share": sums.share}
+    )
 
 
 def _mixing(generator: Generator, *, exchanged: bool) -> Evidence:
-    """Measures the distance of D after one layer on independent tokens from that on exchanged tokens, in standard deviations."""
+    """Measures the distance of D after one layer on independent tokens from that on exchanged tokens, in
+    standard deviations.
+    """
     x, draws = _tokens(generator, shared=0.0), []
     V = torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) / DIM**0.5
 
@@ -118,10 +148,14 @@ def _alignment(generator: Generator, *, identity: bool) -> Evidence:
     """Measures 1 minus the alignment, with a random positive multiple of I or a random V."""
     scale = 0.1 + float(torch.rand((), generator=generator))
     value = scale * (
-        torch.eye(DIM, dtype=torch.float64) if identity else torch.linalg.qr(torch.randn(DIM, DIM, generator=generator).double()).Q
+        torch.eye(DIM, dtype=torch.float64)
+        if identity
+        else torch.linalg.qr(torch.randn(DIM, DIM, generator=generator).double()).Q
     )
     row = _displaced(generator, value)[ALIGNMENT]
-    return Evidence(1 - float(row.value or 0.0), 1e-12, "<=", detail={"covered": float(row.verdict == "holds")})
+    return Evidence(
+        1 - float(row.value or 0.0), 1e-12, "<=", detail={"covered": float(row.verdict == "holds")}
+    )
 
 
 def _rise(generator: Generator, *, sign: float) -> Evidence:
@@ -132,7 +166,9 @@ def _rise(generator: Generator, *, sign: float) -> Evidence:
 
 
 def _anisotropy(generator: Generator, *, share: bool) -> Evidence:
-    """Measures the relative change of the share, or of D, if the positions of the same contents become three times as large."""
+    """Measures the relative change of the share, or of D, if the positions of the same contents become three
+    times as large.
+    """
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 256, generator=generator, dtype=torch.float64)
     places, contents = uniform((POSITIONS, 256), generator) * 256**0.5, 0.6 * common[:, :1] + 0.8 * own
     found = [pair_sums(*directions(scale * places + contents)) for scale in (1.0, 3.0)]
@@ -143,8 +179,8 @@ def _anisotropy(generator: Generator, *, share: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="particles/positions-are-no-clusters",
-        statement=r"A common direction and positions do not count as clustering: $D$ of tokens with independent contents lies within "
-        r"the null that permutes the sequences at each position.",
+        statement="A common direction and positions do not count as clustering: $D$ of tokens with "
+        "independent contents lies within the null that permutes the sequences at each position.",
         measures="distance of D from the mean of 99 null draws, standard deviations",
         source=OWN,
         assumptions=("200 sequences of 8 Gaussian tokens, 16 dimensions, independent between positions",),
@@ -154,8 +190,8 @@ CLAIMS = (
     ),
     Claim(
         id="particles/other-positions",
-        statement=r"$D$ is the mean cosine within a sequence less that between sequences at other positions, over explicit pairs. A "
-        r"sequence without tokens does not change it.",
+        statement="$D$ is the mean cosine within a sequence less that between sequences at other "
+        "positions, over explicit pairs. A sequence without tokens does not change it.",
         measures="distance of D from the difference of the means over all pairs",
         source=OWN,
         assumptions=("12 sequences of 8 tokens, none missing",),
@@ -165,7 +201,8 @@ CLAIMS = (
     ),
     Claim(
         id="particles/missing-tokens",
-        statement=r"If tokens are missing, and which ones depends on the sequence, $D$ of independent tokens still has mean 0.",
+        statement=r"If tokens are missing, and which ones depends on the sequence, $D$ of independent "
+        r"tokens still has mean 0.",
         measures="distance of the mean of D over 40 sets from 0, standard errors",
         source=OWN,
         assumptions=(
@@ -178,7 +215,8 @@ CLAIMS = (
     ),
     Claim(
         id="particles/share-of-contents",
-        statement=r"$D$ divided by its largest value is the share of the contents' variance that a sequence has in common.",
+        statement=r"$D$ divided by its largest value is the share of the contents' variance that a sequence "
+        r"has in common.",
         measures="distance of the share from that of the contents",
         source=OWN,
         assumptions=(
@@ -191,29 +229,36 @@ CLAIMS = (
     ),
     Claim(
         id="particles/size-of-positions",
-        statement=r"$D$ over its largest value does not change if the positions of the same contents become three times as large.",
+        statement=r"$D$ over its largest value does not change if the positions of the same contents become "
+        r"three times as large.",
         measures="relative change of the share",
         source=OWN,
-        assumptions=("256 dimensions; all positions have one length", "36 % of the contents are common to a sequence"),
+        assumptions=(
+            "256 dimensions; all positions have one length",
+            "36 % of the contents are common to a sequence",
+        ),
         check=lambda generator: _anisotropy(generator, share=True),
         control=lambda generator: _anisotropy(generator, share=False),
         control_description="D itself, which falls",
     ),
     Claim(
         id="particles/mixing",
-        statement=r"Attention mixes unrelated tokens, and $D$ rises. The chance level of exchanged inputs contains this: on independent "
-        r"tokens $D$ after a layer lies within it.",
+        statement="Attention mixes unrelated tokens, and $D$ rises. The chance level of exchanged inputs "
+        "contains this: on independent tokens $D$ after a layer lies within it.",
         measures="distance of D from the mean over 49 exchanges of tokens, standard deviations",
         source=OWN,
-        assumptions=("200 sequences of 8 tokens, independent between positions", "one layer of softmax attention with random V"),
+        assumptions=(
+            "200 sequences of 8 tokens, independent between positions",
+            "one layer of softmax attention with random V",
+        ),
         check=lambda generator: _mixing(generator, exchanged=True),
         control=lambda generator: _mixing(generator, exchanged=False),
         control_description="tokens exchanged after the layer",
     ),
     Claim(
         id="particles/value-alignment",
-        statement=r"If $V = cI$ with $c > 0$, the displacement of each token by attention has cosine 1 with the attended mean, both "
-        r"without their component along the token.",
+        statement="If $V = cI$ with $c > 0$, the displacement of each token by attention has cosine 1 with "
+        "the attended mean, both without their component along the token.",
         measures="1 minus the mean cosine",
         source=OWN,
         assumptions=("softmax attention on uniform tokens",),
@@ -223,8 +268,8 @@ CLAIMS = (
     ),
     Claim(
         id="particles/predicted-rise",
-        statement=r"If $V = cI$ with $c > 0$, the rise of the mean cosine is the one predicted from the lengths of the displacements "
-        r"alone.",
+        statement="If $V = cI$ with $c > 0$, the rise of the mean cosine is the one predicted from the "
+        "lengths of the displacements alone.",
         measures="distance of the rise from its prediction",
         source=OWN,
         assumptions=("softmax attention on uniform tokens",),

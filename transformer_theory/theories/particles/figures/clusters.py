@@ -39,7 +39,11 @@ class Clusters(RandomExperiment):
     time: float = setting(100.0, gt=0.0, le=10**4, help="end of the flow")
 
     name: ClassVar[str] = "particles.clusters"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE, Source("geshkovski2024dynamic"), Source("bruno2025emergence"))
+    sources: ClassVar[tuple[Source, ...]] = (
+        SOURCE,
+        Source("geshkovski2024dynamic"),
+        Source("bruno2025emergence"),
+    )
 
     @classmethod
     def quick(cls) -> "Clusters":
@@ -47,7 +51,9 @@ class Clusters(RandomExperiment):
         return cls(runs=2, tokens=8, time=5.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the mean number of clusters at the end for each beta, and the exponent over beta of at least 9 at a fifth of the time."""
+        """Yields the mean number of clusters at the end for each beta, and the exponent over beta of at least
+        9 at a fifth of the time.
+        """
         generator = self.generator()
         times = np.geomspace(self.time / 1000, self.time, POINTS)
         counts, energies = np.zeros((len(BETAS), POINTS, self.runs)), np.zeros((len(BETAS), POINTS))
@@ -59,11 +65,22 @@ class Clusters(RandomExperiment):
             values = counts[row, -1]
             ends = student_interval(values.tolist())
             columns = {} if ends is None else {"interval": ends, "interval_kind": "over sequences"}
-            yield Measurement(NAME, "figure", NUMBER, float(values.mean()), setting=f"beta {beta:g}", n=self.runs, source=SOURCE, **columns)
+            yield Measurement(
+                NAME,
+                "figure",
+                NUMBER,
+                float(values.mean()),
+                setting=f"beta {beta:g}",
+                n=self.runs,
+                source=SOURCE,
+                **columns,
+            )
         early = int(np.abs(times - self.time / 5).argmin())
         x, y = np.log(BETAS[2:]), np.log(counts[2:, early].mean(1))
         slope = float(np.polyfit(x, y, 1)[0])
-        yield Measurement(NAME, "figure", SLOPE, slope, predicted=0.5, basis="limit", n=self.runs, source=SOURCE)
+        yield Measurement(
+            NAME, "figure", SLOPE, slope, predicted=0.5, basis="limit", n=self.runs, source=SOURCE
+        )
         yield Arrays({"times": times, "counts": counts, "energy": energies})
 
     @style()
@@ -80,17 +97,28 @@ class Clusters(RandomExperiment):
         left.set(xscale="log", yscale="log", xlabel="time", ylabel="clusters")
         left.legend(title=r"$\beta$", fontsize=7)
         early = int(np.abs(times - self.time / 5).argmin())
-        for place, label, marker in ((early, f"time {times[early]:.3g}", "o"), (len(times) - 1, f"time {times[-1]:.3g}", "s")):
+        for place, label, marker in (
+            (early, f"time {times[early]:.3g}", "o"),
+            (len(times) - 1, f"time {times[-1]:.3g}", "s"),
+        ):
             middle.plot(
-                BETAS, counts[:, place].mean(1), marker, color=COLOURS[NAME], label=label, markerfacecolor="none" if marker == "s" else None
+                BETAS,
+                counts[:, place].mean(1),
+                marker,
+                color=COLOURS[NAME],
+                label=label,
+                markerfacecolor="none" if marker == "s" else None,
             )
-        middle.plot(BETAS, [math.sqrt(beta) for beta in BETAS], "--", color=COLOURS["null"], label=r"$\sqrt{\beta}$")
+        middle.plot(
+            BETAS, [math.sqrt(beta) for beta in BETAS], "--", color=COLOURS["null"], label=r"$\sqrt{\beta}$"
+        )
         middle.set(xscale="log", yscale="log", xlabel=r"$\beta$", ylabel="clusters")
         middle.legend(fontsize=7)
         right.set(xscale="log", xlabel="time", ylabel="energy of one sequence", ylim=(0, 1.04))
         caption(
             figure,
-            f"SA from {self.tokens} uniform tokens on the circle; means of {self.runs} sequences. Clusters last longer the larger beta is, "
-            "and their number grows like its square root. The energy rises when clusters join.",
+            f"SA from {self.tokens} uniform tokens on the circle; means of {self.runs} sequences. Clusters "
+            "last longer the larger beta is, and their number grows like its square root. The energy rises "
+            "when clusters join.",
         )
         return figure

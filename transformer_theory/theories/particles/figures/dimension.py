@@ -1,4 +1,5 @@
-"""Independent tokens in high dimension follow one curve: mean cosine over time, and the distance from the curve over the dimension.
+"""Independent tokens in high dimension follow one curve: mean cosine over time, and the distance from the
+curve over the dimension.
 
 Source: :cite:t:`geshkovski2025mathematical`.
 """
@@ -47,7 +48,9 @@ class Dimension(RandomExperiment):
         return cls(runs=1, tokens=4, time=1.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the largest distance over time of the root mean square kind for each dimension, and its exponent from 64 on."""
+        """Yields the largest distance over time of the root mean square kind for each dimension, and its
+        exponent from 64 on.
+        """
         generator, times = self.generator(), np.linspace(0, self.time, POINTS)
         curve = common_cosine(times.tolist(), n=self.tokens, beta=self.beta)
         pairs = ~torch.eye(self.tokens, dtype=torch.bool)
@@ -56,15 +59,28 @@ class Dimension(RandomExperiment):
             X = unit(torch.randn(self.runs, self.tokens, d, generator=generator, dtype=torch.float64))
             states = flow(X, partial(softmax_field, beta=self.beta), times=times.tolist(), tolerance=1e-5)
             gram = (states @ states.mT)[..., pairs]
-            distance = float((gram - torch.from_numpy(curve)[:, None, None]).square().mean((1, 2)).sqrt().max())
+            distance = float(
+                (gram - torch.from_numpy(curve)[:, None, None]).square().mean((1, 2)).sqrt().max()
+            )
             means.append(mean_cosine(states).mean(1).numpy())
             distances.append(distance)
-            yield Measurement(NAME, "figure", DISTANCE, distance, setting=f"d = {d}", n=self.runs, source=SOURCE)
+            yield Measurement(
+                NAME, "figure", DISTANCE, distance, setting=f"d = {d}", n=self.runs, source=SOURCE
+            )
         x, y = np.log(SIZES[3:]), np.log(distances[3:])
         yield Measurement(
-            NAME, "figure", EXPONENT, float(np.polyfit(x, y, 1)[0]), predicted=-0.5, basis="limit", n=self.runs, source=SOURCE
+            NAME,
+            "figure",
+            EXPONENT,
+            float(np.polyfit(x, y, 1)[0]),
+            predicted=-0.5,
+            basis="limit",
+            n=self.runs,
+            source=SOURCE,
         )
-        yield Arrays({"times": times, "curve": curve, "means": np.array(means), "distances": np.array(distances)})
+        yield Arrays(
+            {"times": times, "curve": curve, "means": np.array(means), "distances": np.array(distances)}
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -80,14 +96,29 @@ class Dimension(RandomExperiment):
         left.set(xlabel="time", ylabel="mean cosine", ylim=(-0.05, 1.03))
         left.legend(fontsize=7)
         right.plot(SIZES, distances, "o", color=COLOURS[NAME], label="measured")
-        right.plot(SIZES, distances[-1] * (np.array(SIZES) / SIZES[-1]) ** -0.5, "--", color=COLOURS["null"], label=r"$d^{-1/2}$")
-        right.set(xscale="log", yscale="log", xlabel="dimension", ylabel="largest distance from the curve", yticks=(0.05, 0.1, 0.2, 0.5))
-        right.set(xticks=SIZES[::2], xticklabels=[str(d) for d in SIZES[::2]], yticklabels=(".05", ".1", ".2", ".5"))
+        right.plot(
+            SIZES,
+            distances[-1] * (np.array(SIZES) / SIZES[-1]) ** -0.5,
+            "--",
+            color=COLOURS["null"],
+            label=r"$d^{-1/2}$",
+        )
+        right.set(
+            xscale="log",
+            yscale="log",
+            xlabel="dimension",
+            ylabel="largest distance from the curve",
+            yticks=(0.05, 0.1, 0.2, 0.5),
+        )
+        right.set(
+            xticks=SIZES[::2], xticklabels=[str(d) for d in SIZES[::2]], yticklabels=(".05", ".1", ".2", ".5")
+        )
         right.minorticks_off()
         right.legend(fontsize=7)
         caption(
             figure,
-            f"SA from {self.tokens} independent uniform tokens, beta = {self.beta:g}; {self.runs} sequences for each dimension. The "
-            f"distance is the root mean square over pairs, its largest value over time.",
+            f"SA from {self.tokens} independent uniform tokens, beta = {self.beta:g}; {self.runs} sequences "
+            "for each dimension. The distance is the root mean square over pairs, its largest value over "
+            "time.",
         )
         return figure

@@ -30,7 +30,9 @@ TEST = 2000
 class Errors(RandomExperiment):
     """Errors of random-feature attention and a random-feature MLP with equally many trained numbers."""
 
-    samples: tuple[int, ...] = setting((64, 128, 256, 512, 1024, 2048), ge=16, le=10_000, help="numbers of training inputs")
+    samples: tuple[int, ...] = setting(
+        (64, 128, 256, 512, 1024, 2048), ge=16, le=10_000, help="numbers of training inputs"
+    )
     keys: tuple[int, ...] = setting((2, 4, 8, 16, 32), ge=1, le=256, help="numbers of keys in the last panel")
     heads: int = setting(200, ge=1, le=2000, help="heads; the MLP has five times as many units")
     spread: float = setting(4.0, ge=0, le=100, help="standard deviation s of the weight of the correlation")
@@ -52,7 +54,9 @@ class Errors(RandomExperiment):
                 errors = self._errors(n, 16, target)
                 rows.append(list(errors.values()))
                 for name, value in errors.items():
-                    yield Measurement(NAME, "figure", ERROR, value, setting=f"{label}, {name}, n = {n}", n=n, source=SOURCE)
+                    yield Measurement(
+                        NAME, "figure", ERROR, value, setting=f"{label}, {name}, n = {n}", n=n, source=SOURCE
+                    )
             arrays[label] = np.array(rows)
         rows = []
         middle = self.samples[len(self.samples) // 2]
@@ -60,16 +64,32 @@ class Errors(RandomExperiment):
             errors = self._errors(middle, keys, square)
             rows.append(list(errors.values()))
             for name, value in errors.items():
-                yield Measurement(NAME, "figure", ERROR, value, setting=f"{keys} keys, {name}, n = {middle}", n=middle, source=SOURCE)
-        yield Arrays({f"{NAME}/{name}": values for name, values in {**arrays, "by keys": np.array(rows)}.items()})
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    ERROR,
+                    value,
+                    setting=f"{keys} keys, {name}, n = {middle}",
+                    n=middle,
+                    source=SOURCE,
+                )
+        yield Arrays(
+            {f"{NAME}/{name}": values for name, values in {**arrays, "by keys": np.array(rows)}.items()}
+        )
 
     def _errors(self, n: int, keys: int, target: Target) -> dict[str, float]:
-        """The error of each model as a share of that of the targets' mean; the penalty is picked on a quarter as many inputs."""
+        """The error of each model as a share of that of the targets' mean; the penalty is picked on a quarter
+        as many inputs.
+        """
         generator = self.generator()
-        x, validation, test = (sphere(count, keys=keys, generator=generator) for count in (n, max(n // 4, 64), TEST))
+        x, validation, test = (
+            sphere(count, keys=keys, generator=generator) for count in (n, max(n // 4, 64), TEST)
+        )
         models = {
             "attention": RandomFeatureAttention.draw(self.heads, D, generator=generator),
-            "attention, s = 4": RandomFeatureAttention.draw(self.heads, D, spread=self.spread, generator=generator),
+            "attention, s = 4": RandomFeatureAttention.draw(
+                self.heads, D, spread=self.spread, generator=generator
+            ),
             "MLP": RandomFeatureMLP.draw(self.heads * (D + 1), keys + 1, D, generator=generator),
         }
         errors = {}
@@ -91,12 +111,23 @@ class Errors(RandomExperiment):
             for (name, (colour, how)), values in zip(MODELS.items(), result.arrays[f"{NAME}/{label}"].T):
                 line(ax, x, values, color=COLOURS[colour], linestyle=how, label=name)
             title = f"{next(iter(TARGETS))},\n{middle} inputs" if label == "by keys" else f"{label},\n16 keys"
-            ax.set(title=title, xlabel="keys" if label == "by keys" else "training inputs", xscale="log", yscale="log", ylim=(1e-3, 2))
-            ax.set_xticks(x, [str(number) if index % 2 == 0 or len(x) < 4 else "" for index, number in enumerate(x)])
+            ax.set(
+                title=title,
+                xlabel="keys" if label == "by keys" else "training inputs",
+                xscale="log",
+                yscale="log",
+                ylim=(1e-3, 2),
+            )
+            ax.set_xticks(
+                x, [str(number) if index % 2 == 0 or len(x) < 4 else "" for index, number in enumerate(x)]
+            )
             ax.minorticks_off()
         panels[0].set_ylabel("error, share of the variance")
         panels[2].legend(loc="lower left")
         numbers = f"{self.heads * (D + 1)} trained numbers each, {TEST:,} held-out inputs, one draw per point"
-        last = f"Last panel: {middle} training inputs. s = {self.spread:g}: heads favour the correlation of query and key."
+        last = (
+            f"Last panel: {middle} training inputs. s = {self.spread:g}: heads favour the correlation of "
+            "query and key."
+        )
         caption(figure, f"Ridge regression on frozen features, {numbers}. {last}")
         return figure

@@ -1,4 +1,5 @@
-"""Claims about two algorithms: ReduNet, a network of steps that raise the rate reduction, and clustering by coding length.
+"""Claims about two algorithms: ReduNet, a network of steps that raise the rate reduction, and clustering by
+coding length.
 
 Source: :cite:t:`chan2022redunet`, :cite:t:`ma2007segmentation`.
 """
@@ -20,7 +21,8 @@ REDUNET_EPS = 0.1**0.5
 ROUNDING = 1e-12
 DIM, RANKS, PER_GROUP, NOISE = 12, (2, 3, 4), 40, 0.03  # settings of the samples around subspaces
 SEGMENTATION_EPS = NOISE * DIM**0.5  # ε² is the energy of the noise
-RECOVERED_SHARE = 0.95  # smallest share of samples in the group of their subspace; a few lie near two subspaces
+# smallest share of samples in the group of their subspace; a few lie near two subspaces
+RECOVERED_SHARE = 0.95
 
 
 def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
@@ -34,7 +36,9 @@ def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def _smallest_rise(generator: Generator, *, times: float) -> Evidence:
-    """Measures the smallest change of ΔR by a layer for steps of ``times`` the guaranteed length, in units of the largest ΔR."""
+    """Measures the smallest change of ΔR by a layer for steps of ``times`` the guaranteed length, in units of
+    the largest ΔR.
+    """
     rises = {}
     for name, (features, labels) in _instances(generator).items():
         step = times * guaranteed_step(*features.shape, eps=REDUNET_EPS)
@@ -44,25 +48,35 @@ def _smallest_rise(generator: Generator, *, times: float) -> Evidence:
 
 
 def _shift_gap(generator: Generator, *, vector: bool) -> Evidence:
-    """Measures the largest difference between the features of shifted images and the shifted features of the images, over all shifts."""
+    """Measures the largest difference between the features of shifted images and the shifted features of the
+    images, over all shifts.
+    """
     samples = torch.randn(12, 2, 4, 5, dtype=torch.float64, generator=generator)
     unseen = torch.randn(6, 2, 4, 5, dtype=torch.float64, generator=generator)
     shifts = list(itertools.product(*map(range, unseen.shape[2:])))
     labels, settings = torch.arange(12) % 3, {"layers": 5, "eps": REDUNET_EPS, "step": 0.2, "sharpness": 10.0}
     if vector:
         plain = construct(samples.flatten(1), labels, **settings)
-        features = [plain.transform(x.flatten(1)).view_as(x) for x in (unseen.roll(shift, (2, 3)) for shift in shifts)]
+        features = [
+            plain.transform(x.flatten(1)).view_as(x) for x in (unseen.roll(shift, (2, 3)) for shift in shifts)
+        ]
     else:
         net = construct_shift_invariant(samples, labels, **settings)
         features = [net.transform(unseen.roll(shift, (2, 3))) for shift in shifts]
     # The first shift is by (0, 0).
-    gaps = [float((features[0].roll(shift, (2, 3)) - moved).abs().max()) for shift, moved in zip(shifts, features)]
+    gaps = [
+        float((features[0].roll(shift, (2, 3)) - moved).abs().max()) for shift, moved in zip(shifts, features)
+    ]
     return Evidence(max(gaps), ROUNDING, "<=", detail={"shifts": len(gaps)})
 
 
 def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, Tensor]:
-    """Draws samples and their groups: around one random subspace through the origin per group, or around one for all groups."""
-    bases = [orthonormalise(torch.randn(DIM, rank, dtype=torch.float64, generator=generator)) for rank in RANKS]
+    """Draws samples and their groups: around one random subspace through the origin per group, or around one
+    for all groups.
+    """
+    bases = [
+        orthonormalise(torch.randn(DIM, rank, dtype=torch.float64, generator=generator)) for rank in RANKS
+    ]
     rows = [
         torch.randn(PER_GROUP, basis.shape[1], dtype=torch.float64, generator=generator) @ basis.mT
         for basis in (bases if subspaces else [bases[0]] * len(bases))
@@ -76,7 +90,10 @@ def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
     """Measures the excess bits per sample of the shortest wrong grouping over the true grouping."""
     features, truth = _samples(generator, subspaces=subspaces)
     groups = range(len(RANKS))
-    groupings = {"all in one": torch.zeros_like(truth), "shuffled": truth[torch.randperm(len(truth), generator=generator)]}
+    groupings = {
+        "all in one": torch.zeros_like(truth),
+        "shuffled": truth[torch.randperm(len(truth), generator=generator)],
+    }
     for i, j in itertools.combinations(groups, 2):
         groupings[f"{i} and {j} united"] = torch.where(truth == j, i, truth)
     for i in groups:
@@ -84,66 +101,87 @@ def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
         groupings[f"{i} split"] = torch.where((truth == i) & half, len(RANKS), truth)
     true_length = segmented_coding_length(features, truth, eps=SEGMENTATION_EPS)
     excess = {
-        name: float(segmented_coding_length(features, grouping, eps=SEGMENTATION_EPS) - true_length) / len(truth)
+        name: float(segmented_coding_length(features, grouping, eps=SEGMENTATION_EPS) - true_length)
+        / len(truth)
         for name, grouping in groupings.items()
     }
     return Evidence(min(excess.values()), 0.0, ">=", detail=excess)
 
 
 def _recovered(generator: Generator, *, subspaces: bool) -> Evidence:
-    """Measures the share of samples that merging puts into the group of their subspace, without knowing the number of groups."""
+    """Measures the share of samples that merging puts into the group of their subspace, without knowing the
+    number of groups.
+    """
     from ..clustering import CodingLengthClustering  # imports scikit-learn
     from ..evaluation import clustering_accuracy
 
     features, truth = _samples(generator, subspaces=subspaces)
     clustering = CodingLengthClustering(SEGMENTATION_EPS).fit(features.numpy())
     share = clustering_accuracy(truth.numpy(), clustering.labels_)
-    return Evidence(share, RECOVERED_SHARE, ">=", detail={"groups": clustering.n_clusters_, "bits": float(clustering.lengths_[-1])})
+    return Evidence(
+        share,
+        RECOVERED_SHARE,
+        ">=",
+        detail={"groups": clustering.n_clusters_, "bits": float(clustering.lengths_[-1])},
+    )
 
 
 def _merging(generator: Generator, *, eps: float) -> Evidence:
-    """Measures the largest of: rise of L^s by a merge, error of the recorded lengths, excess over the true groups; bits per sample."""
+    """Measures the largest of: rise of L^s by a merge, error of the recorded lengths, excess over the true
+    groups; bits per sample.
+    """
     from ..clustering import CodingLengthClustering  # imports scikit-learn
 
     features, truth = _samples(generator)
     lengths, clustering = {}, CodingLengthClustering(eps).fit(features.numpy())
-    ends = {"one sample per group": torch.arange(len(truth)), "the groups found": torch.from_numpy(clustering.labels_)}
+    ends = {
+        "one sample per group": torch.arange(len(truth)),
+        "the groups found": torch.from_numpy(clustering.labels_),
+    }
     for (name, labels), recorded in zip(ends.items(), (clustering.lengths_[0], clustering.lengths_[-1])):
-        lengths[f"error of the recorded length, {name}"] = abs(float(segmented_coding_length(features, labels, eps=eps)) - float(recorded))
+        lengths[f"error of the recorded length, {name}"] = abs(
+            float(segmented_coding_length(features, labels, eps=eps)) - float(recorded)
+        )
     lengths["largest rise by a merge"] = float(np.diff(clustering.lengths_).max())
-    lengths["excess over the true groups"] = float(clustering.lengths_[-1] - segmented_coding_length(features, truth, eps=eps))
+    lengths["excess over the true groups"] = float(
+        clustering.lengths_[-1] - segmented_coding_length(features, truth, eps=eps)
+    )
     bits = {name: value / len(truth) for name, value in lengths.items()}
     return Evidence(max(bits.values()), 1e-9, "<=", detail=bits)
 
 
 AROUND_SUBSPACES = (
-    f"{PER_GROUP} samples around each of three subspaces of dimensions 2, 3, 4 in $\\mathbb{{R}}^{{{DIM}}}$, noise {NOISE:g}",
+    f"{PER_GROUP} samples around each of three subspaces of dimensions 2, 3, 4 in "
+    f"$\\mathbb{{R}}^{{{DIM}}}$, noise {NOISE:g}",
     "the subspaces go through the origin and are drawn",
     "ε² is the energy of the noise",
 )
 CLAIMS = (
     Claim(
         id="rate_reduction/redunet-ascent",
-        statement=r"No layer of ReduNet, $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \pi_j\, xC_j)$ on the unit sphere, lowers "
-        r"$\Delta R$ of its training features if $0 < \eta \le \frac{8 n \epsilon^2}{9 d}$.",
+        statement=r"No layer of ReduNet, $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \pi_j\, xC_j)$ "
+        r"on the unit sphere, lowers $\Delta R$ of its training features if $0 < \eta \le \frac{8 n "
+        r"\epsilon^2}{9 d}$.",
         measures="smallest change of the rate reduction by a layer, in units of the largest rate reduction",
         source=Source("chan2022redunet", "", "own"),
         assumptions=(
             "features have norm 1",
-            r"the step is at most $8 n \epsilon^2/(9 d)$, derived here from $\nabla^2 \Delta R \succeq -\frac98 \alpha$",
+            r"the step is at most $8 n \epsilon^2/(9 d)$, derived here from $\nabla^2 \Delta R \succeq "
+            r"-\frac98 \alpha$",
             "training samples move by their labels; in the source they, too, move by estimated memberships",
         ),
         check=lambda generator: _smallest_rise(generator, times=1.0),
         control=lambda generator: _smallest_rise(generator, times=10.0),
         control_description="takes steps ten times as long",
-        corrects=r"A rise at every layer is a property of short steps. The bound on $\eta$ is derived here; the usual $\eta = 0.5$ is not "
-        "always below it.",
+        corrects=r"A rise at every layer is a property of short steps. The bound on $\eta$ is derived here; "
+        r"the usual $\eta = 0.5$ is not always below it.",
     ),
     Claim(
         id="rate_reduction/shift-equivariance",
-        statement=r"ReduNet $f$ built from all cyclic shifts of the samples commutes with each cyclic shift $\tau$: "
-        r"$f(\tau x) = \tau f(x)$.",
-        measures="largest difference between features of shifted images and shifted features, over all shifts; features have norm 1",
+        statement="ReduNet $f$ built from all cyclic shifts of the samples commutes with each cyclic shift "
+        r"$\tau$: $f(\tau x) = \tau f(x)$.",
+        measures="largest difference between features of shifted images and shifted features, over all "
+        "shifts; features have norm 1",
         source=Source("chan2022redunet", "", "not found"),
         assumptions=("shifts are cyclic: the grid is a ring or a torus",),
         check=lambda generator: _shift_gap(generator, vector=False),
@@ -152,8 +190,8 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/subspaces-compress",
-        statement=r"Samples around distinct subspaces have a shorter code $L^s$ grouped by subspace than all in one group, with two groups "
-        "united, with one split, or with labels shuffled.",
+        statement="Samples around distinct subspaces have a shorter code $L^s$ grouped by subspace than "
+        "all in one group, with two groups united, with one split, or with labels shuffled.",
         measures="smallest excess of another grouping's coding length, bits per sample",
         source=Source("ma2007segmentation", "", "not found"),
         assumptions=AROUND_SUBSPACES,
@@ -163,8 +201,9 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/merging-finds-subspaces",
-        statement=r"Merging the pair of groups that shortens $L^s$ most, from single samples until none does, finds the subspaces: it puts "
-        "at least 95 % of the samples (a threshold chosen here) into the group of their subspace. The number of groups is not given.",
+        statement="Merging the pair of groups that shortens $L^s$ most, from single samples until none "
+        "does, finds the subspaces: it puts at least 95 % of the samples (a threshold chosen here) into "
+        "the group of their subspace. The number of groups is not given.",
         measures="share of samples in the group of their subspace",
         source=Source("ma2007segmentation", "", "not found"),
         assumptions=AROUND_SUBSPACES,
@@ -174,11 +213,11 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/merging-shortens",
-        statement=r"Merging the pair of groups that shortens $L^s$ most, until none does, shortens the code at every merge, from $L^s$ of "
-        r"single samples to $L^s$ of the groups found. In every instance tried the latter is no longer than the code by the true "
-        "subspaces.",
-        measures="largest of: rise of the coding length by a merge; error of the recorded lengths; excess over the code by the true "
-        "subspaces; bits per sample",
+        statement="Merging the pair of groups that shortens $L^s$ most, until none does, shortens the code "
+        "at every merge, from $L^s$ of single samples to $L^s$ of the groups found. In every instance "
+        "tried the latter is no longer than the code by the true subspaces.",
+        measures="largest of: rise of the coding length by a merge; error of the recorded lengths; excess "
+        "over the code by the true subspaces; bits per sample",
         source=Source("ma2007segmentation", "", "own"),
         assumptions=AROUND_SUBSPACES,
         check=lambda generator: _merging(generator, eps=SEGMENTATION_EPS),

@@ -1,17 +1,19 @@
 r"""Claims on critical points: the problem with a penalty, and the problem on spheres.
 
 **The bound on the penalty.** Along one singular value of class j, squared s, the derivative
-:math:`\frac{d\Delta R}{d(s/2)} = \frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s}` rises from 0 to its largest value
-:math:`\alpha\frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}`, at :math:`s = 1/\sqrt{\alpha\alpha_j}`, and falls to 0. A smaller λ is
-attained twice, at :math:`s < \bar s_j`. At the largest value itself the two coincide, and F falls on both sides with growing s: an
-inflection, not a maximiser.
+:math:`\frac{d\Delta R}{d(s/2)} = \frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s}` rises from 0 to
+its largest value
+:math:`\alpha\frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}`, at :math:`s = 1/\sqrt{\alpha\alpha_j}`, and
+falls to 0. A smaller λ is attained twice, at :math:`s < \bar s_j`. At the largest value itself the two
+coincide, and F falls on both sides with growing s: an inflection, not a maximiser.
 
 **Global maximisers.** F of a maximiser is a sum of gains, one for each non-zero singular value of class j,
 
 .. math::
     g_j = \tfrac12\big[\log(1 + \alpha\bar s_j) - \gamma_j\log(1 + \alpha_j\bar s_j) - \lambda\bar s_j\big].
 
-The bracket falls as :math:`\gamma_j` grows, so smaller classes gain more. Near the bound on λ gains are negative, and then X = 0 is better.
+The bracket falls as :math:`\gamma_j` grows, so smaller classes gain more. Near the bound on λ gains are
+negative, and then X = 0 is better.
 
 Source: :cite:t:`wang2024global`; the problem on spheres is treated in :mod:`..spheres`.
 """
@@ -62,18 +64,26 @@ def _constructed(problem: Regularised, generator: Generator) -> list[Tensor]:
     """
     # Numbers of singular values at the smaller and at the larger root, per class.
     counts = (((1, 0, 0), (0, 0, 0)), ((1, 1, 1), (0, 0, 0)), ((0, 1, 0), (1, 0, 1)), ((2, 0, 0), (0, 0, 1)))
-    points = [orthogonal_critical_point(problem, smaller, larger, generator=generator) for smaller, larger in counts]
-    # The first two classes have rank one on the same line, and the third class is zero. The singular value is near its critical value, and
-    # the search for zeros of the gradient finds the critical point.
-    first, second, _ = orthogonal_critical_point(problem, (0, 0, 0), (1, 1, 1), generator=generator).split(problem.sizes)
+    points = [
+        orthogonal_critical_point(problem, smaller, larger, generator=generator) for smaller, larger in counts
+    ]
+    # The first two classes have rank one on the same line, and the third class is zero. The singular value is
+    # near its critical value, and the search for zeros of the gradient finds the critical point.
+    first, second, _ = orthogonal_critical_point(problem, (0, 0, 0), (1, 1, 1), generator=generator).split(
+        problem.sizes
+    )
     left = torch.linalg.svd(second, full_matrices=False).U[:, :1]
     line = torch.linalg.svd(first, full_matrices=False).Vh[:1]
-    start = torch.cat([first, first.norm() * left @ line, torch.zeros(problem.sizes[2], problem.dim, dtype=first.dtype)])
+    start = torch.cat(
+        [first, first.norm() * left @ line, torch.zeros(problem.sizes[2], problem.dim, dtype=first.dtype)]
+    )
     return [*points, polish(problem, start)]
 
 
 def _searched(problem: Regularised, generator: Generator, count: int) -> list[Tensor]:
-    """Returns those zeros of the gradient, from searches that begin at random starts, that do not have the shape of a maximiser."""
+    """Returns those zeros of the gradient, from searches that begin at random starts, that do not have the
+    shape of a maximiser.
+    """
     ends = (polish(problem, _start(problem, generator)) for _ in range(count))
     return [X for X in ends if _critical(problem, X) and problem.disorder(X) > LEVEL_ATOL]
 
@@ -110,7 +120,9 @@ def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
         if searched:
             steepness += [problem.steepest(X) for X in searched]
             detail["smallest eigenvalue of the searched"] = min(steepness[len(points) :])
-            detail["distinct values of F of searched points"] = len({round(problem.value(X) / problem.penalty, 6) for X in searched})
+            detail["distinct values of F of searched points"] = len(
+                {round(problem.value(X) / problem.penalty, 6) for X in searched}
+            )
     return Evidence(min(steepness), 1e-3, ">=", converged=critical, detail=detail)
 
 
@@ -120,12 +132,16 @@ def _unequal_sizes(generator: Generator) -> tuple[int, ...]:
 
 
 def _bound_gap(generator: Generator, *, smallest_class: bool) -> Evidence:
-    """Measures the relative error of the bound on λ against the largest slope of ΔR along one singular value, found numerically."""
+    """Measures the relative error of the bound on λ against the largest slope of ΔR along one singular value,
+    found numerically.
+    """
     from scipy.optimize import minimize_scalar
 
     sizes, dim = _unequal_sizes(generator), 4
     labels = sorted_labels(sizes)
-    shapes = [with_spectra(sizes, [[1.0] * (i == j) for i in range(3)], dim, generator=generator) for j in range(3)]
+    shapes = [
+        with_spectra(sizes, [[1.0] * (i == j) for i in range(3)], dim, generator=generator) for j in range(3)
+    ]
 
     def slope(shape: Tensor, log_s: float) -> float:
         root = math.exp(log_s / 2)
@@ -143,7 +159,12 @@ def _bound_gap(generator: Generator, *, smallest_class: bool) -> Evidence:
     def level(square: float) -> float:
         return float(rate_reduction(square**0.5 * shapes[largest], labels, eps=EPS)) - bound / 2 * square
 
-    detail = {"bound": bound, "largest slope, found numerically": float(found), "F below the root": level(0.8 * s), "at it": level(s)}
+    detail = {
+        "bound": bound,
+        "largest slope, found numerically": float(found),
+        "F below the root": level(0.8 * s),
+        "at it": level(s),
+    }
     detail["F above the root"] = level(1.25 * s)
     inflection = detail["F below the root"] > detail["at it"] > detail["F above the root"]
     return Evidence(abs(bound / found - 1) + (not inflection), 1e-6, "<=", detail=detail)
@@ -169,18 +190,28 @@ def _filled(problem: Regularised, order: Sequence[int], gains: Sequence[float]) 
 
 
 def _global_excess(generator: Generator, *, smaller_first: bool) -> Evidence:
-    """Measures the largest distance of the best maximiser, over all ranks, from the closed form; ascents must not exceed it."""
+    """Measures the largest distance of the best maximiser, over all ranks, from the closed form; ascents must
+    not exceed it.
+    """
     gaps, detail = [], {}
     sizes, dim = _unequal_sizes(generator), 3
     bound = largest_penalty(sizes, dim, eps=EPS)
-    shares = (0.2 + 0.4 * float(torch.rand((), generator=generator)), 0.9 + 0.09 * float(torch.rand((), generator=generator)))
+    shares = (
+        0.2 + 0.4 * float(torch.rand((), generator=generator)),
+        0.9 + 0.09 * float(torch.rand((), generator=generator)),
+    )
     for share in shares if smaller_first else shares[:1]:
         problem = Regularised(sizes, dim, EPS, share * bound)
         gains = _gains(problem)
         order = sorted(range(3), key=lambda j: sizes[j], reverse=not smaller_first)
         closed = _filled(problem, order, gains)
-        ranks = [r for r in itertools.product(*(range(min(size, dim) + 1) for size in sizes)) if sum(r) <= dim]
-        best = max(problem.value(orthogonal_critical_point(problem, (0, 0, 0), each, generator=generator)) for each in ranks)
+        ranks = [
+            r for r in itertools.product(*(range(min(size, dim) + 1) for size in sizes)) if sum(r) <= dim
+        ]
+        best = max(
+            problem.value(orthogonal_critical_point(problem, (0, 0, 0), each, generator=generator))
+            for each in ranks
+        )
         reached = max(problem.value(X) for X in _ends(problem, generator, 1))
         gaps += [abs(best - closed), reached - closed]
         detail[f"largest F of {len(ranks)} maximisers, share {share:.2f} of the bound"] = best
@@ -198,10 +229,12 @@ def _slopes(problem: OnSpheres, size: int, s: float) -> tuple[float, float]:
 
 
 def _exchanges(problem: OnSpheres, X: Tensor, ranks: Sequence[int]) -> tuple[list[float], list[float]]:
-    r"""Returns the second derivatives of ΔR if the smallest singular value of a class grows at the expense of its others.
+    r"""Returns the second derivatives of ΔR if the smallest singular value of a class grows at the expense of
+    its others.
 
-    The first list has them by the Hessian, the second by the formula :math:`4 a (1 - a/n_j) (f_j''(a) + f_j''(b) / (r_j - 1))` for squared
-    values :math:`(a, b, \dots, b)`, which is :math:`4 a f_j''(a)` if b = a. Classes of rank one are left out.
+    The first list has them by the Hessian, the second by the formula :math:`4 a (1 - a/n_j) (f_j''(a) +
+    f_j''(b) / (r_j - 1))` for squared values :math:`(a, b, \dots, b)`, which is :math:`4 a f_j''(a)` if b =
+    a. Classes of rank one are left out.
     """
     hessian, measured, predicted = problem.hessian(X), [], []
     for part, (size, rank) in enumerate(zip(problem.sizes, ranks)):
@@ -221,18 +254,24 @@ def _exchanges(problem: OnSpheres, X: Tensor, ranks: Sequence[int]) -> tuple[lis
 
 
 def _new_values(problem: OnSpheres, X: Tensor) -> list[float]:
-    """Returns the second derivatives of ΔR if a singular value of a class grows from zero, in a direction that no class uses."""
+    """Returns the second derivatives of ΔR if a singular value of a class grows from zero, in a direction
+    that no class uses.
+    """
     hessian, free, found = problem.hessian(X), torch.linalg.svd(X).Vh[-1], []
     for part, size in enumerate(problem.sizes):
         first = sum(problem.sizes[:part])
         direction = torch.zeros_like(X)
-        direction[first : first + size] = torch.outer(torch.linalg.svd(X[first : first + size]).U[:, -1], free)
+        direction[first : first + size] = torch.outer(
+            torch.linalg.svd(X[first : first + size]).U[:, -1], free
+        )
         found.append(float(direction.flatten() @ hessian @ direction.flatten()))
     return found
 
 
 def _on_spheres(generator: Generator, *, flat: bool) -> Evidence:
-    """Measures the largest error of gradient, second derivatives, largest eigenvalue and bound on the rank, in units of α."""
+    """Measures the largest error of gradient, second derivatives, largest eigenvalue and bound on the rank,
+    in units of α.
+    """
     differences, sizes, dim = [], (6, 6, 8), 7
     for eps, ranks in itertools.product((1.0, 2.0**0.5), ((2, 2, 2), (1, 2, 3))):
         problem = OnSpheres(sizes, dim, eps)
@@ -241,16 +280,31 @@ def _on_spheres(generator: Generator, *, flat: bool) -> Evidence:
             points += [uneven(problem, ranks, generator=generator)] if eps == 1.0 else []
         else:
             shares = [[1.0] if rank == 1 else [0.25, *[0.75 / (rank - 1)] * (rank - 1)] for rank in ranks]
-            points = [with_spectra(sizes, [[size * x for x in each] for size, each in zip(sizes, shares)], dim, generator=generator)]
+            points = [
+                with_spectra(
+                    sizes,
+                    [[size * x for x in each] for size, each in zip(sizes, shares)],
+                    dim,
+                    generator=generator,
+                )
+            ]
         for X in points:
             measured, predicted = _exchanges(problem, X, ranks)
-            # If all predictions are negative, the largest eigenvalue is 0, because X can be rotated. Otherwise it is at least the largest.
+            # If all predictions are negative, the largest eigenvalue is 0, because X can be rotated.
+            # Otherwise it is at least the largest.
             top = problem.steepest(X) * problem.unit
-            differences += [float(problem.gradient(X).norm()), top if max(predicted) < 0 else min(0.0, top - max(predicted))]
+            differences += [
+                float(problem.gradient(X).norm()),
+                top if max(predicted) < 0 else min(0.0, top - max(predicted)),
+            ]
             differences += [one - other for one, other in zip(measured, predicted)]
-        differences += [min(0.0, value) for value in predicted] if len(points) > 1 else []  # the uneven spectra are saddles
+        # the uneven spectra are saddles
+        differences += [min(0.0, value) for value in predicted] if len(points) > 1 else []
         levels = [size / rank for size, rank in zip(sizes, ranks)]
-        differences += [new + 2 * _slopes(problem, *at)[0] for new, at in zip(_new_values(problem, points[0]), zip(sizes, levels))]
+        differences += [
+            new + 2 * _slopes(problem, *at)[0]
+            for new, at in zip(_new_values(problem, points[0]), zip(sizes, levels))
+        ]
         # At the bound on the rank the second derivative is zero.
         levels = [size / largest_rank(size, sum(sizes), dim, eps=eps) for size in sizes]
         differences += [4 * s * _slopes(problem, size, s)[1] for size, s in zip(sizes, levels)]
@@ -258,15 +312,17 @@ def _on_spheres(generator: Generator, *, flat: bool) -> Evidence:
 
 
 PENALTY = "the problem has the penalty λ‖X‖²/2 instead of the constraint on the scale"
-DRAWN = "one instance: classes of 3, 3 and 4 samples, d = 3, ε² = 1/2, λ half of its bound; the starts are drawn"
+DRAWN = (
+    "one instance: classes of 3, 3 and 4 samples, d = 3, ε² = 1/2, λ half of its bound; the starts are drawn"
+)
 ASSUMED = (PENALTY, r"$0 < \lambda < \alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})$")
 CLAIMS = (
     Claim(
         id="rate_reduction/maximisers",
-        statement=r"Ascents of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ end at critical points with orthogonal classes of "
-        r"singular values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root of "
-        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$. The numbers of non-zero ones may differ: these are the "
-        "local maximisers.",
+        statement=r"Ascents of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ end at critical points "
+        r"with orthogonal classes of singular values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root "
+        r"of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$. The numbers of "
+        "non-zero ones may differ: these are the local maximisers.",
         measures="largest distance from the shape of a maximiser",
         source=LANDSCAPE_THEOREM,
         assumptions=(*ASSUMED, DRAWN),
@@ -276,16 +332,19 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/strict-saddles",
-        statement=r"Critical points of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$, local minimisers included, have a direction of "
-        r"ascent unless the classes are orthogonal with singular values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root of "
-        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$: the largest eigenvalue of $\nabla^2 F$ is positive "
+        statement=r"Critical points of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$, local "
+        "minimisers included, have a direction of ascent unless the classes are orthogonal with singular "
+        r"values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root of $\frac{\alpha}{1 + \alpha s} - "
+        r"\frac{\alpha}{1 + \alpha_j s} = \lambda$: the largest eigenvalue of $\nabla^2 F$ is positive "
         r"(here: above $\lambda / 1000$).",
-        measures="smallest of the largest eigenvalues of the Hessian, in units of λ, over five constructed and up to four searched points",
+        measures="smallest of the largest eigenvalues of the Hessian, in units of λ, over five constructed "
+        "and up to four searched points",
         source=LANDSCAPE_THEOREM,
         assumptions=(
             *ASSUMED,
             DRAWN,
-            "searched points are kept if the gradient is below 1e-9 λ and their shape is not that of a maximiser, with a tolerance of 1e-6",
+            "searched points are kept if the gradient is below 1e-9 λ and their shape is not that of a "
+            "maximiser, with a tolerance of 1e-6",
         ),
         check=lambda generator: _steepness(generator, of_maximisers=False),
         control=lambda generator: _steepness(generator, of_maximisers=True),
@@ -293,45 +352,58 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/penalty-bound",
-        statement=r"$F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ has maximisers with non-zero class $j$ if and only if $0 < \lambda "
-        r"< \alpha \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}$, the largest slope of $2 \Delta R$ along a squared singular value. All "
-        r"classes have them if and only if $\lambda$ is below the bound of the largest class. At the bound the two roots of "
-        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$ coincide in an inflection. (The source has the bound as "
-        "a sufficient condition; that it is necessary is derived here.)",
-        measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both sides",
+        statement=r"$F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ has maximisers with non-zero class "
+        r"$j$ if and only if $0 < \lambda < \alpha \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}$, the "
+        r"largest slope of $2 \Delta R$ along a squared singular value. All classes have them if and only "
+        r"if $\lambda$ is below the bound of the largest class. At the bound the two roots of "
+        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$ coincide in an "
+        "inflection. (The source has the bound as a sufficient condition; that it is necessary is derived "
+        "here.)",
+        measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both "
+        "sides",
         source=LANDSCAPE_THEOREM,
         assumptions=(PENALTY, "other classes are zero"),
         check=lambda generator: _bound_gap(generator, smallest_class=False),
         control=lambda generator: _bound_gap(generator, smallest_class=True),
         control_description="lets the smallest class decide",
-        corrects=r"A later text restates the interval of $\lambda$ with a closed right end. There the two roots coincide, and $F$ falls "
-        "with the singular value on both sides: no maximiser of the largest class is left.",
+        corrects=r"A later text restates the interval of $\lambda$ with a closed right end. There the two "
+        "roots coincide, and $F$ falls with the singular value on both sides: no maximiser of the largest "
+        "class is left.",
     ),
     Claim(
         id="rate_reduction/global-maximisers",
-        statement=r"At the largest $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ the $d$ dimensions go to the smaller classes first, "
-        r"at most $n_j$ to class $j$, as long as a dimension gains $\frac12[\log(1 + \alpha \bar s_j) - \gamma_j \log(1 + \alpha_j \bar "
-        r"s_j) - \lambda \bar s_j] > 0$, $\bar s_j$ the larger root of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = "
+        statement=r"At the largest $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ the $d$ dimensions "
+        "go to the smaller classes first, at most $n_j$ to class $j$, as long as a dimension gains "
+        r"$\frac12[\log(1 + \alpha \bar s_j) - \gamma_j \log(1 + \alpha_j \bar s_j) - \lambda \bar s_j] > "
+        r"0$, $\bar s_j$ the larger root of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = "
         r"\lambda$. (The gains per dimension are derived here.)",
-        measures="larger of: distance of the best maximiser from the closed form; excess of an ascent over it; nats",
+        measures="larger of: distance of the best maximiser from the closed form; excess of an ascent over "
+        "it; nats",
         source=LANDSCAPE_THEOREM,
         assumptions=(*ASSUMED, "the classes differ in size"),
         check=lambda generator: _global_excess(generator, smaller_first=True),
         control=lambda generator: _global_excess(generator, smaller_first=False),
         control_description="fills the larger classes first",
-        corrects=r"A later text restates that global maximisers have $\sum_j r_j = \min(n, d)$ for every $\lambda$ of the interval. Near "
-        "its right end a dimension of the largest class, or of any class, gains less than nothing, and lower ranks or $X = 0$ are better.",
+        corrects=r"A later text restates that global maximisers have $\sum_j r_j = \min(n, d)$ for every "
+        r"$\lambda$ of the interval. Near its right end a dimension of the largest class, or of any class, "
+        "gains less than nothing, and lower ranks or $X = 0$ are better.",
     ),
     Claim(
         id="rate_reduction/spheres",
-        statement=r"Under $\|X_j\|_F^2 = n_j$ orthogonal classes with $r_j$ equal squared singular values $s = n_j / r_j$ are critical. "
-        r"With $f_j(s) = \frac12 \log(1 + \alpha s) - \frac{\gamma_j}{2} \log(1 + \alpha_j s)$ the second derivative is $4 s f_j''(s)$ if "
-        r"one of them grows at the expense of the others and $-2 f_j'(s)$ if a new one appears. They are local maximisers (observed beyond "
-        r"these two directions) if $r_j < \sqrt{n_j/n}\, d / \epsilon^2$ wherever $r_j > 1$, and saddles otherwise. Spectra $(a, b, \dots, "
-        r"b)$ of a class with $a < b$ and $ab = \frac{n_j}{n} / \alpha^2$ are saddles, too.",
-        measures="largest error of the gradient, of second derivatives, of their signs and of the largest eigenvalue, in units of α",
+        statement=r"Under $\|X_j\|_F^2 = n_j$ orthogonal classes with $r_j$ equal squared singular values "
+        r"$s = n_j / r_j$ are critical. With $f_j(s) = \frac12 \log(1 + \alpha s) - \frac{\gamma_j}{2} "
+        r"\log(1 + \alpha_j s)$ the second derivative is $4 s f_j''(s)$ if one of them grows at the expense "
+        "of the others and $-2 f_j'(s)$ if a new one appears. They are local maximisers (observed beyond "
+        r"these two directions) if $r_j < \sqrt{n_j/n}\, d / \epsilon^2$ wherever $r_j > 1$, and saddles "
+        r"otherwise. Spectra $(a, b, \dots, b)$ of a class with $a < b$ and $ab = \frac{n_j}{n} / \alpha^2$ "
+        "are saddles, too.",
+        measures="largest error of the gradient, of second derivatives, of their signs and of the largest "
+        "eigenvalue, in units of α",
         source=Source("yu2020learning", "", "own"),
-        assumptions=("the sum of the ranks is below d", "two sets of ranks at two distortions, below and above the bound; d = 7"),
+        assumptions=(
+            "the sum of the ranks is below d",
+            "two sets of ranks at two distortions, below and above the bound; d = 7",
+        ),
         check=lambda generator: _on_spheres(generator, flat=True),
         control=lambda generator: _on_spheres(generator, flat=False),
         control_description="takes spectra that are not flat",

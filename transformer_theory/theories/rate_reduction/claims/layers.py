@@ -1,7 +1,9 @@
-r"""Claims about single layers of ReduNet: what a layer computes, on vectors and on all cyclic shifts of signals.
+r"""Claims about single layers of ReduNet: what a layer computes, on vectors and on all cyclic shifts of
+signals.
 
-The checks compute each layer from the definitions: the gradient of :math:`\Delta R` by automatic differentiation, the operators by matrix
-inverses, and shifts as separate samples. Source: :cite:t:`chan2022redunet`.
+The checks compute each layer from the definitions: the gradient of :math:`\Delta R` by automatic
+differentiation, the operators by matrix inverses, and shifts as separate samples. Source:
+:cite:t:`chan2022redunet`.
 """
 
 import itertools
@@ -21,14 +23,17 @@ SETTING = Source("yu2020learning", "", "own")
 EPS = 0.1**0.5  # ε² = 0.1, the distortion of the published networks
 ROUNDING = 1e-9
 SHARPNESS = 3.0  # low enough for memberships between 0 and 1
-GRIDS = ((5,), (6,), (3, 4))  # odd and even numbers of places: only even ones have a frequency that is its own mirror image
+# odd and even numbers of places: only even ones have a frequency that is its own mirror image
+GRIDS = ((5,), (6,), (3, 4))
 
 
 def _normal(generator: Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
-def _reduction(features: Tensor, labels: Tensor, *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0) -> Tensor:
+def _reduction(
+    features: Tensor, labels: Tensor, *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0
+) -> Tensor:
     """Computes γ_2 R_{γ_1} - R^c directly from its definition, with LU factorisations of d x d matrices."""
     n, d = features.shape
     identity = torch.eye(d, dtype=features.dtype)
@@ -40,20 +45,34 @@ def _reduction(features: Tensor, labels: Tensor, *, eps: float, gamma1: float = 
     return value
 
 
-def _loss_gradient(features: Tensor, labels: Tensor, *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0) -> Tensor:
-    """Computes the gradient of R^c - γ_2 R_{γ_1} by the formula of the claim, with inverses of d x d matrices."""
+def _loss_gradient(
+    features: Tensor, labels: Tensor, *, eps: float, gamma1: float = 1.0, gamma2: float = 1.0
+) -> Tensor:
+    """Computes the gradient of R^c - γ_2 R_{γ_1} by the formula of the claim, with inverses of d x d
+    matrices.
+    """
     n, d = features.shape
     identity, alpha = torch.eye(d, dtype=features.dtype), d / (n * eps**2)
-    gradient = -gamma1 * gamma2 * alpha * features @ torch.linalg.inv(identity + gamma1 * alpha * features.mT @ features)
+    gradient = (
+        -gamma1
+        * gamma2
+        * alpha
+        * features
+        @ torch.linalg.inv(identity + gamma1 * alpha * features.mT @ features)
+    )
     for j in labels.unique():
         members = features[labels == j]
         a = d / (len(members) * eps**2)
-        gradient[labels == j] += len(members) / n * members @ (a * torch.linalg.inv(identity + a * members.mT @ members))
+        gradient[labels == j] += (
+            len(members) / n * members @ (a * torch.linalg.inv(identity + a * members.mT @ members))
+        )
     return gradient
 
 
 def _layer_gap(generator: Generator, *, weighted: bool) -> Evidence:
-    """Measures the largest difference of features after one layer from those of the formulas, for training and for new samples."""
+    """Measures the largest difference of features after one layer from those of the formulas, for training
+    and for new samples.
+    """
     gaps = {}
     for n, d, k in ((30, 5, 3), (12, 8, 2)):
         labels = torch.randperm(n, generator=generator) % k
@@ -66,18 +85,25 @@ def _layer_gap(generator: Generator, *, weighted: bool) -> Evidence:
         identity = torch.eye(d, dtype=x.dtype)
         E = d / (n * EPS**2) * torch.linalg.inv(identity + d / (n * EPS**2) * x.mT @ x)
         scales = [d / (int((labels == j).sum()) * EPS**2) for j in range(k)]
-        C = [a * torch.linalg.inv(identity + a * x[labels == j].mT @ x[labels == j]) for j, a in enumerate(scales)]
+        C = [
+            a * torch.linalg.inv(identity + a * x[labels == j].mT @ x[labels == j])
+            for j, a in enumerate(scales)
+        ]
         compressed = torch.stack([new @ operator for operator in C])  # [k, 7, d]
         estimated = torch.softmax(-SHARPNESS * compressed.norm(dim=2), 0)
         shares = torch.bincount(labels).double() / n if weighted else torch.ones(k, dtype=x.dtype)
         moved = new + step * (new @ E - ((shares[:, None] * estimated)[..., None] * compressed).sum(0))
-        gaps[f"training samples, d = {d}"] = float((net.features - unit_norm(x + step * gradient)).abs().max())
+        gaps[f"training samples, d = {d}"] = float(
+            (net.features - unit_norm(x + step * gradient)).abs().max()
+        )
         gaps[f"new samples, d = {d}"] = float((net.transform(new) - unit_norm(moved)).abs().max())
     return Evidence(max(gaps.values()), ROUNDING, "<=", detail=gaps)
 
 
 def _shifts_gap(generator: Generator, *, unitary: bool) -> Evidence:
-    """Measures the largest difference of features from those of the network on vectors, built from all shifted samples."""
+    """Measures the largest difference of features from those of the network on vectors, built from all
+    shifted samples.
+    """
     gaps = {}
     for grid in GRIDS:
         samples, unseen = _normal(generator, 7, 2, *grid), _normal(generator, 4, 2, *grid)
@@ -88,9 +114,13 @@ def _shifts_gap(generator: Generator, *, unitary: bool) -> Evidence:
         net = construct_shift_invariant(samples, labels, layers=2, eps=eps, step=step, sharpness=sharpness)
         axes = tuple(range(2, samples.ndim))
         shifted = [samples.roll(by, axes).flatten(1) for by in itertools.product(*map(range, grid))]
-        vectors = construct(torch.cat(shifted), labels.repeat(len(shifted)), layers=2, eps=EPS, step=0.3, sharpness=SHARPNESS)
+        vectors = construct(
+            torch.cat(shifted), labels.repeat(len(shifted)), layers=2, eps=EPS, step=0.3, sharpness=SHARPNESS
+        )
         moved, expected = net.transform(unseen), vectors.transform(unseen.flatten(1))
-        gaps[f"training samples, grid {grid}"] = float((net.features.flatten(1) - vectors.features[:7]).abs().max())
+        gaps[f"training samples, grid {grid}"] = float(
+            (net.features.flatten(1) - vectors.features[:7]).abs().max()
+        )
         gaps[f"new samples, grid {grid}"] = float((moved.flatten(1) - expected).abs().max())
         gaps[f"rates, grid {grid}"] = float((net.rates - vectors.rates).abs().max())
         probabilities = net.probabilities(moved) - vectors.probabilities(expected)
@@ -99,9 +129,13 @@ def _shifts_gap(generator: Generator, *, unitary: bool) -> Evidence:
 
 
 def _loss_gap(generator: Generator, *, weighted: bool) -> Evidence:
-    """Measures the largest relative error of the loss and of its gradient, over shapes and both published pairs of γ_1 and γ_2."""
+    """Measures the largest relative error of the loss and of its gradient, over shapes and both published
+    pairs of γ_1 and γ_2.
+    """
     gaps = {}
-    for (n, d, k), (gamma1, gamma2) in itertools.product(((40, 6, 3), (9, 20, 2), (60, 8, 20)), ((1.0, 1.0), (20.0, 0.05))):
+    for (n, d, k), (gamma1, gamma2) in itertools.product(
+        ((40, 6, 3), (9, 20, 2), (60, 8, 20)), ((1.0, 1.0), (20.0, 0.05))
+    ):
         features = unit_norm(_normal(generator, n, d))
         labels = torch.cat([torch.arange(k), torch.randint(k, (n - k,), generator=generator)])
         leaf, again = features.clone().requires_grad_(), features.clone().requires_grad_()
@@ -120,17 +154,24 @@ def _loss_gap(generator: Generator, *, weighted: bool) -> Evidence:
 
 
 def _moments_gap(generator: Generator, *, same: bool) -> Evidence:
-    """Measures the largest difference of ΔR between samples, their moments summed over parts, and other samples with these moments."""
+    """Measures the largest difference of ΔR between samples, their moments summed over parts, and other
+    samples with these moments.
+    """
     gaps = {}
     for n, d, k in ((60, 5, 3), (200, 8, 4)):
         labels = torch.cat([torch.arange(n - n // 3) % k, torch.zeros(n // 3, dtype=torch.int64)])
         features = _normal(generator, n, d) @ _normal(generator, d, d)
-        # Q X has the second moment of X for every orthogonal Q. Within classes this changes each sample and no moment.
+        # Q X has the second moment of X for every orthogonal Q. Within classes this changes each sample and
+        # no moment.
         others = features.clone()
         for j in range(k):
             members = labels == j
             turn = torch.linalg.qr(_normal(generator, int(members.sum()), int(members.sum()))).Q
-            others[members] = turn @ features[members] if same else features[members] @ torch.linalg.qr(_normal(generator, d, d)).Q
+            others[members] = (
+                turn @ features[members]
+                if same
+                else features[members] @ torch.linalg.qr(_normal(generator, d, d)).Q
+            )
         first, second = SecondMoments(), SecondMoments()
         first.update(others[::2], labels[::2])
         second.update(others[1::2], labels[1::2])
@@ -144,9 +185,10 @@ def _moments_gap(generator: Generator, *, same: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="rate_reduction/training-loss",
-        statement=r"The gradient of the training loss $R^c - \gamma_2 R_{\gamma_1}$, $R_{\gamma_1} = \frac12 \log\det(I + \gamma_1 \alpha "
-        r"X^\top X)$, is $\sum_j \frac{n_j}{n} \Pi_j X C_j - \gamma_1 \gamma_2\, \alpha X (I + \gamma_1 \alpha X^\top X)^{-1}$ with "
-        r"$C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.",
+        statement=r"The gradient of the training loss $R^c - \gamma_2 R_{\gamma_1}$, $R_{\gamma_1} = "
+        r"\frac12 \log\det(I + \gamma_1 \alpha X^\top X)$, is $\sum_j \frac{n_j}{n} \Pi_j X C_j - \gamma_1 "
+        r"\gamma_2\, \alpha X (I + \gamma_1 \alpha X^\top X)^{-1}$ with $C_j = \alpha_j (I + \alpha_j "
+        r"X^\top \Pi_j X)^{-1}$.",
         measures="largest relative error of the loss and of its gradient, by the library and by the formula",
         source=SETTING,
         assumptions=(
@@ -160,8 +202,9 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/moments-suffice",
-        statement=r"$\Delta R$ depends on the samples only through $n_j$ and the second moments $X_j^\top X_j$: it does not change if the "
-        r"samples of each class are mixed by an orthogonal matrix, $X_j \to Q_j X_j$, and sums of moments over parts of the data suffice.",
+        statement=r"$\Delta R$ depends on the samples only through $n_j$ and the second moments $X_j^\top "
+        r"X_j$: it does not change if the samples of each class are mixed by an orthogonal matrix, $X_j \to "
+        "Q_j X_j$, and sums of moments over parts of the data suffice.",
         measures="largest relative change of the rate reduction",
         source=SETTING,
         assumptions=("each sample belongs to one class",),
@@ -171,9 +214,9 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/redunet-layer",
-        statement=r"A layer of ReduNet takes training samples one step along the gradient, $X^+ \propto X + \eta\, \nabla \Delta R(X)$, "
-        r"and new samples to $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \hat\pi_j\, xC_j)$, $\hat\pi_j = "
-        r"\mathrm{softmax}_j(-\lambda \|xC_j\|)$, on the unit sphere.",
+        statement=r"A layer of ReduNet takes training samples one step along the gradient, $X^+ \propto X + "
+        r"\eta\, \nabla \Delta R(X)$, and new samples to $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} "
+        r"\hat\pi_j\, xC_j)$, $\hat\pi_j = \mathrm{softmax}_j(-\lambda \|xC_j\|)$, on the unit sphere.",
         measures="largest difference of features from the formulas",
         source=LAYER,
         assumptions=(
@@ -186,8 +229,9 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/shifts-are-samples",
-        statement=r"The shift-invariant ReduNet, with operators $c \times c$ at each frequency of the grid, is ReduNet on vectors in "
-        r"$\mathbb{R}^{cT}$ built from all $nT$ cyclic shifts of the samples, $T$ the number of places.",
+        statement=r"The shift-invariant ReduNet, with operators $c \times c$ at each frequency of the grid, "
+        r"is ReduNet on vectors in $\mathbb{R}^{cT}$ built from all $nT$ cyclic shifts of the samples, $T$ "
+        "the number of places.",
         measures="largest difference of features, memberships and rates of the two networks",
         source=LAYER,
         assumptions=(
@@ -196,8 +240,9 @@ CLAIMS = (
         ),
         check=lambda generator: _shifts_gap(generator, unitary=False),
         control=lambda generator: _shifts_gap(generator, unitary=True),
-        control_description="takes the unitary Fourier transform, as in the released code, with the same settings",
-        corrects=r"The released code takes the unitary transform in the same formulas. Its network is the one here with $\epsilon^2$, "
-        r"$\eta$ and $\lambda$ multiplied by $T$.",
+        control_description="takes the unitary Fourier transform, as in the released code, with the same "
+        "settings",
+        corrects="The released code takes the unitary transform in the same formulas. Its network is the "
+        r"one here with $\epsilon^2$, $\eta$ and $\lambda$ multiplied by $T$.",
     ),
 )

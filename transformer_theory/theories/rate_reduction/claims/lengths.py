@@ -1,14 +1,18 @@
 r"""Claims about coding lengths: the bits of a Gaussian, of a mean, and of the group of each sample.
 
-**Mean.** With :math:`\Sigma` the second moment of the deviations from the mean :math:`\mu`, the second moment of the samples is
-:math:`\Sigma + \mu\mu^\top`, whose determinant is :math:`(1 + \mu^\top\Sigma^{-1}\mu) \det\Sigma`. So for :math:`\epsilon \to 0` the code
-of the deviations is shorter by :math:`\tfrac{n+d}2 \log_2(1 + \mu^\top\Sigma^{-1}\mu)`; the mean takes
-:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. With :math:`\sigma_i` the eigenvalues of :math:`\Sigma`, the remainder for any
+**Mean.** With :math:`\Sigma` the second moment of the deviations from the mean :math:`\mu`, the second moment
+of the samples is
+:math:`\Sigma + \mu\mu^\top`, whose determinant is :math:`(1 + \mu^\top\Sigma^{-1}\mu) \det\Sigma`. So for
+:math:`\epsilon \to 0` the code of the deviations is shorter by :math:`\tfrac{n+d}2 \log_2(1 +
+\mu^\top\Sigma^{-1}\mu)`; the mean takes
+:math:`\tfrac d2\log_2(1 + \|\mu\|^2/\epsilon^2)`. With :math:`\sigma_i` the eigenvalues of :math:`\Sigma`,
+the remainder for any
 :math:`\epsilon` is at most :math:`\tfrac{n+d}{2\ln 2} \sum_i \tfrac{\epsilon^2}{d\sigma_i}`, because
 :math:`\log(1 + x) - \log x \le 1/x` and both codes have remainders of the same sign.
 
-**Groups.** By the method of types :math:`\frac{n!}{\prod_j n_j!} \le 2^{nH} \le (n + 1)^k \frac{n!}{\prod_j n_j!}`, H the entropy of the
-shares in bits: :math:`nH` bits name a grouping with these sizes, and at most :math:`k\log_2(n + 1)` of them are too many.
+**Groups.** By the method of types :math:`\frac{n!}{\prod_j n_j!} \le 2^{nH} \le (n + 1)^k \frac{n!}{\prod_j
+n_j!}`, H the entropy of the shares in bits: :math:`nH` bits name a grouping with these sizes, and at most
+:math:`k\log_2(n + 1)` of them are too many.
 
 Source: :cite:t:`ma2007segmentation`.
 """
@@ -31,11 +35,14 @@ def _normal(generator: Generator, *shape: int) -> Tensor:
 
 
 def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
-    """Measures the excess bits per vector over the rate-distortion function, as the smaller distance to zero and to the bound."""
+    """Measures the excess bits per vector over the rate-distortion function, as the smaller distance to zero
+    and to the bound.
+    """
     slack, detail = [], {}
     for n, d in ((50, 3), (400, 8)):
         features = _normal(generator, n, d) * torch.linspace(0.5, 2, d, dtype=torch.float64)
-        variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n  # eigenvalues, without forming X^T X
+        # eigenvalues, without forming X^T X
+        variances = np.linalg.svd(features.numpy(), compute_uv=False)[::-1] ** 2 / n
         for share in (1.0, 0.3, 0.01):
             eps = share * math.sqrt(d * variances[0])  # at share 1 the last direction is just coded
             rate_distortion = 0.5 * np.log2(d * variances / eps**2).sum()
@@ -47,10 +54,14 @@ def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
 
 
 def _saved_by_the_mean(generator: Generator, *, dimensions: bool) -> Evidence:
-    """Measures the largest distance of the bits that a mean saves from its limit, in units of the bound on the remainder."""
+    """Measures the largest distance of the bits that a mean saves from its limit, in units of the bound on
+    the remainder.
+    """
     worst, detail = 0.0, {}
     for n, d in ((40, 3), (200, 6)):
-        deviations = _normal(generator, n, d) @ (torch.eye(d, dtype=torch.float64) + 0.3 * _normal(generator, d, d))
+        deviations = _normal(generator, n, d) @ (
+            torch.eye(d, dtype=torch.float64) + 0.3 * _normal(generator, d, d)
+        )
         deviations = deviations - deviations.mean(0)
         mean = _normal(generator, d)
         covariance = deviations.mT @ deviations / n
@@ -59,14 +70,22 @@ def _saved_by_the_mean(generator: Generator, *, dimensions: bool) -> Evidence:
             saved = float(coding_length(samples, eps=eps) - centred_coding_length(samples, eps=eps))
             own = (d if dimensions else 1) / 2 * math.log2(1 + float(mean.square().sum()) / eps**2)
             limit = (n + d) / 2 * math.log2(1 + float(mean @ torch.linalg.solve(covariance, mean))) - own
-            remainder = (n + d) / (2 * math.log(2)) * eps**2 / d * float((1 / torch.linalg.eigvalsh(covariance)).sum())
+            remainder = (
+                (n + d)
+                / (2 * math.log(2))
+                * eps**2
+                / d
+                * float((1 / torch.linalg.eigvalsh(covariance)).sum())
+            )
             worst = max(worst, abs(saved - limit) / remainder)
             detail[f"bits saved, n = {n}, eps = {eps:g}"] = saved
     return Evidence(worst, 1.0, "<=", detail=detail)
 
 
 def _grouping_bits(generator: Generator, *, named: bool) -> Evidence:
-    """Measures the smallest distance of the bits for the groups, L^s less the lengths of the groups, from their two bounds."""
+    """Measures the smallest distance of the bits for the groups, L^s less the lengths of the groups, from
+    their two bounds.
+    """
     slack, detail = [], {}
     for n, d, k in ((30, 4, 2), (90, 6, 5), (300, 3, 10)):
         features = _normal(generator, n, d)
@@ -84,22 +103,27 @@ def _grouping_bits(generator: Generator, *, named: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="rate_reduction/coding-length",
-        statement=r"$L = (n + d)\, R / \ln 2$ counts bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors takes no fewer "
-        r"than the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second "
-        r"moment, eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most "
-        r"$\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.",
+        statement=r"$L = (n + d)\, R / \ln 2$ counts bits: for $\epsilon^2 \le d \lambda_d$ each of the $n "
+        r"+ d$ vectors takes no fewer than the rate-distortion function $\frac12 \sum_i \log_2 "
+        r"\frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, eigenvalues $\lambda_1 "
+        r"\ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ "
+        "more.",
         measures="smallest distance of the excess bits per vector from their bounds",
         source=LENGTHS,
-        assumptions=("the second moment has full rank", "the distortion is at most that of the smallest eigenvalue"),
+        assumptions=(
+            "the second moment has full rank",
+            "the distortion is at most that of the smallest eigenvalue",
+        ),
         check=lambda generator: _excess_bits(generator, unit=1.0),
         control=lambda generator: _excess_bits(generator, unit=math.log(2)),
         control_description="counts nats for bits",
     ),
     Claim(
         id="rate_reduction/coding-length-of-a-mean",
-        statement=r"Coding the mean $\mu$ separately saves $\frac{n+d}{2} \log_2(1 + \mu^\top \Sigma^{-1} \mu) - \frac d2 "
-        r"\log_2(1 + \|\mu\|^2/\epsilon^2)$ bits, $\Sigma$ the second moment of the deviations from it, with an error of at most "
-        r"$\frac{n+d}{2 \ln 2} \sum_i \frac{\epsilon^2}{d \sigma_i}$, $\sigma_i$ the eigenvalues of $\Sigma$.",
+        statement=r"Coding the mean $\mu$ separately saves $\frac{n+d}{2} \log_2(1 + \mu^\top \Sigma^{-1} "
+        r"\mu) - \frac d2 \log_2(1 + \|\mu\|^2/\epsilon^2)$ bits, $\Sigma$ the second moment of the "
+        r"deviations from it, with an error of at most $\frac{n+d}{2 \ln 2} \sum_i \frac{\epsilon^2}{d "
+        r"\sigma_i}$, $\sigma_i$ the eigenvalues of $\Sigma$.",
         measures="largest error of the formula for the bits saved, in units of its bound",
         source=LENGTHS,
         assumptions=("the second moment of the deviations has full rank",),
@@ -109,8 +133,9 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/grouping-bits",
-        statement=r"$L^s$ exceeds the sum of the groups' lengths $L(X_j)$ by enough bits to name the grouping, at least "
-        r"$\log_2 \frac{n!}{\prod_j n_j!}$, and by at most $k \log_2(n + 1)$ more than that.",
+        statement="$L^s$ exceeds the sum of the groups' lengths $L(X_j)$ by enough bits to name the "
+        r"grouping, at least $\log_2 \frac{n!}{\prod_j n_j!}$, and by at most $k \log_2(n + 1)$ more than "
+        "that.",
         measures="smallest distance of the bits for the groups from their bounds",
         source=LENGTHS,
         assumptions=("no group is empty",),

@@ -31,7 +31,9 @@ def _optimum(generator: Generator) -> Evidence:
     """Measures the excess of ascents over the closed form, and the distance of a constructed optimum from it."""
     best = optimum(SIZES, DIM, eps=EPS, budget=RANKS)
     reached = _best_of_ascents(generator, STARTS)
-    constructed = float(rate_reduction(*orthogonal_classes(SIZES, best.ranks, DIM, generator=generator), eps=EPS))
+    constructed = float(
+        rate_reduction(*orthogonal_classes(SIZES, best.ranks, DIM, generator=generator), eps=EPS)
+    )
     detail = {"reached by ascents": reached, "closed form": best.value, "constructed": constructed}
     return Evidence(max(reached - best.value, abs(constructed - best.value)), ROUNDING, "<=", detail=detail)
 
@@ -42,28 +44,51 @@ def _optimum_control(generator: Generator) -> Evidence:
 
 
 def _best_ranks(generator: Generator, *, equal: bool) -> Evidence:
-    """Measures the largest excess of ΔR of other ranks over the optimum, and the distance of the optimum from its own construction."""
+    """Measures the largest excess of ΔR of other ranks over the optimum, and the distance of the optimum from
+    its own construction.
+    """
     gaps, detail = [], {}
     for dim, eps in ((6, 0.3), (6, 0.7), (7, 1.0)):
         sizes = torch.randint(7, 15, (3,), generator=generator).tolist()
-        sizes[0] = 4 * sizes[1]  # at equal sizes equal ranks would be the best; here they still are at some of the three settings
+        # at equal sizes equal ranks would be the best; here they still are at some of the three settings
+        sizes[0] = 4 * sizes[1]
         best = optimum(sizes, dim, eps=eps)
-        ranks, value = ((dim // 3,) * 3, flat_reduction(sizes, (dim // 3,) * 3, dim, eps=eps)) if equal else (best.ranks, best.value)
+        ranks, value = (
+            ((dim // 3,) * 3, flat_reduction(sizes, (dim // 3,) * 3, dim, eps=eps))
+            if equal
+            else (best.ranks, best.value)
+        )
         every = [r for r in itertools.product(range(1, dim - 1), repeat=3) if sum(r) <= dim]
-        values = [float(rate_reduction(*orthogonal_classes(sizes, r, dim, generator=generator), eps=eps)) for r in every]
-        constructed = float(rate_reduction(*orthogonal_classes(sizes, ranks, dim, generator=generator), eps=eps))
+        values = [
+            float(rate_reduction(*orthogonal_classes(sizes, r, dim, generator=generator), eps=eps))
+            for r in every
+        ]
+        constructed = float(
+            rate_reduction(*orthogonal_classes(sizes, ranks, dim, generator=generator), eps=eps)
+        )
         gaps += [max(values) - value, abs(constructed - value)]
         detail[f"closed form, classes of {sizes[0]}, {sizes[1]} and {sizes[2]}, eps = {eps:g}"] = value
     return Evidence(max(gaps), ROUNDING, "<=", detail=detail)
 
 
 def _geometry(generator: Generator) -> Evidence:
-    """Measures the largest disorder at the ends of three ascents; only the two smaller distortions meet the condition of the theorem."""
+    """Measures the largest disorder at the ends of three ascents; only the two smaller distortions meet the
+    condition of the theorem.
+    """
     sizes = torch.randint(12, 31, (3,), generator=generator).tolist()
     ends = {eps: maximise(sizes, RANKS, DIM, eps=eps, generator=generator) for eps in DISTORTIONS}
-    detail = {f"disorder, eps = {eps:.3g}": disorder(features, labels) for eps, (features, labels, _) in ends.items()}
+    detail = {
+        f"disorder, eps = {eps:.3g}": disorder(features, labels)
+        for eps, (features, labels, _) in ends.items()
+    }
     steepest = max(gradient for *_, gradient in ends.values())
-    return Evidence(max(detail.values()), 1e-5, "<=", converged=steepest < 1e-6, detail={**detail, "largest gradient": steepest})
+    return Evidence(
+        max(detail.values()),
+        1e-5,
+        "<=",
+        converged=steepest < 1e-6,
+        detail={**detail, "largest gradient": steepest},
+    )
 
 
 def _geometry_control(generator: Generator) -> Evidence:
@@ -74,29 +99,35 @@ def _geometry_control(generator: Generator) -> Evidence:
 CLAIMS = (
     Claim(
         id="rate_reduction/optimum",
-        statement=r"Under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$, $\sum_j r_j \le d$, the largest rate reduction is "
-        r"$\sum_j \frac{s_j}{2}\left[\log(1 + \frac{\alpha n_j}{s_j}) - \frac{n_j}{n}\log(1 + \frac{\alpha_j n_j}{s_j})\right]$ "
-        r"with the best $1 \le s_j \le r_j$.",
-        measures="larger of: excess of ascents over the closed form; distance of a constructed optimum from it; nats",
+        statement=r"Under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$, $\sum_j r_j \le d$, the "
+        r"largest rate reduction is $\sum_j \frac{s_j}{2}\left[\log(1 + \frac{\alpha n_j}{s_j}) - "
+        r"\frac{n_j}{n}\log(1 + \frac{\alpha_j n_j}{s_j})\right]$ with the best $1 \le s_j \le r_j$.",
+        measures="larger of: excess of ascents over the closed form; distance of a constructed optimum from "
+        "it; nats",
         source=replace(OPTIMUM_THEOREM, status="own"),
         assumptions=(
             "the ranks fit: their sum is at most d",
-            "one instance: three classes of 20 samples, ranks up to 4, d = 12, ε² = 1/2; the starts are drawn",
+            "one instance: three classes of 20 samples, ranks up to 4, d = 12, ε² = 1/2; the starts are "
+            "drawn",
             f"the best of {STARTS} ascents is taken",
         ),
         check=_optimum,
         control=_optimum_control,
-        control_description="replaces the value of the optimum by that of collapsed classes, of rank one each",
-        corrects=r"A later text restates the condition on the distortion as $\epsilon^4 < c \min_j (n_j/n)\, d^2/r_j^2$ with a constant "
-        r"$c > 0$. At $c = 1$ it does not make every dimension pay: the best $s_j$ may be smaller than $r_j$. No fixed $c$ does at all "
-        r"class shares: the $c$ needed falls like $1/\log(n/n_j)$ as $n_j/n \to 0$.",
+        control_description="replaces the value of the optimum by that of collapsed classes, of rank one "
+        "each",
+        corrects=r"A later text restates the condition on the distortion as $\epsilon^4 < c \min_j "
+        r"(n_j/n)\, d^2/r_j^2$ with a constant $c > 0$. At $c = 1$ it does not make every dimension pay: "
+        "the best $s_j$ may be smaller than $r_j$. No fixed $c$ does at all class shares: the $c$ needed "
+        r"falls like $1/\log(n/n_j)$ as $n_j/n \to 0$.",
     ),
     Claim(
         id="rate_reduction/best-ranks",
-        statement=r"Among orthogonal classes with equal singular values, $\|X_j\|_F^2 = n_j$ and ranks $s_j \ge 1$, $\sum_j s_j \le d$, "
-        r"the largest $\Delta R$ over all ranks is $\max_s \sum_j h_j(s_j)$, $h_j(s) = \frac s2 \log(1 + \frac{\alpha n_j}{s}) - "
-        r"\frac{n_j}{n} \frac s2 \log(1 + \frac{\alpha_j n_j}{s})$. Equal ranks need not be the best for unequal classes.",
-        measures="larger of: excess of any other ranks over the optimum; distance of the optimum from its construction; nats",
+        statement=r"Among orthogonal classes with equal singular values, $\|X_j\|_F^2 = n_j$ and ranks $s_j "
+        r"\ge 1$, $\sum_j s_j \le d$, the largest $\Delta R$ over all ranks is $\max_s \sum_j h_j(s_j)$, "
+        r"$h_j(s) = \frac s2 \log(1 + \frac{\alpha n_j}{s}) - \frac{n_j}{n} \frac s2 \log(1 + "
+        r"\frac{\alpha_j n_j}{s})$. Equal ranks need not be the best for unequal classes.",
+        measures="larger of: excess of any other ranks over the optimum; distance of the optimum from its "
+        "construction; nats",
         source=replace(MCR2, status="own"),
         assumptions=(
             "each class has at least as many samples as dimensions",
@@ -108,9 +139,9 @@ CLAIMS = (
     ),
     Claim(
         id="rate_reduction/orthogonal-flat",
-        statement=r"The maximum under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$ has orthogonal classes, "
-        r"$X_i X_j^\top = 0$ for $i \ne j$, and equal non-zero singular values in each class; so have, in every instance tried, the ends "
-        "of ascents.",
+        statement=r"The maximum under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$ has orthogonal "
+        r"classes, $X_i X_j^\top = 0$ for $i \ne j$, and equal non-zero singular values in each class; so "
+        "have, in every instance tried, the ends of ascents.",
         measures="largest distance of the end of an ascent from orthogonal classes with flat spectra",
         source=OPTIMUM_THEOREM,
         assumptions=(
@@ -121,7 +152,8 @@ CLAIMS = (
         check=_geometry,
         control=_geometry_control,
         control_description="takes five classes in three dimensions, where they cannot be orthogonal",
-        corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its others; at a maximum there is "
-        "none. (The theorem of Wang et al. (2024) is on the problem with a penalty.)",
+        corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its "
+        "others; at a maximum there is none. (The theorem of Wang et al. (2024) is on the problem with a "
+        "penalty.)",
     ),
 )

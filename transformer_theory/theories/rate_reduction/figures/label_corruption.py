@@ -1,9 +1,11 @@
-"""MCR² compared with cross-entropy under label noise: the same network, trained on handwritten digits for the same number of steps.
+"""MCR² compared with cross-entropy under label noise: the same network, trained on handwritten digits for the
+same number of steps.
 
-In practice validation samples also have wrong labels, so they are corrupted at the same rate here. The validation accuracy determines the
-learning rate, the rank of the subspaces and, with early stopping, the step. Accuracy is measured with the true labels of test samples. To
-separate the effects of loss and classifier, the features of the network trained by cross-entropy are also classified by nearest subspaces.
-The null is the nearest subspace of the pixels, which needs no training.
+In practice validation samples also have wrong labels, so they are corrupted at the same rate here. The
+validation accuracy determines the learning rate, the rank of the subspaces and, with early stopping, the
+step. Accuracy is measured with the true labels of test samples. To separate the effects of loss and
+classifier, the features of the network trained by cross-entropy are also classified by nearest subspaces. The
+null is the nearest subspace of the pixels, which needs no training.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -37,23 +39,37 @@ ACCURACY, DIFFERENCE = "accuracy", "accuracy of rate reduction less that of cros
 TO_THE_END, STOPPED = "trained to the end", "stopped by validation"
 LOSSES = ("rate reduction", "cross-entropy")
 PIXELS = "pixels, nearest subspace"
-METHODS = ("rate reduction, nearest subspace", "cross-entropy, largest logit", "cross-entropy, nearest subspace", PIXELS)
+METHODS = (
+    "rate reduction, nearest subspace",
+    "cross-entropy, largest logit",
+    "cross-entropy, nearest subspace",
+    PIXELS,
+)
 TRAIN, VALIDATION = 1200, 300  # numbers of samples; the other 297 of 1797 are test samples
 CLASSES, FEATURES, HIDDEN = 10, 64, 256
 STOPS = 8  # number of evenly spaced steps at which training may stop
-MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)  # as published; the learning rate is divided by ten after these shares of the steps
+# as published; the learning rate is divided by ten after these shares of the steps
+MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)
 
 
 @dataclass(frozen=True)
 class LabelCorruption(RandomExperiment):
-    """Accuracy of MCR² and of cross-entropy on digits, with a share of the labels drawn anew from all classes."""
+    """Accuracy of MCR² and of cross-entropy on digits, with a share of the labels drawn anew from all
+    classes.
+    """
 
-    ratios: tuple[float, ...] = setting((0.0, 0.1, 0.2, 0.3, 0.4, 0.5), ge=0, le=1, help="shares of labels drawn anew")
+    ratios: tuple[float, ...] = setting(
+        (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), ge=0, le=1, help="shares of labels drawn anew"
+    )
     seeds: int = setting(5, ge=1, help="repetitions, each with its own split, corruption and initial weights")
     steps: int = setting(300, ge=STOPS, help="steps of stochastic gradient descent with momentum 0.9")
     batch: int = setting(400, ge=10, le=TRAIN, help="samples per step")
-    rates: tuple[float, ...] = setting((0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), gt=0, le=1, help="learning rates to choose from")
-    ranks: tuple[int, ...] = setting((1, 4, 8), ge=1, help="dimensions of the nearest subspaces to choose from")
+    rates: tuple[float, ...] = setting(
+        (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), gt=0, le=1, help="learning rates to choose from"
+    )
+    ranks: tuple[int, ...] = setting(
+        (1, 4, 8), ge=1, help="dimensions of the nearest subspaces to choose from"
+    )
     eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
 
     name = "rate_reduction.label_corruption"
@@ -65,18 +81,27 @@ class LabelCorruption(RandomExperiment):
         return cls(ratios=(0.0, 0.4), seeds=1, steps=16, rates=(0.01,), ranks=(4,))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields mean accuracies over the seeds with their range, and arrays with accuracies by share and by step."""
+        """Yields mean accuracies over the seeds with their range, and arrays with accuracies by share and by
+        step.
+        """
         shared = {"steps": self.steps, "batch": self.batch, "ranks": self.ranks, "eps": self.eps}
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
         cases = [(ratio, seed) for ratio in self.ratios for seed in seeds]
         trained = sweep(
             training_accuracies,
-            [{"loss": loss, "rate": rate, "ratio": r, "seed": s, **shared} for r, s in cases for loss in LOSSES for rate in self.rates],
+            [
+                {"loss": loss, "rate": rate, "ratio": r, "seed": s, **shared}
+                for r, s in cases
+                for loss in LOSSES
+                for rate in self.rates
+            ],
         )
         untrained = [pixel_accuracies(ratio=ratio, seed=seed, ranks=self.ranks) for ratio, seed in cases]
         shape = (len(self.ratios), self.seeds)
         # [ratios, seeds, losses, rates, stops, classifiers (logits, then the ranks), (validation, test)]
-        accuracies = np.array(trained).reshape(*shape, len(LOSSES), len(self.rates), STOPS, 1 + len(self.ranks), 2)
+        accuracies = np.array(trained).reshape(
+            *shape, len(LOSSES), len(self.rates), STOPS, 1 + len(self.ranks), 2
+        )
         candidates = {
             METHODS[0]: accuracies[:, :, 0, :, :, 1:],
             METHODS[1]: accuracies[:, :, 1, :, :, :1],
@@ -98,10 +123,14 @@ class LabelCorruption(RandomExperiment):
             }
         )
 
-    def _accuracies(self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Measurement]:
+    def _accuracies(
+        self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]
+    ) -> Iterator[Measurement]:
         """Yields the mean accuracy of each method at each share of wrong labels."""
         for method, (accuracies, rate_indices) in choices.items():
-            for ratio, values, null, indices in zip(self.ratios, accuracies, choices[PIXELS][0], rate_indices):
+            for ratio, values, null, indices in zip(
+                self.ratios, accuracies, choices[PIXELS][0], rate_indices
+            ):
                 note = f"mean over seeds, {values.min():.3f} to {values.max():.3f}"
                 if method != PIXELS:
                     best_rates = ", ".join(f"{self.rates[i]:g}" for i in sorted(set(indices.tolist())))
@@ -122,20 +151,43 @@ class LabelCorruption(RandomExperiment):
                     note=note,
                 )
 
-    def _differences(self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]) -> Iterator[Measurement]:
-        """Yields accuracy of MCR² minus accuracy of cross-entropy, each with its classifier, for the same split, corruption and seed."""
+    def _differences(
+        self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]
+    ) -> Iterator[Measurement]:
+        """Yields accuracy of MCR² minus accuracy of cross-entropy, each with its classifier, for the same
+        split, corruption and seed.
+        """
         for ratio, values in zip(self.ratios, choices[METHODS[0]][0] - choices[METHODS[1]][0]):
-            note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {int((values > 0).sum())}"
-            columns = {"n": len(values), "split": "test", "setting": corruption_setting(ratio, stop), "source": MCR2, "note": note}
+            note = (
+                f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in "
+                f"{int((values > 0).sum())}"
+            )
+            columns = {
+                "n": len(values),
+                "split": "test",
+                "setting": corruption_setting(ratio, stop),
+                "source": MCR2,
+                "note": note,
+            }
             yield Measurement(NAME, "figure", DIFFERENCE, float(values.mean()), **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots accuracy by share of labels drawn anew, trained to the end and stopped early; and by step for the last share."""
-        lines = ((colour(NAME), "-"), (colour("scan_snap"), "-"), (colour("scan_snap"), ":"), (colour("null"), "--"))  # one per method
+        """Plots accuracy by share of labels drawn anew, trained to the end and stopped early; and by step for
+        the last share.
+        """
+        # one per method
+        lines = (
+            (colour(NAME), "-"),
+            (colour("scan_snap"), "-"),
+            (colour("scan_snap"), ":"),
+            (colour("null"), "--"),
+        )
         figure, panels = axes(1, 3, width=8.4, height=3.1)
         ratios = result.arrays[f"{NAME}/ratios"]
-        for ax, key, title in zip(panels, ("to_the_end", "stopped"), ("Trained to the end", "Stopped by validation")):
+        for ax, key, title in zip(
+            panels, ("to_the_end", "stopped"), ("Trained to the end", "Stopped by validation")
+        ):
             for method, (tint, dash), values in zip(METHODS, lines, 100 * result.arrays[f"{NAME}/{key}"]):
                 ax.plot(ratios, values.mean(1), dash, color=tint, label=method, marker=".")
                 ax.fill_between(ratios, values.min(1), values.max(1), color=tint, alpha=0.12, linewidth=0)
@@ -143,7 +195,13 @@ class LabelCorruption(RandomExperiment):
             ax.set_xlabel("share of labels drawn anew")
         panels[0].set_ylabel("accuracy on unseen samples, %")
         panels[1].sharey(panels[0])
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=7.5, frameon=False)
+        figure.legend(
+            *panels[0].get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=4,
+            fontsize=7.5,
+            frameon=False,
+        )
         steps = result.arrays[f"{NAME}/steps"]
         for (tint, dash), values in zip(lines, 100 * result.arrays[f"{NAME}/curves"]):
             panels[2].plot(steps, values.mean(0), dash, color=tint)
@@ -159,7 +217,8 @@ def corruption_setting(ratio: float, stop: str) -> str:
 
 
 def chosen(accuracies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the test accuracy of the candidate with the largest validation accuracy, and the index of its learning rate.
+    """Returns the test accuracy of the candidate with the largest validation accuracy, and the index of its
+    learning rate.
 
     If several candidates tie, the first one counts.
 
@@ -170,12 +229,16 @@ def chosen(accuracies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     flat = accuracies.reshape(*accuracies.shape[:2], -1, 2)  # [ratios, seeds, candidates, 2]
     best = flat[..., 0].argmax(-1)
-    # A candidate has the number (rate * stops + stop) * classifiers + classifier, so the quotient is the index of the rate.
-    return np.take_along_axis(flat[..., 1], best[..., None], -1)[..., 0], best // np.prod(accuracies.shape[3:5])
+    # A candidate has the number (rate * stops + stop) * classifiers + classifier, so the quotient is the
+    # index of the rate.
+    return np.take_along_axis(flat[..., 1], best[..., None], -1)[..., 0], best // np.prod(
+        accuracies.shape[3:5]
+    )
 
 
 def by_step(accuracies: np.ndarray) -> np.ndarray:
-    """Returns the test accuracy at each stop, ``[ratios, seeds, stops]``, for the rate and classifier that are best at the last stop.
+    """Returns the test accuracy at each stop, ``[ratios, seeds, stops]``, for the rate and classifier that
+    are best at the last stop.
 
     The validation accuracy determines the best rate and classifier; ``accuracies`` are as for :func:`chosen`.
     """
@@ -186,9 +249,19 @@ def by_step(accuracies: np.ndarray) -> np.ndarray:
 
 
 def training_accuracies(
-    *, loss: str, rate: float, ratio: float, seed: int, steps: int, batch: int, ranks: tuple[int, ...], eps: float
+    *,
+    loss: str,
+    rate: float,
+    ratio: float,
+    seed: int,
+    steps: int,
+    batch: int,
+    ranks: tuple[int, ...],
+    eps: float,
 ) -> list[list[tuple[float, float]]]:
-    """Trains one network; returns, per stop, ``(validation, test)`` accuracy by logits, then by subspaces of each rank."""
+    """Trains one network; returns, per stop, ``(validation, test)`` accuracy by logits, then by subspaces of
+    each rank.
+    """
     (x, y), (validation, noisy), (unseen, truth), generator = samples(ratio, seed)
     x, held_out = x.float(), torch.cat([validation, unseen]).float()
     with torch.random.fork_rng(devices=[]):
@@ -210,12 +283,23 @@ def training_accuracies(
 
     def evaluate(step: int, network: nn.Module) -> None:
         train_features, features = body(x), body(held_out)
-        predictions = [head(features).argmax(1), *(nearest_subspace(train_features, y, features, rank=rank) for rank in ranks)]
+        predictions = [
+            head(features).argmax(1),
+            *(nearest_subspace(train_features, y, features, rank=rank) for rank in ranks),
+        ]
         accuracies.append([_accuracies(classes, noisy, truth) for classes in predictions])
 
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
     stops = at_steps(_stops(steps), evaluate, limit=steps)
-    fit(model, task, optimiser=optimiser, steps=steps, callbacks=[stops], schedule=schedule, generator=generator)
+    fit(
+        model,
+        task,
+        optimiser=optimiser,
+        steps=steps,
+        callbacks=[stops],
+        schedule=schedule,
+        generator=generator,
+    )
     return accuracies
 
 
@@ -223,14 +307,18 @@ def pixel_accuracies(*, ratio: float, seed: int, ranks: tuple[int, ...]) -> list
     """Returns ``(validation, test)`` accuracy of nearest subspaces of the pixels, for each rank."""
     (x, y), (validation, noisy), (unseen, truth), _ = samples(ratio, seed)
     held_out = torch.cat([validation, unseen])
-    return [_accuracies(nearest_subspace(unit_norm(x), y, held_out, rank=rank), noisy, truth) for rank in ranks]
+    return [
+        _accuracies(nearest_subspace(unit_norm(x), y, held_out, rank=rank), noisy, truth) for rank in ranks
+    ]
 
 
 Samples = tuple[Tensor, Tensor]
 
 
 def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.Generator]:
-    """Returns pixels ``[n, 64]`` and labels ``[n]`` for training, validation (both corrupted) and test, and the generator afterwards."""
+    """Returns pixels ``[n, 64]`` and labels ``[n]`` for training, validation (both corrupted) and test, and
+    the generator afterwards.
+    """
     generator = torch.Generator().manual_seed(seed)
     images, labels = digit_images()
     order = torch.randperm(len(labels), generator=generator)
@@ -243,7 +331,9 @@ def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.G
 
 
 def perceptron() -> nn.Sequential:
-    """Returns the network for both losses: pixels ``[n, 64]`` to features ``[n, 64]``, wide enough for ten subspaces of rank six."""
+    """Returns the network for both losses: pixels ``[n, 64]`` to features ``[n, 64]``, wide enough for ten
+    subspaces of rank six.
+    """
     layers, width = [], FEATURES
     for _ in range(2):
         layers += [nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
@@ -257,6 +347,8 @@ def _stops(steps: int) -> list[int]:
 
 
 def _accuracies(classes: Tensor, noisy: Tensor, truth: Tensor) -> tuple[float, float]:
-    """Returns the accuracy of predicted classes on validation samples with labels ``noisy``, and on test samples with labels ``truth``."""
+    """Returns the accuracy of predicted classes on validation samples with labels ``noisy``, and on test
+    samples with labels ``truth``.
+    """
     hits = classes == torch.cat([noisy, truth])
     return float(hits[: len(noisy)].double().mean()), float(hits[len(noisy) :].double().mean())

@@ -1,4 +1,5 @@
-"""ReduNet on handwritten digits: the rate reduction by layer, and accuracy on unseen samples, over random splits.
+"""ReduNet on handwritten digits: the rate reduction by layer, and accuracy on unseen samples, over random
+splits.
 
 Source: :cite:t:`chan2022redunet`.
 """
@@ -69,7 +70,9 @@ class ReduNetOnSplits(RandomExperiment):
         """
         features, labels = self.data()
         if self.training >= len(labels):
-            raise ValueError(f"training must leave unseen samples, got {self.training} of {len(labels)}; take fewer")
+            raise ValueError(
+                f"training must leave unseen samples, got {self.training} of {len(labels)}; take fewer"
+            )
         generator, values = self.generator(), []
         for split in range(self.splits):
             order = torch.randperm(len(labels), generator=generator)
@@ -80,7 +83,10 @@ class ReduNetOnSplits(RandomExperiment):
             null = construct(x, permuted, layers=self.layers, eps=self.eps, step=self.step)
             values.append(self.numbers(net, null, x, y, features[unseen], labels[unseen], generator))
             if split == 0:
-                yield Arrays(_curves(net, null, x, y) | cosines(features[unseen], net.transform(features[unseen]), labels[unseen]))
+                yield Arrays(
+                    _curves(net, null, x, y)
+                    | cosines(features[unseen], net.transform(features[unseen]), labels[unseen])
+                )
                 best = optimum(torch.bincount(y).tolist(), x.shape[1], eps=self.eps).value
                 yield Arrays({f"{NAME}/optimum": torch.tensor(best).numpy()})
         for quantity in values[0]:
@@ -96,7 +102,9 @@ class ReduNetOnSplits(RandomExperiment):
         truth: Int[Tensor, " m"],
         generator: Generator,
     ) -> dict[str, float]:
-        """Returns the quantities of one split, for ReduNet and for its null, a ReduNet built from permuted labels."""
+        """Returns the quantities of one split, for ReduNet and for its null, a ReduNet built from permuted
+        labels.
+        """
         transformed = net.transform(unseen)
         best = optimum(torch.bincount(y).tolist(), x.shape[1], eps=self.eps).value
         reductions = (net.reductions[0], net.reductions[1], net.reductions[-1], null.reductions[-1])
@@ -124,20 +132,25 @@ class ReduNetOnSplits(RandomExperiment):
             unit="nats" if quantity in REDUCTIONS else "share",
             source=cast(Source, (REDUCTIONS | SHARES).get(quantity, REDUNET)),
             n=len(values),
-            note=f"mean over splits, {min(values):.4g} to {max(values):.4g}; {self.training} training samples, {unseen} unseen",
+            note=f"mean over splits, {min(values):.4g} to {max(values):.4g}; {self.training} training "
+            f"samples, {unseen} unseen",
             **judged,
         )
 
     def plot(self, result: Result) -> "Figure":
-        """Plots ΔR by layer for true and permuted labels, cosines of unseen samples before and after, and spectra of the classes."""
+        """Plots ΔR by layer for true and permuted labels, cosines of unseen samples before and after, and
+        spectra of the classes.
+        """
         return plot(result)
 
 
 @dataclass(frozen=True)
 class ReduNetDigits(ReduNetOnSplits):
-    """ReduNet on 8 x 8 handwritten digits, and a network of fewer layers that is also trained by back-propagation.
+    """ReduNet on 8 x 8 handwritten digits, and a network of fewer layers that is also trained by
+    back-propagation.
 
-    Permuted labels are the null: with them the ascent reaches nearly the same rate reduction but learns nothing.
+    Permuted labels are the null: with them the ascent reaches nearly the same rate reduction but learns
+    nothing.
     """
 
     short: int = setting(5, ge=1, help="layers of the network for back-propagation")
@@ -167,7 +180,9 @@ class ReduNetDigits(ReduNetOnSplits):
         truth: Int[Tensor, " m"],
         generator: Generator,
     ) -> dict[str, float]:
-        """Returns the quantities of one split, and the accuracy of a shorter network before and after back-propagation."""
+        """Returns the quantities of one split, and the accuracy of a shorter network before and after
+        back-propagation.
+        """
         values = super().numbers(net, null, x, y, unseen, truth, generator)
         module = TrainableReduNet(construct(x, y, layers=self.short, eps=self.eps, step=self.step))
         before, training_before = share(_predict(module, unseen) == truth), share(_predict(module, x) == y)

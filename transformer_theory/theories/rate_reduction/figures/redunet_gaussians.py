@@ -26,12 +26,16 @@ REFERENCE = {2: 0.875, 3: 1.879}  # d -> ΔR after 300 layers, computed independ
 
 @dataclass(frozen=True)
 class ReduNetGaussians(RandomExperiment):
-    """ReduNet on Gaussian classes around the axes of the plane and of space: ΔR rises at every layer and approaches its optimum."""
+    """ReduNet on Gaussian classes around the axes of the plane and of space: ΔR rises at every layer and
+    approaches its optimum.
+    """
 
     per_class: int = setting(500, ge=1, help="samples of each class")
     layers: int = setting(2000, ge=1, help="gradient steps")
     step: float = setting(0.5, gt=0, help="step size η")
-    noise: float = setting(0.1, ge=0, help="standard deviation of the classes before they are projected to the sphere")
+    noise: float = setting(
+        0.1, ge=0, help="standard deviation of the classes before they are projected to the sphere"
+    )
     eps: float = setting(0.1**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
 
     name = "rate_reduction.redunet_gaussians"
@@ -43,7 +47,9 @@ class ReduNetGaussians(RandomExperiment):
         return cls(layers=300)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with ΔR, cosines and accuracy per dimension; arrays with ΔR by layer and the unseen samples in the plane."""
+        """Yields rows with ΔR, cosines and accuracy per dimension; arrays with ΔR by layer and the unseen
+        samples in the plane.
+        """
         generator = self.generator()
         for dim in (2, 3):
             train, labels = gaussian_toy(dim, self.per_class, noise=self.noise, generator=generator)
@@ -56,7 +62,9 @@ class ReduNetGaussians(RandomExperiment):
             accuracy = float((net.predict(transformed) == truth).double().mean())
 
             def row(quantity: str, value: float, setting: str = f"d = {dim}", **columns) -> Measurement:
-                return Measurement(NAME, "figure", quantity, value, setting=setting, **{"source": REDUNET, **columns})
+                return Measurement(
+                    NAME, "figure", quantity, value, setting=setting, **{"source": REDUNET, **columns}
+                )
 
             judged = {"op": ">=", "threshold": 1.0, "predicted": 1.0, "verdict": judge(rising, ">=", 1.0)}
             yield row(LAYERS_RAISE, rising, unit="share", **judged)
@@ -71,7 +79,9 @@ class ReduNetGaussians(RandomExperiment):
             yield row("accuracy", accuracy, unit="share", split="test")
             yield Arrays({f"{NAME}/reductions_{dim}": net.reductions.numpy()})
             if dim == 2:
-                yield Arrays({f"{NAME}/plane_before": unseen.numpy(), f"{NAME}/plane_after": transformed.numpy()})
+                yield Arrays(
+                    {f"{NAME}/plane_before": unseen.numpy(), f"{NAME}/plane_after": transformed.numpy()}
+                )
 
     @style()
     def plot(self, result: Result) -> "Figure":

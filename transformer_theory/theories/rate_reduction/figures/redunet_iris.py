@@ -17,7 +17,9 @@ from .redunet_digits import ReduNetOnSplits
 
 @dataclass(frozen=True)
 class ReduNetIris(ReduNetOnSplits):
-    """ReduNet on Fisher's iris: four measurements of each of 150 flowers, as directions. η = 0.1 as published; a random fifth is unseen."""
+    """ReduNet on Fisher's iris: four measurements of each of 150 flowers, as directions. η = 0.1 as
+    published; a random fifth is unseen.
+    """
 
     training: int = setting(120, ge=30, help="training samples of 150; the rest are unseen")
     layers: int = setting(4000, ge=1, help="gradient steps")

@@ -33,9 +33,10 @@ EQUIVARIANCE = "largest difference between features of shifted images and shifte
 class Shifts(RandomExperiment):
     """Two networks for digits on a torus, built at one position and tested after every cyclic shift.
 
-    The shift-invariant network predicts the same class at each of the 64 positions, because its features move with the image. The network
-    on pixels is built for one position. Both use the same digits without shifted copies. "Balanced" means that the shift-invariant network
-    predicts by the smallest ``γ_j ||x C_j||`` instead of the published ``||x C_j||``.
+    The shift-invariant network predicts the same class at each of the 64 positions, because its features move
+    with the image. The network on pixels is built for one position. Both use the same digits without shifted
+    copies. "Balanced" means that the shift-invariant network predicts by the smallest ``γ_j ||x C_j||``
+    instead of the published ``||x C_j||``.
     """
 
     training: int = setting(1300, ge=20, le=1700, help="training samples of 1797; the rest are unseen")
@@ -44,7 +45,9 @@ class Shifts(RandomExperiment):
     layers: int = setting(20, ge=1, help="gradient steps")
     step: float = setting(0.5, gt=0, le=1e3, help="step size η")
     eps: float = setting(0.1**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
-    unseen: int = setting(97, ge=1, le=97, help="unseen samples that are classified at each of the 64 positions")
+    unseen: int = setting(
+        97, ge=1, le=97, help="unseen samples that are classified at each of the 64 positions"
+    )
 
     name = "rate_reduction.shifts"
     sources = (REDUNET,)
@@ -55,7 +58,9 @@ class Shifts(RandomExperiment):
         return cls(training=100, channels=4, size=3, layers=2, unseen=20)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracy of the networks at each position of the torus, and the deviation of the features from equivariance."""
+        """Yields the accuracy of the networks at each position of the torus, and the deviation of the
+        features from equivariance.
+        """
         generator, (images, labels) = self.generator(), digit_images()
         order = torch.randperm(len(images), generator=generator)
         train, test = order[: self.training], order[self.training :][: self.unseen]
@@ -69,13 +74,22 @@ class Shifts(RandomExperiment):
             for across in range(GRID):
                 shifted = images[test].roll((down, across), (2, 3))
                 features = invariant.transform(lift(shifted, filters))
-                gap = max(gap, float((features - features_unshifted.roll((down, across), (2, 3))).abs().max()))
+                gap = max(
+                    gap, float((features - features_unshifted.roll((down, across), (2, 3))).abs().max())
+                )
                 pixels = vector.predict(vector.transform(shifted.flatten(1)))
-                for name, classes in zip(NETWORKS, (invariant.predict(features), invariant.predict_balanced(features), pixels)):
+                for name, classes in zip(
+                    NETWORKS, (invariant.predict(features), invariant.predict_balanced(features), pixels)
+                ):
                     accuracy[name][down, across] = (classes == labels[test]).double().mean()
         rising = float((invariant.reductions.diff() > 0).double().mean())
         yield from self._rows(accuracy, gap, rising, len(test))
-        yield Arrays({f"{NAME}/reductions": invariant.reductions.numpy(), f"{NAME}/example": images[test[0], 0].numpy()})
+        yield Arrays(
+            {
+                f"{NAME}/reductions": invariant.reductions.numpy(),
+                f"{NAME}/example": images[test[0], 0].numpy(),
+            }
+        )
         yield Arrays({f"{NAME}/accuracy/{name}": values.numpy() for name, values in accuracy.items()})
 
     def _rows(self, accuracy: dict[str, Tensor], gap: float, rising: float, n: int) -> Iterator[Measurement]:
@@ -83,7 +97,15 @@ class Shifts(RandomExperiment):
             return Measurement(NAME, "figure", quantity, value, source=REDUNET, **columns)
 
         note = "entries of features of norm 1"
-        yield row(EQUIVARIANCE, gap, predicted=0.0, op="<=", threshold=1e-9, verdict=judge(gap, "<=", 1e-9), note=note)
+        yield row(
+            EQUIVARIANCE,
+            gap,
+            predicted=0.0,
+            op="<=",
+            threshold=1e-9,
+            verdict=judge(gap, "<=", 1e-9),
+            note=note,
+        )
         for name, values in accuracy.items():
             columns = {"unit": "share", "setting": name, "split": "test", "n": n}
             shifted = values.flatten()[1:]
@@ -91,20 +113,38 @@ class Shifts(RandomExperiment):
             yield row(AT_ORIGIN, float(values[0, 0]), note=f"{self.training} training digits", **columns)
             yield row(SHIFTED, float(shifted.mean()), note=note, **columns)
         judged = {"predicted": 1.0, "op": ">=", "threshold": 1.0, "verdict": judge(rising, ">=", 1.0)}
-        yield row(LAYERS_RAISE, rising, unit="share", setting=INVARIANT, note="rate reduction of all shifts", **judged)
+        yield row(
+            LAYERS_RAISE,
+            rising,
+            unit="share",
+            setting=INVARIANT,
+            note="rate reduction of all shifts",
+            **judged,
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots a digit, the accuracy of two networks at each position of the torus, and the rate reduction of all shifts by layer."""
+        """Plots a digit, the accuracy of two networks at each position of the torus, and the rate reduction
+        of all shifts by layer.
+        """
         figure, panels = axes(1, 4, width=8.4, height=2.3)
         heatmap(panels[0], result.arrays[f"{NAME}/example"], "A digit, as learnt", cmap="gray_r", bar=False)
         for ax, name in zip(panels[1:], (PIXELS, INVARIANT)):
             values = result.arrays[f"{NAME}/accuracy/{name}"]
-            heatmap(ax, values, "accuracy" if name == INVARIANT else "", vmin=0, vmax=1, bar=name == INVARIANT)
+            heatmap(
+                ax, values, "accuracy" if name == INVARIANT else "", vmin=0, vmax=1, bar=name == INVARIANT
+            )
             ax.set_title(f"Accuracy, {name}")
             for (down, across), value in [((0, 0), values[0, 0]), ((4, 4), values[4, 4])]:
                 colour = "k" if value > 0.6 else "w"
-                ax.annotate(f"{100 * value:.0f} %", (across, down), ha="center", va="center", fontsize=5.5, color=colour)
+                ax.annotate(
+                    f"{100 * value:.0f} %",
+                    (across, down),
+                    ha="center",
+                    va="center",
+                    fontsize=5.5,
+                    color=colour,
+                )
             ax.set_xlabel("shift to the right")
             ax.set_ylabel("shift down")
             ax.set_xticks(range(0, values.shape[1], 2))

@@ -1,7 +1,8 @@
 """Training on the rate reduction, step by step: R rises, R^c rises much less, and ΔR approaches its optimum.
 
-The network and the split of the handwritten digits are those of :mod:`.label_corruption`, with true labels. The rates are computed from all
-training samples at once, in evaluation mode. Unseen samples are fewer, which raises their ΔR, so compare it with its own null.
+The network and the split of the handwritten digits are those of :mod:`.label_corruption`, with true labels.
+The rates are computed from all training samples at once, in evaluation mode. Unseen samples are fewer, which
+raises their ΔR, so compare it with its own null.
 
 Source: :cite:t:`yu2020learning`.
 """
@@ -57,11 +58,14 @@ class TrainingDynamics(RandomExperiment):
         return cls(seeds=1, steps=100)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rates before and after training, means over the seeds with their range; arrays with the rates by step."""
+        """Yields rates before and after training, means over the seeds with their range; arrays with the
+        rates by step.
+        """
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
         shared = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "eps": self.eps}
         trained = sweep(rates_by_step, [{"seed": seed, **shared} for seed in seeds])
-        rates = np.array([rows for rows, _ in trained])  # [seeds, stops, splits, (R, R^c, R^c of permuted labels)]
+        # [seeds, stops, splits, (R, R^c, R^c of permuted labels)]
+        rates = np.array([rows for rows, _ in trained])
         best = np.array([value for _, value in trained])
         reductions = rates[..., 0] - rates[..., 1]
         nulls = rates[..., 0] - rates[..., 2]
@@ -70,10 +74,25 @@ class TrainingDynamics(RandomExperiment):
                 whole, within, permuted_within = rates[:, stop, number].T
                 null = nulls[:, stop, number]
                 yield _row(RATE, whole, split=split, setting=setting_name)
-                yield _row(CLASS_RATE, within, null=permuted_within, side="<=", split=split, setting=setting_name)
-                yield _row(REDUCTION, reductions[:, stop, number], null=null, side=">=", split=split, setting=setting_name)
+                yield _row(
+                    CLASS_RATE, within, null=permuted_within, side="<=", split=split, setting=setting_name
+                )
+                yield _row(
+                    REDUCTION,
+                    reductions[:, stop, number],
+                    null=null,
+                    side=">=",
+                    split=split,
+                    setting=setting_name,
+                )
         yield _row(
-            SHARE, reductions[:, -1, 0] / best, unit="share", null=nulls[:, -1, 0] / best, side=">=", source=OPTIMUM_THEOREM, split="train"
+            SHARE,
+            reductions[:, -1, 0] / best,
+            unit="share",
+            null=nulls[:, -1, 0] / best,
+            side=">=",
+            source=OPTIMUM_THEOREM,
+            split="train",
         )
         yield Arrays(
             {
@@ -85,7 +104,9 @@ class TrainingDynamics(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots R, R^c and ΔR by step, means over the seeds, for training samples (with the optimum of ΔR) and for unseen samples."""
+        """Plots R, R^c and ΔR by step, means over the seeds, for training samples (with the optimum of ΔR)
+        and for unseen samples.
+        """
         figure, panels = axes(1, 2, height=2.8)
         steps, rates = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/rates"]
         for number, (panel, title) in enumerate(zip(panels, ("Training samples", "Unseen samples"))):
@@ -99,7 +120,13 @@ class TrainingDynamics(RandomExperiment):
             panel.set_ylabel("nats per sample")
         optimum_line = {"color": COLOURS[NAME], "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 1}
         panels[0].axhline(float(result.arrays[f"{NAME}/optimum"]), label="optimum of ΔR", **optimum_line)
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7, frameon=False)
+        figure.legend(
+            *panels[0].get_legend_handles_labels(),
+            loc="outside lower center",
+            ncols=5,
+            fontsize=7,
+            frameon=False,
+        )
         return figure
 
 
@@ -111,8 +138,12 @@ def _row(quantity: str, values: np.ndarray, *, null: np.ndarray | None = None, *
     return Measurement(NAME, "figure", quantity, float(values.mean()), n=len(values), note=note, **columns)
 
 
-def rates_by_step(*, seed: int, steps: int, batch: int, rate: float, eps: float) -> tuple[list[list[tuple[float, ...]]], float]:
-    """Trains one network; returns R, R^c and R^c of permuted labels by stop, for training and unseen samples, and the optimum of ΔR."""
+def rates_by_step(
+    *, seed: int, steps: int, batch: int, rate: float, eps: float
+) -> tuple[list[list[tuple[float, ...]]], float]:
+    """Trains one network; returns R, R^c and R^c of permuted labels by stop, for training and unseen samples,
+    and the optimum of ΔR.
+    """
     (x, y), _, (unseen, truth), generator = samples(0.0, seed)
     x, unseen = x.float(), unseen.float()
     with torch.random.fork_rng(devices=[]):
@@ -125,7 +156,12 @@ def rates_by_step(*, seed: int, steps: int, batch: int, rate: float, eps: float)
     found: list[list[tuple[float, ...]]] = []
 
     def evaluate(step: int, network: nn.Module) -> None:
-        found.append([_rates(network(pixels), labels, order, eps) for pixels, labels, order in zip((x, unseen), (y, truth), orders)])
+        found.append(
+            [
+                _rates(network(pixels), labels, order, eps)
+                for pixels, labels, order in zip((x, unseen), (y, truth), orders)
+            ]
+        )
 
     def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
         return objective(unit_norm(network(x[positions])), y[positions]).loss
@@ -146,7 +182,9 @@ def rates_by_step(*, seed: int, steps: int, batch: int, rate: float, eps: float)
     return found, optimum(torch.bincount(y).tolist(), FEATURES, eps=eps).value
 
 
-def _rates(outputs: Float[Tensor, "n d"], labels: Int[Tensor, " n"], order: Int[Tensor, " n"], eps: float) -> tuple[float, ...]:
+def _rates(
+    outputs: Float[Tensor, "n d"], labels: Int[Tensor, " n"], order: Int[Tensor, " n"], eps: float
+) -> tuple[float, ...]:
     features = unit_norm(outputs.double())
     return (
         float(coding_rate(features, eps=eps)),

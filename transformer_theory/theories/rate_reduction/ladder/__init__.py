@@ -1,15 +1,18 @@
-"""The ladder: rate reduction as a share of its optimum, from free features to networks that are trained without it.
+"""The ladder: rate reduction as a share of its optimum, from free features to networks that are trained
+without it.
 
-The first rung is the setting of the theorem: features of norm 1 that ascend ΔR themselves. The next ones train a network on ΔR and measure
-the training samples, then held-out samples of a mixture of subspaces, then held-out digits. From the fifth rung on, no loss contains ΔR:
-the labels are learned by cross-entropy. All rungs have n = 256 samples with the same class sizes, d = 64 and ε² = 1/2, because share and
-nulls depend on them. Only CRATE has d = 96, and images of the caller have other class sizes.
+The first rung is the setting of the theorem: features of norm 1 that ascend ΔR themselves. The next ones
+train a network on ΔR and measure the training samples, then held-out samples of a mixture of subspaces, then
+held-out digits. From the fifth rung on, no loss contains ΔR: the labels are learned by cross-entropy. All
+rungs have n = 256 samples with the same class sizes, d = 64 and ε² = 1/2, because share and nulls depend on
+them. Only CRATE has d = 96, and images of the caller have other class sizes.
 
-Each rung has two nulls: permuted labels, and inputs without training (:mod:`.inputs`). The second asks whether training added anything.
+Each rung has two nulls: permuted labels, and inputs without training (:mod:`.inputs`). The second asks
+whether training added anything.
 
-Rungs are cumulative up to the end of the column "depth", whose last rung has wrong labels, so that no other rung carries them. The networks
-of the column "trained network" have recipes of their own, with right labels, and their headline is a mean over layers; the share in their
-last layer has a row of its own.
+Rungs are cumulative up to the end of the column "depth", whose last rung has wrong labels, so that no other
+rung carries them. The networks of the column "trained network" have recipes of their own, with right labels,
+and their headline is a mean over layers; the share in their last layer has a row of its own.
 
 Source: :cite:t:`yu2020learning` (the optimum).
 """
@@ -40,7 +43,9 @@ RECIPES = {
 }
 
 
-def _measure(train: Callable[[torch.Generator], Evaluated], generator: torch.Generator) -> Iterator[Measurement]:
+def _measure(
+    train: Callable[[torch.Generator], Evaluated], generator: torch.Generator
+) -> Iterator[Measurement]:
     """Trains, and yields the rows of the features; a row with the reason if the training diverges."""
     try:
         evaluated = train(generator)
@@ -50,9 +55,11 @@ def _measure(train: Callable[[torch.Generator], Evaluated], generator: torch.Gen
     yield from rows(evaluated)
 
 
-def _in_trained_network(recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None) -> Iterator[Measurement]:
-    """Yields the headline of a trained network, a mean over layers, with both nulls, then the share of the inputs, and the share and the
-    angle of the last layer.
+def _in_trained_network(
+    recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
+) -> Iterator[Measurement]:
+    """Yields the headline of a trained network, a mean over layers, with both nulls, then the share of the
+    inputs, and the share and the angle of the last layer.
     """
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     headline = headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=STEPS)
@@ -61,7 +68,9 @@ def _in_trained_network(recipe: str, generator: torch.Generator, images: tuple[I
     assert held_out.labels is not None
     labels = held_out.labels.unique(return_inverse=True)[1]
     inputs = trainings.centred(held_out, _training_tokens(images))
-    evaluated = Evaluated(trainings.class_tokens(model, held_out), labels, permutations(len(labels), LADDER_DRAWS), inputs)
+    evaluated = Evaluated(
+        trainings.class_tokens(model, held_out), labels, permutations(len(labels), LADDER_DRAWS), inputs
+    )
     columns = {"n": len(labels), "split": "validation", "data": held_out.name, "model": recipe}
     if headline.value is not None:
         # All layers have the same dimension, so the null of one layer is that of their mean.
@@ -75,10 +84,21 @@ def _in_trained_network(recipe: str, generator: torch.Generator, images: tuple[I
 @lru_cache(maxsize=1)
 def _training_tokens(images: tuple[Images, Images] | None) -> TokenData:
     """Returns the training tokens of :func:`~transformer_theory.training.trained_rungs.trained_network`."""
-    return digit_parts()[0] if images is None else image_sets.tokens_of(images[0].mixed(fixed_generator()), fixed_generator())
+    return (
+        digit_parts()[0]
+        if images is None
+        else image_sets.tokens_of(images[0].mixed(fixed_generator()), fixed_generator())
+    )
 
 
-def _rung(name: str, relaxes: str, train: Callable[[torch.Generator], Evaluated], column: str, *, covered: bool = False) -> Rung:
+def _rung(
+    name: str,
+    relaxes: str,
+    train: Callable[[torch.Generator], Evaluated],
+    column: str,
+    *,
+    covered: bool = False,
+) -> Rung:
     return Rung(name, relaxes, partial(_measure, train), column=column, covered=covered)
 
 
@@ -93,9 +113,19 @@ LADDER = replace(
         _rung("plain cross-entropy", "training scales the features to norm 1", trainings.plain, TRAINED),
         _rung("mini-batches", "all samples enter each step", trainings.mini_batches, ADAMW),
         _rung("AdamW", "gradient descent", trainings.adamw, ADAMW),
-        _rung("transformer block", "the network is a perceptron, trained in 150 steps (now 400)", trainings.one_block, BLOCK),
+        _rung(
+            "transformer block",
+            "the network is a perceptron, trained in 150 steps (now 400)",
+            trainings.one_block,
+            BLOCK,
+        ),
         _rung("three blocks", "there is one block", trainings.several_blocks, DEPTH),
-        _rung("wrong labels", "the training labels are right (on this rung only)", trainings.wrong_labels, DEPTH),
-        *(replace(rung, relaxes=RECIPES.get(rung.name, rung.relaxes)) for rung in trained_network_rungs(_in_trained_network)),
+        _rung(
+            "wrong labels", "the training labels are right (on this rung only)", trainings.wrong_labels, DEPTH
+        ),
+        *(
+            replace(rung, relaxes=RECIPES.get(rung.name, rung.relaxes))
+            for rung in trained_network_rungs(_in_trained_network)
+        ),
     ),
 )

@@ -1,28 +1,32 @@
-r"""Quantities of the ladder: share of the optimum, angle between classes, and share of the value at neural collapse.
+r"""Quantities of the ladder: share of the optimum, angle between classes, and share of the value at neural
+collapse.
 
-Features :math:`x_i` have norm 1. The distortion is :math:`\epsilon^2 = 1/2`, as in trained networks (:mod:`..in_networks`).
+Features :math:`x_i` have norm 1. The distortion is :math:`\epsilon^2 = 1/2`, as in trained networks
+(:mod:`..in_networks`).
 
-**Angle.** Let :math:`S_j = X_j^\top X_j / n_j` be the second moment of class j. The angle between two classes is
+**Angle.** Let :math:`S_j = X_j^\top X_j / n_j` be the second moment of class j. The angle between two classes
+is
 
 .. math::
     \theta_{jl} = \arccos \sqrt{\frac{\langle S_j, S_l\rangle}{\|S_j\|_F \|S_l\|_F}}, \qquad
     \langle S_j, S_l\rangle = \frac{1}{n_j n_l} \sum_{i \in j,\, m \in l} (x_i^\top x_m)^2 .
 
-It is 90° iff the classes span orthogonal subspaces. Between two lines it is their angle. Between flat subspaces of dimension r the squared
-cosine is the mean of the squared cosines of the r principal angles. No dimension and no share of the energy has to be chosen, and a
-direction counts by its energy.
+It is 90° iff the classes span orthogonal subspaces. Between two lines it is their angle. Between flat
+subspaces of dimension r the squared cosine is the mean of the squared cosines of the r principal angles. No
+dimension and no share of the energy has to be chosen, and a direction counts by its energy.
 
-**Neural collapse.** Each class is one point, and the k points are the vertices of a regular simplex: :math:`m_j^\top m_l = -1/(k - 1)`.
-With the Gram matrix G of these points and :math:`D = \mathrm{diag}(n_j)`,
+**Neural collapse.** Each class is one point, and the k points are the vertices of a regular simplex:
+:math:`m_j^\top m_l = -1/(k - 1)`. With the Gram matrix G of these points and :math:`D = \mathrm{diag}(n_j)`,
 
 .. math::
-    \Delta R = \tfrac12\log\det\big(I + \alpha D^{1/2} G D^{1/2}\big) - \tfrac12\log\big(1 + d/\epsilon^2\big),
-    \qquad \alpha = \frac{d}{n\epsilon^2},
+    \Delta R = \tfrac12\log\det\big(I + \alpha D^{1/2} G D^{1/2}\big) - \tfrac12\log\big(1 +
+    d/\epsilon^2\big), \qquad \alpha = \frac{d}{n\epsilon^2},
 
-which for classes of equal size is :math:`\frac{k-1}{2}\log(1 + \frac{d}{(k-1)\epsilon^2}) - \frac12\log(1 + \frac{d}{\epsilon^2})`.
+which for classes of equal size is :math:`\frac{k-1}{2}\log(1 + \frac{d}{(k-1)\epsilon^2}) - \frac12\log(1 +
+\frac{d}{\epsilon^2})`.
 
-Source: :cite:t:`yu2020learning` (the optimum), :cite:t:`papyan2020prevalence` (neural collapse). The angle and the value at collapse are
-derived here.
+Source: :cite:t:`yu2020learning` (the optimum), :cite:t:`papyan2020prevalence` (neural collapse). The angle
+and the value at collapse are derived here.
 """
 
 import math
@@ -49,11 +53,13 @@ from .inputs import isometric, projections
 ANGLE = "mean angle between classes, degrees"
 BEFORE = "rate reduction as a share of the optimum, before training"
 COLLAPSED = "rate reduction as a share of its value at neural collapse"
-INPUTS = "rate reduction as a share of the optimum, centred inputs"  # projected at random if they have more dimensions than the features
+# projected at random if they have more dimensions than the features
+INPUTS = "rate reduction as a share of the optimum, centred inputs"
 LAST_LAYER = "rate reduction as a share of the optimum, last layer"
 ORTHOGONAL = 90.0  # degrees
 COLLAPSE = Source("papyan2020prevalence")
-HEADLINE = Ladder(quantity=SHARE, unit="share", side=">=", null_kind=NULL_KIND)  # without rungs: its `row` makes the headline
+# without rungs: its `row` makes the headline
+HEADLINE = Ladder(quantity=SHARE, unit="share", side=">=", null_kind=NULL_KIND)
 
 
 @dataclass(frozen=True)
@@ -64,9 +70,11 @@ class Evaluated:
         features: one row per sample, scaled to norm 1 when measured, ``[n, d]``.
         labels: classes 0, 1, ..., none of them empty, ``[n]``.
         orders: permutations of the samples, one per null draw, ``[draws, n]``.
-        inputs: inputs of the network for the same samples, with the mean training input subtracted, ``[n, inputs]``.
+        inputs: inputs of the network for the same samples, with the mean training input subtracted, ``[n,
+            inputs]``.
         before: features of the same samples before training, ``[n, d]``; None: not measured.
-        collapse: whether the training predicts neural collapse, so that the value there is a second reference.
+        collapse: whether the training predicts neural collapse, so that the value there is a second
+            reference.
         split: part of the data: "train", "validation".
         data, model: names for the columns of the rows.
         note: description of the features.
@@ -90,16 +98,20 @@ class Evaluated:
 
 
 def rows(evaluated: Evaluated) -> Iterator[Measurement]:
-    """Yields the headline with both nulls, the angle, the share of the inputs, and where they apply the share of the value at collapse and
-    the share before training.
+    """Yields the headline with both nulls, the angle, the share of the inputs, and where they apply the share
+    of the value at collapse and the share before training.
     """
-    columns: dict[str, Any] = {name: getattr(evaluated, name) for name in ("split", "data", "model", "note")} | {"n": len(evaluated.labels)}
+    columns: dict[str, Any] = {
+        name: getattr(evaluated, name) for name in ("split", "data", "model", "note")
+    } | {"n": len(evaluated.labels)}
     best = optimum(evaluated.sizes, evaluated.features.shape[1], eps=EPS).value
     values = _reductions(evaluated.features, evaluated)
     shares = [value / best for value in values]
     share: dict[str, Any] = {"unit": "share", "side": ">=", "predicted": 1.0, **columns}
     null = permuted_labels(shares[1:])
-    headline = HEADLINE.row(NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, null=null, **columns)
+    headline = HEADLINE.row(
+        NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, null=null, **columns
+    )
     yield headline
     yield second_row(headline, evaluated)
     yield angle_row(evaluated, **columns)
@@ -108,26 +120,43 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
         reference = collapsed_reduction(evaluated.sizes, evaluated.features.shape[1], eps=EPS)
         relative = [value / reference for value in values]
         null = permuted_labels(relative[1:])
-        yield Measurement(NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, null=null, **share)
+        yield Measurement(
+            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, null=null, **share
+        )
     if evaluated.before is not None:
         shares = [value / best for value in _reductions(evaluated.before, evaluated)]
-        yield Measurement(NAME, "rung", BEFORE, shares[0], source=OPTIMUM_THEOREM, null=permuted_labels(shares[1:]), **share)
+        yield Measurement(
+            NAME, "rung", BEFORE, shares[0], source=OPTIMUM_THEOREM, null=permuted_labels(shares[1:]), **share
+        )
 
 
 def second_row(headline: Measurement, evaluated: Evaluated) -> Measurement:
-    """Returns the headline with the second null, random projections of the inputs to the dimension of the features."""
-    null = projections(evaluated.inputs, evaluated.labels, evaluated.features.shape[1], draws=len(evaluated.orders))
+    """Returns the headline with the second null, random projections of the inputs to the dimension of the
+    features.
+    """
+    null = projections(
+        evaluated.inputs, evaluated.labels, evaluated.features.shape[1], draws=len(evaluated.orders)
+    )
     return replace(headline, null=null, setting=f"null: {null.kind}")
 
 
 def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
-    """Returns the share of the inputs, projected once if they have more dimensions than the features, with permuted labels as the null."""
+    """Returns the share of the inputs, projected once if they have more dimensions than the features, with
+    permuted labels as the null.
+    """
     dim = evaluated.features.shape[1]
     best = optimum(evaluated.sizes, dim, eps=EPS).value
     features = isometric(evaluated.inputs.double(), dim, fixed_generator())
     shares = [value / best for value in _reductions(features, evaluated)]
-    columns |= {"unit": "share", "side": ">=", "source": OPTIMUM_THEOREM, "note": "inputs without the mean training input"}
-    return Measurement(NAME, "rung", INPUTS, shares[0], predicted=1.0, null=permuted_labels(shares[1:]), **columns)
+    columns |= {
+        "unit": "share",
+        "side": ">=",
+        "source": OPTIMUM_THEOREM,
+        "note": "inputs without the mean training input",
+    }
+    return Measurement(
+        NAME, "rung", INPUTS, shares[0], predicted=1.0, null=permuted_labels(shares[1:]), **columns
+    )
 
 
 def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
@@ -136,12 +165,21 @@ def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     reason = "" if math.isfinite(angles[0]) else "a class has no features other than zero"
     null = permuted_labels(angles[1:])
     return Measurement(
-        NAME, "rung", ANGLE, angles[0], predicted=ORTHOGONAL, side=">=", source=MCR2, null=null, **{**columns, "reason": reason}
+        NAME,
+        "rung",
+        ANGLE,
+        angles[0],
+        predicted=ORTHOGONAL,
+        side=">=",
+        source=MCR2,
+        null=null,
+        **{**columns, "reason": reason},
     )
 
 
 def last_layer_row(evaluated: Evaluated, **columns: Any) -> Measurement:
-    """Returns the share of the optimum as the row :data:`LAST_LAYER`, for networks whose headline is a mean over layers.
+    """Returns the share of the optimum as the row :data:`LAST_LAYER`, for networks whose headline is a mean
+    over layers.
 
     The row has a reason instead of a value if there are more classes than dimensions.
     """
@@ -152,11 +190,15 @@ def last_layer_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         return Measurement(NAME, "rung", LAST_LAYER, None, reason=reason, **columns)
     best = optimum(sizes, dim, eps=EPS).value
     shares = [value / best for value in _reductions(evaluated.features, evaluated)]
-    return Measurement(NAME, "rung", LAST_LAYER, shares[0], predicted=1.0, null=permuted_labels(shares[1:]), **columns)
+    return Measurement(
+        NAME, "rung", LAST_LAYER, shares[0], predicted=1.0, null=permuted_labels(shares[1:]), **columns
+    )
 
 
 def _groups(evaluated: Evaluated) -> Int[Tensor, "groups n"]:
-    """Returns indices of samples sorted by class: first by the true labels, then by the permuted labels of each draw."""
+    """Returns indices of samples sorted by class: first by the true labels, then by the permuted labels of
+    each draw.
+    """
     return torch.cat([evaluated.labels.argsort(stable=True)[None], evaluated.orders])
 
 
@@ -165,7 +207,9 @@ def _reductions(features: Float[Tensor, "n d"], evaluated: Evaluated) -> list[fl
     return permuted_reductions(unit_norm(features.double()), _groups(evaluated), evaluated.sizes, eps=EPS)
 
 
-def mean_angles(features: Float[Tensor, "n d"], groups: Int[Tensor, "draws n"], sizes: Sequence[int]) -> Float[Tensor, " draws"]:
+def mean_angles(
+    features: Float[Tensor, "n d"], groups: Int[Tensor, "draws n"], sizes: Sequence[int]
+) -> Float[Tensor, " draws"]:
     """Computes the mean angle between two classes over all pairs of classes, in degrees.
 
     Args:
@@ -176,8 +220,10 @@ def mean_angles(features: Float[Tensor, "n d"], groups: Int[Tensor, "draws n"], 
         One angle per row of ``groups``; NaN if a class has no features other than zero.
     """
     squares = (features @ features.mT).square()
-    members = torch.zeros_like(groups).scatter(1, groups, sorted_labels(sizes).expand_as(groups))  # class of each sample, [draws, n]
-    averages = torch.nn.functional.one_hot(members).mT.to(squares) / torch.tensor(sizes).to(squares)[:, None]  # [draws, k, n]
+    # class of each sample, [draws, n]
+    members = torch.zeros_like(groups).scatter(1, groups, sorted_labels(sizes).expand_as(groups))
+    # [draws, k, n]
+    averages = torch.nn.functional.one_hot(members).mT.to(squares) / torch.tensor(sizes).to(squares)[:, None]
     inner = averages @ squares @ averages.mT  # <S_j, S_l>, [draws, k, k]
     norms = inner.diagonal(dim1=-2, dim2=-1).sqrt()
     cosines = (inner / (norms[:, :, None] * norms[:, None, :])).clamp(max=1).sqrt()
@@ -205,7 +251,10 @@ def collapsed_reduction(sizes: Sequence[int], dim: int, *, eps: float) -> float:
     integers(dim=dim)
     k = len(sizes)
     if k < 2 or min(sizes) < 1 or dim < k - 1:
-        raise ValueError(f"the simplex needs two classes with samples and {k - 1} dimensions, got sizes {list(sizes)} in {dim} dimensions")
+        raise ValueError(
+            f"the simplex needs two classes with samples and {k - 1} dimensions, got sizes {list(sizes)} in "
+            f"{dim} dimensions"
+        )
     counts = torch.tensor(list(sizes), dtype=torch.float64)
     gram = (k * torch.eye(k, dtype=torch.float64) - 1) / (k - 1)  # 1 on the diagonal, -1 / (k - 1) elsewhere
     weighted = counts.sqrt()[:, None] * gram * counts.sqrt()

@@ -1,9 +1,11 @@
 """Trainings of the ladder: free features, and networks on a mixture of subspaces or on the digits.
 
-All rungs have features of dimension 64 and the same number of samples in each class. From the third rung on, the training has not seen the
-samples. Networks are trained by :func:`~transformer_theory.training.fitting.fit`.
+All rungs have features of dimension 64 and the same number of samples in each class. From the third rung on,
+the training has not seen the samples. Networks are trained by
+:func:`~transformer_theory.training.fitting.fit`.
 
-Source: :cite:t:`yu2020learning` (the loss, and momentum, weight decay and learning-rate drops of the published training).
+Source: :cite:t:`yu2020learning` (the loss, and momentum, weight decay and learning-rate drops of the
+published training).
 """
 
 from collections import OrderedDict
@@ -39,9 +41,11 @@ from .quantities import Evaluated
 
 HELD_OUT = 256  # samples that are evaluated, as many as in the measurement of trained networks
 STEPS = 150  # of the free features and of the perceptron, which fits all training labels in them
-TRANSFORMER_STEPS = 400  # after 150 steps a transformer with one block fits 87 % of the training labels (seed 1)
+# after 150 steps a transformer with one block fits 87 % of the training labels (seed 1)
+TRANSFORMER_STEPS = 400
 BATCH = 64
-RATE, ADAMW_RATE = 0.03, 3e-3  # learning rates: that of rate_reduction.training_dynamics, and that of the recipes of small networks
+# learning rates: that of rate_reduction.training_dynamics, and that of the recipes of small networks
+RATE, ADAMW_RATE = 0.03, 3e-3
 DEPTH, HEADS = 3, 4
 NOISE = 0.4  # share of the training labels that are drawn anew
 
@@ -71,20 +75,28 @@ def digit_parts() -> tuple[TokenData, TokenData]:
 
 
 def mixture(generator: torch.Generator) -> tuple[TokenData, TokenData]:
-    """Draws a random subspace for each of ten classes, and as many training and held-out samples in each as there are digits.
+    """Draws a random subspace for each of ten classes, and as many training and held-out samples in each as
+    there are digits.
 
-    The dimensions are those of the optimum, 6 or 7 with sum 64, so the samples span the space and the optimum is within reach: gradients
-    of ΔR lie in the span of the features. The subspaces are not orthogonal. Samples have isotropic Gaussian coefficients and norm 1.
+    The dimensions are those of the optimum, 6 or 7 with sum 64, so the samples span the space and the optimum
+    is within reach: gradients of ΔR lie in the span of the features. The subspaces are not orthogonal.
+    Samples have isotropic Gaussian coefficients and norm 1.
     """
     train, held_out = digit_parts()
     assert held_out.labels is not None
     ranks = optimum(torch.bincount(held_out.labels).tolist(), FEATURES, eps=EPS).ranks
-    bases = [orthonormalise(torch.randn(FEATURES, rank, dtype=torch.float64, generator=generator)) for rank in ranks]
+    bases = [
+        orthonormalise(torch.randn(FEATURES, rank, dtype=torch.float64, generator=generator))
+        for rank in ranks
+    ]
     parts = []
     for part in (train, held_out):
         assert part.labels is not None
         sizes = torch.bincount(part.labels).tolist()
-        classes = [torch.randn(n, len(U.mT), dtype=torch.float64, generator=generator) @ U.mT for n, U in zip(sizes, bases)]
+        classes = [
+            torch.randn(n, len(U.mT), dtype=torch.float64, generator=generator) @ U.mT
+            for n, U in zip(sizes, bases)
+        ]
         tokens = unit_norm(torch.cat(classes)).view(part.tokens.shape)
         parts.append(TokenData(tokens=tokens, labels=sorted_labels(sizes), name="mixture of subspaces"))
     return parts[0], parts[1]
@@ -124,7 +136,9 @@ def on_training_samples(generator: torch.Generator) -> Evaluated:
 def on_mixture(generator: torch.Generator) -> Evaluated:
     """Trains the perceptron on the rate reduction of other samples of the mixture."""
     train, held_out = mixture(generator)
-    return replace(_on_reduction(train, held_out, generator), orders=permutations(HELD_OUT, LADDER_DRAWS, generator))
+    return replace(
+        _on_reduction(train, held_out, generator), orders=permutations(HELD_OUT, LADDER_DRAWS, generator)
+    )
 
 
 def on_digits(generator: torch.Generator) -> Evaluated:
@@ -134,7 +148,12 @@ def on_digits(generator: torch.Generator) -> Evaluated:
 
 def normalised(generator: torch.Generator) -> Evaluated:
     """Trains the perceptron and a linear head, which receives features of norm 1, by cross-entropy."""
-    return _classify(lambda: nn.Sequential(UnitNorm(), nn.Linear(FEATURES, CLASSES)), _with_full_batches, generator, note=_full_batch())
+    return _classify(
+        lambda: nn.Sequential(UnitNorm(), nn.Linear(FEATURES, CLASSES)),
+        _with_full_batches,
+        generator,
+        note=_full_batch(),
+    )
 
 
 def plain(generator: torch.Generator) -> Evaluated:
@@ -143,7 +162,9 @@ def plain(generator: torch.Generator) -> Evaluated:
 
 
 def mini_batches(generator: torch.Generator) -> Evaluated:
-    """Trains the perceptron and a linear head by cross-entropy, with stochastic gradient descent on mini-batches."""
+    """Trains the perceptron and a linear head by cross-entropy, with stochastic gradient descent on
+    mini-batches.
+    """
     note = f"{STEPS} steps of gradient descent with momentum on {BATCH} samples"
     return _classify(_linear_head, partial(descend, steps=STEPS, batch_size=BATCH), generator, note=note)
 
@@ -164,10 +185,14 @@ def several_blocks(generator: torch.Generator) -> Evaluated:
 
 
 def wrong_labels(generator: torch.Generator) -> Evaluated:
-    """Trains a transformer with three blocks on digits of which 40 % have labels drawn anew; held-out labels are right."""
+    """Trains a transformer with three blocks on digits of which 40 % have labels drawn anew; held-out labels
+    are right.
+    """
     train, held_out = digit_parts()
     assert train.labels is not None
-    noisy = replace(train, labels=relabel_uniformly(train.labels, NOISE, classes=CLASSES, generator=generator))
+    noisy = replace(
+        train, labels=relabel_uniformly(train.labels, NOISE, classes=CLASSES, generator=generator)
+    )
     # Features of a network that fits wrong labels are not predicted to collapse for the true classes.
     return replace(_transformer(DEPTH, noisy, held_out, generator), collapse=False)
 
@@ -200,12 +225,18 @@ def descend(
     fit(model, task, optimiser=optimiser, steps=steps, schedule=schedule, generator=generator)
 
 
-def _with_full_batches(model: nn.Module, train: TokenData, held_out: TokenData, *, generator: torch.Generator) -> None:
+def _with_full_batches(
+    model: nn.Module, train: TokenData, held_out: TokenData, *, generator: torch.Generator
+) -> None:
     descend(model, train, held_out, steps=STEPS, batch_size=len(train), generator=generator)
 
 
-def _with_adamw(model: nn.Module, train: TokenData, held_out: TokenData, *, steps: int, generator: torch.Generator) -> None:
-    train_classifier(model, train, held_out, steps=steps, learning_rate=ADAMW_RATE, batch_size=BATCH, generator=generator)
+def _with_adamw(
+    model: nn.Module, train: TokenData, held_out: TokenData, *, steps: int, generator: torch.Generator
+) -> None:
+    train_classifier(
+        model, train, held_out, steps=steps, learning_rate=ADAMW_RATE, batch_size=BATCH, generator=generator
+    )
 
 
 def _linear_head() -> nn.Linear:
@@ -222,27 +253,42 @@ def _on_reduction(train: TokenData, held_out: TokenData, generator: torch.Genera
     body = build(_body, generator)
     before = _outputs(body, held_out)
     recipe = RateReductionRecipe(
-        "ladder", _body, lambda images: images, STEPS, RATE, _drops(STEPS), "samples as they are", batch_size=len(train.labels)
+        "ladder",
+        _body,
+        lambda images: images,
+        STEPS,
+        RATE,
+        _drops(STEPS),
+        "samples as they are",
+        batch_size=len(train.labels),
     )
     # The recipe takes images [n, c, h, w]; tokens [n, 16, 4] are images of one channel.
     fit_supervised(recipe, body, train.tokens[:, None].float(), train.labels, generator=generator)
-    return _evaluated(_outputs(body, held_out), before, train, held_out, model="perceptron", note=_full_batch())
+    return _evaluated(
+        _outputs(body, held_out), before, train, held_out, model="perceptron", note=_full_batch()
+    )
 
 
-def _classify(head: Callable[[], nn.Module], train: Callable[..., object], generator: torch.Generator, *, note: str) -> Evaluated:
+def _classify(
+    head: Callable[[], nn.Module], train: Callable[..., object], generator: torch.Generator, *, note: str
+) -> Evaluated:
     """Trains the perceptron, followed by a head, to classify the digits."""
     digits_train, held_out = digit_parts()
     model = build(lambda: nn.Sequential(OrderedDict(body=_body(), head=head())), generator)
     body = model.get_submodule("body")
     before = _outputs(body, held_out)
     train(model, digits_train, held_out, generator=generator)
-    return _evaluated(_outputs(body, held_out), before, digits_train, held_out, model="perceptron", note=note, collapse=True)
+    return _evaluated(
+        _outputs(body, held_out), before, digits_train, held_out, model="perceptron", note=note, collapse=True
+    )
 
 
 def _transformer(depth: int, train: TokenData, held_out: TokenData, generator: torch.Generator) -> Evaluated:
     """Trains a transformer on the patches with AdamW; the features are the class tokens after the last block."""
     seq, dim = train.tokens.shape[1:]
-    model = build(lambda: ViT.for_tokens(seq, dim, CLASSES, dim=FEATURES, depth=depth, heads=HEADS), generator)
+    model = build(
+        lambda: ViT.for_tokens(seq, dim, CLASSES, dim=FEATURES, depth=depth, heads=HEADS), generator
+    )
     before = class_tokens(model, held_out)
     _with_adamw(model, train, held_out, steps=TRANSFORMER_STEPS, generator=generator)
     note = f"class token after the last of {depth} blocks, {_adamw(TRANSFORMER_STEPS)}"
@@ -258,17 +304,36 @@ def class_tokens(model: nn.Module, data: TokenData) -> Float[Tensor, "n d"]:
 
 
 def centred(held_out: TokenData, train: TokenData) -> Float[Tensor, "n inputs"]:
-    """Returns the entries of all tokens of a sample, without the mean training sample, float64, ``[n, seq * dim]``."""
+    """Returns the entries of all tokens of a sample, without the mean training sample, float64, ``[n, seq *
+    dim]``.
+    """
     return held_out.tokens.flatten(1).double() - train.tokens.flatten(1).double().mean(0)
 
 
 def _evaluated(
-    after: Tensor, before: Tensor, train: TokenData, held_out: TokenData, *, model: str, note: str, collapse: bool = False
+    after: Tensor,
+    before: Tensor,
+    train: TokenData,
+    held_out: TokenData,
+    *,
+    model: str,
+    note: str,
+    collapse: bool = False,
 ) -> Evaluated:
     """Returns held-out features of the seeds' common data: the seeds share the permutations as well."""
     assert held_out.labels is not None
     orders, inputs = permutations(len(after), LADDER_DRAWS), centred(held_out, train)
-    return Evaluated(after, held_out.labels, orders, inputs, before, collapse=collapse, data=held_out.name, model=model, note=note)
+    return Evaluated(
+        after,
+        held_out.labels,
+        orders,
+        inputs,
+        before,
+        collapse=collapse,
+        data=held_out.name,
+        model=model,
+        note=note,
+    )
 
 
 def _outputs(body: nn.Module, data: TokenData) -> Float[Tensor, "n d"]:

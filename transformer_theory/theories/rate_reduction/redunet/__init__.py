@@ -1,4 +1,5 @@
-"""ReduNet, a network of gradient steps on the rate reduction: for vectors, and for samples on cyclic grids with shift-invariant classes.
+"""ReduNet, a network of gradient steps on the rate reduction: for vectors, and for samples on cyclic grids
+with shift-invariant classes.
 
 Source: :cite:t:`chan2022redunet`.
 """

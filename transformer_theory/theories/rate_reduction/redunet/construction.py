@@ -1,6 +1,8 @@
-r"""The common part of the constructed networks: operators, layer-by-layer construction, and classification by the last layer.
+r"""The common part of the constructed networks: operators, layer-by-layer construction, and classification by
+the last layer.
 
-A layer consists of an expansion operator E and compression operators C_j, computed from the second moments of the features that reach it:
+A layer consists of an expansion operator E and compression operators C_j, computed from the second moments of
+the features that reach it:
 
 .. math::
     E = \alpha (I + \alpha S)^{-1}, \quad C_j = \alpha_j (I + \alpha_j S_j)^{-1}, \quad
@@ -8,21 +10,24 @@ A layer consists of an expansion operator E and compression operators C_j, compu
 
 The layer then moves a feature x of class j along :math:`xE - \gamma_j xC_j` and rescales it to norm 1.
 
-**Step.** :func:`guaranteed_step` is the largest step for which the rate reduction provably does not decrease, whatever the training
-features. With :math:`X = \sum_i s_i u_i v_i^\top`, :math:`a_i = \sqrt\alpha s_i`, the second derivative of R in the plane of
-:math:`u_i v_p^\top` and :math:`u_p v_i^\top` has the eigenvalues :math:`\alpha (1 \pm a_i a_p) / ((1 + a_i^2)(1 + a_p^2))`. As
-:math:`(1 + a_i^2)(1 + a_p^2) \ge (1 + a_i a_p)^2`, they lie in :math:`[-\alpha/8, \alpha]`. The same holds for the share of each class in
-:math:`R^c`, since :math:`\gamma_j \alpha_j = \alpha`. Hence :math:`\nabla^2 \Delta R \succeq -\tfrac98 \alpha`. On the unit sphere
-:math:`x^+ \propto x + \eta g` maximises :math:`\langle g, x^+ - x\rangle - \tfrac1{2\eta}\|x^+ - x\|^2`. This is 0 at :math:`x^+ = x`, so
+**Step.** :func:`guaranteed_step` is the largest step for which the rate reduction provably does not decrease,
+whatever the training features. With :math:`X = \sum_i s_i u_i v_i^\top`, :math:`a_i = \sqrt\alpha s_i`, the
+second derivative of R in the plane of :math:`u_i v_p^\top` and :math:`u_p v_i^\top` has the eigenvalues
+:math:`\alpha (1 \pm a_i a_p) / ((1 + a_i^2)(1 + a_p^2))`. As :math:`(1 + a_i^2)(1 + a_p^2) \ge (1 + a_i
+a_p)^2`, they lie in :math:`[-\alpha/8, \alpha]`. The same holds for the share of each class in :math:`R^c`,
+since :math:`\gamma_j \alpha_j = \alpha`. Hence :math:`\nabla^2 \Delta R \succeq -\tfrac98 \alpha`. On the
+unit sphere :math:`x^+ \propto x + \eta g` maximises :math:`\langle g, x^+ - x\rangle - \tfrac1{2\eta}\|x^+ -
+x\|^2`. This is 0 at :math:`x^+ = x`, so
 
 .. math::
-    \Delta R(X^+) \ge \Delta R(X) + \langle g, X^+ - X\rangle - \tfrac{9\alpha}{16} \|X^+ - X\|^2 \ge \Delta R(X)
-    \quad\text{if}\quad \eta \le \frac{8}{9\alpha} = \frac{8 n \epsilon^2}{9 d} .
+    \Delta R(X^+) \ge \Delta R(X) + \langle g, X^+ - X\rangle - \tfrac{9\alpha}{16} \|X^+ - X\|^2 \ge \Delta
+    R(X) \quad\text{if}\quad \eta \le \frac{8}{9\alpha} = \frac{8 n \epsilon^2}{9 d} .
 
-The number is :math:`2 / (9\alpha/4)`, where :math:`9\alpha/4` bounds the Hessian of R in Lemma 6 of :cite:t:`yu2023white` (App. A.3.1 of
-the first version); the bounds above are sharper. The published steps (η = 0.5, ε² = 0.1 with hundreds of samples per class in few
-dimensions) are far below this bound. For the shift-invariant network with c channels, replace d by c: a grid of T places multiplies both
-the samples and the dimensions by T.
+The number is :math:`2 / (9\alpha/4)`, where :math:`9\alpha/4` bounds the Hessian of R in Lemma 6 of
+:cite:t:`yu2023white` (App. A.3.1 of the first version); the bounds above are sharper. The published steps (η
+= 0.5, ε² = 0.1 with hundreds of samples per class in few dimensions) are far below this bound. For the
+shift-invariant network with c channels, replace d by c: a grid of T places multiplies both the samples and
+the dimensions by T.
 
 Source: :cite:t:`chan2022redunet`; the bound on the step is derived here.
 """
@@ -42,7 +47,8 @@ from ....metrics.coding.resolvents import rate_and_inverse
 
 
 def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
-    r"""Returns the step :math:`8 n \epsilon^2 / (9 d)` up to which no layer lowers the rate reduction of its training features.
+    r"""Returns the step :math:`8 n \epsilon^2 / (9 d)` up to which no layer lowers the rate reduction of its
+    training features.
 
     Args:
         n: number of training samples.
@@ -59,7 +65,8 @@ def guaranteed_step(n: int, dim: int, *, eps: float) -> float:
 def operators(
     moments: Inexact[Tensor, "k *frequencies d d"], sizes: Int[Tensor, " k"], *, eps: float
 ) -> tuple[Inexact[Tensor, "k+1 *frequencies d d"], Float[Tensor, "k+1 *frequencies"]]:
-    r"""Computes E, the C_j and the rates of the features. One Cholesky factorisation per matrix gives its operator and its rate.
+    r"""Computes E, the C_j and the rates of the features. One Cholesky factorisation per matrix gives its
+    operator and its rate.
 
     Args:
         moments: :math:`S_j = X_j^\top X_j` (real symmetric or Hermitian), ``[k, *frequencies, d, d]``.
@@ -104,9 +111,11 @@ def grow(
     unit_norm: Callable[[Tensor], Tensor],
     total: Callable[[Tensor], Tensor],
 ) -> Growth:
-    r"""Alternates between computing the operators of the features and moving the features along the gradient of ΔR.
+    r"""Alternates between computing the operators of the features and moving the features along the gradient
+    of ΔR.
 
-    Training samples use the operators of their class. The last operators are computed from the final features and do not move them.
+    Training samples use the operators of their class. The last operators are computed from the final features
+    and do not move them.
 
     Args:
         rows: features of norm 1, sorted by class.
@@ -125,9 +134,13 @@ def grow(
     shape = (-1, *[1] * (layer_operators.ndim - 1))
     layers, curve = [layer_operators], [rates]
     for _ in range(steps):
-        # All samples of a class move along x (E - γ_j C_j), so one product per class suffices; rows are sorted by class.
+        # All samples of a class move along x (E - γ_j C_j), so one product per class suffices; rows are
+        # sorted by class.
         moves = layer_operators[0] - shares.view(shape) * layer_operators[1:]
-        rows = unit_norm(rows + step * torch.cat([members @ move for members, move in zip(rows.split(lengths, -2), moves)], -2))
+        rows = unit_norm(
+            rows
+            + step * torch.cat([members @ move for members, move in zip(rows.split(lengths, -2), moves)], -2)
+        )
         layer_operators, rates = _operators(rows, sizes, lengths, eps)
         layers.append(layer_operators)
         curve.append(rates)
@@ -136,7 +149,9 @@ def grow(
 
 
 def _operators(rows: Tensor, sizes: Tensor, lengths: list[int], eps: float) -> tuple[Tensor, Tensor]:
-    return operators(torch.stack([members.mH @ members for members in rows.split(lengths, -2)]), sizes, eps=eps)
+    return operators(
+        torch.stack([members.mH @ members for members in rows.split(lengths, -2)]), sizes, eps=eps
+    )
 
 
 @dataclass(frozen=True)
@@ -144,11 +159,12 @@ class Constructed(ABC):
     """A constructed network. Its last layer classifies samples after the other layers have transformed them.
 
     Attributes:
-        layers: L + 1 layers, each with ``shares`` γ_j; the last one belongs to the final features and is used by :meth:`predict` only.
+        layers: L + 1 layers, each with ``shares`` γ_j; the last one belongs to the final features and is used
+            by :meth:`predict` only.
         eps, step, sharpness: ε, η, λ.
         features: the training features after the last step, in their original order, of norm 1.
-        rates: R and R^c of the training features before each layer and at the end, ``[L + 1, 2]`` nats; ΔR is their difference. If
-            shifts count as samples, the rates refer to all shifts.
+        rates: R and R^c of the training features before each layer and at the end, ``[L + 1, 2]`` nats; ΔR is
+            their difference. If shifts count as samples, the rates refer to all shifts.
     """
 
     layers: tuple[Any, ...]
@@ -160,7 +176,8 @@ class Constructed(ABC):
 
     @abstractmethod
     def distances(self, transformed: Float[Tensor, "n *sample"]) -> Float[Tensor, "n k"]:
-        """Returns ``||x C_j||`` of transformed samples, with the operators of the last layer; the predictions below are made from it.
+        """Returns ``||x C_j||`` of transformed samples, with the operators of the last layer; the predictions
+        below are made from it.
 
         Raises:
             ValueError: shape or dtype differ from the network's, or a sample is not finite.
@@ -168,7 +185,9 @@ class Constructed(ABC):
 
     @property
     def reductions(self) -> Float[Tensor, " depth"]:
-        """ΔR before each layer and at the end, in nats per sample (per shifted sample, if shifts count as samples)."""
+        """ΔR before each layer and at the end, in nats per sample (per shifted sample, if shifts count as
+        samples).
+        """
         return self.rates[:, 0] - self.rates[:, 1]
 
     def predict(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
@@ -176,10 +195,11 @@ class Constructed(ABC):
         return self.distances(transformed).argmin(-1)
 
     def predict_balanced(self, transformed: Float[Tensor, "n *sample"]) -> Int[Tensor, " n"]:
-        """Predicts the class of transformed samples by the smallest ``γ_j ||x C_j||``, which has the same scale α for all classes.
+        """Predicts the class of transformed samples by the smallest ``γ_j ||x C_j||``, which has the same
+        scale α for all classes.
 
-        The published rule, :meth:`predict`, has the scale α / γ_j. It favours large classes if a sample lies outside the span of every
-        class, which is common if there are few training samples.
+        The published rule, :meth:`predict`, has the scale α / γ_j. It favours large classes if a sample lies
+        outside the span of every class, which is common if there are few training samples.
         """
         return (self.layers[-1].shares * self.distances(transformed)).argmin(-1)
 
@@ -192,14 +212,16 @@ def class_sizes(labels: Int[Tensor, " n"], count: int) -> Int[Tensor, " k"]:
     """Counts the samples of each class, ``[k]``.
 
     Raises:
-        ValueError: labels are not integers or are negative, their number is not ``count``, or a class has no sample.
+        ValueError: labels are not integers or are negative, their number is not ``count``, or a class has no
+            sample.
     """
     if labels.ndim != 1 or len(labels) != count:
         raise ValueError(f"labels must hold one label per sample, [{count}], got {list(labels.shape)}")
     check_integers(labels)
     if not count:
         raise ValueError("labels must name at least one class, got no labels")
-    present, sizes = labels.unique(return_counts=True)  # bincount would allocate up to the largest label, which may be any number
+    # bincount would allocate up to the largest label, which may be any number
+    present, sizes = labels.unique(return_counts=True)
     if not torch.equal(present, torch.arange(len(present), dtype=present.dtype, device=present.device)):
         absent = (present != torch.arange(len(present), device=present.device)).nonzero()
         missing = "a negative label" if int(present[0]) < 0 else f"no sample of class {int(absent[0, 0])}"
@@ -220,8 +242,8 @@ def check_samples(samples: Float[Tensor, "n *rest"]) -> None:
     zero = (samples == 0).flatten(1).all(1)
     if bool(zero.any()):
         raise ValueError(
-            f"features must have a direction, got {int(zero.sum())} of {len(zero)} that are zero, the first at "
-            f"{int(zero.nonzero()[0, 0])}; drop them"
+            f"features must have a direction, got {int(zero.sum())} of {len(zero)} that are zero, the first "
+            f"at {int(zero.nonzero()[0, 0])}; drop them"
         )
 
 

@@ -1,35 +1,43 @@
-r"""ReduNet for signals and images with classes that do not depend on position. All cyclic shifts of a sample count as samples.
+r"""ReduNet for signals and images with classes that do not depend on position. All cyclic shifts of a sample
+count as samples.
 
-A sample has c channels on a cyclic grid of :math:`T` places (a ring, a torus). This network *is* the ReduNet of :mod:`.vector` built from
-all :math:`nT` shifted samples as vectors in :math:`R^{cT}`. Their second moment is block circulant, so the Fourier transform over the grid
-splits it into T Hermitian blocks of c x c, and no matrix of size :math:`cT` is formed. With :math:`V(\omega) \in C^{n\times c}` the
-(unnormalised) transform of the samples at frequency ω
+A sample has c channels on a cyclic grid of :math:`T` places (a ring, a torus). This network *is* the ReduNet
+of :mod:`.vector` built from all :math:`nT` shifted samples as vectors in :math:`R^{cT}`. Their second moment
+is block circulant, so the Fourier transform over the grid splits it into T Hermitian blocks of c x c, and no
+matrix of size :math:`cT` is formed. With :math:`V(\omega) \in C^{n\times c}` the (unnormalised) transform of
+the samples at frequency ω
 
 .. math::
     E(\omega) &= \alpha\,(I + \alpha V(\omega)^* V(\omega))^{-1}, \quad \alpha = \frac{c}{n\epsilon^2}, \\
-    C_j(\omega) &= \alpha_j\,(I + \alpha_j V_j(\omega)^* V_j(\omega))^{-1}, \quad \alpha_j = \frac{c}{n_j\epsilon^2}, \\
-    R &= \frac12 \sum_\omega \log\det(I + \alpha V(\omega)^* V(\omega)), \\
-    v^+(\omega) &\propto v(\omega) + \eta\,(v(\omega)E(\omega) - \sum_j \gamma_j \pi_j\, v(\omega)C_j(\omega)),
+    C_j(\omega) &= \alpha_j\,(I + \alpha_j V_j(\omega)^* V_j(\omega))^{-1}, \quad \alpha_j =
+    \frac{c}{n_j\epsilon^2}, \\ R &= \frac12 \sum_\omega \log\det(I + \alpha V(\omega)^* V(\omega)), \\
+    v^+(\omega) &\propto v(\omega) + \eta\,(v(\omega)E(\omega) - \sum_j \gamma_j \pi_j\,
+    v(\omega)C_j(\omega)),
 
-with one norm for the whole sample (Parseval: :math:`\|x\|^2 = \frac1T\sum_\omega\|v(\omega)\|^2`). Every layer commutes with shifts:
-the features of a shifted sample are the shifted features, and its distances :math:`\|xC_j\|` and predicted class do not change. E and the
-C_j are convolutions. Rates refer to the shifted samples as vectors, in nats; some texts divide them by T. The grid may have any number of
-axes. Real samples need only half the frequencies.
+with one norm for the whole sample (Parseval: :math:`\|x\|^2 = \frac1T\sum_\omega\|v(\omega)\|^2`). Every
+layer commutes with shifts: the features of a shifted sample are the shifted features, and its distances
+:math:`\|xC_j\|` and predicted class do not change. E and the C_j are convolutions. Rates refer to the shifted
+samples as vectors, in nats; some texts divide them by T. The grid may have any number of axes. Real samples
+need only half the frequencies.
 
-**Released code.** It takes the unitary transform (``norm="ortho"``), :math:`v' = v / \sqrt T`, in the same formulas. Then
-:math:`E' = TE` and :math:`C_j' = TC_j` at :math:`\epsilon'^2 = \epsilon^2 / T`, so its network with
-:math:`(\epsilon'^2, \eta', \lambda')` is the network here with :math:`\epsilon^2 = T\epsilon'^2`, :math:`\eta = T\eta'`,
-:math:`\lambda = T\lambda'`. With equal settings the two differ: the unitary form is not the ReduNet of the shifted samples as vectors,
-unless T = 1.
+**Released code.** It takes the unitary transform (``norm="ortho"``), :math:`v' = v / \sqrt T`, in the same
+formulas. Then :math:`E' = TE` and :math:`C_j' = TC_j` at :math:`\epsilon'^2 = \epsilon^2 / T`, so its network
+with :math:`(\epsilon'^2, \eta', \lambda')` is the network here with :math:`\epsilon^2 = T\epsilon'^2`,
+:math:`\eta = T\eta'`,
+:math:`\lambda = T\lambda'`. With equal settings the two differ: the unitary form is not the ReduNet of the
+shifted samples as vectors, unless T = 1.
 
 Two liftings give an image many channels on a cyclic grid:
 
-* :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The rectifier is necessary. Without
-  it, for one input channel, the channels of all samples at frequency ω would be multiples of one vector,
-  :math:`v(\omega) = \hat x(\omega)\, \hat w(\omega)`, and no operator between channels could separate the classes.
-* :func:`polar`: samples on rings around the centre of the image. The rings are the channels, and a rotation is a cyclic shift over angles.
+* :func:`lift`: rectified cyclic convolutions :math:`\max(0, w_k \circledast x)` with random filters. The
+  rectifier is necessary. Without it, for one input channel, the channels of all samples at frequency ω would
+  be multiples of one vector, :math:`v(\omega) = \hat x(\omega)\, \hat w(\omega)`, and no operator between
+  channels could separate the classes.
+* :func:`polar`: samples on rings around the centre of the image. The rings are the channels, and a rotation
+  is a cyclic shift over angles.
 
-``lift`` commutes with cyclic shifts, and ``polar`` maps a quarter turn of the image to a shift by a quarter; both hold to rounding.
+``lift`` commutes with cyclic shifts, and ``polar`` maps a quarter turn of the image to a shift by a quarter;
+both hold to rounding.
 
 Source: :cite:t:`chan2022redunet`.
 """
@@ -51,7 +59,8 @@ class Spectrum:
 
     Attributes:
         grid: places along each axis.
-        weights: number of frequencies that each stored frequency represents, ``[f]``: 1, or 2 if its mirror image is not stored.
+        weights: number of frequencies that each stored frequency represents, ``[f]``: 1, or 2 if its mirror
+            image is not stored.
     """
 
     grid: tuple[int, ...]
@@ -60,7 +69,8 @@ class Spectrum:
     @classmethod
     def of(cls, samples: Float[Tensor, "n c *grid"]) -> "Spectrum":
         """Returns the spectrum for the grid, dtype and device of the samples."""
-        # rfftn stores frequencies 0 to floor(t / 2) of the last axis. All but 0 and, for even t, t / 2 have a mirror image that it omits.
+        # rfftn stores frequencies 0 to floor(t / 2) of the last axis. All but 0 and, for even t, t / 2 have a
+        # mirror image that it omits.
         grid = tuple(samples.shape[2:])
         last = torch.full((grid[-1] // 2 + 1,), 2.0, dtype=samples.dtype, device=samples.device)
         last[0] = 1
@@ -111,10 +121,15 @@ class SpectralLayer:
         """Returns ``||x C_j||`` of each sample and class."""
         return spectrum.norms(rows @ self.compressions).mT
 
-    def advance(self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum, *, step: float, sharpness: float) -> Complex[Tensor, "f n c"]:
-        """Passes samples without labels through this layer, with estimated memberships; returns samples of norm 1."""
+    def advance(
+        self, rows: Complex[Tensor, "f n c"], spectrum: Spectrum, *, step: float, sharpness: float
+    ) -> Complex[Tensor, "f n c"]:
+        """Passes samples without labels through this layer, with estimated memberships; returns samples of
+        norm 1.
+        """
         compressed = rows @ self.compressions
-        # The memberships depend on norms of whole samples, which shifts preserve, so the layer commutes with shifts.
+        # The memberships depend on norms of whole samples, which shifts preserve, so the layer commutes with
+        # shifts.
         estimated = self.shares * torch.softmax(-sharpness * spectrum.norms(compressed).mT, dim=-1)
         compression = torch.einsum("nj,jfnc->fnc", estimated.to(rows.dtype), compressed)
         return spectrum.unit_norm(rows + step * (rows @ self.expansion - compression))
@@ -122,7 +137,8 @@ class SpectralLayer:
 
 @dataclass(frozen=True)
 class ShiftInvariantReduNet(Constructed):
-    """A constructed network of :class:`SpectralLayer`; ``features`` are ``[n, c, *grid]``, and the rates refer to all their shifts.
+    """A constructed network of :class:`SpectralLayer`; ``features`` are ``[n, c, *grid]``, and the rates
+    refer to all their shifts.
 
     Attributes:
         spectrum: frequencies of the grid.
@@ -163,18 +179,27 @@ class ShiftInvariantReduNet(Constructed):
         if samples.ndim != self.features.ndim or samples.shape[1:] != self.features.shape[1:]:
             expected = ", ".join(map(str, self.features.shape[1:]))
             hint = "; a single sample is x[None]" if samples.shape == self.features.shape[1:] else ""
-            raise ValueError(f"samples must have shape [n, {expected}] as in training, got {list(samples.shape)}{hint}")
+            raise ValueError(
+                f"samples must have shape [n, {expected}] as in training, got {list(samples.shape)}{hint}"
+            )
         same_dtype(samples=samples, network=self.features)
 
 
 @converted(floats=("samples",), int64=("labels",))
 def construct_shift_invariant(
-    samples: Float[Tensor, "n c *grid"], labels: Int[Tensor, " n"], *, layers: int, eps: float, step: float, sharpness: float = 500.0
+    samples: Float[Tensor, "n c *grid"],
+    labels: Int[Tensor, " n"],
+    *,
+    layers: int,
+    eps: float,
+    step: float,
+    sharpness: float = 500.0,
 ) -> ShiftInvariantReduNet:
     """Builds the shift-invariant network layer by layer, all frequencies at once.
 
     Args:
-        samples: training samples, ``[n, c, T]`` on a ring or ``[n, c, h, w]`` on a torus; normalised as whole samples first.
+        samples: training samples, ``[n, c, T]`` on a ring or ``[n, c, h, w]`` on a torus; normalised as whole
+            samples first.
         labels: classes, ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
@@ -183,19 +208,25 @@ def construct_shift_invariant(
     Returns:
         The network. Its features and rates equal the result of :func:`.vector.construct` on all shifts.
     Raises:
-        ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels omit a class or differ in number from the samples;
-            layers is below 1; eps, step or sharpness is not positive; or eps is so small that the identity is lost to rounding.
+        ValueError: samples are not ``[n, c, *grid]``, zero or not finite; labels omit a class or differ in
+            number from the samples; layers is below 1; eps, step or sharpness is not positive; or eps is so
+            small that the identity is lost to rounding.
         TypeError: samples are not real numbers, or labels or layers are not integers.
     """
     if samples.ndim < 3 or 0 in samples.shape:
-        raise ValueError(f"samples must have shape [n, c, T] or [n, c, h, w], no side empty, got {list(samples.shape)}; add a channel axis")
+        raise ValueError(
+            f"samples must have shape [n, c, T] or [n, c, h, w], no side empty, got {list(samples.shape)}; "
+            "add a channel axis"
+        )
     check_settings(layers=layers, eps=eps, step=step, sharpness=sharpness)
     sizes = class_sizes(labels, len(samples))
     check_samples(samples)
     order = torch.argsort(labels, stable=True)
     spectrum = Spectrum.of(samples)
     rows = spectrum.unit_norm(spectrum.forward(samples[order]))
-    growth = grow(rows, sizes, steps=layers, eps=eps, step=step, unit_norm=spectrum.unit_norm, total=spectrum.total)
+    growth = grow(
+        rows, sizes, steps=layers, eps=eps, step=step, unit_norm=spectrum.unit_norm, total=spectrum.total
+    )
     layers_built = tuple(SpectralLayer(layer[0], layer[1:], growth.shares) for layer in growth.operators)
     result = torch.empty_like(samples)
     result[order] = spectrum.backward(growth.rows)
@@ -216,13 +247,18 @@ def random_filters(
         ValueError: a number is below 1, or there is no axis.
     """
     if not size or min(channels, inputs, *size) < 1:
-        raise ValueError(f"filters need at least one channel, input and place along each axis, got {channels}, {inputs}, {list(size)}")
+        raise ValueError(
+            f"filters need at least one channel, input and place along each axis, got {channels}, {inputs}, "
+            f"{list(size)}"
+        )
     filters = torch.randn(channels, inputs, *size, dtype=torch.float64, generator=generator)
     return filters / torch.linalg.vector_norm(filters.flatten(1), dim=1).view(-1, *[1] * (1 + len(size)))
 
 
 @converted(floats=("samples", "filters"))
-def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c *size"]) -> Float[Tensor, "n channels *grid"]:
+def lift(
+    samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c *size"]
+) -> Float[Tensor, "n channels *grid"]:
     r"""Computes rectified cyclic convolutions, :math:`\max(0, \sum_c w_{kc} \circledast x_c)`.
 
     Args:
@@ -234,14 +270,21 @@ def lift(samples: Float[Tensor, "n c *grid"], filters: Float[Tensor, "channels c
         ValueError: channels, axes or dtypes differ, or a filter is larger than the grid.
     """
     grid, size = tuple(samples.shape[2:]), tuple(filters.shape[2:])
-    if not grid or len(grid) != len(size) or samples.shape[1] != filters.shape[1] or any(s > g for s, g in zip(size, grid)):
+    if (
+        not grid
+        or len(grid) != len(size)
+        or samples.shape[1] != filters.shape[1]
+        or any(s > g for s, g in zip(size, grid))
+    ):
         raise ValueError(
-            f"filters must have shape [channels, c, *size] for samples [n, c, *grid], no larger than the grid; "
-            f"got {list(filters.shape)} for {list(samples.shape)}"
+            "filters must have shape [channels, c, *size] for samples [n, c, *grid], no larger than the "
+            f"grid; got {list(filters.shape)} for {list(samples.shape)}"
         )
     same_dtype(samples=samples, filters=filters)
     axes = tuple(range(2, samples.ndim))
-    product = torch.einsum("nc...,kc...->nk...", torch.fft.rfftn(samples, dim=axes), torch.fft.rfftn(filters, s=grid, dim=axes))
+    product = torch.einsum(
+        "nc...,kc...->nk...", torch.fft.rfftn(samples, dim=axes), torch.fft.rfftn(filters, s=grid, dim=axes)
+    )
     return torch.fft.irfftn(product, s=grid, dim=axes).clamp(min=0)
 
 
@@ -252,22 +295,28 @@ def polar(images: Float[Tensor, "n c h w"], *, rings: int, angles: int) -> Float
     Args:
         images: images, ``[n, c, h, w]``.
         rings: number of radii, evenly spaced up to the nearest edge.
-        angles: number of places on each ring. A rotation by :math:`2\pi s/` ``angles`` is approximately a shift by s, and exactly a shift
-            by s for quarter turns of square images if 4 divides ``angles``.
+        angles: number of places on each ring. A rotation by :math:`2\pi s/` ``angles`` is approximately a
+            shift by s, and exactly a shift by s for quarter turns of square images if 4 divides ``angles``.
     Returns:
         Samples ``[n, rings * c, angles]``, ring by ring within each channel.
     Raises:
         ValueError: images are not ``[n, c, h, w]``, or rings or angles is below 1.
     """
     if images.ndim != 4 or 0 in images.shape:
-        raise ValueError(f"images must have shape [n, c, h, w], no side empty, got {list(images.shape)}; add a channel axis")
+        raise ValueError(
+            f"images must have shape [n, c, h, w], no side empty, got {list(images.shape)}; add a channel "
+            "axis"
+        )
     if min(rings, angles) < 1:
         raise ValueError(f"rings and angles must be at least 1, got {rings} and {angles}")
     height, width = images.shape[2:]
-    radius = min(height, width) / 2 * (torch.arange(rings, dtype=images.dtype) + 0.5) / rings  # radii in pixels
+    # radii in pixels
+    radius = min(height, width) / 2 * (torch.arange(rings, dtype=images.dtype) + 0.5) / rings
     turn = 2 * math.pi * torch.arange(angles, dtype=images.dtype) / angles
     across, down = radius[:, None] * turn.cos(), radius[:, None] * turn.sin()
     # grid_sample expects coordinates (x, y) in [-1, 1] from edge to edge.
     places = torch.stack([2 * across / width, 2 * down / height], -1).to(images.device)
-    values = torch.nn.functional.grid_sample(images, places.expand(len(images), -1, -1, -1), align_corners=False)
+    values = torch.nn.functional.grid_sample(
+        images, places.expand(len(images), -1, -1, -1), align_corners=False
+    )
     return values.flatten(1, 2)

@@ -1,17 +1,22 @@
-r"""ReduNet: a network of gradient steps on the rate reduction, built layer by layer from data without back-propagation.
+r"""ReduNet: a network of gradient steps on the rate reduction, built layer by layer from data without
+back-propagation.
 
-With rows :math:`x`, :math:`S = X^\top X`, :math:`S_j = X_j^\top X_j`, :math:`\gamma_j = n_j/n`, the gradient of ΔR is
+With rows :math:`x`, :math:`S = X^\top X`, :math:`S_j = X_j^\top X_j`, :math:`\gamma_j = n_j/n`, the gradient
+of ΔR is
 
 .. math::
-    \nabla \Delta R = X E - \sum_j \gamma_j \Pi_j X C_j, \quad E = \alpha (I + \alpha S)^{-1}, \quad C_j = \alpha_j (I + \alpha_j S_j)^{-1},
+    \nabla \Delta R = X E - \sum_j \gamma_j \Pi_j X C_j, \quad E = \alpha (I + \alpha S)^{-1}, \quad C_j =
+    \alpha_j (I + \alpha_j S_j)^{-1},
 
-and a layer moves along it on the sphere: :math:`x^+ = (x + \eta(xE - \sum_j \gamma_j \pi_j\, xC_j)) / \|\cdot\|`. E expands all features
-and :math:`C_j` compresses class j. :math:`C_j` is near zero on the span of class j, so a small :math:`\|xC_j\|` indicates class j. Training
-samples use their labels; for other samples the memberships are estimated, :math:`\hat\pi_j(x) = \mathrm{softmax}_j(-\lambda \|xC_j\|)`. ΔR
-rises at every layer if η is small enough (:func:`.guaranteed_step`), but not for every η.
+and a layer moves along it on the sphere: :math:`x^+ = (x + \eta(xE - \sum_j \gamma_j \pi_j\, xC_j)) /
+\|\cdot\|`. E expands all features and :math:`C_j` compresses class j. :math:`C_j` is near zero on the span of
+class j, so a small :math:`\|xC_j\|` indicates class j. Training samples use their labels; for other samples
+the memberships are estimated, :math:`\hat\pi_j(x) = \mathrm{softmax}_j(-\lambda \|xC_j\|)`. ΔR rises at every
+layer if η is small enough (:func:`.guaranteed_step`), but not for every η.
 
-:class:`TrainableReduNet` is the same network with its operators as parameters for back-propagation, initialised by the construction. After
-training, E and the :math:`C_j` need not be symmetric, and in general they are not the operators of any features.
+:class:`TrainableReduNet` is the same network with its operators as parameters for back-propagation,
+initialised by the construction. After training, E and the :math:`C_j` need not be symmetric, and in general
+they are not the operators of any features.
 
 Source: :cite:t:`chan2022redunet`.
 """
@@ -49,15 +54,23 @@ class Layer:
         """Returns estimated class probabilities ``softmax_j(-sharpness ||x C_j||)``."""
         return torch.softmax(-sharpness * self.distances(features), dim=-1)
 
-    def gradient(self, features: Float[Tensor, "n d"], memberships: Float[Tensor, "n k"]) -> Float[Tensor, "n d"]:
-        """Returns ``x E - sum_j γ_j π_j x C_j``: the gradient of ΔR for the training features and their one-hot labels."""
+    def gradient(
+        self, features: Float[Tensor, "n d"], memberships: Float[Tensor, "n k"]
+    ) -> Float[Tensor, "n d"]:
+        """Returns ``x E - sum_j γ_j π_j x C_j``: the gradient of ΔR for the training features and their
+        one-hot labels.
+        """
         return self._moves(features, features @ self.compressions, memberships)
 
     def _moves(self, features: Tensor, compressed: Tensor, memberships: Tensor) -> Tensor:
         return features @ self.expansion - torch.einsum("nj,jnd->nd", memberships * self.shares, compressed)
 
-    def advance(self, features: Float[Tensor, "n d"], *, step: float, sharpness: float) -> Float[Tensor, "n d"]:
-        """Passes samples without labels through this layer, with estimated memberships; returns ``[n, d]`` of norm 1."""
+    def advance(
+        self, features: Float[Tensor, "n d"], *, step: float, sharpness: float
+    ) -> Float[Tensor, "n d"]:
+        """Passes samples without labels through this layer, with estimated memberships; returns ``[n, d]`` of
+        norm 1.
+        """
         compressed = features @ self.compressions
         estimated = torch.softmax(-sharpness * torch.linalg.vector_norm(compressed, dim=-1).mT, dim=-1)
         return unit_norm(features + step * self._moves(features, compressed, estimated))
@@ -72,7 +85,8 @@ def layer(features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, eps: flo
         labels: classes, ``[n]``, each of 0..k-1 at least once.
         eps: distortion; squared inside.
     Raises:
-        ValueError: labels omit a class, eps is not positive, or eps is so small that the identity is lost to rounding.
+        ValueError: labels omit a class, eps is not positive, or eps is so small that the identity is lost to
+            rounding.
         TypeError: labels are not integers.
     """
     positive(eps=eps)
@@ -125,12 +139,16 @@ class ReduNet(Constructed):
     def _check(self, features: Float[Tensor, "n d"]) -> None:
         if features.ndim != 2 or features.shape[1] != self.features.shape[1]:
             hint = "; a single sample is x[None]" if features.ndim == 1 else ""
-            raise ValueError(f"features must have shape [n, {self.features.shape[1]}] as in training, got {list(features.shape)}{hint}")
+            raise ValueError(
+                f"features must have shape [n, {self.features.shape[1]}] as in training, got "
+                f"{list(features.shape)}{hint}"
+            )
         same_dtype(samples=features, network=self.features)
 
 
 class TrainableReduNet(nn.Module):
-    """A constructed ReduNet with expansions ``[L, d, d]`` and compressions ``[L + 1, k, d, d]`` as parameters.
+    """A constructed ReduNet with expansions ``[L, d, d]`` and compressions ``[L + 1, k, d, d]`` as
+    parameters.
 
     Args:
         net: the constructed network.
@@ -152,25 +170,40 @@ class TrainableReduNet(nn.Module):
             ValueError: width or dtype differ from the network's.
         """
         if features.ndim != 2 or features.shape[1] != self.expansions.shape[1]:
-            raise ValueError(f"features must have shape [n, {self.expansions.shape[1]}] as in training, got {list(features.shape)}")
+            raise ValueError(
+                f"features must have shape [n, {self.expansions.shape[1]}] as in training, got "
+                f"{list(features.shape)}"
+            )
         same_dtype(samples=features, network=self.expansions)
         rows = unit_norm(features)
         for expansion, compressions in zip(self.expansions, self.compressions):
-            rows = Layer(expansion, compressions, self.shares).advance(rows, step=self.step, sharpness=self.sharpness)
+            rows = Layer(expansion, compressions, self.shares).advance(
+                rows, step=self.step, sharpness=self.sharpness
+            )
         return rows
 
     def forward(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n k"]:
-        r"""Returns logits :math:`-\lambda\|xC_j\|` of samples ``[n, d]``; their softmax is the network's soft prediction.
+        r"""Returns logits :math:`-\lambda\|xC_j\|` of samples ``[n, d]``; their softmax is the network's soft
+        prediction.
 
         Raises:
             ValueError: width or dtype differ from the network's.
         """
-        return -self.sharpness * torch.linalg.vector_norm(self.transform(features) @ self.compressions[-1], dim=-1).mT
+        return (
+            -self.sharpness
+            * torch.linalg.vector_norm(self.transform(features) @ self.compressions[-1], dim=-1).mT
+        )
 
 
 @converted(floats=("features",), int64=("labels",))
 def construct(
-    features: Float[Tensor, "n d"], labels: Int[Tensor, " n"], *, layers: int, eps: float, step: float, sharpness: float = 500.0
+    features: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    *,
+    layers: int,
+    eps: float,
+    step: float,
+    sharpness: float = 500.0,
 ) -> ReduNet:
     """Builds the network layer by layer from training samples; nothing is trained by back-propagation.
 
@@ -179,16 +212,20 @@ def construct(
         labels: classes, ``[n]``, each of 0..k-1 at least once.
         layers: L, number of gradient steps.
         eps: distortion ε; squared inside.
-        step: step size η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may raise ΔR of the training samples, which have
-            labels, but scatter new samples, which have only estimated memberships.
+        step: step size η. Up to :func:`.guaranteed_step` no layer lowers ΔR. A longer step may raise ΔR of
+            the training samples, which have labels, but scatter new samples, which have only estimated
+            memberships.
         sharpness: λ of the softmax for new samples.
     Raises:
-        ValueError: a feature is zero or not finite, labels omit a class or differ in number from the features, layers is below 1, eps,
-            step or sharpness is not positive, or eps is so small that the identity is lost to rounding.
+        ValueError: a feature is zero or not finite, labels omit a class or differ in number from the
+            features, layers is below 1, eps, step or sharpness is not positive, or eps is so small that the
+            identity is lost to rounding.
         TypeError: features are not real numbers, or labels or layers are not integers.
     """
     if features.ndim != 2 or 0 in features.shape:
-        raise ValueError(f"features must have shape [n, d] with n, d >= 1, got {list(features.shape)}; flatten images")
+        raise ValueError(
+            f"features must have shape [n, d] with n, d >= 1, got {list(features.shape)}; flatten images"
+        )
     check_settings(layers=layers, eps=eps, step=step, sharpness=sharpness)
     sizes = class_sizes(labels, len(features))
     check_samples(features)

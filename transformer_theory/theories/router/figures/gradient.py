@@ -1,4 +1,5 @@
-"""The gradient of the relaxed choice over the temperature: its mean and its standard deviation, beside the exact gradient.
+"""The gradient of the relaxed choice over the temperature: its mean and its standard deviation, beside the
+exact gradient.
 
 Source: :cite:t:`jang2017categorical`.
 """
@@ -12,7 +13,13 @@ from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, axes, caption, line, style, text_figure
 from ....core.result import Result
 from ....core.sources import Source
-from ..choice import exact_gradient, relaxed_gradient_mean, relaxed_gradient_second_moment, sampled_gradients, score_function_gradients
+from ..choice import (
+    exact_gradient,
+    relaxed_gradient_mean,
+    relaxed_gradient_second_moment,
+    sampled_gradients,
+    score_function_gradients,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,7 +56,9 @@ class Gradient(RandomExperiment):
             yield Measurement(NAME, "figure", DEVIATION, float(g.std()), **columns)
         g = score_function_gradients(self.delta, draws=self.draws, generator=generator)
         columns = {"n": self.draws, "source": SOURCE, "setting": REINFORCE}
-        yield Measurement(NAME, "figure", MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns)
+        yield Measurement(
+            NAME, "figure", MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns
+        )
         yield Measurement(NAME, "figure", DEVIATION, float(g.std()), **columns)
 
     @style()
@@ -62,12 +71,37 @@ class Gradient(RandomExperiment):
         for ax, quantity in ((left, MEAN), (right, DEVIATION)):
             rows = [row for row in result.select(quantity=quantity) if row.setting.startswith(RELAXED)]
             label = RELAXED if ax is left else ""
-            line(ax, [float(row.setting.split(", ")[1]) for row in rows], [row.value for row in rows], name=NAME, marker="o", label=label)
+            line(
+                ax,
+                [float(row.setting.split(", ")[1]) for row in rows],
+                [row.value for row in rows],
+                name=NAME,
+                marker="o",
+                label=label,
+            )
             ax.set(xscale="log", xlabel="temperature", title=quantity)
         left.axhline(exact, color="#3F4751", linestyle="--", label="exact")
-        left.plot([1.0], [relaxed_gradient_mean(self.delta)], "D", color="#3F4751", markerfacecolor="white", label="formula at 1", zorder=5)
-        limit = [(relaxed_gradient_second_moment(self.delta, t) - exact**2) ** 0.5 for t in TEMPERATURES if t <= 0.5]
-        right.plot(TEMPERATURES[: len(limit)], limit, color="#3F4751", linestyle=":", label="limit at low temperature")
+        left.plot(
+            [1.0],
+            [relaxed_gradient_mean(self.delta)],
+            "D",
+            color="#3F4751",
+            markerfacecolor="white",
+            label="formula at 1",
+            zorder=5,
+        )
+        limit = [
+            (relaxed_gradient_second_moment(self.delta, t) - exact**2) ** 0.5
+            for t in TEMPERATURES
+            if t <= 0.5
+        ]
+        right.plot(
+            TEMPERATURES[: len(limit)],
+            limit,
+            color="#3F4751",
+            linestyle=":",
+            label="limit at low temperature",
+        )
         for row in result.select(quantity=DEVIATION, setting=REINFORCE):
             right.axhline(row.value, color=COLOURS["null"], linestyle="--", label=REINFORCE)
         left.set(ylim=(0, None))
@@ -76,7 +110,8 @@ class Gradient(RandomExperiment):
         right.legend()
         caption(
             figure,
-            f"Two tokens whose scores differ by {self.delta:g}, losses 1 and 0; {self.draws:,} gradients for each point. A low temperature "
-            "lessens the bias and raises the deviation. REINFORCE has no bias.",
+            f"Two tokens whose scores differ by {self.delta:g}, losses 1 and 0; {self.draws:,} gradients "
+            "for each point. A low temperature lessens the bias and raises the deviation. REINFORCE has no "
+            "bias.",
         )
         return figure

@@ -1,4 +1,5 @@
-"""What trained selectors do: share of success under several schedules, and hit beside accuracy with the label-blind bound.
+"""What trained selectors do: share of success under several schedules, and hit beside accuracy with the
+label-blind bound.
 
 Source: :cite:t:`lei2016rationalizing` has the setting; the schedules are our own.
 """
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, SOURCE = "router", Source("lei2016rationalizing", status="own")
-SUCCESS, SHORTCUTS = "share of selectors with a hit above .9", "share of selectors above the label-blind bound by .1"
+SUCCESS, SHORTCUTS = (
+    "share of selectors with a hit above .9",
+    "share of selectors above the label-blind bound by .1",
+)
 INFORMATION = "information of the choice about the label, given the needle"
 GOOD, EXCESS = 0.9, 0.1
 SCHEDULES: dict[str, Schedule] = {
@@ -51,18 +55,43 @@ class Outcomes(RandomExperiment):
         return cls(networks=2, steps=5)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields shares and mean information for each schedule and router; hit, accuracy and information of each selector."""
+        """Yields shares and mean information for each schedule and router; hit, accuracy and information of
+        each selector.
+        """
         for router, contents in ROUTERS.items():
             for name, schedule in SCHEDULES.items():
                 found, _ = train_on_needles(
-                    schedule, sees_contents=contents, networks=self.networks, generator=self.generator(), steps=self.steps
+                    schedule,
+                    sees_contents=contents,
+                    networks=self.networks,
+                    generator=self.generator(),
+                    steps=self.steps,
                 )
-                columns = {"unit": "share", "n": self.networks, "source": SOURCE, "setting": f"{router}: {name}"}
-                yield Measurement(NAME, "figure", SUCCESS, float((found.hit > GOOD).double().mean()), **columns)
+                columns = {
+                    "unit": "share",
+                    "n": self.networks,
+                    "source": SOURCE,
+                    "setting": f"{router}: {name}",
+                }
+                yield Measurement(
+                    NAME, "figure", SUCCESS, float((found.hit > GOOD).double().mean()), **columns
+                )
                 above = found.accuracy > found.hit + (1 - found.hit) / 2 + EXCESS
                 yield Measurement(NAME, "figure", SHORTCUTS, float(above.double().mean()), **columns)
-                yield Measurement(NAME, "figure", INFORMATION, float(found.information.mean()), **{**columns, "unit": "nats"})
-                yield Arrays({f"{router}: {name}": np.stack([found.hit.numpy(), found.accuracy.numpy(), found.information.numpy()])})
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    INFORMATION,
+                    float(found.information.mean()),
+                    **{**columns, "unit": "nats"},
+                )
+                yield Arrays(
+                    {
+                        f"{router}: {name}": np.stack(
+                            [found.hit.numpy(), found.accuracy.numpy(), found.information.numpy()]
+                        )
+                    }
+                )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -71,25 +100,47 @@ class Outcomes(RandomExperiment):
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, right) = axes(1, 2, width=7.2, height=3.1)
         places = np.arange(len(SCHEDULES))
-        for offset, router, colour in ((-0.2, "keys", COLOURS["raw"]), (0.2, "keys and contents", COLOURS[NAME])):
+        for offset, router, colour in (
+            (-0.2, "keys", COLOURS["raw"]),
+            (0.2, "keys and contents", COLOURS[NAME]),
+        ):
             rows = {row.setting: row.value for row in result.select(quantity=SUCCESS)}
             values = [rows[f"{router}: {name}"] for name in SCHEDULES]
             left.barh(places + offset, values, height=0.38, color=colour, label=router)
-        left.set(yticks=places, yticklabels=list(SCHEDULES), xlim=(0, 1.02), xlabel="share with a hit above .9", title="success")
+        left.set(
+            yticks=places,
+            yticklabels=list(SCHEDULES),
+            xlim=(0, 1.02),
+            xlabel="share with a hit above .9",
+            title="success",
+        )
         left.invert_yaxis()
         left.legend(title="router sees", loc="upper center", bbox_to_anchor=(0.4, -0.2), ncol=2)
-        found = [array for name in SCHEDULES if (array := result.arrays.get(f"keys and contents: {name}")) is not None]
+        found = [
+            array
+            for name in SCHEDULES
+            if (array := result.arrays.get(f"keys and contents: {name}")) is not None
+        ]
         if found:
             hits, accuracies = np.concatenate(found, 1)[:2]
-            right.plot(hits, accuracies, "o", color=COLOURS[NAME], markersize=4, markeredgewidth=0, alpha=0.35)
+            right.plot(
+                hits, accuracies, "o", color=COLOURS[NAME], markersize=4, markeredgewidth=0, alpha=0.35
+            )
         right.plot([0, 1], [0.5, 1], color="#3F4751", linestyle="--")
         right.text(0.62, 0.72, "label-blind\nbound", fontsize=7.5, color="#3F4751")
         right.text(0.5, 0.9, "shortcut", fontsize=7.5, ha="center", color=COLOURS[NAME])
-        right.set(xlabel="hit", ylabel="accuracy", xlim=(-0.03, 1.03), ylim=(0.42, 1.03), title="router sees contents")
+        right.set(
+            xlabel="hit",
+            ylabel="accuracy",
+            xlim=(-0.03, 1.03),
+            ylim=(0.42, 1.03),
+            title="router sees contents",
+        )
         caption(
             figure,
-            f"{self.networks} selectors for each schedule and router, {self.steps} steps. A penalty from the first step costs successes; "
-            "the annealed schedule has it from half of the training. Right: all selectors of the seven schedules; those above the line "
-            "tell the label by their choice.",
+            f"{self.networks} selectors for each schedule and router, {self.steps} steps. A penalty from "
+            "the first step costs successes; the annealed schedule has it from half of the training. "
+            "Right: all selectors of the seven schedules; those above the line tell the label by their "
+            "choice.",
         )
         return figure

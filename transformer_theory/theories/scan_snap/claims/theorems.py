@@ -1,7 +1,8 @@
-"""Claims about the flows of :cite:t:`tian2023scan`: relative gains, growth of tokens, speed of attention, the decoder's gain.
+"""Claims about the flows of :cite:t:`tian2023scan`: relative gains, growth of tokens, speed of attention, the
+decoder's gain.
 
-Each claim names the dynamics that it refers to. The functions that draw instances come first; their docstrings state the assumptions
-that the instances satisfy.
+Each claim names the dynamics that it refers to. The functions that draw instances come first; their
+docstrings state the assumptions that the instances satisfy.
 """
 
 import math
@@ -31,7 +32,10 @@ from ..growth import growth_exponents
 from ..problem import SequenceClasses, single_common
 
 PAPER = "tian2023scan"
-ASSUMPTION_2 = r"equal overlaps that satisfy Assumption 2: $M \gg K^2$, $|\lambda_1(E)| < 1/K$ and $|\lambda_i(E)| \ge \sqrt{6/M}$"
+ASSUMPTION_2 = (
+    r"equal overlaps that satisfy Assumption 2: $M \gg K^2$, $|\lambda_1(E)| < 1/K$ and $|\lambda_i(E)| \ge "
+    r"\sqrt{6/M}$"
+)
 
 
 def uniform(low: float, high: float, generator: Generator) -> float:
@@ -41,7 +45,10 @@ def uniform(low: float, high: float, generator: Generator) -> float:
 
 def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
     """Draws two to four classes of one query, with one common token and three to five distinct tokens each."""
-    K, D = int(torch.randint(2, 5, (), generator=generator)), int(torch.randint(3, 6, (), generator=generator))
+    K, D = (
+        int(torch.randint(2, 5, (), generator=generator)),
+        int(torch.randint(3, 6, (), generator=generator)),
+    )
     weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
     share = 0.05 + 0.4 * torch.rand(K, generator=generator, dtype=torch.float64)
     return single_common(weights, share, vocab_size=vocab_size)
@@ -49,25 +56,35 @@ def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceC
 
 def weakly_overlapping(generator: Generator, *, vocab_size: int = 20_000) -> SequenceClasses:
     """Draws classes like :func:`random_classes`, with equal overlaps that satisfy Assumption 2."""
-    K, D = int(torch.randint(2, 5, (), generator=generator)), int(torch.randint(3, 6, (), generator=generator))
+    K, D = (
+        int(torch.randint(2, 5, (), generator=generator)),
+        int(torch.randint(3, 6, (), generator=generator)),
+    )
     weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
     weights = weights / weights.sum(1, keepdim=True)
-    # Assumption 2 for K equal overlaps rho: sqrt(6/M) <= rho < 1 / (K (K-1)). Draw rho log-uniformly, 10 % away from both ends.
-    rho = math.exp(uniform(math.log(1.1 * math.sqrt(6 / vocab_size)), math.log(0.9 / (K * (K - 1))), generator))
+    # Assumption 2 for K equal overlaps rho: sqrt(6/M) <= rho < 1 / (K (K-1)). Draw rho log-uniformly, 10 %
+    # away from both ends.
+    rho = math.exp(
+        uniform(math.log(1.1 * math.sqrt(6 / vocab_size)), math.log(0.9 / (K * (K - 1))), generator)
+    )
     # The odds of the common share that give this overlap are derived in with_overlap.
     odds = torch.linalg.vector_norm(weights, dim=1) * math.sqrt(rho / (1 - rho))
     return single_common(weights, odds / (1 + odds), vocab_size=vocab_size)
 
 
 def several_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
-    """Draws two classes with two common tokens; the second one is likely in one class only, so its attention logit grows."""
+    """Draws two classes with two common tokens; the second one is likely in one class only, so its attention
+    logit grows.
+    """
     a, b = uniform(0.28, 0.32, generator), uniform(0.0005, 0.0015, generator)
     P = torch.tensor([[a, a, 1 - 2 * a, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
     return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
 
 
 def equally_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
-    """Draws classes like :func:`several_common`, but each common token has the same probability in both classes."""
+    """Draws classes like :func:`several_common`, but each common token has the same probability in both
+    classes.
+    """
     a, b = uniform(0.28, 0.32, generator), uniform(0.1, 0.3, generator)
     P = torch.tensor([[a, b, 1 - a - b, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
     return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
@@ -80,14 +97,22 @@ def _gain_error(generator: Generator, flow: Callable[..., Flow]) -> Evidence:
     """Measures the largest relative error of Theorem 3's law of relative gains."""
     classes = random_classes(generator)
     t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
-    path: Flow = flow(classes, t0 * torch.tensor([0.3, 1.0, 10.0, 100.0], dtype=torch.float64), eta_y=1.0, eta_z=0.1, tolerance=1e-9)
+    path: Flow = flow(
+        classes,
+        t0 * torch.tensor([0.3, 1.0, 10.0, 100.0], dtype=torch.float64),
+        eta_y=1.0,
+        eta_z=0.1,
+        tolerance=1e-9,
+    )
     gains = relative_gains(classes, path.logits)
     grown = float((gains.predicted[-1] / gains.start).max())
     return Evidence(gains.error, 1e-9, "<=", detail={"largest chi": grown, "pairs": len(gains.start)})
 
 
 def _slack(generator: Generator, bounds: Callable) -> Evidence:
-    """Measures the smallest distance of ln chi of the likeliest distinct tokens to a bound, as a share of ln chi."""
+    """Measures the smallest distance of ln chi of the likeliest distinct tokens to a bound, as a share of ln
+    chi.
+    """
     classes = weakly_overlapping(generator)
     eta_z = 10 ** uniform(-2.5, -0.5, generator)
     t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
@@ -95,22 +120,33 @@ def _slack(generator: Generator, bounds: Callable) -> Evidence:
     path = lemma4_flow(classes, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9)
     gains = bounds(classes, path)
     covered = classes.weak_overlap().holds
-    return Evidence(float(gains.slack.min()), 0.0, ">=", covered=covered, detail={"largest ln chi": float(gains.log_chi.max())})
+    return Evidence(
+        float(gains.slack.min()),
+        0.0,
+        ">=",
+        covered=covered,
+        detail={"largest ln chi": float(gains.log_chi.max())},
+    )
 
 
 def _first_gain(generator: Generator, bounds: Callable) -> Evidence:
-    """Measures the largest relative distance of the lower bound, and of f^2 times the upper bound, to ln chi at t0'/20."""
+    """Measures the largest relative distance of the lower bound, and of f^2 times the upper bound, to ln chi
+    at t0'/20.
+    """
     classes = weakly_overlapping(generator)
     t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
     eta_z, t = 10 ** uniform(-2.5, -0.5, generator), torch.tensor([0.05 * t0], dtype=torch.float64)
     gains = bounds(classes, lemma4_flow(classes, t, eta_y=1.0, eta_z=eta_z, tolerance=1e-9))
     f = classes.features().gather(1, gains.token[:, None])[:, 0]
     expected = torch.cat([gains.lower, f**2 * gains.upper])
-    return Evidence(float((expected / gains.log_chi - 1).abs().max()), 0.01, "<=", covered=classes.weak_overlap().holds)
+    return Evidence(
+        float((expected / gains.log_chi - 1).abs().max()), 0.01, "<=", covered=classes.weak_overlap().holds
+    )
 
 
 def _smallest_move(flow: Callable[..., Flow], classes: SequenceClasses) -> Evidence:
-    """Measures the smallest move in the predicted direction (distinct tokens up, common tokens down) between 0, .5, 2 and 50 t0'.
+    """Measures the smallest move in the predicted direction (distinct tokens up, common tokens down) between
+    0, .5, 2 and 50 t0'.
 
     It is a share of the largest move between the same two times.
     """
@@ -118,7 +154,12 @@ def _smallest_move(flow: Callable[..., Flow], classes: SequenceClasses) -> Evide
     times = t0 * torch.tensor([0.0, 0.5, 2.0, 50.0], dtype=torch.float64)
     moves = flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits[:, 0].diff(dim=0)
     signed = torch.where(classes.common(), -moves, moves) / moves.abs().amax(1, keepdim=True)
-    return Evidence(float(signed.min()), 0.0, ">=", covered=classes.weak_overlap().holds and int(classes.common().sum()) == 1)
+    return Evidence(
+        float(signed.min()),
+        0.0,
+        ">=",
+        covered=classes.weak_overlap().holds and int(classes.common().sum()) == 1,
+    )
 
 
 def _one_common_token(generator: Generator) -> Evidence:
@@ -128,7 +169,9 @@ def _one_common_token(generator: Generator) -> Evidence:
 
 
 def _growing_common(generator: Generator, instance: Callable[[Generator], SequenceClasses]) -> Evidence:
-    """Measures the largest upward move of a common token, as a share of the largest move; the smallest value of the three flows."""
+    """Measures the largest upward move of a common token, as a share of the largest move; the smallest value
+    of the three flows.
+    """
     classes = instance(generator)
     t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
     times = t0 * torch.tensor([2.0, 50.0], dtype=torch.float64)
@@ -150,13 +193,20 @@ def _weights(generator: Generator) -> Tensor:
 
 
 def _power(generator: Generator, start: float) -> Evidence:
-    """Measures the distance to 2 of the slope of ln |z| against ln t, over half a decade from ``start`` t0', in Lemma 4's flow.
+    """Measures the distance to 2 of the slope of ln |z| against ln t, over half a decade from ``start`` t0',
+    in Lemma 4's flow.
 
     The slope is negative if the token gains attention.
     """
     K, M = int(torch.randint(2, 7, (), generator=generator)), int(10 ** uniform(3, 5, generator))
-    classes = with_overlap(K, vocab_size=M, weights=_weights(generator), overlap=uniform(0.05, 0.3, generator))
-    t = start * scanning_time(classes=K, vocab_size=M, eta_y=1.0) * torch.tensor([1.0, 10**0.5], dtype=torch.float64)
+    classes = with_overlap(
+        K, vocab_size=M, weights=_weights(generator), overlap=uniform(0.05, 0.3, generator)
+    )
+    t = (
+        start
+        * scanning_time(classes=K, vocab_size=M, eta_y=1.0)
+        * torch.tensor([1.0, 10**0.5], dtype=torch.float64)
+    )
     z = symmetric_lemma4_flow(classes, t, eta_y=1.0, eta_z=10 ** uniform(-3, -1.5, generator)).common[:, 0]
     slope = float(-z[1].sign() * (z[1] / z[0]).abs().log() / (t[1] / t[0]).log())
     return Evidence(abs(slope - 2), 0.1, "<=", detail={"slope": slope, "K": K, "M": M})
@@ -167,14 +217,24 @@ def _snapped(generator: Generator, decades: float) -> Evidence:
     K, M = int(torch.randint(2, 11, (), generator=generator)), int(10 ** uniform(2, 5, generator))
     t = torch.tensor([10.0**decades * scanning_time(classes=K, vocab_size=M, eta_y=1.0)], dtype=torch.float64)
     eta_z, overlap = 10 ** uniform(-1, 1, generator), uniform(0.1, 0.4, generator)
-    slope = float(growth_exponents(t, classes=K, vocab_size=M, eta_y=1.0, eta_z=eta_z, overlap=overlap).per_loglog[0])
+    slope = float(
+        growth_exponents(t, classes=K, vocab_size=M, eta_y=1.0, eta_z=eta_z, overlap=overlap).per_loglog[0]
+    )
     return Evidence(abs(slope - 0.5), 0.001, "<=", detail={"slope": slope, "K": K, "M": M})
 
 
 def _late_speed(generator: Generator, *, printed: bool) -> Evidence:
-    """Measures the largest ratio of gamma(t) eta_Y t / K to ln(M eta_Y t / K), or to the printed ln(eta_Y t / K), from 2 t0' on."""
-    K, M, eta_y = int(torch.randint(2, 50, (), generator=generator)), int(10 ** uniform(2, 100, generator)), 10 ** uniform(-2, 0, generator)
-    t = scanning_time(classes=K, vocab_size=M, eta_y=eta_y) * torch.logspace(math.log10(2), 6, 200, dtype=torch.float64)
+    """Measures the largest ratio of gamma(t) eta_Y t / K to ln(M eta_Y t / K), or to the printed ln(eta_Y t /
+    K), from 2 t0' on.
+    """
+    K, M, eta_y = (
+        int(torch.randint(2, 50, (), generator=generator)),
+        int(10 ** uniform(2, 100, generator)),
+        10 ** uniform(-2, 0, generator),
+    )
+    t = scanning_time(classes=K, vocab_size=M, eta_y=eta_y) * torch.logspace(
+        math.log10(2), 6, 200, dtype=torch.float64
+    )
     s = eta_y * t / K
     logarithm = s.log() if printed else math.log(M) + s.log()
     ratio = float((gamma(t, classes=K, vocab_size=M, eta_y=eta_y) * s / logarithm).max())
@@ -182,10 +242,13 @@ def _late_speed(generator: Generator, *, printed: bool) -> Evidence:
 
 
 def _law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
-    """Measures the largest relative distance of the law to the exact flow's common logit, M = K, up to 1e30 steps per class."""
+    """Measures the largest relative distance of the law to the exact flow's common logit, M = K, up to 1e30
+    steps per class.
+    """
     K = int(torch.randint(8, 200, (), generator=generator))
     overlap, eta_z = 10 ** uniform(-3, -1, generator), 10 ** uniform(-2, 0, generator)
-    # The largest error of any instance that can be drawn is 0.085: eight classes, overlap 0.1, weights 1.1, 0.1 and 0.1.
+    # The largest error of any instance that can be drawn is 0.085: eight classes, overlap 0.1, weights 1.1,
+    # 0.1 and 0.1.
     return _distance(law, generator, K=K, overlap=overlap, eta_z=eta_z, threshold=0.1)
 
 
@@ -196,14 +259,28 @@ def _slow_law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidenc
 
 
 def _distance(
-    law: Callable[..., Tensor], generator: Generator, *, K: int, overlap: float, eta_z: float, threshold: float, **options: float
+    law: Callable[..., Tensor],
+    generator: Generator,
+    *,
+    K: int,
+    overlap: float,
+    eta_z: float,
+    threshold: float,
+    **options: float,
 ) -> Evidence:
-    """Returns the largest relative distance of the law to the exact flow's common logit; the options are those of the flow."""
+    """Returns the largest relative distance of the law to the exact flow's common logit; the options are
+    those of the flow.
+    """
     classes = with_overlap(K, vocab_size=K, weights=_weights(generator), overlap=overlap)
     t = K * torch.logspace(0, 30, 16, dtype=torch.float64)
     z = symmetric_exact_flow(classes, t, eta_y=1.0, eta_z=eta_z, **options).common[:, 0]
     predicted = law(t, classes=K, eta_y=1.0, eta_z=eta_z, overlap=overlap)
-    return Evidence(float((predicted / z - 1).abs().max()), threshold, "<=", detail={"K": K, "overlap": overlap, "z": float(z[-1])})
+    return Evidence(
+        float((predicted / z - 1).abs().max()),
+        threshold,
+        "<=",
+        detail={"K": K, "overlap": overlap, "z": float(z[-1])},
+    )
 
 
 def _without_slowing(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Tensor:
@@ -217,7 +294,9 @@ def _minus_B(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: fl
 
 
 def _decoder_gap(generator: Generator, *, linear_term: bool) -> Evidence:
-    """Measures how far the gap of the recursion for h and its closed form leaves [0, 2 eta_Y / M], in units of 2 eta_Y / M."""
+    """Measures how far the gap of the recursion for h and its closed form leaves [0, 2 eta_Y / M], in units
+    of 2 eta_Y / M.
+    """
     steps = 3000
     t, outside, largest = torch.arange(steps, dtype=torch.float64), 0.0, 0.0
     for low, high in ((3, 100), (100, 1e5)):
@@ -234,8 +313,8 @@ def _decoder_gap(generator: Generator, *, linear_term: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="scan_snap/relative-gain",
-        statement=r"In Lemma 4's flow the relative gain $r(t) = c_l^2 / c_{l'}^2 - 1$ of two distinct tokens of a class is "
-        r"$r(t) = r(0)\, \chi_l(t)$ with $\chi_l = e^{2 (z_l(t) - z_l(0))}$.",
+        statement="In Lemma 4's flow the relative gain $r(t) = c_l^2 / c_{l'}^2 - 1$ of two distinct "
+        r"tokens of a class is $r(t) = r(0)\, \chi_l(t)$ with $\chi_l = e^{2 (z_l(t) - z_l(0))}$.",
         measures="largest relative error of r(0) chi",
         source=Source(PAPER, "Thm. 3, Eq. (11)", "confirmed"),
         assumptions=(
@@ -245,13 +324,15 @@ CLAIMS = (
         ),
         check=lambda generator: _gain_error(generator, lemma4_flow),
         control=lambda generator: _gain_error(generator, exact_flow),
-        control_description="follows the exact population flow, whose decoder depends on past attention, instead of Lemma 4's",
+        control_description="follows the exact population flow, whose decoder depends on past attention, "
+        "instead of Lemma 4's",
     ),
     Claim(
         id="scan_snap/gain-bounds",
-        statement=r"In Lemma 4's flow the likeliest distinct token $l_0$ of a class obeys $e^{2 f_{nl_0}(0)^2 w_n B_n(t)} \le "
-        r"\chi_{l_0}(t) \le e^{2 w_n B_n(t)}$, where $w_n$ is the share of class $n$ and $\dot B_n = \eta_Z \xi_n$. Here: the smallest "
-        r"distance of $\ln \chi_{l_0}$ to the exponent of a bound, as a share of $\ln \chi_{l_0}$, up to $10^8\, t_0'$.",
+        statement="In Lemma 4's flow the likeliest distinct token $l_0$ of a class obeys $e^{2 "
+        r"f_{nl_0}(0)^2 w_n B_n(t)} \le \chi_{l_0}(t) \le e^{2 w_n B_n(t)}$, where $w_n$ is the share of "
+        r"class $n$ and $\dot B_n = \eta_Z \xi_n$. Here: the smallest distance of $\ln \chi_{l_0}$ to the "
+        r"exponent of a bound, as a share of $\ln \chi_{l_0}$, up to $10^8\, t_0'$.",
         measures="smallest distance of ln chi to the exponent of a bound, as a share of ln chi",
         source=Source(PAPER, "Thm. 3, Eq. (12); Eq. (98)", "confirmed"),
         assumptions=(
@@ -263,15 +344,16 @@ CLAIMS = (
         check=lambda generator: _slack(generator, gain_bounds),
         control=lambda generator: _slack(generator, printed_gain_bounds),
         control_description="uses the printed bounds, without the share of the class",
-        corrects=r"Lemma 4 (Eqs. (10) and (94)) drops the class shares, while $\gamma$ counts all steps, $h(t/K)$. The printed bounds "
-        r"follow from the printed flow; with the shares they need $w_n B_n$ for $B_n$, and the printed lower bound is violated, as the "
-        r"control shows.",
+        corrects=r"Lemma 4 (Eqs. (10) and (94)) drops the class shares, while $\gamma$ counts all steps, "
+        "$h(t/K)$. The printed bounds follow from the printed flow; with the shares they need $w_n B_n$ "
+        "for $B_n$, and the printed lower bound is violated, as the control shows.",
     ),
     Claim(
         id="scan_snap/first-gain",
-        statement=r"At the start of Lemma 4's flow the likeliest distinct token $l_0$ of a class has $\ln \chi_{l_0}(t) \approx "
-        r"2 f_{nl_0}(0)^2 w_n B_n(t)$, by Eq. (98). This is the exponent of Theorem 3's lower bound, which is sharp there, and "
-        r"$f_{nl_0}(0)^2$ times that of the upper one. Here: the larger of the two relative distances to $\ln \chi_{l_0}$, at $t_0'/20$.",
+        statement=r"At the start of Lemma 4's flow the likeliest distinct token $l_0$ of a class has $\ln "
+        r"\chi_{l_0}(t) \approx 2 f_{nl_0}(0)^2 w_n B_n(t)$, by Eq. (98). This is the exponent of Theorem "
+        "3's lower bound, which is sharp there, and $f_{nl_0}(0)^2$ times that of the upper one. Here: the "
+        r"larger of the two relative distances to $\ln \chi_{l_0}$, at $t_0'/20$.",
         measures="largest relative distance of the lower exponent, or f^2 times the upper one, to ln chi",
         source=Source(PAPER, "Thm. 3; Eq. (98)", "own"),
         assumptions=(
@@ -286,32 +368,45 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/single-common-token",
-        statement=r"In Lemma 4's flow distinct tokens gain attention, $\dot z_l > 0$, and a single common token loses it, $\dot z_l < 0$, "
-        r"at all times. Here: the smallest move in the predicted direction between the times $0$, $t_0'/2$, $2 t_0'$ and $50\, t_0'$, as a "
-        r"share of the largest move between the same two times.",
+        statement=r"In Lemma 4's flow distinct tokens gain attention, $\dot z_l > 0$, and a single common "
+        r"token loses it, $\dot z_l < 0$, at all times. Here: the smallest move in the predicted direction "
+        r"between the times $0$, $t_0'/2$, $2 t_0'$ and $50\, t_0'$, as a share of the largest move between "
+        "the same two times.",
         measures="smallest move in the predicted direction between two times, as a share of the largest one",
         source=Source(PAPER, "Thm. 2(a) and (b)", "confirmed"),
-        assumptions=("infinitely many, infinitely long sequences", "one common token", "distinct tokens in every class", ASSUMPTION_2),
+        assumptions=(
+            "infinitely many, infinitely long sequences",
+            "one common token",
+            "distinct tokens in every class",
+            ASSUMPTION_2,
+        ),
         check=_one_common_token,
         control=_two_common_tokens,
         control_description="has two common tokens, one of them rare in one of the classes: its logit grows",
     ),
     Claim(
         id="scan_snap/several-common-tokens",
-        statement=r"Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class and rare in the other, it "
-        r"behaves like a distinct token, in the exact, the modified and Lemma 4's flow. The paper's theorem is about a single common "
-        r"token; the example is the library's own. Here: its move as a share of the largest move, in the flow where it is smallest.",
-        measures="largest move of a common token, as a share of the largest move; the smallest one of the three flows",
+        statement=r"Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class "
+        "and rare in the other, it behaves like a distinct token, in the exact, the modified and Lemma 4's "
+        "flow. The paper's theorem is about a single common token; the example is the library's own. Here: "
+        "its move as a share of the largest move, in the flow where it is smallest.",
+        measures="largest move of a common token, as a share of the largest move; the smallest one of the "
+        "three flows",
         source=Source(PAPER, "Thm. 2(b); Corollary 2, App. E", "own"),
-        assumptions=("infinitely many, infinitely long sequences", "two common tokens, the second of different probability in the classes"),
+        assumptions=(
+            "infinitely many, infinitely long sequences",
+            "two common tokens, the second of different probability in the classes",
+        ),
         check=lambda generator: _growing_common(generator, several_common),
         control=lambda generator: _growing_common(generator, equally_common),
-        control_description="makes the common tokens equally likely in both classes (Corollary 2), so all of them lose attention",
+        control_description="makes the common tokens equally likely in both classes (Corollary 2), so all "
+        "of them lose attention",
     ),
     Claim(
         id="scan_snap/quadratic-start",
-        statement=r"In Lemma 4's flow the logit of a single common token falls as $-t^2$ long before $t_0' = K \ln M / \eta_Y$: there "
-        r"$\gamma(t) \approx \eta_Y t / K$. Here: the distance of the power of $t$ to 2, over half a decade from $t_0'/100$.",
+        statement="In Lemma 4's flow the logit of a single common token falls as $-t^2$ long before $t_0' "
+        r"= K \ln M / \eta_Y$: there $\gamma(t) \approx \eta_Y t / K$. Here: the distance of the power of "
+        "$t$ to 2, over half a decade from $t_0'/100$.",
         measures="distance of the power of t to 2",
         source=Source(PAPER, "Thm. 4, Eq. (14), line 1; Lemma 9; Eq. (130)", "confirmed"),
         assumptions=("one common token, all classes alike", r"$\eta_Z \ll \eta_Y$"),
@@ -321,8 +416,8 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/double-logarithm",
-        statement=r"In closed form $B(t) \sim \frac12 \ln \ln t$: $dB / d \ln\ln(M \eta_Y t / K) \to \frac12$. "
-        r"Here: the distance to $\frac12$ at $10^{280}\, t_0'$.",
+        statement=r"In closed form $B(t) \sim \frac12 \ln \ln t$: $dB / d \ln\ln(M \eta_Y t / K) \to "
+        r"\frac12$. Here: the distance to $\frac12$ at $10^{280}\, t_0'$.",
         measures="distance of dB / d ln ln(M eta_Y t / K) to 1/2",
         source=Source(PAPER, "Thm. 4, Eq. (14), line 2; Eqs. (124), (132), (133)", "confirmed"),
         assumptions=("one common token, all classes alike", "times that no training reaches"),
@@ -332,23 +427,26 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/late-speed",
-        statement=r"From $2 t_0'$ on the speed of attention is $\gamma(t) = O(K \ln(M \eta_Y t / K) / (\eta_Y t))$, with a constant that "
-        r"holds for every $M$. Here: the largest ratio of $\gamma(t)\, \eta_Y t / K$ to $\ln(M \eta_Y t / K)$, from $2 t_0'$ to $10^6\, "
-        r"t_0'$. The bound 2.5 is the library's own.",
+        statement=r"From $2 t_0'$ on the speed of attention is $\gamma(t) = O(K \ln(M \eta_Y t / K) / "
+        r"(\eta_Y t))$, with a constant that holds for every $M$. Here: the largest ratio of $\gamma(t)\, "
+        r"\eta_Y t / K$ to $\ln(M \eta_Y t / K)$, from $2 t_0'$ to $10^6\, t_0'$. The bound 2.5 is the "
+        "library's own.",
         measures="largest ratio of gamma(t) eta_Y t / K to ln(M eta_Y t / K)",
         source=Source(PAPER, "Thm. 1(b); Lemma 9", "confirmed"),
         assumptions=("the decoder follows Lemma 3", "equal shares", r"$M$ from 100 to $10^{100}$"),
         check=lambda generator: _late_speed(generator, printed=False),
         control=lambda generator: _late_speed(generator, printed=True),
         control_description=r"divides by the printed $\ln(\eta_Y t / K)$",
-        corrects=r"Theorem 1(b) and the second bullet of Theorem 4 print $\ln(\eta_Y t / K)$; as a rate in $M$ it must be "
-        r"$\ln(M \eta_Y t / K)$, as in Lemma 9 and Eq. (14). For a fixed $M$ both have the same limit.",
+        corrects=r"Theorem 1(b) and the second bullet of Theorem 4 print $\ln(\eta_Y t / K)$; as a rate in "
+        r"$M$ it must be $\ln(M \eta_Y t / K)$, as in Lemma 9 and Eq. (14). For a fixed $M$ both have the "
+        "same limit.",
     ),
     Claim(
         id="scan_snap/exact-common-logit",
-        statement=r"If every token of the vocabulary is some class's next token, $M = K$, a single common token's logit in the exact flow "
-        r"is $z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} [K h((1 - E_0) t / K)]^2)$, up to what distinct tokens "
-        r"gain. Here: the largest relative difference, for $\eta_Z$ from $.01\, \eta_Y$ to $\eta_Y$.",
+        statement="If every token of the vocabulary is some class's next token, $M = K$, a single common "
+        r"token's logit in the exact flow is $z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 "
+        "- E_0} [K h((1 - E_0) t / K)]^2)$, up to what distinct tokens gain. Here: the largest relative "
+        r"difference, for $\eta_Z$ from $.01\, \eta_Y$ to $\eta_Y$.",
         measures="largest relative difference of formula and exact flow",
         source=Source(PAPER, status="own"),
         assumptions=(
@@ -359,13 +457,14 @@ CLAIMS = (
         ),
         check=lambda generator: _law_error(generator, exact_common_logit),
         control=lambda generator: _law_error(generator, _minus_B),
-        control_description="uses the closed form of Theorem 4, $z = -B$, which assumes the modified decoder and large $M$",
+        control_description="uses the closed form of Theorem 4, $z = -B$, which assumes the modified "
+        "decoder and large $M$",
     ),
     Claim(
         id="scan_snap/exact-slow-logit",
-        statement=r"In the same setting, $M = K$, while attention has moved little, the exact flow's common logit is "
-        r"$z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} [K h((1 - E_0) t / K)]^2)$ to 1 %. "
-        r"Here: the largest relative difference for $\eta_Z = 10^{-6} \eta_Y$.",
+        statement="In the same setting, $M = K$, while attention has moved little, the exact flow's common "
+        r"logit is $z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} [K h((1 - E_0) t / "
+        r"K)]^2)$ to 1 %. Here: the largest relative difference for $\eta_Z = 10^{-6} \eta_Y$.",
         measures="largest relative difference of formula and exact flow",
         source=Source(PAPER, status="own"),
         assumptions=(
@@ -377,13 +476,15 @@ CLAIMS = (
         ),
         check=lambda generator: _slow_law_error(generator, exact_common_logit),
         control=lambda generator: _slow_law_error(generator, _without_slowing),
-        control_description="has $h(t/K)$ instead of $h((1 - E_0) t/K)$: a decoder that does not slow down where classes overlap",
+        control_description="has $h(t/K)$ instead of $h((1 - E_0) t/K)$: a decoder that does not slow down "
+        "where classes overlap",
     ),
     Claim(
         id="scan_snap/closed-form-h",
-        statement=r"The decoder's gain under gradient descent, $h^*(s) = h^*(s-1) + \eta_Y / (M - 1 + e^{M h^*(s-1)})$, exceeds the root "
-        r"$h$ of $e^{Mh} + (M-1) M h = M \eta_Y t + 1$ at $t = s$ by at most $2 \eta_Y / M$. Here: how far the excess leaves "
-        r"$[0, 2 \eta_Y / M]$ within 3000 steps, in units of $2 \eta_Y / M$, for $\eta_Y$ from .001 to 100.",
+        statement=r"The decoder's gain under gradient descent, $h^*(s) = h^*(s-1) + \eta_Y / (M - 1 + e^{M "
+        r"h^*(s-1)})$, exceeds the root $h$ of $e^{Mh} + (M-1) M h = M \eta_Y t + 1$ at $t = s$ by at most "
+        r"$2 \eta_Y / M$. Here: how far the excess leaves $[0, 2 \eta_Y / M]$ within 3000 steps, in units "
+        r"of $2 \eta_Y / M$, for $\eta_Y$ from .001 to 100.",
         measures="distance of the excess to [0, 2 eta_Y / M], in units of 2 eta_Y / M",
         source=Source(PAPER, "Lemma 5, Eq. (33); Lemma 6, Eq. (45); Lemma 7(a)", "confirmed"),
         assumptions=("Lemma 3's decoder from zero",),

@@ -1,4 +1,6 @@
-"""Claims about training in count form: the gradient, conserved sums, and the approach of finite sequences to the population limit."""
+"""Claims about training in count form: the gradient, conserved sums, and the approach of finite sequences to
+the population limit.
+"""
 
 import math
 
@@ -8,7 +10,18 @@ from torch import Generator, Tensor
 from ....core.claims import Claim, Evidence
 from ....core.sources import Source
 from ....data.bridges import one_hot
-from ..dynamics import Adam, Batch, HeavyBall, Optimiser, SparseBatch, Weights, attend, forward, gradient_descent, sampled
+from ..dynamics import (
+    Adam,
+    Batch,
+    HeavyBall,
+    Optimiser,
+    SparseBatch,
+    Weights,
+    attend,
+    forward,
+    gradient_descent,
+    sampled,
+)
 from ..problem import SequenceClasses, synthetic
 
 PAPER = "tian2023scan"
@@ -16,8 +29,11 @@ DELTA = 0.05  # delta of Hoeffding's bound
 REPEATS = 16  # copies of each drawn token in the control
 
 
-def _explicit_gradients(ids: Tensor, query: Tensor, target: Tensor, Y: Tensor, Z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Returns the gradients of the mean loss by Y and Z, by automatic differentiation of the explicit model, and the features.
+def _explicit_gradients(
+    ids: Tensor, query: Tensor, target: Tensor, Y: Tensor, Z: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns the gradients of the mean loss by Y and Z, by automatic differentiation of the explicit model,
+    and the features.
 
     Args:
         ids: contextual tokens, ``[batch, context]``.
@@ -40,12 +56,18 @@ def _unprojected(f: Tensor, target: Tensor, query: Tensor, Y: Tensor, queries: i
 
 
 def _gradient_error(generator: Generator, *, projection: bool) -> Evidence:
-    """Measures the largest difference between closed-form gradients and autograd of the explicit model, relative to the largest entry."""
+    """Measures the largest difference between closed-form gradients and autograd of the explicit model,
+    relative to the largest entry.
+    """
     S, Q, K, M, context, batch = 6, 2, 3, 11, 9, 5
     ids = torch.randint(S, (batch, context), generator=generator)
-    query, target = torch.randint(Q, (batch,), generator=generator), torch.randint(K, (batch,), generator=generator)
+    query, target = (
+        torch.randint(Q, (batch,), generator=generator),
+        torch.randint(K, (batch,), generator=generator),
+    )
     Y = torch.randn(S, M, generator=generator, dtype=torch.float64)
-    Y[:, K:] = Y[:, K : K + 1]  # the columns of tokens that never follow are equal, so the closed form can pool them
+    # the columns of tokens that never follow are equal, so the closed form can pool them
+    Y[:, K:] = Y[:, K : K + 1]
     Z = torch.randn(Q, S, generator=generator, dtype=torch.float64)
     dY, dZ, f = _explicit_gradients(ids, query, target, Y, Z)
     closed = forward(Weights(Y[:, : K + 1], Z, M - K), Batch(one_hot(ids, S).sum(1), query, target))
@@ -55,9 +77,14 @@ def _gradient_error(generator: Generator, *, projection: bool) -> Evidence:
 
 
 def _grouped_gradient_error(generator: Generator, *, projection: bool) -> Evidence:
-    """Measures the same for sampled sequences, grouped by class and as lists of tokens, in two runs, with few and with many classes."""
+    """Measures the same for sampled sequences, grouped by class and as lists of tokens, in two runs, with few
+    and with many classes.
+    """
     errors = []
-    for K in (2 * int(torch.randint(1, 3, (), generator=generator)), 2 * int(torch.randint(3, 6, (), generator=generator))):
+    for K in (
+        2 * int(torch.randint(1, 3, (), generator=generator)),
+        2 * int(torch.randint(3, 6, (), generator=generator)),
+    ):
         classes = synthetic(K, per_query=2, common=3, distinct=4)
         S, Q, M = classes.tokens, classes.queries, classes.vocab_size
         seeds = torch.randint(2**31, (2,), generator=generator).tolist()
@@ -66,16 +93,27 @@ def _grouped_gradient_error(generator: Generator, *, projection: bool) -> Eviden
         Z = torch.randn(2, Q, S, generator=generator, dtype=torch.float64)
         batch = sampled(classes, 16, context=12, seeds=seeds)(0)
         dense, weights = batch.dense(), Weights(Y[..., : K + 1], Z, M - K)
-        top, tokens = dense.topk(min(12, S), dim=-1)  # a sequence of 12 tokens contains at most 12 different ones
-        lists = SparseBatch(torch.where(top > 0, tokens, 0), top.log(), classes.query[batch.target], batch.target)
+        # a sequence of 12 tokens contains at most 12 different ones
+        top, tokens = dense.topk(min(12, S), dim=-1)
+        lists = SparseBatch(
+            torch.where(top > 0, tokens, 0), top.log(), classes.query[batch.target], batch.target
+        )
         closed = (batch.descent(weights), lists.descent(weights))
         for run, (counts, target) in enumerate(zip(dense, batch.target)):
             # Turn counts [16, S] into sequences [16, 12]: each token as often as it was counted.
-            ids = torch.arange(S).expand(16, -1).flatten().repeat_interleave(counts.long().flatten()).view(16, 12)
+            ids = (
+                torch.arange(S)
+                .expand(16, -1)
+                .flatten()
+                .repeat_interleave(counts.long().flatten())
+                .view(16, 12)
+            )
             query = classes.query[target]
             dY, dZ, f = _explicit_gradients(ids, query, target, Y[run], Z[run])
             for descent in closed:
-                attention = descent.attention[run] if projection else _unprojected(f, target, query, Y[run], Q)
+                attention = (
+                    descent.attention[run] if projection else _unprojected(f, target, query, Y[run], Q)
+                )
                 errors += [_relative(descent.decoder[run], -dY[:, : K + 1]), _relative(attention, -dZ)]
     return Evidence(max(errors), 1e-12, "<=", detail={"comparisons": len(errors)})
 
@@ -85,15 +123,28 @@ def _relative(value: Tensor, expected: Tensor) -> float:
 
 
 def _drift(generator: Generator, optimiser: Optimiser) -> Evidence:
-    """Measures the largest change of a row sum of Y or Z, as a share of the matrix's largest change of an entry."""
+    """Measures the largest change of a row sum of Y or Z, as a share of the matrix's largest change of an
+    entry.
+    """
     K = 2 * int(torch.randint(2, 5, (), generator=generator))
     classes = synthetic(K, per_query=2, common=3, distinct=4)
     seed = int(torch.randint(2**31, (), generator=generator))
     start = Weights.random(classes, seeds=[seed])
-    path = gradient_descent(start, sampled(classes, 32, context=30, seeds=[seed]), steps=60, eta_y=1.0, eta_z=1.0, optimiser=optimiser)
+    path = gradient_descent(
+        start,
+        sampled(classes, 32, context=30, seeds=[seed]),
+        steps=60,
+        eta_y=1.0,
+        eta_z=1.0,
+        optimiser=optimiser,
+    )
     drift = {
-        "decoder": _share(path.final.decoder_row_sums() - start.decoder_row_sums(), path.final.decoder - start.decoder),
-        "attention": _share(path.final.attention.sum(-1) - start.attention.sum(-1), path.final.attention - start.attention),
+        "decoder": _share(
+            path.final.decoder_row_sums() - start.decoder_row_sums(), path.final.decoder - start.decoder
+        ),
+        "attention": _share(
+            path.final.attention.sum(-1) - start.attention.sum(-1), path.final.attention - start.attention
+        ),
     }
     return Evidence(max(drift.values()), 1e-12, "<=", detail=drift)
 
@@ -108,17 +159,22 @@ def _two_tokens(generator: Generator) -> SequenceClasses:
 
 
 def _exceeding(generator: Generator, repeats: int) -> Evidence:
-    """Measures the share of 2000 sequences in which a token's share differs from P(l | n) by more than the bound for delta."""
+    """Measures the share of 2000 sequences in which a token's share differs from P(l | n) by more than the
+    bound for delta.
+    """
     classes = _two_tokens(generator)
     context = REPEATS * int(torch.randint(4, 65, (), generator=generator))
     counts, _ = classes.sample_counts(2000, context=context // repeats, generator=generator)
     distance = (counts[:, 0] * repeats / context - classes.conditional[0, 0]).abs()
     bound = math.sqrt(math.log(2 / DELTA) / (2 * context))
-    return Evidence(float((distance > bound).double().mean()), DELTA, "<=", detail={"T - 1": context, "bound": bound})
+    return Evidence(
+        float((distance > bound).double().mean()), DELTA, "<=", detail={"T - 1": context, "bound": bound}
+    )
 
 
 def _slope(generator: Generator, *, independent: int | None) -> Evidence:
-    r"""Measures |slope + 1/2| of the distance between a sequence's attention and c_n against its length, on logarithmic axes.
+    r"""Measures |slope + 1/2| of the distance between a sequence's attention and c_n against its length, on
+    logarithmic axes.
 
     Args:
         independent: independent tokens per sequence, repeated to fill it. None: all tokens are independent.
@@ -142,9 +198,10 @@ def _slope(generator: Generator, *, independent: int | None) -> Evidence:
 CLAIMS = (
     Claim(
         id="scan_snap/gradient",
-        statement=r"The descent directions are $\dot Y = f (e_n - \alpha)^\top$ for the decoder and $\dot z = f \circ (g - f (f^\top "
-        r"g))$, $g = Y (e_n - \alpha)$, for the attention logits, functions of the tokens' counts alone. Here: the largest relative "
-        r"difference to automatic differentiation of the explicit model.",
+        statement=r"The descent directions are $\dot Y = f (e_n - \alpha)^\top$ for the decoder and $\dot z "
+        r"= f \circ (g - f (f^\top g))$, $g = Y (e_n - \alpha)$, for the attention logits, functions of the "
+        "tokens' counts alone. Here: the largest relative difference to automatic differentiation of the "
+        "explicit model.",
         measures="largest relative difference to automatic differentiation",
         source=Source(PAPER, "Lemma 1, Eqs. (3) and (4)", "confirmed"),
         assumptions=("no positions", "the query is not a key", "attended tokens have Euclidean norm one"),
@@ -154,9 +211,9 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/grouped-gradient",
-        statement=r"Sorting the sequences by class, or storing only the tokens that occur in them, leaves $\dot Y$ and $\dot Z$ of "
-        r"gradient descent unchanged, in several runs at once. Here: the largest relative difference to "
-        r"automatic differentiation of the explicit model.",
+        statement="Sorting the sequences by class, or storing only the tokens that occur in them, leaves "
+        r"$\dot Y$ and $\dot Z$ of gradient descent unchanged, in several runs at once. Here: the largest "
+        "relative difference to automatic differentiation of the explicit model.",
         measures="largest relative difference to automatic differentiation",
         source=Source(PAPER, status="own"),
         assumptions=(
@@ -171,20 +228,24 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/row-sums",
-        statement=r"Descent conserves the sum of every row of $Y$ and of $Z$, with momentum too. "
-        r"The paper states it without momentum. "
-        r"Here: the largest change of a row sum over 60 steps with momentum, as a share of the largest change of an entry.",
+        statement="Descent conserves the sum of every row of $Y$ and of $Z$, with momentum too. The paper "
+        "states it without momentum. Here: the largest change of a row sum over 60 steps with momentum, as "
+        "a share of the largest change of an entry.",
         measures="largest change of a row sum, as a share of the largest change of an entry",
         source=Source(PAPER, "Section 3.1, after Lemma 1", "confirmed"),
-        assumptions=("the update is a linear function of past gradients", "attended tokens have Euclidean norm one"),
+        assumptions=(
+            "the update is a linear function of past gradients",
+            "attended tokens have Euclidean norm one",
+        ),
         check=lambda generator: _drift(generator, HeavyBall(0.9)),
         control=lambda generator: _drift(generator, Adam()),
         control_description="uses Adam, which scales every entry separately",
     ),
     Claim(
         id="scan_snap/long-sequences",
-        statement=r"The attention that a sequence of $T - 1$ contextual tokens pays to each kind of token approaches "
-        r"$c_n \propto P(l | n) e^{z_l}$ as $1/\sqrt{T}$. Here: $|\text{slope} + 1/2|$ of their distance against $T - 1$, logarithmically.",
+        statement="The attention that a sequence of $T - 1$ contextual tokens pays to each kind of token "
+        r"approaches $c_n \propto P(l | n) e^{z_l}$ as $1/\sqrt{T}$. Here: $|\text{slope} + 1/2|$ of their "
+        "distance against $T - 1$, logarithmically.",
         measures="|slope + 1/2| on logarithmic axes",
         source=Source(PAPER, "Eq. (5), Lemma 2, Eq. (6); the rate: Lemma 18, Eq. (136)", "confirmed"),
         assumptions=("contextual tokens are drawn independently, given the class",),
@@ -194,8 +255,9 @@ CLAIMS = (
     ),
     Claim(
         id="scan_snap/concentration",
-        statement=r"A token's share $q_l$ of the contextual tokens has $|q_l - P(l | n)| \le \sqrt{\ln(2/\delta) / (2 (T-1))}$ with "
-        r"probability at least $1 - \delta$ (Hoeffding). Here: the share of sequences beyond it, for $\delta = 0.05$.",
+        statement=r"A token's share $q_l$ of the contextual tokens has $|q_l - P(l | n)| \le "
+        r"\sqrt{\ln(2/\delta) / (2 (T-1))}$ with probability at least $1 - \delta$ (Hoeffding). Here: the "
+        r"share of sequences beyond it, for $\delta = 0.05$.",
         measures="share of sequences beyond the bound",
         source=Source(PAPER, "Lemma 18, Eq. (136), App. H", "confirmed"),
         assumptions=("contextual tokens are drawn independently, given the class",),

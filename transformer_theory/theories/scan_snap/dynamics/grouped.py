@@ -1,12 +1,13 @@
 r"""Descent directions of a sampled batch whose sequences are grouped by class, for several runs at once.
 
-A sequence contains only *shared* tokens, which occur in several classes, and its class's *own* tokens. It is therefore stored as a row of
-W = shared + own counts instead of a row over all S tokens. The shared part of every product is one matrix product, and the own part is one
-small product per class:
+A sequence contains only *shared* tokens, which occur in several classes, and its class's *own* tokens. It is
+therefore stored as a row of W = shared + own counts instead of a row over all S tokens. The shared part of
+every product is one matrix product, and the own part is one small product per class:
 
-    v = x e^{z - max},   f = v / |v|_2,   logits = f Y,   r = e_n - alpha,   dz = f o (Y r - f (f.Y r)),   dY = f r^T
+    v = x e^{z - max}, f = v / |v|_2, logits = f Y, r = e_n - alpha, dz = f o (Y r - f (f.Y r)), dY = f r^T
 
-Only the direction of v enters, so :math:`e^{z - \max}` is computed once per class; if that underflows, once per sequence.
+Only the direction of v enters, so :math:`e^{z - \max}` is computed once per class; if that underflows, once
+per sequence.
 
 Source: :cite:t:`tian2023scan` (Lemma 1).
 """
@@ -22,7 +23,8 @@ from torch import Tensor
 from ..problem import SequenceClasses
 from .model import Descent, Weights, residuals
 
-MAX_CLASSES_SHARED = 4  # up to this many classes all tokens count as shared: one large product is cheaper than a few small ones
+# up to this many classes all tokens count as shared: one large product is cheaper than a few small ones
+MAX_CLASSES_SHARED = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +32,8 @@ class Layout:
     """Order of the tokens: the shared tokens first, then the own tokens of each class.
 
     Attributes:
-        order: token at each place, ``[shared + K width]``: the shared tokens, then ``width`` own tokens of each class, padded with token 0.
+        order: token at each place, ``[shared + K width]``: the shared tokens, then ``width`` own tokens of
+            each class, padded with token 0.
         place: first place of each token, ``[S]``.
         conditional: P(l | n) of the shared and the class's own tokens, zero at padded places, ``[K, W]``.
         query: query of each class, ``[K]``.
@@ -78,15 +81,20 @@ class Layout:
 
     @cached_property
     def column(self) -> Int[Tensor, "K S"]:
-        """Column of each token in the counts of a class; W if a sequence of the class cannot contain the token."""
+        """Column of each token in the counts of a class; W if a sequence of the class cannot contain the
+        token.
+        """
         K, W = self.conditional.shape
-        own = self.place - self.shared - self.width * torch.arange(K)[:, None]  # rank among the own tokens of class k
+        # rank among the own tokens of class k
+        own = self.place - self.shared - self.width * torch.arange(K)[:, None]
         column = torch.where((own >= 0) & (own < self.width), self.shared + own, W)
         return torch.where(self.place < self.shared, self.place, column)
 
     @cached_property
     def barred(self) -> Float[Tensor, "K W"]:
-        """Zero where a token can occur in the class, minus infinity elsewhere; added to logits it removes the other tokens."""
+        """Zero where a token can occur in the class, minus infinity elsewhere; added to logits it removes the
+        other tokens.
+        """
         return torch.where(self.conditional > 0, 0.0, -math.inf).double()
 
 
@@ -112,7 +120,9 @@ class GroupedBatch:
         return padded.gather(-1, self.layout.column[self.target])
 
     def descent(self, weights: Weights) -> Descent:
-        """Computes the mean loss of each run and the closed-form descent directions of its weights, like :func:`.forward`."""
+        """Computes the mean loss of each run and the closed-form descent directions of its weights, like
+        :func:`.forward`.
+        """
         layout = self.layout
         Y, Z = weights.decoder, weights.attention
         if not layout.natural:
@@ -125,12 +135,14 @@ class GroupedBatch:
         logits = shared_f @ Y[:, : layout.shared]
         if layout.width:
             groups = _Groups.of(self.target, row, K, self.largest)
-            decoders = Y[:, layout.shared :].reshape(R * K, layout.width, C)  # rows of the own tokens, one block per (run, class)
+            # rows of the own tokens, one block per (run, class)
+            decoders = Y[:, layout.shared :].reshape(R * K, layout.width, C)
             gathered = groups.gather(own_f)  # [runs K, size, width]
             logits += groups.scatter(gathered @ decoders).view_as(logits)
         residual, losses = residuals(logits, self.target, weights.rest)
         residual /= self.target.shape[-1]  # the loss is a mean over the batch
-        projection = (residual * logits).sum(-1, keepdim=True)  # f.g = f.(Y r) = (f Y).r: no product with f is needed
+        # f.g = f.(Y r) = (f Y).r: no product with f is needed
+        projection = (residual * logits).sum(-1, keepdim=True)
         g = residual @ Y[:, : layout.shared].mT
         dY = shared_f.mT @ residual
         if layout.width:
@@ -156,8 +168,9 @@ class GroupedBatch:
         v = self.counts.to(z.dtype) * scale[row]
         norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
         if float(norm.amin()) < torch.finfo(z.dtype).tiny ** 0.25:
-            # Some sequence lacks the tokens that hold the attention of its class, so its entries underflow or lose digits. Scale every
-            # sequence by its own largest score instead; this costs an exponential per sequence, not per class.
+            # Some sequence lacks the tokens that hold the attention of its class, so its entries underflow or
+            # lose digits. Scale every sequence by its own largest score instead; this costs an exponential
+            # per sequence, not per class.
             scores = z.flatten(0, 1)[row] + self.counts.to(z.dtype).log()
             v = torch.exp(scores - scores.amax(-1, keepdim=True))
             norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
@@ -168,14 +181,18 @@ class GroupedBatch:
         return Z[..., self.layout.shared :].unflatten(-1, (len(self.layout.query), self.layout.width))
 
     def _to_queries(self, dz: Tensor, Z: Tensor) -> Tensor:
-        """Sums the directions ``[runs, batch, W]`` of the sequences: shared tokens by query, own tokens by class."""
+        """Sums the directions ``[runs, batch, W]`` of the sequences: shared tokens by query, own tokens by
+        class.
+        """
         layout = self.layout
         shared = _sums(layout.query[self.target], dz[..., : layout.shared], Z.shape[1])
         if not layout.width:
             return shared
         dZ = torch.zeros_like(Z)
         dZ[..., : layout.shared] = shared
-        self._own(dZ)[:, layout.query, torch.arange(len(layout.query))] = _sums(self.target, dz[..., layout.shared :], len(layout.query))
+        self._own(dZ)[:, layout.query, torch.arange(len(layout.query))] = _sums(
+            self.target, dz[..., layout.shared :], len(layout.query)
+        )
         return dZ
 
 
@@ -195,7 +212,8 @@ class _Groups:
 
     @classmethod
     def of(cls, target: Tensor, row: Tensor, classes: int, size: int) -> "_Groups":
-        # The targets are sorted, so searchsorted gives the first sequence of each class; the rest is the rank within the class.
+        # The targets are sorted, so searchsorted gives the first sequence of each class; the rest is the rank
+        # within the class.
         first = torch.searchsorted(target, target)
         rank = torch.arange(target.shape[-1]) - first
         return cls((row * size + rank).ravel(), len(target) * classes, size)
@@ -212,5 +230,6 @@ class _Groups:
 
 def _sums(group: Tensor, rows: Tensor, groups: int) -> Tensor:
     """Sums rows ``[runs, batch, w]`` by their group ``[runs, batch]`` to ``[runs, groups, w]``."""
-    # A product with the indicator of the groups is faster than index_add for few groups, and its result is reproducible.
+    # A product with the indicator of the groups is faster than index_add for few groups, and its result is
+    # reproducible.
     return (group[:, None] == torch.arange(groups)[:, None]).to(rows.dtype) @ rows

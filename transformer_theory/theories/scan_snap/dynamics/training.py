@@ -5,10 +5,10 @@ r"""Gradient descent of the one-layer model, with a learning rate per matrix and
 The update u follows from a descent direction d:
 
     heavy ball     u = beta u + d                                            (beta = 0: plain descent)
-    Adam           m = b1 m + (1 - b1) d,  s = b2 s + (1 - b2) d^2,  u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
+    Adam m = b1 m + (1 - b1) d, s = b2 s + (1 - b2) d^2, u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
-The theory assumes plain descent; the experiments of :cite:t:`tian2023scan` use momentum and Adam. A step on the pooled column of Y ("rest")
-is the step of each of the equal columns that it represents.
+The theory assumes plain descent; the experiments of :cite:t:`tian2023scan` use momentum and Adam. A step on
+the pooled column of Y ("rest") is the step of each of the equal columns that it represents.
 """
 
 import math
@@ -83,14 +83,19 @@ class Adam:
 
     def __post_init__(self):
         if not (0 <= self.first < 1 and 0 <= self.second < 1 and self.floor > 0):
-            raise ValueError(f"factors must lie in [0, 1) and the floor above 0, got {self.first}, {self.second} and {self.floor}")
+            raise ValueError(
+                f"factors must lie in [0, 1) and the floor above 0, got {self.first}, {self.second} and "
+                f"{self.floor}"
+            )
 
     def start(self, weights: Tensor) -> Memory:
         """Returns both moving averages, at zero."""
         return torch.zeros_like(weights), torch.zeros_like(weights)
 
     def move(self, direction: Tensor, memory: Memory, step: int) -> Tensor:
-        """Returns the first moving average over the root of the second, both corrected for their start at zero."""
+        """Returns the first moving average over the root of the second, both corrected for their start at
+        zero.
+        """
         mean, square = memory
         mean.lerp_(direction, 1 - self.first)
         square.mul_(self.second).addcmul_(direction, direction, value=1 - self.second)
@@ -156,39 +161,48 @@ def gradient_descent(
 ) -> Trajectory:
     """Trains both matrices by gradient descent with separate learning rates, one batch per step.
 
-    If the batches depend on the step alone, a run of 40 steps that is resumed for 60 more equals a run of 100 steps bit for bit.
+    If the batches depend on the step alone, a run of 40 steps that is resumed for 60 more equals a run of 100
+    steps bit for bit.
 
     Args:
         start: initial weights, e.g. :meth:`Weights.zeros`, or the final state of an earlier call.
         batches: ``step -> batch``, steps counted from 0.
         steps: number of steps.
         eta_y, eta_z: learning rates of decoder and attention: one number, or one per run, ``[*runs]``.
-        optimiser: update rule. Default: plain descent, as in the theory; the paper's experiments use ``HeavyBall(0.9)``.
+        optimiser: update rule. Default: plain descent, as in the theory; the paper's experiments use
+            ``HeavyBall(0.9)``.
         keep: steps after which Z is recorded, in addition to the start and the end.
     Raises:
         ValueError: ``steps`` is below 1, or a rate is not positive or has another shape than the runs.
-        NotConverged: the loss is not finite; the error carries the state before the step, and the number of the step.
+        NotConverged: the loss is not finite; the error carries the state before the step, and the number of
+            the step.
     """
     state = start if isinstance(start, State) else State(start)
     first, last = state.step, state.step + steps
     integers(steps=steps)
     runs = state.weights.decoder.shape[:-2]
-    rate_y, rate_z = (_rate(name, rate, state.weights.decoder) for name, rate in (("eta_y", eta_y), ("eta_z", eta_z)))
+    rate_y, rate_z = (
+        _rate(name, rate, state.weights.decoder) for name, rate in (("eta_y", eta_y), ("eta_z", eta_z))
+    )
     record_steps = sorted({first, last} | {k for k in keep if first <= k <= last})
     Y, Z, rest = state.weights.decoder.clone(), state.weights.attention.clone(), state.weights.rest
     memory_y, memory_z = (
-        tuple(part.clone() for part in memory) or optimiser.start(matrix) for memory, matrix in ((state.decoder, Y), (state.attention, Z))
+        tuple(part.clone() for part in memory) or optimiser.start(matrix)
+        for memory, matrix in ((state.decoder, Y), (state.attention, Z))
     )
     recorded, losses = [Z.clone()], torch.empty(steps, *runs, dtype=Y.dtype)
     for step in range(first, last):
         batch = batches(step)
-        # Inference mode makes small batches faster. Y, Z and the memories were created outside it, so autograd accepts the results.
+        # Inference mode makes small batches faster. Y, Z and the memories were created outside it, so
+        # autograd accepts the results.
         with torch.inference_mode():
             descent = batch.descent(Weights(Y, Z, rest))
             losses[step - first] = descent.loss
             if not bool(torch.isfinite(descent.loss).all()):
                 state = State(Weights(Y, Z, rest), memory_y, memory_z, step)
-                raise NotConverged(f"the loss is not finite at step {step + 1}; lower eta_y or eta_z", state, step + 1)
+                raise NotConverged(
+                    f"the loss is not finite at step {step + 1}; lower eta_y or eta_z", state, step + 1
+                )
             Y.addcmul_(rate_y, optimiser.move(descent.decoder, memory_y, step + 1))
             Z.addcmul_(rate_z, optimiser.move(descent.attention, memory_z, step + 1))
         if step + 1 in record_steps:
@@ -201,7 +215,10 @@ def _rate(name: str, rate: Rate, decoder: Tensor) -> Tensor:
     """Returns the rate ``[*runs, 1, 1]`` or ``[1, 1]``, in the dtype of the weights."""
     value = as_float64(name, rate).to(decoder.dtype)
     if value.ndim and value.shape != decoder.shape[:-2]:
-        raise ValueError(f"{name} must be a number or one per run, {list(decoder.shape[:-2])}, got shape {list(value.shape)}")
+        raise ValueError(
+            f"{name} must be a number or one per run, {list(decoder.shape[:-2])}, got shape "
+            f"{list(value.shape)}"
+        )
     if not bool(((value > 0) & (value < math.inf)).all()):
         raise ValueError(f"{name} must be a positive learning rate, got {rate}")
     return value[..., None, None]
@@ -210,7 +227,9 @@ def _rate(name: str, rate: Rate, decoder: Tensor) -> Tensor:
 def save(state: State, path: str | os.PathLike[str]) -> None:
     """Writes a state to an npz file, atomically."""
     arrays = {"Y": state.weights.decoder, "Z": state.weights.attention}
-    arrays |= {f"{name}{i}": part for name in ("decoder", "attention") for i, part in enumerate(getattr(state, name))}
+    arrays |= {
+        f"{name}{i}": part for name in ("decoder", "attention") for i, part in enumerate(getattr(state, name))
+    }
     with replacing(Path(path)) as draft, draft.open("xb") as file:
         stored = {name: value.numpy() for name, value in arrays.items()}
         np.savez(file, rest=state.weights.rest, step=state.step, **stored)  # pyright: ignore[reportArgumentType]
@@ -226,10 +245,15 @@ def load(path: str | os.PathLike[str]) -> State:
     try:
         with np.load(path, allow_pickle=False) as file:
             stored = {name: file[name] for name in file.files}
-        weights = Weights(torch.from_numpy(stored.pop("Y")), torch.from_numpy(stored.pop("Z")), int(stored.pop("rest")))
+        weights = Weights(
+            torch.from_numpy(stored.pop("Y")), torch.from_numpy(stored.pop("Z")), int(stored.pop("rest"))
+        )
         step = int(stored.pop("step"))
-    except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):  # a .npy file loads as an array, which has no `files`
-        raise ValueError(f"{os.fspath(path)} must be an npz file of a saved State, got another file; see save(state, path)") from None
+    except (ValueError, EOFError, BadZipFile, KeyError, TypeError, AttributeError):
+        # a .npy file loads as an array, which has no `files`
+        raise ValueError(
+            f"{os.fspath(path)} must be an npz file of a saved State, got another file; see save(state, path)"
+        ) from None
     decoder, attention = (
         tuple(torch.from_numpy(stored[f"{name}{i}"]) for i in range(len(stored)) if f"{name}{i}" in stored)
         for name in ("decoder", "attention")

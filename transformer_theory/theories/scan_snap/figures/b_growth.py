@@ -1,4 +1,6 @@
-"""The growth of B (Theorem 4, Figure 9). For fixed K and M, B at the snapping time depends only on the ratio of the rates."""
+"""The growth of B (Theorem 4, Figure 9). For fixed K and M, B at the snapping time depends only on the ratio
+of the rates.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,18 +26,23 @@ SPREAD_ATOL = 1e-12
 
 @dataclass(frozen=True)
 class BGrowth(Experiment):
-    """B(t) in closed form for several learning rates of attention; each panel has a fixed ratio of the rates of decoder and attention.
+    """B(t) in closed form for several learning rates of attention; each panel has a fixed ratio of the rates
+    of decoder and attention.
 
-    The published figure states neither C_0 nor K; with C_0 = 1 and K = 1 the curves fill its axes (B up to 0.8 and 1.6).
+    The published figure states neither C_0 nor K; with C_0 = 1 and K = 1 the curves fill its axes (B up to
+    0.8 and 1.6).
 
     Raises:
-        ValueError: a setting is out of range, or ``vocab_sizes``, ``ratios`` and ``ends`` have different lengths.
+        ValueError: a setting is out of range, or ``vocab_sizes``, ``ratios`` and ``ends`` have different
+            lengths.
     """
 
     vocab_sizes: tuple[int, ...] = setting((100, 10_000), ge=3, help="vocabulary M, one per panel")
     ratios: tuple[float, ...] = setting((10.0, 1.0), ge=1e-3, le=1e3, help="eta_Y / eta_Z, one per panel")
     ends: tuple[float, ...] = setting((5.0, 50.0), ge=1e-3, le=1e6, help="last step, one per panel")
-    eta_z: tuple[float, ...] = setting((0.5, 1.0, 2.0, 4.0, 8.0), ge=1e-3, le=1e3, help="learning rates of attention")
+    eta_z: tuple[float, ...] = setting(
+        (0.5, 1.0, 2.0, 4.0, 8.0), ge=1e-3, le=1e3, help="learning rates of attention"
+    )
     classes: int = setting(1, ge=1, help="number K of classes")
     constant: float = setting(1.0, ge=1e-6, le=1e6, help="C_0, the constant of Theorem 4")
 
@@ -50,10 +57,15 @@ class BGrowth(Experiment):
         super().__post_init__()
         lengths = [len(self.vocab_sizes), len(self.ratios), len(self.ends)]
         if len(set(lengths)) > 1:
-            raise ValueError(f"vocab_sizes, ratios and ends must have one entry per panel each, got lengths {lengths}; make them equal")
+            raise ValueError(
+                f"vocab_sizes, ratios and ends must have one entry per panel each, got lengths {lengths}; "
+                "make them equal"
+            )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields B at the end of each curve, with a numerical integral of gamma, and the spread of B(t0) over the learning rates."""
+        """Yields B at the end of each curve, with a numerical integral of gamma, and the spread of B(t0) over
+        the learning rates.
+        """
         for panel, (M, ratio, end) in enumerate(zip(self.vocab_sizes, self.ratios, self.ends)):
             times = torch.linspace(0, end, 201, dtype=torch.float64)
             curves, snapping_times, at_t0 = [], [], []
@@ -78,7 +90,12 @@ class BGrowth(Experiment):
                 setting=f"M = {M}, eta_Y / eta_Z = {ratio:g}",
                 note=f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y",
             )
-            arrays = {"times": times.numpy(), "b": torch.stack(curves).numpy(), "t0": np.array(snapping_times), "b_t0": np.array(at_t0)}
+            arrays = {
+                "times": times.numpy(),
+                "b": torch.stack(curves).numpy(),
+                "t0": np.array(snapping_times),
+                "b_t0": np.array(at_t0),
+            }
             yield Arrays({f"{NAME}/{key}_{panel}": value for key, value in arrays.items()})
 
     def _end(self, eta_z: float, end: float, rates: dict, value: float) -> Measurement:
@@ -108,13 +125,18 @@ class BGrowth(Experiment):
         figure, panels = axes(1, len(settings["ends"]), height=2.8)
         for panel, ax in enumerate(panels):
             a = {key: result.arrays[f"{NAME}/{key}_{panel}"] for key in ("times", "b", "t0", "b_t0")}
-            for k, (eta_z, curve, tint) in enumerate(zip(settings["eta_z"], a["b"], shades(len(settings["eta_z"])))):
+            for k, (eta_z, curve, tint) in enumerate(
+                zip(settings["eta_z"], a["b"], shades(len(settings["eta_z"])))
+            ):
                 ax.plot(a["times"], curve, color=tint, label=f"{eta_z:g}")
                 if a["t0"][k] <= a["times"][-1]:
                     ax.plot(a["t0"][k], a["b_t0"][k], "o", color=tint, markersize=4)
             ax.axhline(a["b_t0"][0], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
             ax.set_ylim(bottom=0)
-            ax.set_title(f"$B(t)$, $M$ = {settings['vocab_sizes'][panel]}, $\\eta_Y/\\eta_Z$ = {settings['ratios'][panel]:g}")
+            ax.set_title(
+                f"$B(t)$, $M$ = {settings['vocab_sizes'][panel]}, $\\eta_Y/\\eta_Z$ = "
+                f"{settings['ratios'][panel]:g}"
+            )
             ax.set_xlabel("step")
             ax.legend(title="$\\eta_Z$", loc="lower right")  # the curves end too close together for labels
         caption(figure, "Dots: the snapping time $t_0$. Dashed: B at $t_0$, the same for all.")

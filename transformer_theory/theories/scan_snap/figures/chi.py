@@ -28,17 +28,21 @@ PANELS = (("chi", "$\\chi$, Lemma 4"), ("printed", "$\\exp(2B)$, as printed"), (
 class Chi(Experiment):
     """The growth factor chi of relative gains for several learning rates of the decoder, with its bounds.
 
-    The published figure shows chi_l(t) on an axis up to 600 and states neither C_0 nor P(l | n). With C_0 = 1 the printed bound exp(2 B)
-    reaches at most 45, whereas Gamma would fill the axis. With the class's share of the steps the bound is exp(2 B / K), and the measured
-    chi of Lemma 4's flow lies below it.
+    The published figure shows chi_l(t) on an axis up to 600 and states neither C_0 nor P(l | n). With C_0 = 1
+    the printed bound exp(2 B) reaches at most 45, whereas Gamma would fill the axis. With the class's share
+    of the steps the bound is exp(2 B / K), and the measured chi of Lemma 4's flow lies below it.
     """
 
     classes: int = setting(10, ge=2, help="number K of classes")
     vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
-    eta_y: tuple[float, ...] = setting((0.5, 1.0, 2.0, 5.0), ge=1e-2, le=1e2, help="learning rates of the decoder")
+    eta_y: tuple[float, ...] = setting(
+        (0.5, 1.0, 2.0, 5.0), ge=1e-2, le=1e2, help="learning rates of the decoder"
+    )
     eta_z: float = setting(0.5, ge=1e-4, le=1e2, help="learning rate of attention")
     end: float = setting(700.0, ge=1.0, le=1e6, help="last step")
-    overlap: float = setting(1 / 3, ge=1e-4, le=0.99, help="overlap E_0 of the classes; (K - 1) E_0^2 = 1 corresponds to C_0 = 1")
+    overlap: float = setting(
+        1 / 3, ge=1e-4, le=0.99, help="overlap E_0 of the classes; (K - 1) E_0^2 = 1 corresponds to C_0 = 1"
+    )
 
     name: ClassVar[str] = "scan_snap.chi"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 3"),)
@@ -47,7 +51,10 @@ class Chi(Experiment):
         """Yields chi at the end, its bounds exp(2 B / K) and exp(2 B), and Gamma."""
         t = torch.linspace(0, self.end, 141, dtype=torch.float64)[1:]
         family = with_overlap(
-            self.classes, vocab_size=self.vocab_size, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=self.overlap
+            self.classes,
+            vocab_size=self.vocab_size,
+            weights=torch.linspace(0.1, 1, 10, dtype=torch.float64),
+            overlap=self.overlap,
         )
         constant = 1 / ((self.classes - 1) * self.overlap**2)
         collected: dict[str, list[np.ndarray]] = {"chi": [], "bound": [], "printed": [], "Gamma": []}
@@ -76,7 +83,8 @@ class Chi(Experiment):
                 verdict=judge(end["chi"], "<=", end["bound"], covered=family.weak_overlap().holds),
                 source=Source(PAPER, "Thm. 3"),
                 setting=f"eta_Y = {eta_y:g}",
-                note=f"the threshold is exp(2 B/K); exp(2 B) = {end['printed']:.2f}, Gamma = {end['Gamma']:.1f}",
+                note=f"the threshold is exp(2 B/K); exp(2 B) = {end['printed']:.2f}, Gamma = "
+                f"{end['Gamma']:.1f}",
             )
         yield Arrays(
             {f"{NAME}/times": t.numpy(), f"{NAME}/t0": np.array(starts)}
@@ -85,7 +93,9 @@ class Chi(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots chi with its bound, the printed bound, and Gamma; short marks at the top show t0 of each rate."""
+        """Plots chi with its bound, the printed bound, and Gamma; short marks at the top show t0 of each
+        rate.
+        """
         a, t, rates = result.arrays, result.arrays[f"{NAME}/times"], result.settings["eta_y"]
         figure, panels = axes(1, 3, width=7.4, height=2.9)
         for ax, (key, title) in zip(panels, PANELS):
@@ -94,7 +104,9 @@ class Chi(Experiment):
                 if key == "chi":
                     ax.plot(t, a[f"{NAME}/bound"][k], color=tint, linewidth=0.9, linestyle=(0, (4, 3)))
                 if a[f"{NAME}/t0"][k] <= t[-1]:
-                    ax.plot(2 * [a[f"{NAME}/t0"][k]], [0.94, 1.0], color=tint, transform=ax.get_xaxis_transform())
+                    ax.plot(
+                        2 * [a[f"{NAME}/t0"][k]], [0.94, 1.0], color=tint, transform=ax.get_xaxis_transform()
+                    )
             ax.set_title(title)
             ax.set_xlabel("step")
             if key == "chi":  # the curves end too close together for labels
@@ -103,7 +115,8 @@ class Chi(Experiment):
                 label_ends(ax)
         caption(
             figure,
-            "Labels at the right: $\\eta_Y$. Dashed: the bound $\\exp(2B/K)$. Marks at the top: $t_0$. The published figure shows $\\chi$ "
-            "on an axis up to 600 and states neither $C_0$ nor $P(l|n)$. Neither $\\chi$ nor its bounds reach 600; $\\Gamma$ does.",
+            "Labels at the right: $\\eta_Y$. Dashed: the bound $\\exp(2B/K)$. Marks at the top: $t_0$. The "
+            "published figure shows $\\chi$ on an axis up to 600 and states neither $C_0$ nor $P(l|n)$. "
+            "Neither $\\chi$ nor its bounds reach 600; $\\Gamma$ does.",
         )
         return figure

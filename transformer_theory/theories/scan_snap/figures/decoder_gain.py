@@ -23,10 +23,14 @@ PLOTTED_STEPS = 20  # approximate number of dots per curve
 
 @dataclass(frozen=True)
 class DecoderGain(Experiment):
-    """Distance between the recursion of h with finite steps and the root of the continuous equation, over the first steps."""
+    """Distance between the recursion of h with finite steps and the root of the continuous equation, over the
+    first steps.
+    """
 
     vocab_sizes: tuple[int, ...] = setting((50, 1000), ge=2, help="vocabulary sizes M, one per panel")
-    eta_y: tuple[float, ...] = setting((0.1, 0.2, 0.5, 1.0, 2.0, 4.0), ge=1e-3, le=10, help="learning rates of the decoder")
+    eta_y: tuple[float, ...] = setting(
+        (0.1, 0.2, 0.5, 1.0, 2.0, 4.0), ge=1e-3, le=10, help="learning rates of the decoder"
+    )
     steps: int = setting(80, ge=2, le=10**6, help="number of steps")
 
     name: ClassVar[str] = "scan_snap.decoder_gain"
@@ -59,7 +63,9 @@ class DecoderGain(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots M h over the steps (closed form: curves, some steps of descent: dots), and below it the distance of h."""
+        """Plots M h over the steps (closed form: curves, some steps of descent: dots), and below it the
+        distance of h.
+        """
         settings = result.settings
         figure, panels = axes(2, len(settings["vocab_sizes"]), height=4.4)
         above, below = panels[: len(panels) // 2], panels[len(panels) // 2 :]
@@ -70,11 +76,20 @@ class DecoderGain(Experiment):
             for k, (eta_y, tint) in enumerate(zip(settings["eta_y"], shades(len(settings["eta_y"])))):
                 above[panel].plot(steps, M * closed[k], color=tint, linewidth=1.2, label=f"{eta_y:g}")
                 above[panel].plot(steps[::stride], M * stepped[k][::stride], ".", color=tint, markersize=4)
-                below[panel].plot(steps, abs(stepped[k] - closed[k]) * M / (2 * eta_y), color=tint, linewidth=1.2, label=f"{eta_y:g}")
+                below[panel].plot(
+                    steps,
+                    abs(stepped[k] - closed[k]) * M / (2 * eta_y),
+                    color=tint,
+                    linewidth=1.2,
+                    label=f"{eta_y:g}",
+                )
             above[panel].set_title(f"$M h(t)$, $M$ = {M}")
             below[panel].set_title("Distance of $h$, in units of $2\\eta_Y / M$")
             below[panel].set_xlabel("step")
             label_ends(above[panel])
             label_ends(below[panel])
-        caption(figure, "Labels at the right: $\\eta_Y$. Lines: closed form; dots: every few steps of gradient descent.")
+        caption(
+            figure,
+            "Labels at the right: $\\eta_Y$. Lines: closed form; dots: every few steps of gradient descent.",
+        )
         return figure

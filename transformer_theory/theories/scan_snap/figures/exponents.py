@@ -25,13 +25,16 @@ if TYPE_CHECKING:
 NAME, THEOREM = "scan_snap", Source("tian2023scan", "Thm. 4")
 POWER, DECADES = "dln B/dln t", "decades of logarithmic growth"
 TIMES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)  # times at which the power is reported, in units of t0'
-QUADRATIC_UNTIL, MIN_POWER = 0.1, 1.95  # until this time, the smallest power that counts as close to its limit 2
+# until this time, the smallest power that counts as close to its limit 2
+QUADRATIC_UNTIL, MIN_POWER = 0.1, 1.95
 CURVES = (("closed", CLOSED, "--"), ("lemma4", LEMMA4, "-"), ("exact", EXACT, "-"))
 
 
 @dataclass(frozen=True)
 class Exponents(Experiment):
-    """Local exponents of t, ln t and ln ln t in the fall of the common token's logit, and the times of the theorem's two regimes."""
+    """Local exponents of t, ln t and ln ln t in the fall of the common token's logit, and the times of the
+    theorem's two regimes.
+    """
 
     classes: int = setting(2, ge=2, help="number K of classes")
     vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
@@ -47,29 +50,56 @@ class Exponents(Experiment):
         return cls(decades=12.0)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields exponents at selected times in closed form, and curves of the closed form, Lemma 4's flow and the exact flow."""
+        """Yields exponents at selected times in closed form, and curves of the closed form, Lemma 4's flow
+        and the exact flow.
+        """
         K, M = self.classes, self.vocab_size
         t0 = scanning_time(classes=K, vocab_size=M, eta_y=1.0)
-        exponents_at = partial(growth_exponents, classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap)
+        exponents_at = partial(
+            growth_exponents, classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap
+        )
         for time in (time for time in TIMES if time <= 10**self.decades):
             growth = exponents_at(torch.tensor([time * t0], dtype=torch.float64))
             power, columns = float(growth.power[0]), {}
             if time <= QUADRATIC_UNTIL:
                 verdict = judge(power, ">=", MIN_POWER)
-                columns = {"predicted": 2.0, "basis": "limit", "op": ">=", "threshold": MIN_POWER, "verdict": verdict}
-            note = f"dB/dln t = {float(growth.per_log[0]):.4f}, dB/dln ln(M eta_Y t/K) = {float(growth.per_loglog[0]):.4f}"
-            yield Measurement(NAME, "figure", POWER, power, source=THEOREM, setting=f"t = {time:g} t0'", note=note, **columns)
-        length = longest_logarithmic_growth(classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap)
+                columns = {
+                    "predicted": 2.0,
+                    "basis": "limit",
+                    "op": ">=",
+                    "threshold": MIN_POWER,
+                    "verdict": verdict,
+                }
+            note = (
+                f"dB/dln t = {float(growth.per_log[0]):.4f}, dB/dln ln(M eta_Y t/K) = "
+                f"{float(growth.per_loglog[0]):.4f}"
+            )
+            yield Measurement(
+                NAME,
+                "figure",
+                POWER,
+                power,
+                source=THEOREM,
+                setting=f"t = {time:g} t0'",
+                note=note,
+                **columns,
+            )
+        length = longest_logarithmic_growth(
+            classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap
+        )
         note = "dB/dln t within 10 % of 1/2, in closed form"
         yield Measurement(NAME, "figure", DECADES, length, source=THEOREM, note=note)
         t = t0 * torch.logspace(-2, self.decades, int(12 * (self.decades + 2)), dtype=torch.float64)
-        family = with_overlap(K, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=self.overlap)
+        family = with_overlap(
+            K, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=self.overlap
+        )
         closed = exponents_at(t)
         inner = (M * t / K).log().numpy()
         curves = {"closed": (closed.power.numpy(), closed.per_loglog.numpy())}
         for key, flow in (("lemma4", symmetric_lemma4_flow), ("exact", symmetric_exact_flow)):
             fall = -flow(family, t, eta_y=1.0, eta_z=self.eta_z, tolerance=1e-11).common[:, 0].numpy()
-            # Numerical derivative on the logarithmic grid; then d|z|/dln ln u = (dln|z|/dln t) |z| ln u, with u = M t / K.
+            # Numerical derivative on the logarithmic grid; then d|z|/dln ln u = (dln|z|/dln t) |z| ln u, with
+            # u = M t / K.
             power = np.gradient(np.log(fall), t.log().numpy())
             curves[key] = (power, power * fall * inner)
         yield Arrays(
@@ -80,13 +110,23 @@ class Exponents(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the power of t (left) and the slope in the double logarithm, whose limit in closed form is 1/2 (right)."""
+        """Plots the power of t (left) and the slope in the double logarithm, whose limit in closed form is
+        1/2 (right).
+        """
         a = result.arrays
         figure, (left, right) = axes(1, 2, height=3.0)
         for ax, key, limit in ((left, "power", 2), (right, "per_loglog", 0.5)):
             for dynamics, label, dash in CURVES:
                 values, zorder = a[f"{NAME}/{key}_{dynamics}"], 3 if dash == "--" else 2
-                line(ax, a[f"{NAME}/times"], values, color=DYNAMICS_COLOURS[label], label=label, linestyle=dash, zorder=zorder)
+                line(
+                    ax,
+                    a[f"{NAME}/times"],
+                    values,
+                    color=DYNAMICS_COLOURS[label],
+                    label=label,
+                    linestyle=dash,
+                    zorder=zorder,
+                )
             ax.axhline(limit, color=COLOURS["null"], linewidth=0.9)
             ax.set(xscale="log", xlabel="$t / t_0'$")
             ax.locator_params(axis="x", numticks=6)
@@ -94,6 +134,8 @@ class Exponents(Experiment):
         right.set_title("Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$")
         left.legend(loc="upper right")
         caption(
-            figure, "z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and 1/2 for large t (right)."
+            figure,
+            "z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and "
+            "1/2 for large t (right).",
         )
         return figure

@@ -27,9 +27,13 @@ RECORDED_STEPS = 40  # largest number of steps at which the logits are stored
 
 @dataclass(frozen=True)
 class LongSequences(RandomExperiment):
-    """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by length of the sequences."""
+    """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by
+    length of the sequences.
+    """
 
-    lengths: tuple[int, ...] = setting((128, 1024, 16384), ge=2, le=10**9, help="tokens per sequence, including the query")
+    lengths: tuple[int, ...] = setting(
+        (128, 1024, 16384), ge=2, le=10**9, help="tokens per sequence, including the query"
+    )
     steps: int = setting(1000, ge=1, help="steps of training")
     batch: int = setting(128, ge=1, help="sequences per step")
     eta_y: float = setting(1.0, ge=1e-3, le=100, help="learning rate of the decoder")
@@ -47,10 +51,20 @@ class LongSequences(RandomExperiment):
         """Yields two rows per length, means over seeds, with the exact flow as the limit."""
         classes = synthetic(2)
         recorded = sorted({int(t) for t in np.geomspace(1, self.steps, RECORDED_STEPS)})
-        flow = exact_flow(classes, torch.tensor(recorded, dtype=torch.float64), eta_y=self.eta_y, eta_z=self.eta_z).logits
+        flow = exact_flow(
+            classes, torch.tensor(recorded, dtype=torch.float64), eta_y=self.eta_y, eta_z=self.eta_z
+        ).logits
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
-        shared = {"steps": self.steps, "batch": self.batch, "eta_y": self.eta_y, "eta_z": self.eta_z, "seeds": seeds, "recorded": recorded}
-        z = np.stack(sweep(train_logits, [{"length": length, **shared} for length in self.lengths]))  # [lengths, recorded, runs, 2]
+        shared = {
+            "steps": self.steps,
+            "batch": self.batch,
+            "eta_y": self.eta_y,
+            "eta_z": self.eta_z,
+            "seeds": seeds,
+            "recorded": recorded,
+        }
+        # [lengths, recorded, runs, 2]
+        z = np.stack(sweep(train_logits, [{"length": length, **shared} for length in self.lengths]))
         limit = _two_logits(flow)  # [recorded, 2]
         for length, final in zip(self.lengths, z[:, -1]):
             for i, quantity in enumerate((DISTINCT_LOGIT, COMMON_LOGIT)):
@@ -65,7 +79,8 @@ class LongSequences(RandomExperiment):
                     source=SOURCE,
                     setting=f"T = {length}",
                     n=self.seeds,
-                    note=f"{final[:, i].min():.4f} to {final[:, i].max():.4f} over runs; predicted: the exact population flow",
+                    note=f"{final[:, i].min():.4f} to {final[:, i].max():.4f} over runs; predicted: the "
+                    "exact population flow",
                 )
         yield Arrays(
             {
@@ -78,40 +93,63 @@ class LongSequences(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots both logits over the steps, one curve per length, and their distance from the flow at the end."""
-        lengths, steps, z, limit = (result.arrays[f"{NAME}/{name}"] for name in ("lengths", "steps", "logits", "limit"))
+        """Plots both logits over the steps, one curve per length, and their distance from the flow at the
+        end.
+        """
+        lengths, steps, z, limit = (
+            result.arrays[f"{NAME}/{name}"] for name in ("lengths", "steps", "logits", "limit")
+        )
         figure, (paths, gap) = axes(1, 2, height=2.8)
         for tint, length, run in zip(shades(len(lengths)), lengths, z[:, -len(limit) :]):
             for i in (0, 1):
                 paths.plot(steps, run[:, i], color=tint, label=f"$T$ = {length}" if i == 0 else "_")
         for i in (0, 1):
-            paths.plot(steps, limit[:, i], "--", color=COLOURS["raw"], linewidth=1.0, label=EXACT if i == 0 else "_")
+            paths.plot(
+                steps, limit[:, i], "--", color=COLOURS["raw"], linewidth=1.0, label=EXACT if i == 0 else "_"
+            )
         paths.set_xscale("log")
         paths.set(title="Training against the flow", xlabel="step", ylabel="attention logit z")
         paths.legend(loc="upper left")
         distance = np.abs(z[:, -1] - limit[-1])
-        for i, (label, kind) in enumerate((("likeliest distinct token", "distinct"), ("common token", "common"))):
+        for i, (label, kind) in enumerate(
+            (("likeliest distinct token", "distinct"), ("common token", "common"))
+        ):
             gap.plot(lengths, distance[:, i], "o-", color=TOKEN_COLOURS[kind], label=label)
         gap.plot(lengths, distance[0, 0] * lengths[0] / lengths, ":", color=COLOURS["null"], label="$1 / T$")
         gap.set_xscale("log")
         gap.set_yscale("log")
-        gap.set(title="Distance at the end", xlabel="length $T$ of the sequences", ylabel="of z from the flow")
+        gap.set(
+            title="Distance at the end", xlabel="length $T$ of the sequences", ylabel="of z from the flow"
+        )
         gap.legend()
         caption(
-            figure, "Left: the likeliest distinct token, above zero, and a common one, below; dashed: the flow, for infinite sequences."
+            figure,
+            "Left: the likeliest distinct token, above zero, and a common one, below; dashed: the flow, for "
+            "infinite sequences.",
         )
         return figure
 
 
-def train_logits(*, length: int, steps: int, batch: int, eta_y: float, eta_z: float, seeds: list[int], recorded: list[int]) -> np.ndarray:
-    """Trains on Syn-Small and returns the logits of the likeliest distinct and of a common token, ``[recorded, runs, 2]``."""
+def train_logits(
+    *, length: int, steps: int, batch: int, eta_y: float, eta_z: float, seeds: list[int], recorded: list[int]
+) -> np.ndarray:
+    """Trains on Syn-Small and returns the logits of the likeliest distinct and of a common token,
+    ``[recorded, runs, 2]``.
+    """
     classes = synthetic(2)
-    start = Weights.zeros(classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),))
+    start = Weights.zeros(
+        classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),)
+    )
     batches = sampled(classes, batch, context=length - 1, seeds=seeds)
-    return _two_logits(gradient_descent(start, batches, steps=steps, eta_y=eta_y, eta_z=eta_z, keep=recorded).attention[1:])
+    return _two_logits(
+        gradient_descent(start, batches, steps=steps, eta_y=eta_y, eta_z=eta_z, keep=recorded).attention[1:]
+    )
 
 
 def _two_logits(z: torch.Tensor) -> np.ndarray:
-    """Returns mean logits of the classes' likeliest distinct tokens and of the ten common ones, ``[*runs, Q, S] -> [*runs, 2]``."""
-    # In Syn-Small tokens 0 to 9 are common, 10 to 19 are distinct to class 0, 20 to 29 to class 1. The last of each ten is the likeliest.
+    """Returns mean logits of the classes' likeliest distinct tokens and of the ten common ones, ``[*runs, Q,
+    S] -> [*runs, 2]``.
+    """
+    # In Syn-Small tokens 0 to 9 are common, 10 to 19 are distinct to class 0, 20 to 29 to class 1. The last
+    # of each ten is the likeliest.
     return torch.stack([(z[..., 0, 19] + z[..., 1, 29]) / 2, z[..., :10].mean((-1, -2))], -1).numpy()

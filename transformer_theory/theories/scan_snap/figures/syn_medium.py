@@ -1,7 +1,8 @@
-"""The paper's Syn-Medium (Figure 6): sparsity of attention over the distinct tokens, by learning rates and number of classes.
+"""The paper's Syn-Medium (Figure 6): sparsity of attention over the distinct tokens, by learning rates and
+number of classes.
 
-Each setting of the sweep is one seed of one data set. All learning rates are trained together on the same sequences from the same start,
-so that only the rates differ.
+Each setting of the sweep is one seed of one data set. All learning rates are trained together on the same
+sequences from the same start, so that only the rates differ.
 """
 
 from collections.abc import Iterator
@@ -34,11 +35,15 @@ PUBLISHED_AXES = (LAST, ETA_Z, RATIOS)
 
 @dataclass(frozen=True)
 class SynMedium(RandomExperiment):
-    """Entropy of attention over each class's distinct tokens after training from random weights, with the released table."""
+    """Entropy of attention over each class's distinct tokens after training from random weights, with the
+    released table.
+    """
 
     last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="numbers of query tokens, with two classes each")
     eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention")
-    ratios: tuple[float, ...] = setting(RATIOS, gt=0, le=1000, help="learning rate of the decoder over that of attention")
+    ratios: tuple[float, ...] = setting(
+        RATIOS, gt=0, le=1000, help="learning rate of the decoder over that of attention"
+    )
     seeds: int = setting(20, ge=1, help="runs per cell; the paper has ten")
     steps: int = setting(100, ge=1, help="steps of training")
     batch: int = setting(128, ge=1, help="sequences per step")
@@ -57,13 +62,17 @@ class SynMedium(RandomExperiment):
         shared = {"eta_z": self.eta_z, "ratios": self.ratios, "steps": self.steps, "batch": self.batch}
         shared |= {"length": self.length, "momentum": self.momentum}
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
-        results = sweep(entropies, [{"last": last, "seed": seed, **shared} for last in self.last for seed in seeds])
+        results = sweep(
+            entropies, [{"last": last, "seed": seed, **shared} for last in self.last for seed in seeds]
+        )
         # [last, seeds, eta_z, ratios]
         entropy = np.array(results).reshape(len(self.last), self.seeds, len(self.eta_z), len(self.ratios))
         mean, spread = entropy.mean(1), entropy.std(1)
         published = self.published()
         for i, last in enumerate(self.last):
-            uniform = Null(UNIFORM, (float(distinct_entropy(synthetic(PER_QUERY * last, per_query=PER_QUERY))),))
+            uniform = Null(
+                UNIFORM, (float(distinct_entropy(synthetic(PER_QUERY * last, per_query=PER_QUERY))),)
+            )
             for j, eta_z in enumerate(self.eta_z):
                 for k, ratio in enumerate(self.ratios):
                     known = np.isfinite(published[i, j, k])
@@ -99,12 +108,15 @@ class SynMedium(RandomExperiment):
             for index in np.ndindex(values.shape):
                 cell = (self.last[index[0]], self.eta_z[index[1]], self.ratios[index[2]])
                 if all(entry in known for entry, known in zip(cell, PUBLISHED_AXES)):
-                    values[index] = ENTROPY[tuple(known.index(entry) for entry, known in zip(cell, PUBLISHED_AXES))]
+                    values[index] = ENTROPY[
+                        tuple(known.index(entry) for entry, known in zip(cell, PUBLISHED_AXES))
+                    ]
         return values
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one column per number of classes, with rows for the released values, ours, its spread over seeds, and the difference.
+        """Plots one column per number of classes, with rows for the released values, ours, its spread over
+        seeds, and the difference.
 
         Where there is one seed the spread is omitted.
         """
@@ -117,7 +129,12 @@ class SynMedium(RandomExperiment):
         plain = {"vmin": both.min(), "vmax": both.max()}
         signed = {"vmin": -largest, "vmax": largest, "cmap": "RdBu_r"}
         seeds = {"vmin": 0.0, "vmax": max(1e-9, spread.max())}
-        rows = [("Released", released, plain), ("Ours", ours, plain), ("SD over seeds", spread, seeds), ("Difference", gap, signed)]
+        rows = [
+            ("Released", released, plain),
+            ("Ours", ours, plain),
+            ("SD over seeds", spread, seeds),
+            ("Difference", gap, signed),
+        ]
         rows = [row for row in rows if np.isfinite(row[1]).any() and (row[1] is not spread or spread.any())]
         figure, panels = axes(len(rows), len(K), width=max(4.0, 1.9 * len(K)), height=0.3 + 1.9 * len(rows))
         for row, (label, values, limits) in enumerate(rows):
@@ -130,9 +147,27 @@ class SynMedium(RandomExperiment):
                 heatmap(ax, cells, "nats", bar=column == columns[-1], **limits)
                 for (i, j), value in np.ndenumerate(cells):
                     if np.isfinite(value):
-                        dark = abs(value) < 0.5 * largest if limits is signed else value > 0.5 * (limits["vmin"] + limits["vmax"])
-                        text = f"{value:+.2f}" if limits is signed else f"{value:.3f}" if limits is seeds else f"{value:.2f}"
-                        ax.text(j, i, text, ha="center", va="center", fontsize=6.5, color="black" if dark else "white")
+                        dark = (
+                            abs(value) < 0.5 * largest
+                            if limits is signed
+                            else value > 0.5 * (limits["vmin"] + limits["vmax"])
+                        )
+                        text = (
+                            f"{value:+.2f}"
+                            if limits is signed
+                            else f"{value:.3f}"
+                            if limits is seeds
+                            else f"{value:.2f}"
+                        )
+                        ax.text(
+                            j,
+                            i,
+                            text,
+                            ha="center",
+                            va="center",
+                            fontsize=6.5,
+                            color="black" if dark else "white",
+                        )
                 ax.set_title(f"{label}, $K$ = {k}")
                 ax.set_xticks(range(len(ratios)), [f"{ratio:g}" for ratio in ratios])
                 ax.set_yticks(range(len(eta_z)), [f"{rate:g}" for rate in eta_z])
@@ -142,8 +177,8 @@ class SynMedium(RandomExperiment):
                     ax.set_ylabel("$\\eta_Z$")
         caption(
             figure,
-            "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and seeds, after training, "
-            "with its standard deviation over the seeds.",
+            "Entropy of attention over each class's distinct tokens, renormalised, mean over classes and "
+            "seeds, after training, with its standard deviation over the seeds.",
         )
         return figure
 
@@ -159,18 +194,30 @@ def trained_attention(
     length: int,
     momentum: float,
 ) -> tuple[SequenceClasses, Float[Tensor, "eta_z ratios K S"]]:
-    """Returns the classes, and attention after training with each pair of rates from the seed's random weights and sequences."""
+    """Returns the classes, and attention after training with each pair of rates from the seed's random
+    weights and sequences.
+    """
     classes = synthetic(PER_QUERY * last, per_query=PER_QUERY)
     z = torch.tensor(eta_z, dtype=torch.float64)[:, None].expand(-1, len(ratios)).ravel()
     y = z * torch.tensor(ratios, dtype=torch.float64).repeat(len(eta_z))
     seeds = [seed] * len(z)
     batches = sampled(classes, batch, context=length - 1, seeds=seeds)
-    path = gradient_descent(Weights.random(classes, seeds=seeds), batches, steps=steps, eta_y=y, eta_z=z, optimiser=HeavyBall(momentum))
+    path = gradient_descent(
+        Weights.random(classes, seeds=seeds),
+        batches,
+        steps=steps,
+        eta_y=y,
+        eta_z=z,
+        optimiser=HeavyBall(momentum),
+    )
     return classes, classes.attended(path.attention[-1]).unflatten(0, (len(eta_z), len(ratios)))
 
 
-def distinct_entropy(classes: SequenceClasses, attended: Float[Tensor, "*runs K S"] | None = None) -> Float[Tensor, "*runs"]:
-    """Returns the entropy of attention over each class's distinct tokens, renormalised, mean over the classes.
+def distinct_entropy(
+    classes: SequenceClasses, attended: Float[Tensor, "*runs K S"] | None = None
+) -> Float[Tensor, "*runs"]:
+    """Returns the entropy of attention over each class's distinct tokens, renormalised, mean over the
+    classes.
 
     ``attended`` is None for uniform attention.
     """

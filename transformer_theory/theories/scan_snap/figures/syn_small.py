@@ -1,8 +1,9 @@
-"""The paper's small synthetic training, Syn-Small (Figure 4): two classes, each with its own query and ten distinct tokens.
+"""The paper's small synthetic training, Syn-Small (Figure 4): two classes, each with its own query and ten
+distinct tokens.
 
-There are ten common tokens, and training starts at zero. The released log of the loss is one run with other random numbers (drawn sequence
-by sequence, in single precision), so it is compared with the range of our runs. The first loss is ln M. The loss falls by five orders of
-magnitude, then reaches a plateau.
+There are ten common tokens, and training starts at zero. The released log of the loss is one run with other
+random numbers (drawn sequence by sequence, in single precision), so it is compared with the range of our
+runs. The first loss is ln M. The loss falls by five orders of magnitude, then reaches a plateau.
 """
 
 from collections.abc import Iterator
@@ -86,13 +87,31 @@ class SynSmall(RandomExperiment):
     def _losses(self, eta_y: float, loss: torch.Tensor, log: dict[int, float]) -> Iterator[Measurement]:
         for step in sorted({*(s for s in LOSS if s < self.steps), self.steps - 1}):
             printed = {"predicted": log[step], "basis": "printed"} if step in log else {}
-            note = f"{float(loss[step].min()):.3g} to {float(loss[step].max()):.3g} over runs; the log is one run of other random numbers"
-            columns = {"unit": "nats", "n": self.seeds, "setting": f"eta_Y = {eta_y:g}", "step": step, "note": note} | printed
-            yield Measurement(NAME, "figure", TRAINING_LOSS, float(loss[step].mean()), source=Source(PAPER, "Fig. 4"), **columns)
+            note = (
+                f"{float(loss[step].min()):.3g} to {float(loss[step].max()):.3g} over runs; the log is one "
+                "run of other random numbers"
+            )
+            columns = {
+                "unit": "nats",
+                "n": self.seeds,
+                "setting": f"eta_Y = {eta_y:g}",
+                "step": step,
+                "note": note,
+            } | printed
+            yield Measurement(
+                NAME,
+                "figure",
+                TRAINING_LOSS,
+                float(loss[step].mean()),
+                source=Source(PAPER, "Fig. 4"),
+                **columns,
+            )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the loss with the released log, and attention of the first class in one run, one panel per decoder rate."""
+        """Plots the loss with the released log, and attention of the first class in one run, one panel per
+        decoder rate.
+        """
         rates, c = result.arrays[f"{NAME}/eta_y"], result.arrays[f"{NAME}/attended"]
         figure, (left, *others) = axes(1, 1 + len(rates), width=2.6 * (1 + len(rates)), height=3.0)
         losses = np.moveaxis(result.arrays[f"{NAME}/loss"], 1, 0)
@@ -101,14 +120,27 @@ class SynSmall(RandomExperiment):
             left.fill_between(range(len(loss)), loss.min(1), loss.max(1), color=tint, alpha=0.2, linewidth=0)
         steps, log = result.arrays[f"{NAME}/published_steps"], result.arrays[f"{NAME}/published_loss"]
         if len(steps):
-            left.plot(steps, log, "o", color=COLOURS["raw"], markerfacecolor="white", label="released log, $\\eta_Y$ = 1")
+            left.plot(
+                steps,
+                log,
+                "o",
+                color=COLOURS["raw"],
+                markerfacecolor="white",
+                label="released log, $\\eta_Y$ = 1",
+            )
         left.set_yscale("log")
         left.set(title="Loss, nats", xlabel="step")
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=1 + len(rates))
         for i, (ax, rate) in enumerate(zip(others, rates)):
             title = f"Attention, $\\eta_Y$ = {rate:g}"
-            plot_attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], title, float(c.max()), bar=i == len(rates) - 1)
-        caption(figure, "Bands: range over the runs. Attention: the first class, one run; tokens below the white line are common to both.")
+            plot_attention(
+                ax, result.arrays[f"{NAME}/steps"], c[:, i], title, float(c.max()), bar=i == len(rates) - 1
+            )
+        caption(
+            figure,
+            "Bands: range over the runs. Attention: the first class, one run; tokens below the white line "
+            "are common to both.",
+        )
         return figure
 
 
@@ -125,7 +157,9 @@ def train_side_by_side(
 ) -> Trajectory:
     """Trains all runs at once, from zero; each has its own learning rates and seed."""
     return gradient_descent(
-        Weights.zeros(classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),)),
+        Weights.zeros(
+            classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),)
+        ),
         sampled(classes, batch, context=length - 1, seeds=seeds),
         steps=steps,
         eta_y=torch.tensor(eta_y, dtype=torch.float64),
@@ -135,8 +169,11 @@ def train_side_by_side(
     )
 
 
-def final_attention(classes: SequenceClasses, c: torch.Tensor, setting: str, source: Source) -> Iterator[Measurement]:
-    """Yields the final attention to common tokens and the likeliest distinct one, and the share of distinct tokens that gained.
+def final_attention(
+    classes: SequenceClasses, c: torch.Tensor, setting: str, source: Source
+) -> Iterator[Measurement]:
+    """Yields the final attention to common tokens and the likeliest distinct one, and the share of distinct
+    tokens that gained.
 
     All values are means over runs.
 
@@ -148,14 +185,18 @@ def final_attention(classes: SequenceClasses, c: torch.Tensor, setting: str, sou
     value, start = float(common[-1].mean()), float(common[0].mean())
     verdict = judge(value, "<=", start, covered=False)
     note = "the threshold is attention before training; the theory does not cover this optimiser"
-    yield Measurement(NAME, "figure", COMMON_ATTENTION, value, op="<=", threshold=start, verdict=verdict, note=note, **where)
+    yield Measurement(
+        NAME, "figure", COMMON_ATTENTION, value, op="<=", threshold=start, verdict=verdict, note=note, **where
+    )
     before, after = (c[i][:, classes.distinct()] for i in (0, -1))
     top = float(after.unflatten(-1, (classes.classes, -1)).amax(-1).mean())
     yield Measurement(NAME, "figure", TOP_ATTENTION, top, **where)
     yield Measurement(NAME, "figure", GAINING_SHARE, float((after > before).double().mean()), **where)
 
 
-def plot_attention(ax: "Axes", steps: np.ndarray, c: np.ndarray, title: str, vmax: float, *, bar: bool) -> None:
+def plot_attention(
+    ax: "Axes", steps: np.ndarray, c: np.ndarray, title: str, vmax: float, *, bar: bool
+) -> None:
     """Plots attention ``[steps, tokens]``: common tokens lowest, then the distinct ones from rare to likely."""
     image = heatmap(ax, c.T, "attention" if bar else "", vmin=0, vmax=vmax, bar=bar)
     image.axes.set_aspect("auto")

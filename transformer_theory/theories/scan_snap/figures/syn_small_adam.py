@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SynSmallAdam(RandomExperiment):
-    """Syn-Small with Adam. Both matrices have the same learning rate, which determines the distinct tokens that keep attention."""
+    """Syn-Small with Adam. Both matrices have the same learning rate, which determines the distinct tokens
+    that keep attention.
+    """
 
     rates: tuple[float, ...] = setting((0.1, 0.5, 1.0), gt=0, le=100, help="learning rates of both matrices")
     batch: int = setting(128, ge=1, help="sequences per step")
@@ -62,6 +64,12 @@ class SynSmallAdam(RandomExperiment):
         figure, panels = axes(1, len(rates), width=max(4.0, 2.5 * len(rates)), height=3.0)
         for i, (ax, rate) in enumerate(zip(panels, rates)):
             title = f"Adam, $\\eta$ = {rate:g}"
-            plot_attention(ax, result.arrays[f"{NAME}/steps"], c[:, i], title, float(c.max()), bar=i == len(rates) - 1)
-        caption(figure, "Attention of the first class in one run; tokens below the white line are common to both classes.")
+            plot_attention(
+                ax, result.arrays[f"{NAME}/steps"], c[:, i], title, float(c.max()), bar=i == len(rates) - 1
+            )
+        caption(
+            figure,
+            "Attention of the first class in one run; tokens below the white line are common to both "
+            "classes.",
+        )
         return figure

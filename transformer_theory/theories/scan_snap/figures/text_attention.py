@@ -1,4 +1,6 @@
-"""Attention of language models with one and three layers during training on a text (Figure 7): maps and attended words."""
+"""Attention of language models with one and three layers during training on a text (Figure 7): maps and
+attended words.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -33,13 +35,18 @@ class TextAttention(RandomExperiment):
     """
 
     text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
-    held_out: str = field(default="", metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"})
+    held_out: str = field(
+        default="",
+        metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"},
+    )
     layers: tuple[int, ...] = setting((1, 3), ge=1, le=10, help="numbers of layers, one per decoder")
     steps: int = setting(1500, ge=1, help="steps of training")
     rate: float = setting(5.0, gt=0, help="learning rate; the first layer's MLP has twice the rate")
     words: int = setting(3000, ge=10, help="largest number of words in the vocabulary")
     dim: int = setting(200, ge=2, help="width of the residual stream and the MLP, an even number")
-    measurements: int = setting(30, ge=MAPS, help="measurements of attention, evenly spaced over the training, besides the start")
+    measurements: int = setting(
+        30, ge=MAPS, help="measurements of attention, evenly spaced over the training, besides the start"
+    )
     windows: int = setting(100, ge=1, help="number of held-out windows on which attention is measured")
 
     name: ClassVar[str] = "scan_snap.text_attention"
@@ -53,7 +60,13 @@ class TextAttention(RandomExperiment):
         """Yields all quantities at four steps, the phases of every layer, and the change of its entropy."""
         measured = measured_steps(self.steps, self.measurements)
         reported = {measured[round(k * (len(measured) - 1) / MAPS)] for k in range(MAPS + 1)}
-        shared = {"text": self.text, "held_out": self.held_out, "words": self.words, "rate": self.rate, "steps": self.steps}
+        shared = {
+            "text": self.text,
+            "held_out": self.held_out,
+            "words": self.words,
+            "rate": self.rate,
+            "steps": self.steps,
+        }
         shared |= {"dim": self.dim, "measured": measured, "seed": self.seed, "windows": self.windows}
         settings = [{"depth": depth, "order": order, **shared} for depth in self.layers for order in ORDERS]
         results = sweep(train_and_measure, settings)
@@ -78,13 +91,22 @@ class TextAttention(RandomExperiment):
                     null=Null("shuffled words", (float(unordered[-1, layer]),)),
                     model=model,
                     layer=layer,
-                    note=f"the threshold is the entropy at the start; {run.vocabulary} words, {self.steps} steps, many queries",
+                    note=f"the threshold is the entropy at the start; {run.vocabulary} words, {self.steps} "
+                    "steps, many queries",
                 )
             prefix = f"{NAME}/text/{depth}"
             stored = [measured.index(step) for step in sorted(reported)]
-            yield Arrays({f"{prefix}/entropy": entropy, f"{prefix}/shuffled": unordered, f"{prefix}/maps": run.maps[stored]})
+            yield Arrays(
+                {
+                    f"{prefix}/entropy": entropy,
+                    f"{prefix}/shuffled": unordered,
+                    f"{prefix}/maps": run.maps[stored],
+                }
+            )
             yield Arrays({f"{prefix}/loss": run.losses, f"{prefix}/held_out": run.held_out_losses})
-        yield Arrays({f"{NAME}/text/steps": np.array(measured), f"{NAME}/text/pictured": np.array(sorted(reported))})
+        yield Arrays(
+            {f"{NAME}/text/steps": np.array(measured), f"{NAME}/text/pictured": np.array(sorted(reported))}
+        )
 
     def _phases(self, run: RunResult, model: str, measured: tuple[int, ...]) -> Iterator[Measurement]:
         for layer, overlaps in enumerate(run.series(OVERLAP)[1:].T.tolist()):
@@ -99,7 +121,9 @@ class TextAttention(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots a row of maps of the lowest layer for each decoder, and below it the entropy of its layers over the steps."""
+        """Plots a row of maps of the lowest layer for each decoder, and below it the entropy of its layers
+        over the steps.
+        """
         prefix = f"{NAME}/text"
         steps, pictured = result.arrays[f"{prefix}/steps"], result.arrays[f"{prefix}/pictured"]
         depths = [int(depth) for depth in result.settings["layers"]]
@@ -110,7 +134,14 @@ class TextAttention(RandomExperiment):
             maps = result.arrays[f"{prefix}/{depth}/maps"][:, 0]
             for column, (ax, weights, step) in enumerate(zip(row, maps, pictured.tolist())):
                 causal = np.where(np.tri(len(weights), dtype=bool), weights, np.nan)
-                heatmap(ax, causal, "weight" if column == columns - 1 else "", vmin=0, vmax=1, bar=column == columns - 1)
+                heatmap(
+                    ax,
+                    causal,
+                    "weight" if column == columns - 1 else "",
+                    vmin=0,
+                    vmax=1,
+                    bar=column == columns - 1,
+                )
                 ax.set_title(f"{layers_text(depth)}, step {step}", fontsize=7.5)
                 ax.set_xlabel("key")
                 if column == 0:
@@ -119,13 +150,30 @@ class TextAttention(RandomExperiment):
         spec = grid[-1, 0].get_gridspec()
         for ax in grid[-1]:
             ax.remove()
-        edges = np.linspace(0, columns, len(depths) + 1).round().astype(int) if len(depths) <= columns else None
+        edges = (
+            np.linspace(0, columns, len(depths) + 1).round().astype(int) if len(depths) <= columns else None
+        )
         for number, depth in enumerate(depths):
-            cell = spec[-1, edges[number] : edges[number + 1]] if edges is not None else spec[-1, min(number, columns - 1)]
+            cell = (
+                spec[-1, edges[number] : edges[number + 1]]
+                if edges is not None
+                else spec[-1, min(number, columns - 1)]
+            )
             ax = figure.add_subplot(cell)
-            plot_entropies(ax, steps, result.arrays[f"{prefix}/{depth}/entropy"], f"Entropy, nats: {layers_text(depth)}")
-            ax.plot(steps, result.arrays[f"{prefix}/{depth}/shuffled"], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-        text = "Maps: attention of the lowest layer to one held-out window; keys after the query are white. Curves: means over all windows"
+            plot_entropies(
+                ax, steps, result.arrays[f"{prefix}/{depth}/entropy"], f"Entropy, nats: {layers_text(depth)}"
+            )
+            ax.plot(
+                steps,
+                result.arrays[f"{prefix}/{depth}/shuffled"],
+                color=COLOURS["null"],
+                linewidth=0.9,
+                linestyle=(0, (4, 3)),
+            )
+        text = (
+            "Maps: attention of the lowest layer to one held-out window; keys after the query are white. "
+            "Curves: means over all windows"
+        )
         caption(figure, f"{text}; dashed: the same words shuffled.")
         return figure
 

@@ -28,15 +28,21 @@ FLOWS = {"exact": EXACT, "modified": MODIFIED, "lemma4": LEMMA4}  # names of the
 
 @dataclass(frozen=True)
 class TokenGrowth(Experiment):
-    """Logits of one common token and of the distinct tokens over decades of time: exact, modified and Lemma 4's flow, closed form."""
+    """Logits of one common token and of the distinct tokens over decades of time: exact, modified and Lemma
+    4's flow, closed form.
+    """
 
     classes: int = setting(2, ge=2, help="number K of classes")
     vocab_size: int = setting(1000, ge=2, help="number M of next tokens, at least K")
     distinct: int = setting(10, ge=2, help="distinct tokens per class, with weights 0.1 to 1")
-    common_share: float = setting(0.2, ge=1e-6, le=0.999, help="probability of the common token in each class")
+    common_share: float = setting(
+        0.2, ge=1e-6, le=0.999, help="probability of the common token in each class"
+    )
     eta_y: float = setting(1.0, ge=1e-2, le=1e3, help="learning rate of the decoder")
     eta_z: float = setting(0.01, ge=1e-6, le=1, help="learning rate of attention")
-    decades: float = setting(4.0, gt=0, le=12, help="the flows end at 10 to this power times t0', the end of scanning")
+    decades: float = setting(
+        4.0, gt=0, le=12, help="the flows end at 10 to this power times t0', the end of scanning"
+    )
 
     name: ClassVar[str] = "scan_snap.token_growth"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER),)
@@ -53,11 +59,22 @@ class TokenGrowth(Experiment):
         times = t0 * torch.logspace(-1, self.decades, 60, dtype=torch.float64)
         overlap = classes.weak_overlap()
         rates = {"eta_y": self.eta_y, "eta_z": self.eta_z}
-        exact, modified, lemma4 = (flow(classes, times, **rates) for flow in (exact_flow, modified_flow, lemma4_flow))
-        closed = -B(times, classes=self.classes, vocab_size=self.vocab_size, overlap=float(classes.overlap()[0, 1]), **rates)
+        exact, modified, lemma4 = (
+            flow(classes, times, **rates) for flow in (exact_flow, modified_flow, lemma4_flow)
+        )
+        closed = -B(
+            times,
+            classes=self.classes,
+            vocab_size=self.vocab_size,
+            overlap=float(classes.overlap()[0, 1]),
+            **rates,
+        )
         flows = {"exact": exact, "modified": modified, "lemma4": lemma4}
         gains = {key: relative_gains(classes, flow.logits) for key, flow in flows.items()}
-        errors = {key: ((g.measured - g.predicted).abs() / g.measured.abs()).max(1).values for key, g in gains.items()}
+        errors = {
+            key: ((g.measured - g.predicted).abs() / g.measured.abs()).max(1).values
+            for key, g in gains.items()
+        }
         for key, flow in flows.items():
             value = float(flow.logits[-1, 0, 0])
             yield Measurement(
@@ -75,7 +92,13 @@ class TokenGrowth(Experiment):
             )
             error = float(errors[key].max())
             verdict = judge(error, "<=", GAIN_RTOL, covered=key == "lemma4")
-            columns = {"predicted": 0.0, "op": "<=", "threshold": GAIN_RTOL, "verdict": verdict, "setting": flow.dynamics}
+            columns = {
+                "predicted": 0.0,
+                "op": "<=",
+                "threshold": GAIN_RTOL,
+                "verdict": verdict,
+                "setting": flow.dynamics,
+            }
             yield Measurement(NAME, "figure", GAIN_ERROR, error, source=Source(PAPER, "Thm. 3"), **columns)
         yield Arrays(
             {
@@ -90,13 +113,28 @@ class TokenGrowth(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the common token in the four dynamics, all tokens in Lemma 4's flow, and the error of the relative gain."""
+        """Plots the common token in the four dynamics, all tokens in Lemma 4's flow, and the error of the
+        relative gain.
+        """
         t = result.arrays[f"{NAME}/times"]
         figure, (left, middle, right) = axes(1, 3, width=7.4, height=3.1)
         for key, dynamics in FLOWS.items():
-            line(left, t, result.arrays[f"{NAME}/common_{key}"], color=DYNAMICS_COLOURS[dynamics], label=dynamics)
+            line(
+                left,
+                t,
+                result.arrays[f"{NAME}/common_{key}"],
+                color=DYNAMICS_COLOURS[dynamics],
+                label=dynamics,
+            )
             line(right, t, result.arrays[f"{NAME}/gain_error_{key}"], color=DYNAMICS_COLOURS[dynamics])
-        line(left, t, result.arrays[f"{NAME}/common_closed"], color=DYNAMICS_COLOURS[CLOSED], label=CLOSED, linestyle="--")
+        line(
+            left,
+            t,
+            result.arrays[f"{NAME}/common_closed"],
+            color=DYNAMICS_COLOURS[CLOSED],
+            label=CLOSED,
+            linestyle="--",
+        )
         for token, values in enumerate(result.arrays[f"{NAME}/logits_lemma4"].T):
             line(middle, t, values, color=TOKEN_COLOURS["distinct" if token else "common"], linewidth=0.9)
         left.set(title="Common token", ylabel="attention logit z")
@@ -104,11 +142,16 @@ class TokenGrowth(Experiment):
         right.set(title="Relative gains", ylabel="relative error of $r(0)\\,\\chi(t)$", yscale="log")
         for ax in (left, middle, right):
             ax.set(xscale="log", xlabel="step")
-            ax.axvline(float(result.arrays[f"{NAME}/scanning_time"]), color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+            ax.axvline(
+                float(result.arrays[f"{NAME}/scanning_time"]),
+                color=COLOURS["null"],
+                linewidth=0.9,
+                linestyle=(0, (4, 3)),
+            )
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=4)
         caption(
             figure,
-            "Dashed vertical line: $t_0'$, the end of scanning. Middle: the common token falls, distinct tokens rise, likelier ones more. "
-            "Right: largest error over the pairs of tokens of a class.",
+            "Dashed vertical line: $t_0'$, the end of scanning. Middle: the common token falls, distinct "
+            "tokens rise, likelier ones more. Right: largest error over the pairs of tokens of a class.",
         )
         return figure

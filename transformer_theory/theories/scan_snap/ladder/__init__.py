@@ -1,7 +1,9 @@
-r"""The ladder of scan-and-snap: does the theory predict from counts which words gain attention, and which lose it?
+r"""The ladder of scan-and-snap: does the theory predict from counts which words gain attention, and which
+lose it?
 
-:mod:`.agreement` computes the prediction and compares it with a measured change of the attention logits. :mod:`.rungs` contains the
-settings from the theory's own classes to a vision transformer, :mod:`.text` the decoder on a text, and :mod:`.networks` the networks.
+:mod:`.agreement` computes the prediction and compares it with a measured change of the attention logits.
+:mod:`.rungs` contains the settings from the theory's own classes to a vision transformer, :mod:`.text` the
+decoder on a text, and :mod:`.networks` the networks.
 
 Source: :cite:t:`tian2023scan`.
 """
@@ -38,9 +40,24 @@ LADDER = replace(
     HEADLINE,
     rungs=(
         Rung("two classes", "", partial(own_rung, two_classes, LONG), OWN, covered=True),
-        Rung("ten classes", "one common token and weakly overlapping classes", partial(own_rung, ten_classes, LONG), OWN),
-        Rung("short sequences", f"long sequences: {SHORT} words instead of {LONG:,}", partial(own_rung, ten_classes, SHORT), OWN),
-        Rung("redrawn words", "distinct tokens: the frequencies are those of visual words", partial(own_rung, redrawn_words, SHORT), OWN),
+        Rung(
+            "ten classes",
+            "one common token and weakly overlapping classes",
+            partial(own_rung, ten_classes, LONG),
+            OWN,
+        ),
+        Rung(
+            "short sequences",
+            f"long sequences: {SHORT} words instead of {LONG:,}",
+            partial(own_rung, ten_classes, SHORT),
+            OWN,
+        ),
+        Rung(
+            "redrawn words",
+            "distinct tokens: the frequencies are those of visual words",
+            partial(own_rung, redrawn_words, SHORT),
+            OWN,
+        ),
         Rung(
             "visual words",
             "words drawn independently: real images",
@@ -61,11 +78,17 @@ LADDER = replace(
         ),
         Rung(
             "K, Q and V",
-            "free logits: embeddings, W_K, W_Q, W_V and head are trained from random weights, and the query is a key",
+            "free logits: embeddings, W_K, W_Q, W_V and head are trained from random weights, and the query "
+            "is a key",
             partial(words_rung, partial(network, False, 0, False), f"{SGD_STEPS} steps of descent"),
             TRAINED,
         ),
-        Rung("AdamW", "gradient descent on all sequences", partial(words_rung, partial(network, False, 0, True), _ADAM), MINIBATCHES),
+        Rung(
+            "AdamW",
+            "gradient descent on all sequences",
+            partial(words_rung, partial(network, False, 0, True), _ADAM),
+            MINIBATCHES,
+        ),
         Rung("positions", "no positions", partial(words_rung, partial(network, True, 0, True), _ADAM), BLOCK),
         Rung(
             "LayerNorm and MLP",
@@ -73,8 +96,24 @@ LADDER = replace(
             partial(words_rung, partial(network, True, 1, True), _BLOCK_ADAM),
             BLOCK,
         ),
-        Rung("three layers", "one layer", partial(retrained_rung, partial(network, True, 3, True), _BLOCK_ADAM), DEPTH),
-        Rung("ViT on visual words", "one head; a query that is a word: the class token reads all images", vit_rung, NETWORK),
-        Rung("decoder on a text", "the digits, and one prediction per sequence", text_rung, NETWORK, needs="text"),
+        Rung(
+            "three layers",
+            "one layer",
+            partial(retrained_rung, partial(network, True, 3, True), _BLOCK_ADAM),
+            DEPTH,
+        ),
+        Rung(
+            "ViT on visual words",
+            "one head; a query that is a word: the class token reads all images",
+            vit_rung,
+            NETWORK,
+        ),
+        Rung(
+            "decoder on a text",
+            "the digits, and one prediction per sequence",
+            text_rung,
+            NETWORK,
+            needs="text",
+        ),
     ),
 )

@@ -1,15 +1,19 @@
-r"""Prediction of the change of each attention logit from counts, and its rank agreement with a measured change.
+r"""Prediction of the change of each attention logit from counts, and its rank agreement with a measured
+change.
 
-The prediction is the exact population flow on the counted :math:`P(l \mid n)` and class shares, with a fast decoder
-(:math:`\eta_Z = \eta_Y / 10`), at the time :math:`4\, t_0'`, :math:`t_0' = K \ln M / \eta_Y`. It is integrated by 200 Euler steps, many
-label permutations at once. It is defined for any classes, so it is the same on all rungs; Lemma 4's flow needs linearly independent ones.
+The prediction is the exact population flow on the counted :math:`P(l \mid n)` and class shares, with a fast
+decoder (:math:`\eta_Z = \eta_Y / 10`), at the time :math:`4\, t_0'`, :math:`t_0' = K \ln M / \eta_Y`. It is
+integrated by 200 Euler steps, many label permutations at once. It is defined for any classes, so it is the
+same on all rungs; Lemma 4's flow needs linearly independent ones.
 
-The prediction is counted on held-out sequences. Training can learn accidents of its own sequences by heart, but not those of others. The
-null permutes the next tokens of the held-out sequences: the frequencies of the tokens and their joint occurrence stay, the classes are
-lost. It is not centred at zero: frequent tokens are predicted to lose attention, and do lose it, with any next tokens.
+The prediction is counted on held-out sequences. Training can learn accidents of its own sequences by heart,
+but not those of others. The null permutes the next tokens of the held-out sequences: the frequencies of the
+tokens and their joint occurrence stay, the classes are lost. It is not centred at zero: frequent tokens are
+predicted to lose attention, and do lose it, with any next tokens.
 
-On the digits each seed holds out other sequences of the same data. One permutation of the next tokens of all sequences therefore gives
-draw i of every seed (:func:`permuted_next_tokens`), and the mean of draws i is a draw of the null of the mean.
+On the digits each seed holds out other sequences of the same data. One permutation of the next tokens of all
+sequences therefore gives draw i of every seed (:func:`permuted_next_tokens`), and the mean of draws i is a
+draw of the null of the mean.
 
 Source: :cite:t:`tian2023scan` (Lemmas 1 and 2: gradient descent on long sequences follows this flow).
 """
@@ -33,15 +37,19 @@ from ..dynamics import Batch, Weights, gradient_descent
 from ..on_data import HEADLINE as BY_DISTINCTNESS
 from ..orders import PERMUTED_HELD_OUT, rank_correlation
 
-HEADLINE = Ladder("rank agreement of predicted and measured logit change on held-out sequences", "", ">=", PERMUTED_HELD_OUT)
+HEADLINE = Ladder(
+    "rank agreement of predicted and measured logit change on held-out sequences", "", ">=", PERMUTED_HELD_OUT
+)
 LEARNT = "rank agreement of predicted and measured logit change on learnt sequences"
 CEILING = "rank agreement of the predictions from held-out and learnt sequences"
 SOURCE = Source(PAPER, "Lemma 2", "confirmed")
 
-# Twice the time t0 = 2 t0' after which attention snaps. Flows on few sequences later learn them by heart: on the digits, predictions from
-# two parts of the data agree best at this time (docs/theories/scan_snap.md).
-HORIZON = 4.0  # time of the prediction, and of the trainings in the theory's own parametrisation, in units of t0'
-FAST_DECODER = 0.1  # eta_Z / eta_Y of the prediction: the theory assumes a decoder that learns much faster than attention
+# Twice the time t0 = 2 t0' after which attention snaps. Flows on few sequences later learn them by heart: on
+# the digits, predictions from two parts of the data agree best at this time (docs/theories/scan_snap.md).
+# time of the prediction, and of the trainings in the theory's own parametrisation, in units of t0'
+HORIZON = 4.0
+# eta_Z / eta_Y of the prediction: the theory assumes a decoder that learns much faster than attention
+FAST_DECODER = 0.1
 EULER_STEPS = 200  # steps of the flow: a class's logits move by at most 4 ln M / 200 per step
 
 
@@ -50,11 +58,13 @@ class SplitSequences:
     """The sequences of one query, in a part to learn and a held-out part.
 
     Attributes:
-        counts, target: contextual tokens of the learnt sequences as counts, ``[n, S]``, and their classes, ``[n]``.
+        counts, target: contextual tokens of the learnt sequences as counts, ``[n, S]``, and their classes,
+            ``[n]``.
         held_counts, held_target: the same of the held-out sequences, ``[m, S]`` and ``[m]``.
         classes, vocab_size: K and M.
         permuted: next tokens of the held-out sequences in each draw of the null, ``[draws, m]``.
-        permuted_learnt: next tokens of the learnt sequences in the same draws, ``[draws, n]``. None: drawn independently.
+        permuted_learnt: next tokens of the learnt sequences in the same draws, ``[draws, n]``. None: drawn
+            independently.
         data: the learnt sequences as tokens, for networks. None: drawn as counts.
     """
 
@@ -75,7 +85,8 @@ class Prediction:
 
     Attributes:
         tokens: the most frequent tokens, of those that occur in both parts, ``[some]``.
-        held_out: change predicted from the held-out sequences; row 0 is the prediction, the others are the null, ``[1 + draws, some]``.
+        held_out: change predicted from the held-out sequences; row 0 is the prediction, the others are the
+            null, ``[1 + draws, some]``.
         learnt: change predicted from the learnt sequences, ``[some]``.
         distinctness: distinctness in the held-out sequences, rows as in ``held_out``.
     """
@@ -89,9 +100,10 @@ class Prediction:
 def permuted_next_tokens(labels: Int[Tensor, " n"], part: Int[Tensor, " m"]) -> Int[Tensor, "draws m"]:
     """Returns the next tokens of the sequences of one part in each draw of the null.
 
-    Draw i permutes the next tokens of all sequences, those of the learnt part included, in the same way for all seeds. A sequence that
-    several seeds hold out thus has the same next token in all of them. Permutations within each held-out part would treat the seeds as
-    independent, although they share sequences, and the null of their mean would be too narrow.
+    Draw i permutes the next tokens of all sequences, those of the learnt part included, in the same way for
+    all seeds. A sequence that several seeds hold out thus has the same next token in all of them.
+    Permutations within each held-out part would treat the seeds as independent, although they share
+    sequences, and the null of their mean would be too narrow.
 
     Args:
         labels: next tokens of all sequences, ``[n]``.
@@ -100,8 +112,11 @@ def permuted_next_tokens(labels: Int[Tensor, " n"], part: Int[Tensor, " m"]) -> 
     return labels[permutations(len(labels), LADDER_DRAWS)][:, part]
 
 
-def conditionals(counts: Float[Tensor, "n S"], targets: Int[Tensor, "runs n"], classes: int) -> Float[Tensor, "runs K S"]:
-    """Counts P(l | n) for several assignments of classes to the same sequences. Classes without a token get equal probabilities.
+def conditionals(
+    counts: Float[Tensor, "n S"], targets: Int[Tensor, "runs n"], classes: int
+) -> Float[Tensor, "runs K S"]:
+    """Counts P(l | n) for several assignments of classes to the same sequences. Classes without a token get
+    equal probabilities.
 
     Args:
         counts: counts of the contextual tokens, ``[n, S]``.
@@ -115,9 +130,14 @@ def conditionals(counts: Float[Tensor, "n S"], targets: Int[Tensor, "runs n"], c
 
 
 def predicted_change(
-    conditional: Float[Tensor, "runs K S"], share: Float[Tensor, " K"], *, vocab_size: int, horizon: float = HORIZON
+    conditional: Float[Tensor, "runs K S"],
+    share: Float[Tensor, " K"],
+    *,
+    vocab_size: int,
+    horizon: float = HORIZON,
 ) -> Float[Tensor, "runs S"]:
-    r"""Returns the change of the attention logits in the exact population flow at ``horizon`` :math:`t_0'`, by Euler steps.
+    r"""Returns the change of the attention logits in the exact population flow at ``horizon`` :math:`t_0'`,
+    by Euler steps.
 
     Args:
         conditional: :math:`P(l \mid n)` of each run, ``[runs, K, S]``.
@@ -130,7 +150,8 @@ def predicted_change(
     R, K, S = conditional.shape
     step = horizon * scanning_time(classes=K, vocab_size=vocab_size, eta_y=1.0) / EULER_STEPS
     query, target = torch.zeros(R, K, dtype=torch.long), torch.arange(K).expand(R, K)
-    # P(l | n) in the place of counts, and the shares as weights: one step is an Euler step of the population flow.
+    # P(l | n) in the place of counts, and the shares as weights: one step is an Euler step of the population
+    # flow.
     batch = Batch(conditional, query, target, share, log_counts=conditional.log())
     start = Weights.zeros(S, 1, K, vocab_size, runs=(R,), dtype=conditional.dtype)
     path = gradient_descent(start, lambda _: batch, steps=EULER_STEPS, eta_y=step, eta_z=FAST_DECODER * step)
@@ -138,7 +159,8 @@ def predicted_change(
 
 
 def predict(sequences: SplitSequences) -> Prediction:
-    """Predicts the change of the logits from the held-out sequences, from permutations of their next tokens, and from the learnt ones.
+    """Predicts the change of the logits from the held-out sequences, from permutations of their next tokens,
+    and from the learnt ones.
 
     Raises:
         NotConverged: the flow is not finite.
@@ -149,15 +171,22 @@ def predict(sequences: SplitSequences) -> Prediction:
     targets = torch.cat([sequences.held_target[None], sequences.permuted])
     by_run = conditionals(sequences.held_counts[:, tokens], targets, sequences.classes)
     own = conditionals(sequences.counts[:, tokens], sequences.target[None], sequences.classes)
-    # All draws have the class shares of the value. Permutations keep them: those within the held-out part exactly, those of all sequences
-    # up to rounding, since a stratified split gives each part the shares of the whole.
-    shares = [torch.bincount(part, minlength=sequences.classes).double() / len(part) for part in (targets[0], sequences.target)]
+    # All draws have the class shares of the value. Permutations keep them: those within the held-out part
+    # exactly, those of all sequences up to rounding, since a stratified split gives each part the shares of
+    # the whole.
+    shares = [
+        torch.bincount(part, minlength=sequences.classes).double() / len(part)
+        for part in (targets[0], sequences.target)
+    ]
     changes = [predicted_change(P, w, vocab_size=sequences.vocab_size) for P, w in zip((by_run, own), shares)]
     return Prediction(tokens, changes[0], changes[1][0], by_run.amax(1) / by_run.sum(1))
 
 
-def agreement_rows(prediction: Prediction, change: Callable[[], Float[Tensor, " S"]], note: str) -> Iterator[Measurement]:
-    """Yields the headline of a rung, its agreement with the prediction from the learnt sequences, and the agreement of both predictions.
+def agreement_rows(
+    prediction: Prediction, change: Callable[[], Float[Tensor, " S"]], note: str
+) -> Iterator[Measurement]:
+    """Yields the headline of a rung, its agreement with the prediction from the learnt sequences, and the
+    agreement of both predictions.
 
     Args:
         prediction: the prediction for the sequences.
@@ -170,17 +199,36 @@ def agreement_rows(prediction: Prediction, change: Callable[[], Float[Tensor, " 
         yield HEADLINE.row(NAME, None, reason=f"training diverged: {error}", source=SOURCE)
         return
     n, kind = len(prediction.tokens), HEADLINE.null_kind
-    for quantity, rows in ((HEADLINE.quantity, prediction.held_out), (BY_DISTINCTNESS, prediction.distinctness)):
+    for quantity, rows in (
+        (HEADLINE.quantity, prediction.held_out),
+        (BY_DISTINCTNESS, prediction.distinctness),
+    ):
         value, *draws = rank_correlation(measured, rows).tolist()
-        columns = {"null": Null(kind, tuple(draws)), "n": n, "split": "validation", "source": SOURCE, "note": note}
+        columns = {
+            "null": Null(kind, tuple(draws)),
+            "n": n,
+            "split": "validation",
+            "source": SOURCE,
+            "note": note,
+        }
         if quantity == HEADLINE.quantity:
             yield HEADLINE.row(NAME, value, predicted=1.0, basis="limit", **columns)
         else:
             yield Measurement(NAME, "rung", quantity, value, side=">=", **columns)
     learnt = float(rank_correlation(prediction.learnt, measured))
     yield Measurement(
-        NAME, "rung", LEARNT, learnt, side=">=", n=n, split="train", source=SOURCE, note="training may learn by heart what it predicts"
+        NAME,
+        "rung",
+        LEARNT,
+        learnt,
+        side=">=",
+        n=n,
+        split="train",
+        source=SOURCE,
+        note="training may learn by heart what it predicts",
     )
     value, *draws = rank_correlation(prediction.learnt, prediction.held_out).tolist()
     note = "reliability of the prediction: both parts are samples of the same sequences"
-    yield Measurement(NAME, "rung", CEILING, value, side=">=", null=Null(kind, tuple(draws)), n=n, source=SOURCE, note=note)
+    yield Measurement(
+        NAME, "rung", CEILING, value, side=">=", null=Null(kind, tuple(draws)), n=n, source=SOURCE, note=note
+    )

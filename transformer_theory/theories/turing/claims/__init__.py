@@ -1,4 +1,6 @@
-"""Checkable statements about the construction and about transformers without positions, each with a control that must fail."""
+"""Checkable statements about the construction and about transformers without positions, each with a control
+that must fail.
+"""
 
 from . import construction, invariance, precision
 

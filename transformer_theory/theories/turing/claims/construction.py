@@ -13,7 +13,10 @@ from .instances import SECOND_HAND, SETTING, Run, random_run, rewriting_runs, ru
 
 STEPS = 45  # the runs in exact arithmetic cost the square of it
 LONG_WALK = 100  # steps, for a gap close to its limit
-NORMAL_FORM = "machine in normal form: it starts on the blank before the word, sweeps right over the word, and always moves"
+NORMAL_FORM = (
+    "machine in normal form: it starts on the blank before the word, sweeps right over the word, and always "
+    "moves"
+)
 EXACT = "exact (rational) arithmetic, hard-max attention that averages ties"
 FOUR_MACHINES = f"{STEPS} steps of a counter, a zigzag, a closed random walk and a random table"
 PARTS = ("states", "symbols", "heads", "attended")
@@ -29,7 +32,10 @@ def four_machines(generator: Generator) -> tuple[Run, ...]:
 
 def check_trace(generator: Generator) -> Evidence:
     """The transformer in exact arithmetic against four machines."""
-    wrong = {run.name: float(len(run.trace().wrong_times(run.reference, PARTS))) for run in four_machines(generator)}
+    wrong = {
+        run.name: float(len(run.trace().wrong_times(run.reference, PARTS)))
+        for run in four_machines(generator)
+    }
     return Evidence(sum(wrong.values()), 0, "<=", detail=wrong)
 
 
@@ -38,7 +44,9 @@ def printed_lemma(generator: Generator) -> Evidence:
     wrong = {}
     for run in rewriting_runs(generator, 2 * STEPS):
         found = zip(range(2 * STEPS + 1), run.reference.attended, run.reference.symbols)
-        wrong[run.name] = float(sum(run.written[last + 1] != symbol for time, last, symbol in found if last < time - 1))
+        wrong[run.name] = float(
+            sum(run.written[last + 1] != symbol for time, last, symbol in found if last < time - 1)
+        )
     return Evidence(sum(wrong.values()), 0, "<=", detail=wrong)
 
 
@@ -63,17 +71,24 @@ def least_gap(generator: Generator, change: Change = lambda transformer: transfo
                 second, best = sorted(step.scores)[-2:]
                 least = min(least, (best - second) * time**5)
                 several += len(step.attended) > 1
-    return Evidence(float(least), float(GAP), ">=", detail={"times with several best positions": float(several)})
+    return Evidence(
+        float(least), float(GAP), ">=", detail={"times with several best positions": float(several)}
+    )
 
 
 def first_visits(generator: Generator, change: Change = lambda transformer: transformer) -> Evidence:
-    """The number of times at which the head is in a cell for the first time and finds a wrong symbol or position."""
+    """The number of times at which the head is in a cell for the first time and finds a wrong symbol or
+    position.
+    """
     new = wrong = 0
     for run in four_machines(generator):
         heads, steps = run.reference.heads, list(change(run.transformer).steps(run.word, run.steps))
         times = [time for time in range(1, run.steps + 1) if heads[time] not in heads[:time]]
         new += len(times)
-        wrong += sum((steps[time].attended, steps[time].symbol) != ((time - 1,), run.reference.symbols[time]) for time in times)
+        wrong += sum(
+            (steps[time].attended, steps[time].symbol) != ((time - 1,), run.reference.symbols[time])
+            for time in times
+        )
     return Evidence(wrong, 0, "<=", detail={"new cells": float(new)})
 
 
@@ -81,71 +96,85 @@ def normal_form(generator: Generator, build: Callable[[TuringMachine], PerezTran
     """Walks and a random table, as transformers, against the machines themselves."""
     wrong = []
     for run in runs_without_normal_form(generator, WALKS):
-        # The normal form runs the machine after it has read the word. From then on both have the same states and symbols, if the states
-        # that replace moves by 0 are left out: a move by 0 takes two steps.
+        # The normal form runs the machine after it has read the word. From then on both have the same states
+        # and symbols, if the states that replace moves by 0 are left out: a move by 0 takes two steps.
         found = build(run.machine).run(run.word, 2 * run.steps + 50, arithmetic="float64")
         own = [(q, s) for q, s in zip(found.states, found.symbols) if q in run.machine.states]
         right = sum(one == other for one, other in zip(own, zip(run.reference.states, run.reference.symbols)))
         wrong.append(1 - right / (run.steps + 1))  # a time that the transformer does not reach is an error
-    return Evidence(sum(wrong) / len(wrong), 0.0, "<=", detail={"machines with an error": float(sum(share > 0 for share in wrong))})
+    return Evidence(
+        sum(wrong) / len(wrong),
+        0.0,
+        "<=",
+        detail={"machines with an error": float(sum(share > 0 for share in wrong))},
+    )
 
 
 CLAIMS = (
     Claim(
         id="turing/trace",
-        statement=r"The transformer runs the machine: at every time state $q^{(i)}$, symbol $s^{(i)}$, head $c^{(i)}$ and attended "
-        r"position $\ell(i)$ are the machine's.",
-        measures="number of times at which state, symbol, head or attended position differ from the machine's",
+        statement="The transformer runs the machine: at every time state $q^{(i)}$, symbol $s^{(i)}$, head "
+        r"$c^{(i)}$ and attended position $\ell(i)$ are the machine's.",
+        measures="number of times at which state, symbol, head or attended position differ from the "
+        "machine's",
         source=SECOND_HAND,
         assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
         check=check_trace,
         control=printed_lemma,
         control_description=r"a visited cell holds $v^{(\ell + 1)}$, Lemma C.5 of Wong et al. (2023) "
         f"({2 * STEPS} steps of the first three)",
-        corrects=r"The survey of Wong et al. (2023) (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is stored at time i; "
-        r"it is $v^{(i)}$, since "
-        r"$\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, m^{(i)})$. The sum of the moves must start at $m^{(0)}$, not $m^{(1)}$; "
-        r"otherwise all cells after the first step are off by one.",
+        corrects="The survey of Wong et al. (2023) (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is "
+        r"stored at time i; it is $v^{(i)}$, since $\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, "
+        "m^{(i)})$. The sum of the moves must start at $m^{(0)}$, not $m^{(1)}$; otherwise all cells after "
+        "the first step are off by one.",
     ),
     Claim(
         id="turing/latest-visit",
-        statement=r"The third layer has one best position, and its score is larger than every other by at least $\frac43 (i+1)^{-5}$.",
+        statement=r"The third layer has one best position, and its score is larger than every other by at "
+        r"least $\frac43 (i+1)^{-5}$.",
         measures="smallest gap between the two best scores, times (i + 1)^5",
         source=SETTING,
-        assumptions=(NORMAL_FORM, EXACT, f"{STEPS} steps of a counter and a zigzag, {LONG_WALK} of a closed random walk"),
+        assumptions=(
+            NORMAL_FORM,
+            EXACT,
+            f"{STEPS} steps of a counter and a zigzag, {LONG_WALK} of a closed random walk",
+        ),
         check=least_gap,
         control=lambda generator: least_gap(generator, without_tie_break),
         control_description="drops the term $1/(3p^2)$ from the query: all visits of a cell tie",
     ),
     Claim(
         id="turing/first-visit",
-        statement=r"In a cell that the head has not visited, the third layer finds $\ell(i+1) = i$, and the symbol is that of "
-        "the word, or blank.",
+        statement=r"In a cell that the head has not visited, the third layer finds $\ell(i+1) = i$, and the "
+        "symbol is that of the word, or blank.",
         measures="number of first visits with another attended position or a wrong symbol",
         source=SETTING,
         assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
         check=first_visits,
         control=lambda generator: first_visits(generator, always_visited),
         control_description="the output map reads the tape whatever $\\ell$ is",
-        corrects=r"The survey of Wong et al. (2023) calls $\ell(i)$ the last time at which the head was in the cell "
-        r"$c^{(i)}$, which does not exist at a first "
-        r"visit. The value $\ell(i) = i - 1$ is free to mark it: the head always moves, so a second visit has $\ell(i) \le i - 2$.",
+        corrects=r"The survey of Wong et al. (2023) calls $\ell(i)$ the last time at which the head was in "
+        r"the cell $c^{(i)}$, which does not exist at a first visit. The value $\ell(i) = i - 1$ is free to "
+        r"mark it: the head always moves, so a second visit has $\ell(i) \le i - 2$.",
     ),
     Claim(
         id="turing/normal-form",
-        statement=r"A machine that does not read its word first runs in normal form, $2n + 3$ or a few more steps later, with the same "
-        r"states $q^{(i)}$ and symbols $s^{(i)}$ except where it moves by 0, which takes two steps.",
-        measures="share of the times with another state or symbol than the machine's, or not reached, mean over machines",
+        statement="A machine that does not read its word first runs in normal form, $2n + 3$ or a few more "
+        "steps later, with the same states $q^{(i)}$ and symbols $s^{(i)}$ except where it moves by 0, "
+        "which takes two steps.",
+        measures="share of the times with another state or symbol than the machine's, or not reached, mean "
+        "over machines",
         source=SETTING,
         assumptions=(
-            f"{WALKS} closed random walks over words of 20 bits, 60 steps, and a random table with moves by 0, 30 steps",
+            f"{WALKS} closed random walks over words of 20 bits, 60 steps, and a random table with moves by "
+            "0, 30 steps",
             "float64, hard-max attention",
         ),
         check=lambda generator: normal_form(generator, compile_machine),
         control=lambda generator: normal_form(generator, without_normal_form),
-        control_description="the construction without normal form: the symbols of the word are indexed by time, not by cell",
-        corrects=r"The survey of Wong et al. (2023) omits the normal form. Without it the symbol $\alpha^{(i+1)}$ that the "
-        r"encoder returns at time i is not the "
-        "one under the head.",
+        control_description="the construction without normal form: the symbols of the word are indexed by "
+        "time, not by cell",
+        corrects="The survey of Wong et al. (2023) omits the normal form. Without it the symbol "
+        r"$\alpha^{(i+1)}$ that the encoder returns at time i is not the one under the head.",
     ),
 )

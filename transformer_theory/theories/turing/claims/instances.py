@@ -42,7 +42,9 @@ class Run:
     @cached_property
     def written(self) -> tuple[str, ...]:
         """The symbol that the machine writes at each time."""
-        return tuple(self.machine.step(q, s)[1] for q, s in zip(self.reference.states, self.reference.symbols))
+        return tuple(
+            self.machine.step(q, s)[1] for q, s in zip(self.reference.states, self.reference.symbols)
+        )
 
     def trace(self, **settings) -> Trace:
         """Returns the transformer's trace; the settings are those of :meth:`.PerezTransformer.run`."""
@@ -60,7 +62,8 @@ def letters(length: int, generator: torch.Generator, symbols: str = "01") -> str
 
 
 def rewriting_runs(generator: torch.Generator, steps: int) -> tuple[Run, ...]:
-    """Draws three machines that rewrite cells: a repeated counter, a zigzag of width 5 to 20 and a closed random walk of 40 steps.
+    """Draws three machines that rewrite cells: a repeated counter, a zigzag of width 5 to 20 and a closed
+    random walk of 40 steps.
 
     The counter has 8 to 12 digits, all zero at the start.
     """
@@ -76,7 +79,9 @@ def random_run(generator: torch.Generator, steps: int) -> Run:
 
 
 def runs_without_normal_form(generator: torch.Generator, walks: int) -> tuple[Run, ...]:
-    """Draws a random table with moves by 0, and walks over words of 20 bits that start on cell 0 and do not read the word first."""
+    """Draws a random table with moves by 0, and walks over words of 20 bits that start on cell 0 and do not
+    read the word first.
+    """
     machines = [replace(random_walk(40, generator), first_cell=0) for _ in range(walks)]
     early = (Run("random walk", machine, letters(20, generator), 60) for machine in machines)
     return Run("random table", random_machine(4, generator), letters(6, generator), 30), *early

@@ -1,10 +1,20 @@
-"""Transformers without positions: what they cannot accept, and what they can. Source: :cite:t:`perez2021attention`."""
+"""Transformers without positions: what they cannot accept, and what they can. Source:
+:cite:t:`perez2021attention`.
+"""
 
 import torch
 from torch import Generator, Tensor
 
 from ....core.claims import Claim, Evidence
-from ..invariance import Pool, hard_weights, majority_network, random_network, same_proportions, softmax_weights, sum_weights
+from ..invariance import (
+    Pool,
+    hard_weights,
+    majority_network,
+    random_network,
+    same_proportions,
+    softmax_weights,
+    sum_weights,
+)
 from .instances import SECOND_HAND, integer
 
 RTOL = 1e-9
@@ -27,13 +37,18 @@ def check_invariance(generator: Generator) -> Evidence:
     network, changes = random_network(generator), {}
     for name, pool in POOLS.items():
         pairs = [same_proportions(generator) for _ in range(5)]
-        changes[name] = max(change(network.output(u, pool=pool), network.output(w, pool=pool)) for u, w in pairs)
+        changes[name] = max(
+            change(network.output(u, pool=pool), network.output(w, pool=pool)) for u, w in pairs
+        )
     return Evidence(max(changes.values()), RTOL, "<=", detail=changes)
 
 
 def control_invariance(generator: Generator) -> Evidence:
     """The smallest of the changes that a token at the start, a causal mask and a sum over the keys cause."""
-    network, found = random_network(generator), {"token at the start": 0.0, "causal mask": 0.0, "sum over the keys": 0.0}
+    network, found = (
+        random_network(generator),
+        {"token at the start": 0.0, "causal mask": 0.0, "sum over the keys": 0.0},
+    )
     for _ in range(5):
         u, w = same_proportions(generator)
         started = [network.output(torch.cat([torch.tensor([BOS]), x]), pool=softmax_weights) for x in (u, w)]
@@ -45,7 +60,9 @@ def control_invariance(generator: Generator) -> Evidence:
 
 
 def opposite_pairs(generator: Generator) -> list[tuple[Tensor, Tensor]]:
-    """Draws pairs of words with the same proportions, of which the first has an odd number of the symbol 0 and the second an even one."""
+    """Draws pairs of words with the same proportions, of which the first has an odd number of the symbol 0
+    and the second an even one.
+    """
     pairs = []
     for _ in range(5):
         odd, others = 2 * integer(0, 2, generator) + 1, integer(1, 4, generator)
@@ -56,7 +73,9 @@ def opposite_pairs(generator: Generator) -> list[tuple[Tensor, Tensor]]:
 
 
 def parity_answers(generator: Generator, *, causal: bool = False) -> Evidence:
-    """The largest share of right answers of ten networks, each of which accepts by the sign of an entry of its output."""
+    """The largest share of right answers of ten networks, each of which accepts by the sign of an entry of
+    its output.
+    """
     pairs, best = opposite_pairs(generator), 0.0
     for _ in range(10):
         network = random_network(generator)
@@ -65,12 +84,15 @@ def parity_answers(generator: Generator, *, causal: bool = False) -> Evidence:
             output = network.output(ids, pool=softmax_weights, mask=causal_mask(ids) if causal else None)
             right += (output > 0) == even
         share = right / (2 * len(pairs))
-        best = max(best, float(torch.maximum(share, 1 - share).max()))  # positive entries accept, or negative ones
+        # positive entries accept, or negative ones
+        best = max(best, float(torch.maximum(share, 1 - share).max()))
     return Evidence(best, 0.5, "<=", detail={"words": 2.0 * len(pairs)})
 
 
 def majority(generator: Generator, preference: float = 0.0) -> Evidence:
-    """The share of words whose output is at least 1/n if the symbol 0 occurs more often than 1, and at most 0 if not."""
+    """The share of words whose output is at least 1/n if the symbol 0 occurs more often than 1, and at most 0
+    if not.
+    """
     network, right, count, margins = majority_network(preference), 0, 200, []
     for _ in range(count):
         ids = torch.randint(2, (integer(1, 301, generator),), generator=generator)
@@ -84,32 +106,38 @@ def majority(generator: Generator, preference: float = 0.0) -> Evidence:
 CLAIMS = (
     Claim(
         id="turing/proportions",
-        statement=r"Without positions the output depends on proportions only: $T(u) = T(w)$ for $u \in \mathrm{PropInv}(w)$.",
+        statement=r"Without positions the output depends on proportions only: $T(u) = T(w)$ for $u \in "
+        r"\mathrm{PropInv}(w)$.",
         measures="largest relative change of the output between words of equal proportions",
         source=SECOND_HAND,
         assumptions=(
             "attention averages over the keys (softmax, or hard-max with ties within 1e-9), without mask",
             "no positions and no further token in the sequence",
-            "random weights, three layers of encoder, two of decoder, three symbols, two or three times as many of each",
+            "random weights, three layers of encoder, two of decoder, three symbols, two or three times as "
+            "many of each",
         ),
         check=check_invariance,
         control=control_invariance,
-        control_description="a token at the start, a causal mask, or a sum over the keys (the smallest of the three changes)",
-        corrects=r"In the survey of Wong et al. (2023) $\mathrm{PropInv}(w)$ can be read as the permutations of w. It holds "
-        r"words of every length with the same "
-        r"proportions, and only those of another length refute parity; the statement is about encoders without mask and without a further "
-        r"token.",
+        control_description="a token at the start, a causal mask, or a sum over the keys (the smallest of "
+        "the three changes)",
+        corrects=r"In the survey of Wong et al. (2023) $\mathrm{PropInv}(w)$ can be read as the "
+        "permutations of w. It holds words of every length with the same proportions, and only those of "
+        "another length refute parity; the statement is about encoders without mask and without a further "
+        "token.",
     ),
     Claim(
         id="turing/parity",
-        statement=r"Without positions no transformer accepts the words with an even number of a: pairs such as $ab$ and $aabb$ have equal "
-        "proportions, so their outputs are equal, and half of the answers on such pairs are wrong.",
-        measures="largest share of right answers of ten random networks, on pairs of equal proportions and opposite parity",
+        statement="Without positions no transformer accepts the words with an even number of a: pairs such "
+        "as $ab$ and $aabb$ have equal proportions, so their outputs are equal, and half of the answers on "
+        "such pairs are wrong.",
+        measures="largest share of right answers of ten random networks, on pairs of equal proportions and "
+        "opposite parity",
         source=SECOND_HAND,
         assumptions=(
             "attention averages over the keys, without mask",
             "no positions and no further token",
-            "the statement on all transformers follows from turing/proportions; the check draws ten with softmax",
+            "the statement on all transformers follows from turing/proportions; the check draws ten with "
+            "softmax",
         ),
         check=parity_answers,
         control=lambda generator: parity_answers(generator, causal=True),
@@ -117,8 +145,9 @@ CLAIMS = (
     ),
     Claim(
         id="turing/majority",
-        statement=r"Without positions a transformer accepts the words with more a than b: uniform attention over the "
-        r"values 1 and $-1$ gives the difference of the shares, at least $1/n$ for accepted words and at most 0 for all others.",
+        statement="Without positions a transformer accepts the words with more a than b: uniform attention "
+        "over the values 1 and $-1$ gives the difference of the shares, at least $1/n$ for accepted words "
+        "and at most 0 for all others.",
         measures="share of the words whose output lies on the right side of these bounds",
         source=SECOND_HAND,
         assumptions=("random words of 1 to 301 symbols", "float64: both bounds with a tolerance of 1e-9/n"),

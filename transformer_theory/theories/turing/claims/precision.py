@@ -18,15 +18,18 @@ MACHINES = "a counter, a zigzag of width 5 to 20, a closed random walk of period
 
 def least_agreement(generator: Generator, steps: int, **settings) -> Evidence:
     """The smallest share of steps before the first wrong state, symbol or head of three machines."""
-    shares = {run.name: run.trace(**settings).agreement(run.reference) for run in rewriting_runs(generator, steps)}
+    shares = {
+        run.name: run.trace(**settings).agreement(run.reference) for run in rewriting_runs(generator, steps)
+    }
     return Evidence(min(shares.values()), 1.0, ">=", detail=shares)
 
 
 def sufficient_inverse_temperature(steps: int) -> float:
     r"""Returns :math:`\frac34 T^5 (T \ln 2 + 6 \ln T)`, at which softmax runs any machine for T steps.
 
-    The keys other than the best have a total weight of at most :math:`T \exp(-\frac43 \beta T^{-5}) = 2^{-T} T^{-5}`. A lack of weight in
-    state or symbol at most doubles per step, so after T steps it is below :math:`T^{-4}`, too small to move the smallest gap.
+    The keys other than the best have a total weight of at most :math:`T \exp(-\frac43 \beta T^{-5}) = 2^{-T}
+    T^{-5}`. A lack of weight in state or symbol at most doubles per step, so after T steps it is below
+    :math:`T^{-4}`, too small to move the smallest gap.
     """
     return 0.75 * steps**5 * (steps * math.log(2) + 6 * math.log(steps))
 
@@ -38,7 +41,9 @@ def soft(generator: Generator, slack: float = 1.0) -> Evidence:
 
 
 def growth(run: Run) -> Evidence:
-    r"""The factor by which a missing share :math:`\delta` of the first state has grown in the last, as a base-2 logarithm per step."""
+    r"""The factor by which a missing share :math:`\delta` of the first state has grown in the last, as a
+    base-2 logarithm per step.
+    """
     machine = run.machine
     target, _, _ = machine.step(machine.start, machine.blank)
     entry = (f"delta({machine.start},{machine.blank})", f"q2[{target}]")
@@ -66,7 +71,8 @@ CLAIMS = (
     ),
     Claim(
         id="turing/softmax",
-        statement=r"Softmax with inverse temperature $\frac34 T^5 (T \ln 2 + 6 \ln T)$ runs a machine for T steps.",
+        statement=r"Softmax with inverse temperature $\frac34 T^5 (T \ln 2 + 6 \ln T)$ runs a machine for T "
+        r"steps.",
         measures="smallest share of steps before the first wrong state, symbol or head",
         source=SETTING,
         assumptions=(NORMAL_FORM, MACHINES, f"float64, T = {SOFT}"),
@@ -76,8 +82,9 @@ CLAIMS = (
     ),
     Claim(
         id="turing/errors-grow",
-        statement=r"The construction does not correct errors: a share $\delta$ that is missing in the first state grows exponentially in "
-        r"the number of steps where cells are rewritten and revisited within a bounded time.",
+        statement=r"The construction does not correct errors: a share $\delta$ that is missing in the first "
+        "state grows exponentially in the number of steps where cells are rewritten and revisited within a "
+        "bounded time.",
         measures="log2 of the growth of a missing share of the state, per step",
         source=SETTING,
         assumptions=(

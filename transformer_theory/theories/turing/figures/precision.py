@@ -1,4 +1,6 @@
-"""The first error of a run against the precision of the arithmetic and against the inverse temperature of softmax."""
+"""The first error of a run against the precision of the arithmetic and against the inverse temperature of
+softmax.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,17 +29,23 @@ TYPES = {"bfloat16": 8, "float32": 24, "float64": 53}  # binary digits, with the
 
 @dataclass(frozen=True)
 class Precision(RandomExperiment):
-    """The first wrong state, symbol or head of machines that rewrite cells, in three number types and for softmax in float64.
+    """The first wrong state, symbol or head of machines that rewrite cells, in three number types and for
+    softmax in float64.
 
-    Beside the number types stands the first wrong retrieval of the third layer alone, with its scores rounded to any number of digits.
+    Beside the number types stands the first wrong retrieval of the third layer alone, with its scores rounded
+    to any number of digits.
     """
 
     steps: int = setting(1000, ge=10, le=4000, help="steps of each run")
     widths: tuple[int, ...] = setting((5, 20), ge=1, le=200, help="widths of zigzags")
     counter: int = setting(12, ge=1, le=60, help="digits of the repeated counter")
     period: int = setting(60, ge=2, le=400, multiple_of=2, help="period of the closed random walk")
-    digits: tuple[int, ...] = setting(tuple(range(6, 33, 2)), ge=3, le=50, help="binary digits of the rounded scores")
-    powers: tuple[int, ...] = setting(tuple(range(2, 15)), ge=0, le=30, help="powers of ten of the inverse temperature")
+    digits: tuple[int, ...] = setting(
+        tuple(range(6, 33, 2)), ge=3, le=50, help="binary digits of the rounded scores"
+    )
+    powers: tuple[int, ...] = setting(
+        tuple(range(2, 15)), ge=0, le=30, help="powers of ten of the inverse temperature"
+    )
 
     name: ClassVar[str] = "turing.precision"
     sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
@@ -52,30 +60,47 @@ class Precision(RandomExperiment):
         machines = {f"zigzag of width {width}": (zigzag(width), "") for width in self.widths}
         machines[f"counter of {self.counter} digits"] = (repeated_counter(), "0" * self.counter)
         machines["random walk"] = (random_walk(self.period, self.generator()), "")
-        return [Run(name, machine.normalise(), word, self.steps) for name, (machine, word) in machines.items()]
+        return [
+            Run(name, machine.normalise(), word, self.steps) for name, (machine, word) in machines.items()
+        ]
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the first errors by machine and arithmetic; a run without error has no value."""
         softmax = {"arithmetic": "float64", "score": "softmax"}
         settings = {kind: {"arithmetic": kind} for kind in TYPES}
-        settings |= {f"softmax at 1e{power}": {**softmax, "inverse_temperature": 10.0**power} for power in self.powers}
+        settings |= {
+            f"softmax at 1e{power}": {**softmax, "inverse_temperature": 10.0**power} for power in self.powers
+        }
         rows, retrievals = [], []
         for run in self.runs():
             rows.append([run.trace(**each).first_difference(run.reference) for each in settings.values()])
-            yield from (self._row(FIRST, step, f"{run.name}, {name}") for name, step in zip(settings, rows[-1]))
+            yield from (
+                self._row(FIRST, step, f"{run.name}, {name}") for name, step in zip(settings, rows[-1])
+            )
             retrievals.append([first_wrong_retrieval(run.reference, digits) for digits in self.digits])
-            yield from (self._row(RETRIEVAL, step, f"{run.name}, {digits} digits") for digits, step in zip(self.digits, retrievals[-1]))
+            yield from (
+                self._row(RETRIEVAL, step, f"{run.name}, {digits} digits")
+                for digits, step in zip(self.digits, retrievals[-1])
+            )
         first = np.array(rows, dtype=float)
-        arrays = {"types": first[:, : len(TYPES)], "soft": first[:, len(TYPES) :], "retrieval": np.array(retrievals, dtype=float)}
+        arrays = {
+            "types": first[:, : len(TYPES)],
+            "soft": first[:, len(TYPES) :],
+            "retrieval": np.array(retrievals, dtype=float),
+        }
         yield Arrays({f"{NAME}/{key}": values for key, values in arrays.items()})
 
     def _row(self, quantity: str, step: int | None, setting: str) -> Measurement:
         reason = "" if step is not None else f"no error in {self.steps} steps"
-        return Measurement(NAME, "figure", quantity, step, unit="steps", reason=reason, setting=setting, source=SOURCE)
+        return Measurement(
+            NAME, "figure", quantity, step, unit="steps", reason=reason, setting=setting, source=SOURCE
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the first error against the binary digits, with the law of the cube root, and against the inverse temperature."""
+        """Plots the first error against the binary digits, with the law of the cube root, and against the
+        inverse temperature.
+        """
         if f"{NAME}/types" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         from matplotlib.ticker import ScalarFormatter
@@ -94,7 +119,11 @@ class Precision(RandomExperiment):
         bound = np.log10([sufficient_inverse_temperature(count) for count in steps])
         keep = bound <= max(self.powers)
         right.plot(bound[keep], steps[keep], label="sufficient (turing/softmax)", **dashed)
-        left.set(title="Finite precision, hard-max", xlabel="binary digits", xlim=(min(self.digits) - 1, max(self.digits) + 1))
+        left.set(
+            title="Finite precision, hard-max",
+            xlabel="binary digits",
+            xlim=(min(self.digits) - 1, max(self.digits) + 1),
+        )
         right.set(title="Softmax, float64", xlabel="$\\log_{10}$ inverse temperature")
         for ax in (left, right):
             ax.set(ylabel="step of the first error", yscale="log")
@@ -102,9 +131,10 @@ class Precision(RandomExperiment):
             ax.legend(loc="upper left")
         caption(
             figure,
-            "Left: curves, the third layer alone with scores rounded to so many digits; dots, whole runs in bfloat16 (8 digits) and "
-            f"float32 (24). Runs without error in {self.steps} steps are left out, such as all in float64. Dashed: the cube-root law "
-            "for the cell 10, from about 20 digits on. Right: the same machines; dashed, the steps for which the bound of turing/softmax "
+            "Left: curves, the third layer alone with scores rounded to so many digits; dots, whole runs "
+            f"in bfloat16 (8 digits) and float32 (24). Runs without error in {self.steps} steps are left "
+            "out, such as all in float64. Dashed: the cube-root law for the cell 10, from about 20 digits "
+            "on. Right: the same machines; dashed, the steps for which the bound of turing/softmax "
             "suffices.",
         )
         return figure

@@ -32,7 +32,8 @@ def space_time(machine: TuringMachine, trace: Trace, word: str) -> tuple[np.ndar
     """Rebuilds the tape from what a trace reads and writes.
 
     Returns:
-        Numbers of the symbols ``[times, cells]`` before the step at each time, and the number of the first cell.
+        Numbers of the symbols ``[times, cells]`` before the step at each time, and the number of the first
+        cell.
     """
     code = {symbol: number for number, symbol in enumerate(machine.alphabet)}
     low, high = min(*trace.heads, 0), max(*trace.heads, len(word) + 1)
@@ -49,11 +50,14 @@ def space_time(machine: TuringMachine, trace: Trace, word: str) -> tuple[np.ndar
     return np.stack(rows), low
 
 
-def run_with_scores(transformer: PerezTransformer, word: str, steps: int, arithmetic: str) -> tuple[Trace, np.ndarray]:
+def run_with_scores(
+    transformer: PerezTransformer, word: str, steps: int, arithmetic: str
+) -> tuple[Trace, np.ndarray]:
     """Runs the transformer.
 
     Returns:
-        The trace, and the scores of the third layer at the first times, [queries, keys], with NaN for keys that are not allowed.
+        The trace, and the scores of the third layer at the first times, [queries, keys], with NaN for keys
+        that are not allowed.
     """
     scores = np.full((min(steps, MOST_STEPS),) * 2, np.nan)
     if arithmetic == "exact":
@@ -68,7 +72,8 @@ def run_with_scores(transformer: PerezTransformer, word: str, steps: int, arithm
 
 @dataclass(frozen=True)
 class TraceRun(Experiment):
-    """A transformer runs a machine on a word: the tape over time with the path of the head, and the scores of the third layer.
+    """A transformer runs a machine on a word: the tape over time with the path of the head, and the scores of
+    the third layer.
 
     The machine is one of the library or a text file, see :meth:`.TuringMachine.parse`.
 
@@ -77,8 +82,13 @@ class TraceRun(Experiment):
     """
 
     machine: str = setting("increment", help="name of a machine of the library, or path of a text file")
-    word: str = setting(EXAMPLE, help=f"input of the machine; {EXAMPLE!r}: the library's word for it, and the empty word for a file")
-    steps: int = setting(0, ge=0, le=5000, help=f"number of steps; 0: until the machine halts, at most {MOST_STEPS}")
+    word: str = setting(
+        EXAMPLE,
+        help=f"input of the machine; {EXAMPLE!r}: the library's word for it, and the empty word for a file",
+    )
+    steps: int = setting(
+        0, ge=0, le=5000, help=f"number of steps; 0: until the machine halts, at most {MOST_STEPS}"
+    )
     arithmetic: str = setting("exact", help=f"one of {', '.join(get_args(Arithmetic))}")
 
     name: ClassVar[str] = "turing.trace"
@@ -115,22 +125,39 @@ class TraceRun(Experiment):
             verdict=judge(share, ">=", 1.0, covered=covered),
             setting=self.arithmetic,
             source=SOURCE,
-            note=f"{steps} steps, no error" if first is None else f"{steps} steps, first error at step {first}",
+            note=f"{steps} steps, no error"
+            if first is None
+            else f"{steps} steps, first error at step {first}",
         )
         accepted = "accepts" if reference.states[-1] in machine.accept else "does not accept"
         note = f"{accepted} {word!r}; with the steps of the normal form, which first reads the word"
         reason = "" if halted is not None else f"the machine does not halt in {steps} steps"
-        yield Measurement(NAME, "figure", HALTED, halted, unit="steps", reason=reason, note=note, source=SOURCE)
+        yield Measurement(
+            NAME, "figure", HALTED, halted, unit="steps", reason=reason, note=note, source=SOURCE
+        )
         predicted = 2 * len(machine.states) + 4 * len(machine.alphabet) + 11
-        yield Measurement(NAME, "figure", SIZE, float(transformer.d), predicted=float(predicted), source=SOURCE)
+        yield Measurement(
+            NAME, "figure", SIZE, float(transformer.d), predicted=float(predicted), source=SOURCE
+        )
         tape, low = space_time(machine, trace, word)
-        arrays = {"tape": tape, "low": low, "heads": trace.heads, "attended": trace.attended, "scores": scores}
-        arrays |= {"wrong": [-1 if first is None else first], "alphabet": [ord(symbol) for symbol in machine.alphabet]}
+        arrays = {
+            "tape": tape,
+            "low": low,
+            "heads": trace.heads,
+            "attended": trace.attended,
+            "scores": scores,
+        }
+        arrays |= {
+            "wrong": [-1 if first is None else first],
+            "alphabet": [ord(symbol) for symbol in machine.alphabet],
+        }
         yield Arrays({f"{NAME}/{name}": np.array(values) for name, values in arrays.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Draws the tape over time with the head's path, and the scores of the third layer with the attended positions."""
+        """Draws the tape over time with the head's path, and the scores of the third layer with the attended
+        positions.
+        """
         if f"{NAME}/tape" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         from matplotlib.colors import ListedColormap
@@ -138,17 +165,36 @@ class TraceRun(Experiment):
         from matplotlib.ticker import MaxNLocator
 
         names = ("tape", "low", "heads", "attended", "scores", "wrong", "alphabet")
-        tape, low, heads, attended, scores, (wrong,), alphabet = (result.arrays[f"{NAME}/{name}"] for name in names)
+        tape, low, heads, attended, scores, (wrong,), alphabet = (
+            result.arrays[f"{NAME}/{name}"] for name in names
+        )
         tape, heads, count = tape[: MOST_STEPS + 1], heads[: min(len(tape), MOST_STEPS + 1)], len(scores)
         figure, (left, right) = axes(1, 2, height=4.2)
         tints = [TINTS[k % len(TINTS)] for k in range(len(alphabet))]
         extent = (low - 0.5, low + tape.shape[1] - 0.5, len(tape) - 0.5, -0.5)
-        left.imshow(tape, cmap=ListedColormap(tints), vmin=-0.5, vmax=len(tints) - 0.5, interpolation="nearest", extent=extent)
-        left.plot(heads, np.arange(len(heads)), color=colour(NAME), linewidth=1.2, marker="o", markersize=2.2 if len(tape) < 60 else 0)
+        left.imshow(
+            tape,
+            cmap=ListedColormap(tints),
+            vmin=-0.5,
+            vmax=len(tints) - 0.5,
+            interpolation="nearest",
+            extent=extent,
+        )
+        left.plot(
+            heads,
+            np.arange(len(heads)),
+            color=colour(NAME),
+            linewidth=1.2,
+            marker="o",
+            markersize=2.2 if len(tape) < 60 else 0,
+        )
         left.grid(False)
         left.set(title="Tape and head", xlabel="cell", ylabel="time")
         left.legend(
-            handles=[Patch(facecolor=tint, edgecolor="#B8BFC6", label=chr(code)) for tint, code in zip(tints, alphabet)],
+            handles=[
+                Patch(facecolor=tint, edgecolor="#B8BFC6", label=chr(code))
+                for tint, code in zip(tints, alphabet)
+            ],
             loc="lower center",
             bbox_to_anchor=(0.5, 1.06),
             ncols=6,
@@ -156,11 +202,23 @@ class TraceRun(Experiment):
             handleheight=1,
         )
         with np.errstate(divide="ignore"):
-            image = heatmap(right, np.log10(-scores), "minus the score, $\\log_{10}\\, |\\langle q_i, k_j \\rangle|$", cmap="Blues")
+            image = heatmap(
+                right,
+                np.log10(-scores),
+                "minus the score, $\\log_{10}\\, |\\langle q_i, k_j \\rangle|$",
+                cmap="Blues",
+            )
         # The query of time i generates the token of time i + 1, so both panels have the same vertical axis.
         image.set_extent((-0.5, count - 0.5, count + 0.5, 0.5))
         size = max(1.2, 3.4 - count / 60)
-        right.plot(attended[1 : count + 1], np.arange(1, count + 1), "o", color=colour(NAME), markersize=size, markeredgewidth=0)
+        right.plot(
+            attended[1 : count + 1],
+            np.arange(1, count + 1),
+            "o",
+            color=colour(NAME),
+            markersize=size,
+            markeredgewidth=0,
+        )
         right.set(title="Third layer", xlabel="key: time j", ylabel="time i + 1 that the query generates")
         for ax in (left, right):
             ax.set(aspect="auto", ylim=(count + 0.5, -0.5))
@@ -168,7 +226,10 @@ class TraceRun(Experiment):
                 axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
             if wrong >= 0:
                 ax.axhline(wrong, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-        text = "Left: the tape before each step, as the transformer reads it, with the head. Right: scores of the third layer"
+        text = (
+            "Left: the tape before each step, as the transformer reads it, with the head. Right: scores of "
+            "the third layer"
+        )
         text += f" in {self.arithmetic if self.arithmetic != 'exact' else 'exact arithmetic'}; the dot is the position to which the query "
         text += "attends, the latest visit of the cell" + (" up to the first error." if wrong >= 0 else ".")
         if wrong >= 0:

@@ -18,17 +18,23 @@ from .sources import CUBES, GRID, HARD, OWN, THEOREM_2, listed, one_of
 SIZES = ((3, 1, 2), (2, 2, 2), (3, 1, 3), (4, 1, 3), (3, 2, 2))
 POINTS = 100
 RAMP = 2.0**-8  # in units of delta
-TOLERANCE = 0.02  # rounding of float64: coefficients and codes of up to 2^20 are multiplied, once per layer (1e-12 in exact fractions)
+# rounding of float64: coefficients and codes of up to 2^20 are multiplied, once per layer (1e-12 in exact
+# fractions)
+TOLERANCE = 0.02
 
 
 def network(generator: Generator, *, equivariant: bool) -> Approximation:
     """Constructs the network of a random smooth function."""
     k, d, n = one_of(SIZES, generator)
-    return UniversalApproximator(random_function(generator, n=n, d=d, equivariant=equivariant), n, d, Fraction(1, k), equivariant).fit()
+    return UniversalApproximator(
+        random_function(generator, n=n, d=d, equivariant=equivariant), n, d, Fraction(1, k), equivariant
+    ).fit()
 
 
 def inputs(approximation: Approximation, generator: Generator, *, ramp: float, inside: bool) -> torch.Tensor:
-    """Draws points ``[points, n, d]`` off the ramps of the quantisers, or in the middle of a ramp in one entry (``inside``)."""
+    """Draws points ``[points, n, d]`` off the ramps of the quantisers, or in the middle of a ramp in one
+    entry (``inside``).
+    """
     settings = approximation.settings
     grids = torch.randint(approximation.k, (POINTS, settings.n, settings.d), generator=generator)
     points = grids + (1 - ramp) * torch.rand(grids.shape, generator=generator, dtype=torch.float64)
@@ -37,7 +43,9 @@ def inputs(approximation: Approximation, generator: Generator, *, ramp: float, i
     return points / approximation.k
 
 
-def through_layers(approximation: Approximation, layers: tuple[Layer, ...], points: torch.Tensor) -> np.ndarray:
+def through_layers(
+    approximation: Approximation, layers: tuple[Layer, ...], points: torch.Tensor
+) -> np.ndarray:
     """Runs layers in float64 on points [points, n, d] and returns the outputs in the units of f."""
     positions = 0 if approximation.settings.equivariant else np.arange(approximation.settings.n)[:, None]
     return run(layers, (points.numpy() + positions) * approximation.k) / approximation.k
@@ -47,13 +55,18 @@ def _layers(generator: Generator, *, heads: int = 2) -> Evidence:
     """Measures the largest difference between the network, run layer by layer, and the step function."""
     approximation = network(generator, equivariant=bool(torch.randint(2, (), generator=generator)))
     points = inputs(approximation, generator, ramp=RAMP, inside=False)
-    layers = tuple(Attention(layer.heads[:heads]) if isinstance(layer, Attention) else layer for layer in approximation.layers(ramp=RAMP))
+    layers = tuple(
+        Attention(layer.heads[:heads]) if isinstance(layer, Attention) else layer
+        for layer in approximation.layers(ramp=RAMP)
+    )
     gap = np.abs(through_layers(approximation, layers, points) - approximation(points).numpy()).max()
     return Evidence(float(gap), TOLERANCE, "<=", detail={"layers": len(layers)})
 
 
 def _ramps(generator: Generator, *, inside: bool) -> Evidence:
-    """Measures the largest error of the continuous network against the step function, on its ramps or off them."""
+    """Measures the largest error of the continuous network against the step function, on its ramps or off
+    them.
+    """
     approximation = network(generator, equivariant=False)
     errors = []
     for ramp in (2.0**-4, 2.0**-8, 2.0**-12):
@@ -80,19 +93,31 @@ def _size(generator: Generator, *, quotient: bool) -> Evidence:
     settings = approximation.settings
     formula = expected_layers(approximation.k, settings.d, settings.n, equivariant=equivariant)
     if quotient:
-        formula["value"] = settings.n * approximation.k ** (settings.d * settings.n) / np.prod(np.arange(1, settings.n + 1))
+        formula["value"] = (
+            settings.n * approximation.k ** (settings.d * settings.n) / np.prod(np.arange(1, settings.n + 1))
+        )
     deviations = [*largest.values(), *(counts[name] - formula[name] for name in formula)]
-    return Evidence(float(max(abs(deviation) for deviation in deviations)), 0, "<=", detail={name: counts[name] for name in counts})
+    return Evidence(
+        float(max(abs(deviation) for deviation in deviations)),
+        0,
+        "<=",
+        detail={name: counts[name] for name in counts},
+    )
 
 
 def _half_open(generator: Generator, *, closed: bool) -> Evidence:
-    """Measures the largest error of the quantised tokens at points of which some entries lie on walls of cubes."""
+    """Measures the largest error of the quantised tokens at points of which some entries lie on walls of
+    cubes.
+    """
     k, d, n = one_of(SIZES, generator)
     cells = torch.randint(1, k, (POINTS, n, d), generator=generator).double()
     on_wall = torch.rand(cells.shape, generator=generator) < 0.5
-    points = torch.where(on_wall, cells, cells + 0.9 * torch.rand(cells.shape, generator=generator, dtype=torch.float64)).numpy()
+    points = torch.where(
+        on_wall, cells, cells + 0.9 * torch.rand(cells.shape, generator=generator, dtype=torch.float64)
+    ).numpy()
     if closed:
-        # The sum over closed cubes counts the corner of each cube that holds the point: t and t - 1 in an entry on a wall.
+        # The sum over closed cubes counts the corner of each cube that holds the point: t and t - 1 in an
+        # entry on a wall.
         copies = np.where(on_wall.numpy(), 2, 1).prod((1, 2), keepdims=True)
         quantised = copies * np.where(on_wall.numpy(), cells - 0.5, cells)
     else:
@@ -103,19 +128,27 @@ def _half_open(generator: Generator, *, closed: bool) -> Evidence:
 CLAIMS = (
     Claim(
         id="universal/layers",
-        statement=r"Run layer by layer, with hard-max attention of two heads of size one and feed-forward layers of width four, the "
-        r"network computes the step function $\bar f$ off its ramps.",
-        measures="largest difference between the network and the step function at random points off the ramps",
+        statement="Run layer by layer, with hard-max attention of two heads of size one and feed-forward "
+        r"layers of width four, the network computes the step function $\bar f$ off its ramps.",
+        measures="largest difference between the network and the step function at random points off the "
+        "ramps",
         source=THEOREM_2,
-        assumptions=(HARD, "points off the ramps of the ReLUs", "float64", "random smooth functions", listed(SIZES)),
+        assumptions=(
+            HARD,
+            "points off the ramps of the ReLUs",
+            "float64",
+            "random smooth functions",
+            listed(SIZES),
+        ),
         check=lambda generator: _layers(generator),
         control=lambda generator: _layers(generator, heads=1),
         control_description="keeps only the first head of each attention layer",
     ),
     Claim(
         id="universal/size",
-        statement=r"Two heads per layer and width four suffice. The layers number $dk$, $k^d + 1$ and $n \binom{k^d}{n}$ (quantisers, "
-        r"attention, values) without positions, and $ndk$, $nk^d + 1$ and $nk^{dn}$ with positions.",
+        statement="Two heads per layer and width four suffice. The layers number $dk$, $k^d + 1$ and $n "
+        r"\binom{k^d}{n}$ (quantisers, attention, values) without positions, and $ndk$, $nk^d + 1$ and "
+        "$nk^{dn}$ with positions.",
         measures="largest deviation of the counted heads, width and numbers of layers from the statement",
         source=THEOREM_2,
         assumptions=(
@@ -126,27 +159,29 @@ CLAIMS = (
         ),
         check=lambda generator: _size(generator, quotient=False),
         control=lambda generator: _size(generator, quotient=True),
-        control_description=r"counts $n k^{dn} / n!$ layers of values without positions, the leading order for large k",
-        corrects=r"With positions the entries of the j-th token lie in $[j-1, j)$, so the quantisers number $ndk$, not $dk$, unless the "
-        "positions are added after them.",
+        control_description=r"counts $n k^{dn} / n!$ layers of values without positions, the leading order "
+        r"for large k",
+        corrects="With positions the entries of the j-th token lie in $[j-1, j)$, so the quantisers number "
+        "$ndk$, not $dk$, unless the positions are added after them.",
     ),
     Claim(
         id="universal/half-open",
-        statement=r"The cubes are half-open, $[L, L + \delta)$: the quantisers map a point on a wall to the cube above it, so that each "
-        "point has one L.",
+        statement=r"The cubes are half-open, $[L, L + \delta)$: the quantisers map a point on a wall to the "
+        "cube above it, so that each point has one L.",
         measures="largest error of the quantised tokens at points with entries on walls, in units of delta",
         source=CUBES,
         assumptions=(GRID, "half of the entries lie on walls, the others off the ramps", listed(SIZES)),
         check=lambda generator: _half_open(generator, closed=False),
         control=lambda generator: _half_open(generator, closed=True),
-        control_description=r"the formula of a sum over closed cubes, where a point on m walls lies in $2^m$ cubes",
-        corrects=r"The survey of Wong et al. (2023) defines closed cubes, $L \le Y \le L + \delta$; then $\bar f$ adds up "
-        r"to $2^{dn}$ values on the walls.",
+        control_description=r"the formula of a sum over closed cubes, where a point on m walls lies in "
+        r"$2^m$ cubes",
+        corrects=r"The survey of Wong et al. (2023) defines closed cubes, $L \le Y \le L + \delta$; then "
+        r"$\bar f$ adds up to $2^{dn}$ values on the walls.",
     ),
     Claim(
         id="universal/not-uniform",
-        statement=r"This network does not approximate in the supremum norm: on the ramps of its ReLUs, of width $2^{-4}$ to $2^{-12}$ "
-        "cubes, it stays far from the step function.",
+        statement="This network does not approximate in the supremum norm: on the ramps of its ReLUs, of "
+        "width $2^{-4}$ to $2^{-12}$ cubes, it stays far from the step function.",
         measures="largest error on the ramps, the smallest of three ramp widths",
         source=OWN,
         assumptions=(

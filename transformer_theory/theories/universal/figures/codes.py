@@ -22,12 +22,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, OWN = "universal", Source("yun2020transformers", "Lemma 6", "second-hand")
-COLLISIONS, EXCLUDED, LAYERS = "tokens in context minus their codes", "share of grids with a repeated token", "attention layers"
+COLLISIONS, EXCLUDED, LAYERS = (
+    "tokens in context minus their codes",
+    "share of grids with a repeated token",
+    "attention layers",
+)
 
 
 @dataclass(frozen=True)
 class Codes(Experiment):
-    """The codes of all grids with d = 1, without positions: distinct for distinct tokens, and colliding where a token repeats."""
+    """The codes of all grids with d = 1, without positions: distinct for distinct tokens, and colliding where
+    a token repeats.
+    """
 
     values: int = setting(5, ge=3, le=8, help="number k of values of an entry, 1/delta")
     tokens: int = setting(3, ge=3, le=4, help="number n of tokens")
@@ -43,10 +49,24 @@ class Codes(Experiment):
         distinct, number, codes = has_distinct_tokens(grids, k), contexts(grids, k), mapping.codes(grids)
         for chosen, text in ((distinct, "distinct tokens"), (~distinct | distinct, "all grids")):
             count = collisions(number[chosen], codes[chosen])
-            judged = {"op": "<=", "threshold": 0.0, "verdict": judge(count, "<=", 0.0, covered=text != "all grids")}
-            yield Measurement(NAME, "figure", COLLISIONS, count, setting=text, n=int(chosen.sum()), source=OWN, **judged)
+            judged = {
+                "op": "<=",
+                "threshold": 0.0,
+                "verdict": judge(count, "<=", 0.0, covered=text != "all grids"),
+            }
+            yield Measurement(
+                NAME, "figure", COLLISIONS, count, setting=text, n=int(chosen.sum()), source=OWN, **judged
+            )
         share = float(1 - distinct.mean())
-        yield Measurement(NAME, "figure", EXCLUDED, share, unit="share", predicted=float(excluded_share(k, 1, n)), source=OWN)
+        yield Measurement(
+            NAME,
+            "figure",
+            EXCLUDED,
+            share,
+            unit="share",
+            predicted=float(excluded_share(k, 1, n)),
+            source=OWN,
+        )
         layers = mapping.layers()
         yield Measurement(NAME, "figure", LAYERS, len(layers), predicted=float(k + 1), source=OWN)
         # One sequence through the layers, with tokens from the smallest to the largest.
@@ -54,7 +74,12 @@ class Codes(Experiment):
         path = [column_codes(tokens := mapping.embed(chosen), k)]
         for layer in layers:
             path.append(column_codes(tokens := layer(tokens), k))
-        arrays = {"path": np.stack(path), "own": column_codes(grids, k).ravel(), "codes": codes.ravel(), "number": number.ravel()}
+        arrays = {
+            "path": np.stack(path),
+            "own": column_codes(grids, k).ravel(),
+            "codes": codes.ravel(),
+            "number": number.ravel(),
+        }
         arrays |= {"distinct": np.repeat(distinct, n), "sequences": chosen[..., 0]}
         yield Arrays({f"{NAME}/{name}": values for name, values in arrays.items()})
 
@@ -64,11 +89,19 @@ class Codes(Experiment):
         if f"{NAME}/path" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (left, right) = axes(1, 2, height=3.2)
-        arrays = {name: result.arrays[f"{NAME}/{name}"] for name in ("path", "own", "codes", "number", "distinct", "sequences")}
+        arrays = {
+            name: result.arrays[f"{NAME}/{name}"]
+            for name in ("path", "own", "codes", "number", "distinct", "sequences")
+        }
         path, sequence = arrays["path"][:, 0].astype(float), arrays["sequences"][0]
         for tint, own, curve in zip(shades(len(sequence)), sequence, path[:-1].T):
             line(left, range(len(path) - 1), curve + 1, color=tint, marker="o", label=f"token {int(own)}")
-        left.set(title=f"Sequence {tuple(map(int, sequence))}", xlabel="selective shifts", ylabel="code + 1", yscale="log")
+        left.set(
+            title=f"Sequence {tuple(map(int, sequence))}",
+            xlabel="selective shifts",
+            ylabel="code + 1",
+            yscale="log",
+        )
         label_ends(left)
         _scatter(right, arrays)
         right.set(title="All grids", xlabel="code of the token alone", ylabel="code in context + 1")
@@ -76,9 +109,10 @@ class Codes(Experiment):
         count = f"{shared[0]:.0f} more than there are codes" if shared else "more than there are codes"
         caption(
             figure,
-            "Left: the selective shift for t = 0, 1, ... moves the tokens of code t above all others. Then a global shift, not shown, adds "
-            "a multiple of the largest code to every token. Right: the results; each dot is a token in its context. In grids with distinct "
-            "tokens (black) all codes differ, and lie above those of grids that repeat a token (orange). Crosses share a code. The "
+            "Left: the selective shift for t = 0, 1, ... moves the tokens of code t above all others. Then "
+            "a global shift, not shown, adds a multiple of the largest code to every token. Right: the "
+            "results; each dot is a token in its context. In grids with distinct tokens (black) all codes "
+            "differ, and lie above those of grids that repeat a token (orange). Crosses share a code. The "
             f"tokens in context are {count}.",
         )
         return figure
@@ -86,7 +120,12 @@ class Codes(Experiment):
 
 def _scatter(ax, arrays: dict[str, np.ndarray]) -> None:
     """Draws the codes, and marks codes that belong to several tokens in context."""
-    pairs = np.unique(np.stack([arrays["number"], arrays["own"], arrays["codes"], arrays["distinct"]], axis=1).astype(np.int64), axis=0)
+    pairs = np.unique(
+        np.stack([arrays["number"], arrays["own"], arrays["codes"], arrays["distinct"]], axis=1).astype(
+            np.int64
+        ),
+        axis=0,
+    )
     _, own, codes, distinct = pairs.T
     _, index, counts = np.unique(codes, return_inverse=True, return_counts=True)
     # Tokens with equal codes would hide one another, so each column of dots is spread by rank.
@@ -94,6 +133,15 @@ def _scatter(ax, arrays: dict[str, np.ndarray]) -> None:
     for mask, tint, text in ((distinct == 1, "#3F4751", "distinct"), (distinct == 0, "#C78A1B", "repeated")):
         ax.scatter(places[mask], codes[mask] + 1, s=9, color=tint, label=text, linewidths=0, zorder=2)
     shared = counts[index] > 1
-    ax.scatter(places[shared], codes[shared] + 1, s=16, color="#B3261E", marker="x", linewidths=0.9, label="shared code", zorder=3)
+    ax.scatter(
+        places[shared],
+        codes[shared] + 1,
+        s=16,
+        color="#B3261E",
+        marker="x",
+        linewidths=0.9,
+        label="shared code",
+        zorder=3,
+    )
     ax.set(yscale="log", xticks=range(int(own.max()) + 1))
     ax.legend(loc="lower right")

@@ -36,20 +36,25 @@ CASES: dict[str, tuple[bool, AttentionLayers]] = {  # equivariant target and net
 
 @dataclass(frozen=True)
 class Error(RandomExperiment):
-    """The errors of the step functions of three tokens for random smooth targets, with and without attention layers.
+    """The errors of the step functions of three tokens for random smooth targets, with and without attention
+    layers.
 
     Raises:
         ValueError: ``values`` are not strictly increasing.
     """
 
-    values: tuple[int, ...] = setting((2, 4, 8, 16, 32), ge=2, le=64, help="numbers k of values of an entry, 1/delta")
+    values: tuple[int, ...] = setting(
+        (2, 4, 8, 16, 32), ge=2, le=64, help="numbers k of values of an entry, 1/delta"
+    )
     targets: int = setting(3, ge=1, le=20, help="number of random targets; errors are means over them")
     samples: int = setting(10_000, ge=100, help="points of a Monte Carlo error")
 
     def __post_init__(self):
         super().__post_init__()
         if any(after <= before for before, after in itertools.pairwise(self.values)):
-            raise ValueError(f"values must be strictly increasing, got {self.values}; sort them and leave out repetitions")
+            raise ValueError(
+                f"values must be strictly increasing, got {self.values}; sort them and leave out repetitions"
+            )
 
     name: ClassVar[str] = "universal.error"
     sources: ClassVar[tuple[Source, ...]] = (PAPER,)
@@ -65,7 +70,9 @@ class Error(RandomExperiment):
         for case, (equivariant, attention) in enumerate(CASES.values()):
             for target in range(self.targets):
                 # The same target for all widths, and for both networks with the same symmetry.
-                f = random_function(torch.Generator().manual_seed(self.seed + 1000 * target), n=3, equivariant=equivariant)
+                f = random_function(
+                    torch.Generator().manual_seed(self.seed + 1000 * target), n=3, equivariant=equivariant
+                )
                 for index, k in enumerate(self.values):
                     network = UniversalApproximator(f, 3, 1, Fraction(1, k), equivariant, attention).fit()
                     if attention == "all":
@@ -81,8 +88,19 @@ class Error(RandomExperiment):
                 ratio = errors[case, -2, 0] / errors[case, -1, 0]
                 slope = math.log(ratio) / math.log(self.values[-1] / self.values[-2])
                 predicted = 1.0 if CASES[text][1] == "all" else None
-                yield Measurement(NAME, "figure", EXPONENT, slope, predicted=predicted, basis="limit", setting=text, source=PAPER)
-        yield Arrays({f"{NAME}/errors": errors, f"{NAME}/values": np.array(self.values), f"{NAME}/layers": layers})
+                yield Measurement(
+                    NAME,
+                    "figure",
+                    EXPONENT,
+                    slope,
+                    predicted=predicted,
+                    basis="limit",
+                    setting=text,
+                    source=PAPER,
+                )
+        yield Arrays(
+            {f"{NAME}/errors": errors, f"{NAME}/values": np.array(self.values), f"{NAME}/layers": layers}
+        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -96,7 +114,14 @@ class Error(RandomExperiment):
             for ax, norm in ((left, 0), (middle, 1)):
                 line(ax, 1 / k, curve[:, norm], color=tint, linestyle=dashes, marker="o", label=text)
         # A line of slope one below the curves.
-        left.plot(1 / k, 0.6 * errors[0, -1, 0] * k[-1] / k, color="#8A939E", linewidth=0.9, linestyle=(0, (4, 3)), label="_")
+        left.plot(
+            1 / k,
+            0.6 * errors[0, -1, 0] * k[-1] / k,
+            color="#8A939E",
+            linewidth=0.9,
+            linestyle=(0, (4, 3)),
+            label="_",
+        )
         middle_point = (1 / k[len(k) // 2], 0.6 * errors[0, -1, 0] * k[-1] / k[len(k) // 2])
         left.annotate("slope 1", middle_point, color="#8A939E", fontsize=7, va="top", ha="right")
         for ax, title in ((left, "$L^1$ error"), (middle, "Largest error")):
@@ -113,9 +138,10 @@ class Error(RandomExperiment):
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7)
         caption(
             figure,
-            "Random smooth functions of three tokens, d = 1. The L1 error falls like the width of the cubes; the largest error does so "
-            "with positions only, since grids that repeat a token share codes. Without attention layers a network knows only the token, "
-            "and with positions its place, and both errors stay. The price is depth: nearly all layers are those of the values. The two "
+            "Random smooth functions of three tokens, d = 1. The L1 error falls like the width of the "
+            "cubes; the largest error does so with positions only, since grids that repeat a token share "
+            "codes. Without attention layers a network knows only the token, and with positions its place, "
+            "and both errors stay. The price is depth: nearly all layers are those of the values. The two "
             "curves of the right panel belong to different targets.",
         )
         return figure

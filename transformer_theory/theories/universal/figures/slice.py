@@ -28,7 +28,9 @@ ERROR = "mean error on the slice"
 
 @dataclass(frozen=True)
 class Slice(RandomExperiment):
-    """The first output of a random smooth function of three tokens over the first two tokens, the third being fixed."""
+    """The first output of a random smooth function of three tokens over the first two tokens, the third being
+    fixed.
+    """
 
     values: int = setting(8, ge=2, le=32, help="number k of values of an entry, 1/delta")
     third: float = setting(0.3, ge=0, lt=1, help="the third token")
@@ -46,11 +48,17 @@ class Slice(RandomExperiment):
         """Yields the mean error with and without attention layers, and the pictures."""
         f = random_function(self.generator(), n=3)
         line = (torch.arange(self.pixels, dtype=torch.float64) + 0.5) / self.pixels
-        points = torch.stack([*torch.meshgrid(line, line, indexing="ij"), torch.full((self.pixels, self.pixels), self.third)], dim=-1)
+        points = torch.stack(
+            [*torch.meshgrid(line, line, indexing="ij"), torch.full((self.pixels, self.pixels), self.third)],
+            dim=-1,
+        )
         points = points.flatten(0, 1)[..., None]
         shape = (self.pixels, self.pixels)
         pictures = {"target": f(points)[:, 0, 0].reshape(shape).numpy()}
-        networks: tuple[tuple[str, AttentionLayers], ...] = (("approximation", "all"), ("context_free", "none"))
+        networks: tuple[tuple[str, AttentionLayers], ...] = (
+            ("approximation", "all"),
+            ("context_free", "none"),
+        )
         for name, attention in networks:
             network = UniversalApproximator(f, 3, 1, Fraction(1, self.values), attention=attention).fit()
             pictures[name] = network(points)[:, 0, 0].reshape(shape).numpy()
@@ -64,10 +72,17 @@ class Slice(RandomExperiment):
         """Plots target, approximation, difference, and the network without attention layers."""
         if f"{NAME}/target" not in result.arrays:
             return text_figure(f"{self.name}: nothing was measured")
-        target, found, blind = (result.arrays[f"{NAME}/{name}"] for name in ("target", "approximation", "context_free"))
+        target, found, blind = (
+            result.arrays[f"{NAME}/{name}"] for name in ("target", "approximation", "context_free")
+        )
         figure, panels = axes(1, 4, height=2.35)
         limit = float(np.abs(target).max())
-        pictures = (("Target", target), ("Network", found), ("Difference", found - target), ("Without attention", blind))
+        pictures = (
+            ("Target", target),
+            ("Network", found),
+            ("Difference", found - target),
+            ("Without attention", blind),
+        )
         for ax, (title, picture) in zip(panels, pictures):
             image = heatmap(ax, picture.T[::-1], title, vmin=-limit, vmax=limit, cmap="RdBu_r", bar=False)
             image.set_extent((0, 1, 0, 1))
@@ -78,7 +93,8 @@ class Slice(RandomExperiment):
         texts = ", ".join(f"{value:.3f} {text}" for text, value in errors.items())
         caption(
             figure,
-            f"The output at the first token, third token {self.third:g}, with cubes of width 1/{self.values}. Without attention layers it "
-            f"cannot depend on the second token. Mean errors on the slice: {texts}.",
+            f"The output at the first token, third token {self.third:g}, with cubes of width "
+            f"1/{self.values}. Without attention layers it cannot depend on the second token. Mean errors "
+            f"on the slice: {texts}.",
         )
         return figure

@@ -35,7 +35,9 @@ class AssociationInTraining(RandomExperiment):
 
     steps: int = setting(3000, ge=POINTS, le=10**6, help="batches of 256 new images")
     runs: int = setting(3, ge=1, le=100, help="trainings of each kind")
-    q: float = setting(0.1, ge=0.0, le=1.0, help="probability that a patch outside the active group shows the feature")
+    q: float = setting(
+        0.1, ge=0.0, le=1.0, help="probability that a patch outside the active group shows the feature"
+    )
 
     name: ClassVar[str] = "vision.association"
     sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
@@ -61,7 +63,9 @@ class AssociationInTraining(RandomExperiment):
                     points.append(copy.deepcopy(model))
 
                 stops = at_steps(self.stops(), keep, limit=self.steps)
-                found = train_patches(data, generator=generator, steps=self.steps, callbacks=[stops], **options)
+                found = train_patches(
+                    data, generator=generator, steps=self.steps, callbacks=[stops], **options
+                )
                 test = data.sample(2000, found.w, generator)
                 for place, model in enumerate(points):
                     each = patch_association(model.scores().detach(), data.groups)
@@ -85,12 +89,15 @@ class AssociationInTraining(RandomExperiment):
                 if kind in result.arrays:
                     ax.plot(self.stops(), result.arrays[kind][:, place].mean(0), color=colour, label=kind)
             ax.axhline(levels[place], color="#3F4751", linestyle=":")
-            ax.set(xlabel="step", title=part, ylim=(0, 1.04) if place else (min(levels[0], 0.95) - 0.03, 1.005))
+            ax.set(
+                xlabel="step", title=part, ylim=(0, 1.04) if place else (min(levels[0], 0.95) - 0.03, 1.005)
+            )
         panels[0].set_ylim(None, 1.003)
         panels[2].legend(loc="center right", fontsize=6.5, bbox_to_anchor=(1.0, 0.42))
         caption(
             figure,
-            f"24 patches in groups of 3, q = {self.q:g}; means of {self.runs} trainings. Dotted: accuracy of the sum of patches, chance of "
-            "ranking and mass. Several kinds generalise; only P P^T with the diagonal puts weight on the own group.",
+            f"24 patches in groups of 3, q = {self.q:g}; means of {self.runs} trainings. Dotted: accuracy "
+            "of the sum of patches, chance of ranking and mass. Several kinds generalise; only P P^T with "
+            "the diagonal puts weight on the own group.",
         )
         return figure

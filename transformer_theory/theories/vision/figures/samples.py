@@ -1,4 +1,5 @@
-"""Label-relevant tokens: accuracy over the number of samples, and the number of samples that are needed, by the share of such tokens.
+"""Label-relevant tokens: accuracy over the number of samples, and the number of samples that are needed, by
+the share of such tokens.
 
 Source: :cite:t:`li2023theoretical`.
 """
@@ -33,7 +34,9 @@ class Samples(RandomExperiment):
 
     groups: int = setting(5, ge=1, le=100, help="groups of four models; the exponent is fitted in each")
     steps: int = setting(200, ge=1, le=10**5, help="steps of Adam")
-    noise: float = setting(0.5, ge=0.0, le=10.0, help="standard deviation of the noise of a token in each coordinate")
+    noise: float = setting(
+        0.5, ge=0.0, le=10.0, help="standard deviation of the noise of a token in each coordinate"
+    )
     largest: int = setting(2048, ge=8, le=10**6, help="largest number of samples")
 
     name: ClassVar[str] = "vision.samples"
@@ -45,7 +48,9 @@ class Samples(RandomExperiment):
         return cls(groups=1, steps=2, largest=16)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields accuracy and mass of each share and size, the needed samples, and the exponent with its interval over groups."""
+        """Yields accuracy and mass of each share and size, the needed samples, and the exponent with its
+        interval over groups.
+        """
         generator, sizes = self.generator(), [n for n in SIZES if n <= self.largest]
         curves, masses = np.zeros((2, self.groups, len(SHARES), len(sizes)))
         for (row, alpha), (column, n) in ((a, b) for a in enumerate(SHARES) for b in enumerate(sizes)):
@@ -58,22 +63,55 @@ class Samples(RandomExperiment):
                 kind = {} if ends is None else {"interval": ends, "interval_kind": "over groups"}
                 setting_ = f"share {alpha:g}, {n} samples"
                 yield Measurement(
-                    NAME, "figure", quantity, float(values[:, row, column].mean()), setting=setting_, n=self.groups, source=SOURCE, **kind
+                    NAME,
+                    "figure",
+                    quantity,
+                    float(values[:, row, column].mean()),
+                    setting=setting_,
+                    n=self.groups,
+                    source=SOURCE,
+                    **kind,
                 )
         exponents = []
         for curve in curves:
-            points = [(math.log(alpha), needed_samples(sizes, each.tolist(), TARGET)) for alpha, each in zip(SHARES, curve)]
+            points = [
+                (math.log(alpha), needed_samples(sizes, each.tolist(), TARGET))
+                for alpha, each in zip(SHARES, curve)
+            ]
             known = [(x, math.log(n)) for x, n in points if n is not None]
             if len(known) >= 3:
                 exponents.append(float(np.polyfit(np.array(known)[:, 0], np.array(known)[:, 1], 1)[0]))
         for row, alpha in enumerate(SHARES):
             value = needed_samples(sizes, curves[:, row].mean(0).tolist(), TARGET)
             reason = "" if value is not None else "the accuracy is above or below the target at all sizes"
-            yield Measurement(NAME, "figure", NEEDED, value, setting=f"share {alpha:g}", reason=reason, n=self.groups, source=SOURCE)
+            yield Measurement(
+                NAME,
+                "figure",
+                NEEDED,
+                value,
+                setting=f"share {alpha:g}",
+                reason=reason,
+                n=self.groups,
+                source=SOURCE,
+            )
         ends = student_interval(exponents)
         columns = {} if ends is None else {"interval": ends, "interval_kind": "over groups"}
-        value, reason = (float(np.mean(exponents)), "") if exponents else (None, "fewer than three shares reach the target")
-        yield Measurement(NAME, "figure", EXPONENT, value, predicted=-2.0, reason=reason, n=len(exponents), source=SOURCE, **columns)
+        value, reason = (
+            (float(np.mean(exponents)), "")
+            if exponents
+            else (None, "fewer than three shares reach the target")
+        )
+        yield Measurement(
+            NAME,
+            "figure",
+            EXPONENT,
+            value,
+            predicted=-2.0,
+            reason=reason,
+            n=len(exponents),
+            source=SOURCE,
+            **columns,
+        )
         yield Arrays({"sizes": np.array(sizes), "accuracy": curves, "mass": masses})
 
     @style()
@@ -84,13 +122,24 @@ class Samples(RandomExperiment):
         figure, (left, middle, right) = axes(1, 3, width=8.4, height=3.0)
         sizes = result.arrays["sizes"]
         for row, (alpha, tint) in enumerate(zip(SHARES, shades(len(SHARES)))):
-            left.plot(sizes, result.arrays["accuracy"][:, row].mean(0), color=tint, marker="o", markersize=3, label=f"{alpha:g}")
+            left.plot(
+                sizes,
+                result.arrays["accuracy"][:, row].mean(0),
+                color=tint,
+                marker="o",
+                markersize=3,
+                label=f"{alpha:g}",
+            )
             right.plot(sizes, result.arrays["mass"][:, row].mean(0), color=tint, marker="o", markersize=3)
         left.axhline(TARGET, color=COLOURS["null"], linestyle=":")
         left.set(xscale="log", xlabel="samples", ylabel="accuracy")
         left.legend(title="share", loc="lower right")
         middle.set_xscale("log")
-        known = [(alpha, row.value) for alpha, row in zip(SHARES, result.select(quantity=NEEDED)) if row.value is not None]
+        known = [
+            (alpha, row.value)
+            for alpha, row in zip(SHARES, result.select(quantity=NEEDED))
+            if row.value is not None
+        ]
         if known:
             x, y = map(np.array, zip(*known))
             middle.plot(x, y, "o-", color=COLOURS[NAME], label="needed")
@@ -103,7 +152,8 @@ class Samples(RandomExperiment):
         right.set(xscale="log", xlabel="samples", ylabel="mass on relevant / share")
         caption(
             figure,
-            f"40 tokens, noise {self.noise:g}, {self.steps} steps; means of {4 * self.groups} models. The number of samples falls faster "
-            "than the share to the -2. Right: attention moves to the relevant tokens only if there are enough samples.",
+            f"40 tokens, noise {self.noise:g}, {self.steps} steps; means of {4 * self.groups} models. The "
+            "number of samples falls faster than the share to the -2. Right: attention moves to the "
+            "relevant tokens only if there are enough samples.",
         )
         return figure

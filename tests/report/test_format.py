@@ -7,10 +7,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.synthetic import THEORIES, on_data, small
-from transformer_theory.core.measurement import Measurement, Null
-from transformer_theory.core.sources import entries
-from transformer_theory.report import bibtex, mathml, terminal
-from transformer_theory.report.format import (
+from transformer_theory.core.format import (
     amount,
     beside_null,
     label,
@@ -24,6 +21,9 @@ from transformer_theory.report.format import (
     verdict_style,
     with_unit,
 )
+from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.sources import entries
+from transformer_theory.report import bibtex, mathml, terminal
 from transformer_theory.report.formulas import spans
 from transformer_theory.theories import list_theories
 

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .display import several
+from .format import several
 
 if TYPE_CHECKING:
     from .measurement import Measurement, Null

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.files import write_together
+from ..core.format import portable_command
 from ..core.measurement import Measurement, Table
 from ..core.plotting import svg
 from ..core.result import Result
 from ..theories import list_theories
 from .aggregate import aggregate
-from .format import portable_command
 from .markdown import table as formatted
 from .markdown import text
 from .reach_map import reach_map, table

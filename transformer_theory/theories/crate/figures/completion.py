@@ -13,8 +13,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ....core.display import several
 from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.format import several
 from ....core.measurement import Arrays, Measurement, Null, judge
 from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result

@@ -220,6 +220,18 @@ def place(row: "Measurement", *names: str) -> str:
     return ", ".join(parts)
 
 
+def coordinates(at: "Mapping[str, float | int | str]") -> str:
+    """Formats coordinates: ``{"n": 5, "rate": 0.1} -> "n = 5, rate = 0.1"``; texts are printed without their names."""
+    return ", ".join(
+        value
+        if isinstance(value, str)
+        else f"{name} = {value:.6g}"
+        if isinstance(value, float)
+        else f"{name} = {value}"
+        for name, value in at.items()
+    )
+
+
 def slug(text: str) -> str:
     """Converts a name to an HTML id or a file name of lower-case letters, digits and hyphens:
     ``"rate_reduction" -> "rate-reduction"``.

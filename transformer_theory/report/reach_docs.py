@@ -59,9 +59,9 @@ def pages(result: Result) -> dict[str, str]:
 def _shortened(row: Measurement, quantities: set[str]) -> Measurement:
     """Returns a row with rounded draws if it has a ladder's quantity, and without draws otherwise."""
     if row.null is None or row.quantity not in quantities:
-        return replace(row, null=None)
+        return replace(row, nulls=())
     return replace(
-        row, null=replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws))
+        row, nulls=(replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws)),)
     )
 
 

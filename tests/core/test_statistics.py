@@ -1,5 +1,6 @@
 """Statistics against closed forms and against scipy."""
 
+import math
 from dataclasses import replace
 from itertools import combinations
 

@@ -146,7 +146,7 @@ def bounded_interval(
 
     >>> low, high = bounded_interval([0.98, 1.0, 0.99], (0.0, 1.0))
     >>> f"{low:.3f} to {high:.3f}"
-    '0.927 to 0.999'
+    '0.890 to 0.999'
 
     Args:
         values: one value per seed, inside the bounds.
@@ -164,11 +164,9 @@ def bounded_interval(
         return plain  # a mean on a bound: all values equal it, or one of them lies outside
     slope = sum(1 / distance for distance in (below, above) if distance is not None)
     half = (plain[1] - mean) * slope
-    if low is None or high is None:
-        distance, sign = (below, 1) if high is None else (above, -1)
+    if high is None or low is None:
         origin = low if high is None else high
-        assert distance is not None and origin is not None  # one of the two bounds is given
-        ends = sorted(origin + sign * distance * math.exp(step) for step in (-half, half))
+        ends = sorted(origin + (mean - origin) * math.exp(step) for step in (-half, half))
         return ends[0], ends[1]
     # The logistic function of the shifted logit, with the odds (mean - low) / (high - mean).
     odds = (mean - low) / (high - mean)

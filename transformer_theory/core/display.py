@@ -10,7 +10,7 @@ from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from .format import several
+from .format import several, threshold
 
 if TYPE_CHECKING:
     from .claims import Claim, Verification
@@ -64,12 +64,16 @@ def theory_html(theory: "Theory") -> str:
     return _lines(lines)
 
 
-def claim_html(claim: "Claim | Verification") -> str:
-    """Returns a claim's statement, what it measures, its control and its source."""
+def claim_html(claim: "Claim") -> str:
+    """Returns a claim's statement, what it measures, its threshold, its control and its source."""
+    return _about(claim, f"measures: {claim.measures}; threshold: {threshold(claim.op, claim.threshold)}")
+
+
+def _about(claim: "Claim | Verification", measures: str) -> str:
     control = f"control: {claim.control_description}"
     lines = [
         f"<strong><code>{escape(claim.id)}</code></strong>",
-        *map(escape, (claim.statement, f"measures: {claim.measures}", control)),
+        *map(escape, (claim.statement, measures, control)),
     ]
     return _lines([*lines, escape(claim.source.label)])
 
@@ -89,7 +93,7 @@ def verification_html(verification: "Verification") -> str:
         f"{worst.op} {_number(worst.threshold)}",
         outcome,
     )
-    return claim_html(verification) + html_table(head, [row])
+    return _about(verification, f"measures: {verification.measures}") + html_table(head, [row])
 
 
 def table_html(table: "Table", *, of: int | None = None) -> str:

@@ -23,7 +23,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, make_dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -99,16 +99,15 @@ def share(quantity: str, successes: Any, n: int | None = None, **columns: Any) -
         quantity: name of the quantity.
         successes: truth values, or their number.
         n: number of trials, if ``successes`` is a number.
-        columns: further columns of the row.
+        columns: further columns of the row; the ``reason`` is used if there is no trial.
     """
     if n is None:
         successes = np.asarray(successes)
         successes, n = int(successes.sum()), successes.size
+    reason = "" if n else columns.get("reason", "no trial")
     low, high = clopper_pearson(successes, n)
-    if not n:
-        return reading(quantity, None, n=0, **{"reason": "no trial", **columns}, unit="share")
-    interval = {"interval": (float(low), float(high)), "interval_kind": "over samples"}
-    return reading(quantity, successes / n, n=n, unit="share", **interval, **columns)
+    columns |= {"interval": (float(low), float(high)), "interval_kind": "over samples", "reason": reason}
+    return reading(quantity, successes / n if n else None, n=n, unit="share", **columns)
 
 
 def readings(found: Any, quantity: str) -> Iterator[Reading]:
@@ -184,7 +183,9 @@ def figure(
     def decorate(function: Callable[..., Any]) -> type[Experiment]:
         original = inspect.unwrap(function)
         settings = {name: axis.setting or name for name, axis in over.items()}
-        keywords = {name: default for name, default in (original.__kwdefaults__ or {}).items() if name != "seed"}
+        keywords = {
+            name: default for name, default in (original.__kwdefaults__ or {}).items() if name != "seed"
+        }
         # A direct call uses the defaults themselves instead of their declarations.
         original.__kwdefaults__ = {name: declared.default for name, declared in keywords.items()}
         hints = inspect.get_annotations(original)
@@ -252,7 +253,7 @@ class Panel:
         quantity: quantities of the rows; all if empty.
         at: coordinates and columns of the rows, as in :meth:`~.measurement.Table.select`.
         lines: coordinate, column or "quantity" with one curve per value; or its name and, by value, the looks
-            (arguments of ``Axes.plot``) of the curves that are drawn, in this order.
+            (arguments of ``Axes.plot``, and ``band=False`` for no band) of the curves that are drawn, in this order.
         predicted: label of a dashed black curve through the predictions; empty draws none.
         legend: place of the legend; "ends" writes labels at the ends of the curves, empty draws none.
         axes: arguments of ``Axes.set``.
@@ -276,7 +277,9 @@ class Panel:
         columns |= {"quantity": self.quantity} if self.quantity else {}
         rows = table.select(at={name: v for name, v in self.at.items() if name not in columns}, **columns)
         if not rows:
-            raise ValueError(f"a panel needs rows of {self.quantity or 'a quantity'}, got none; run the figure again")
+            raise ValueError(
+                f"a panel needs rows of {self.quantity or 'a quantity'}, got none; run the figure again"
+            )
         return rows
 
 
@@ -288,13 +291,17 @@ def coordinate(row: Measurement, name: str) -> Any:
 def distinct(rows: Iterable[Measurement], name: str) -> list[Any]:
     """Returns the values of a coordinate: numbers in ascending order, texts in the order of the rows."""
     values = list(dict.fromkeys(coordinate(row, name) for row in rows))
-    return values if any(isinstance(value, str) for value in values) else sorted(v for v in values if v is not None)
+    return (
+        values
+        if any(isinstance(value, str) for value in values)
+        else sorted(v for v in values if v is not None)
+    )
 
 
 def curves(
     x: str,
     *,
-    panels: Sequence[Panel],
+    panels: Sequence[Panel | tuple[Panel, ...]],
     xlabel: str = "",
     ylabel: str = "",
     log: str = "",
@@ -305,7 +312,8 @@ def curves(
 
     Args:
         x: coordinate or column of the horizontal axis.
-        panels: the panels, side by side.
+        panels: the panels, side by side; a tuple of panels is drawn in one, with the title, legend and axes of the
+            first.
         xlabel, ylabel: labels; by default the name of the coordinate, and none.
         log: "x", "y" or "xy" for logarithmic axes.
         caption: text below the panels, formatted with the settings; or a function of the result.
@@ -316,14 +324,14 @@ def curves(
         rows = panel.rows(result.table)
         for line, look in _lines(rows, panel, result):
             _curve(ax, line, x, look)
-        _finish(ax, rows, panel, x)
+        _annotate(ax, rows, panel, x)
 
     return _view(draw, panels, xlabel or x, ylabel, log, caption, size)
 
 
 def bands(
     *,
-    panels: Sequence[Panel],
+    panels: Sequence[Panel | tuple[Panel, ...]],
     x: str = "step",
     spread: str = "",
     ylabel: str = "",
@@ -344,11 +352,15 @@ def bands(
         rows = panel.rows(result.table)
         for line, look in _lines(rows, panel, result):
             _curve(ax, line, x, look)
+            if not look.get("band", True):
+                continue
             widths = result.table.select(quantity=f"{spread} of {line[0].quantity}", at=dict(line[0].at))
             if len(widths):
                 width = {coordinate(row, x): row.value for row in widths}
                 known = [row for row in _ordered(line, x) if row.value is not None]
-                place, value = (np.array([get(row) for row in known]) for get in (lambda r: coordinate(r, x), _value))
+                place, value = (
+                    np.array([get(row) for row in known]) for get in (lambda r: coordinate(r, x), _value)
+                )
                 half = np.array([width[coordinate(row, x)] for row in known])
                 low, high = (None, None) if line[0].bounds is None else line[0].bounds
                 ends = np.clip([value - half, value + half], low, high)
@@ -360,7 +372,7 @@ def bands(
                 ax.plot(place, low, color=COLOURS["null"], linewidth=1.0, linestyle=DASHED, zorder=1)
             else:
                 ax.fill_between(place, low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
-        _finish(ax, rows, panel, x)
+        _annotate(ax, rows, panel, x)
 
     return _view(draw, panels, x, ylabel, log, caption, size)
 
@@ -369,7 +381,7 @@ def scatter(
     x: str,
     y: str = "",
     *,
-    panels: Sequence[Panel],
+    panels: Sequence[Panel | tuple[Panel, ...]],
     xlabel: str = "",
     ylabel: str = "",
     log: str = "",
@@ -388,14 +400,14 @@ def scatter(
         rows = panel.rows(result.table.select(quantity=y) if y else result.table)
         partners = {_place(row): row.value for row in result.table.select(quantity=x)}
         for line, look in _lines(rows, panel, result):
-            points = [(row.predicted if x == "predicted" else partners.get(_place(row)), row.value) for row in line]
+            points = [
+                (row.predicted if x == "predicted" else partners.get(_place(row)), row.value) for row in line
+            ]
             points = [point for point in points if None not in point]
             ax.plot(*zip(*points), **{"linestyle": "", "marker": "o", "markersize": 3, "alpha": 0.7, **look})
         if x == "predicted":
             ends = [min(ax.get_xlim()[0], ax.get_ylim()[0]), max(ax.get_xlim()[1], ax.get_ylim()[1])]
             ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=DASHED, zorder=0)
-        ax.set(**panel.axes)
-        _legend(ax, panel)
 
     return _view(draw, panels, xlabel or x, ylabel or y, log, caption, size)
 
@@ -404,7 +416,7 @@ def matrix(
     rows: str,
     columns: str,
     *,
-    panels: Sequence[Panel],
+    panels: Sequence[Panel | tuple[Panel, ...]],
     limits: tuple[float | None, float | None] = (None, None),
     colours: str = "viridis",
     text: Callable[[Measurement], str] | None = None,
@@ -434,7 +446,6 @@ def matrix(
         heatmap(ax, values, vmin=limits[0], vmax=limits[1], cmap=colours, bar=text is None)
         ax.set_xticks(range(len(xs)), [_text(value) for value in xs])
         ax.set_yticks(range(len(ys)), [_text(value) for value in ys])
-        ax.set(ylabel=rows, **panel.axes)
 
     return _view(draw, panels, columns, rows, "", caption, size)
 
@@ -454,7 +465,7 @@ def size_map(
     Args:
         rows, columns: coordinates of the vertical and of the horizontal axis of each map.
         panels: coordinate with one map per value.
-        quantities: labels by quantity.
+        quantities: labels by quantity; quantities other than shares have a common colour scale.
         names: labels of the axes by coordinate.
         caption: as in :func:`curves`.
     """
@@ -462,7 +473,9 @@ def size_map(
     @style()
     def view(result: Result) -> "Figure":
         ys, xs, zs = (distinct(result.table, name) for name in (rows, columns, panels))
-        cell = max(0.315, 1.25 / len(ys))  # inches: a cell holds two lines of text, a map has a smallest height
+        cell = max(
+            0.315, 1.25 / len(ys)
+        )  # inches: a cell holds two lines of text, a map has a smallest height
         drawn, grid = axes(
             len(quantities),
             len(zs),
@@ -470,10 +483,10 @@ def size_map(
             height=0.85 + len(quantities) * (cell * len(ys) + 0.02),
         )
         drawn.set_layout_engine("constrained", w_pad=0.02, h_pad=0.04, wspace=0.0, hspace=0.0)
+        numbers = [row.value for row in result.table.select(quantity=tuple(quantities), unit="") if row.value]
         for number, (quantity, label) in enumerate(quantities.items()):
             known = result.table.select(quantity=quantity)
-            largest = max((row.value for row in known if row.value is not None), default=1.0)
-            largest = 1.0 if known[0].unit == "share" else largest
+            largest = 1.0 if known[0].unit == "share" else max(numbers, default=1.0)
             for column, z in enumerate(zs):
                 ax, last = grid[number * len(zs) + column], number == len(quantities) - 1
                 _map(ax, known.select(at={panels: z}), (rows, ys), (columns, xs), largest)
@@ -514,7 +527,12 @@ def mark(ax: "Axes", points: Iterable[tuple[Any, float | None, str]]) -> None:
     for basis, (marker, label) in MARKERS.items():
         places = [(x, y) for x, y, of in points if of == basis and y is not None]
         if places:
-            look = {"marker": marker, "markersize": 5 if marker == "x" else 7, "markeredgewidth": 1.2, "zorder": 6}
+            look = {
+                "marker": marker,
+                "markersize": 5 if marker == "x" else 7,
+                "markeredgewidth": 1.2,
+                "zorder": 6,
+            }
             ax.plot(*zip(*places), color="black", linestyle="", label=label, **look)
 
 
@@ -524,13 +542,17 @@ def _view(draw, panels, xlabel, ylabel, log, text, size) -> "Callable[[Result], 
     @style()
     def view(result: Result) -> "Figure":
         drawn, grid = axes(1, len(panels), width=size[0], height=size[1])
-        for ax, panel in zip(grid, panels):
-            ax.set(title=panel.title, xlabel=xlabel, ylabel=ylabel)
+        for ax, layers in zip(grid, panels):
+            layers = (layers,) if isinstance(layers, Panel) else layers
+            ax.set(title=layers[0].title, xlabel=xlabel, ylabel=ylabel)
             if "x" in log:
                 ax.set_xscale("log")
             if "y" in log:
                 ax.set_yscale("log")
-            draw(ax, result, panel)
+            for panel in layers:
+                draw(ax, result, panel)
+            ax.set(**layers[0].axes)
+            _legend(ax, layers[0].legend)
         _caption(drawn, text, result)
         return drawn
 
@@ -564,40 +586,49 @@ def _curve(ax: "Axes", line: Sequence[Measurement], x: str, look: Mapping[str, A
     """Plots a curve with the band of its intervals."""
     line = _ordered(line, x)
     place, value = [coordinate(row, x) for row in line], [_value(row) for row in line]
-    if any(row.interval for row in line):
+    if look.get("band", True) and any(row.interval for row in line):
         low, high = np.array([row.interval or (np.nan, np.nan) for row in line]).T
         ax.fill_between(place, low, high, color=look["color"], alpha=0.14, linewidth=0)
     marker = {"marker": "o", "markersize": 3} if len(line) <= MARKED else {}
-    ax.plot(place, value, **{**marker, **look})
+    ax.plot(place, value, **{**marker, **{name: value for name, value in look.items() if name != "band"}})
 
 
-def _finish(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
-    """Adds predictions, published numbers, ticks and the legend to a panel."""
+def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
+    """Adds predictions, published numbers and ticks to a panel."""
     known = [row for row in _ordered(rows, x) if row.predicted is not None]
     if panel.predicted:
         place = {coordinate(row, x): row.predicted for row in known if row.basis not in MARKERS}
-        ax.plot(list(place), list(place.values()), color="black", linewidth=1.0, linestyle=DASHED, label=panel.predicted)
+        ax.plot(
+            list(place),
+            list(place.values()),
+            color="black",
+            linewidth=1.0,
+            linestyle=DASHED,
+            label=panel.predicted,
+        )
     mark(ax, [(coordinate(row, x), row.predicted, row.basis) for row in known])
     places = distinct(rows, x)
     if len(places) <= FEW_TICKS and not isinstance(places[0], str):
         ax.set_xticks(places, [_text(value) for value in places])
         ax.minorticks_off()
-    ax.set(**panel.axes)
-    _legend(ax, panel)
 
 
-def _legend(ax: "Axes", panel: Panel) -> None:
+def _legend(ax: "Axes", place: str) -> None:
     """Adds the legend of a panel, if a curve has a label."""
-    if panel.legend == "ends":
+    if place == "ends":
         label_ends(ax)
-    elif panel.legend and ax.get_legend_handles_labels()[1]:
-        ax.legend(loc=panel.legend)
+    elif place and ax.get_legend_handles_labels()[1]:
+        ax.legend(loc=place, handlelength=1.6, borderaxespad=0.2)
 
 
 def _ordered(rows: Iterable[Measurement], x: str) -> list[Measurement]:
     """Returns the rows that have the coordinate, ordered by it; texts keep their order."""
     rows = [row for row in rows if coordinate(row, x) is not None]
-    return rows if any(isinstance(coordinate(row, x), str) for row in rows) else sorted(rows, key=lambda r: coordinate(r, x))
+    return (
+        rows
+        if any(isinstance(coordinate(row, x), str) for row in rows)
+        else sorted(rows, key=lambda r: coordinate(r, x))
+    )
 
 
 def _place(row: Measurement) -> tuple:

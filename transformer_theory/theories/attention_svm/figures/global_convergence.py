@@ -5,6 +5,7 @@ from ....core.figure import Axis, Panel, Reading, curves, figure, share
 from ....core.sources import Source
 from ..dynamics import normalised_descent, start
 from ..published import published_instances
+from .common import INPUTS, RATE, THRESHOLD, TOKENS
 
 BEST_SELECTED = "share of problems that select every best token"
 DIMS = (2, 5, 10, 20, 50, 100)
@@ -22,8 +23,8 @@ LOOK = {"ylim": (-0.03, 1.04), "xlabel": "dimension d"}
     "attention_svm.global_convergence",
     source=Source("tarzanagh2023transformers"),
     over={
-        "n": Axis(5, 10, 15, setting="inputs", ge=1, help="numbers n of inputs"),
-        "T": Axis(5, 10, 15, setting="tokens", ge=2, help="numbers T of tokens per input"),
+        "n": Axis(5, 10, 15, **INPUTS),
+        "T": Axis(5, 10, 15, **TOKENS),
         "d": Axis(*DIMS, setting="dims", ge=1, help="dimensions d of the tokens"),
     },
     where=lambda n, T: n == 5 or T == 5,
@@ -48,8 +49,8 @@ def global_convergence(
     *,
     trials: int = setting(100, ge=1, help="random problems per size"),
     steps: int = setting(1000, ge=1, help="steps of descent"),
-    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step"),
-    threshold: float = setting(1e-3, gt=0, lt=1, help="largest attention that a selected token leaves to others"),
+    rate: float = RATE,
+    threshold: float = THRESHOLD,
 ) -> Reading:
     """Share of random problems in which normalised descent from W = 0 selects the best token of every input,
     against the dimension.

@@ -21,7 +21,7 @@ defines ``plot``.
 import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +135,7 @@ class Sweep:
     reference: Callable[..., float | None] | None
     basis: Basis
     quantity: str
+    one_seed: bool  # whether all calls get the same seed
 
     def points(self, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         """Returns the coordinates of all calls, those of the last axis varying fastest."""
@@ -163,7 +164,8 @@ def figure(
 
     The function takes the coordinates by name and the other settings as keyword arguments, whose defaults are
     declared by :func:`~.experiment.setting`. It returns what :func:`readings` accepts. If it takes ``seed``, the
-    experiment has a seed, and call k of K gets ``seed * K + k``. Calls may run in other processes, which import the
+    experiment has a seed, and call k of K gets ``seed * K + k``, or the seed itself if its default is declared by
+    ``setting``. Calls may run in other processes, which import the
     function by its name.
 
     Args:
@@ -183,18 +185,17 @@ def figure(
     def decorate(function: Callable[..., Any]) -> type[Experiment]:
         original = inspect.unwrap(function)
         settings = {name: axis.setting or name for name, axis in over.items()}
-        keywords = {
-            name: default for name, default in (original.__kwdefaults__ or {}).items() if name != "seed"
-        }
+        defaults = original.__kwdefaults__ or {}
+        keywords = {name: default for name, default in defaults.items() if isinstance(default, Field)}
+        random = "seed" in defaults
         # A direct call uses the defaults themselves instead of their declarations.
-        original.__kwdefaults__ = {name: declared.default for name, declared in keywords.items()}
+        original.__kwdefaults__ = defaults | {name: default.default for name, default in keywords.items()}
         hints = inspect.get_annotations(original)
-        random = "seed" in inspect.signature(original).parameters
         declared = [
             (settings[name], tuple[type(axis.values[0]), ...], setting(axis.values, **axis.limits))
             for name, axis in over.items()
         ]
-        declared += [(name, hints[name], default) for name, default in keywords.items()]
+        declared += [(name, hints[name], default) for name, default in keywords.items() if name != "seed"]
         namespace = {
             "__doc__": original.__doc__,
             "__module__": original.__module__,
@@ -202,7 +203,7 @@ def figure(
             "name": name,
             "sources": sources,
             "view": staticmethod(view),
-            "sweep": Sweep(function, over, where, reference, basis, quantity),
+            "sweep": Sweep(function, over, where, reference, basis, quantity, "seed" in keywords),
             "measure": _measure,
             "quick": classmethod(lambda kind: kind(**(quick or {}))),
         }
@@ -222,7 +223,8 @@ def _measure(experiment: Any) -> Iterator[Measurement]:
     kind = {"figure": f"{type(experiment).__module__}:{type(experiment).__qualname__}"}
     calls = [kind | point | shared for point in points]
     if experiment.seed is not None:
-        calls = [call | {"seed": experiment.seed * len(calls) + k} for k, call in enumerate(calls)]
+        first, stride = (experiment.seed, 0) if made.one_seed else (experiment.seed * len(calls), 1)
+        calls = [call | {"seed": first + stride * k} for k, call in enumerate(calls)]
     usual = experiment.at_defaults(*keywords)
     for point, found in zip(points, sweep(_at_point, calls)):
         for one in readings(found, made.quantity):
@@ -257,6 +259,7 @@ class Panel:
         predicted: label of a dashed black curve through the predictions; empty draws none.
         legend: place of the legend; "ends" writes labels at the ends of the curves, empty draws none.
         axes: arguments of ``Axes.set``.
+        x: coordinate of the horizontal axis, if it differs from that of the other panels.
     """
 
     title: str = ""
@@ -266,6 +269,7 @@ class Panel:
     predicted: str = ""
     legend: str = "best"
     axes: Mapping[str, Any] = field(default_factory=dict)
+    x: str = ""
 
     def rows(self, table: Table) -> Table:
         """Returns the rows of the panel.
@@ -321,10 +325,10 @@ def curves(
     """
 
     def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        rows = panel.rows(result.table)
+        rows, across = panel.rows(result.table), panel.x or x
         for line, look in _lines(rows, panel, result):
-            _curve(ax, line, x, look)
-        _annotate(ax, rows, panel, x)
+            _curve(ax, line, across, look)
+        _annotate(ax, rows, panel, across)
 
     return _view(draw, panels, xlabel or x, ylabel, log, caption, size)
 
@@ -333,48 +337,54 @@ def bands(
     *,
     panels: Sequence[Panel | tuple[Panel, ...]],
     x: str = "step",
-    spread: str = "",
+    spread: str | tuple[str, str] = "",
     ylabel: str = "",
     log: str = "",
     caption: "str | Callable[[Result], str]" = "",
     size: tuple[float, float] = (7.0, 3.1),
 ) -> "Callable[[Result], Figure]":
     """Returns the view of values over the steps of training, or over layers: grey bands for null distributions, and
-    bands of one spread to either side.
+    bands for the spread over trials or seeds.
 
     Args:
         panels, ylabel, log, caption, size: as in :func:`curves`.
         x: column or coordinate of the horizontal axis.
-        spread: the band's half-width is the quantity ``"{spread} of {quantity}"``; if empty, bands show intervals.
+        spread: the half-width of a band is the quantity ``"{spread} of {quantity}"``; of a pair, such as
+            ``("smallest", "largest")``, the quantities are the ends. If empty, bands show intervals.
     """
 
     def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        rows = panel.rows(result.table)
+        rows, across = panel.rows(result.table), panel.x or x
         for line, look in _lines(rows, panel, result):
-            _curve(ax, line, x, look)
-            if not look.get("band", True):
-                continue
-            widths = result.table.select(quantity=f"{spread} of {line[0].quantity}", at=dict(line[0].at))
-            if len(widths):
-                width = {coordinate(row, x): row.value for row in widths}
-                known = [row for row in _ordered(line, x) if row.value is not None]
-                place, value = (
-                    np.array([get(row) for row in known]) for get in (lambda r: coordinate(r, x), _value)
-                )
-                half = np.array([width[coordinate(row, x)] for row in known])
-                low, high = (None, None) if line[0].bounds is None else line[0].bounds
-                ends = np.clip([value - half, value + half], low, high)
-                ax.fill_between(place, *ends, color=look["color"], alpha=0.15, linewidth=0)
-            drawn = [row for row in _ordered(line, x) if row.null is not None and row.null.draws]
-            place = [coordinate(row, x) for row in drawn]
+            _curve(ax, line, across, look)
+            if spread and look.get("band", True):
+                _spread_band(ax, line, across, result.table, spread, look)
+            drawn = [row for row in _ordered(line, across) if row.null is not None and row.null.draws]
+            place = [coordinate(row, across) for row in drawn]
             low, high = ([getattr(row.null, end) for row in drawn] for end in ("low", "high"))
             if low == high:
                 ax.plot(place, low, color=COLOURS["null"], linewidth=1.0, linestyle=DASHED, zorder=1)
             else:
                 ax.fill_between(place, low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
-        _annotate(ax, rows, panel, x)
+        _annotate(ax, rows, panel, across)
 
     return _view(draw, panels, x, ylabel, log, caption, size)
+
+
+def _spread_band(
+    ax: "Axes", line: Sequence[Measurement], x: str, table: Table, spread: Any, look: Mapping
+) -> None:
+    """Plots the band of :func:`bands` around a curve."""
+    names = [spread] if isinstance(spread, str) else spread
+    quantities = tuple(f"{name} of {line[0].quantity}" for name in names)
+    found = {(row.quantity, _place(row)): row.value for row in table.select(quantity=quantities)}
+    rows = [row for row in _ordered(line, x) if (quantities[0], _place(row)) in found]
+    ends = np.array([[found[quantity, _place(row)] for row in rows] for quantity in quantities])
+    if len(names) == 1:
+        value = np.array([_value(row) for row in rows])
+        ends = np.stack([value - ends[0], value + ends[0]])
+    place = [coordinate(row, x) for row in rows]
+    ax.fill_between(place, *ends, color=look["color"], alpha=0.15, linewidth=0)
 
 
 def scatter(

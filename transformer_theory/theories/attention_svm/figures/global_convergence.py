@@ -5,11 +5,11 @@ from ....core.figure import Axis, Panel, Reading, curves, figure, share
 from ....core.sources import Source
 from ..dynamics import normalised_descent, start
 from ..published import published_instances
-from .common import INPUTS, RATE, THRESHOLD, TOKENS
+from .common import DIMS, INPUTS, RATE, THRESHOLD, TOKENS
 
 BEST_SELECTED = "share of problems that select every best token"
-DIMS = (2, 5, 10, 20, 50, 100)
-KNOWN = {  # (n, T) -> one share per dimension in DIMS, computed independently with the default settings
+KNOWN_DIMS = (2, 5, 10, 20, 50, 100)
+KNOWN = {  # (n, T) -> one share per dimension in KNOWN_DIMS, computed independently with the default settings
     (5, 5): (0.06, 0.69, 0.91, 0.98, 1.00, 0.99),
     (10, 5): (0.0, 0.21, 0.59, 0.86, 0.99, 0.99),
     (15, 5): (0.0, 0.03, 0.28, 0.78, 0.97, 1.00),
@@ -25,10 +25,10 @@ LOOK = {"ylim": (-0.03, 1.04), "xlabel": "dimension d"}
     over={
         "n": Axis(5, 10, 15, **INPUTS),
         "T": Axis(5, 10, 15, **TOKENS),
-        "d": Axis(*DIMS, setting="dims", ge=1, help="dimensions d of the tokens"),
+        "d": Axis(*KNOWN_DIMS, **DIMS),
     },
     where=lambda n, T: n == 5 or T == 5,
-    reference=lambda n, T, d: dict(zip(DIMS, KNOWN.get((n, T), ()))).get(d),
+    reference=lambda n, T, d: dict(zip(KNOWN_DIMS, KNOWN.get((n, T), ()))).get(d),
     basis="recomputed",
     view=curves(
         "d",

@@ -12,7 +12,7 @@ from ..dynamics import normalised_descent, start
 from ..problem import Instance, cross_attention
 from ..selection import locally_optimal
 from ..solvers import frobenius_max_margins
-from .common import INPUTS, RATE, SIZE_NAMES, THRESHOLD, TOKENS
+from .common import DIMS, INPUTS, RATE, SIZE_NAMES, THRESHOLD, TOKENS
 
 BATCH = 100  # trials per batch, few enough to stay in the processor's cache
 QUANTITIES = {
@@ -38,7 +38,7 @@ def count_locally_optimal(instance: Instance, select: torch.Tensor, settled: tor
     over={
         "n": Axis(2, 5, 10, 15, **INPUTS),
         "T": Axis(2, 5, 10, 15, **TOKENS),
-        "d": Axis(2, 5, 10, 20, 50, setting="dims", ge=1, help="dimensions d of the tokens"),
+        "d": Axis(2, 5, 10, 20, 50, **DIMS),
     },
     view=size_map(
         "n",

@@ -11,7 +11,7 @@ from ....core.sources import Source
 from ..builders import constraints
 from ..problem import cross_attention
 from ..solvers import frobenius_max_margins, nuclear_max_margins
-from .common import INPUTS, SIZE_NAMES, TOKENS, mean_interval
+from .common import DIMS, INPUTS, SIZE_NAMES, TOKENS, mean_interval
 
 FEASIBLE_SHARE = "share of feasible problems"
 FROBENIUS, NUCLEAR = "mean rank, Frobenius norm", "mean rank, nuclear norm"
@@ -24,7 +24,7 @@ BATCH = 100  # problems per batch
     over={
         "n": Axis(2, 5, 10, 15, **INPUTS),
         "T": Axis(2, 5, 10, 15, **TOKENS),
-        "d": Axis(2, 5, 10, 20, 50, setting="dims", ge=1, help="dimensions d of the tokens"),
+        "d": Axis(2, 5, 10, 20, 50, **DIMS),
     },
     view=size_map(
         "n",

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from transformer_theory.core.experiment import Experiment, summary
 from transformer_theory.core.files import replacing
+from transformer_theory.core.format import label, place
 from transformer_theory.core.measurement import Basis, Measurement
 from transformer_theory.core.result import Result
-from transformer_theory.report.format import label, place
 from transformer_theory.report.markdown import text
 from transformer_theory.report.tables import BASIS_TEXT
 from transformer_theory.theories import theory

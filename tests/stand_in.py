@@ -51,7 +51,7 @@ class Coin(RandomExperiment):
             step=self.throws,
         )
         for width, area in zip(self.widths, sweep(_area, [{"width": width} for width in self.widths])):
-            yield Measurement("stand_in", "figure", "area", area, setting=f"width {width}")
+            yield Measurement("stand_in", "figure", "area", area, at={"setting": f"width {width}"})
         yield Arrays({"stand_in/heads": heads.numpy()})
 
     def plot(self, result: Result):

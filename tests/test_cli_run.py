@@ -128,7 +128,7 @@ def test_run_prints_a_reason_in_place_of_a_value(monkeypatch, tmp_path, capsys):
 
 def test_run_prints_the_threshold_and_the_verdict(monkeypatch, tmp_path, capsys):
     rows = [
-        judged("a tolerance", 3e-16, "<=", 1e-8, null=Null("none", (0.2,))),
+        judged("a tolerance", 3e-16, "<=", 1e-8, nulls=(Null("none", (0.2,)),)),
         judged("a limit", 0.98, ">=", 0.99, predicted=1.0, basis="limit"),
         judged("printed", 0.9, ">=", 0.99, basis="printed"),
         judged("elsewhere", 0.5, "<=", 1.0, covered=False),

@@ -45,7 +45,11 @@ def test_every_theory_has_one_headline_on_every_view(result):
     for theory in (each for each in tt.list_theories() if each.on_data and each.on_data.reads is None):
         for model in ("", "ViT"):
             rows = result.select(
-                theory=theory.name, kind="on data", quantity=theory.on_data.headline, model=model, setting=""
+                theory=theory.name,
+                kind="on data",
+                quantity=theory.on_data.headline,
+                model=model,
+                at={"setting": ""},
             )
             assert len(rows) == 1, (theory.name, model)
             assert rows[0].data == "digits"
@@ -89,13 +93,13 @@ def test_a_headline_with_permuted_labels_has_both_nulls(result):
     rows = result.select(
         theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None
     )
-    own = rows.select(setting="null: permuted labels").one()
+    own = rows.select(at={"setting": "null: permuted labels"}).one()
     assert (own.null.kind, len(own.null.draws), own.scope) == (
         "permuted labels",
         HEADLINE_DRAWS,
         "these data",
     )
-    assert own.value == rows.select(setting="").one().value
+    assert own.value == rows.select(at={"setting": ""}).one().value
     ends = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, step=0)
     assert {len(row.null.draws) for row in ends} == {BAND_DRAWS}
 
@@ -119,7 +123,7 @@ def test_all_seeds_share_the_split_and_the_permutations(digits, unchecked, few_u
     assert raw[0].value == raw[1].value
     summary = raw.summary().one()
     assert (summary.interval_kind, summary.p) == ("over samples", 1 / (1 + HEADLINE_DRAWS))
-    inside = result.select(kind="in network", model="ViT", step=None, setting="")
+    inside = result.select(kind="in network", model="ViT", step=None, at={"setting": ""})
     assert inside[0].value != inside[1].value
     assert inside[0].null == inside[1].null  # the same untrained networks
 
@@ -260,12 +264,14 @@ def test_a_headline_has_the_null_of_a_test_on_synthetic_inputs_if_there_is_one(r
     rows = result.select(
         theory=theory.name, kind="in network", quantity=headline, model="ViT", step=None, layer=None
     )
-    own = rows.select(setting="null: inputs with tokens of other sequences").one()
-    layers = result.select(theory=theory.name, quantity=headline, model="ViT", setting="exchanged tokens")
+    own = rows.select(at={"setting": "null: inputs with tokens of other sequences"}).one()
+    layers = result.select(
+        theory=theory.name, quantity=headline, model="ViT", at={"setting": "exchanged tokens"}
+    )
     assert len(layers) == 2
     assert own.value == pytest.approx(sum(row.value for row in layers) / 2)
     assert own.null.draws[0] == pytest.approx(sum(row.null.draws[0] for row in layers) / 2)
-    assert rows.select(setting="").one().null.kind == UNTRAINED
+    assert rows.select(at={"setting": ""}).one().null.kind == UNTRAINED
 
 
 def test_a_theory_may_refuse_the_features_of_networks(result):

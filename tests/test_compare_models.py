@@ -141,10 +141,10 @@ def test_headlines_are_measured_on_test_images_of_all_classes(result):
     for name in ("crate", "vit"):
         rows = result.select(kind="in network", quantity=THEORY.in_networks.headline, model=name, step=None)
         whole, layers = (
-            rows.select(layer=None, setting="").one(),
+            rows.select(layer=None, at={"setting": ""}).one(),
             rows.where(lambda row: row.layer is not None),
         )
-        own = rows.select(layer=None, setting="null: permuted labels").one()
+        own = rows.select(layer=None, at={"setting": "null: permuted labels"}).one()
         assert (whole.split, whole.n, whole.scope, whole.side) == (
             "test",
             300,
@@ -192,9 +192,9 @@ def test_quantities_without_a_null_get_that_of_untrained_networks(runs):
 def test_each_run_is_compared_once(result):
     rows = result.select(quantity=ACCURACY, split="validation", step=None)
     for setting in (EQUAL_STEPS, EQUAL_TIME):
-        assert rows.select(setting=setting).column("model") == ["crate", "vit"]
+        assert rows.select(at={"setting": setting}).column("model") == ["crate", "vit"]
     # a ViT of this width has more parameters
-    assert rows.select(setting=EQUAL_PARAMETERS).one().value is None
+    assert rows.select(at={"setting": EQUAL_PARAMETERS}).one().value is None
 
 
 def test_small_networks_beside_them_learn_training_images(runs):

@@ -40,7 +40,7 @@ def row(quantity, value, **columns):
 ROWS = Table(
     [
         row("goes to one", 0.75, predicted=1.0, basis="limit", step=2000),
-        row("|p_mm|^2 / 2", 0.3131894, predicted=0.31319, basis="printed", setting="paper form"),
+        row("|p_mm|^2 / 2", 0.3131894, predicted=0.31319, basis="printed", at={"setting": "paper form"}),
         row("norm of $W$", None, predicted=19.5, basis="figure"),
         row("the same", 2.5, predicted=2.5, basis="recomputed"),
         row("a formula", 2.5, predicted=2.5, basis="theory"),

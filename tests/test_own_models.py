@@ -305,7 +305,7 @@ def test_the_file_of_the_page_makes_a_page(capsys: pytest.CaptureFixture[str]):
     assert result.settings["sequences"] == 64
     assert result.settings["labels"] == 4
     with_chance(result, "contraction of differences between tokens")
-    (beside,) = result.select(setting=UNTRAINED)  # the mean beside networks with random weights
+    (beside,) = result.select(at={"setting": UNTRAINED})  # the mean beside networks with random weights
     rows = measured(result, "contraction of differences between tokens")
     assert beside.value == pytest.approx(sum(row.value for row in rows) / len(rows))
     assert beside.null is not None

@@ -33,7 +33,7 @@ def draw(shift: float, predicted: float | None, draws: int, generator: torch.Gen
     """A value near ``shift`` among normal draws around zero, and a second quantity."""
     CALLS.append(generator.initial_seed())
     value, *null = (0.1 * torch.randn(draws + 1, generator=generator, dtype=torch.float64)).tolist()
-    yield LADDER.row("toy", shift + value, null=Null("normal draws", tuple(null)), predicted=predicted)
+    yield LADDER.row("toy", shift + value, nulls=(Null("normal draws", tuple(null)),), predicted=predicted)
     yield Measurement("toy", "rung", "draws", float(draws))
 
 
@@ -418,16 +418,16 @@ def second_null(shift: float, generator: torch.Generator):
     """A value near .9 with a first null around 0 and a second one around ``shift``."""
     rows = list(draw(0.9, 1.0, 199, generator))
     null = Null("other draws", tuple((shift + 0.4 * torch.randn(19, generator=generator)).tolist()))
-    return [*rows, replace(rows[0], null=null, setting="null: other draws")]
+    return [*rows, replace(rows[0], nulls=(null,), at={"setting": "null: other draws"})]
 
 
 def _without_draws(rows):
-    return [*rows[:-1], replace(rows[-1], null=None)]
+    return [*rows[:-1], replace(rows[-1], nulls=())]
 
 
 def renamed_null(shift: float, generator: torch.Generator):
     *rows, second = second_null(shift, generator)
-    return [*rows, replace(second, null=replace(second.null, kind="shuffled draws"))]
+    return [*rows, replace(second, nulls=(replace(second.null, kind="shuffled draws"),))]
 
 
 def test_a_value_that_a_second_null_explains_is_no_reach():

@@ -54,9 +54,9 @@ def test_layers_and_heads_are_averaged_and_so_are_their_nulls():
     null = lambda *draws: Null("permuted labels", draws)  # noqa: E731
     (found,) = series(
         result(
-            rows("a", [1.0, 2.0], layer=0, head=0, null=null(0.5)),
-            rows("a", [3.0, 6.0], layer=0, head=1, null=null(0.0)),
-            rows("a", [5.0, 7.0], layer=1, head=0, null=null(1.0)),
+            rows("a", [1.0, 2.0], layer=0, head=0, nulls=(null(0.5),)),
+            rows("a", [3.0, 6.0], layer=0, head=1, nulls=(null(0.0),)),
+            rows("a", [5.0, 7.0], layer=1, head=0, nulls=(null(1.0),)),
         )
     )
     assert (found.theory, found.quantity, found.model, found.label) == ("crate", "a", "ViT", "a")
@@ -78,7 +78,7 @@ def several_seeds(kind, draws):
                     kind,
                     tuple(draws(seed, layer, index) for index in range(count if kind != UNTRAINED else 19)),
                 )
-                row = {"step": step, "seed": seed, "layer": layer, "model": "ViT", "null": null}
+                row = {"step": step, "seed": seed, "layer": layer, "model": "ViT", "nulls": (null,)}
                 parts.append([Measurement("crate", "in network", "a", 10.0 * step + seed + 2 * layer, **row)])
     (found,) = series(result(*parts))
     return found

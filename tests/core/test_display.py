@@ -25,7 +25,7 @@ CLAIM = Claim(
     control_description=HOSTILE,
 )
 ROWS = [
-    Measurement("theory", "on data", f"{HOSTILE} {i}", i / 7, null=Null("k", (1.0,) * 99), layer=i)
+    Measurement("theory", "on data", f"{HOSTILE} {i}", i / 7, nulls=(Null("k", (1.0,) * 99),), layer=i)
     for i in range(40)
 ]
 TABLE = Table([*ROWS, Measurement("theory", "on data", "missing", None, reason=HOSTILE)])

@@ -9,7 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from transformer_theory.core.measurement import COLUMNS, Arrays, Measurement, Null, Table, collect, judge
+from transformer_theory.core.measurement import (
+    COLUMNS,
+    Arrays,
+    Measurement,
+    Null,
+    Table,
+    collect,
+    from_records,
+    judge,
+)
 from transformer_theory.core.sources import Source
 
 ROW = Measurement("crate", "on data", "rate", 2.0)
@@ -19,7 +28,7 @@ def test_a_row_survives_json_and_leaves_defaults_out():
     row = replace(
         ROW,
         predicted=1.5,
-        null=Null("permuted labels", (0.5, 1.0)),
+        nulls=(Null("permuted labels", (0.5, 1.0)),),
         interval=(1.0, 3.0),
         source=Source("yu2020learning", "Thm. 1"),
         layer=0,
@@ -125,14 +134,84 @@ def test_a_table_does_not_change():
 
 
 def test_pandas_has_a_column_for_each_field():
-    frame = Table([replace(ROW, null=Null("k", (1.0, 3.0)), interval=(1.0, 2.0), layer=3), ROW]).to_pandas()
-    missing = set(COLUMNS) - {"null", "interval"} - set(frame.columns)
+    nulls = (Null("k", (1.0, 3.0)), Null("l", (5.0,)))
+    frame = Table(
+        [replace(ROW, nulls=nulls, interval=(1.0, 2.0), layer=3, at={"T": 5, "flow": "modified"}), ROW]
+    ).to_pandas()
+    missing = set(COLUMNS) - {"nulls", "interval", "at", "bounds"} - set(frame.columns)
     assert not missing
     assert frame["null_median"][0] == 2.0
     assert frame["null_draws"][0] == 2
     assert math.isnan(frame["null_median"][1])
+    assert (frame["null2_kind"][0], frame["null2_high"][0]) == ("l", 5.0)
     assert (frame["interval_low"][0], frame["interval_high"][0]) == (1.0, 2.0)
+    assert (frame["T"][0], frame["flow"][0]) == (5, "modified")
+    assert math.isnan(frame["T"][1])
     assert len(Table().to_pandas()) == 0
+
+
+def test_a_coordinate_may_be_called_n_as_in_papers():
+    frame = Table([replace(ROW, n=100, at={"n": 5})]).to_pandas()
+    assert (frame["n"][0], frame["samples"][0]) == (5, 100)
+
+
+def test_coordinates_are_compared_rounded_and_keep_their_order():
+    row = replace(ROW, at={"rate": 0.1 + 0.2, "d": np.int64(20)})
+    assert row == replace(ROW, at={"d": 20, "rate": 0.3})
+    assert hash(row) == hash(replace(ROW, at={"d": 20, "rate": 0.3}))
+    assert row != replace(ROW, at={"d": 20, "rate": 0.3 + 1e-9})
+    assert row.setting == "rate = 0.3, d = 20"
+    assert replace(ROW, at={"dynamics": "K and Q", "T": 5}).setting == "K and Q, T = 5"
+    assert replace(ROW, at={"half": ""}) == ROW
+
+
+@pytest.mark.parametrize("at", [{"layer": 1}, {"": 1}, {"d": True}, {"d": math.nan}, {"d": (1, 2)}])
+def test_a_coordinate_is_a_number_or_a_text_with_a_name_of_its_own(at: dict):
+    with pytest.raises(ValueError, match="coordinate"):
+        replace(ROW, at=at)
+
+
+def test_rows_are_selected_by_coordinates():
+    table = Table([replace(ROW, at={"n": n, "T": T}) for n in (5, 10) for T in (3, 4)] + [ROW])
+    assert len(table.select(at={"n": 5})) == 2
+    assert table.select(at={"n": (5, 10), "T": 4}).column("at") == [{"n": 5, "T": 4}, {"n": 10, "T": 4}]
+    assert table.select(at={"n": ""}).one() is ROW
+    with pytest.raises(ValueError, match="columns must be among"):
+        table.select(setting="n = 5")
+
+
+def test_several_nulls_survive_json_and_the_first_is_the_tested_one():
+    row = replace(ROW, nulls=(Null("k", (1.0, 3.0)), None, Null("l", (5.0,))), at={"n": 5}, bounds=(0, None))
+    stored = json.loads(json.dumps(row.to_json()))
+    assert stored["null"] == {"kind": "k", "draws": [1.0, 3.0]}
+    assert stored["further_nulls"] == [{"kind": "l", "draws": [5.0]}]
+    assert Measurement.from_json(stored) == row
+    assert row.null is row.nulls[0]
+    assert [null.kind for null in row.nulls] == ["k", "l"]
+
+
+def test_tables_of_the_former_version_load():
+    first = {"theory": "crate", "kind": "rung", "quantity": "rate", "value": 2.0, "seed": 0}
+    null = {"kind": "sign flips", "draws": [1.0]}
+    stored = [
+        first | {"null": {"kind": "permuted labels", "draws": [0.5]}},
+        first | {"setting": "null: sign flips", "null": null},
+        first | {"setting": "n = 5, T = 10"},
+        first | {"seed": 1, "setting": "null: sign flips", "null": null},
+    ]
+    table = from_records(stored)
+    assert [tuple(null.kind for null in row.nulls) for row in table] == [
+        ("permuted labels", "sign flips"),
+        (),
+        ("sign flips",),
+    ]
+    assert table[1].setting == "n = 5, T = 10"
+    assert table[2].setting == ""
+
+
+def test_shares_have_bounds():
+    assert replace(ROW, unit="share", value=0.5).bounds == (0.0, 1.0)
+    assert ROW.bounds is None
 
 
 def test_a_summary_averages_seeds_and_draws():
@@ -144,7 +223,7 @@ def test_a_summary_averages_seeds_and_draws():
             seed=seed,
             predicted=1.0,
             side=">=",
-            null=Null("permuted labels", one),
+            nulls=(Null("permuted labels", one),),
             verdict="consistent",
         )
         for seed, (value, one) in enumerate(zip((0.8, 0.9, 1.0), draws))

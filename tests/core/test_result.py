@@ -98,7 +98,7 @@ def test_numbers_of_torch_and_numpy_become_json(unchecked, tmp_path):
     given = row(
         np.float64(2.5),
         predicted=float("nan"),
-        null=null,
+        nulls=(null,),
         step=np.int64(3),
         threshold=torch.tensor(1.5),
         interval=(1, 2),

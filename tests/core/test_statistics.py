@@ -1,5 +1,6 @@
 """Statistics against closed forms and against scipy."""
 
+import math
 from dataclasses import replace
 from itertools import combinations
 
@@ -14,6 +15,7 @@ from transformer_theory.core.statistics import (
     RANGE_DRAWS,
     UNTRAINED,
     agreement,
+    bounded_interval,
     false_discoveries,
     jackknife_interval,
     over_seeds,
@@ -114,7 +116,7 @@ def test_the_jackknife_of_a_mean_covers_it():
 
 def test_a_p_value_needs_enough_draws():
     few, enough = (
-        replace(ROW, null=Null("permuted labels", tuple(np.linspace(0, 0.9, n))))
+        replace(ROW, nulls=(Null("permuted labels", tuple(np.linspace(0, 0.9, n))),))
         for n in (RANGE_DRAWS, HEADLINE_DRAWS)
     )
     assert over_seeds([few]).p is None
@@ -129,7 +131,7 @@ def test_a_p_value_needs_enough_draws():
 def test_untrained_networks_are_compared_by_ranks_not_averaged():
     draws = tuple(np.linspace(0, 0.9, RANGE_DRAWS))
     rows = [
-        replace(ROW, value=value, seed=seed, null=Null(UNTRAINED, draws))
+        replace(ROW, value=value, seed=seed, nulls=(Null(UNTRAINED, draws),))
         for seed, value in enumerate((0.95, 1.0, 1.3))
     ]
     summary = over_seeds(rows)
@@ -154,7 +156,10 @@ def test_shared_permutations_keep_the_null_of_the_mean_wide():
             ]
             rows = [
                 replace(
-                    ROW, value=accident + 1e-3 * seed, seed=seed, null=Null("permuted labels", draws[seed])
+                    ROW,
+                    value=accident + 1e-3 * seed,
+                    seed=seed,
+                    nulls=(Null("permuted labels", draws[seed]),),
                 )
                 for seed in range(3)
             ]
@@ -191,11 +196,31 @@ def test_a_rank_sum_with_ties_enumerates_mid_ranks():
 def test_a_missing_first_seed_does_not_hide_the_test():
     null = Null("permuted labels", tuple(np.linspace(0, 0.9, HEADLINE_DRAWS)))
     missing = Measurement("crate", "on data", "rate", None, reason="no data", seed=0)
-    rows = [missing, replace(ROW, seed=1, null=null), replace(ROW, seed=2, null=null)]
+    rows = [missing, replace(ROW, seed=1, nulls=(null,)), replace(ROW, seed=2, nulls=(null,))]
     assert over_seeds(rows).p == over_seeds(rows[1:]).p == 1 / 200
 
 
 def test_equal_draws_give_no_p_value():
-    row = replace(ROW, null=Null("permuted labels", (0.5,) * HEADLINE_DRAWS))
+    row = replace(ROW, nulls=(Null("permuted labels", (0.5,) * HEADLINE_DRAWS),))
     assert over_seeds([row]).p is None
     assert "all draws of the null are equal" in without_p(row)
+
+
+def test_intervals_of_bounded_quantities_stay_inside_and_hold_the_mean():
+    for values in ([0.98, 1.0, 0.99], [0.0, 0.3, 0.9], [0.5, 0.51]):
+        low, high = bounded_interval(values, (0.0, 1.0))
+        assert 0 < low < np.mean(values) < high < 1
+    low, high = bounded_interval([1.0, 2.0, 9.0], (0.0, None))
+    assert low > 0
+    assert math.isclose(low * high, 16.0)  # symmetric around log 4
+    upper = bounded_interval([-1.0, -2.0, -9.0], (None, 0.0))
+    assert np.allclose(upper, (-high, -low))
+    # Far from the bounds the scale does not matter; at a bound the plain interval is all there is.
+    assert np.allclose(
+        bounded_interval([5.0, 5.1, 5.2], (-1e6, 1e6)), student_interval([5.0, 5.1, 5.2]), atol=1e-4
+    )
+    assert bounded_interval([1.0, 1.0], (0.0, 1.0)) == (1.0, 1.0)
+    assert bounded_interval([0.5], (0.0, 1.0)) is None
+    # By hand: mean .5, standard error .1 / sqrt(2), t quantile 12.706 with one degree of freedom, slope 4.
+    low, high = bounded_interval([0.4, 0.6], (0.0, 1.0))
+    assert math.isclose(high, 1 / (1 + math.exp(-4 * 12.706204736 * 0.1)), rel_tol=1e-6)

@@ -73,7 +73,7 @@ def rung(marker: Path, generator: torch.Generator):
     if generator.initial_seed() == 1:
         die_once(marker)
     value, *null = torch.randn(20, generator=generator, dtype=torch.float64).tolist()
-    yield LADDER.row("toy", value, null=Null("normal draws", tuple(null)), predicted=1.0)
+    yield LADDER.row("toy", value, nulls=(Null("normal draws", tuple(null)),), predicted=1.0)
 
 
 def theory(marker: Path) -> Theory:

@@ -185,7 +185,7 @@ def training_rows(draws):
                 if whole
                 else {}
             )
-            columns |= {} if theory == "network" else {"null": Null("random directions", (low,))}
+            columns |= {} if theory == "network" else {"nulls": (Null("random directions", (low,)),)}
             for step in STEPS:
                 for layer in (None,) if whole else range(2):
                     value = (
@@ -217,7 +217,7 @@ def data_rows():
                 op=">=",
                 threshold=0.99,
                 verdict=verdict,
-                null=Null("permuted labels", (0.1, 0.118, 0.2)),
+                nulls=(Null("permuted labels", (0.1, 0.118, 0.2)),),
                 side=">=",
                 note="1 means the same direction (64 of 400 inputs)",
             )
@@ -264,7 +264,7 @@ def headline_rows():
                     made.name,
                     quantity,
                     value,
-                    null=null,
+                    nulls=(null,),
                     side=">=",
                     note="mean over layers and heads",
                     **columns,
@@ -365,7 +365,7 @@ def trained(
     for index, share in enumerate(accuracy):
         step = 10 * index
         add("seconds", 1.0 + 2.0 * index, step, unit="s")
-        add("loss", 2.3 - index / 3, step, split="validation", null=Null("untrained networks", (2.4,)))
+        add("loss", 2.3 - index / 3, step, split="validation", nulls=(Null("untrained networks", (2.4,)),))
         add("accuracy", share, step, split="validation", unit="share", n=126)
         if index:
             add("loss", 2.3 - index / 4, step, split="train")
@@ -380,20 +380,20 @@ def trained(
                     split="validation",
                     layer=layer,
                     head=head,
-                    null=Null("untrained networks", (2.6,)),
+                    nulls=(Null("untrained networks", (2.6,)),),
                 )
             if theories:
                 columns = {
                     "theory": "rate_reduction",
                     "layer": layer,
-                    "null": Null("permuted labels", (0.3,)),
+                    "nulls": (Null("permuted labels", (0.3,)),),
                     "source": RATE,
                 }
                 add("ΔR of the features", 0.2 + index * layer, step, split="validation", **columns)
     if tested is not None:
         best = 10 * (len(accuracy) - 1)
         add("accuracy", tested, best, split="test", unit="share", n=540)
-        add("loss", 1.25, best, split="test", unit="nats", null=Null("shuffled pixels", (1.5,)))
+        add("loss", 1.25, best, split="test", unit="nats", nulls=(Null("shuffled pixels", (1.5,)),))
     own = {"network": "crate", "recipe": "digits", "seed": 0, "epochs": 4, **settings}
     counts = {"train_samples": 1131, "validation_samples": 126, "test_samples": 540}
     stored = {

@@ -40,7 +40,7 @@ def only(*results):
 
 def test_results_that_differ_in_their_seed_are_one_entry():
     runs = [
-        compared(row(value, verdict="consistent", null=Null("n", (0.1, index))), seed=index)
+        compared(row(value, verdict="consistent", nulls=(Null("n", (0.1, index)),)), seed=index)
         for index, value in enumerate((0.91, 0.95, 0.99))
     ]
     entry = only(*runs)

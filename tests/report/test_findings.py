@@ -31,7 +31,7 @@ NETWORKS = tuple(np.random.default_rng(1).normal(10.0, 1.0, 19))
 
 def on_data(one, values, null=NORMAL, **columns) -> list[Measurement]:
     """One row per seed of a theory's headline on raw tokens."""
-    columns = {"side": ">=", "predicted": 1.0, "null": Null("permuted labels", null), **columns}
+    columns = {"side": ">=", "predicted": 1.0, "nulls": (Null("permuted labels", null),), **columns}
     return [
         Measurement(one.name, "on data", one.on_data.headline, value, seed=seed, **columns)
         for seed, value in enumerate(values)
@@ -41,7 +41,7 @@ def on_data(one, values, null=NORMAL, **columns) -> list[Measurement]:
 def in_network(one, values, side=">=", **columns) -> list[Measurement]:
     columns = {
         "side": side,
-        "null": Null(UNTRAINED, NETWORKS),
+        "nulls": (Null(UNTRAINED, NETWORKS),),
         "model": "ViT",
         "scope": "training",
         **columns,
@@ -166,7 +166,7 @@ def test_networks_that_disagree_about_their_own_null_are_no_finding():
         own = [
             row
             for value, null in zip(values, nulls)
-            for row in in_network(SVM, (value,), null=null, setting="null: maps of other images")
+            for row in in_network(SVM, (value,), nulls=(null,), at={"setting": "null: maps of other images"})
         ]
         own = [replace(row, seed=seed) for seed, row in enumerate(own)]
         (finding,) = found(*in_network(SVM, values), *own).all
@@ -184,7 +184,7 @@ def test_a_value_that_its_own_null_explains_is_no_finding():
     own = Null("sign flips", tuple(np.linspace(25, 40, 19)))
     rows = [
         *in_network(SVM, (30.0, 31.0, 32.0)),
-        *in_network(SVM, (30.0, 31.0, 32.0), null=own, setting="null: sign flips"),
+        *in_network(SVM, (30.0, 31.0, 32.0), nulls=(own,), at={"setting": "null: sign flips"}),
     ]
     (finding,) = found(*rows).all
     assert (finding.outcome, finding.row.null.kind, finding.own.null.kind) == (
@@ -200,7 +200,7 @@ def test_a_value_that_its_own_null_explains_is_no_finding():
     # null there.
     rows = [
         *in_network(SVM, (30.0, 31.0, 32.0), "<="),
-        *in_network(SVM, (30.0, 31.0, 32.0), "<=", null=own, setting="null: sign flips"),
+        *in_network(SVM, (30.0, 31.0, 32.0), "<=", nulls=(own,), at={"setting": "null: sign flips"}),
     ]
     (finding,) = found(*rows).all
     assert (finding.outcome, finding.side) == ("explained", -1)
@@ -210,14 +210,16 @@ def test_a_value_that_its_own_null_explains_is_no_finding():
     )
     for draws, expected in ((np.linspace(5, 20, 19), "opposite"), (np.linspace(40, 60, 19), "opposite")):
         null = Null("sign flips", tuple(draws))
-        rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), "<=", null=null, setting="null: sign flips")
+        rows[3:] = in_network(
+            SVM, (30.0, 31.0, 32.0), "<=", nulls=(null,), at={"setting": "null: sign flips"}
+        )
         assert found(*rows).all[0].outcome == expected
     rows = in_network(SVM, (30.0, 31.0, 32.0))
     below = Null("sign flips", tuple(np.linspace(5, 20, 19)))
-    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), null=below, setting="null: sign flips")
+    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), nulls=(below,), at={"setting": "null: sign flips"})
     assert found(*rows).all[0].outcome == "changed as predicted"
     few = Null("sign flips", below.draws[:18])
-    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), null=few, setting="null: sign flips")
+    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), nulls=(few,), at={"setting": "null: sign flips"})
     assert found(*rows).all[0].outcome == "not tested"
     assert "too few draws" in found(*rows).all[0].reason
 
@@ -309,7 +311,7 @@ def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
 
 def test_the_page_for_beginners_shows_the_rows_of_a_demo():
     """docs/demo_rows.py copies them; a row that its text does not explain is refused."""
-    own = {"setting": "own null", "null": Null("sign flips", tuple(np.linspace(30, 40, 199)))}
+    own = {"at": {"setting": "own null"}, "nulls": (Null("sign flips", tuple(np.linspace(30, 40, 199))),)}
     networks = [
         *in_network(SVM, (30.0, 31.0, 32.0)),
         *in_network(SVM, (30.0, 31.0, 32.0), model="CRATE (released form)"),

@@ -7,10 +7,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.synthetic import THEORIES, on_data, small
-from transformer_theory.core.measurement import Measurement, Null
-from transformer_theory.core.sources import entries
-from transformer_theory.report import bibtex, mathml, terminal
-from transformer_theory.report.format import (
+from transformer_theory.core.format import (
     amount,
     beside_null,
     label,
@@ -24,6 +21,9 @@ from transformer_theory.report.format import (
     verdict_style,
     with_unit,
 )
+from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.sources import entries
+from transformer_theory.report import bibtex, mathml, terminal
 from transformer_theory.report.formulas import spans
 from transformer_theory.theories import list_theories
 
@@ -84,8 +84,8 @@ def test_predictions_name_limit_and_threshold():
         {"predicted": 0.0, "threshold": -1e-9, "op": ">="},
         {"predicted": 1.0, "threshold": 1 - 1e-6, "op": ">="},
         {"predicted": -1.0, "threshold": -0.9999, "op": "<="},
-        {"side": ">=", "null": null, "op": None},
-        {"side": ">=", "null": null, "predicted": 0.2, "threshold": 0.2, "op": ">="},
+        {"side": ">=", "nulls": (null,), "op": None},
+        {"side": ">=", "nulls": (null,), "predicted": 0.2, "threshold": 0.2, "op": ">="},
     )
     shown = [prediction(on_data(1.0, **columns)).replace("\u00a0", " ") for columns in rows]
     assert shown[:5] == ["→ 1 (threshold: ≥ 0.990)", "≥ 0", "→ 0.500", "≤ 1.00·10⁻¹²", "—"]
@@ -96,7 +96,7 @@ def test_predictions_name_limit_and_threshold():
     ("value", "null", "side"), [(0.1371, 0.1369, "at"), (0.138, 0.137, "above"), (0.136, 0.137, "below")]
 )
 def test_values_that_print_as_their_null_are_on_no_side(value, null, side):
-    row = on_data(value, null=Null("n", (null,)), side=">=")
+    row = on_data(value, nulls=(Null("n", (null,)),), side=">=")
     assert beside_null(row) == side
     assert unexpected_side(row) == (side == "below")
 
@@ -106,7 +106,7 @@ def test_names_and_places():
     assert verdict_style("control PASSES: no power")[0] == "bad"
     assert slug("CRATE (paper form)") == "crate-paper-form"
     assert unique(["a", "a", "b", "a"]) == ["a", "a-2", "b", "a-3"]
-    row = Measurement("crate", "figure", "rate", 1.0, setting="modified flow", layer=2, step=1000)
+    row = Measurement("crate", "figure", "rate", 1.0, at={"setting": "modified flow"}, layer=2, step=1000)
     assert place(row) == "modified flow, layer 2, step 1,000"
     assert label(Measurement("network", "network", "accuracy", 0.5, split="test")) == "test accuracy"
 
@@ -242,7 +242,14 @@ def test_verifications_take_one_line_each_where_that_fits():
 def test_measurements_show_the_columns_that_hold_something():
     rows = [
         Measurement(
-            "crate", "figure", "rate", 0.25, predicted=0.3, basis="printed", step=7, setting="paper form"
+            "crate",
+            "figure",
+            "rate",
+            0.25,
+            predicted=0.3,
+            basis="printed",
+            step=7,
+            at={"setting": "paper form"},
         ),
         Measurement(
             "crate", "figure", "bound", 0.1, op="<=", threshold=0.5, predicted=0.5, verdict="consistent"
@@ -269,7 +276,9 @@ def test_networks_show_quantity_value_and_reason():
             n=5000,
             note="step 40",
         ),
-        Measurement("network", "network", "accuracy", None, setting="equal steps", reason="other images"),
+        Measurement(
+            "network", "network", "accuracy", None, at={"setting": "equal steps"}, reason="other images"
+        ),
     ]
     text = " ".join(printed(terminal.networks(small(rows))).split()).replace("\u00a0", " ")
     for piece in ("test accuracy", "vit", "64.58 %", "5,000 samples", "step 40", "other images"):

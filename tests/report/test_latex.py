@@ -63,7 +63,7 @@ def whole():
             step=i,
             predicted=0.5,
             source=synthetic.SVM,
-            setting="a_b $x^",
+            at={"setting": "a_b $x^"},
         )
         for i in range(60)
     ]
@@ -324,7 +324,9 @@ def test_macros_of_one_name_get_the_columns_in_which_they_differ():
         0.0: "TTcrateQUpLayerZero",
         1.0: "TTcrateQUpLayerOneTwo",
     }
-    settings = named(crate("rate", 0.0, setting="paper form"), crate("rate", 1.0, setting="released form"))
+    settings = named(
+        crate("rate", 0.0, at={"setting": "paper form"}), crate("rate", 1.0, at={"setting": "released form"})
+    )
     assert settings == {0.0: "TTcrateRateUpPaperForm", 1.0: "TTcrateRateUpReleasedForm"}
     assert named(crate("rate", 0.0), crate("rate", 1.0)) == {}  # they differ in no column
     assert named(crate("share of x", 0.0), crate("share, x", 1.0)) == {}

@@ -78,7 +78,7 @@ def rows(made, outcomes, networks=NETWORKS, data="digits", seeds=3):
                     on_data,
                     value,
                     model=model,
-                    null=null,
+                    nulls=(null,),
                     unit="share",
                     **more,
                     **columns,
@@ -93,7 +93,7 @@ def rows(made, outcomes, networks=NETWORKS, data="digits", seeds=3):
                     inside,
                     value,
                     model=model,
-                    null=null,
+                    nulls=(null,),
                     scope="training",
                     **columns,
                 )

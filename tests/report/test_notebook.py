@@ -104,7 +104,9 @@ def probed(*, steps: tuple[int, ...] = (0,), layers: int = 2) -> Result:
                     "reason": "" if value is not None else "not finite",
                 }
                 rows.append(
-                    Measurement("crate", "in network", theory.in_networks.headline, value, null=null, **place)
+                    Measurement(
+                        "crate", "in network", theory.in_networks.headline, value, nulls=(null,), **place
+                    )
                 )
     return Result("probe", {"model": "my $net"}, Table(rows))
 

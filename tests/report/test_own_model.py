@@ -31,7 +31,13 @@ def rows(
     owner = theory(name).in_networks
     assert owner is not None
     null = Null(kind, tuple(centre + 0.1 * (index / (draws - 1) - 0.5) for index in range(draws)))
-    columns = {"quantity": owner.headline, "null": null, "side": ">=", "model": MODEL, "layer": 0} | columns
+    columns = {
+        "quantity": owner.headline,
+        "nulls": (null,),
+        "side": ">=",
+        "model": MODEL,
+        "layer": 0,
+    } | columns
     return [
         Measurement(name, "in network", value=value, head=head, **columns)
         for head, value in enumerate(values)
@@ -44,8 +50,8 @@ def untrained(name: str, value: float, low: float, high: float) -> Measurement:
     null = Null(UNTRAINED, tuple(low + (high - low) * index / (NARROW - 1) for index in range(NARROW)))
     place = {
         "quantity": owner.headline,
-        "setting": UNTRAINED,
-        "null": null,
+        "at": {"setting": UNTRAINED},
+        "nulls": (null,),
         "side": owner.side,
         "model": MODEL,
     }
@@ -83,7 +89,7 @@ def test_the_outcome_depends_on_the_side_and_on_the_number_of_draws():
     assert outcome(rows("scan_snap", 0.2, 0.3, draws=NARROW)) == "opposite to all draws"
     assert outcome(rows("scan_snap", 0.49, 0.51, draws=NARROW)) == "within the range"
     assert outcome(rows("scan_snap", 0.7, 0.8, draws=FEW)) == "no test"
-    assert outcome(rows("scan_snap", 0.7, 0.8, null=None)) == "no test"
+    assert outcome(rows("scan_snap", 0.7, 0.8, nulls=())) == "no test"
     assert outcome(rows("joma", 0.2, 0.3)) == "beyond chance"  # which expects small values
     assert outcome(rows("collapse", 0.7, 0.8)) == "no side predicted"
     missing = [Measurement("scan_snap", "in network", "sharpness", None, reason="no attention", model=MODEL)]

@@ -135,7 +135,7 @@ def test_the_side_of_the_null_that_a_theory_does_not_predict_is_bold():
     sides = (("A", 0.4, ">="), ("B", 0.6, ">="), ("C", 0.4, "<="), ("D", 0.6, "<="))
     rows = [
         in_network(
-            theory.name, theory.in_networks.headline, value, model=name, side=side, null=Null("n", (0.5,))
+            theory.name, theory.in_networks.headline, value, model=name, side=side, nulls=(Null("n", (0.5,)),)
         )
         for name, value, side in sides
     ]
@@ -363,7 +363,7 @@ def test_several_results_are_one_page(theories):
 
 def test_an_experiment_has_its_figure_and_its_numbers():
     rows = [
-        Measurement("crate", "figure", "rate", float(step), step=step, setting="paper form")
+        Measurement("crate", "figure", "rate", float(step), step=step, at={"setting": "paper form"})
         for step in range(20)
     ]
     made = page_of(Result("crate.made_up", {"eta": 0.5}, Table(rows)), theories=THEORIES)

@@ -116,7 +116,7 @@ def test_an_objective_names_its_own_score():
             model="crate",
             split="validation",
             unit="share",
-            setting="equal steps",
+            at={"setting": "equal steps"},
         )
     )
     settings = {"score": "accuracy of nearest subspaces"}
@@ -190,7 +190,7 @@ def test_curves_are_means_over_heads():
             "t",
             "q",
             values[at],
-            null=Null("n", (nulls[at],)),
+            nulls=(Null("n", (nulls[at],)),),
             step=7 * at[0],
             layer=at[1],
             head=at[2],
@@ -216,7 +216,14 @@ def test_rows_of_other_splits_and_settings_have_curves_of_their_own():
     rows.append(in_network("network", "l1 norm", 99.0, step=5, layer=0, model="m", split="test"))
     rows.append(
         in_network(
-            "network", "l1 norm", 98.0, step=5, layer=0, model="m", split="validation", setting="untrained"
+            "network",
+            "l1 norm",
+            98.0,
+            step=5,
+            layer=0,
+            model="m",
+            split="validation",
+            at={"setting": "untrained"},
         )
     )
     found = curves(Result("train", {}, Table(rows)))
@@ -257,7 +264,7 @@ def test_deep_networks_with_many_steps_become_heat_maps_and_thinned_lines():
 def test_the_band_of_a_headlines_null_is_filled():
     null = Null("permuted labels", (0.1, 0.4, 0.2))
     rows = [
-        in_network("crate", "q", 1.0 * step, null=null, step=step, layer=layer, model="m")
+        in_network("crate", "q", 1.0 * step, nulls=(null,), step=step, layer=layer, model="m")
         for step in range(4)
         for layer in range(2)
     ]

@@ -148,7 +148,7 @@ def test_a_record_is_a_mean_over_layers_and_heads():
 
     draws = [(0.0, 0.0, 3.0), (0.0, 3.0, 0.0), (3.0, 0.0, 0.0)]  # the mean of draw i is 1; each median is 0
     rows = [
-        in_network("crate", "compression", float(h), layer=0, head=h, step=1, null=Null("n", draws[h]))
+        in_network("crate", "compression", float(h), layer=0, head=h, step=1, nulls=(Null("n", draws[h]),))
         for h in range(3)
     ]
     rows += [

@@ -100,10 +100,12 @@ def test_memories_of_other_metrics_are_rejected():
 
 def test_means_over_heads_average_values_and_draws():
     rows = [
-        Measurement("crate", "in network", "q", float(head), layer=0, head=head, null=Null("n", (head, 10.0)))
+        Measurement(
+            "crate", "in network", "q", float(head), layer=0, head=head, nulls=(Null("n", (head, 10.0)),)
+        )
         for head in range(3)
     ]
-    rows.append(replace(rows[0], layer=1, null=None, value=5.0))
+    rows.append(replace(rows[0], layer=1, nulls=(), value=5.0))
     first, second = mean_over_heads([*rows, replace(rows[0], value=None, reason="none")])
     assert (first.value, first.head, first.null) == (1.0, None, Null("n", (1.0, 10.0)))
     assert (second.value, second.layer, second.null) == (5.0, 1, None)

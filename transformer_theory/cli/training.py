@@ -10,9 +10,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.display import clock
+from ..core.format import clock, plain_percent
 from ..core.measurement import Measurement
-from ..report.format import plain_percent
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:

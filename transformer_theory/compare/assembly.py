@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core import parallel
 from ..core.claims import Claim, Verification
-from ..core.display import several
+from ..core.format import several
 from ..core.measurement import Arrays, Measurement
 from ..core.statistics import UNTRAINED, nulls_of
 from ..data import TokenData

@@ -190,7 +190,7 @@ def measure(
                 Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name)
             )
     draws: dict[tuple, Null] = nulls_of(untrained, UNTRAINED)
-    rows = [row if row.null is not None else replace(row, null=draws.get(place_of(row))) for row in rows]
+    rows = [row if row.null is not None else replace(row, nulls=(draws.get(place_of(row)),)) for row in rows]
     rows = [*_without_zeros(rows)]
     rows += _beside_untrained(chosen, rows, untrained)
     for theory in chosen:
@@ -236,7 +236,7 @@ def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
                 "0 at every place, and also with random weights: one measurement of one network does not "
                 "change it"
             )
-            yield replace(group[0], value=None, null=None, layer=None, head=None, reason=reason)
+            yield replace(group[0], value=None, nulls=(), layer=None, head=None, reason=reason)
         else:
             yield from group
 
@@ -249,7 +249,7 @@ def _beside_untrained(
     """
     for theory in theories:
         assert theory.in_networks is not None
-        place = {"theory": theory.name, "quantity": theory.in_networks.headline, "setting": ""}
+        place = {"theory": theory.name, "quantity": theory.in_networks.headline, "at": {"setting": ""}}
         own = [row for row in Table(rows).select(**place) if row.value is not None and row.null is not None]
         if not own or own[0].null is None or own[0].null.kind == UNTRAINED:
             continue
@@ -263,9 +263,9 @@ def _beside_untrained(
             yield replace(
                 over_heads(own),
                 layer=None,
-                setting=UNTRAINED,
+                at={"setting": UNTRAINED},
                 side=theory.in_networks.side,
-                null=null,
+                nulls=(null,),
                 scope="training",
             )
 

@@ -174,14 +174,14 @@ def headlines(
             if (last := _last(network, theory.name, in_networks.headline))
         ]
         null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
-        yield replace(mean, null=null if null.draws else None, scope="training")
+        yield replace(mean, nulls=(null if null.draws else None,), scope="training")
         active = Table(answers).select(theory=theory.name, quantity=in_networks.headline)
         if with_null := [row for row in active if row.value is not None and row.null is not None]:
             note, final = f"{mean.note}; measured anew beside the null", with_null
             mean = replace(over_heads(with_null), layer=None, step=None, side=in_networks.side, note=note)
         kinds = {row.null.kind for row in final if row.null is not None} - {UNTRAINED}
         if kinds:  # the null of the mean is missing if a head lacks draws
-            yield replace(mean, setting=f"null: {' and '.join(sorted(kinds))}")
+            yield replace(mean, at={"setting": f"null: {' and '.join(sorted(kinds))}"})
 
 
 def _last(rows: Sequence[Measurement], theory: str, quantity: str) -> Table:

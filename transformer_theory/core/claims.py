@@ -314,7 +314,7 @@ class Verification:
                     op=evidence.op,
                     threshold=evidence.threshold,
                     verdict=evidence.verdict,
-                    null=Null("control", (control.value,)),
+                    nulls=(Null("control", (control.value,)),),
                     source=self.source,
                     seed=seed,
                     note=evidence.note,

@@ -10,6 +10,8 @@ from dataclasses import fields
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from .format import several
+
 if TYPE_CHECKING:
     from .claims import Claim, Verification
     from .measurement import Measurement, Table
@@ -188,19 +190,7 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}" if math.isfinite(value) else str(value)
 
 
-def several(count: int, noun: str) -> str:
-    """Formats a count with its noun: ``"1 claim"``, ``"2 claims"``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _short(value: Any) -> str:
     """Returns a setting as text, cut at 60 characters."""
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def clock(seconds: float) -> str:
-    """Formats a duration for a narrow column: ``"1:02:03"``, or ``"2:03"`` below an hour."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

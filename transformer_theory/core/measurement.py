@@ -6,6 +6,7 @@ A quantity is a name; everything else has its own column. Notes are for people: 
 
 import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
-from . import display
+from . import display, format
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -143,6 +144,18 @@ class Null:
             return None
         return cls(known[0].kind, tuple(sum(draws) / count for draws in zip(*(null.draws for null in known))))
 
+    @classmethod
+    def means_of(cls, rows: "Sequence[Measurement]") -> "tuple[Null, ...]":
+        """Returns the nulls of the mean of the rows' values, one per kind (:meth:`mean_of`), in the order of
+        the first row.
+        """
+        kinds = [null.kind for null in rows[0].nulls] if rows else []
+        means = [
+            cls.mean_of([next((null for null in row.nulls if null.kind == kind), None) for row in rows])
+            for kind in kinds
+        ]
+        return tuple(null for null in means if null is not None)
+
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:
         """Computes the permutation p-value of a value on one side of the null, see
         :func:`~.statistics.permutation_p`.
@@ -153,6 +166,66 @@ class Null:
         from .statistics import permutation_p
 
         return permutation_p(value, self.draws, side, predicted=predicted)
+
+
+Coordinate = float | int | str
+"""The value of one coordinate of a sweep."""
+
+
+class Coordinates(Mapping[str, Coordinate]):
+    """Frozen and ordered coordinates of a measurement; empty texts are dropped. Floats are compared rounded
+    to 12 significant digits.
+
+    >>> Coordinates({"d": 20, "rate": 0.1 + 0.2}) == {"d": 20, "rate": 0.3}
+    True
+
+    Raises:
+        ValueError: a name is empty or that of another column, or a value is neither a finite number nor a text.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, Any] | None = None):
+        given = {name: value for name, value in (values or {}).items() if value != ""}
+        self._values = {name: _coordinate(name, value) for name, value in given.items()}
+
+    def __getitem__(self, name: str) -> Coordinate:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and _rounded(self) == _rounded(other)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(_rounded(self).items()))
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def __reduce__(self):
+        return Coordinates, (self._values,)
+
+
+def _coordinate(name: str, value: Any) -> Coordinate:
+    """Converts a coordinate to a number or text of Python."""
+    if not name or (name in COLUMNS and name != "n"):
+        taken = "a name" if not name else f"another name than that of the column {name}"
+        raise ValueError(f"a coordinate needs {taken}, got {name!r}")
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, float | int | str) or value != value:
+        raise ValueError(f"the coordinate {name} must be a number or a text, got {value!r}")
+    return value
+
+
+def _rounded(at: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns coordinates whose floats are rounded to 12 significant digits."""
+    return {name: float(f"{value:.12g}") if isinstance(value, float) else value for name, value in at.items()}
 
 
 @dataclass(frozen=True)
@@ -169,8 +242,9 @@ class Measurement:
         interval, interval_kind: 95 % interval of the value, and its kind ("over seeds", "over samples").
         predicted, basis: the theory's number for the same quantity, and its origin (:data:`Basis`).
         op, threshold, verdict: the inequality that decides the verdict, and the verdict.
-        null, side, p: the null distribution, the side of the null on which the theory predicts the value, and
-            the p-value on that side.
+        nulls: the null distributions; the first one is tested. Entries None are dropped.
+        side, p: the side of the first null on which the theory predicts the value, and the p-value on that
+            side.
         agreement: (value - median null) / (predicted - median null): 0 is chance, 1 is the prediction.
         on_noise: the same quantity on noise of the same shape
             (:func:`~transformer_theory.data.synthetic.noise_like`).
@@ -179,7 +253,9 @@ class Measurement:
         split: part of the data: "train", "validation", "test".
         note: one short sentence for people; no code reads it.
         source: passage of the literature that states the quantity or its prediction.
-        setting: variant of an experiment or a dynamics ("descent on K and Q", "modified flow").
+        at: coordinates of the measurement in a sweep, by name: ``{"n": 5, "T": 10}``, ``{"dynamics": "K and Q"}``.
+        bounds: smallest and largest possible value of the quantity, None where there is no bound; by default
+            (0, 1) for a share.
         data, model: names of the data set and of the network; ``model`` is empty if no network was measured.
         rung: name of the rung of a ladder.
         layer, head, step, seed: block and head of the network, training step, random seed.
@@ -187,7 +263,8 @@ class Measurement:
             (:data:`DEFAULT_SCOPE`).
 
     Raises:
-        ValueError: a column holds an unknown word, or both value and reason are missing.
+        ValueError: a column holds an unknown word, a coordinate has the name of another column, or both value
+            and reason are missing.
     """
 
     theory: str
@@ -202,7 +279,7 @@ class Measurement:
     op: Op | None = None
     threshold: float | None = None
     verdict: VerdictName | None = None
-    null: Null | None = None
+    nulls: tuple[Null, ...] = ()
     side: Side | None = None
     p: float | None = None
     agreement: float | None = None
@@ -212,7 +289,8 @@ class Measurement:
     split: str = ""
     note: str = ""
     source: Source | None = None
-    setting: str = ""
+    at: Mapping[str, Coordinate] = Coordinates()
+    bounds: tuple[float | None, float | None] | None = None
     data: str = ""
     model: str = ""
     rung: str = ""
@@ -236,6 +314,11 @@ class Measurement:
         for name in ("n", "layer", "head", "step", "seed"):
             if (number := getattr(self, name)) is not None:
                 set_field(self, name, int(number))
+        set_field(self, "nulls", tuple(null for null in self.nulls if null is not None))
+        if not isinstance(self.at, Coordinates):
+            set_field(self, "at", Coordinates(self.at))
+        if self.bounds is None and self.unit == "share":
+            set_field(self, "bounds", (0.0, 1.0))
         if self.value is None and not self.reason:
             raise ValueError(
                 f"a measurement without a value must state its reason, got none for {self.theory}: "
@@ -247,41 +330,65 @@ class Measurement:
     def __repr__(self) -> str:
         return display.fields_text(self)
 
+    @property
+    def null(self) -> Null | None:
+        """The null distribution that is tested; None without one."""
+        return self.nulls[0] if self.nulls else None
+
+    @property
+    def setting(self) -> str:
+        """The coordinates as text: ``"n = 5, T = 10"``."""
+        return format.coordinates(self.at)
+
     def to_json(self) -> dict[str, Any]:
-        """Returns the row as JSON values, without the columns that have their default values."""
+        """Returns the row as JSON values, without the columns that have their default values.
+
+        The first null is stored as ``null``, further ones as the list ``further_nulls``.
+        """
         row: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name != "value" and (value is None or value == field.default):
                 continue
-            if isinstance(value, Null):
-                value = {"kind": value.kind, "draws": list(value.draws)}
-            elif isinstance(value, Source):
+            if field.name == "nulls":
+                first, *further = [{"kind": null.kind, "draws": list(null.draws)} for null in value]
+                row |= {"null": first} | ({"further_nulls": further} if further else {})
+                continue
+            if field.name == "bounds" and self.unit == "share" and value == (0.0, 1.0):
+                continue
+            if isinstance(value, Source):
                 value = value.to_json()
             elif isinstance(value, tuple):
                 value = list(value)
+            elif isinstance(value, Coordinates):
+                value = dict(value)
             row[field.name] = value
         return row
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> "Measurement":
-        """Restores a row from :meth:`to_json`. Raises ValueError if a column is unknown or missing, or holds
-        an unknown word.
+        """Restores a row from :meth:`to_json`, or from the former version, whose coordinates are one text.
+
+        Raises:
+            ValueError: a column is unknown or missing, or holds an unknown word.
         """
-        if unknown := row.keys() - set(COLUMNS):
+        if unknown := row.keys() - {*COLUMNS, "null", "further_nulls", "setting"}:
             raise ValueError(f"row columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
         if missing := {"theory", "kind", "quantity", "value"} - row.keys():
             raise ValueError(
                 f"a row needs theory, kind, quantity and value, got no {', '.join(sorted(missing))}"
             )
         columns = dict(row)
-        if columns.get("null") is not None:
-            columns["null"] = Null(columns["null"]["kind"], tuple(columns["null"]["draws"]))
+        stored = [columns.pop("null", None), *columns.pop("further_nulls", ())]
+        columns["nulls"] = tuple(Null(null["kind"], tuple(null["draws"])) for null in stored if null)
+        if setting := columns.pop("setting", ""):
+            columns["at"] = {"setting": setting}
         if columns.get("source") is not None:
             columns["source"] = Source.from_json(columns["source"])
-        if columns.get("interval") is not None:
-            low, high = columns["interval"]
-            columns["interval"] = (float(low), float(high))
+        for name in ("interval", "bounds"):
+            if columns.get(name) is not None:
+                low, high = columns[name]
+                columns[name] = (low if low is None else float(low), high if high is None else float(high))
         return cls(**columns)
 
 
@@ -347,20 +454,23 @@ class Table(Sequence[Measurement]):
     def _repr_html_(self) -> str:
         return display.table_html(self)
 
-    def select(self, **equal: Any) -> "Table":
-        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0,
-        10))``.
+    def select(self, *, at: Mapping[str, Any] | None = None, **equal: Any) -> "Table":
+        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.
 
-        A tuple lists alternatives.
+        A tuple lists alternatives, also among the coordinates: ``table.select(at={"n": 5, "T": (5, 10)})``. An
+        empty text selects rows without the coordinate.
 
         Raises:
             ValueError: a column is unknown.
         """
         if unknown := equal.keys() - set(COLUMNS):
             raise ValueError(f"columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
-        choices = {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
+        columns, coordinates = _alternatives(equal), _alternatives(at or {})
         return Table(
-            row for row in self._rows if all(getattr(row, name) in values for name, values in choices.items())
+            row
+            for row in self._rows
+            if all(getattr(row, name) in values for name, values in columns.items())
+            and all(row.at.get(name, "") in values for name, values in coordinates.items())
         )
 
     def where(self, keep: Callable[[Measurement], bool]) -> "Table":
@@ -386,14 +496,44 @@ class Table(Sequence[Measurement]):
         return [getattr(row, name) for row in self._rows]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """Converts the table to a ``pandas.DataFrame``.
+        """Converts the table to a ``pandas.DataFrame``, one line per row.
 
-        A null becomes five columns (kind, number of draws, low, median, high) and an interval two (low,
-        high).
+        Each coordinate becomes a column. If one of them is called n, as in many papers, the number of samples
+        is the column ``samples``. A null becomes five columns (kind, number of draws, low, median, high): the
+        first ``null_kind``, ..., the second ``null2_kind``, ...; an interval and the bounds become two each.
         """
-        from .frames import frame
+        import pandas
 
-        return frame(self._rows, COLUMNS)
+        def spread(row: Measurement) -> dict[str, Any]:
+            line: dict[str, Any] = {}
+            for name in COLUMNS:
+                value = getattr(row, name)
+                if name == "nulls":
+                    for number in range(nulls):
+                        null = value[number] if number < len(value) else None
+                        for column in ("kind", "draws", "low", "median", "high"):
+                            entry = (
+                                len(null.draws) if null and column == "draws" else getattr(null, column, None)
+                            )
+                            line[f"null{number + 1 if number else ''}_{column}"] = entry
+                elif name in ("interval", "bounds"):
+                    line[f"{name}_low"], line[f"{name}_high"] = value or (None, None)
+                elif name == "at":
+                    line |= {coordinate: value.get(coordinate) for coordinate in coordinates}
+                elif name == "n" and "n" in coordinates:
+                    line["samples"] = value
+                else:
+                    line[name] = str(value) if isinstance(value, Source) else value
+            return line
+
+        nulls = max([1, *(len(row.nulls) for row in self._rows)])
+        coordinates = tuple(dict.fromkeys(name for row in self._rows for name in row.at))
+        columns = spread(self._rows[0] if self._rows else Measurement("", "network", "", 0.0))
+        frame = pandas.DataFrame([spread(row) for row in self._rows], columns=list(columns))
+        numbers = [
+            name for name in columns if re.fullmatch(r"null\d*_(?!kind).*|(interval|bounds)_(low|high)", name)
+        ]
+        return frame.astype(dict.fromkeys(numbers, float))
 
     def summary(self) -> "Table":
         """Averages the table over seeds: mean, 95 % interval over seeds (Student's t), and the null of the
@@ -409,6 +549,37 @@ class Table(Sequence[Measurement]):
         return Table(over_seeds(rows) for rows in groups.values())
 
 
+def _alternatives(equal: Mapping[str, Any]) -> dict[str, tuple]:
+    """Returns the accepted values of each name; a tuple lists several."""
+    return {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
+
+
+def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
+    """Restores a table from rows as JSON values, of this or of the former version.
+
+    The former version stored a second null of a measurement as a second row, whose ``setting`` was
+    "null: KIND", or "untrained networks" beside rows of single heads. Such a row becomes a further null of
+    the row with the same identity; without such a row it loses its setting.
+
+    Raises:
+        ValueError: a record does not hold a measurement.
+    """
+    rows: list[Measurement] = []
+    places: dict[tuple, int] = {}
+    for record in records:
+        setting = record.get("setting", "")
+        further = setting.startswith("null: ") or setting == "untrained networks"
+        row = Measurement.from_json({**record, "setting": ""} if further else record)
+        place = (*(getattr(row, name) for name in IDENTITY), row.seed)
+        if further and place in places:
+            main = rows[places[place]]
+            rows[places[place]] = dataclasses.replace(main, nulls=(*main.nulls, *row.nulls))
+        else:
+            places.setdefault(place, len(rows))
+            rows.append(row)
+    return Table(rows)
+
+
 IDENTITY = (
     "theory",
     "kind",
@@ -416,7 +587,7 @@ IDENTITY = (
     "quantity",
     "unit",
     "split",
-    "setting",
+    "at",
     "data",
     "model",
     "rung",

@@ -26,7 +26,7 @@ import torch
 
 from . import display, files
 from .claims import Verification
-from .measurement import Measurement, Table
+from .measurement import Measurement, Table, from_records
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -264,9 +264,7 @@ def read_table(path: Path) -> Table:
     Raises:
         ValueError: a line does not hold a measurement.
     """
-    return Table(
-        Measurement.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()
-    )
+    return from_records(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
 
 
 def provenance(

@@ -3,7 +3,7 @@ agreement.
 
 * Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution
   :cite:p:`clopper1934use`.
-* Means over seeds: Student's t interval. Smooth functions of a sample: the jackknife over groups.
+* Means over seeds: Student's t interval, on the logit scale for a bounded quantity (:func:`bounded_interval`). Smooth functions of a sample: the jackknife over groups.
 * Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) /
   (1 + B)`, never zero.
 * Trained against untrained networks: the exact rank-sum test of Mann and Whitney.
@@ -22,7 +22,7 @@ mean over many seeds of one accident of the labels would look like a finding.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .display import several
+from .format import several
 
 if TYPE_CHECKING:
     from .measurement import Measurement, Null
@@ -132,6 +132,46 @@ def student_interval(values: Sequence[float], *, confidence: float = 0.95) -> tu
     half = float(t.ppf((1 + confidence) / 2, n - 1)) * float(np.std(values, ddof=1)) / math.sqrt(n)
     mean = float(np.mean(values))
     return mean - half, mean + half
+
+
+def bounded_interval(
+    values: Sequence[float], bounds: tuple[float | None, float | None] | None, *, confidence: float = 0.95
+) -> tuple[float, float] | None:
+    r"""Computes an interval of the mean of independent values that stays inside the bounds of the quantity.
+
+    Student's t interval on the logit scale, :math:`\lambda(m) = \log \frac{m - a}{b - m}`, around the mean m:
+    by the delta method its standard error is that of the mean times :math:`\lambda'(m) = \frac1{m - a} +
+    \frac1{b - m}`. With one bound the scale is :math:`\log |m - a|`; without bounds this is
+    :func:`student_interval`.
+
+    >>> low, high = bounded_interval([0.98, 1.0, 0.99], (0.0, 1.0))
+    >>> f"{low:.3f} to {high:.3f}"
+    '0.890 to 0.999'
+
+    Args:
+        values: one value per seed, inside the bounds.
+        bounds: smallest and largest possible value; None for no bound.
+        confidence: coverage probability.
+    """
+    plain = student_interval(values, confidence=confidence)
+    low, high = bounds or (None, None)
+    if plain is None or (low is None and high is None):
+        return plain
+    mean = float(np.mean(values))
+    below = None if low is None else mean - low
+    above = None if high is None else high - mean
+    if any(distance is not None and distance <= 0 for distance in (below, above)):
+        return plain  # a mean on a bound: all values equal it, or one of them lies outside
+    slope = sum(1 / distance for distance in (below, above) if distance is not None)
+    half = (plain[1] - mean) * slope
+    if high is None or low is None:
+        origin = low if high is None else high
+        ends = sorted(origin + (mean - origin) * math.exp(step) for step in (-half, half))
+        return ends[0], ends[1]
+    # The logistic function of the shifted logit, with the odds (mean - low) / (high - mean).
+    odds = (mean - low) / (high - mean)
+    ends = [low + (high - low) / (1 + math.exp(-step) / odds) for step in (-half, half)]
+    return ends[0], ends[1]
 
 
 def jackknife_interval(
@@ -276,15 +316,15 @@ def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
     return dataclasses.replace(
         measured[0],
         value=sum(values) / len(values) if values else None,
-        null=Null.mean_of([row.null for row in measured]),
+        nulls=Null.means_of(measured),
         **dict.fromkeys(("head", "interval", "p", "agreement", "verdict")),
         interval_kind="",
     )
 
 
-def place_of(row: "Measurement") -> tuple[str, str, str, int | None, int | None]:
+def place_of(row: "Measurement") -> tuple[str, str, Mapping[str, Any], int | None, int | None]:
     """Returns the columns that identify a row within a network, without its step."""
-    return row.theory, row.quantity, row.setting, row.layer, row.head
+    return row.theory, row.quantity, row.at, row.layer, row.head
 
 
 def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dict[tuple, Null]":
@@ -359,7 +399,8 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
 
     several = len(values) > 1
     same = several and math.isclose(max(values), min(values), rel_tol=1e-9)
-    null = Null.mean_of([row.null for row in rows if row.value is not None])
+    nulls = Null.means_of([row for row in rows if row.value is not None])
+    null = nulls[0] if nulls else None
     summary = dataclasses.replace(
         first,
         value=values[0] if same else mean,
@@ -367,7 +408,7 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
         on_noise=average("on_noise", 1),
         threshold=common("threshold"),
         verdict=common("verdict"),
-        null=null,
+        nulls=nulls,
         p=None,
         agreement=None,
         reason=first.reason if mean is None else "",
@@ -376,7 +417,9 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
         seed=common("seed"),
     )
     if several and not same:
-        summary = dataclasses.replace(summary, interval=student_interval(values), interval_kind="over seeds")
+        summary = dataclasses.replace(
+            summary, interval=bounded_interval(values, first.bounds), interval_kind="over seeds"
+        )
     elif len(rows) > 1 and not same:
         summary = dataclasses.replace(summary, interval=None, interval_kind="")
     p = None

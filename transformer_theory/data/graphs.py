@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..core.display import several
+from ..core.format import several
 from ..core.sources import Source
 
 if TYPE_CHECKING:

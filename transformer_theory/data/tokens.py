@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..core.display import several
 from ..core.errors import nearest
+from ..core.format import several
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64
 

@@ -200,13 +200,19 @@ class FeatureRates(ClassFeatures):
                     "network",
                     RATE_REDUCTION,
                     rate - within,
-                    null=permuted_labels(null),
+                    nulls=(permuted_labels(null),),
                     side=">=",
                     **labelled,
                 ),
                 Measurement("network", "network", CODING_RATE, rate, scope="training", **columns),
                 Measurement(
-                    "network", "network", CLASS_CODING_RATE, within, null=null_within, side="<=", **labelled
+                    "network",
+                    "network",
+                    CLASS_CODING_RATE,
+                    within,
+                    nulls=(null_within,),
+                    side="<=",
+                    **labelled,
                 ),
             ]
         return rows
@@ -384,7 +390,7 @@ class NeuralCollapse(ClassFeatures):
                     kind="network",
                     quantity=quantity,
                     value=value,
-                    null=permuted_labels(permuted),
+                    nulls=(permuted_labels(permuted),),
                     side="<=",
                     scope="these data",
                     reason="fewer than two classes, or class means that coincide" if value is None else "",

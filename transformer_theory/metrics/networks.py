@@ -217,7 +217,7 @@ class AttentionSelection(Metric):
                             DIAGONAL,
                             weight / tokens,
                             "share",
-                            null=uniform,
+                            nulls=(uniform,),
                             reason="a weight is not finite",
                             **place,
                         )

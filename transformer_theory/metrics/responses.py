@@ -110,7 +110,9 @@ class PositionLoss(Metric):
         kind, rows = "position" if self.blocks is None else "block", []
         for index, (value, chance) in enumerate(zip((loss / count).tolist(), (null / null_count).tolist())):
             reason = "the loss is not finite" if float(count[index]) else f"no targets at this {kind}"
-            row = network_row(LOSS, value, "nats", reason=reason, setting=f"{kind} {index}", side="<=")
+            row = network_row(
+                LOSS, value, "nats", reason=reason, at={"setting": f"{kind} {index}"}, side="<="
+            )
             rows.append(row if row.value is None or not draws else _with_null(row, chance))
         return rows
 
@@ -124,4 +126,4 @@ def _losses(outputs: Tensor, targets: Tensor, blocks: int) -> tuple[Tensor, Tens
 
 def _with_null(row: Measurement, chance: float) -> Measurement:
     """Adds a null of one draw to a row."""
-    return replace(row, null=Null(OTHERS, (chance,)))
+    return replace(row, nulls=(Null(OTHERS, (chance,)),))

@@ -89,7 +89,7 @@ def respond(
         "null_kind": null_kind if nulls else "",
     }
     draws = nulls_of(chance, null_kind)
-    table = Table(replace(row, null=draws.get(place_of(row), row.null)) for row in rows)
+    table = Table(replace(row, nulls=(draws.get(place_of(row), row.null),)) for row in rows)
     return Result("respond", settings, table, {}, (), (), provenance())
 
 
@@ -129,7 +129,7 @@ def responses(
         ).table
         for row in table:
             setting = f"{test.name}, {row.setting}" if row.setting else test.name
-            rows.append(replace(row, theory=theory.name, kind="in network", setting=setting))
+            rows.append(replace(row, theory=theory.name, kind="in network", at={"setting": setting}))
     return rows
 
 

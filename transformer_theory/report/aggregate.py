@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..core import format
 from ..core.claims import Claim, Verification
 from ..core.measurement import IDENTITY, Measurement
 from ..core.result import Result
 from ..core.statistics import over_heads, over_seeds
 from ..core.theory import Theory
-from . import format
 
 COMPARE, REACH, TRAIN, PROBE, VERIFY = "compare", "reach", "train", "probe", "verify"  # names of results
 NETWORK = "network"  # entry of the column "theory" in rows that belong to no theory

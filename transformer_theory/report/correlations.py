@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..core.format import NOTHING
 from .curves import Series
-from .format import NOTHING
 
 DRAWS = 1000  # bootstrap samples behind the intervals of a correlation table
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..core import format
 from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import format, matrix, network_figures, reach_map, reach_overview, training_figures
+from . import matrix, network_figures, reach_map, reach_overview, training_figures
 from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, data_name, result_label
 from .curves import Curves, Series, curves, series
 from .findings import findings

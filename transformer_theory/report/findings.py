@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ..core import format
 from ..core.measurement import Measurement
 from ..core.statistics import LEVEL, UNTRAINED, without_p
 from ..core.theory import Theory
-from . import format
 from .aggregate import COMPARE, Aggregate, Entry
 from .formulas import literal
 from .outcomes import adjusted, other_p, side_of_own_null

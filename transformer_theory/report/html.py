@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from ..core import format
 from ..core.plotting import style, svg
 from ..core.sources import Source
-from . import dark, format
+from . import dark
 from .formulas import mathml, paragraphs
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
 

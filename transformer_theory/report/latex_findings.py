@@ -11,9 +11,10 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from ..core import format
 from ..core.statistics import LEVEL
 from ..core.theory import Theory
-from . import findings, format
+from . import findings
 from .aggregate import COMPARE, Aggregate
 from .findings import Finding, Findings
 from .latex_text import escape, prose, typewriter

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from string import Template
 
+from ..core import format
 from ..core.theory import Theory
-from . import format, tables
+from . import tables
 from .aggregate import Aggregate
 from .bibtex import references, software_key
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures

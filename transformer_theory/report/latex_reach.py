@@ -4,8 +4,8 @@ with one line per rung.
 
 from collections.abc import Sequence
 
+from ..core import format
 from ..core.statistics import LEVEL
-from . import format
 from .findings import interval_text, p_text, plain_number, short
 from .latex_text import escape, prose
 from .reached import Reached, by_theory, statements, two_digits

@@ -19,10 +19,10 @@ from typing import Any
 
 from ..core.claims import Verification
 from ..core.files import write_together
+from ..core.format import duration, number, portable_command, several, sign
 from ..core.result import Result
 from ..core.sources import Source, Status
 from ..core.theory import Theory
-from .format import duration, number, portable_command, several, sign
 from .formulas import spans
 from .html import TEMPLATES
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.display import clock
 from ..core.files import replacing
+from ..core.format import clock
 from ..core.measurement import Table
 from ..core.result import Result
 from ..core.theory import Theory

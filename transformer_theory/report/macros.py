@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from . import format
+from ..core import format
 from .aggregate import Aggregate, Checked, Entry, result_label
 from .findings import FOUND, findings
 from .latex_text import escape

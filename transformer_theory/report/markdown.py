@@ -4,9 +4,10 @@ links.
 
 import re
 
+from ..core import format
 from ..core.sources import Source
 from ..core.statistics import LEVEL
-from . import findings, format, reach_map, tables
+from . import findings, reach_map, tables
 from .aggregate import Aggregate
 from .findings import Finding, Findings, sentences
 from .formulas import spans

@@ -12,10 +12,11 @@ import textwrap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..core import format
 from ..core.plotting import blank, colour, style
 from ..core.statistics import LEVEL
 from ..core.theory import Theory
-from . import format, table_model
+from . import table_model
 from .aggregate import Aggregate
 from .findings import (
     FOUND,

@@ -13,12 +13,13 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..core import format
 from ..core.errors import nearest
 from ..core.files import atomic_directory
 from ..core.plotting import style, svg
 from ..core.result import Result, jsonable
 from ..core.theory import Theory
-from . import format, write
+from . import write
 from .aggregate import aggregate, checked_result, data_name
 from .figures import MAX_NAME, Picture, of_all, of_result
 

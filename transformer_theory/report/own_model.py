@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..core import format
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import RANGE_DRAWS
 from ..core.theory import Theory
-from . import format, network_figures, table_model
+from . import network_figures, table_model
 from .aggregate import NETWORK, Aggregate
 from .attention_maps import image_grid
 from .bibtex import works

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ..core import format
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import LEVEL, SMALLEST_P, UNTRAINED, false_discoveries, over_heads, without_p
 from ..core.theory import Theory
-from . import format
 from .aggregate import NETWORK, PROBE
 from .outcomes import OTHER_SIDE, side_of_null
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from ..core import format
 from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
 from . import (
     figures,
-    format,
     matrix,
     network_figures,
     own_model,

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..core.files import write_together
+from ..core.format import portable_command
 from ..core.measurement import Measurement, Table
 from ..core.plotting import svg
 from ..core.result import Result
 from ..theories import list_theories
 from .aggregate import aggregate
-from .format import portable_command
 from .markdown import table as formatted
 from .markdown import text
 from .reach_map import reach_map, table
@@ -59,9 +59,9 @@ def pages(result: Result) -> dict[str, str]:
 def _shortened(row: Measurement, quantities: set[str]) -> Measurement:
     """Returns a row with rounded draws if it has a ladder's quantity, and without draws otherwise."""
     if row.null is None or row.quantity not in quantities:
-        return replace(row, null=None)
+        return replace(row, nulls=())
     return replace(
-        row, null=replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws))
+        row, nulls=(replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws)),)
     )
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ..core import format
 from ..core.ladder import MAPS
 from ..core.plotting import blank, plain, style
 from ..core.statistics import LEVEL
-from . import format, table_model
+from . import table_model
 from .aggregate import Aggregate
 from .findings import interval_text, null_text, p_text, plain_number, short
 from .html import inline

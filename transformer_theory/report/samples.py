@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..core import format
 from ..core.result import Result
 from ..training.samples import CERTAIN, POOL, RIGHT, VALIDATION, WRONG
-from . import format
 
 SIDE = 96  # pixels of an image on the page
 

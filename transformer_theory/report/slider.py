@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..core import format
 from ..core.result import Result
-from . import format
 from .attention_maps import AttentionMaps, attention_maps, displayed, ink
 from .curves import series
 from .network_figures import positions

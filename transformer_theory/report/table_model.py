@@ -12,8 +12,8 @@ A cell is one of
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from ..core.format import NOTHING
 from ..core.sources import Source
-from .format import NOTHING
 
 
 class Plain(str):

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any
 
+from ..core import format
 from ..core.claims import CONTROL_TEXT
 from ..core.measurement import Measurement
 from ..core.theory import Theory
-from . import format
 from .aggregate import NETWORK, Aggregate, Checked, Entry, result_label
 from .table_model import (
     Block,

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ..core import format
 from ..core.claims import CONTROL_TEXT, Verification
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.theory import Theory
-from . import format, tables
+from . import tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
 from .own_quantities import Quantity, headlines, quantities, subject

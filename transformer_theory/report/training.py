@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from ..core import format
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import with_interval
 from ..core.theory import Theory
-from . import format, table_model
+from . import table_model
 from .curves import Curves
 from .table_model import Block, Column, Line, Note, Plain, Strong
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..core import format
 from ..core.plotting import COLOURS, axes, label_ends, line, shades, style
-from . import format
 from .curves import Curves
 from .network_figures import per_cent, positions
 from .training import TrainingSummary

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..core.display import clock
+from ..core.format import clock
 from ..core.measurement import Measurement, Table
 from ..core.result import Result
 from .objectives import LOSS

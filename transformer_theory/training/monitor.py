@@ -215,7 +215,7 @@ def with_general(metrics: Sequence[Metric]) -> list[Metric]:
 def with_nulls(rows: Sequence[Measurement], nulls: dict[tuple, Null]) -> list[Measurement]:
     """Returns the rows; a row without a null distribution gets that of its quantity, layer and head."""
     return [
-        replace(row, null=nulls[place_of(row)]) if row.null is None and place_of(row) in nulls else row
+        replace(row, nulls=(nulls[place_of(row)],)) if row.null is None and place_of(row) in nulls else row
         for row in rows
     ]
 

@@ -76,7 +76,7 @@ def test_joint_training_drops_numbers_of_other_settings(run, monkeypatch, unchec
     objectives, probabilities = {"|p_mm|^2 / 2", "|v_mm|^2 / 2"}, {joint.ATTENTION, joint.PROBABILITY}
     early = run(Joint.quick())
     assert compared(early) == objectives | probabilities
-    assert early.select(quantity=joint.ATTENTION, setting="tight", step=90).one().predicted == 0.996
+    assert early.select(quantity=joint.ATTENTION, at={"setting": "tight"}, step=90).one().predicted == 0.996
     monkeypatch.setattr(inspect.getmodule(Joint), "joint_descent", stationary)
     usual, slow = (experiment.run() for experiment in (Joint(), Joint(rate=0.05)))
     assert compared(usual) == objectives | probabilities | {
@@ -95,7 +95,7 @@ def test_the_plane_names_its_axes_and_the_cosines(run):
         assert ax.get_ylabel() == "second coordinate"
         assert "first coordinate" in ax.get_xlabel()
         if "paths" in ax.get_title(loc="left"):
-            row = result.select(quantity=COSINES["frobenius"], setting=example(number, "W")).one()
+            row = result.select(quantity=COSINES["frobenius"], at={"setting": example(number, "W")}).one()
             assert f"{row.value:.5f}" in ax.get_xlabel()
     assert not compared(result) & set(COSINES.values())
 
@@ -106,7 +106,7 @@ def test_the_published_eps_is_plotted_where_it_stalls(run):
     last = experiment.plot(result).axes[2]
     assert [text.get_text() for text in last.texts] == ["−11.92", "−47.04"]
     variant = f"loss logistic, C = 100, eps = {loss_comparison.EPS:.0e} as released"
-    stalled = result.select(quantity=loss_comparison.COORDINATE, setting=variant).one().value
+    stalled = result.select(quantity=loss_comparison.COORDINATE, at={"setting": variant}).one().value
     assert any(y == stalled for _, y in crosses(last, "s"))
 
 

@@ -45,12 +45,12 @@ def result(run):
 )
 def test_the_published_numbers(result, kind, descent, step, number, within):
     """The starts are not the published ones, so means over 100 trials agree to their own spread."""
-    row = result.select(quantity=QUANTITIES[kind], setting=RUNS[descent], step=step).one()
+    row = result.select(quantity=QUANTITIES[kind], at={"setting": RUNS[descent]}, step=step).one()
     assert row.value == pytest.approx(number, abs=within)
 
 
 def test_descent_often_selects_the_best_tokens(result):
-    assert result.select(quantity=BEST_SELECTED, setting=RUNS["W"]).one().value == pytest.approx(
+    assert result.select(quantity=BEST_SELECTED, at={"setting": RUNS["W"]}).one().value == pytest.approx(
         0.74, abs=0.05
     )
 

@@ -84,12 +84,12 @@ def test_steps_are_logarithmic_and_end_at_the_last():
 
 
 def test_the_rows_hold_the_measurements(result):
-    late = result.select(quantity=DISTANCE, setting=EXACT, step=1000).one()
+    late = result.select(quantity=DISTANCE, at={"setting": EXACT}, step=1000).one()
     assert late.predicted is None  # of another number of problems
     assert 0 < late.value < 0.05
     slope = result.select(quantity=SLOPE, step=3000).one()
     assert (slope.predicted, slope.basis) == (-1, "limit")
-    assert result.select(quantity=DISTANCE, setting=AUTOGRAD["naive"], step=1500).one().value > 0
+    assert result.select(quantity=DISTANCE, at={"setting": AUTOGRAD["naive"]}, step=1500).one().value > 0
     assert all(math.isfinite(row.value) and row.note for row in result.table)
     assert result.arrays["attention_svm/error"].shape[1] == 4
 

@@ -46,7 +46,8 @@ def result(run):
 
 def test_the_prediction_is_nearer_than_the_direction_and_both_than_one_token(result):
     ends = {
-        name: result.table.select(quantity=DISTANCE, setting=f"{name}, d=4").one().value for name in TARGETS
+        name: result.table.select(quantity=DISTANCE, at={"setting": f"{name}, d=4"}).one().value
+        for name in TARGETS
     }
     assert ends["prediction"] < ends["direction"] < ends["one token"]
     assert ends["prediction"] < 0.1 < ends["one token"]

@@ -91,7 +91,7 @@ def test_each_seed_draws_a_class(on_labelled):
 
 def test_without_draws_only_the_nulls_are_missing(on_labelled):
     table, _ = measured(labelled(), draws=0)
-    assert table == on_labelled[0].replace(null=None)
+    assert table == on_labelled[0].replace(nulls=())
     assert any(row.null is not None for row in on_labelled[0])
 
 

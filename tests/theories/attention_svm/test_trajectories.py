@@ -48,7 +48,7 @@ def test_the_data_are_those_of_the_picture(number):
 @pytest.mark.parametrize("number", [1, 2])
 def test_factors_go_to_the_nuclear_solution_and_w_to_the_frobenius_one(result, number):
     def reached(norm, run):
-        return result.select(quantity=COSINES[norm], setting=example(number, run)).one().value
+        return result.select(quantity=COSINES[norm], at={"setting": example(number, run)}).one().value
 
     assert reached("nuclear", "KQ") > 0.997 > 0.94 > reached("frobenius", "KQ")
     assert reached("frobenius", "W") > 0.999 > 0.94 > reached("nuclear", "W")

@@ -64,7 +64,7 @@ def seeded(seed=0):
 
 
 def headline(rows, setting=""):
-    return Table(rows).select(quantity=LADDER.quantity, setting=setting).one()
+    return Table(rows).select(quantity=LADDER.quantity, at={"setting": setting}).one()
 
 
 def of_step(tokens, bases, step):
@@ -110,7 +110,7 @@ def test_rungs_without_training_keep_the_contract(name):
     row, second, raw = (
         headline(rows),
         headline(rows, SECOND),
-        Table(rows).select(quantity=COMPRESSION, setting="").one(),
+        Table(rows).select(quantity=COMPRESSION, at={"setting": ""}).one(),
     )
     assert row.null.kind == LADDER.null_kind == ROTATED
     assert second.null.kind == ROTATED_UPDATES
@@ -185,7 +185,7 @@ def test_the_null_measures_rotated_subspaces():
     tokens, after = gaussian(4, 5, 12), gaussian(4, 5, 12, seed=1)
     rows = given_tokens.compression(tokens, after, bases, draws=2)
 
-    row = rows.select(quantity=COMPRESSION, setting="").one()
+    row = rows.select(quantity=COMPRESSION, at={"setting": ""}).one()
     assert row.value == pytest.approx(fall(tokens, after, bases))
     assert row.null.draws == pytest.approx(
         [fall(tokens, after, rotation @ bases) for rotation in random_rotations(12, 2)]
@@ -233,7 +233,7 @@ def test_the_second_null_measures_rotated_updates_in_the_own_subspaces_and_in_ro
         for pair in zip(updates, rotations, strict=True)
     ]
     median = float(torch.tensor(both).median())
-    assert rows.select(quantity=COMPRESSION, setting=SECOND).one().null.draws == pytest.approx(own)
+    assert rows.select(quantity=COMPRESSION, at={"setting": SECOND}).one().null.draws == pytest.approx(own)
     assert headline(rows, SECOND).null.draws == pytest.approx([draw - median for draw in own])
     assert headline(rows, SECOND).value == headline(rows).value
 

@@ -105,5 +105,5 @@ def test_a_row_of_each_layer_has_three_chance_levels():
     rows = result.select(quantity=memberships.AGREEMENT, data="digits")
     assert [(row.layer, row.setting) for row in rows][::3] == [(0, ""), (1, ""), (None, memberships.BEST)]
     assert [row.null.kind for row in rows] == [PERMUTED, OTHERS, memberships.UNTRAINED] * 3
-    best = rows.select(setting=memberships.BEST)
+    best = rows.select(at={"setting": memberships.BEST})
     assert best[0].value in [row.value for row in rows[:6]]

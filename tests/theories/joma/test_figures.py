@@ -37,16 +37,24 @@ def test_the_correlation_hides_what_the_error_shows(unchecked):
     result = invariant.Invariant(seeds=1).run()
 
     def value(quantity: str, step: int, way: str = "both terms") -> float:
-        return result.select(quantity=quantity, setting=f"Gaussian contexts, {way}", step=step).one().value
+        return (
+            result.select(quantity=quantity, at={"setting": f"Gaussian contexts, {way}"}, step=step)
+            .one()
+            .value
+        )
 
     assert all(value(invariant.CORRELATION, step) > 0.98 for step in (100, 1000, 2000))
     assert value(invariant.ERROR, 100) < 0.3
     assert value(invariant.ERROR, 2000) > 5
     assert value(invariant.ERROR, 2000, "moving mean") < 1
     judged = result.select(quantity=invariant.ERROR, seed=0)
-    assert judged.select(setting="Gaussian contexts, one draw", step=100).one().verdict == "consistent"
+    assert (
+        judged.select(at={"setting": "Gaussian contexts, one draw"}, step=100).one().verdict == "consistent"
+    )
     # Attention has moved .08 of its mass only, but the second moment does not factorise.
-    assert judged.select(setting="random contexts, one draw", step=1000).one().verdict == "not covered"
+    assert (
+        judged.select(at={"setting": "random contexts, one draw"}, step=1000).one().verdict == "not covered"
+    )
 
 
 @pytest.mark.parametrize("experiment", CORNERS, ids=lambda experiment: experiment.name)

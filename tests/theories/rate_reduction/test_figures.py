@@ -61,12 +61,12 @@ def test_redunet_on_gaussians_reaches_the_known_numbers():
     experiment = ReduNetGaussians.quick()
     result = experiment.run()
     for setting, before, after in (("d = 2", 0.790, 0.875), ("d = 3", 1.640, 1.879)):
-        assert result.select(quantity="rate reduction before", setting=setting).one().value == pytest.approx(
-            before, abs=0.03
-        )
-        assert result.select(quantity="rate reduction after", setting=setting).one().value == pytest.approx(
-            after, abs=0.001
-        )
+        assert result.select(
+            quantity="rate reduction before", at={"setting": setting}
+        ).one().value == pytest.approx(before, abs=0.03)
+        assert result.select(
+            quantity="rate reduction after", at={"setting": setting}
+        ).one().value == pytest.approx(after, abs=0.001)
     assert len(experiment.plot(result).axes) == 2
 
 
@@ -159,7 +159,7 @@ def test_training_raises_the_rate_reduction_to_nearly_its_optimum():
     # ... and R^c much less
     assert rates[-1, 0, 1] - rates[0, 0, 1] < 0.5 * (rates[-1, 0, 0] - rates[0, 0, 0])
     for split in ("train", "test"):
-        row = result.select(quantity="rate reduction", setting="after training", split=split).one()
+        row = result.select(quantity="rate reduction", at={"setting": "after training"}, split=split).one()
         assert row.value > 1.5 * row.null.mean
     assert len(experiment.plot(result).axes) == 2
 

@@ -78,13 +78,14 @@ def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
     assert all(ax.get_ylabel() for ax in figure.axes)
     assert "$t_0'$" in figure.get_supxlabel()
     exact, lemma4 = (
-        result.select(quantity=COMMON_LOGIT, setting=dynamics).one() for dynamics in (EXACT, LEMMA4)
+        result.select(quantity=COMMON_LOGIT, at={"setting": dynamics}).one() for dynamics in (EXACT, LEMMA4)
     )
     assert lemma4.value < exact.value < 0
     # Theorem 4 describes Lemma 4's flow only
     assert (lemma4.verdict, exact.verdict) == ("consistent", "not covered")
     errors = [
-        result.select(quantity=GAIN_ERROR, setting=dynamics).one().value for dynamics in (LEMMA4, EXACT)
+        result.select(quantity=GAIN_ERROR, at={"setting": dynamics}).one().value
+        for dynamics in (LEMMA4, EXACT)
     ]
     assert errors[0] < 1e-9 < 1e-6 < errors[1]
 

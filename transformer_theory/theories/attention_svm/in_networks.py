@@ -155,7 +155,9 @@ def _with_null(
             continue
         cosines = [others[draw].cosine for draw in draw_of]
         null = Null(NULL_KIND, tuple(cosine for cosine in cosines if cosine is not None))
-        alignments.append(dataclasses.replace(value, null=null if null.draws else None, queries=x.shape[1]))
+        alignments.append(
+            dataclasses.replace(value, nulls=(null if null.draws else None,), queries=x.shape[1])
+        )
     return alignments
 
 
@@ -328,7 +330,9 @@ class AlignmentMetric(Metric):
                 limit = {"predicted": 1.0, "basis": "limit"} if result.queries == n * T else {}
                 columns = {**where, "head": head, "n": n, "side": ">=", **limit}
                 measurements.append(
-                    Measurement(quantity=COSINE, value=result.cosine, null=result.null, note=note, **columns)
+                    Measurement(
+                        quantity=COSINE, value=result.cosine, nulls=(result.null,), note=note, **columns
+                    )
                 )
                 measurements.append(
                     Measurement(quantity=MARGIN, value=result.margin, unit="share", note=note, **columns)

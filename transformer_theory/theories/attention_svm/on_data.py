@@ -195,7 +195,7 @@ def _head_accuracy(task: Task, draws: int) -> Measurement:
         if draws
         else None
     )
-    return with_interval(Measurement(NAME, "on data", HEAD_ACCURACY, value, null=null, n=n, **where))
+    return with_interval(Measurement(NAME, "on data", HEAD_ACCURACY, value, nulls=(null,), n=n, **where))
 
 
 def _feasibility(
@@ -260,7 +260,7 @@ def describe(analysis: Analysis) -> Iterator[Measurement | Arrays]:
         unit="share",
         predicted=1.0,
         basis="limit",
-        null=None if analysis.null is None else Null("uniform attention", (1 / T,)),
+        nulls=(None if analysis.null is None else Null("uniform attention", (1 / T,)),),
         side=">=",
         n=n,
         note="below .999 the run has not settled and the following verdicts are inconclusive",
@@ -346,7 +346,7 @@ def _cosine(
         op=">=",
         threshold=COSINE_THRESHOLD,
         verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not caveat, covered=covered),
-        null=null,
+        nulls=(null,),
         side=">=",
         n=len(analysis.tied),
         note=_run_note(analysis) + caveat,

@@ -98,7 +98,7 @@ def own_setting(generator: Generator) -> Iterator[Measurement]:
     nulls = share_of(joint[permutations(len(joint), LADDER_DRAWS, generator)], encoder, curve)
     value = float(share_of(joint, encoder, curve))
     yield LADDER.row(
-        NAME, value, predicted=1.0, null=Null(NULL_KIND, tuple(nulls.tolist())), n=16, source=SOURCE
+        NAME, value, predicted=1.0, nulls=(Null(NULL_KIND, tuple(nulls.tolist())),), n=16, source=SOURCE
     )
 
 
@@ -140,7 +140,7 @@ def on_digits(generator: Generator, how: str) -> Iterator[Measurement]:
         NAME,
         values[0],
         predicted=1.0,
-        null=Null(NULL_KIND, tuple(values[1:])),
+        nulls=(Null(NULL_KIND, tuple(values[1:])),),
         n=len(labels),
         source=SOURCE,
         note=note,

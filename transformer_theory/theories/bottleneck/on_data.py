@@ -129,14 +129,22 @@ def measure(problem: WordLabels, generator: Generator, *, draws: int) -> Iterato
     whole_null = Null(NULL_KIND, tuple((information(shuffled) - bias).tolist())) if draws else None
     note = f"bias {bias:.4f} nats removed, for {size} independent words"
     yield Measurement(
-        NAME, "on data", WHOLE, whole - bias, unit="nats", side=">=", null=whole_null, note=note, **columns
+        NAME,
+        "on data",
+        WHOLE,
+        whole - bias,
+        unit="nats",
+        side=">=",
+        nulls=(whole_null,),
+        note=note,
+        **columns,
     )
     for name, value, others in (
         (ONSET, found.beta, [each.beta for each in nulls]),
         (LOCAL, found.local_beta, [each.local_beta for each in nulls]),
     ):
         null = Null(NULL_KIND, tuple(others)) if others else None
-        yield Measurement(NAME, "on data", name, value, side="<=", null=null, **columns)
+        yield Measurement(NAME, "on data", name, value, side="<=", nulls=(null,), **columns)
     try:
         curve = information_bottleneck(law, [found.beta * factor for factor in FACTORS])
     except NotConverged as error:
@@ -162,7 +170,7 @@ def measure(problem: WordLabels, generator: Generator, *, draws: int) -> Iterato
         "the half that it was made from"
     )
     yield Measurement(
-        NAME, "on data", HELD_OUT, value, unit="nats", side=">=", null=null, note=note, **columns
+        NAME, "on data", HELD_OUT, value, unit="nats", side=">=", nulls=(null,), note=note, **columns
     )
     arrays = {
         "compression": curve.column("compression"),

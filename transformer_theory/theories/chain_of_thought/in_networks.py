@@ -338,15 +338,21 @@ def chain_gain(
         "in network",
         GAP,
         shares["generated chain"] - base,
-        null=null,
+        nulls=(null,),
         side=">=",
-        setting="generated chain",
+        at={"setting": "generated chain"},
         **columns,
     )
     for name, share in shares.items():
         interval = share_interval(share, questions)
         yield Measurement(
-            NAME, "in network", "accuracy of the answer", share, interval=interval, setting=name, **columns
+            NAME,
+            "in network",
+            "accuracy of the answer",
+            share,
+            interval=interval,
+            at={"setting": name},
+            **columns,
         )
 
 

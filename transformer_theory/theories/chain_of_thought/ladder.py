@@ -69,7 +69,7 @@ def gap_rows(
     n, accuracies = len(with_chain), [float(each.double().mean()) for each in (with_chain, without, common)]
     null = exchanged(with_chain, without, generator)
     yield LADDER.row(
-        NAME, accuracies[0] - accuracies[1], predicted=1 - accuracies[1], null=null, n=n, source=SOURCE
+        NAME, accuracies[0] - accuracies[1], predicted=1 - accuracies[1], nulls=(null,), n=n, source=SOURCE
     )
     for quantity, value in zip((WITH, WITHOUT, MAJORITY), accuracies):
         yield Measurement(NAME, "rung", quantity, value, unit="share", n=n, source=SOURCE)

@@ -288,7 +288,7 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
             "in network",
             CONTRACTION,
             found[head],
-            null=null,
+            nulls=(null,),
             side=">=",
             source=DONG,
             note=note,
@@ -343,7 +343,9 @@ def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
         reason = "" if count else NO_SCORES
         null = Null(GAUSSIAN, tuple(each / count for each in chance)) if draws and count else None
         value = excess / count if count else None
-        yield Measurement(NAME, "in network", PEAKED, value, null=null, reason=reason, source=REM, **columns)
+        yield Measurement(
+            NAME, "in network", PEAKED, value, nulls=(null,), reason=reason, source=REM, **columns
+        )
         value = (phase / count) ** 0.5 if count else None
         yield Measurement(NAME, "in network", PHASE, value, reason=reason, source=REM, **columns)
 

@@ -55,7 +55,7 @@ def rows_of(table: Table, *, predicted: float | None = None, note: str = "") -> 
     level = (sum(draw**2 for draw in found.null.draws) / len(found.null.draws)) ** 0.5
     null = Null(PERMUTED, tuple(draw / level for draw in found.null.draws))
     expected = None if predicted is None else predicted / level
-    yield LADDER.row(NAME, found.value / level, predicted=expected, null=null, note=note, **columns)
+    yield LADDER.row(NAME, found.value / level, predicted=expected, nulls=(null,), note=note, **columns)
     yield Measurement(NAME, "rung", CONTRACTION, found.value, predicted=predicted, side=">=", **columns)
 
 

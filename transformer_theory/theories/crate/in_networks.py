@@ -218,7 +218,7 @@ class Compression(Metric):
             kind="in network",
             quantity=quantity,
             value=value,
-            null=Null(ROTATED, null) if null else None,
+            nulls=(Null(ROTATED, null) if null else None,),
             layer=layer,
             n=int(self.sums[layer,][0]),
             note=f"in the subspaces of {origin}" if origin else "",

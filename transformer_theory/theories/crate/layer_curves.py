@@ -164,7 +164,7 @@ def layerwise(
     nulls = nulls_of([list(curves(network, inputs, labels, eps=eps)) for network in networks], kind)
     name = type(model).__name__ if name is None else name
     rows = curves(model, inputs, labels, eps=eps)
-    return Table(replace(row, null=nulls.get(place_of(row)), model=name) for row in rows)
+    return Table(replace(row, nulls=(nulls.get(place_of(row)),), model=name) for row in rows)
 
 
 def curves(model: nn.Module, inputs: Inputs, labels: Labels | None = None, *, eps: float = EPS) -> Table:

@@ -123,18 +123,33 @@ def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iter
     columns: dict[str, Any] = {"unit": "share", "side": "<=", "n": m, "source": DECREASE}
     note = f"share of the first rate after {LAYERS} steps, {K} fitted subspaces of dimension {d // K}"
     yield _judged(
-        LEFT, unit, "<=", 1.0, covered=mixture, null=_null([share for _, share in left]), note=note, **columns
+        LEFT,
+        unit,
+        "<=",
+        1.0,
+        covered=mixture,
+        nulls=(_null([share for _, share in left]),),
+        note=note,
+        **columns,
     )
     note, threshold = (
         "share of the first rate; the threshold is the descent inequality",
         float(bound[-1]) / first_rate + 1e-9,
     )
     null = _null([share for share, _ in left])
-    yield _row(LEFT_LENGTHS_KEPT, kept, op="<=", threshold=threshold, null=null, note=note, **columns)
+    yield _row(LEFT_LENGTHS_KEPT, kept, op="<=", threshold=threshold, nulls=(null,), note=note, **columns)
     note = "as a share of the first rate"
     largest = float(runs["paper"].changes.max())
     yield _judged(
-        LARGEST_CHANGE, largest, "<=", 0.0, covered=ideal, setting="paper", n=m, source=STEP, note=note
+        LARGEST_CHANGE,
+        largest,
+        "<=",
+        0.0,
+        covered=ideal,
+        at={"setting": "paper"},
+        n=m,
+        source=STEP,
+        note=note,
     )
     smallest = float(runs["tied residual"].changes.min())
     yield _judged(
@@ -143,7 +158,7 @@ def measure(problem: Problem, generator: torch.Generator, *, draws: int) -> Iter
         ">=",
         0.0,
         covered=ideal,
-        setting="tied residual",
+        at={"setting": "tied residual"},
         n=m,
         source=SIGN,
         note=note,
@@ -266,12 +281,25 @@ def _sparsify(
     bound = 0.5 / len(bases)
     note = f"{ISTA_STEPS} ISTA steps; a token of one subspace needs at most 1 in {2 * len(bases)} atoms"
     yield _judged(
-        CODE_NONZEROS, float(shares[0]), "<=", bound, unit="share", null=_null(starts), note=note, **columns
+        CODE_NONZEROS,
+        float(shares[0]),
+        "<=",
+        bound,
+        unit="share",
+        nulls=(_null(starts),),
+        note=note,
+        **columns,
     )
     # A difference of two shares may be negative, so its unit is not "share".
     note = f"difference of two shares, after {LAYERS} layers; deeper layers should be sparser"
     yield _judged(
-        NONZEROS_CHANGE, float(shares[-1] - shares[0]), "<=", 0.0, null=_null(changes), note=note, **columns
+        NONZEROS_CHANGE,
+        float(shares[-1] - shares[0]),
+        "<=",
+        0.0,
+        nulls=(_null(changes),),
+        note=note,
+        **columns,
     )
     converged = worst > -torch.inf
     yield _row(

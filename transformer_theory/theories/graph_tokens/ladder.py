@@ -69,7 +69,7 @@ def written(
         query_rows(NODES),
     )
     null = Null(NULL_KIND, null_overlaps(maps, targets, rows, generator))
-    yield LADDER.row(NAME, overlap(maps, targets, rows), predicted=1.0, null=null, n=NODES, source=SOURCE)
+    yield LADDER.row(NAME, overlap(maps, targets, rows), predicted=1.0, nulls=(null,), n=NODES, source=SOURCE)
     yield Measurement(NAME, "rung", WORST, worst_error(maps, NODES), predicted=0.0, n=NODES, source=SOURCE)
 
 
@@ -82,7 +82,7 @@ def learnt(identifiers: Identifiers, generator: Generator) -> Iterator[Measureme
     values = [overlap(each, targets, rows) for each in maps]
     draws = [null_overlaps(each, targets, rows, generator) for each in maps]
     null = Null(NULL_KIND, tuple(sum(draw) / len(draw) for draw in zip(*draws)))
-    yield LADDER.row(NAME, sum(values) / len(values), predicted=1.0, null=null, n=HELD_OUT, source=SOURCE)
+    yield LADDER.row(NAME, sum(values) / len(values), predicted=1.0, nulls=(null,), n=HELD_OUT, source=SOURCE)
     yield Measurement(
         NAME,
         "rung",

@@ -163,7 +163,7 @@ def measure(problem: GraphSet, generator: Generator, *, draws: int) -> Iterator[
     yield Measurement(NAME, "assumption", SMALL, problem.largest, verdict=verdict, n=n, source=SOURCE)
     # No interval: pairs that share a graph are not independent.
     note = f"{len(blind)} of {total} pairs of {len(graphs)} graphs{left_out}; isomorphic graphs count"
-    yield _row(BLIND, len(blind) / total, null=null, n=total, note=note)
+    yield _row(BLIND, len(blind) / total, nulls=(null,), n=total, note=note)
     reason = {} if blind else {"reason": "1-WL distinguishes all graphs"}
     note = (
         "Networks of order two and message passing give these graphs one output; the other pairs are "

@@ -113,7 +113,7 @@ class DualShare(Metric):
                 place = {"layer": layer, "head": head, "source": source, "side": ">="}
                 rows.append(
                     Measurement(
-                        NAME, "in network", DUAL, value, unit="share", reason=reason, null=null, **place
+                        NAME, "in network", DUAL, value, unit="share", reason=reason, nulls=(null,), **place
                     )
                 )
         return rows

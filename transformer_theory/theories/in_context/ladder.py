@@ -117,11 +117,13 @@ def compared(answers: Model, setting: Setting, generator: Generator, note: str =
     )
     columns = {"predicted": 1.0, "n": TESTED, "source": SOURCE, "note": note}
     for null, name in nulls:
-        yield LADDER.row(NAME, float(cosine(found, step)), null=null, setting=name, **columns)
+        yield LADDER.row(NAME, float(cosine(found, step)), nulls=(null,), at={"setting": name}, **columns)
     zero = prompts.target.square().mean()
     for name, each in (("model", found), ("one step", step), ("ridge", best)):
         error = float((each - prompts.target).square().mean() / zero)
-        yield Measurement(NAME, "rung", ERROR, error, unit="share", setting=name, n=TESTED, source=SOURCE)
+        yield Measurement(
+            NAME, "rung", ERROR, error, unit="share", at={"setting": name}, n=TESTED, source=SOURCE
+        )
 
 
 def constructed(generator: Generator) -> Iterator[Measurement]:
@@ -194,7 +196,7 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
     yield replace(
         random,
         quantity=f"{LADDER.quantity}, blocks with random weights",
-        null=None,
+        nulls=(),
         predicted=None,
         side=None,
     )

@@ -205,5 +205,13 @@ def slope_on_step(
     chance = tuple(slope(answers, one_step(prompts.with_contexts(order), G)) for order in orders)
     null = Null(OTHERS, chance) if chance else None
     return Measurement(
-        NAME, "in network", SLOPE, value, predicted=1.0, side=">=", null=null, n=len(prompts), source=source
+        NAME,
+        "in network",
+        SLOPE,
+        value,
+        predicted=1.0,
+        side=">=",
+        nulls=(null,),
+        n=len(prompts),
+        source=source,
     )

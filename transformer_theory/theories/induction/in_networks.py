@@ -152,7 +152,7 @@ class CopyingScore(Metric):
                 null = Null(ROTATED, tuple(draw[head] for draw in chance)) if draws else None
                 rows.append(
                     Measurement(
-                        NAME, "in network", COPYING, share, head=place[1] + head, null=null, **columns
+                        NAME, "in network", COPYING, share, head=place[1] + head, nulls=(null,), **columns
                     )
                 )
         return rows

@@ -67,7 +67,7 @@ def rows_of(
     )
     note = f"{best}. {note}".strip()
     columns = {"predicted": 1.0, "n": len(value), "source": SOURCE, "note": note}
-    yield LADDER.row(NAME, float(means.max()), null=Null(LADDER.null_kind, tuple(draws)), **columns)
+    yield LADDER.row(NAME, float(means.max()), nulls=(Null(LADDER.null_kind, tuple(draws)),), **columns)
     yield Measurement(
         NAME, "rung", PREDICTED, accuracy, unit="share", side=">=", predicted=1.0, n=len(value), source=SOURCE
     )

@@ -112,10 +112,10 @@ def measure(
         }
     # With one query the invariant holds for any data, so the drift has no verdict. Several queries are not
     # covered.
-    yield _drift_row(one_query, setting="one query")
+    yield _drift_row(one_query, at={"setting": "one query"})
     arrays["exponential"] = torch.stack([one_query.squares, one_query.logits])
     if several is not None:
-        yield _drift_row(several, setting="several queries", verdict="not covered")
+        yield _drift_row(several, at={"setting": "several queries"}, verdict="not covered")
         arrays["exponential_several"] = torch.stack([several.squares, several.logits])
     yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
 
@@ -153,7 +153,9 @@ def _softmax_rows(softmax: SoftmaxRun, *, one_query: bool, n: int) -> Iterator[M
         null = Null(NULL_KIND, tuple(draws)) if draws else None
         verdict = judge_with_null(value, null, op, threshold, covered=covered)
         limits = {"op": op, "threshold": threshold, "side": op, "predicted": predicted}
-        yield _row(quantity, value, **limits, null=null, verdict=verdict, scope="any data", n=n, note=note)
+        yield _row(
+            quantity, value, **limits, nulls=(null,), verdict=verdict, scope="any data", n=n, note=note
+        )
 
 
 def judge_with_null(

@@ -147,10 +147,12 @@ class ScoreGaps(Metric):
                             values[n[:, head].isfinite()], draws, generator, heads=stored.shape[1]
                         ),
                     )
-                rows.append(Measurement(NAME, "in network", GAP, ratio, null=null, side=">=", **columns))
+                rows.append(Measurement(NAME, "in network", GAP, ratio, nulls=(null,), side=">=", **columns))
                 columns |= {"unit": "share", "verdict": verdict, "note": f"with n keys {predicted[0]:.3f}"}
                 for setting, value in zip([*weights][1:], predicted[1:]):
-                    rows.append(Measurement(NAME, "in network", PREDICTED, value, setting=setting, **columns))
+                    rows.append(
+                        Measurement(NAME, "in network", PREDICTED, value, at={"setting": setting}, **columns)
+                    )
         return rows
 
 
@@ -287,7 +289,9 @@ class KeptShare(Metric):
                 null = Null(EXCHANGED, tuple(draw[index] for draw in shares)) if draws else None
                 place = {"head": first + index, "n": int(n)}
                 rows.append(
-                    Measurement(NAME, "in network", KEPT, share, unit="share", null=null, **place, **columns)
+                    Measurement(
+                        NAME, "in network", KEPT, share, unit="share", nulls=(null,), **place, **columns
+                    )
                 )
                 rows.append(Measurement(NAME, "in network", HALVED, ratio, predicted=1.0, **place, **columns))
         return rows

@@ -77,7 +77,7 @@ def rows_of(
         draws += chance.reshape(LADDER_DRAWS, -1).mean(1) / heads
     null = Null(LADDER.null_kind, tuple(draws.tolist()))
     columns = {"n": len(long[0]), "source": SOURCE}
-    yield LADDER.row(NAME, mean(values), predicted=mean(predicted), null=null, note=note, **columns)
+    yield LADDER.row(NAME, mean(values), predicted=mean(predicted), nulls=(null,), note=note, **columns)
     yield Measurement(NAME, "rung", SHORT, mean(now), unit="share", **columns)
     if first:
         yield Measurement(

@@ -108,7 +108,7 @@ class SinkValue(Metric):
                 )
                 columns |= {"note": note, "n": count}
                 rows.append(
-                    Measurement(NAME, "in network", SINK_NORM, norms[sink] / mean, null=null, **columns)
+                    Measurement(NAME, "in network", SINK_NORM, norms[sink] / mean, nulls=(null,), **columns)
                 )
         return rows
 

@@ -117,11 +117,11 @@ class SequenceClusters(ClassTokenMetric):
             chance = None if not draws else Null(PERMUTED, sums.chance)
             relative = None if not draws else Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
             rows.append(
-                Measurement(NAME, "in network", SHARE, sums.share, null=relative, side=">=", **columns)
+                Measurement(NAME, "in network", SHARE, sums.share, nulls=(relative,), side=">=", **columns)
             )
             rows.append(
                 Measurement(
-                    NAME, "in network", DIFFERENCE, sums.difference, null=chance, side=">=", **columns
+                    NAME, "in network", DIFFERENCE, sums.difference, nulls=(chance,), side=">=", **columns
                 )
             )
             rows.append(Measurement(NAME, "in network", WITHIN, within, **columns))
@@ -256,7 +256,7 @@ class ValueAlignment(Metric):
             covered = value >= ALIGNED
             verdict = "holds" if covered else "fails"
             limit = {"op": ">=", "threshold": ALIGNED, "verdict": verdict, "side": ">="}
-            rows.append(Measurement(NAME, "in network", ALIGNMENT, value, null=null, **limit, **columns))
+            rows.append(Measurement(NAME, "in network", ALIGNMENT, value, nulls=(null,), **limit, **columns))
             limit = {
                 "op": ">=",
                 "threshold": 0.0,

@@ -54,7 +54,7 @@ def rows_of(tokens: Float[Tensor, "n T d"], **columns: object) -> Iterator[Measu
     scale = float(sums.variance[0] / sums.variance[1])
     null = Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
     yield LADDER.row(
-        NAME, sums.share, predicted=1.0, basis="limit", null=null, n=len(tokens), source=SOURCE, **columns
+        NAME, sums.share, predicted=1.0, basis="limit", nulls=(null,), n=len(tokens), source=SOURCE, **columns
     )
     yield Measurement(
         NAME, "rung", COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens), source=SOURCE
@@ -190,7 +190,7 @@ def beside_exchanged(value: float, null: Null, n: int) -> Measurement:
     """Returns the row of the second null: after attention, tokens of different images that share a sequence
     are alike as well.
     """
-    return LADDER.row(NAME, value, null=null, setting=f"null: {EXCHANGED}", n=n, source=SOURCE)
+    return LADDER.row(NAME, value, nulls=(null,), at={"setting": f"null: {EXCHANGED}"}, n=n, source=SOURCE)
 
 
 def vision(generator: Generator, *, depth: int) -> Iterator[Measurement]:

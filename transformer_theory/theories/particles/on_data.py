@@ -118,10 +118,10 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
         "on data",
         SHARE,
         sums.share,
-        null=_null(sums, float(sums.variance[0] / sums.variance[1])),
+        nulls=(_null(sums, float(sums.variance[0] / sums.variance[1])),),
         **columns,
     )
-    yield Measurement(NAME, "on data", DIFFERENCE, sums.difference, null=_null(sums, 1.0), **columns)
+    yield Measurement(NAME, "on data", DIFFERENCE, sums.difference, nulls=(_null(sums, 1.0),), **columns)
     some = Particles(u[:FLOWING], valid[:FLOWING])
     moved = flowed(some)
     chance, curves = [], []
@@ -137,7 +137,7 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
         "on data",
         CLUSTERS,
         clusters(moved[-1], some.valid),
-        null=null,
+        nulls=(null,),
         side="<=",
         note=f"SA, beta {BETA:g}, time {TIME:g}",
         **columns,

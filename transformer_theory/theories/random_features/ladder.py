@@ -60,7 +60,7 @@ def row(
     ]
     null = Null(LADDER.null_kind, tuple(draws))
     return LADDER.row(
-        NAME, float((predicted * target).sum()) / norm, null=null, n=len(target), source=SOURCE, **columns
+        NAME, float((predicted * target).sum()) / norm, nulls=(null,), n=len(target), source=SOURCE, **columns
     )
 
 

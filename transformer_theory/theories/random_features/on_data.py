@@ -154,7 +154,7 @@ def measure(problem: Split, generator: Generator, *, draws: int) -> Iterator[Mea
             columns = {
                 "side": ">=",
                 "scope": "these data",
-                "null": Null("permuted labels", tuple(chance)) if draws else None,
+                "nulls": (Null("permuted labels", tuple(chance)) if draws else None,),
             }
             yield with_interval(replace(row, **columns))
     names = {f"{NAME}/{name}": np.array(values) for name, values in curves.items()}

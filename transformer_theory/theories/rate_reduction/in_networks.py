@@ -56,11 +56,13 @@ class RateReductionMetric(FeatureRates):
                 permuted_labels([rate - reduction for reduction in reductions]),
             )
             rows += [
-                Measurement(NAME, "in network", RATE_REDUCTION, rate - within, null=null, side=">=", **nats),
+                Measurement(
+                    NAME, "in network", RATE_REDUCTION, rate - within, nulls=(null,), side=">=", **nats
+                ),
                 _share(rate - within, reductions, sizes, dim, self.eps, **optimal),
                 Measurement(NAME, "in network", CODING_RATE, rate, **training),
                 Measurement(
-                    NAME, "in network", CLASS_CODING_RATE, within, null=null_within, side="<=", **nats
+                    NAME, "in network", CLASS_CODING_RATE, within, nulls=(null_within,), side="<=", **nats
                 ),
             ]
         return rows
@@ -83,7 +85,7 @@ def _share(
         reason = f"{len(sizes)} classes do not fit into orthogonal subspaces of {dim} dimensions"
         return Measurement(NAME, "in network", SHARE, None, reason=reason, **columns)
     null = permuted_labels([draw / best for draw in draws])
-    return Measurement(NAME, "in network", SHARE, reduction / best, predicted=1.0, null=null, **columns)
+    return Measurement(NAME, "in network", SHARE, reduction / best, predicted=1.0, nulls=(null,), **columns)
 
 
 IN_NETWORKS = InNetworks(

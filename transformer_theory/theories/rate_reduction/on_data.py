@@ -212,10 +212,10 @@ def _rates(features: Features, draws: int) -> Iterator[Measurement]:
     nats = {"unit": "nats", "n": n, "note": f"features of norm 1: {features.description}; ε² = 0.1"}
     yield _on_data(CODING_RATE, rate, MCR2, scope="any data", **nats)
     null_within = permuted_labels([rate - reduction for reduction in reductions])
-    yield _on_data(CLASS_CODING_RATE, within, MCR2, null=null_within, side="<=", **nats)
+    yield _on_data(CLASS_CODING_RATE, within, MCR2, nulls=(null_within,), side="<=", **nats)
     # ΔR >= 0 for any labels, so its sign is not evidence for the theory: there is no verdict.
     interval = jackknife_interval(lambda rows: _reduction(vectors[rows], labels[rows]), n)
-    columns = {"null": permuted_labels(reductions), "side": ">=", **_over_samples(interval), **nats}
+    columns = {"nulls": (permuted_labels(reductions),), "side": ">=", **_over_samples(interval), **nats}
     yield _on_data(RATE_REDUCTION, rate - within, MCR2, **columns)
     best = best_value(labels, d)
     if not best:
@@ -232,7 +232,7 @@ def _rates(features: Features, draws: int) -> Iterator[Measurement]:
         op=">=",
         threshold=threshold,
         verdict=judge(share, ">=", threshold, covered=False),
-        null=permuted_labels([reduction / best for reduction in reductions]),
+        nulls=(permuted_labels([reduction / best for reduction in reductions]),),
         side=">=",
         n=n,
         note="predicted for features that maximise it, which these were not trained to do; the optimum is "
@@ -279,15 +279,15 @@ def _redunet(features: Features, draws: int) -> Iterator[Measurement | Arrays]:
     note = f"{layers} layers built from the data without training, step {step:.2g}"
     columns = {"n": len(x), "split": "train", "scope": "any data", "note": note}
     verdict = judge(rising, ">=", 1.0)
-    judged = {"op": ">=", "threshold": 1.0, "verdict": verdict, "null": permuted_labels(null_rising)}
+    judged = {"op": ">=", "threshold": 1.0, "verdict": verdict, "nulls": (permuted_labels(null_rising),)}
     yield _on_data(LAYERS_RAISE, rising, REDUNET, unit="share", **judged, **columns)
     # An ascent separates permuted labels too: both numbers measure the fit to the training labels.
     yield _on_data(
-        REDUCTION_AFTER, last, REDUNET, unit="nats", null=permuted_labels(null_last), side=">=", **columns
+        REDUCTION_AFTER, last, REDUNET, unit="nats", nulls=(permuted_labels(null_last),), side=">=", **columns
     )
     if best:
         null = permuted_labels([value / best for value in null_last])
-        yield _on_data(SHARE_AFTER, last / best, REDUNET, unit="share", null=null, side=">=", **columns)
+        yield _on_data(SHARE_AFTER, last / best, REDUNET, unit="share", nulls=(null,), side=">=", **columns)
     arrays = {
         "rates": net.rates.numpy(),
         "optimum": torch.tensor(best or float("nan")).numpy(),
@@ -344,7 +344,7 @@ def _unseen(features: Features, test: Tensor, net: ReduNet, draws: int) -> Itera
     def row(quantity: str, predictions: Tensor, source: Source, **columns: Any) -> Measurement:
         """Returns an accuracy with its interval; the null compares the predictions with permuted labels."""
         null = permuted_labels((predictions == permuted).double().mean(1).tolist())
-        columns = {"unit": "share", "null": null, "side": ">=", "n": n, "split": "validation", **columns}
+        columns = {"unit": "share", "nulls": (null,), "side": ">=", "n": n, "split": "validation", **columns}
         return with_interval(
             _on_data(quantity, float((predictions == truth).double().mean()), source, **columns)
         )

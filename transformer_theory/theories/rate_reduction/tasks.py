@@ -118,6 +118,11 @@ class RateReduction:
         return [
             measured(self.score, float(correct.double().mean()), images, unit="share"),
             measured(
-                REDUCTION, reduction, images, unit="nats", null=Null("permuted labels", (null,)), side=">="
+                REDUCTION,
+                reduction,
+                images,
+                unit="nats",
+                nulls=(Null("permuted labels", (null,)),),
+                side=">=",
             ),
         ]

@@ -116,7 +116,7 @@ class HeaviestKey(ClassTokenMetric):
                         "in network",
                         HEAVIEST,
                         choice_information(choice, labels),
-                        null=null,
+                        nulls=(null,),
                         note=note,
                         **columns,
                     )

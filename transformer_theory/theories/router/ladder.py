@@ -105,7 +105,7 @@ def measured(
         NAME,
         float(found.hit.mean()),
         predicted=1.0,
-        null=Null(NULL_KIND, null),
+        nulls=(Null(NULL_KIND, null),),
         n=TESTED * networks,
         source=SOURCE,
     )

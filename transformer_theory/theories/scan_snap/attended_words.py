@@ -210,7 +210,7 @@ class AttendedWords(Metric):
                                 quantity,
                                 value,
                                 unit=unit,
-                                null=null,
+                                nulls=(null,),
                                 side=side,
                                 **where,
                             )

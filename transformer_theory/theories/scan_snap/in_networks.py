@@ -107,7 +107,7 @@ class ScanAndSnap(Metric):
                 rows.append(_row(SHARPNESS, value, layer, head, reason=reason, side=">="))
             for head, (value, null) in self._overlaps((layer, first)).items():
                 rows.append(
-                    _row(OVERLAP, value, layer, first + head, null=null if draws else None, side=">=")
+                    _row(OVERLAP, value, layer, first + head, nulls=(null if draws else None,), side=">=")
                 )
         return rows
 

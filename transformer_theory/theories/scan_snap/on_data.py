@@ -276,7 +276,7 @@ def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
     yield _row(
         DISTINCTNESS,
         value,
-        null=comparison.null_distinctness,
+        nulls=(comparison.null_distinctness,),
         side=">=",
         source=Source(PAPER),
         n=S,
@@ -304,11 +304,15 @@ def _token_rows(comparison: Comparison) -> Iterator[Measurement]:
         weights = data.frequency * group / (data.frequency * group).sum()
         value, *null = (runs.change @ weights).tolist()
         verdict = _verdict(value, op, 0.0, covered)
-        columns = {"null": _null(null), "side": op, "source": theorem, "scope": "any data"}
+        columns = {"nulls": (_null(null),), "side": op, "source": theorem, "scope": "any data"}
         yield _row(quantity, value, **verdict, **columns, n=int(group.sum()), note=groups.rule)
     if len(comparison.likelier_gains):
         value, *null = comparison.likelier_gains.tolist()
-        verdict = _verdict(value, ">=", 0.5, covered) | {"predicted": 1.0, "null": _null(null), "side": ">="}
+        verdict = _verdict(value, ">=", 0.5, covered) | {
+            "predicted": 1.0,
+            "nulls": (_null(null),),
+            "side": ">=",
+        }
         columns = {"source": RELATIVE_GAIN, "scope": "any data"}
         yield _row(LIKELIER_GAINS, value, unit="share", **verdict, **columns, n=len(comparison.gains.pairs))
 
@@ -318,7 +322,11 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
     changes.
     """
     for prediction in comparison.predictions:
-        where = {"setting": prediction.dynamics, "source": SOURCES[prediction.dynamics], "scope": "any data"}
+        where = {
+            "at": {"setting": prediction.dynamics},
+            "source": SOURCES[prediction.dynamics],
+            "scope": "any data",
+        }
         if prediction.reason:
             verdict = None if prediction.resolved else "inconclusive"
             yield _row(FLOW_ERROR, None, verdict=verdict, reason=prediction.reason, **where)
@@ -330,7 +338,7 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
             value, *null = ((measured - predicted) / measured).abs().tolist()
             verdict = _verdict(value, "<=", PREDICTION_RTOL, covered=False) | {
                 "predicted": 0.0,
-                "null": _null(null),
+                "nulls": (_null(null),),
                 "side": "<=",
             }
             note = f"of the common token: predicted {predicted:.3f}, measured {float(measured[0]):.3f}"
@@ -341,11 +349,11 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
 
 def _match_rows(comparison: Comparison, match: Match) -> Iterator[Measurement]:
     covered = match.dynamics == EXACT and comparison.covered_by_exact_flow
-    where = {"setting": match.dynamics, "source": SOURCES[match.dynamics], "scope": "any data"}
+    where = {"at": {"setting": match.dynamics}, "source": SOURCES[match.dynamics], "scope": "any data"}
     yield _correlation(FLOW_CORRELATION, match.order, covered, predicted=1.0, **where)
     verdict = _verdict(match.error, "<=", PREDICTION_RTOL, covered) | {
         "predicted": 0.0,
-        "null": match.null,
+        "nulls": (match.null,),
         "side": "<=",
     }
     note = "Euclidean distance over all tokens; predicting no change has error 1"
@@ -355,7 +363,7 @@ def _match_rows(comparison: Comparison, match: Match) -> Iterator[Measurement]:
         value, *null = (times.clamp(min=1) / max(match.half_way, 1)).log().abs().exp().tolist()
         verdict = _verdict(value, "<=", HALF_WAY_FACTOR, covered) | {
             "predicted": 1.0,
-            "null": _null(null),
+            "nulls": (_null(null),),
             "side": "<=",
         }
         note = (
@@ -373,7 +381,7 @@ def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
     yield _row(
         SHARPNESS_AFTER,
         value,
-        null=_null(null),
+        nulls=(_null(null),),
         side=">=",
         source=Source(PAPER),
         n=len(data.counted.target),
@@ -385,7 +393,7 @@ def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
     unchanged = Null("no change predicted", (1.0,)) if null else None
     verdict = _verdict(value, "<=", GAIN_RTOL, covered=False) | {
         "predicted": 0.0,
-        "null": unchanged,
+        "nulls": (unchanged,),
         "side": "<=",
     }
     note = "median over pairs of tokens of a class"
@@ -396,7 +404,7 @@ def _attention_rows(comparison: Comparison) -> Iterator[Measurement]:
     for split, accuracies, n in splits:
         value, *null = accuracies.tolist()
         yield with_interval(
-            _row(ACCURACY, value, unit="share", null=_null(null), side=">=", split=split, n=n)
+            _row(ACCURACY, value, unit="share", nulls=(_null(null),), side=">=", split=split, n=n)
         )
 
 
@@ -408,7 +416,7 @@ def _correlation(quantity: str, order: RankCorrelation, covered: bool, **columns
     verdict = _verdict(order.value, ">=", order.threshold, covered)
     if not math.isfinite(order.value):
         columns["reason"] = "all tokens are tied"
-    return _row(quantity, order.value, **verdict, null=order.null, side=">=", n=order.tokens, **columns)
+    return _row(quantity, order.value, **verdict, nulls=(order.null,), side=">=", n=order.tokens, **columns)
 
 
 def _verdict(value: float, op: Op, threshold: float, covered: bool) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def train_and_measure(**settings) -> RunResult:
     for number, row in enumerate(rows):
         value = nulls.get((row.quantity, row.layer, row.head))
         if row.null is None and value is not None:
-            rows[number] = replace(row, null=Null("untrained network", (value,)))
+            rows[number] = replace(row, nulls=(Null("untrained network", (value,)),))
     return RunResult(Table(rows), np.stack(maps), trained.losses.numpy(), len(training_text.vocabulary))
 
 

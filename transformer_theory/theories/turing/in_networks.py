@@ -122,7 +122,7 @@ class CloseCalls(Metric):
                 place = {"layer": layer, "head": head, "source": SOURCE, "side": "<="}
                 rows.append(
                     Measurement(
-                        NAME, "in network", CLOSE, value, unit="share", reason=reason, null=null, **place
+                        NAME, "in network", CLOSE, value, unit="share", reason=reason, nulls=(null,), **place
                     )
                 )
         return rows

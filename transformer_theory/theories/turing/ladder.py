@@ -80,9 +80,9 @@ def measure(
     note = ", ".join(f"{run.name} {share:.2f}" for run, share in zip(runs, shares))
     for kind in (NULL_KIND, VISITS):
         null = Null(kind, tuple(np.mean([each[kind] for each in draws], axis=0).tolist()))
-        columns = {"predicted": 1.0, "null": null, "n": len(runs), "source": SOURCE}
+        columns = {"predicted": 1.0, "nulls": (null,), "n": len(runs), "source": SOURCE}
         setting = "" if kind == NULL_KIND else f"null: {kind}"
-        yield LADDER.row(NAME, float(np.mean(shares)), setting=setting, note=note, **columns)
+        yield LADDER.row(NAME, float(np.mean(shares)), at={"setting": setting}, note=note, **columns)
 
 
 def without_inverse_square(machine: TuringMachine) -> PerezTransformer:

@@ -117,13 +117,13 @@ def measured(
     blind = reproduced(context_free(targets, LADDER_DRAWS, generator), targets)
     columns = {"n": targets.numel(), "source": SOURCE, **more}
     return [
-        LADDER.row(NAME, value, null=Null(NULL_KIND, tuple(draws.tolist())), predicted=1.0, **columns),
+        LADDER.row(NAME, value, nulls=(Null(NULL_KIND, tuple(draws.tolist())),), predicted=1.0, **columns),
         LADDER.row(
             NAME,
             value,
-            null=Null(BLIND_KIND, tuple(blind.tolist())),
+            nulls=(Null(BLIND_KIND, tuple(blind.tolist())),),
             predicted=1.0,
-            setting=f"null: {BLIND_KIND}",
+            at={"setting": f"null: {BLIND_KIND}"},
             **columns,
         ),
     ]

@@ -227,7 +227,7 @@ class RelevantMass(ClassTokenMetric):
                         null = Null(OTHER_IMAGES, tuple(draw[head] for draw in chance)) if draws else None
                         place = {"head": first[0] + head, "n": len(top)}
                         rows.append(
-                            Measurement(NAME, "in network", RELEVANT, mass, null=null, **place, **columns)
+                            Measurement(NAME, "in network", RELEVANT, mass, nulls=(null,), **place, **columns)
                         )
             if reason:
                 rows.append(

@@ -54,7 +54,7 @@ def rows_of(
         NAME,
         float(group_mass(S, groups)),
         predicted=1.0,
-        null=chance,
+        nulls=(chance,),
         n=len(groups),
         source=SOURCE,
         note=note,

@@ -112,7 +112,9 @@ def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iter
         f"{problem.words} words at {ids.shape[1]} places; a patch counts from {threshold:.3f} nats on, a "
         "tenth of the labels' entropy"
     )
-    yield Measurement(NAME, "on data", SHARE, share(labels), unit="share", null=null, note=note, **columns)
+    yield Measurement(
+        NAME, "on data", SHARE, share(labels), unit="share", nulls=(null,), note=note, **columns
+    )
     gains = posteriors.gains(ids, labels)
     few = orders[: min(draws, RANGE_DRAWS)]
     null = (
@@ -120,7 +122,7 @@ def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iter
         if draws
         else None
     )
-    yield Measurement(NAME, "on data", GAIN, float(gains.mean()), unit="nats", null=null, **columns)
+    yield Measurement(NAME, "on data", GAIN, float(gains.mean()), unit="nats", nulls=(null,), **columns)
     yield Arrays({f"{NAME}/gain": gains.mean(0).numpy()})
 
 

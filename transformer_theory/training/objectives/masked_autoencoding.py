@@ -151,14 +151,14 @@ class MaskedAutoencoding:
         shuffled = Null("shuffled pixels", (_mean_error(model, _shuffle_pixels(pixels), batch_size),))
         untrained = Null(UNTRAINED, (_probe_accuracy(initial, probe_train, images, batch_size),))
         return [
-            measured(LOSS, _mean_error(model, pixels, batch_size), images, null=shuffled, side="<="),
-            measured(LOSS, _mean_error(initial, pixels, batch_size), images, setting=UNTRAINED),
+            measured(LOSS, _mean_error(model, pixels, batch_size), images, nulls=(shuffled,), side="<="),
+            measured(LOSS, _mean_error(initial, pixels, batch_size), images, at={"setting": UNTRAINED}),
             measured(
                 self.score,
                 _probe_accuracy(model, probe_train, images, batch_size),
                 images,
                 unit="share",
-                null=untrained,
+                nulls=(untrained,),
                 side=">=",
             ),
         ]

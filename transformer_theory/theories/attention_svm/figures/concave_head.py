@@ -157,7 +157,7 @@ class ConcaveHead(RandomExperiment):
                     float((shares > SOME_ATTENTION).sum(-1).double().mean()),
                 )
             )
-            here = {"setting": f"lambda={penalty:g}", "step": self.steps, "n": self.trials}
+            here = {"at": {"setting": f"lambda={penalty:g}"}, "step": self.steps, "n": self.trials}
             yield figure_row(COUNT, counts[-1][0], SOURCE, reference=(counts[-1][1], "theory"), **here)
             yield figure_row(
                 ERROR,
@@ -191,7 +191,7 @@ class ConcaveHead(RandomExperiment):
                     DISTANCE,
                     float(np.median(known)) if len(known) else None,
                     SOURCE,
-                    setting=f"{target}, lambda={penalty:g}",
+                    at={"setting": f"{target}, lambda={penalty:g}"},
                     step=self.steps,
                     n=len(known),
                     note="median over the problems in which the target is not zero",

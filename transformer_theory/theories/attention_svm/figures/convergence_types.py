@@ -166,8 +166,10 @@ class ConvergenceTypes(RandomExperiment):
                         SOURCE,
                         reference=None if known is None else (known, "recomputed"),
                         unit="share",
-                        setting=f"{NORMS[run] if name == 'support' else RUNS[run]}, "
-                        f"{size(self.inputs, self.tokens, d)}",
+                        at={
+                            "setting": f"{NORMS[run] if name == 'support' else RUNS[run]}, "
+                            f"{size(self.inputs, self.tokens, d)}"
+                        },
                         step=0 if name == "support" else self.steps,
                         n=self.trials,
                         interval=(float(ends[0]), float(ends[1])),
@@ -218,7 +220,8 @@ class ConvergenceTypes(RandomExperiment):
                 for d in a["dims"]:
                     rows = references(
                         result.table.select(
-                            quantity=quantity, setting=f"{kind}, {size(self.inputs, self.tokens, int(d))}"
+                            quantity=quantity,
+                            at={"setting": f"{kind}, {size(self.inputs, self.tokens, int(d))}"},
                         )
                     )
                     points += [(int(d), row.predicted, row.basis) for row in rows]

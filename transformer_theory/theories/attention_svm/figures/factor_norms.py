@@ -130,7 +130,7 @@ class FactorNorms(RandomExperiment):
             float(known.median()) if len(known) else None,
             SOURCE,
             reference=None if limit is None else (limit, "limit"),
-            setting=RUNS[run],
+            at={"setting": RUNS[run]},
             step=step,
             n=len(known),
             note=note,

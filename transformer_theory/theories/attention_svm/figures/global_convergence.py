@@ -106,7 +106,7 @@ class GlobalConvergence(Experiment):
                     SOURCE,
                     reference=(reference_shares[d], "recomputed") if d in reference_shares else None,
                     unit="share",
-                    setting=size(n, T, d),
+                    at={"setting": size(n, T, d)},
                     step=self.steps,
                     n=self.trials,
                     interval=(float(low[pair, column]), float(high[pair, column])),
@@ -142,7 +142,7 @@ class GlobalConvergence(Experiment):
                 rows = [
                     (int(d), row)
                     for d in a["dims"]
-                    for row in reference_rows.select(setting=size(n, T, int(d)))
+                    for row in reference_rows.select(at={"setting": size(n, T, int(d))})
                 ]
                 points += [(d, row.predicted, row.basis) for d, row in rows]
             mark(ax, points)

@@ -149,7 +149,7 @@ class Graph(RandomExperiment):
                 float(values.median()),
                 SOURCE,
                 reference=reference,
-                setting=ANOTHER_DRAW if kind == "stored" else kind,
+                at={"setting": ANOTHER_DRAW if kind == "stored" else kind},
                 step=step,
                 n=len(values),
                 note=note,
@@ -160,7 +160,7 @@ class Graph(RandomExperiment):
         """Plots the cosine to the Graph-SVM direction for acyclic and cyclic data, and the distance of the
         finite part from W_fin.
         """
-        a, stored_rows = arrays_of(result), result.table.select(setting=ANOTHER_DRAW)
+        a, stored_rows = arrays_of(result), result.table.select(at={"setting": ANOTHER_DRAW})
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
         _band(left, a["acyclic/steps"], a["acyclic/cosine"], BLUE, "-", "random data")
         _band(middle, a["cyclic/steps"], a["cyclic/cosine"], BLUE, "-", "random data")

@@ -105,14 +105,14 @@ class Joint(Experiment):
                     solutions[name].norm ** 2 / 2,
                     SOURCE,
                     reference=None if number is None else (number, "recomputed"),
-                    setting=case,
+                    at={"setting": case},
                 )
             yield figure_row(
                 "support vectors of the head",
                 float(targets.support.sum()),
                 SOURCE,
                 reference=(3.0 if case == "tight" else 2.0, "theory"),
-                setting=case,
+                at={"setting": case},
                 n=3,
             )
             for name, number in COSINES[case].items():
@@ -124,7 +124,7 @@ class Joint(Experiment):
                         float(cosine(getattr(end, factor), goal)),
                         SOURCE,
                         reference=(number, "recomputed") if comparable else None,
-                        setting=f"{case}, {variant}",
+                        at={"setting": f"{case}, {variant}"},
                         step=self.steps,
                         note=CASE_NOTES[case],
                     )
@@ -138,7 +138,7 @@ class Joint(Experiment):
                                 SOURCE,
                                 reference=(number, "recomputed") if self.at_defaults("rate") else None,
                                 unit="share",
-                                setting=case,
+                                at={"setting": case},
                                 step=step,
                                 n=3,
                                 note="mean over the inputs",

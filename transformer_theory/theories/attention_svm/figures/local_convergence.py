@@ -126,7 +126,13 @@ class LocalConvergence(RandomExperiment):
                 yield self._row(run, kind, step, curve[steps.index(step)])
         best = float((select == instance.optimal()).all(-1).double().mean())
         yield figure_row(
-            BEST_SELECTED, best, SOURCE, unit="share", setting=RUNS[run], step=self.steps, n=self.trials
+            BEST_SELECTED,
+            best,
+            SOURCE,
+            unit="share",
+            at={"setting": RUNS[run]},
+            step=self.steps,
+            n=self.trials,
         )
         yield Arrays({f"{NAME}/{run}_{kind}": curve.T.contiguous().numpy() for kind, curve in curves.items()})
 
@@ -151,7 +157,7 @@ class LocalConvergence(RandomExperiment):
             float(solved.mean()) if len(solved) else None,
             SOURCE,
             reference=PUBLISHED.get((run, kind, step)) if self.at_defaults(*relevant_settings) else None,
-            setting=RUNS[run],
+            at={"setting": RUNS[run]},
             step=step,
             n=len(solved),
             note=note,
@@ -184,8 +190,8 @@ class LocalConvergence(RandomExperiment):
             [], [], color=COLOURS["network"], linestyle=DASHED, linewidth=1.0, label="without penalty"
         )
         mark_steps(attention, attention_rows)
-        mark_steps(whole, cosine_rows.select(setting=RUNS["W"]))
-        mark_steps(factors, cosine_rows.select(setting=RUNS["KQ"]))
+        mark_steps(whole, cosine_rows.select(at={"setting": RUNS["W"]}))
+        mark_steps(factors, cosine_rows.select(at={"setting": RUNS["KQ"]}))
         attention.set(
             title="Largest attention weight", xlabel="step", ylim=(0, 1.03), xlim=(0, min(400, steps[-1]))
         )

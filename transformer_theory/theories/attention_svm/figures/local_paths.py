@@ -153,7 +153,10 @@ class LocalPaths(RandomExperiment):
     def _rows(self, kind: str, multiple: float, distance: Tensor, ratio: Tensor) -> Iterator[Measurement]:
         """Yields the rows of one width; ``distance`` and ``ratio`` are ``[radii, selections]``."""
         inside = kind == "local" and multiple < 1
-        here = {"setting": f"{KINDS[kind]}, width {multiple:g} times the predicted one", "n": ratio.shape[1]}
+        here = {
+            "at": {"setting": f"{KINDS[kind]}, width {multiple:g} times the predicted one"},
+            "n": ratio.shape[1],
+        }
         share = float((ratio[-1] < NEAR).double().mean())
         yield figure_row(REACHED, share, SOURCE, reference=(float(inside), "theory"), unit="share", **here)
         yield figure_row(

@@ -152,7 +152,7 @@ class LongRun(RandomExperiment):
         **columns,
     ) -> Measurement:
         return figure_row(
-            quantity, value, SOURCE, setting=variant, step=step, n=self.trials, note=note, **columns
+            quantity, value, SOURCE, at={"setting": variant}, step=step, n=self.trials, note=note, **columns
         )
 
     @style()

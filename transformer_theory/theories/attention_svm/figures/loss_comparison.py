@@ -65,7 +65,12 @@ class LossComparison(Experiment):
             for C, value, limit in zip(PAIR_SCORES, ends.tolist(), limits.tolist()):
                 variant = f"loss {loss.name}, C = {C:g}, exact gradient"
                 yield figure_row(
-                    COORDINATE, value, SOURCE, reference=(limit, "limit"), setting=variant, step=self.steps
+                    COORDINATE,
+                    value,
+                    SOURCE,
+                    reference=(limit, "limit"),
+                    at={"setting": variant},
+                    step=self.steps,
                 )
             released = normalised_descent(
                 instance, start(instance), steps=self.steps, rate=self.rate, loss=loss, eps=EPS
@@ -75,7 +80,7 @@ class LossComparison(Experiment):
                 float(released.W[-1, 1, 0]),
                 SOURCE,
                 reference=(float(limits[-1]), "limit"),
-                setting=f"loss {loss.name}, C = 100, eps = {EPS:.0e} as released",
+                at={"setting": f"loss {loss.name}, C = 100, eps = {EPS:.0e} as released"},
                 step=self.steps,
                 note="the released settings stop where the gradient falls below eps",
             )

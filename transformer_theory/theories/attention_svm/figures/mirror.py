@@ -97,7 +97,7 @@ class Mirror(RandomExperiment):
                         quantity,
                         float(np.nanmean(values[row, column])) if solved else None,
                         SOURCE,
-                        setting=f"p = {p:g}, q = {q:g}",
+                        at={"setting": f"p = {p:g}, q = {q:g}"},
                         step=steps,
                         n=solved,
                         note=f"mean over {solved} of {self.trials} trials",
@@ -106,7 +106,13 @@ class Mirror(RandomExperiment):
             if solved:
                 best = self.powers[int(np.nanmean(divergences[row], 1).argmin())]
                 yield figure_row(
-                    NEAREST, best, SOURCE, reference=(p, "limit"), setting=f"p = {p:g}", step=steps, n=solved
+                    NEAREST,
+                    best,
+                    SOURCE,
+                    reference=(p, "limit"),
+                    at={"setting": f"p = {p:g}"},
+                    step=steps,
+                    n=solved,
                 )
         yield Arrays(
             {

@@ -86,9 +86,14 @@ class MultiInput(Experiment):
         reference: Reference = (PRINTED_OBJECTIVE, "printed")
         objective = with_score.norm**2 / 2
         yield figure_row(
-            OBJECTIVE, objective, SOURCE, reference=reference, setting="score as third coordinate", note=note
+            OBJECTIVE,
+            objective,
+            SOURCE,
+            reference=reference,
+            at={"setting": "score as third coordinate"},
+            note=note,
         )
-        yield figure_row(OBJECTIVE, target.norm**2 / 2, SOURCE, setting="keys in the plane")
+        yield figure_row(OBJECTIVE, target.norm**2 / 2, SOURCE, at={"setting": "keys in the plane"})
         agreement = float(cosine(with_score.W[:2].flatten(), target.W.flatten()))
         yield figure_row("cosine between p_mm with and without the third coordinate", agreement, None)
 
@@ -131,7 +136,7 @@ class MultiInput(Experiment):
                         float(curves[name][steps.index(step), ZERO_START]),
                         SOURCE,
                         reference=reference if comparable else None,
-                        setting=VARIANTS[variant],
+                        at={"setting": VARIANTS[variant]},
                         step=step,
                         note="start at zero",
                     )
@@ -140,7 +145,7 @@ class MultiInput(Experiment):
                 float(curves["cosine"][-1].min()),
                 SOURCE,
                 reference=(1.0, "limit"),
-                setting=VARIANTS[variant],
+                at={"setting": VARIANTS[variant]},
                 step=self.steps,
                 n=trials,
             )

@@ -211,7 +211,7 @@ class MultiToken(RandomExperiment):
             accepted / tried,
             SOURCE,
             unit="share",
-            setting=f"d={d}",
+            at={"setting": f"d={d}"},
             n=tried,
             interval=(float(low), float(high)),
             interval_kind="over samples",
@@ -230,16 +230,23 @@ class MultiToken(RandomExperiment):
                 float(values.mean()),
                 SOURCE,
                 reference=None if published is None else (published[number], "figure"),
-                setting=f"{target}, d={d}",
+                at={"setting": f"{target}, d={d}"},
                 step=self.steps,
                 n=accepted,
                 note=f"{note}: mean over accepted trials, standard error {error:.4f}",
             )
         pushed, ends = joined["pushed"], joined["apart"][:, -1, 0]
         yield figure_row(
-            SHARED, float(joined["several"].mean()), SOURCE, unit="share", setting=f"d={d}", n=accepted
+            SHARED,
+            float(joined["several"].mean()),
+            SOURCE,
+            unit="share",
+            at={"setting": f"d={d}"},
+            n=accepted,
         )
-        yield figure_row(ALL_PUSHED, float(pushed.mean()), SOURCE, unit="share", setting=f"d={d}", n=accepted)
+        yield figure_row(
+            ALL_PUSHED, float(pushed.mean()), SOURCE, unit="share", at={"setting": f"d={d}"}, n=accepted
+        )
         for variant, trials in (
             ("masked tokens pushed away", pushed),
             ("masked tokens not all pushed away", ~pushed),
@@ -247,7 +254,7 @@ class MultiToken(RandomExperiment):
             if trials.any():
                 median = float(np.median(ends[trials]))
                 yield figure_row(
-                    MEDIAN_DISTANCE, median, SOURCE, setting=f"{variant}, d={d}", n=int(trials.sum())
+                    MEDIAN_DISTANCE, median, SOURCE, at={"setting": f"{variant}, d={d}"}, n=int(trials.sum())
                 )
 
     @style()
@@ -273,7 +280,7 @@ class MultiToken(RandomExperiment):
             )
         reference_rows = references(result.table.select(quantity=DISTANCE))
         rows_by_dim = [
-            (d, reference_rows.select(setting=f"{target}, d={d}")) for target in TARGETS for d in dims
+            (d, reference_rows.select(at={"setting": f"{target}, d={d}"})) for target in TARGETS for d in dims
         ]
         mark(left, [(d, row.predicted, row.basis) for d, rows in rows_by_dim for row in rows])
         left.set_yscale("log")

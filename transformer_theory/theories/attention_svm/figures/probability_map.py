@@ -151,7 +151,7 @@ class ProbabilityMap(RandomExperiment):
                     SOURCE,
                     reference=reference,
                     unit="share",
-                    setting=size(n, T, d),
+                    at={"setting": size(n, T, d)},
                     step=0 if name == "feasible" else self.steps,
                     n=trials[number],
                     interval=(float(low[number]), float(high[number])),

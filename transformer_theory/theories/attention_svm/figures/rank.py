@@ -174,7 +174,7 @@ class Rank(Experiment):
             count / result.tried,
             SOURCE,
             unit="share",
-            setting=size(n, T, d),
+            at={"setting": size(n, T, d)},
             n=result.tried,
             interval=feasible_interval(count, result.tried, self.feasible),
             interval_kind="over samples",
@@ -207,7 +207,7 @@ class Rank(Experiment):
                 average,
                 SOURCE,
                 reference=reference,
-                setting=size(n, T, d),
+                at={"setting": size(n, T, d)},
                 n=len(values),
                 interval=(average - half, average + half),
                 interval_kind="over samples",
@@ -248,7 +248,7 @@ class Rank(Experiment):
                         label=f"{label}, released recipe",
                     )
                 rows = paper.select(quantity=MEAN_RANK[f"official_{norm}"])
-                settings = [rows.select(setting=size(n, T, int(d))) for d in a["dims"]]
+                settings = [rows.select(at={"setting": size(n, T, int(d))}) for d in a["dims"]]
                 marks = [entry.one().predicted if len(entry) else np.nan for entry in settings]
                 if len(paper) and np.isfinite(np.array(marks, dtype=float)).any():
                     ax.plot(

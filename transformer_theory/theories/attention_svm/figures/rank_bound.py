@@ -120,7 +120,13 @@ class RankBound(RandomExperiment):
         here: dict = {"step": self.steps, "n": len(found)}
         free = float((column["price"] < 1 + NO_PRICE).mean())
         yield figure_row(
-            FREE, free, SOURCE, reference=(float(enough), "theory"), unit="share", setting=text, **here
+            FREE,
+            free,
+            SOURCE,
+            reference=(float(enough), "theory"),
+            unit="share",
+            at={"setting": text},
+            **here,
         )
         median = {name: float(np.median(values)) for name, values in column.items()}
         here["note"] = "median over the problems"
@@ -129,7 +135,7 @@ class RankBound(RandomExperiment):
             median["price"],
             SOURCE,
             reference=(1.0, "theory") if enough else None,
-            setting=text,
+            at={"setting": text},
             **here,
         )
         yield figure_row(
@@ -137,14 +143,18 @@ class RankBound(RandomExperiment):
             median["margin"],
             SOURCE,
             reference=(median["limit"], "limit"),
-            setting=f"descent, {text}",
+            at={"setting": f"descent, {text}"},
             **here,
         )
         yield figure_row(
-            MARGIN, median["truncated"], SOURCE, setting=f"nuclear solution cut to the rank, {text}", **here
+            MARGIN,
+            median["truncated"],
+            SOURCE,
+            at={"setting": f"nuclear solution cut to the rank, {text}"},
+            **here,
         )
         for target, words in TARGETS.items():
-            yield figure_row(DISTANCE, median[target], SOURCE, setting=f"{words}, {text}", **here)
+            yield figure_row(DISTANCE, median[target], SOURCE, at={"setting": f"{words}, {text}"}, **here)
 
     @style()
     def plot(self, result: Result) -> "Figure":

@@ -88,7 +88,11 @@ class Sequences(RandomExperiment):
             solved = solutions.solved
             if not bool(solved.any()):
                 yield figure_row(
-                    COSINE, None, SOURCE, setting=f"{kind}: {target}", reason="infeasible in every trial"
+                    COSINE,
+                    None,
+                    SOURCE,
+                    at={"setting": f"{kind}: {target}"},
+                    reason="infeasible in every trial",
                 )
                 continue
             curve = torch.stack([cosine(s.W[solved], solutions.W[solved], dim=(-2, -1)) for s in states], 1)
@@ -99,7 +103,7 @@ class Sequences(RandomExperiment):
                 float(end.median()),
                 SOURCE,
                 reference=(1.0, "limit") if target == OWN else None,
-                setting=f"{kind}: {target}",
+                at={"setting": f"{kind}: {target}"},
                 step=self.steps,
                 n=len(end),
                 note=f"median over the feasible trials among {self.trials}, smallest {float(end.min()):.5f}",
@@ -107,7 +111,7 @@ class Sequences(RandomExperiment):
         selected: Tensor = (instance.selected(states[-1].W) == instance.optimal()).all(-1)
         share = float(selected.double().mean())
         yield figure_row(
-            BEST_SELECTED, share, SOURCE, unit="share", setting=kind, step=self.steps, n=self.trials
+            BEST_SELECTED, share, SOURCE, unit="share", at={"setting": kind}, step=self.steps, n=self.trials
         )
         yield Arrays(arrays)
 

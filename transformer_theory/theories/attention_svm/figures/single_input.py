@@ -75,7 +75,7 @@ class SingleInput(Experiment):
                 target.norm**2 / 2,
                 SOURCE,
                 reference=(objective, "recomputed"),
-                setting=f"token {token}",
+                at={"setting": f"token {token}"},
             )
         arrays = {
             "keys": torch.tensor(PROMPT_KEYS),
@@ -122,7 +122,7 @@ class SingleInput(Experiment):
                 float(token),
                 SOURCE,
                 reference=expected,
-                setting=start_setting,
+                at={"setting": start_setting},
                 step=self.steps,
                 note=note,
             )
@@ -133,7 +133,7 @@ class SingleInput(Experiment):
                 exact,
                 SOURCE,
                 reference=(1.0, "limit"),
-                setting=f"{start_setting}, exact gradient",
+                at={"setting": f"{start_setting}, exact gradient"},
                 step=self.steps,
             )
             reference: Reference | None = (
@@ -144,7 +144,7 @@ class SingleInput(Experiment):
                 with_eps,
                 SOURCE,
                 reference=reference,
-                setting=f"{start_setting}, eps = {EPS:.0e} as released",
+                at={"setting": f"{start_setting}, eps = {EPS:.0e} as released"},
                 step=self.steps,
                 note="the released settings stop where the gradient falls below eps",
             )

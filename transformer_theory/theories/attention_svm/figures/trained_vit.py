@@ -152,14 +152,16 @@ class TrainedViT(RandomExperiment):
             yield Arrays({f"{NAME}/{kind}": curves})
             for column, quantity in enumerate(COLUMNS):
                 for step, values in ((0, curves[:, 0, column]), (self.steps, curves[:, -1, column])):
-                    yield self._row(quantity, values, setting=text, step=step)
+                    yield self._row(quantity, values, at={"setting": text}, step=step)
             start, end, held = curves[:, 0, 1], curves[:, -1, 1], curves[:, -1, 2]
-            yield self._row(SHARE, (end - held) / (end - start), unit="share", setting=text, step=self.steps)
+            yield self._row(
+                SHARE, (end - held) / (end - start), unit="share", at={"setting": text}, step=self.steps
+            )
             yield self._row(
                 ACCURACY,
                 np.array([run["accuracy"] for run in runs]),
                 unit="share",
-                setting=text,
+                at={"setting": text},
                 step=self.steps,
             )
 

@@ -129,7 +129,7 @@ class Trajectories(RandomExperiment):
             for i, j in product(range(2), range(2)):
                 reference = (numbers[name][i][j], "recomputed")
                 yield figure_row(
-                    f"{name}[{i},{j}]", float(W[i, j]), SOURCE, reference=reference, setting=picture
+                    f"{name}[{i},{j}]", float(W[i, j]), SOURCE, reference=reference, at={"setting": picture}
                 )
         for quantity, value, note, key in (
             ("Frobenius norm of W_mm", frobenius.norm, "", "Frobenius norm"),
@@ -141,7 +141,7 @@ class Trajectories(RandomExperiment):
                 value,
                 SOURCE,
                 reference=(float(numbers[key]), "recomputed"),
-                setting=picture,
+                at={"setting": picture},
                 note=note,
             )
         for run, W in paths.items():
@@ -151,7 +151,12 @@ class Trajectories(RandomExperiment):
                 reference = (numbers["cosine"], "recomputed") if comparable else None
                 value = float(cosine(W[-1], solution.W))
                 yield figure_row(
-                    COSINES[norm], value, SOURCE, reference=reference, setting=variant, step=self.steps
+                    COSINES[norm],
+                    value,
+                    SOURCE,
+                    reference=reference,
+                    at={"setting": variant},
+                    step=self.steps,
                 )
             best = bool((instance.selected(W[-1]) == instance.optimal()).all())
             note = "1 if every input attends to its best token"
@@ -160,7 +165,7 @@ class Trajectories(RandomExperiment):
                 float(best),
                 SOURCE,
                 reference=(1.0, "limit"),
-                setting=variant,
+                at={"setting": variant},
                 step=self.steps,
                 note=note,
             )
@@ -184,7 +189,7 @@ class Trajectories(RandomExperiment):
             }
             _paths(path_axes, a)
             last_cosines = {
-                run: result.select(quantity=COSINES[norm], setting=example(number, run)).one().value
+                run: result.select(quantity=COSINES[norm], at={"setting": example(number, run)}).one().value
                 for run, norm, _ in RUNS
             }
             cosines = ", ".join(f"{SHORT[run]} {value:.5f}" for run, value in last_cosines.items())

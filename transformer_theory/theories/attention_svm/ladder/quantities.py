@@ -103,7 +103,13 @@ def rows(
     predicted: dict[str, Any] = {"predicted": 1.0, "basis": "limit"} if limit else {}
     columns = {**predicted, "n": len(head.query)}
     yield BASE.row(
-        NAME, aligned.cosine, null=aligned.null, reason=aligned.reason, source=SOURCE, note=note, **columns
+        NAME,
+        aligned.cosine,
+        nulls=(aligned.null,),
+        reason=aligned.reason,
+        source=SOURCE,
+        note=note,
+        **columns,
     )
     yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
     # The permutations have a generator of their own, so that they do not depend on the number of draws above.
@@ -136,9 +142,9 @@ def permuted_row(head: Head, aligned: Alignment, generator: torch.Generator, **c
     return BASE.row(
         NAME,
         aligned.cosine,
-        null=null if null.draws else None,
+        nulls=(null if null.draws else None,),
         reason=aligned.reason,
-        setting=f"null: {PERMUTED}",
+        at={"setting": f"null: {PERMUTED}"},
         source=SOURCE,
         **columns,
     )
@@ -164,7 +170,7 @@ def selection_rows(
         other = dataclasses.replace(head, norm="Frobenius").aligned(
             head.query, generator=generator, draws=RANGE_DRAWS
         )
-        yield row(FROBENIUS, other.cosine, null=other.null, side=">=", reason=other.reason, n=n)
+        yield row(FROBENIUS, other.cosine, nulls=(other.null,), side=">=", reason=other.reason, n=n)
     selection = selection_in(head.norm, instance, instance.selected(head.W))
     length = float(torch.linalg.matrix_norm(head.W, ord="nuc" if head.norm == "nuclear" else "fro"))
     size = None if selection.solution is None else length / selection.solution.norm
@@ -238,7 +244,7 @@ def score_rows(
             RANDOM_TOKENS,
             random_shares(scores[counted], selected[counted], near[counted], random[:, counted]),
         )
-        yield row(LOCALLY_OPTIMAL, float(optimal.double().mean()), null=chance, **predicted, **count)
+        yield row(LOCALLY_OPTIMAL, float(optimal.double().mean()), nulls=(chance,), **predicted, **count)
         # The k tokens that come first in the random order stand for the k neighbours.
         rank = keys.argsort(-1, descending=True).argsort(-1)
         stand_in = (rank < near.sum(-1, keepdim=True)) & others
@@ -252,7 +258,7 @@ def score_rows(
             note="mean over draws of the random tokens",
             **{**count, "side": None},
         )
-    yield row(BEST, value, null=null, **{**shares, "n": len(scores)})
+    yield row(BEST, value, nulls=(null,), **{**shares, "n": len(scores)})
 
 
 def random_shares(

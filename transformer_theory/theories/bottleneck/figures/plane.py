@@ -62,7 +62,7 @@ class Plane(RandomExperiment):
         for each in information_bottleneck(joint, [found.beta * factor for factor in FACTORS]).points:
             place = {
                 "unit": "nats",
-                "setting": "solver",
+                "at": {"setting": "solver"},
                 "n": round(1000 * each.beta / found.beta),
                 "source": OWN,
             }
@@ -72,7 +72,7 @@ class Plane(RandomExperiment):
             beta = 10 * found.beta
             encoder = iterate(joint, random_encoder(self.x, 3, generator), beta, 400)
             each = point(joint, encoder, beta, math.inf)
-            place = {"unit": "nats", "setting": "random start", "n": start, "source": OWN}
+            place = {"unit": "nats", "at": {"setting": "random start"}, "n": start, "source": OWN}
             yield Measurement(NAME, "figure", COMPRESSION, each.compression, **place)
             yield Measurement(NAME, "figure", RELEVANCE, each.relevance, **place)
         top = max(1.1, 1.05 * found.local_beta / found.beta)
@@ -80,24 +80,24 @@ class Plane(RandomExperiment):
             factor = 0.95 + (top - 0.95) * step / 16
             value = information_bottleneck(joint, factor * found.beta).points[0].lagrangian
             yield Measurement(
-                NAME, "figure", LAGRANGIAN, value, unit="nats", setting=f"{factor:.4f}", source=OWN
+                NAME, "figure", LAGRANGIAN, value, unit="nats", at={"setting": f"{factor:.4f}"}, source=OWN
             )
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws the information plane, and the Lagrangian against beta over the onset."""
-        rows = result.select(quantity=RELEVANCE, setting="solver")
+        rows = result.select(quantity=RELEVANCE, at={"setting": "solver"})
         if not rows:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (plane, around) = axes(1, 2, width=7.0, height=3.0)
         plane.plot(
-            [0, *result.select(quantity=COMPRESSION, setting="solver").column("value")],
+            [0, *result.select(quantity=COMPRESSION, at={"setting": "solver"}).column("value")],
             [0, *rows.column("value")],
             color=COLOURS[NAME],
             label="solver",
         )
         start = [
-            result.select(quantity=quantity, setting="random start").column("value")
+            result.select(quantity=quantity, at={"setting": "random start"}).column("value")
             for quantity in (COMPRESSION, RELEVANCE)
         ]
         plane.plot(*start, "o", color=COLOURS["null"], markersize=3.5, label="random starts")

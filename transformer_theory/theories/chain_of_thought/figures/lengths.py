@@ -74,14 +74,21 @@ class Lengths(RandomExperiment):
                     "interval_kind": "over samples",
                 }
                 columns: dict[str, Any] = {
-                    "setting": f"{k} operations, {label}",
+                    "at": {"setting": f"{k} operations, {label}"},
                     "step": run["steps"],
                     "source": OWN,
                     **interval,
                 }
                 yield Measurement(NAME, "figure", ACCURACY, value, unit="share", n=n, **columns)
             yield Measurement(
-                NAME, "figure", MAJORITY, share, unit="share", n=n, setting=f"{k} operations", source=OWN
+                NAME,
+                "figure",
+                MAJORITY,
+                share,
+                unit="share",
+                n=n,
+                at={"setting": f"{k} operations"},
+                source=OWN,
             )
         yield Arrays(
             {f"{NAME}/lengths": np.array([[run["operations"], *row] for run, row in zip(runs, found)])}

@@ -83,7 +83,7 @@ class Depth(RandomExperiment):
                     RESIDUAL,
                     value if value > SMALLEST else None,
                     reason=reason,
-                    setting=f"score deviation {deviation:g}",
+                    at={"setting": f"score deviation {deviation:g}"},
                     layer=layer,
                     source=DONG,
                     n=self.runs,
@@ -103,7 +103,7 @@ class Depth(RandomExperiment):
                     COSINE,
                     float(np.mean(runs)),
                     predicted=depth_cosine(alpha, L, self.tokens),
-                    setting=f"{name}, {L} layers",
+                    at={"setting": f"{name}, {L} layers"},
                     source=NOCI,
                     n=self.runs,
                 )

@@ -57,7 +57,7 @@ class Phases(RandomExperiment):
                     predicted=limit(b, n),
                     interval=student_interval(found.tolist()),
                     interval_kind="over rows",
-                    setting=f"{n} keys, b = {b:g}",
+                    at={"setting": f"{n} keys, b = {b:g}"},
                     n=self.rows,
                     source=SOURCE,
                 )

@@ -13,8 +13,8 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from ....core.display import several
 from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.format import several
 from ....core.measurement import Arrays, Measurement, Null, judge
 from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result
@@ -202,18 +202,18 @@ class Completion(RandomExperiment):
         )
         errors = {name: [run["errors"][name] for run in runs] for name in runs[0]["errors"]}
         null = Null(UNTRAINED, tuple(errors[UNTRAINED]))
-        yield self._row(ERROR, errors[MODEL], null=null, side="<=")
+        yield self._row(ERROR, errors[MODEL], nulls=(null,), side="<=")
         for name, values in errors.items():
             if name not in (MODEL, UNTRAINED):
-                yield self._row(ERROR, values, setting=name)
+                yield self._row(ERROR, values, at={"setting": name})
         learnt = float(np.mean(errors[MODEL])) < float(np.mean(errors[POSITION_MEAN]))
         # [seeds, quantities, trained or untrained, 1 + layers]
         layers = np.stack([run["layers"] for run in runs])
         for layer in range(layers.shape[-1]):
             half = ENCODER if layer <= self.depth else DECODER
-            place = {"setting": half, "layer": layer if layer <= self.depth else layer - self.depth}
+            place = {"at": {"setting": half}, "layer": layer if layer <= self.depth else layer - self.depth}
             (readout, first), (ratio, second) = layers[:, :, :, layer].transpose(1, 2, 0)
-            yield self._row(READOUT, readout, null=Null(UNTRAINED, tuple(first)), side="<=", **place)
+            yield self._row(READOUT, readout, nulls=(Null(UNTRAINED, tuple(first)),), side="<=", **place)
             if layer:
                 op = "<=" if half == ENCODER else ">="
                 ends = student_interval(ratio.tolist())  # None for a single seed, which decides nothing
@@ -230,7 +230,7 @@ class Completion(RandomExperiment):
                     "side": op,
                     "source": INVERSE,
                 }
-                yield self._row(RATIO, ratio, null=Null(UNTRAINED, tuple(second)), **bound, **place)
+                yield self._row(RATIO, ratio, nulls=(Null(UNTRAINED, tuple(second)),), **bound, **place)
         yield Arrays({"crate/completion/layers": layers})
         yield Arrays(
             {f"crate/completion/{name}": runs[0][name] for name in ("images", "hidden", "completed")}
@@ -296,7 +296,8 @@ def _note(result: Result) -> str:
     text.
     """
     error, mean = (
-        result.table.select(quantity=ERROR, setting=name).one().value or 0.0 for name in ("", POSITION_MEAN)
+        result.table.select(quantity=ERROR, at={"setting": name}).one().value or 0.0
+        for name in ("", POSITION_MEAN)
     )
     return (
         ""

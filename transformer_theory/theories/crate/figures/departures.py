@@ -236,7 +236,13 @@ class Departures(RandomExperiment):
         for network, block in ((RELEASED, ReleasedAttention), ("causal", CausalReleasedAttention)):
             departure = "9 no causal form in the classifiers"
             yield Measurement(
-                "crate", "figure", LEAK, leak(block, self.dim), setting=departure, model=network, source=PAPER
+                "crate",
+                "figure",
+                LEAK,
+                leak(block, self.dim),
+                at={"setting": departure},
+                model=network,
+                source=PAPER,
             )
         table = [[[run[ACCURACY], run[CHANGE]] for run in runs[network]] for network in NETWORKS]
         yield Arrays({"crate/departures/table": np.array(table)})
@@ -254,7 +260,7 @@ class Departures(RandomExperiment):
             quantity=quantity,
             value=float(np.mean(values)),
             unit=UNITS.get(quantity, ""),
-            setting=departure,
+            at={"setting": departure},
             model=network,
             n=len(values),
             p=p,

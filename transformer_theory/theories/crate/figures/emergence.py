@@ -135,9 +135,14 @@ class Emergence(RandomExperiment):
                     }
                     null = Null("untrained networks", tuple(iou["untrained"]))
                     yield _row(
-                        quantity, iou["trained"], name, setting=f"{kind}, {rule}", null=null, side=">="
+                        quantity,
+                        iou["trained"],
+                        name,
+                        at={"setting": f"{kind}, {rule}"},
+                        nulls=(null,),
+                        side=">=",
                     )
-                    yield _row(random_quantity, iou["random"], name, setting=f"{kind}, {rule}")
+                    yield _row(random_quantity, iou["random"], name, at={"setting": f"{kind}, {rule}"})
             yield Arrays(
                 {f"crate/emergence/{name}/{picture}": array for picture, array in runs[0]["pictures"].items()}
             )

@@ -177,7 +177,13 @@ class Layers(RandomExperiment):
         for quantity, values in stacked.items():
             for layer, (value, null, seen) in enumerate(values.mean(0).T.tolist()):
                 yield Measurement(
-                    "crate", "figure", quantity, value, null=Null(UNTRAINED, (null,)), model=name, layer=layer
+                    "crate",
+                    "figure",
+                    quantity,
+                    value,
+                    nulls=(Null(UNTRAINED, (null,)),),
+                    model=name,
+                    layer=layer,
                 )
                 yield Measurement("crate", "figure", quantity, seen, split="train", model=name, layer=layer)
         for quantity in (INPUT, AFTER, NONZEROS):
@@ -188,7 +194,7 @@ class Layers(RandomExperiment):
                 quantity,
                 float(seen),
                 split="train",
-                setting=LAST_OVER_FIRST,
+                at={"setting": LAST_OVER_FIRST},
                 model=name,
                 n=self.seeds,
             )
@@ -223,9 +229,9 @@ class Layers(RandomExperiment):
             threshold=threshold,
             verdict=None if covered is None else judge(value, "<=", threshold, covered=covered),
             note="no verdict at chance accuracy" if covered is None else "",
-            null=None if null is None else Null(UNTRAINED, (null,)),
+            nulls=(None if null is None else Null(UNTRAINED, (null,)),),
             side=None if null is None else "<=",
-            setting=setting,
+            at={"setting": setting},
             model=name,
             n=self.seeds,
             source=SOURCE,

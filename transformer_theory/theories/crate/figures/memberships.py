@@ -169,7 +169,7 @@ class MembershipMaps(RandomExperiment):
                 )
             chosen = np.stack([values[seeds, state, best[:, state]] for state in range(2)], 1)
             at_best = {kind: null[seeds, :, best[:, 0]] for kind, null in nulls.items()}
-            yield from self._agreement(data, chosen, at_best, setting=BEST)
+            yield from self._agreement(data, chosen, at_best, at={"setting": BEST})
             summaries = np.stack(
                 [chosen[:, 0], *(at_best[kind].mean(1) for kind in (OTHERS, PERMUTED)), chosen[:, 1]], 1
             )
@@ -190,10 +190,10 @@ class MembershipMaps(RandomExperiment):
         for kind, draws in nulls.items():
             null = Null(kind, tuple(draws.mean(0)))  # draw i of the mean is the mean of the seeds' draws i
             yield self._row(
-                AGREEMENT, data, values[:, 0], null=null, side=">=", p=null.p(mean, ">="), **place
+                AGREEMENT, data, values[:, 0], nulls=(null,), side=">=", p=null.p(mean, ">="), **place
             )
         yield self._row(
-            AGREEMENT, data, values[:, 0], null=Null(UNTRAINED, tuple(values[:, 1])), side=">=", **place
+            AGREEMENT, data, values[:, 0], nulls=(Null(UNTRAINED, tuple(values[:, 1])),), side=">=", **place
         )
 
     def _row(self, quantity: str, data: str, values: Any, **columns: Any) -> Measurement:

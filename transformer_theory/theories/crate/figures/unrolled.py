@@ -97,13 +97,15 @@ class Unrolled(RandomExperiment):
                 op=op,
                 threshold=0.0,
                 verdict=judge(value, op, 0.0, covered=converges or name == "exact"),
-                setting=name,
+                at={"setting": name},
                 n=self.sequences,
                 source={"exact": DECREASE, "paper": STEP, "tied residual": SIGN}[name],
                 note=note,
             )
             for layer, rate in enumerate(run.rates.tolist()):
-                yield Measurement("crate", "figure", RATE, rate, unit="nats", setting=name, layer=layer)
+                yield Measurement(
+                    "crate", "figure", RATE, rate, unit="nats", at={"setting": name}, layer=layer
+                )
         arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
         yield Arrays(
             {**arrays, "crate/rate/guaranteed": guaranteed_rates(runs["exact"], bases, eps=self.eps).numpy()}
@@ -141,7 +143,7 @@ class Unrolled(RandomExperiment):
                 )
         for name, values in gaps.items():
             for step, gap in enumerate(values):
-                yield Measurement("crate", "figure", GAP, gap, setting=name, step=step, source=LASSO)
+                yield Measurement("crate", "figure", GAP, gap, at={"setting": name}, step=step, source=LASSO)
         allowed = float(2 * L * best.square().sum()) / len(tokens) / (self.codings + 1) ** 2
         yield Measurement(
             "crate",
@@ -152,7 +154,7 @@ class Unrolled(RandomExperiment):
             op="<=",
             threshold=allowed,
             verdict=judge(gaps["FISTA"][-1], "<=", allowed),
-            null=Null("ISTA", (gaps["ISTA"][-1],)),
+            nulls=(Null("ISTA", (gaps["ISTA"][-1],)),),
             side="<=",
             n=len(tokens),
             source=RATES,

@@ -188,7 +188,13 @@ def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iter
     null = Null(
         RANDOM_DICTIONARIES, tuple(float(nonzeros(optimal_code(flat, frame, lam=LAM))) for frame in frames)
     )
-    columns: dict[str, Any] = {"op": "<=", "threshold": bound, "null": null, "side": "<=", "source": PAPER}
+    columns: dict[str, Any] = {
+        "op": "<=",
+        "threshold": bound,
+        "nulls": (null,),
+        "side": "<=",
+        "source": PAPER,
+    }
     yield Measurement("crate", "rung", NONZEROS, share, unit="share", n=len(flat), data=data, **columns)
 
 

@@ -128,7 +128,7 @@ def network_rows(
         NONZEROS,
         _nonzeros(rows),
         side="<=",
-        null=null,
+        nulls=(null,),
         n=min(SAMPLES, len(data)),
         source=CURVES,
         **columns,

@@ -87,8 +87,8 @@ class CompressionInSubspaces(Compression):
             for setting, falls in ((SECOND, in_own), (BOTH_ROTATED, in_rotated)):
                 null = Null(ROTATED_UPDATES, tuple(falls.tolist()))
                 columns: dict[str, Any] = {
-                    "null": null,
-                    "setting": setting,
+                    "nulls": (null,),
+                    "at": {"setting": setting},
                     "layer": layer,
                     "n": int(self.sums[place][0]),
                 }
@@ -111,7 +111,7 @@ def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
     """
     settings = ("", SECOND, BOTH_ROTATED)
     own, second, both = (
-        over_heads(rows.select(quantity=COMPRESSION, setting=setting)) for setting in settings
+        over_heads(rows.select(quantity=COMPRESSION, at={"setting": setting})) for setting in settings
     )
     columns = {"n": own.n, "source": CURVES, **columns}
     medians = [row.null.median for row in (own, both) if row.null is not None]
@@ -121,9 +121,18 @@ def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
         # Both rows have the same value, T; the draws of the second are the same statistic of other updates,
         # hence their own median.
         shifted = Null(row.null.kind, tuple(draw - median for draw in row.null.draws))
-        yield HEADLINE.row("crate", own.value - medians[0], null=shifted, setting=row.setting, **columns)
+        yield HEADLINE.row(
+            "crate", own.value - medians[0], nulls=(shifted,), at={"setting": row.setting}, **columns
+        )
         yield Measurement(
-            "crate", "rung", COMPRESSION, own.value, null=row.null, side=">=", setting=row.setting, **columns
+            "crate",
+            "rung",
+            COMPRESSION,
+            own.value,
+            nulls=(row.null,),
+            side=">=",
+            at={"setting": row.setting},
+            **columns,
         )
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
     yield Measurement("crate", "rung", INCOHERENCE, angle, **{**columns, "source": PAPER})

@@ -80,7 +80,7 @@ class Dimensions(RandomExperiment):
                     BEST,
                     value,
                     unit="share",
-                    setting=f"{how}, {k} dimensions",
+                    at={"setting": f"{how}, {k} dimensions"},
                     n=self.draws,
                     source=SOURCE,
                 )

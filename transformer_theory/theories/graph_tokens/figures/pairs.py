@@ -85,7 +85,7 @@ class Pairs(RandomExperiment):
                     "figure",
                     APART,
                     float(apart),
-                    setting=f"{method}: {pair.name}",
+                    at={"setting": f"{method}: {pair.name}"},
                     source=SOURCES[method],
                     **columns,
                 )
@@ -103,7 +103,7 @@ class Pairs(RandomExperiment):
                     "figure",
                     DIFFERENCE,
                     value,
-                    setting=setting,
+                    at={"setting": setting},
                     predicted=predicted,
                     source=SOURCES[method],
                     **columns,
@@ -113,7 +113,7 @@ class Pairs(RandomExperiment):
                 "figure",
                 SIGNS,
                 signs,
-                setting=f"{LAPLACIAN}: {pair.name}",
+                at={"setting": f"{LAPLACIAN}: {pair.name}"},
                 source=SOURCES[LAPLACIAN],
                 **columns,
             )

@@ -69,7 +69,7 @@ class Algorithms(RandomExperiment):
                 "op": "<=",
                 "threshold": bound,
                 "verdict": judge(value, "<=", bound),
-                "setting": f"{layers} layers",
+                "at": {"setting": f"{layers} layers"},
             }
             yield Measurement(NAME, "figure", DISTANCE, value, source=BAI, **columns)
         risks = []
@@ -92,7 +92,7 @@ class Algorithms(RandomExperiment):
                     "figure",
                     RISK,
                     value,
-                    setting=f"{name}, noise {noise:g}",
+                    at={"setting": f"{name}, noise {noise:g}"},
                     n=self.prompts,
                     source=BAI,
                 )
@@ -102,7 +102,14 @@ class Algorithms(RandomExperiment):
         rest = [affine_residual(queries, attend(queries, keys, values, scale=scale)) for scale in SCALES]
         for scale, value in zip(SCALES, rest):
             yield Measurement(
-                NAME, "figure", REST, value, unit="share", setting=f"scale {scale:.2g}", n=256, source=DAI
+                NAME,
+                "figure",
+                REST,
+                value,
+                unit="share",
+                at={"setting": f"scale {scale:.2g}"},
+                n=256,
+                source=DAI,
             )
         arrays = {"distances": distances, "risks": risks, "rest": rest}
         yield Arrays({f"{NAME}/{name}": np.array(each) for name, each in arrays.items()})

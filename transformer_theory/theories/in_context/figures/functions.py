@@ -80,7 +80,13 @@ class Functions(RandomExperiment):
                 curves.append(errors)
                 for name, value in zip(LINES, errors):
                     yield Measurement(
-                        NAME, "figure", ERROR, value, setting=f"{kind}, {name}, N = {N}", n=n, source=SOURCE
+                        NAME,
+                        "figure",
+                        ERROR,
+                        value,
+                        at={"setting": f"{kind}, {name}, N = {N}"},
+                        n=n,
+                        source=SOURCE,
                     )
             arrays[f"{NAME}/{kind}"] = np.array(curves)
         yield Arrays(arrays)

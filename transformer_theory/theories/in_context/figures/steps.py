@@ -91,7 +91,7 @@ class Steps(RandomExperiment):
                     "figure",
                     COSINE,
                     float(value),
-                    setting=f"{name}, N = {N}",
+                    at={"setting": f"{name}, N = {N}"},
                     step=self.steps,
                     source=SOURCE,
                 )
@@ -103,7 +103,7 @@ class Steps(RandomExperiment):
                     RISK,
                     value,
                     predicted=predicted,
-                    setting=f"{name}, N = {N}",
+                    at={"setting": f"{name}, N = {N}"},
                     source=SOURCE,
                 )
         yield Arrays(

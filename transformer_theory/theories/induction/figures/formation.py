@@ -48,7 +48,7 @@ class Formation(RandomExperiment):
                 layers, self.generator(), steps=self.steps, every=self.every, blocks=self.blocks
             )
             for step, values in curves.items():
-                columns = {"setting": kind, "step": step, "n": self.blocks, "source": SOURCE}
+                columns = {"at": {"setting": kind}, "step": step, "n": self.blocks, "source": SOURCE}
                 for quantity, value in values.items():
                     name = f"{quantity}, best head" if quantity in (PREFIX, PREVIOUS) else quantity
                     yield Measurement(
@@ -64,10 +64,10 @@ class Formation(RandomExperiment):
         dark, light = shades(3)[0], shades(3)[1]
         for kind, tint in zip(KINDS, (dark, light)):
             for ax, quantity in zip(panels, (ACCURACY, LOSS)):
-                rows = result.select(quantity=quantity, setting=kind)
+                rows = result.select(quantity=quantity, at={"setting": kind})
                 line(ax, rows.column("step"), rows.column("value"), color=tint, label=kind.replace(" ", "\n"))
             for quantity, dashes in ((PREFIX, "-"), (PREVIOUS, ":")):
-                rows = result.select(quantity=f"{quantity}, best head", setting=kind)
+                rows = result.select(quantity=f"{quantity}, best head", at={"setting": kind})
                 line(panels[2], rows.column("step"), rows.column("value"), color=tint, linestyle=dashes)
         panels[0].set(xlabel="step", title="share predicted", ylim=(-0.03, 1.05))
         panels[1].set(xlabel="step", title="loss, nats", ylim=(0, None))

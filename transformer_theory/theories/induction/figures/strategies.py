@@ -46,15 +46,21 @@ class Strategies(RandomExperiment):
             columns = {"unit": "nats", "n": self.chains, "source": SOURCE}
             if layers == 1:
                 for name, loss in curves["strategies"].items():
-                    yield Measurement(NAME, "figure", LOSS, loss, setting=name, **columns)
+                    yield Measurement(NAME, "figure", LOSS, loss, at={"setting": name}, **columns)
             for number, step in enumerate(curves["steps"]):
                 yield Measurement(
-                    NAME, "figure", LOSS, curves["loss"][number], setting=kind, step=step, **columns
+                    NAME, "figure", LOSS, curves["loss"][number], at={"setting": kind}, step=step, **columns
                 )
                 for name in STRATEGIES:
                     value = curves["divergence"][name][number]
                     yield Measurement(
-                        NAME, "figure", DIVERGENCE, value, setting=f"{kind}, {name}", step=step, **columns
+                        NAME,
+                        "figure",
+                        DIVERGENCE,
+                        value,
+                        at={"setting": f"{kind}, {name}"},
+                        step=step,
+                        **columns,
                     )
 
     @style()
@@ -65,16 +71,16 @@ class Strategies(RandomExperiment):
         figure, panels = axes(1, 3, width=7.0, height=2.8)
         tints = dict(zip(STRATEGIES, shades(3)))
         for name, tint in tints.items():
-            for row in result.select(quantity=LOSS, setting=name):
+            for row in result.select(quantity=LOSS, at={"setting": name}):
                 panels[0].axhline(row.value, color=tint, linewidth=0.9, linestyle=(0, (4, 3)))
         for kind, dashes in zip(KINDS, (":", "-")):
-            rows = result.select(quantity=LOSS, setting=kind)
+            rows = result.select(quantity=LOSS, at={"setting": kind})
             line(
                 panels[0], [1 + step for step in rows.column("step")], rows.column("value"), linestyle=dashes
             )
         for ax, kind in zip(panels[1:], KINDS):
             for name, tint in tints.items():
-                rows = result.select(quantity=DIVERGENCE, setting=f"{kind}, {name}")
+                rows = result.select(quantity=DIVERGENCE, at={"setting": f"{kind}, {name}"})
                 steps, label = [1 + step for step in rows.column("step")], name if ax is panels[2] else ""
                 line(ax, steps, rows.column("value"), color=tint, label=label)
             ax.set(xlabel="step + 1", xscale="log", title=f"KL, {kind}", ylim=(0, 0.2))

@@ -149,9 +149,9 @@ class HierarchyLearning(RandomExperiment):
     ) -> Measurement:
         """Returns the mean over seeds with its interval; the null values come from the untrained networks."""
         interval = student_interval(values)
-        columns = {"step": self.steps, "setting": name, "n": self.seeds, "source": TABLE} | columns
+        columns = {"step": self.steps, "at": {"setting": name}, "n": self.seeds, "source": TABLE} | columns
         columns |= {
-            "null": None if untrained is None else Null("untrained networks", tuple(untrained)),
+            "nulls": (None if untrained is None else Null("untrained networks", tuple(untrained)),),
             "side": side,
         }
         columns |= {} if interval is None else {"interval": interval, "interval_kind": "over seeds"}

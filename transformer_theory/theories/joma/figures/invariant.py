@@ -125,7 +125,7 @@ class Invariant(RandomExperiment):
                     sum(draws) / len(draws),
                     # the paper does not predict by the first term alone
                     predicted=None if way == "first" else perfect,
-                    setting=f"{kind} contexts, {label}",
+                    at={"setting": f"{kind} contexts, {label}"},
                     n=self.seeds,
                     step=step,
                     source=FIGURE,
@@ -148,7 +148,7 @@ class Invariant(RandomExperiment):
             op="<=",
             threshold=MAX_ERROR,
             verdict=judge(error, "<=", MAX_ERROR, covered=covered),
-            setting=f"{kind} contexts, one draw",
+            at={"setting": f"{kind} contexts, one draw"},
             step=step,
             seed=seed,
             source=FIGURE,

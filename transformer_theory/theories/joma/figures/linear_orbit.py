@@ -72,7 +72,7 @@ class LinearOrbit(Experiment):
             op="<=",
             threshold=1e-9,
             verdict=judge(spread, "<=", 1e-9),
-            null=Null("erf(v/2)/Δ, which does not solve the equation", (other,)),
+            nulls=(Null("erf(v/2)/Δ, which does not solve the equation", (other,)),),
             side="<=",
             source=JOMA,
             note=f"Largest over smallest, minus 1, at {self.end:g} of t* before the end.",
@@ -127,7 +127,14 @@ class LinearOrbit(Experiment):
 
 def _limit(quantity: str, value: float, predicted: float, *, setting: str = "") -> Measurement:
     return Measurement(
-        NAME, "figure", quantity, value, predicted=predicted, basis="limit", setting=setting, source=JOMA
+        NAME,
+        "figure",
+        quantity,
+        value,
+        predicted=predicted,
+        basis="limit",
+        at={"setting": setting},
+        source=JOMA,
     )
 
 

@@ -79,7 +79,7 @@ class LowerLayer(RandomExperiment):
                 note = f"A mean over draws, from {min(values):.3g} to {max(values):.3g}."
                 mean = sum(values) / len(values)
                 yield Measurement(
-                    NAME, "figure", quantity, mean, setting=how, n=self.seeds, source=JOMA, note=note
+                    NAME, "figure", quantity, mean, at={"setting": how}, n=self.seeds, source=JOMA, note=note
                 )
         for quantity, name, null in ((DROP, "drop", EQUAL), (REBOUND, "rebound", LINEAR)):
             shares = {
@@ -91,7 +91,7 @@ class LowerLayer(RandomExperiment):
                 "figure",
                 quantity,
                 min(shares[NONLINEAR]),
-                null=Null(null, tuple(shares[null])),
+                nulls=(Null(null, tuple(shares[null])),),
                 side=">=",
                 n=self.seeds,
                 source=JOMA,

@@ -101,9 +101,9 @@ class Relatives(RandomExperiment):
         for up, (value, mean) in enumerate(zip(formula, drawn), start=1):
             table = pair_table(tree, up)
             columns = {
-                "null": null,
+                "nulls": (null,),
                 "side": ">=",
-                "setting": f"H = {up}" if up < self.levels else f"H = {up}, the root",
+                "at": {"setting": f"H = {up}" if up < self.levels else f"H = {up}, the root"},
                 "source": TREE,
             }
             exact = float(table[1, 1] / table[1].sum())
@@ -119,11 +119,23 @@ class Relatives(RandomExperiment):
         for up in range(2, self.levels + 1):
             note = "With a constant gradient, in closed form; v of the sibling is infinite."
             yield Measurement(
-                NAME, "figure", BLOW_UP, float(ends[up - 1]), setting=f"H = {up}", source=JOMA, note=note
+                NAME,
+                "figure",
+                BLOW_UP,
+                float(ends[up - 1]),
+                at={"setting": f"H = {up}"},
+                source=JOMA,
+                note=note,
             )
             note = "In the long run, in ln(1/δ), for critical points equal to the co-occurrences."
             yield Measurement(
-                NAME, "figure", SPEED, float(speeds[up - 1]), setting=f"H = {up}", source=JOMA, note=note
+                NAME,
+                "figure",
+                SPEED,
+                float(speeds[up - 1]),
+                at={"setting": f"H = {up}"},
+                source=JOMA,
+                note=note,
             )
 
     def _train(
@@ -159,7 +171,7 @@ class Relatives(RandomExperiment):
                 op=">=",
                 threshold=0.0,
                 verdict=judge(worst, ">=", 0.0, covered=how == EXPONENTIAL),
-                setting=how,
+                at={"setting": how},
                 step=step,
                 n=self.seeds,
                 source=JOMA,
@@ -171,7 +183,7 @@ class Relatives(RandomExperiment):
                 "figure",
                 CHANGE,
                 value,
-                setting=f"{how}, H = {up}",
+                at={"setting": f"{how}, H = {up}"},
                 step=saved[-1],
                 n=self.seeds,
                 source=JOMA,

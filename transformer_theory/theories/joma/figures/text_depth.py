@@ -154,7 +154,12 @@ class TextDepth(RandomExperiment):
             ):
                 curves = np.stack([run[key][:, layer] for run in runs])  # [seeds, measured]
                 for quantity, values in ((low, curves.min(1)), (last, curves[:, -1])):
-                    columns = {"unit": unit, "layer": layer, "source": source, "null": _before(curves[:, 0])}
+                    columns = {
+                        "unit": unit,
+                        "layer": layer,
+                        "source": source,
+                        "nulls": (_before(curves[:, 0]),),
+                    }
                     if key == "entropy" and released is not None:
                         printed = (released.lowest if quantity == LOWEST else released.final)[layer]
                         if words == RELEASED_WORDS:
@@ -167,7 +172,7 @@ class TextDepth(RandomExperiment):
                     yield self._row(quantity, values, rate, depth, **columns)
         losses = np.stack([run["loss"] for run in runs])
         yield self._row(
-            LOSS, losses[:, -1], rate, depth, unit="nats", split="validation", null=_before(losses[:, 0])
+            LOSS, losses[:, -1], rate, depth, unit="nats", split="validation", nulls=(_before(losses[:, 0]),)
         )
 
     def _row(self, quantity: str, values: np.ndarray, rate: float, depth: int, **columns) -> Measurement:
@@ -176,7 +181,7 @@ class TextDepth(RandomExperiment):
             columns |= {"interval": interval, "interval_kind": "over seeds"}
         columns |= {
             "model": _depth_text(depth),
-            "setting": f"Adam {rate:g}",
+            "at": {"setting": f"Adam {rate:g}"},
             "n": len(values),
             "step": self.steps,
         }

@@ -92,7 +92,7 @@ class TwoPhases(Experiment):
             rebound["nonlinear"],
             0.01,
             source=FIGURE,
-            null=null,
+            nulls=(null,),
             side=">=",
             note="End minus minimum.",
         )
@@ -123,7 +123,12 @@ class TwoPhases(Experiment):
         values = zip(PUBLISHED_ENTROPY.items(), (curve.start, curve.least, curve.end))
         for (when, recomputed), value in values:
             yield _recomputed(
-                ENTROPY, value, recomputed if published else None, unit="nats", setting=when, source=FIGURE
+                ENTROPY,
+                value,
+                recomputed if published else None,
+                unit="nats",
+                at={"setting": when},
+                source=FIGURE,
             )
         recomputed = float(PUBLISHED_LEAST_STEP) if published else None
         yield _recomputed(LEAST_STEP, float(curve.index), recomputed, unit="steps", source=FIGURE)
@@ -132,7 +137,7 @@ class TwoPhases(Experiment):
                 COMPONENT,
                 value,
                 recomputed if published else None,
-                setting=f"component {token}",
+                at={"setting": f"component {token}"},
                 source=FIGURE,
             )
 
@@ -160,7 +165,7 @@ class TwoPhases(Experiment):
                         RATIO,
                         float(logs[index, token] / logs[index, -1]),
                         recomputed,
-                        setting=where,
+                        at={"setting": where},
                         source=SPEEDS,
                     )
                 )
@@ -168,7 +173,7 @@ class TwoPhases(Experiment):
             columns = {
                 "predicted": limit,
                 "basis": "limit",
-                "setting": f"{pairs[token]}, at the end",
+                "at": {"setting": f"{pairs[token]}, at the end"},
                 "source": SPEEDS,
             }
             rows.append(Measurement(NAME, "figure", RATIO, float(logs[-1, token] / logs[-1, -1]), **columns))

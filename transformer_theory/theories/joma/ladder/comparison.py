@@ -122,10 +122,15 @@ def rows_of(
         yield LADDER.row(NAME, None, reason=NO_CHANGE, **columns, note=change.note)
         return
     yield LADDER.row(
-        NAME, cosine, predicted=1.0, null=Null(NULL_KIND, tuple(cosines)), **columns, note=change.note
+        NAME, cosine, predicted=1.0, nulls=(Null(NULL_KIND, tuple(cosines)),), **columns, note=change.note
     )
     yield LADDER.row(
-        NAME, cosine, predicted=1.0, null=Null(kind, tuple(theirs)), **columns, setting=f"null: {kind}"
+        NAME,
+        cosine,
+        predicted=1.0,
+        nulls=(Null(kind, tuple(theirs)),),
+        **columns,
+        at={"setting": f"null: {kind}"},
     )
     size, *sizes = _mean_over_heads(
         _log_ratio(torch.cat([change.predicted[None], others]), change.measured)
@@ -136,7 +141,7 @@ def rows_of(
         size,
         predicted=predicted,
         side="==" if change.sized else None,
-        null=Null(kind, tuple(sizes)),
+        nulls=(Null(kind, tuple(sizes)),),
         unit="nats",
     )
     yield row(
@@ -144,14 +149,14 @@ def rows_of(
         error,
         predicted=predicted,
         side="<=",
-        null=Null(NULL_KIND, tuple(errors)),
+        nulls=(Null(NULL_KIND, tuple(errors)),),
         note="Predicting no change has error 1.",
     )
     if change.early is not None:
         predicted, measured = change.early
         early, *draws = _cosines(with_orders(predicted), measured)
         if math.isfinite(early):
-            yield row(EARLY, early, predicted=1.0, side=LADDER.side, null=Null(NULL_KIND, tuple(draws)))
+            yield row(EARLY, early, predicted=1.0, side=LADDER.side, nulls=(Null(NULL_KIND, tuple(draws)),))
 
 
 def _cosines(predicted: Tensor, measured: Tensor) -> list[float]:

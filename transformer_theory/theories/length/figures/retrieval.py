@@ -89,7 +89,7 @@ class Retrieval(RandomExperiment):
                         found.setdefault((n, scaled), []).append((row, float(winner_weight(gaps, n).mean())))
             for (n, scaled), rows in found.items():
                 place = {
-                    "setting": f"{kind}, {n} keys{', scores times log n' if scaled else ''}",
+                    "at": {"setting": f"{kind}, {n} keys{', scores times log n' if scaled else ''}"},
                     "n": self.heads,
                     "source": SOURCE,
                 }
@@ -119,7 +119,9 @@ class Retrieval(RandomExperiment):
         def values(kind: str, quantity: str, scaled: bool, column: str = "value") -> list[float]:
             """Returns a column of one quantity over the lengths; NaN where it is missing."""
             end = ", scores times log n" if scaled else ""
-            rows = [result.select(quantity=quantity, setting=f"{kind}, {n} keys{end}") for n in lengths]
+            rows = [
+                result.select(quantity=quantity, at={"setting": f"{kind}, {n} keys{end}"}) for n in lengths
+            ]
             return [
                 math.nan if not each or each[0].value is None else getattr(each[0], column) for each in rows
             ]

@@ -70,7 +70,7 @@ class Clusters(RandomExperiment):
                 "figure",
                 NUMBER,
                 float(values.mean()),
-                setting=f"beta {beta:g}",
+                at={"setting": f"beta {beta:g}"},
                 n=self.runs,
                 source=SOURCE,
                 **columns,

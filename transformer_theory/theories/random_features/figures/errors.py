@@ -55,7 +55,13 @@ class Errors(RandomExperiment):
                 rows.append(list(errors.values()))
                 for name, value in errors.items():
                     yield Measurement(
-                        NAME, "figure", ERROR, value, setting=f"{label}, {name}, n = {n}", n=n, source=SOURCE
+                        NAME,
+                        "figure",
+                        ERROR,
+                        value,
+                        at={"setting": f"{label}, {name}, n = {n}"},
+                        n=n,
+                        source=SOURCE,
                     )
             arrays[label] = np.array(rows)
         rows = []
@@ -69,7 +75,7 @@ class Errors(RandomExperiment):
                     "figure",
                     ERROR,
                     value,
-                    setting=f"{keys} keys, {name}, n = {middle}",
+                    at={"setting": f"{keys} keys, {name}, n = {middle}"},
                     n=middle,
                     source=SOURCE,
                 )

@@ -141,11 +141,11 @@ class LabelCorruption(RandomExperiment):
                     ACCURACY,
                     float(values.mean()),
                     unit="share",
-                    null=Null(PIXELS, tuple(null)),
+                    nulls=(Null(PIXELS, tuple(null)),),
                     side=">=",
                     n=len(values),
                     split="test",
-                    setting=corruption_setting(ratio, stop),
+                    at={"setting": corruption_setting(ratio, stop)},
                     model=method,
                     source=MCR2,
                     note=note,
@@ -165,7 +165,7 @@ class LabelCorruption(RandomExperiment):
             columns = {
                 "n": len(values),
                 "split": "test",
-                "setting": corruption_setting(ratio, stop),
+                "at": {"setting": corruption_setting(ratio, stop)},
                 "source": MCR2,
                 "note": note,
             }

@@ -284,4 +284,4 @@ def _extreme(
 
 
 def _row(quantity: str, value: float | None, setting: str, **columns) -> Measurement:
-    return Measurement(NAME, "figure", quantity, value, setting=setting, **columns)
+    return Measurement(NAME, "figure", quantity, value, at={"setting": setting}, **columns)

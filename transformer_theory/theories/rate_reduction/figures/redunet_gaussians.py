@@ -63,7 +63,7 @@ class ReduNetGaussians(RandomExperiment):
 
             def row(quantity: str, value: float, setting: str = f"d = {dim}", **columns) -> Measurement:
                 return Measurement(
-                    NAME, "figure", quantity, value, setting=setting, **{"source": REDUNET, **columns}
+                    NAME, "figure", quantity, value, at={"setting": setting}, **{"source": REDUNET, **columns}
                 )
 
             judged = {"op": ">=", "threshold": 1.0, "predicted": 1.0, "verdict": judge(rising, ">=", 1.0)}
@@ -89,7 +89,7 @@ class ReduNetGaussians(RandomExperiment):
         figure, panels = axes(1, 2, height=2.8)
         for colour, dim in (("rate_reduction", 2), ("attention_svm", 3)):
             values = result.arrays[f"{NAME}/reductions_{dim}"]
-            best = result.select(quantity=OPTIMUM, setting=f"d = {dim}").one().value
+            best = result.select(quantity=OPTIMUM, at={"setting": f"d = {dim}"}).one().value
             line(panels[0], range(len(values)), values, name=colour, label=f"d = {dim}", null=best)
         panels[0].set_title("Rate reduction, nats (dashed: optimum)")
         panels[0].set_xlabel("layer of ReduNet")

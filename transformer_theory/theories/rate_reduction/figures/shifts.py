@@ -107,7 +107,7 @@ class Shifts(RandomExperiment):
             note=note,
         )
         for name, values in accuracy.items():
-            columns = {"unit": "share", "setting": name, "split": "test", "n": n}
+            columns = {"unit": "share", "at": {"setting": name}, "split": "test", "n": n}
             shifted = values.flatten()[1:]
             note = f"mean over 63 shifts, {float(shifted.min()):.3f} to {float(shifted.max()):.3f}"
             yield row(AT_ORIGIN, float(values[0, 0]), note=f"{self.training} training digits", **columns)
@@ -117,7 +117,7 @@ class Shifts(RandomExperiment):
             LAYERS_RAISE,
             rising,
             unit="share",
-            setting=INVARIANT,
+            at={"setting": INVARIANT},
             note="rate reduction of all shifts",
             **judged,
         )

@@ -73,9 +73,14 @@ class TrainingDynamics(RandomExperiment):
             for stop, setting_name in ((0, BEFORE), (-1, AFTER)):
                 whole, within, permuted_within = rates[:, stop, number].T
                 null = nulls[:, stop, number]
-                yield _row(RATE, whole, split=split, setting=setting_name)
+                yield _row(RATE, whole, split=split, at={"setting": setting_name})
                 yield _row(
-                    CLASS_RATE, within, null=permuted_within, side="<=", split=split, setting=setting_name
+                    CLASS_RATE,
+                    within,
+                    null=permuted_within,
+                    side="<=",
+                    split=split,
+                    at={"setting": setting_name},
                 )
                 yield _row(
                     REDUCTION,
@@ -83,7 +88,7 @@ class TrainingDynamics(RandomExperiment):
                     null=null,
                     side=">=",
                     split=split,
-                    setting=setting_name,
+                    at={"setting": setting_name},
                 )
         yield _row(
             SHARE,
@@ -133,7 +138,7 @@ class TrainingDynamics(RandomExperiment):
 def _row(quantity: str, values: np.ndarray, *, null: np.ndarray | None = None, **columns) -> Measurement:
     """Returns the mean over the seeds."""
     note = f"mean over seeds, {values.min():.4g} to {values.max():.4g}"
-    draws = {} if null is None else {"null": Null(PERMUTED, tuple(null.tolist()))}
+    draws = {} if null is None else {"nulls": (Null(PERMUTED, tuple(null.tolist())),)}
     columns = {"unit": "nats", "source": MCR2, **columns, **draws}
     return Measurement(NAME, "figure", quantity, float(values.mean()), n=len(values), note=note, **columns)
 

@@ -110,7 +110,7 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
     share: dict[str, Any] = {"unit": "share", "side": ">=", "predicted": 1.0, **columns}
     null = permuted_labels(shares[1:])
     headline = HEADLINE.row(
-        NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, null=null, **columns
+        NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, nulls=(null,), **columns
     )
     yield headline
     yield second_row(headline, evaluated)
@@ -121,12 +121,18 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
         relative = [value / reference for value in values]
         null = permuted_labels(relative[1:])
         yield Measurement(
-            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, null=null, **share
+            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=(null,), **share
         )
     if evaluated.before is not None:
         shares = [value / best for value in _reductions(evaluated.before, evaluated)]
         yield Measurement(
-            NAME, "rung", BEFORE, shares[0], source=OPTIMUM_THEOREM, null=permuted_labels(shares[1:]), **share
+            NAME,
+            "rung",
+            BEFORE,
+            shares[0],
+            source=OPTIMUM_THEOREM,
+            nulls=(permuted_labels(shares[1:]),),
+            **share,
         )
 
 
@@ -137,7 +143,7 @@ def second_row(headline: Measurement, evaluated: Evaluated) -> Measurement:
     null = projections(
         evaluated.inputs, evaluated.labels, evaluated.features.shape[1], draws=len(evaluated.orders)
     )
-    return replace(headline, null=null, setting=f"null: {null.kind}")
+    return replace(headline, nulls=(null,), at={"setting": f"null: {null.kind}"})
 
 
 def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
@@ -155,7 +161,7 @@ def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         "note": "inputs without the mean training input",
     }
     return Measurement(
-        NAME, "rung", INPUTS, shares[0], predicted=1.0, null=permuted_labels(shares[1:]), **columns
+        NAME, "rung", INPUTS, shares[0], predicted=1.0, nulls=(permuted_labels(shares[1:]),), **columns
     )
 
 
@@ -172,7 +178,7 @@ def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         predicted=ORTHOGONAL,
         side=">=",
         source=MCR2,
-        null=null,
+        nulls=(null,),
         **{**columns, "reason": reason},
     )
 
@@ -191,7 +197,7 @@ def last_layer_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     best = optimum(sizes, dim, eps=EPS).value
     shares = [value / best for value in _reductions(evaluated.features, evaluated)]
     return Measurement(
-        NAME, "rung", LAST_LAYER, shares[0], predicted=1.0, null=permuted_labels(shares[1:]), **columns
+        NAME, "rung", LAST_LAYER, shares[0], predicted=1.0, nulls=(permuted_labels(shares[1:]),), **columns
     )
 
 

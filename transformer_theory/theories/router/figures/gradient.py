@@ -50,12 +50,12 @@ class Gradient(RandomExperiment):
         generator = self.generator()
         for temperature in TEMPERATURES:
             g = sampled_gradients(self.delta, temperature=temperature, draws=self.draws, generator=generator)
-            columns = {"n": self.draws, "source": SOURCE, "setting": f"{RELAXED}, {temperature:g}"}
+            columns = {"n": self.draws, "source": SOURCE, "at": {"setting": f"{RELAXED}, {temperature:g}"}}
             predicted = relaxed_gradient_mean(self.delta) if temperature == 1 else None
             yield Measurement(NAME, "figure", MEAN, float(g.mean()), predicted=predicted, **columns)
             yield Measurement(NAME, "figure", DEVIATION, float(g.std()), **columns)
         g = score_function_gradients(self.delta, draws=self.draws, generator=generator)
-        columns = {"n": self.draws, "source": SOURCE, "setting": REINFORCE}
+        columns = {"n": self.draws, "source": SOURCE, "at": {"setting": REINFORCE}}
         yield Measurement(
             NAME, "figure", MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns
         )
@@ -102,7 +102,7 @@ class Gradient(RandomExperiment):
             linestyle=":",
             label="limit at low temperature",
         )
-        for row in result.select(quantity=DEVIATION, setting=REINFORCE):
+        for row in result.select(quantity=DEVIATION, at={"setting": REINFORCE}):
             right.axhline(row.value, color=COLOURS["null"], linestyle="--", label=REINFORCE)
         left.set(ylim=(0, None))
         right.set(ylim=(0, None))

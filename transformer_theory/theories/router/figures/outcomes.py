@@ -71,7 +71,7 @@ class Outcomes(RandomExperiment):
                     "unit": "share",
                     "n": self.networks,
                     "source": SOURCE,
-                    "setting": f"{router}: {name}",
+                    "at": {"setting": f"{router}: {name}"},
                 }
                 yield Measurement(
                     NAME, "figure", SUCCESS, float((found.hit > GOOD).double().mean()), **columns

@@ -87,7 +87,7 @@ class BGrowth(Experiment):
                 threshold=SPREAD_ATOL,
                 verdict=judge(spread, "<=", SPREAD_ATOL),
                 source=FIGURE,
-                setting=f"M = {M}, eta_Y / eta_Z = {ratio:g}",
+                at={"setting": f"M = {M}, eta_Y / eta_Z = {ratio:g}"},
                 note=f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y",
             )
             arrays = {
@@ -114,7 +114,7 @@ class BGrowth(Experiment):
             predicted=float(np.log(self.constant + 4 * big_gamma) / 4),
             basis="recomputed",
             source=FIGURE,
-            setting=f"M = {rates['vocab_size']}, eta_Z = {eta_z:g}, t = {end:g}",
+            at={"setting": f"M = {rates['vocab_size']}, eta_Z = {eta_z:g}, t = {end:g}"},
             note="predicted: gamma integrated numerically instead of in closed form",
         )
 

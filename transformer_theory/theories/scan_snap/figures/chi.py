@@ -82,7 +82,7 @@ class Chi(Experiment):
                 threshold=end["bound"],
                 verdict=judge(end["chi"], "<=", end["bound"], covered=family.weak_overlap().holds),
                 source=Source(PAPER, "Thm. 3"),
-                setting=f"eta_Y = {eta_y:g}",
+                at={"setting": f"eta_Y = {eta_y:g}"},
                 note=f"the threshold is exp(2 B/K); exp(2 B) = {end['printed']:.2f}, Gamma = "
                 f"{end['Gamma']:.1f}",
             )

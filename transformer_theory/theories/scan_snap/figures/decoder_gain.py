@@ -55,7 +55,7 @@ class DecoderGain(Experiment):
                     threshold=1.0,
                     verdict=judge(value, "<=", 1.0),
                     source=FIGURE,
-                    setting=f"M = {M}, eta_Y = {eta_y:g}",
+                    at={"setting": f"M = {M}, eta_Y = {eta_y:g}"},
                     note=f"relative distance at the end {float(gap[-1] / closed[-1][-1]):.1e}",
                 )
             arrays = {"closed": torch.stack(closed).numpy(), "stepped": torch.stack(stepped).numpy()}

@@ -80,7 +80,7 @@ class Exponents(Experiment):
                 POWER,
                 power,
                 source=THEOREM,
-                setting=f"t = {time:g} t0'",
+                at={"setting": f"t = {time:g} t0'"},
                 note=note,
                 **columns,
             )

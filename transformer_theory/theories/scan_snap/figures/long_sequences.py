@@ -77,7 +77,7 @@ class LongSequences(RandomExperiment):
                     basis="limit",
                     step=self.steps,
                     source=SOURCE,
-                    setting=f"T = {length}",
+                    at={"setting": f"T = {length}"},
                     n=self.seeds,
                     note=f"{final[:, i].min():.4f} to {final[:, i].max():.4f} over runs; predicted: the "
                     "exact population flow",

@@ -77,9 +77,11 @@ class Recall(RandomExperiment):
                         RECALL,
                         float(mean[i, j, k, middle]),
                         unit="share",
-                        null=uniform,
+                        nulls=(uniform,),
                         source=SOURCE,
-                        setting=f"K = {PER_QUERY * last}, eta_Z = {eta_z:g}, eta_Y = {ratio * eta_z:g}",
+                        at={
+                            "setting": f"K = {PER_QUERY * last}, eta_Z = {eta_z:g}, eta_Y = {ratio * eta_z:g}"
+                        },
                         n=self.seeds,
                         note=f"attention above {thresholds[i][middle]:.4g}",
                     )

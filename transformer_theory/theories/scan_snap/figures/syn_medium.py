@@ -83,9 +83,11 @@ class SynMedium(RandomExperiment):
                         DISTINCT_ENTROPY,
                         float(mean[i, j, k]),
                         unit="nats",
-                        null=uniform,
+                        nulls=(uniform,),
                         source=Source(PAPER, "Fig. 6"),
-                        setting=f"K = {PER_QUERY * last}, eta_Z = {eta_z:g}, eta_Y = {ratio * eta_z:g}",
+                        at={
+                            "setting": f"K = {PER_QUERY * last}, eta_Z = {eta_z:g}, eta_Y = {ratio * eta_z:g}"
+                        },
                         n=self.seeds,
                         note=f"standard deviation over seeds {spread[i, j, k]:.3f}",
                         **printed,

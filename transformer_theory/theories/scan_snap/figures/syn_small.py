@@ -94,7 +94,7 @@ class SynSmall(RandomExperiment):
             columns = {
                 "unit": "nats",
                 "n": self.seeds,
-                "setting": f"eta_Y = {eta_y:g}",
+                "at": {"setting": f"eta_Y = {eta_y:g}"},
                 "step": step,
                 "note": note,
             } | printed
@@ -180,7 +180,7 @@ def final_attention(
     Args:
         c: attention, ``[recorded, seeds, K, S]``.
     """
-    where = {"setting": setting, "source": source, "n": c.shape[1], "unit": "share"}
+    where = {"at": {"setting": setting}, "source": source, "n": c.shape[1], "unit": "share"}
     common = c[..., classes.common()].sum(-1).mean(-1)
     value, start = float(common[-1].mean()), float(common[0].mean())
     verdict = judge(value, "<=", start, covered=False)

@@ -88,7 +88,7 @@ class TextAttention(RandomExperiment):
                     threshold=start,
                     verdict=judge(end, "<=", start, covered=False),
                     source=SOURCE,
-                    null=Null("shuffled words", (float(unordered[-1, layer]),)),
+                    nulls=(Null("shuffled words", (float(unordered[-1, layer]),)),),
                     model=model,
                     layer=layer,
                     note=f"the threshold is the entropy at the start; {run.vocabulary} words, {self.steps} "

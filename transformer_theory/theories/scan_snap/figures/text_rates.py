@@ -74,7 +74,7 @@ class TextRates(RandomExperiment):
         for i, rate in enumerate(self.rates):
             where = {
                 "model": "1 layer",
-                "setting": f"rate {rate:g}",
+                "at": {"setting": f"rate {rate:g}"},
                 "step": self.steps,
                 "n": self.seeds,
                 "unit": "nats",
@@ -82,7 +82,9 @@ class TextRates(RandomExperiment):
             }
             values = entropy[i, :, 1]
             note = f"{values.min():.3f} to {values.max():.3f} over seeds"
-            yield Measurement(NAME, "figure", ENTROPY, float(values.mean()), null=start, note=note, **where)
+            yield Measurement(
+                NAME, "figure", ENTROPY, float(values.mean()), nulls=(start,), note=note, **where
+            )
             note = f"per word; {loss[i].min():.3f} to {loss[i].max():.3f} over seeds"
             yield Measurement(
                 NAME, "figure", HELD_OUT_LOSS, float(loss[i].mean()), split="validation", note=note, **where

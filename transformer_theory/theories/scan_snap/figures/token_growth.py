@@ -87,7 +87,7 @@ class TokenGrowth(Experiment):
                 threshold=0.0,
                 verdict=judge(value, "<=", 0.0, covered=overlap.holds and key == "lemma4"),
                 source=Source(PAPER, "Thm. 2"),
-                setting=flow.dynamics,
+                at={"setting": flow.dynamics},
                 note=f"after {float(times[-1]):.3g} steps; predicted: the closed form -B(t) (Thm. 4)",
             )
             error = float(errors[key].max())
@@ -97,7 +97,7 @@ class TokenGrowth(Experiment):
                 "op": "<=",
                 "threshold": GAIN_RTOL,
                 "verdict": verdict,
-                "setting": flow.dynamics,
+                "at": {"setting": flow.dynamics},
             }
             yield Measurement(NAME, "figure", GAIN_ERROR, error, source=Source(PAPER, "Thm. 3"), **columns)
         yield Arrays(

@@ -205,7 +205,7 @@ def agreement_rows(
     ):
         value, *draws = rank_correlation(measured, rows).tolist()
         columns = {
-            "null": Null(kind, tuple(draws)),
+            "nulls": (Null(kind, tuple(draws)),),
             "n": n,
             "split": "validation",
             "source": SOURCE,
@@ -230,5 +230,13 @@ def agreement_rows(
     value, *draws = rank_correlation(prediction.learnt, prediction.held_out).tolist()
     note = "reliability of the prediction: both parts are samples of the same sequences"
     yield Measurement(
-        NAME, "rung", CEILING, value, side=">=", null=Null(kind, tuple(draws)), n=n, source=SOURCE, note=note
+        NAME,
+        "rung",
+        CEILING,
+        value,
+        side=">=",
+        nulls=(Null(kind, tuple(draws)),),
+        n=n,
+        source=SOURCE,
+        note=note,
     )

@@ -207,7 +207,7 @@ def retrained_rung(train: Trainer, note: str, generator: Generator) -> Iterator[
         )
     for row in rows:
         if row.quantity == HEADLINE.quantity:
-            yield replace(row, null=Null(RETRAINED, tuple(draws)), setting=f"null: {RETRAINED}")
+            yield replace(row, nulls=(Null(RETRAINED, tuple(draws)),), at={"setting": f"null: {RETRAINED}"})
 
 
 def reparametrised(

@@ -93,7 +93,14 @@ class Precision(RandomExperiment):
     def _row(self, quantity: str, step: int | None, setting: str) -> Measurement:
         reason = "" if step is not None else f"no error in {self.steps} steps"
         return Measurement(
-            NAME, "figure", quantity, step, unit="steps", reason=reason, setting=setting, source=SOURCE
+            NAME,
+            "figure",
+            quantity,
+            step,
+            unit="steps",
+            reason=reason,
+            at={"setting": setting},
+            source=SOURCE,
         )
 
     @style()

@@ -123,7 +123,7 @@ class TraceRun(Experiment):
             op=">=",
             threshold=1.0,
             verdict=judge(share, ">=", 1.0, covered=covered),
-            setting=self.arithmetic,
+            at={"setting": self.arithmetic},
             source=SOURCE,
             note=f"{steps} steps, no error"
             if first is None

@@ -55,7 +55,14 @@ class Codes(Experiment):
                 "verdict": judge(count, "<=", 0.0, covered=text != "all grids"),
             }
             yield Measurement(
-                NAME, "figure", COLLISIONS, count, setting=text, n=int(chosen.sum()), source=OWN, **judged
+                NAME,
+                "figure",
+                COLLISIONS,
+                count,
+                at={"setting": text},
+                n=int(chosen.sum()),
+                source=OWN,
+                **judged,
             )
         share = float(1 - distinct.mean())
         yield Measurement(
@@ -105,7 +112,7 @@ class Codes(Experiment):
         label_ends(left)
         _scatter(right, arrays)
         right.set(title="All grids", xlabel="code of the token alone", ylabel="code in context + 1")
-        shared = result.select(quantity=COLLISIONS, setting="all grids").column("value")
+        shared = result.select(quantity=COLLISIONS, at={"setting": "all grids"}).column("value")
         count = f"{shared[0]:.0f} more than there are codes" if shared else "more than there are codes"
         caption(
             figure,

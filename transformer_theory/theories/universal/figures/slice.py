@@ -64,7 +64,9 @@ class Slice(RandomExperiment):
             pictures[name] = network(points)[:, 0, 0].reshape(shape).numpy()
             error = float(np.abs(pictures[name] - pictures["target"]).mean())
             text = "with attention" if attention == "all" else "without attention"
-            yield Measurement(NAME, "figure", ERROR, error, setting=text, n=self.pixels**2, source=PAPER)
+            yield Measurement(
+                NAME, "figure", ERROR, error, at={"setting": text}, n=self.pixels**2, source=PAPER
+            )
         yield Arrays({f"{NAME}/{name}": picture for name, picture in pictures.items()})
 
     @style()

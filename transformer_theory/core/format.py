@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..core.display import several as several
-from ..core.measurement import Measurement, Unit
+if TYPE_CHECKING:
+    from .measurement import Measurement, Unit
 
 NOTHING = "—"
 NOT_MEASURED = "not measured"
@@ -94,23 +94,23 @@ def plain_percent(share: float) -> str:
     return percent(share).replace("\u00a0", " ")
 
 
-def amount(value: float | None, unit: Unit = "") -> str:
+def amount(value: float | None, unit: "Unit" = "") -> str:
     """Formats a number without its unit; a share is given in per cent."""
     return percent(value) if value is not None and unit == "share" and math.isfinite(value) else number(value)
 
 
-def with_unit(value: float | None, unit: Unit = "") -> str:
+def with_unit(value: float | None, unit: "Unit" = "") -> str:
     """Formats a number with its unit: ``"61.9 nats"``."""
     text = amount(value, unit)
     return text if text == NOTHING or unit in ("", "share") else f"{text}\u00a0{unit}"
 
 
-def bounds(interval: tuple[float, float] | None, unit: Unit = "") -> str:
+def bounds(interval: tuple[float, float] | None, unit: "Unit" = "") -> str:
     """Formats an interval: ``"0.900 … 0.980"``; empty if there is no interval."""
     return "" if interval is None else f"{amount(interval[0], unit)} … {amount(interval[1], unit)}"
 
 
-def threshold(op: str | None, value: float | None, unit: Unit = "") -> str:
+def threshold(op: str | None, value: float | None, unit: "Unit" = "") -> str:
     """Formats a threshold: ``"≥ 0.990"``; empty if there is no threshold."""
     return "" if op is None or value is None else f"{sign(op)}\u00a0{amount(value, unit)}"
 
@@ -118,6 +118,18 @@ def threshold(op: str | None, value: float | None, unit: Unit = "") -> str:
 def sign(op: str | None) -> str:
     """Returns the sign of a comparison: ``"≤"`` for "<=", ``"≥"`` for ">=", otherwise ``"="``."""
     return {"<=": "≤", ">=": "≥"}.get(op or "", "=")
+
+
+def several(count: int, noun: str) -> str:
+    """Formats a count with its noun: ``"1 claim"``, ``"2 claims"``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def clock(seconds: float) -> str:
+    """Formats a duration for a narrow column: ``"1:02:03"``, or ``"2:03"`` below an hour."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def duration(seconds: float) -> str:
@@ -129,7 +141,7 @@ def duration(seconds: float) -> str:
     return f"{hours}\u00a0h {left}\u00a0min" if hours else f"{minutes}\u00a0min {rest}\u00a0s"
 
 
-def prediction(row: Measurement) -> str:
+def prediction(row: "Measurement") -> str:
     """Formats the prediction and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, or ``"≥ 0"`` if the two are
     the same number.
 
@@ -150,7 +162,7 @@ def prediction(row: Measurement) -> str:
     return f"{text} (threshold:\u00a0{limit})" if limit else text
 
 
-def beside_null(row: Measurement) -> str:
+def beside_null(row: "Measurement") -> str:
     """Returns where the value lies relative to the median null: ``"above"``, ``"below"``, or ``"at"`` if both
     print as the same number.
 
@@ -168,13 +180,13 @@ def beside_null(row: Measurement) -> str:
     )
 
 
-def unexpected_side(row: Measurement) -> bool:
+def unexpected_side(row: "Measurement") -> bool:
     """Returns whether the value lies on the side of its null that is opposite to the predicted side."""
     side = row.side or row.op
     return beside_null(row) == {">=": "below", "<=": "above"}.get(side or "")
 
 
-def label(row: Measurement) -> str:
+def label(row: "Measurement") -> str:
     """Returns the quantity; for a quantity of a whole network, preceded by its split: ``"validation
     accuracy"``.
     """
@@ -190,7 +202,7 @@ def view_name(model: str) -> str:
     return f"features of {model}" if model else "raw tokens"
 
 
-def place(row: Measurement, *names: str) -> str:
+def place(row: "Measurement", *names: str) -> str:
     """Formats the place of a row: ``"layer 2, head 0, step 1,000"``.
 
     Empty columns are skipped. A text, such as the setting, is printed without the name of its column.
@@ -206,6 +218,18 @@ def place(row: Measurement, *names: str) -> str:
         if value not in (None, "")
     )
     return ", ".join(parts)
+
+
+def coordinates(at: "Mapping[str, float | int | str]") -> str:
+    """Formats coordinates: ``{"n": 5, "rate": 0.1} -> "n = 5, rate = 0.1"``; texts are printed without their names."""
+    return ", ".join(
+        value
+        if isinstance(value, str)
+        else f"{name} = {value:.6g}"
+        if isinstance(value, float)
+        else f"{name} = {value}"
+        for name, value in at.items()
+    )
 
 
 def slug(text: str) -> str:

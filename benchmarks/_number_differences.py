@@ -86,7 +86,10 @@ def bounded_interval(difference: Difference) -> bool:
     if bounds is None or old["interval_kind"] != "over seeds":
         return False
     low, high = difference.new
-    return bounds[0] <= low <= new["value"] <= high <= bounds[1]
+    least, most = (
+        end if bound is None else bound for end, bound in zip((low, high), bounds)
+    )  # None: no bound
+    return least <= low <= new["value"] <= high <= most
 
 
 EXPLAINED: list[Explained] = [

@@ -105,9 +105,7 @@ def test_the_second_block_is_predicted_by_an_induction_head_only():
         targets=targets,
         null_kind="other blocks",
     )
-    first, second = (
-        result.table.select(quantity=LOSS, at={"setting": f"block {number}"}).one() for number in (0, 1)
-    )
+    first, second = (result.table.select(quantity=LOSS, at={"block": number}).one() for number in (0, 1))
     assert first.value > 2
     assert second.value < 0.5
     assert second.null.kind == "other blocks"

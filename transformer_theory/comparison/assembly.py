@@ -15,7 +15,7 @@ from ..training.objectives import ACCURACY
 from .on_data import Stream
 from .plan import Plan
 from .small_networks import Training, headlines
-from .stored import images_and_labels, stored_networks
+from .stored import images_and_labels, measure_stored_networks
 
 
 def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
@@ -50,7 +50,9 @@ def measurements(plan: Plan, results: Iterator[Any]) -> Stream:
     if plan.networks:
         assert plan.images is not None
         assert isinstance(plan.raw, TokenData)
-        on_stored = [*stored_networks(plan.networks, plan.raw, plan.images, plan.theories, plan.seeds[0])]
+        on_stored = [
+            *measure_stored_networks(plan.networks, plan.raw, plan.images, plan.theories, plan.seeds[0])
+        ]
     yield from (item for item in on_stored if not _on_data(item))
     for view in (*raw, *(training.on_features for _, training in trainings)):
         yield from view

@@ -27,7 +27,7 @@ from .small_networks import (
 )
 
 
-def stored_networks(
+def measure_stored_networks(
     networks: Sequence[StoredNetwork],
     raw: TokenData,
     images: tuple[Images, Images],

@@ -43,7 +43,7 @@ from ..core.validation import integers, seed_numbers, usable_device
 from ..data import Graphs, Images, TokenData, image_sets
 from ..data.graphs import SUFFIXES
 from ..theories import choose, objectives
-from ..training.evaluate import StoredNetwork, stored_networks
+from ..training.evaluate import StoredNetwork, load_stored_networks
 from ..training.recipes import RECIPES, Recipe
 from ..training.saved import Saved
 from .assembly import measurements, verifications_of
@@ -188,7 +188,7 @@ def read(
     if not models and not isinstance(data, tuple):
         return data_module.load(data), []
     images = data if isinstance(data, tuple) else image_sets.images(data)
-    return images, stored_networks(
+    return images, load_stored_networks(
         models, images[1], objectives=objectives(), device=device
     ) if models else []
 

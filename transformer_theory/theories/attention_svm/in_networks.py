@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.parallel import one_thread, single_threaded
 from ...core.sources import Source
@@ -329,7 +329,7 @@ class AlignmentMetric(Metric):
                 columns = {**where, "head": head, "n": n, "side": ">=", **limit}
                 measurements.append(
                     Measurement(
-                        quantity=COSINE, value=result.cosine, nulls=(result.null,), note=note, **columns
+                        quantity=COSINE, value=result.cosine, nulls=present(result.null), note=note, **columns
                     )
                 )
                 measurements.append(

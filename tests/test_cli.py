@@ -16,7 +16,7 @@ from transformer_theory.core.result import Result
 from transformer_theory.data import Graphs
 from transformer_theory.report import terminal
 
-COMPARE = importlib.import_module("transformer_theory.compare")
+COMPARE = importlib.import_module("transformer_theory.comparison")
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import torch
 
 import transformer_theory as tt
 from tests.contract.instances import few_steps
-from transformer_theory.compare import small_networks
+from transformer_theory.comparison import small_networks
 from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData

@@ -12,7 +12,7 @@ agree.
     print(tt.cite("crate")) # BibTeX
 
 The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models,
-probes and training. All names except ``compare`` are imported on first use.
+probes and training. All names are imported on first use.
 """
 
 from importlib import import_module
@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from .compare import compare  # imported now: a later import of the module compare would replace the function
 from .core.result import present_with
 
 present_with(lambda: import_module(".report.notebook", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
 
 if TYPE_CHECKING:
     from . import data, metrics, models
-    from .compare.own_models import probe_model
-    from .compare.reach import reach
+    from .comparison import compare
+    from .comparison.reach import reach
+    from .comparison.user_models import probe_model
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
-    "compare.own_models": ("probe_model",),
-    "compare.reach": ("reach",),
+    "comparison": ("compare",),
+    "comparison.reach": ("reach",),
+    "comparison.user_models": ("probe_model",),
     "core.claims": ("Claim", "Evidence", "Verification"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),

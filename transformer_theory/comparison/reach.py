@@ -31,7 +31,7 @@ from ..data import Images, image_sets
 from ..data.text import Text
 from ..theories import list_theories, objectives, theory
 from ..training.checkpoint import digest
-from ..training.evaluate import StoredNetwork, stored_networks
+from ..training.evaluate import StoredNetwork, load_stored_networks
 from ..training.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
@@ -268,7 +268,7 @@ def _stored_networks(models: Sequence[str | Path | Saved], inputs: Inputs) -> li
         return []
     if inputs.images is None:
         raise ValueError("models are measured on images, got none; name the images, e.g. --data cifar10")
-    return stored_networks(models, inputs.images[1], objectives=objectives())
+    return load_stored_networks(models, inputs.images[1], objectives=objectives())
 
 
 def _stored_rungs(

@@ -14,9 +14,8 @@ from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.report import matrix
 from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.findings import OUTCOMES, Findings, findings, sentences
-from transformer_theory.report.latex_text import escape, prose
+from transformer_theory.report.math_text import escape, plain, prose
 from transformer_theory.report.overview import ORDER, Line, overview
-from transformer_theory.report.unicode_math import plain
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[2]

@@ -22,10 +22,10 @@ from transformer_theory.report.figures import Picture, draw, pictures
 from transformer_theory.report.latex import floats, latex
 from transformer_theory.report.latex import text as in_latex
 from transformer_theory.report.latex_folder import names
-from transformer_theory.report.latex_text import escape, prose
 from transformer_theory.report.macros import definitions, macros
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown
+from transformer_theory.report.math_text import escape, prose
 from transformer_theory.report.table_model import Code, Note, Plain
 from transformer_theory.report.tables import of_theory, provenance, summary
 from transformer_theory.theories import list_theories

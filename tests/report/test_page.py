@@ -19,7 +19,7 @@ from transformer_theory.report import page as page_of
 from transformer_theory.report import write
 from transformer_theory.report.attention_maps import displayed
 from transformer_theory.report.figures import view, views
-from transformer_theory.report.formulas import mathml
+from transformer_theory.report.math_text import mathml
 
 
 def curve(theory, quantity, model="ViT", steps=6, **columns):

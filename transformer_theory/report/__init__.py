@@ -16,10 +16,10 @@ from ..core.theory import Theory
 from . import terminal
 from .aggregate import TRAIN, aggregate, checked_result
 from .bibtex import bibtex
-from .formulas import mathml
 from .latex import latex
 from .latex_folder import latex_folder
 from .markdown import markdown
+from .math_text import mathml
 from .page import page
 from .stored import stored_results
 

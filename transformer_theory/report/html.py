@@ -17,7 +17,7 @@ from ..core import format
 from ..core.plotting import style, svg
 from ..core.sources import Source
 from . import dark
-from .formulas import mathml, paragraphs
+from .math_text import mathml, paragraphs
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:

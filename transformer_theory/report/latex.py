@@ -14,7 +14,7 @@ from .aggregate import Aggregate, aggregate
 from .findings import findings
 from .latex_findings import compact
 from .latex_reach import rungs
-from .latex_text import escape, prose, typewriter
+from .math_text import escape, prose, typewriter
 from .own_model import for_paper
 from .own_quantities import is_of_one_network
 from .reached import reached

@@ -17,7 +17,7 @@ from ..core.theory import Theory
 from . import findings
 from .aggregate import COMPARE, Aggregate
 from .findings import Finding, Findings
-from .latex_text import escape, prose, typewriter
+from .math_text import escape, prose, typewriter
 from .software import sentence
 
 MAX_LINES = 62  # lines of a page, with the notes, without the caption

@@ -26,8 +26,8 @@ from .html import TEMPLATES
 from .latex import PACKAGES, all_theories, longtable
 from .latex_findings import itemize
 from .latex_reach import reach
-from .latex_text import escape, typewriter
 from .macros import definitions, example, macros
+from .math_text import escape, typewriter
 from .reached import reached
 from .software import sentence
 from .table_model import Table

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..core import format
 from ..core.statistics import LEVEL
 from .findings import interval_text, p_text, plain_number, short
-from .latex_text import escape, prose
+from .math_text import escape, prose
 from .reached import Reached, by_theory, statements, two_digits
 
 MAX_LINES = 52  # lines of \scriptsize type on a page, without the caption

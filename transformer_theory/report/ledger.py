@@ -23,8 +23,8 @@ from ..core.format import duration, number, portable_command, several, sign
 from ..core.result import Result
 from ..core.sources import Source, Status
 from ..core.theory import Theory
-from .formulas import spans
 from .html import TEMPLATES
+from .math_text import spans
 
 # JSON values: {"provenance": record of one result, "verifications": list with one record per claim}
 Document = dict[str, Any]

@@ -19,9 +19,8 @@ from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
 from transformer_theory.report import aggregate, latex_folder, page, software
 from transformer_theory.report.figures import Picture, draw, pictures
-from transformer_theory.report.latex import floats, latex
+from transformer_theory.report.latex import floats, latex, names
 from transformer_theory.report.latex import text as in_latex
-from transformer_theory.report.latex_folder import names
 from transformer_theory.report.macros import definitions, macros
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown

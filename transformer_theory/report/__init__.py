@@ -16,8 +16,7 @@ from ..core.theory import Theory
 from . import terminal
 from .aggregate import TRAIN, aggregate, checked_result
 from .bibtex import bibtex
-from .latex import latex
-from .latex_folder import latex_folder
+from .latex import latex, latex_folder
 from .markdown import markdown
 from .math_text import mathml
 from .page import page

@@ -15,12 +15,11 @@ from ..core.result import Result
 from ..core.theory import Theory
 from . import terminal
 from .aggregate import TRAIN, aggregate, checked_result
-from .bibtex import bibtex
 from .latex import latex, latex_folder
 from .markdown import markdown
 from .math_text import mathml
+from .origins import bibtex, stored_results
 from .page import page
-from .stored import stored_results
 
 __all__ = [
     "aggregate",

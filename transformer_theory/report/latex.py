@@ -27,7 +27,6 @@ from ..core.sources import Source
 from ..core.theory import Theory
 from . import tables
 from .aggregate import Aggregate, aggregate
-from .bibtex import references, software_key
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .findings import findings
 from .html import TEMPLATES
@@ -35,10 +34,10 @@ from .latex_findings import compact, itemize
 from .latex_reach import reach, rungs
 from .macros import definitions, example, macros
 from .math_text import escape, prose, typewriter
+from .origins import references, sentence, software_key
 from .own_model import for_paper
 from .own_quantities import is_of_one_network
 from .reached import reached
-from .software import sentence
 from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb", "xcolor")
@@ -113,7 +112,7 @@ def longtable(table: Table, software: str = "") -> str:
 
     Args:
         table: the table.
-        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`);
+        software: last sentence of the caption, which names version and commit (:func:`.origins.sentence`);
             may be empty.
     """
     head = _head(table)

@@ -35,7 +35,7 @@ def rungs(cells: Sequence[Reached], software: str = "") -> str:
 
     Args:
         cells: the rungs.
-        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`);
+        software: last sentence of the caption, which names version and commit (:func:`.origins.sentence`);
             may be empty.
     """
     pages: list[list[list[Reached]]] = [[]]

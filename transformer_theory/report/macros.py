@@ -31,8 +31,8 @@ from ..core import format
 from .aggregate import Aggregate, Checked, Entry, result_label
 from .findings import FOUND, findings
 from .math_text import escape
+from .origins import commits, dates, made_by, versions
 from .reached import reached
-from .software import commits, dates, made_by, versions
 from .tables import experiment_of
 
 PREFIX = "TT"

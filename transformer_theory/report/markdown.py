@@ -11,8 +11,8 @@ from . import findings, reach_map, tables
 from .aggregate import Aggregate
 from .findings import Finding, Findings, sentences
 from .math_text import spans
+from .origins import sentence
 from .reached import reached, statements
-from .software import sentence
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")

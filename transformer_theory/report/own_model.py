@@ -14,9 +14,9 @@ from ..core.theory import Theory
 from . import network_figures, table_model
 from .aggregate import NETWORK, Aggregate
 from .attention_maps import image_grid
-from .bibtex import works
 from .findings import p_text, plain_number, short
 from .html import inline, rendered
+from .origins import works
 from .own_model_figures import by_layer
 from .own_quantities import (
     AS_UNTRAINED,

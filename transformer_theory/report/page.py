@@ -41,12 +41,11 @@ from .aggregate import (
     result_label,
     unfinished,
 )
-from .bibtex import works
 from .correlations import correlation_table
 from .curves import Curves, Series, curves, series
 from .html import inline, rendered
+from .origins import made_by, works
 from .slider import slider
-from .software import made_by
 from .timeline import on_timeline, sentences
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 from .compare import compare  # imported now: a later import of the module compare would replace the function
-from .core.result import present_with
+from .core.presentation import present_with
 
-present_with(lambda: import_module(".report.notebook", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
+present_with(lambda: import_module(".report", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
 
 if TYPE_CHECKING:
     from . import data, metrics, models
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .core.theory import Theory
     from .data import TokenData
     from .probes import probe, respond
-    from .report.notebook import figures
+    from .report.figures import figures
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
@@ -53,7 +53,7 @@ _FROM = {
     "core.theory": ("Theory",),
     "data": ("TokenData",),
     "probes": ("probe", "respond"),
-    "report.notebook": ("figures",),
+    "report.figures": ("figures",),
     "theories": ("cite", "list_theories", "verify"),
 }
 _MODULES = {name: name for name in ("data", "metrics", "models")} | {

@@ -18,10 +18,9 @@ from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import matrix, network_figures, reach_map, reach_overview, training_figures
+from . import curve_figures, matrix, reach_map, reach_overview
 from .aggregate import (
     COMPARE,
-    NETWORK,
     ON_DATA,
     PROBE,
     TRAIN,
@@ -31,12 +30,11 @@ from .aggregate import (
     data_name,
     result_label,
 )
-from .curves import Curves, Series, curves, series
+from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
 from .findings import findings
-from .own_model_figures import by_layer
 from .own_quantities import headlines, is_of_one_network, quantities, subject
+from .pictures import attention, features
 from .reached import reached
-from .timeline import on_timeline
 from .training import training_summary
 
 if TYPE_CHECKING:
@@ -210,7 +208,7 @@ def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
     elif result.name == PROBE:
         yield from _of_one_network(at_last_step(result), theories)
         if not is_of_one_network(result):
-            yield from _timeline(series(result), theories)
+            yield from _timeline(series(curves(result)), theories)
     else:
         for theory in theories:
             for kind in theory.experiments:
@@ -232,35 +230,33 @@ def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Pictu
                 title = f"{theory.title}, {format.view_name(model)}"
                 name = f"{format.slug(theory.name)}-{format.slug(model or 'raw')}"
                 yield Picture(name, title, theory.name, partial(theory.on_data.plot, part), model)
-    models, available = models_of(result), series(result)
+    models, available = models_of(result), series(curves(result))
     yield from _timeline(available, theories)
-    yield Picture("learning", "the networks learn", None, lambda: network_figures.learning(available))
+    yield Picture("learning", "the networks learn", None, lambda: curve_figures.learning(available))
     for model in models:
         name = f"attention-{format.slug(model)}"
-        yield Picture(
-            name, f"attention in {model}", None, lambda model=model: network_figures.attention(result, model)
-        )
+        yield Picture(name, f"attention in {model}", None, lambda model=model: attention(result, model))
     yield Picture(
         "features",
         "features of the networks in the plane",
         None,
-        lambda: network_figures.features(result, models),
+        lambda: features(result, models),
     )
 
 
 def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
-    quantities = curves(result)
+    quantities, summary = curves(result), training_summary(result)
     yield Picture(
         "learning",
         "the network learns",
         None,
-        lambda: training_figures.learning(quantities, training_summary(result)),
+        lambda: curve_figures.learning_of_run(quantities, summary.score, summary.kept),
     )
-    yield from _timeline(series(result), theories)
+    yield from _timeline(series(quantities), theories)
     for theory in theories:
         headline, others = split_headline(quantities, theory)
         if headline is not None or others:
-            plot = lambda headline=headline, others=others: training_figures.theory(headline, others)  # noqa: E731
+            plot = lambda headline=headline, others=others: curve_figures.in_training(headline, others)  # noqa: E731
             yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
 
 
@@ -284,26 +280,9 @@ def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Pict
         "layers",
         f"headline of each theory by layer and head of {what}",
         None,
-        lambda: by_layer(shown, titles, what),
+        lambda: curve_figures.heads_by_layer(shown, titles, what),
     )
-    yield Picture(
-        "attention", f"attention in {model}", None, lambda: network_figures.attention(result, model)
-    )
-
-
-def split_headline(quantities: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:
-    """Separates a theory's curves into its headline (None if it was not measured) and the others; empty
-    curves are dropped.
-
-    Args:
-        quantities: curves of one network.
-        theory: the theory; None for the network's own quantities, which have no headline.
-    """
-    owner = NETWORK if theory is None else theory.name
-    selection = [curve for curve in quantities if curve.theory == owner and not curve.empty]
-    name = "" if theory is None or theory.in_networks is None else theory.in_networks.headline
-    headline = next((curve for curve in selection if curve.quantity == name), None)
-    return headline, [curve for curve in selection if curve is not headline]
+    yield Picture("attention", f"attention in {model}", None, lambda: attention(result, model))
 
 
 def _timeline(available: Sequence[Series], theories: Sequence[Theory]) -> Iterator[Picture]:
@@ -314,17 +293,8 @@ def _timeline(available: Sequence[Series], theories: Sequence[Theory]) -> Iterat
             "timeline",
             "all theories over the same training steps",
             None,
-            lambda: network_figures.timeline(group),
+            lambda: curve_figures.timeline(group),
         )
-
-
-def timeline_series(group: Sequence[Series]) -> list[Series]:
-    """Selects the series that the timeline figure shows: theories' headlines and shares of the networks;
-    empty without headlines.
-    """
-    if not any(s.theory != NETWORK for s in group):
-        return []
-    return [s for s in group if s.theory != NETWORK or s.unit == "share"]
 
 
 # ---- the figures of one result by name

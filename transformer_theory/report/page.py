@@ -39,6 +39,7 @@ from .curves import (
     series,
     timeline_series,
 )
+from .findings import Findings, findings
 from .html import inline, rendered
 from .origins import made_by, works
 from .pictures import attention, features, slider
@@ -52,6 +53,19 @@ COPY = (
     "with one another, not with published ones."
 )
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # CSS classes of verdicts, the most severe first
+
+# outcome of a theory in all cells of a view, and how the overview says so
+OUTCOME_TEXT = {
+    "as predicted": "as predicted",
+    "changed as predicted": "changed as predicted",
+    "differs": "different from case to case",
+    "explained": "explained by the quantity's own null",
+    "opposite": "opposite to the prediction",
+    "at chance": "at chance",
+    "any data": "statements about any data",
+    "not tested": "without a test",
+    "not measured": "not measured",
+}
 
 
 def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -85,7 +99,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         **_head(combined, single),
         "alone": single,
         "reach": reach_map.section(combined),
-        "found": matrix.section(combined),
+        "found": _found(combined),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
         "results": []
@@ -118,6 +132,45 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     for panel, figure in zip(panels, drawn):
         panel["figure"] = figure
     return rendered("page.html.j2", context)
+
+
+def _found(combined: Aggregate) -> dict[str, Any] | None:
+    """Returns what was found by a comparison; None if nothing was compared."""
+    section = matrix.section(combined)
+    return section and {**section, "overview": overview(findings(combined), combined.theories)}
+
+
+def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, list[tuple[str, list[Theory]]]]]:
+    """Returns groups (title, lines) that name every theory, each line an outcome with the theories that have it:
+    the headlines on data, those in networks, and the theories without a headline.
+
+    On data the raw tokens count, or features if there are no raw tokens. In networks a theory has an outcome
+    if it has it in every network.
+
+    Args:
+        found: the findings.
+        theories: all theories of the page.
+    """
+    on_data: dict[str, list[Theory]] = {}
+    inside: dict[str, list[Theory]] = {}
+    rest = []
+    for theory in theories:
+        outcomes: dict[str, set[str]] = {}
+        for cell in found.all:
+            if cell.theory is theory:
+                outcomes.setdefault(cell.view, set()).add(cell.outcome)
+        outside = outcomes.get("raw tokens") or outcomes.get("features")
+        for group, seen in ((on_data, outside), (inside, outcomes.get("network"))):
+            if seen:
+                group.setdefault(next(iter(seen)) if len(seen) == 1 else "differs", []).append(theory)
+        if not outside and not outcomes.get("network"):
+            rest.append(theory)
+    groups = [
+        (title, [(text, group[outcome]) for outcome, text in OUTCOME_TEXT.items() if outcome in group])
+        for title, group in (("On the data", on_data), ("In networks", inside))
+    ]
+    groups += [("Neither", [("claims and figures only", rest)])] if rest else []
+    return [(title, lines) for title, lines in groups if lines]
 
 
 def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def train_network(options: argparse.Namespace) -> int:
     from ..core.result import Result
     from ..data.image_sets import images as read_images
     from ..models.stored import BEST
-    from ..report.live import live_page
+    from ..report.training import live_page
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run

@@ -1,9 +1,10 @@
 """The differences of two files of numbers that :mod:`.same_numbers` stored.
 
-Numbers and null draws are compared bit for bit; NaN equals NaN. A version before the coordinates has a text ``setting`` in place
-of ``at`` and one null per row, and stores a second null in a row of its own. Its setting is "null: <kind>". Such rows are joined
-to the row that they belong to (:func:`joined`). The rows are then aligned by their identity (:func:`aligned`). Within an item, the
-map from old to new coordinates must be one-to-one, and no two coordinates may look exchanged (:func:`map_differences`).
+Numbers and null draws are compared bit for bit; NaN equals NaN. A version before the coordinates has a text
+``setting`` in place of ``at`` and one null per row, and stores a second null in a row of its own. Its
+setting is "null: <kind>". Such rows are joined to the row that they belong to (:func:`joined`). The rows
+are then aligned by their identity (:func:`aligned`). Within an item, the map from old to new coordinates
+must be one-to-one, and no two coordinates may look exchanged (:func:`map_differences`).
 """
 
 import json
@@ -78,7 +79,7 @@ class Explained:
 
 
 def bounded_interval(difference: Difference) -> bool:
-    """Returns whether an interval over seeds of a bounded quantity moved, within the bounds and around the value."""
+    """Returns whether an interval over seeds of a bounded quantity moved within its bounds."""
     if difference.column != "interval" or difference.old is None or difference.new is None:
         return False
     old, new = difference.rows
@@ -102,7 +103,7 @@ EXPLAINED: list[Explained] = [
 
 
 def same(old: Any, new: Any) -> bool:
-    """Returns whether two JSON values are equal, floats bit for bit. NaN equals NaN; the order of keys is free."""
+    """Returns whether two JSON values are equal bit for bit; the order of keys is free."""
     return json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
@@ -118,8 +119,8 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
 def joined(rows: Sequence[Record]) -> list[Record]:
     """Joins the rows of second nulls to their main rows, which have the same place and no coordinates.
 
-    The setting of such a row is "null: <kind>" or "untrained networks". A second null without draws adds nothing. If the row has
-    another value than the main row, its null keeps that value.
+    The setting of such a row is "null: <kind>" or "untrained networks". A second null without draws adds
+    nothing. If the row has another value than the main row, its null keeps that value.
     """
     copies = [row | {"nulls": list(row["nulls"])} for row in rows]
     mains: dict[str, list[Record]] = {}
@@ -142,7 +143,7 @@ def _key(row: Record, names: Sequence[str]) -> str:
 
 
 def contents(row: Record) -> Record:
-    """Returns what is compared: the measured columns, the kind of the first null, and all nulls by their kinds."""
+    """Returns what is compared: the measured columns, the kind of the tested null, and all nulls."""
     nulls = [null for number, null in enumerate(row["nulls"]) if number == 0 or null["draws"]]
     by_kind: dict[str, list[Record]] = {}
     for null in nulls:
@@ -186,7 +187,7 @@ def _common(old: str, new: str) -> int:
 
 
 def aligned(old: Sequence[Record], new: Sequence[Record]) -> Iterator[tuple[Record | None, Record | None]]:
-    """Pairs the rows of equal identity: in order if their contents are equal, otherwise by their coordinates."""
+    """Pairs rows of equal identity: in order if the contents are equal, otherwise by coordinates."""
     groups: dict[str, tuple[list[Record], list[Record]]] = {}
     for side, rows in enumerate((old, new)):
         for row in rows:
@@ -224,7 +225,7 @@ def map_differences(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Any
 def row_differences(
     part: str, item: str, old: Sequence[Record], new: Sequence[Record]
 ) -> tuple[list[Difference], list[tuple[str, str]]]:
-    """Returns the differences of the rows of an item, and the map from old to new coordinates, as JSON texts."""
+    """Returns the differences of the rows of an item, and the map from old to new coordinates."""
     found: list[Difference] = []
     pairs: dict[tuple[str, str], None] = {}
     for before, after in aligned(joined(old), joined(new)):
@@ -244,7 +245,7 @@ def row_differences(
 
 
 def item_differences(old: Record, new: Record) -> tuple[list[Difference], list[tuple[str, str]], list[str]]:
-    """Returns the differences of an item, its map of coordinates, and the arrays that only one version has."""
+    """Returns the differences of an item, its map, and the arrays that only one version has."""
     part, item = old["part"], old["item"]
     found, pairs = row_differences(part, item, old.get("rows", ()), new.get("rows", ()))
     before, after = old.get("arrays", {}), new.get("arrays", {})

@@ -3,16 +3,17 @@ agree.
 
     import transformer_theory as tt
 
-    result = tt.compare(tt.data.load("digits")) # every theory on the same data and the same trained networks
-    result.plot() # one figure; tt.figures(result) has all of them result.report("runs/digits") # the page
-    with everything, which a notebook shows result.to_pandas() # the numbers
-    tt.probe_model(network, inputs, labels).report()           # every theory in a network of your own
-    print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
-    tt.reach("crate", seeds=2, until="full block") # how far a theory extends when its assumptions are relaxed
-    print(tt.cite("crate")) # BibTeX
+    result = tt.compare(tt.data.load("digits"))     # every theory on the same data and trained networks
+    result.plot()                                   # one figure; tt.figures(result) has all of them
+    result.report("runs/digits")                    # the page with everything, which a notebook shows
+    result.to_pandas()                              # the numbers
+    tt.measure(network, inputs, labels).report()    # every theory in a network of your own
+    print(tt.verify("attention_svm/global-direction"))    # one claim, with a control that must fail
+    tt.reach("crate", seeds=2, until="full block")  # how far a theory extends as assumptions are relaxed
+    print(tt.cite("crate"))                         # BibTeX
 
-The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models,
-probes and training. All names are imported on first use.
+:func:`list_theories` names the theories; they share data, metrics, models, probes and training. All names are
+imported on first use.
 """
 
 from importlib import import_module
@@ -20,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from .core.result import present_with
+from .core.presentation import present_with
 
-present_with(lambda: import_module(".report.notebook", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
+present_with(lambda: import_module(".report", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
 
 if TYPE_CHECKING:
     from . import data, metrics, models

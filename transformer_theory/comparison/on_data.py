@@ -71,7 +71,7 @@ def with_noise(rows: Sequence[Measurement | Arrays], control: Iterable[Measureme
 
 
 def _place(row: Measurement) -> tuple:
-    return row.theory, row.kind, row.quantity, row.setting, row.split, row.model
+    return row.theory, row.kind, row.quantity, row.at, row.split, row.model
 
 
 def _on_data(

@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import torch
 
-from . import display, parallel
+from . import parallel
 from .errors import NotConverged
 from .measurement import Measurement, Null, Op, VerdictName, judge
+from .presentation import presenting
 from .sources import Source
 from .statistics import clopper_pearson
 
@@ -138,7 +139,7 @@ class Claim:
         return f"Claim({self.id!r}, measures={self.measures!r})"
 
     def _repr_html_(self) -> str:
-        return display.claim_html(self)
+        return presenting().to_html(self)
 
     @property
     def theory(self) -> str:
@@ -376,7 +377,7 @@ class Verification:
         return f"Verification({self})"
 
     def _repr_html_(self) -> str:
-        return display.verification_html(self)
+        return presenting().to_html(self)
 
     def __str__(self) -> str:
         low, high = self.interval

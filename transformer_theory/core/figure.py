@@ -324,11 +324,8 @@ def curves(
         size: width and height of the figure, inches.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        rows, across = panel.rows(result.table), panel.x or x
-        for line, look in _lines(rows, panel, result):
-            _curve(ax, line, across, look)
-        _annotate(ax, rows, panel, across)
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
+        draw_curves(ax, result, *layers, x=x)
 
     return _view(draw, panels, xlabel or x, ylabel, log, caption, size)
 
@@ -353,22 +350,40 @@ def bands(
             ``("smallest", "largest")``, the quantities are the ends. If empty, bands show intervals.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
+        draw_curves(ax, result, *layers, x=x, spread=spread)
+
+    return _view(draw, panels, x, ylabel, log, caption, size)
+
+
+def draw_curves(
+    ax: "Axes", result: Result, *layers: Panel, x: str, spread: str | tuple[str, str] = ""
+) -> None:
+    """Draws a panel of :func:`bands`, for figures that have a plot of their own; the title, legend and axes are
+    those of the first layer.
+    """
+    for panel in layers:
         rows, across = panel.rows(result.table), panel.x or x
         for line, look in _lines(rows, panel, result):
             _curve(ax, line, across, look)
             if spread and look.get("band", True):
                 _spread_band(ax, line, across, result.table, spread, look)
-            drawn = [row for row in _ordered(line, across) if row.null is not None and row.null.draws]
-            place = [coordinate(row, across) for row in drawn]
-            low, high = ([getattr(row.null, end) for row in drawn] for end in ("low", "high"))
-            if low == high:
-                ax.plot(place, low, color=COLOURS["null"], linewidth=1.0, linestyle=DASHED, zorder=1)
-            else:
-                ax.fill_between(place, low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
+            _null_band(ax, [row for row in _ordered(line, across) if row.null and row.null.draws], across)
         _annotate(ax, rows, panel, across)
+    if layers[0].title:
+        ax.set_title(layers[0].title)
+    ax.set(**layers[0].axes)
+    _legend(ax, layers[0].legend)
 
-    return _view(draw, panels, x, ylabel, log, caption, size)
+
+def _null_band(ax: "Axes", rows: Sequence[Measurement], x: str) -> None:
+    """Plots the null distributions of a curve: a grey band, or a dashed line if each has one draw."""
+    place = [coordinate(row, x) for row in rows]
+    low, high = ([getattr(row.null, end) for row in rows] for end in ("low", "high"))
+    if low == high:
+        ax.plot(place, low, color=COLOURS["null"], linewidth=1.0, linestyle=DASHED, zorder=1)
+    else:
+        ax.fill_between(place, low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
 
 
 def _spread_band(
@@ -406,18 +421,22 @@ def scatter(
         panels, xlabel, ylabel, log, caption, size: as in :func:`curves`.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        rows = panel.rows(result.table.select(quantity=y) if y else result.table)
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
         partners = {_place(row): row.value for row in result.table.select(quantity=x)}
-        for line, look in _lines(rows, panel, result):
-            points = [
-                (row.predicted if x == "predicted" else partners.get(_place(row)), row.value) for row in line
-            ]
-            points = [point for point in points if None not in point]
-            ax.plot(*zip(*points), **{"linestyle": "", "marker": "o", "markersize": 3, "alpha": 0.7, **look})
+        for panel in layers:
+            rows = panel.rows(result.table.select(quantity=y) if y else result.table)
+            for line, look in _lines(rows, panel, result):
+                pairs = [
+                    (row.predicted if x == "predicted" else partners.get(_place(row)), row) for row in line
+                ]
+                points = [(place, row.value) for place, row in pairs if None not in (place, row.value)]
+                ax.plot(
+                    *zip(*points), **{"linestyle": "", "marker": "o", "markersize": 3, "alpha": 0.7, **look}
+                )
         if x == "predicted":
             ends = [min(ax.get_xlim()[0], ax.get_ylim()[0]), max(ax.get_xlim()[1], ax.get_ylim()[1])]
             ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=DASHED, zorder=0)
+        _legend(ax, layers[0].legend)
 
     return _view(draw, panels, xlabel or x, ylabel or y, log, caption, size)
 
@@ -426,7 +445,7 @@ def matrix(
     rows: str,
     columns: str,
     *,
-    panels: Sequence[Panel | tuple[Panel, ...]],
+    panels: Sequence[Panel],
     limits: tuple[float | None, float | None] = (None, None),
     colours: str = "viridis",
     text: Callable[[Measurement], str] | None = None,
@@ -444,8 +463,8 @@ def matrix(
         caption, size: as in :func:`curves`.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        chosen = panel.rows(result.table)
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
+        chosen = layers[0].rows(result.table)
         ys, xs = distinct(chosen, rows), distinct(chosen, columns)
         values = np.full((len(ys), len(xs)), np.nan)
         for row in chosen:
@@ -547,7 +566,7 @@ def mark(ax: "Axes", points: Iterable[tuple[Any, float | None, str]]) -> None:
 
 
 def _view(draw, panels, xlabel, ylabel, log, text, size) -> "Callable[[Result], Figure]":
-    """Returns the view that draws each panel with ``draw(ax, result, panel)``."""
+    """Returns the view that draws each panel with ``draw(ax, result, layers)``."""
 
     @style()
     def view(result: Result) -> "Figure":
@@ -559,10 +578,8 @@ def _view(draw, panels, xlabel, ylabel, log, text, size) -> "Callable[[Result], 
                 ax.set_xscale("log")
             if "y" in log:
                 ax.set_yscale("log")
-            for panel in layers:
-                draw(ax, result, panel)
+            draw(ax, result, layers)
             ax.set(**layers[0].axes)
-            _legend(ax, layers[0].legend)
         _caption(drawn, text, result)
         return drawn
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
-from . import display, format
+from . import format
+from .presentation import presenting
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -333,7 +334,11 @@ class Measurement:
             set_field(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
     def __repr__(self) -> str:
-        return display.fields_text(self)
+        values = (
+            (column.name, getattr(self, column.name), column.default) for column in dataclasses.fields(self)
+        )
+        shown = (f"{name}={value!r}" for name, value, default in values if value != default)
+        return f"Measurement({', '.join(shown)})"
 
     @property
     def null(self) -> Null | None:
@@ -457,7 +462,7 @@ class Table(Sequence[Measurement]):
         return f"Table({len(self)} measurements)"
 
     def _repr_html_(self) -> str:
-        return display.table_html(self)
+        return presenting().to_html(self)
 
     def select(self, *, at: Mapping[str, Any] | None = None, **equal: Any) -> "Table":
         """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.

@@ -19,7 +19,7 @@ from ..core.measurement import Measurement
 from ..core.statistics import LEVEL, UNTRAINED, over_seeds, without_p
 from ..core.theory import Theory
 from .aggregate import COMPARE, Aggregate, Entry
-from .formulas import literal
+from .math_text import literal
 from .outcomes import adjusted, other_p, side_of_own_null
 
 View = Literal["raw tokens", "features", "network"]

@@ -8,7 +8,7 @@ import torch
 
 import transformer_theory as tt
 from tests.contract.instances import few_steps
-from transformer_theory.compare import small_networks
+from transformer_theory.comparison import small_networks
 from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData
@@ -266,7 +266,7 @@ def test_a_headline_has_the_null_of_a_test_on_synthetic_inputs_if_there_is_one(r
     )
     own = rows.select(at={"setting": "null: inputs with tokens of other sequences"}).one()
     layers = result.select(
-        theory=theory.name, quantity=headline, model="ViT", at={"setting": "exchanged tokens"}
+        theory=theory.name, quantity=headline, model="ViT", at={"test": "exchanged tokens"}
     )
     assert len(layers) == 2
     assert own.value == pytest.approx(sum(row.value for row in layers) / 2)

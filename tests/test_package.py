@@ -53,7 +53,7 @@ IMPORTS = (
     "from transformer_theory import attention_svm, scan_snap, joma, rate_reduction, crate, metrics, models; "
     "assert models.CRATE",
     "from transformer_theory import *; assert len(list_theories()) == NUMBER and callable(compare)",
-    "import transformer_theory.cli, transformer_theory.compare; import transformer_theory as tt; assert "
+    "import transformer_theory.cli, transformer_theory.comparison; import transformer_theory as tt; assert "
     "callable(tt.compare)",
 )
 LATE = (

@@ -29,7 +29,7 @@ ORDER = (
     "probes",
     "training",
     "theories",
-    "compare",
+    "comparison",
     "report",
     "cli",
 )

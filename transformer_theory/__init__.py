@@ -3,16 +3,17 @@ agree.
 
     import transformer_theory as tt
 
-    result = tt.compare(tt.data.load("digits")) # every theory on the same data and the same trained networks
-    result.plot() # one figure; tt.figures(result) has all of them result.report("runs/digits") # the page
-    with everything, which a notebook shows result.to_pandas() # the numbers
-    tt.probe_model(network, inputs, labels).report()           # every theory in a network of your own
-    print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
-    tt.reach("crate", seeds=2, until="full block") # how far a theory extends when its assumptions are relaxed
-    print(tt.cite("crate")) # BibTeX
+    result = tt.compare(tt.data.load("digits"))     # every theory on the same data and trained networks
+    result.plot()                                   # one figure; tt.figures(result) has all of them
+    result.report("runs/digits")                    # the page with everything, which a notebook shows
+    result.to_pandas()                              # the numbers
+    tt.measure(network, inputs, labels).report()    # every theory in a network of your own
+    print(tt.verify("attention_svm/global-direction"))    # one claim, with a control that must fail
+    tt.reach("crate", seeds=2, until="full block")  # how far a theory extends as assumptions are relaxed
+    print(tt.cite("crate"))                         # BibTeX
 
-The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models,
-probes and training. All names except ``compare`` are imported on first use.
+:func:`list_theories` names the theories; they share data, metrics, models, probes and training. All names are
+imported on first use.
 """
 
 from importlib import import_module
@@ -20,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from .compare import compare  # imported now: a later import of the module compare would replace the function
 from .core.presentation import present_with
 
 present_with(lambda: import_module(".report", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
 
 if TYPE_CHECKING:
     from . import data, metrics, models
-    from .compare.own_models import probe_model
-    from .compare.reach import reach
+    from .comparison import compare
+    from .comparison.reach import reach
+    from .comparison.user_models import probe_model
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
@@ -38,12 +39,13 @@ if TYPE_CHECKING:
     from .core.theory import Theory
     from .data import TokenData
     from .probes import probe, respond
-    from .report.figures import figures
+    from .report.notebook import figures
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
-    "compare.own_models": ("probe_model",),
-    "compare.reach": ("reach",),
+    "comparison": ("compare",),
+    "comparison.reach": ("reach",),
+    "comparison.user_models": ("probe_model",),
     "core.claims": ("Claim", "Evidence", "Verification"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),
@@ -53,7 +55,7 @@ _FROM = {
     "core.theory": ("Theory",),
     "data": ("TokenData",),
     "probes": ("probe", "respond"),
-    "report.figures": ("figures",),
+    "report.notebook": ("figures",),
     "theories": ("cite", "list_theories", "verify"),
 }
 _MODULES = {name: name for name in ("data", "metrics", "models")} | {

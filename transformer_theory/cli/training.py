@@ -438,7 +438,7 @@ def _width(title: list[str]) -> int:
 
 def _by_quantity(table: Iterable[Measurement]) -> dict[str, Measurement]:
     """Returns the measurements of the whole network by quantity; rows with a setting are omitted."""
-    return {row.quantity: row for row in table if row.layer is None and not row.setting}
+    return {row.quantity: row for row in table if row.layer is None and not row.at}
 
 
 def _value_text(row: Measurement) -> str:

@@ -169,6 +169,11 @@ class Null:
         return permutation_p(value, self.draws, side, predicted=predicted)
 
 
+def present(*nulls: Null | None) -> tuple[Null, ...]:
+    """Returns the nulls that are not None."""
+    return tuple(null for null in nulls if null is not None)
+
+
 Coordinate = float | int | str
 """The value of one coordinate of a sweep."""
 
@@ -315,7 +320,7 @@ class Measurement:
         for name in ("n", "layer", "head", "step", "seed"):
             if (number := getattr(self, name)) is not None:
                 set_field(self, name, int(number))
-        set_field(self, "nulls", tuple(null for null in self.nulls if null is not None))
+        set_field(self, "nulls", present(*self.nulls))
         if not isinstance(self.at, Coordinates):
             set_field(self, "at", Coordinates(self.at))
         if self.bounds is None and self.unit == "share":

@@ -114,7 +114,7 @@ def responses(
         generator: random generator of the synthetic inputs.
         name: value of the column ``model``. None: the name of the model's type.
     Returns:
-        The rows of all tests; the column ``setting`` begins with the name of the test.
+        The rows of all tests, with the coordinate ``test``, its name.
     """
     rows: list[Measurement] = []
     for test in theory.in_networks.responses if theory.in_networks else ():
@@ -127,9 +127,10 @@ def responses(
         table = respond(
             model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name
         ).table
-        for row in table:
-            setting = f"{test.name}, {row.setting}" if row.setting else test.name
-            rows.append(replace(row, theory=theory.name, kind="in network", at={"setting": setting}))
+        rows += [
+            replace(row, theory=theory.name, kind="in network", at={"test": test.name, **row.at})
+            for row in table
+        ]
     return rows
 
 

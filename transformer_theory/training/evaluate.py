@@ -76,7 +76,7 @@ class StoredNetwork:
         return f"network.autoencoder.blocks.{len(network.autoencoder.blocks) - 1}"
 
 
-def stored_networks(
+def load_stored_networks(
     models: Sequence[str | Path | Saved],
     images: Images,
     *,

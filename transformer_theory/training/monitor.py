@@ -227,9 +227,9 @@ def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
     groups: dict[tuple, list[Measurement]] = {}
     for row in rows:
         if row.value is not None:
-            groups.setdefault(
-                (row.model, row.theory, row.quantity, row.setting, row.layer, row.step), []
-            ).append(row)
+            groups.setdefault((row.model, row.theory, row.quantity, row.at, row.layer, row.step), []).append(
+                row
+            )
     return [over_heads(heads) for heads in groups.values()]
 
 

@@ -323,7 +323,7 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
     """
     for prediction in comparison.predictions:
         where = {
-            "at": {"setting": prediction.dynamics},
+            "at": {"dynamics": prediction.dynamics},
             "source": SOURCES[prediction.dynamics],
             "scope": "any data",
         }
@@ -349,7 +349,7 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
 
 def _match_rows(comparison: Comparison, match: Match) -> Iterator[Measurement]:
     covered = match.dynamics == EXACT and comparison.covered_by_exact_flow
-    where = {"at": {"setting": match.dynamics}, "source": SOURCES[match.dynamics], "scope": "any data"}
+    where = {"at": {"dynamics": match.dynamics}, "source": SOURCES[match.dynamics], "scope": "any data"}
     yield _correlation(FLOW_CORRELATION, match.order, covered, predicted=1.0, **where)
     verdict = _verdict(match.error, "<=", PREDICTION_RTOL, covered) | {
         "predicted": 0.0,

@@ -39,7 +39,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ....core.ladder import Ladder
-from ....core.measurement import Measurement
+from ....core.measurement import Measurement, present
 from ....core.sources import Source
 from ....core.statistics import fixed_generator
 from ....core.validation import integers, positive
@@ -121,7 +121,7 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
         relative = [value / reference for value in values]
         null = permuted_labels(relative[1:])
         yield Measurement(
-            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=(null,), **share
+            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=present(null), **share
         )
     if evaluated.before is not None:
         shares = [value / best for value in _reductions(evaluated.before, evaluated)]
@@ -131,7 +131,7 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
             BEFORE,
             shares[0],
             source=OPTIMUM_THEOREM,
-            nulls=(permuted_labels(shares[1:]),),
+            nulls=present(permuted_labels(shares[1:])),
             **share,
         )
 
@@ -161,7 +161,7 @@ def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         "note": "inputs without the mean training input",
     }
     return Measurement(
-        NAME, "rung", INPUTS, shares[0], predicted=1.0, nulls=(permuted_labels(shares[1:]),), **columns
+        NAME, "rung", INPUTS, shares[0], predicted=1.0, nulls=present(permuted_labels(shares[1:])), **columns
     )
 
 
@@ -178,7 +178,7 @@ def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         predicted=ORTHOGONAL,
         side=">=",
         source=MCR2,
-        nulls=(null,),
+        nulls=present(null),
         **{**columns, "reason": reason},
     )
 
@@ -197,7 +197,13 @@ def last_layer_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     best = optimum(sizes, dim, eps=EPS).value
     shares = [value / best for value in _reductions(evaluated.features, evaluated)]
     return Measurement(
-        NAME, "rung", LAST_LAYER, shares[0], predicted=1.0, nulls=(permuted_labels(shares[1:]),), **columns
+        NAME,
+        "rung",
+        LAST_LAYER,
+        shares[0],
+        predicted=1.0,
+        nulls=present(permuted_labels(shares[1:])),
+        **columns,
     )
 
 

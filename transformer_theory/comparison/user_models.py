@@ -22,7 +22,7 @@ from ..core.theory import Theory
 from ..data import Images
 from ..metrics.class_token import TokenLayout
 from ..metrics.networks import AttentionMaps
-from ..models.own_model import OwnModel, checked, untrained_network
+from ..models.user_model import UserModel, checked, untrained_network
 from ..probes import NoAttention, probe
 from ..probes.evaluation import evaluation, forward, logits_of
 from ..probes.respond import responses
@@ -49,7 +49,7 @@ NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for
 
 
 def probe_model(
-    model: nn.Module | OwnModel,
+    model: nn.Module | UserModel,
     inputs: Any = None,
     labels: Any = None,
     *,
@@ -65,7 +65,7 @@ def probe_model(
     result.
 
     Args:
-        model: network; an :class:`.OwnModel` brings its inputs and labels.
+        model: network; an :class:`.UserModel` brings its inputs and labels.
         inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by
             the name of the argument.
         labels: class of each sequence, ``[n]``, for quantities of classes.
@@ -82,13 +82,13 @@ def probe_model(
         ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises
             on them, or it has neither attention nor a list of blocks.
     """
-    if not isinstance(model, nn.Module | OwnModel):
+    if not isinstance(model, nn.Module | UserModel):
         raise ValueError(
             f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first"
         )
     own = (
         model
-        if isinstance(model, OwnModel)
+        if isinstance(model, UserModel)
         else checked(model, inputs, labels, name=name or type(model).__name__)
     )
     if own.inputs is None:
@@ -139,7 +139,7 @@ def probe_model(
 
 
 def measure(
-    own: OwnModel,
+    own: UserModel,
     data: Inputs,
     labels: Tensor | None,
     *,
@@ -380,7 +380,7 @@ def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> b
     return float((first - second).abs().max()) <= CAUSAL_RTOL * float(first.abs().max())
 
 
-def _first_pass(own: OwnModel, data: Inputs) -> Tensor | None:
+def _first_pass(own: UserModel, data: Inputs) -> Tensor | None:
     """Runs the network on one sequence and returns its output; a ValueError names the error of the network."""
     one = next(_batches(_chosen(data, 1)))[1]
     shape = (
@@ -437,7 +437,7 @@ def _described(data: Inputs) -> str:
 
 
 def _responses(
-    own: OwnModel,
+    own: UserModel,
     theory: Theory,
     data: Inputs,
     limits: Mapping[str, int],
@@ -477,7 +477,9 @@ def _responses(
             yield Measurement(theory.name, "in network", test.name, None, reason=reason, model=own.name)
 
 
-def _maps(own: OwnModel, data: Tensor, images: Images | None) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+def _maps(
+    own: UserModel, data: Tensor, images: Images | None
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their
     images in [0, 1], and the numbers of tokens and of class and register tokens in the first block.
     """

@@ -24,11 +24,9 @@ All seeds share the split of the data, so that they can share the permutations o
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -43,12 +41,13 @@ from ..core.validation import integers, seed_numbers, usable_device
 from ..data import Graphs, Images, TokenData, image_sets
 from ..data.graphs import SUFFIXES
 from ..theories import choose, objectives
-from ..training.evaluate import StoredNetwork, stored_networks
+from ..training.evaluate import StoredNetwork, load_stored_networks
 from ..training.recipes import RECIPES, Recipe
 from ..training.saved import Saved
-from .assembly import measurements, verifications_of
-from .on_data import reads
-from .plan import Plan, inputs
+from .assembly import measurements, verifications
+from .on_data import View, reads
+from .plan import Plan, collected, completed, prepared
+from .stored import measure_stored_networks
 
 __all__ = ["Data", "compare"]
 
@@ -109,43 +108,51 @@ def compare(
     seeds, claim_seeds = seed_numbers("seeds", seeds), seed_numbers("claim_seeds", claim_seeds, minimum=0)
     integers(steps=steps)
     usable_device(device)
-    source, stored = read(data, models, device)
-    if isinstance(source, Graphs):
-        theories, recipes = _of_graphs(theories, source), ()
+    data, stored = read(data, models, device)
+    if isinstance(data, Graphs):
+        theories, recipes = _of_graphs(theories, data), ()
+    claims = [claim for theory in theories for claim in theory.claims if claim.cost == "quick"]
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
         parallel.one_thread(),
         shown(progress, "compare"),
     ):
-        plan = Plan(*inputs(source, recipes), theories, recipes, tuple(stored), steps, seeds, device)
-        claims = (
-            [claim for theory in theories for claim in theory.claims if claim.cost == "quick"]
-            if claim_seeds
-            else []
+        plan = Plan(
+            *prepared(data, recipes),
+            theories=theories,
+            recipes=recipes,
+            networks=tuple(stored),
+            claims=tuple(claims if claim_seeds else ()),
+            steps=steps,
+            seeds=seeds,
+            claim_seeds=claim_seeds,
+            device=device,
         )
         parallel.progress(
-            f"{plan.raw.name}: {len(theories)} theories, {len(recipes)} small networks, {len(claims)} claims"
+            f"{plan.data.name}: {len(theories)} theories, {len(recipes)} small networks, {len(plan.claims)} "
+            "claims"
         )
-        # A single stream of jobs, the longest first, keeps all workers busy until the end; it returns results
-        # in the order of the jobs.
-        jobs: list[Callable[[], Any]] = [
-            *plan.jobs(),
-            *(partial(claim.run, seed) for claim in claims for seed in claim_seeds),
-        ]
-        results = parallel.stream(_run, ({"job": job} for job in jobs))
-        table, arrays = collect(measurements(plan, results))
+        running = completed(plan.jobs())
+        on_stored: View = []
+        if stored:  # they are measured in this process while others work on the jobs
+            assert plan.images is not None
+            assert isinstance(plan.data, TokenData)
+            on_stored = [*measure_stored_networks(stored, plan.data, plan.images, theories, seeds[0])]
+        results = collected(running, plan)
+        table, arrays = collect(measurements(plan, results, on_stored))
         rows = [
-            replace(row, data=plan.raw.name, seed=seeds[0] if row.seed is None else row.seed) for row in table
+            replace(row, data=plan.data.name, seed=seeds[0] if row.seed is None else row.seed)
+            for row in table
         ]
-        verifications = tuple(verifications_of(claims, claim_seeds, results))
+        verified = tuple(verifications(plan, results))
         record = provenance(seed=seeds[0] if len(seeds) == 1 else None, device=device, started=started)
-    rows += [row for verification in verifications for row in verification.measurements()]
+    rows += [row for verification in verified for row in verification.measurements()]
     settings = {
-        "data": plan.raw.name,
-        "n": len(plan.raw),
-        **(dict(zip(("seq", "dim"), plan.raw.tokens.shape[1:])) if isinstance(plan.raw, TokenData) else {}),
-        "checksum": plan.raw.checksum(),
+        "data": plan.data.name,
+        "n": len(plan.data),
+        **(dict(zip(("seq", "dim"), plan.data.tokens.shape[1:])) if isinstance(plan.data, TokenData) else {}),
+        "checksum": plan.data.checksum(),
         "theories": [theory.name for theory in theories],
         "networks": [recipe.name for recipe in recipes],
         **(
@@ -157,9 +164,9 @@ def compare(
         "seeds": list(seeds),
     }
     sources = tuple(
-        dict.fromkeys([*plan.raw.sources, *(source for theory in theories for source in theory.sources)])
+        dict.fromkeys([*plan.data.sources, *(source for theory in theories for source in theory.sources)])
     )
-    return Result("compare", settings, Table(rows), arrays, verifications, sources, record)
+    return Result("compare", settings, Table(rows), arrays, verified, sources, record)
 
 
 def read(
@@ -188,7 +195,7 @@ def read(
     if not models and not isinstance(data, tuple):
         return data_module.load(data), []
     images = data if isinstance(data, tuple) else image_sets.images(data)
-    return images, stored_networks(
+    return images, load_stored_networks(
         models, images[1], objectives=objectives(), device=device
     ) if models else []
 
@@ -213,10 +220,6 @@ def _of_graphs(theories: tuple[Theory, ...], graphs: Graphs) -> tuple[Theory, ..
             "pass tokens"
         )
     return chosen
-
-
-def _run(*, job: Callable[[], Any]) -> Any:
-    return job()
 
 
 def _recipes(names: Sequence[str]) -> tuple[Recipe, ...]:

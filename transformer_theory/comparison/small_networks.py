@@ -52,7 +52,7 @@ def metrics_of(theories: Iterable[Theory]) -> list[Metric]:
 def small_network(
     recipe: Recipe,
     *,
-    parts: tuple[TokenData, TokenData],
+    split: tuple[TokenData, TokenData],
     theories: tuple[Theory, ...],
     steps: int,
     seed: int,
@@ -62,7 +62,7 @@ def small_network(
     """Trains and measures a small network of one seed, and runs the theories on its features. ``first``: with
     arrays and noise.
     """
-    train, validation = parts
+    train, validation = split
     trained = monitored_training(
         recipe,
         train,
@@ -91,14 +91,14 @@ def small_network(
 
 
 def untrained_networks(
-    recipe: Recipe, *, parts: tuple[TokenData, TokenData], theories: tuple[Theory, ...], device: str
+    recipe: Recipe, *, split: tuple[TokenData, TokenData], theories: tuple[Theory, ...], device: str
 ) -> list[list[Measurement]]:
     """Measures :data:`~..core.statistics.RANGE_DRAWS` networks of a recipe with random weights; returns the
     rows of each.
 
     They are shared by all theories and all seeds.
     """
-    train, validation = parts
+    train, validation = split
     measured = []
     for number in range(RANGE_DRAWS):
         parallel.progress(f"{recipe.name}: untrained network {number + 1} of {RANGE_DRAWS}")

@@ -33,7 +33,7 @@ FORMS = "a folder of transformers, its .safetensors file, or FILE.py:FUNCTION"
 
 
 @dataclass(frozen=True, eq=False)
-class OwnModel:
+class UserModel:
     """A network of a user.
 
     Attributes:
@@ -52,7 +52,7 @@ class OwnModel:
     folder: Path | None = None
 
 
-def read_own_model(text: str) -> OwnModel:
+def read_user_model(text: str) -> UserModel:
     """Reads a model from a folder, from a ``.safetensors`` file beside its ``config.json``, or from
     ``FILE.py:FUNCTION``.
 
@@ -88,10 +88,10 @@ def read_own_model(text: str) -> OwnModel:
             f"{folder} is a network that train has stored; measure it with: compare --model {folder} --data "
             "..."
         )
-    return OwnModel(read_network(folder), folder.resolve().name, folder=folder)
+    return UserModel(read_network(folder), folder.resolve().name, folder=folder)
 
 
-def _of_function(module: str, name: str) -> OwnModel:
+def _of_function(module: str, name: str) -> UserModel:
     """Calls a function of the user and checks what it returns."""
     text = f"{module}:{name}"
     loaded = _imported(module)
@@ -122,7 +122,7 @@ def _of_function(module: str, name: str) -> OwnModel:
     return checked(network, inputs, labels, name=name, where=f"{text}: ")
 
 
-def checked(network: nn.Module, inputs: Any, labels: Any, *, name: str, where: str = "") -> OwnModel:
+def checked(network: nn.Module, inputs: Any, labels: Any, *, name: str, where: str = "") -> UserModel:
     """Checks inputs and labels of a network and converts them to tensors.
 
     Args:
@@ -153,7 +153,7 @@ def checked(network: nn.Module, inputs: Any, labels: Any, *, name: str, where: s
             raise ValueError(
                 f"{where}labels must be one integer for each of the {count} sequences, got {_shape(labels)}"
             )
-    return OwnModel(network, name, inputs, labels)
+    return UserModel(network, name, inputs, labels)
 
 
 def _required(function: Any) -> list[str]:

@@ -31,7 +31,7 @@ from ..data import Images, image_sets
 from ..data.text import Text
 from ..theories import list_theories, objectives, theory
 from ..training.checkpoint import digest
-from ..training.evaluate import StoredNetwork, stored_networks
+from ..training.evaluate import StoredNetwork, load_stored_networks
 from ..training.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
@@ -268,7 +268,7 @@ def _stored_networks(models: Sequence[str | Path | Saved], inputs: Inputs) -> li
         return []
     if inputs.images is None:
         raise ValueError("models are measured on images, got none; name the images, e.g. --data cifar10")
-    return stored_networks(models, inputs.images[1], objectives=objectives())
+    return load_stored_networks(models, inputs.images[1], objectives=objectives())
 
 
 def _stored_rungs(
@@ -329,7 +329,7 @@ def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Mea
     except (Infeasible, NotConverged) as error:
         rows = [theory.ladder.row(theory.name, None, reason=" ".join(str(error).split()))]
     quantity = theory.ladder.quantity
-    if sum(row.quantity == quantity and not row.setting for row in rows) != 1 or any(
+    if sum(row.quantity == quantity and not row.at for row in rows) != 1 or any(
         row.kind != "rung" for row in rows
     ):
         found = sorted({f"{row.kind}: {row.quantity}" for row in rows})
@@ -357,7 +357,7 @@ def _rows(
         )
         return [row for number in numbers for row in done.get((theory.name, rung.name, number), [])]
 
-    first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity and not row.setting]
+    first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity and not row.at]
     reference = over_seeds(first).value if first and rungs[0] is ladder.rungs[0] else None
     for rung in rungs:
         rows = rows_of(rung)

@@ -16,38 +16,38 @@ Stream = Iterator[Measurement | Arrays]
 View = list[Measurement | Arrays]
 
 
-def raw_tokens(tokens: TokenData | Graphs, theories: tuple[Theory, ...], *, seed: int, first: bool) -> View:
-    """Measures the theories on the raw tokens and on noise; ``first`` adds arrays, see :func:`on_view`."""
-    return on_view(theories, tokens, "", seed=seed, arrays=first, noise=True)
+def on_raw_data(data: TokenData | Graphs, theories: tuple[Theory, ...], *, seed: int, first: bool) -> View:
+    """Measures the theories on the raw data and on noise; ``first`` adds arrays, see :func:`on_view`."""
+    return on_view(theories, data, "", seed=seed, arrays=first, noise=True)
 
 
 def on_view(
     theories: Iterable[Theory],
-    tokens: TokenData | Graphs,
+    data: TokenData | Graphs,
     model: str,
     *,
     seed: int,
     arrays: bool,
     noise: bool,
 ) -> View:
-    """Measures the theories on the tokens of one view.
+    """Measures the theories on one view of the data.
 
     Args:
         theories: theories. Those that read no data, or data of another type, are left out.
-        tokens: raw tokens, features of a network, or graphs.
+        data: raw tokens, features of a network, or graphs.
         model: name of the network; empty for raw tokens.
         seed: seed of the theories' models.
         arrays: whether to return the arrays as well.
         noise: whether to repeat the measurements on noise of the same shape, for the column ``on_noise``.
     """
-    theories = [theory for theory in theories if reads(theory, tokens)]
-    rows: View = [*_on_data(theories, tokens, model, seed, draws=HEADLINE_DRAWS)]
+    theories = [theory for theory in theories if reads(theory, data)]
+    rows: View = [*_on_data(theories, data, model, seed, draws=HEADLINE_DRAWS)]
     if not arrays:
         rows = [item for item in rows if isinstance(item, Measurement)]
     if not noise:
         return rows
     generator = torch.Generator().manual_seed(seed)
-    random = tokens.noise_like(generator) if isinstance(tokens, Graphs) else noise_like(tokens, generator)
+    random = data.noise_like(generator) if isinstance(data, Graphs) else noise_like(data, generator)
     control = [
         item for item in _on_data(theories, random, model, seed, draws=0) if isinstance(item, Measurement)
     ]
@@ -71,11 +71,11 @@ def with_noise(rows: Sequence[Measurement | Arrays], control: Iterable[Measureme
 
 
 def _place(row: Measurement) -> tuple:
-    return row.theory, row.kind, row.quantity, row.setting, row.split, row.model
+    return row.theory, row.kind, row.quantity, row.at, row.split, row.model
 
 
 def _on_data(
-    theories: Iterable[Theory], tokens: TokenData | Graphs, model: str, seed: int, *, draws: int
+    theories: Iterable[Theory], data: TokenData | Graphs, model: str, seed: int, *, draws: int
 ) -> Stream:
     """Yields the measurements of each theory; unsupported data give one row with the reason."""
     for theory in theories:
@@ -87,7 +87,7 @@ def _on_data(
             else f"noise of the shape of the {view}: {theory.title}"
         )
         refused = theory.on_data.not_features if model else ""
-        problem = Unsupported(refused) if refused else theory.on_data.read(tokens)
+        problem = Unsupported(refused) if refused else theory.on_data.read(data)
         if isinstance(problem, Unsupported):
             yield Measurement(
                 theory.name,

@@ -18,10 +18,10 @@ from ..core.result import Result
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data.ids import integer_tensor
-from ..models.own_model import OwnModel
 from ..models.transformers_folder import LanguageModel, language_model
+from ..models.user_model import UserModel
 from ..probes.evaluation import evaluation, forward, logits_of
-from .own_models import SEQUENCES, check_weights, is_causal, measure
+from .user_models import SEQUENCES, check_weights, is_causal, measure
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -78,7 +78,7 @@ def probe_language_model(
         "length": data.shape[1],
         "vocabulary": known.vocabulary,
     }
-    own = OwnModel(known.network, known.name, folder=known.folder)
+    own = UserModel(known.network, known.name, folder=known.folder)
     return measure(
         own, data, None, limits=limits, theories=theories, seed=seed, settings=settings, progress=progress
     )

@@ -14,15 +14,15 @@ from torch.nn import functional
 from ..core.statistics import fixed_generator
 from ..data import Images
 from ..data.image_sets import NAMES, images
-from ..models.own_model import OwnModel
+from ..models.user_model import UserModel
 
 MAX_VALUES = 2**28  # largest number of values in all inputs, 1 GiB in float32
 NORMALISATION = "preprocessor_config.json"
 
 
 def with_images(
-    own: OwnModel, source: str | Path, *, size: int | None = None, max_samples: int
-) -> tuple[OwnModel, Images, str]:
+    own: UserModel, source: str | Path, *, size: int | None = None, max_samples: int
+) -> tuple[UserModel, Images, str]:
     """Returns the model with test images as its inputs and their classes as its labels, the images, and the
     inputs in words.
 

@@ -27,9 +27,9 @@ from .small_networks import (
 )
 
 
-def stored_networks(
+def measure_stored_networks(
     networks: Sequence[StoredNetwork],
-    raw: TokenData,
+    data: TokenData,
     images: tuple[Images, Images],
     theories: Sequence[Theory],
     seed: int,
@@ -38,13 +38,13 @@ def stored_networks(
 
     Args:
         networks: networks to measure; each is a single network, so there are no seeds.
-        raw: tokens of the test images.
+        data: tokens of the test images.
         images: training and test images.
         theories: theories to compare.
         seed: seed of the synthetic inputs, the visual words and the theories' models.
     """
     train, test = images
-    yield images_and_labels(raw, test.pixels[:PICTURED].double() / 255)
+    yield images_and_labels(data, test.pixels[:PICTURED].double() / 255)
     rows: list[Measurement] = []
     for network in networks:
         parallel.progress(f"{network.name}: {len(test)} test images")
@@ -55,11 +55,11 @@ def stored_networks(
     for quantity in sorted(shares, key=lambda name: not shares[name]):
         yield from Table(rows).select(quantity=quantity)
     for network in networks:
-        yield from _network(network, raw, test, theories, seed)
+        yield from _network(network, data, test, theories, seed)
 
 
 def _network(
-    network: StoredNetwork, raw: TokenData, test: Images, theories: Sequence[Theory], seed: int
+    network: StoredNetwork, data: TokenData, test: Images, theories: Sequence[Theory], seed: int
 ) -> Stream:
     """Yields the measurements of one stored network."""
     parallel.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
@@ -74,7 +74,7 @@ def _network(
     generator = torch.Generator().manual_seed(seed)
     features = features_with_words(
         network.measured,
-        raw[:FEATURE_SEQUENCES],
+        data[:FEATURE_SEQUENCES],
         layer=network.last_block,
         inputs="images",
         words=CODEBOOK_SIZE,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .core.theory import Theory
     from .data import TokenData
     from .probes import probe, respond
-    from .report.notebook import figures
+    from .report.figures import figures
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
@@ -55,7 +55,7 @@ _FROM = {
     "core.theory": ("Theory",),
     "data": ("TokenData",),
     "probes": ("probe", "respond"),
-    "report.notebook": ("figures",),
+    "report.figures": ("figures",),
     "theories": ("cite", "list_theories", "verify"),
 }
 _MODULES = {name: name for name in ("data", "metrics", "models")} | {

@@ -329,7 +329,7 @@ def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Mea
     except (Infeasible, NotConverged) as error:
         rows = [theory.ladder.row(theory.name, None, reason=" ".join(str(error).split()))]
     quantity = theory.ladder.quantity
-    if sum(row.quantity == quantity and not row.setting for row in rows) != 1 or any(
+    if sum(row.quantity == quantity and not row.at for row in rows) != 1 or any(
         row.kind != "rung" for row in rows
     ):
         found = sorted({f"{row.kind}: {row.quantity}" for row in rows})
@@ -357,7 +357,7 @@ def _rows(
         )
         return [row for number in numbers for row in done.get((theory.name, rung.name, number), [])]
 
-    first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity and not row.setting]
+    first = [row for row in rows_of(rungs[0]) if row.quantity == ladder.quantity and not row.at]
     reference = over_seeds(first).value if first and rungs[0] is ladder.rungs[0] else None
     for rung in rungs:
         rows = rows_of(rung)

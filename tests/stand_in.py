@@ -124,11 +124,5 @@ def replace_theories(monkeypatch, *records: Theory) -> None:
 def process(*arguments, **options):
     """The command line in a process of its own, with the real theories."""
     environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "transformer_theory", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    return subprocess.Popen([sys.executable, "-m", "transformer_theory", *arguments], **{**pipes, **options})

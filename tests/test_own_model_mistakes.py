@@ -13,9 +13,9 @@ from torch import nn
 
 from tests.problems.networks import Net
 from transformer_theory.cli import main
-from transformer_theory.compare import own_models
-from transformer_theory.compare.own_models import probe_model
-from transformer_theory.models.own_model import OwnModel, untrained_network
+from transformer_theory.comparison import user_models
+from transformer_theory.comparison.user_models import probe_model
+from transformer_theory.models.user_model import UserModel, untrained_network
 
 FUNCTIONS = """
 import torch
@@ -192,7 +192,7 @@ def test_a_network_that_cannot_be_copied_is_measured_without_untrained_ones(unch
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        result = probe_model(OwnModel(Locked(8, 1), "locked", torch.randn(6, 4, 8)), theories=["scan_snap"])
+        result = probe_model(UserModel(Locked(8, 1), "locked", torch.randn(6, 4, 8)), theories=["scan_snap"])
     (row,) = result.select(quantity="untrained networks")
     assert "TypeError: locked" in row.reason
     assert all(row.null is None for row in result.select(quantity="sharpness"))
@@ -209,7 +209,7 @@ def test_large_attention_maps_are_stored_as_means_over_heads(monkeypatch: pytest
     )
     heads, numbers = full.shape[2], full[:, :, :, 0].size
     assert heads > 1
-    monkeypatch.setattr(own_models, "MAP_NUMBERS", 2 * numbers - 1)  # two sequences do not fit
+    monkeypatch.setattr(user_models, "MAP_NUMBERS", 2 * numbers - 1)  # two sequences do not fit
     (means,) = (
         array
         for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items()

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from transformer_theory.cli import main
-from transformer_theory.compare import language_models, own_models
-from transformer_theory.compare.language_models import probe_language_model
+from transformer_theory.comparison import language_models, user_models
+from transformer_theory.comparison.language_models import probe_language_model
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.models.transformers_folder import LanguageModel, language_model, read_language_model
@@ -44,7 +44,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_untrained(monkeypatch, unchecked):
-    monkeypatch.setattr(own_models, "RANGE_DRAWS", 1)
+    monkeypatch.setattr(user_models, "RANGE_DRAWS", 1)
 
 
 def fails(capsys, *argv: str | Path) -> str:

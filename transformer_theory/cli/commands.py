@@ -25,7 +25,7 @@ def compare_theories(options: argparse.Namespace) -> int:
         OSError: the folder exists or cannot be written, or a network does not exist.
     """
     from .. import report
-    from ..compare import compare, read
+    from ..comparison import compare, read
     from ..core.files import atomic_directory
     from ..core.parallel import workers
     from ..core.result import Result
@@ -162,14 +162,14 @@ def _probed(
     Raises:
         ValueError, OSError: see :func:`probe_model`.
     """
-    from ..compare.language_models import LENGTH, probe_language_model
-    from ..compare.own_images import with_images
-    from ..compare.own_models import SEQUENCES, default_samples, probe_model
-    from ..models.own_model import read_own_model
+    from ..comparison.language_models import LENGTH, probe_language_model
+    from ..comparison.user_images import with_images
+    from ..comparison.user_models import SEQUENCES, default_samples, probe_model
     from ..models.transformers_folder import language_model, read_ids
+    from ..models.user_model import read_user_model
 
     progress(f"reading {options.model}")
-    own = read_own_model(options.model)
+    own = read_user_model(options.model)
     given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
     if own.inputs is not None:
         if given:

@@ -381,7 +381,7 @@ def _describe_networks(steps: argparse.Action, networks: argparse.Action) -> Non
     """
     import inspect
 
-    from ..compare import compare
+    from ..comparison import compare
     from ..training.recipes import RECIPES
 
     names = ", ".join(f"'{name}'" for name in RECIPES)

@@ -20,9 +20,10 @@ from typing import Any, Literal
 
 import torch
 
-from . import display, format, parallel
+from . import format, parallel
 from .errors import NotConverged
 from .measurement import Measurement, Null, Op, VerdictName, judge
+from .presentation import presenting
 from .sources import Source
 from .statistics import clopper_pearson
 
@@ -199,7 +200,7 @@ class Claim:
         return f"Claim({self.id!r}, measures={self.measures!r}, {limit})"
 
     def _repr_html_(self) -> str:
-        return display.claim_html(self)
+        return presenting().to_html(self)
 
     def __reduce__(self) -> Any:
         """Sends the name of a decorated function to other processes: its body is not sent.
@@ -548,7 +549,7 @@ class Verification:
         return f"Verification({self})"
 
     def _repr_html_(self) -> str:
-        return display.verification_html(self)
+        return presenting().to_html(self)
 
     def __str__(self) -> str:
         low, high = self.interval

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
-from . import display, format
+from . import format
+from .presentation import presenting
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -147,13 +148,15 @@ class Null:
     @classmethod
     def means_of(cls, rows: "Sequence[Measurement]") -> "tuple[Null, ...]":
         """Returns the nulls of the mean of the rows' values, one per kind (:meth:`mean_of`), in the order of
-        the first row.
+        the first row. One of several nulls that has no mean stays, without draws: it was not tested.
         """
         kinds = [null.kind for null in rows[0].nulls] if rows else []
         means = [
             cls.mean_of([next((null for null in row.nulls if null.kind == kind), None) for row in rows])
             for kind in kinds
         ]
+        if len(kinds) > 1:
+            means = [null or cls(kind, ()) for null, kind in zip(means, kinds)]
         return tuple(null for null in means if null is not None)
 
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:
@@ -333,7 +336,11 @@ class Measurement:
             set_field(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
     def __repr__(self) -> str:
-        return display.fields_text(self)
+        values = (
+            (column.name, getattr(self, column.name), column.default) for column in dataclasses.fields(self)
+        )
+        shown = (f"{name}={value!r}" for name, value, default in values if value != default)
+        return f"Measurement({', '.join(shown)})"
 
     @property
     def null(self) -> Null | None:
@@ -457,7 +464,7 @@ class Table(Sequence[Measurement]):
         return f"Table({len(self)} measurements)"
 
     def _repr_html_(self) -> str:
-        return display.table_html(self)
+        return presenting().to_html(self)
 
     def select(self, *, at: Mapping[str, Any] | None = None, **equal: Any) -> "Table":
         """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.

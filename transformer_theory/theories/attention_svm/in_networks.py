@@ -155,9 +155,7 @@ def _with_null(
             continue
         cosines = [others[draw].cosine for draw in draw_of]
         null = Null(NULL_KIND, tuple(cosine for cosine in cosines if cosine is not None))
-        alignments.append(
-            dataclasses.replace(value, nulls=(null if null.draws else None,), queries=x.shape[1])
-        )
+        alignments.append(dataclasses.replace(value, null=null if null.draws else None, queries=x.shape[1]))
     return alignments
 
 

@@ -2,11 +2,13 @@
 numbers.
 """
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
+from ....core.experiment import Experiment, setting
 from ....core.measurement import Basis, Measurement, Table
 from ....core.result import Result
 from ....core.sources import Source
@@ -15,6 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NAME = "attention_svm"
+# settings that several figures share
+INPUTS: dict[str, Any] = {"setting": "inputs", "ge": 1, "help": "numbers n of inputs"}
+TOKENS: dict[str, Any] = {"setting": "tokens", "ge": 2, "help": "numbers T of tokens per input"}
+DIMS: dict[str, Any] = {"setting": "dims", "ge": 1, "help": "dimensions d of the tokens"}
+SIZE_NAMES = {"n": "inputs n", "T": "tokens T"}
+RATE = setting(0.1, gt=0, le=1e6, help="length of a step")
+THRESHOLD = setting(
+    1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others"
+)
 REFERENCES: dict[str, tuple[str, str]] = {  # basis of a reference number -> its marker and its legend entry
     "figure": ("x", "read off the paper's figure"),
     "printed": ("x", "released code's output"),
@@ -72,3 +83,41 @@ def mark(ax: "Axes", points: Iterable[tuple[float | int, float | None, Basis]]) 
 def mark_steps(ax: "Axes", table: Table) -> None:
     """Plots the reference numbers of the rows against their steps."""
     mark(ax, [(row.step or 0, row.predicted, row.basis) for row in references(table)])
+
+
+def mean_interval(values: np.ndarray, reason: str) -> tuple[float | None, dict[str, Any]]:
+    """Returns the mean and the columns of its row: the 95 % interval by the normal approximation, of no width
+    for a single value; without values, the reason.
+    """
+    if not len(values):
+        return None, {"n": 0, "reason": reason}
+    average = float(values.mean())
+    half = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return average, {
+        "n": len(values),
+        "interval": (average - half, average + half),
+        "interval_kind": "over samples",
+    }
+
+
+EXTREMES = ("smallest", "largest")  # the band of a curve of medians
+
+
+def median_and_range(
+    experiment: Experiment,
+    quantity: str,
+    values: Tensor,
+    reason: str = "no selection has a solution",
+    **columns: Any,
+) -> Iterator[Measurement]:
+    """Yields the median over the trials, without missing ones, and the quantities of its band."""
+    known = values[values.isfinite()]
+    columns["n"] = len(known)
+    if not len(known):
+        yield experiment.row(quantity, None, reason=reason, **columns)
+        return
+    note = f"median over the problems; range {float(known.min()):.3g} to {float(known.max()):.3g}"
+    yield experiment.row(quantity, float(known.median()), **{"note": note, **columns})
+    place = {name: columns[name] for name in ("at", "step", "n") if name in columns}
+    for name, value in zip(EXTREMES, (known.min(), known.max())):
+        yield experiment.row(f"{name} of {quantity}", float(value), **place)

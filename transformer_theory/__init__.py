@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from . import data, metrics, models
     from .comparison import compare
     from .comparison.reach import reach
-    from .comparison.user_models import probe_model
+    from .comparison.user_models import measure
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     from .core.sources import Source
     from .core.theory import Theory
     from .data import TokenData
-    from .probes import probe, respond
+    from .probes import activations, probe, respond
     from .report.notebook import figures
     from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
 
 _FROM = {
     "comparison": ("compare",),
     "comparison.reach": ("reach",),
-    "comparison.user_models": ("probe_model",),
+    "comparison.user_models": ("measure", "probe_model"),
     "core.claims": ("Claim", "Evidence", "Verification"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),
@@ -54,7 +54,7 @@ _FROM = {
     "core.sources": ("Source",),
     "core.theory": ("Theory",),
     "data": ("TokenData",),
-    "probes": ("probe", "respond"),
+    "probes": ("activations", "probe", "respond"),
     "report.notebook": ("figures",),
     "theories": ("cite", "list_theories", "verify"),
 }
@@ -77,6 +77,7 @@ __all__ = [
     "TokenData",
     "Verification",
     "__version__",
+    "activations",
     "attention_svm",
     "cite",
     "compare",
@@ -85,10 +86,10 @@ __all__ = [
     "figures",
     "joma",
     "list_theories",
+    "measure",
     "metrics",
     "models",
     "probe",
-    "probe_model",
     "rate_reduction",
     "reach",
     "respond",

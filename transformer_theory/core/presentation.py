@@ -1,4 +1,5 @@
-"""The hook through which the objects of the core show themselves: as HTML in a notebook, as a figure, as a page.
+"""The hook through which the objects of the core show themselves: as HTML in a notebook, as a figure, as a
+page.
 
 The core imports none of the layers above it, so the package sets the hook at its import.
 """

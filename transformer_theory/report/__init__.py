@@ -132,7 +132,9 @@ def write_page(
 
 
 def _free_folder(result: Result) -> Path:
-    """Returns the first of ``runs/name``, ``runs/name-2``, ... that does not exist or holds this very result."""
+    """Returns the first of ``runs/name``, ``runs/name-2``, ... that does not exist or holds this very
+    result.
+    """
     name = format.slug(data_name(result))[:MAX_NAME].strip("-") or "result"
     candidates = (FOLDER / (name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(folder for folder in candidates if not os.path.lexists(folder) or holds(folder, result))

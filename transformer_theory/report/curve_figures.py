@@ -1,8 +1,8 @@
 """Figures of quantities of networks: over the training steps, over the layers, and by layer and head.
 
-Values are means over seeds; nulls are dashed, and the bands of headlines' nulls are filled. Layers are coloured
-from dark to light. Up to :data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat maps, layer by
-step, one of the values and one of their nulls, with a common scale.
+Values are means over seeds; nulls are dashed, and the bands of headlines' nulls are filled. Layers are
+coloured from dark to light. Up to :data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat maps,
+layer by step, one of the values and one of their nulls, with a common scale.
 """
 
 import textwrap
@@ -313,7 +313,9 @@ def learning_of_run(curves: Sequence[Curves], score: str | None, kept: int | Non
 
 
 def _draw_learning(ax: "Axes", curve: Curves, times: dict[int, float] | None, kept: int | None) -> None:
-    """Draws a curve and its null against ``times``, or against steps if it is None; a dot marks the step ``kept``."""
+    """Draws a curve and its null against ``times``, or against steps if it is None; a dot marks the step
+    ``kept``.
+    """
     tint = COLOURS["network"] if curve.split == "train" else COLOURS["attention_svm"]
     x = [step if times is None else times.get(int(step), np.nan) for step in curve.steps]
     marker = "o" if len(curve.steps) == 1 else None  # a single point needs a marker to be visible
@@ -374,7 +376,9 @@ def many_layers(curves: Sequence[Curves]) -> bool:
 
 @style()
 def every_quantity(curves: Sequence[Curves]) -> "Figure | None":
-    """Draws several quantities over the steps: small panels of lines, or heat maps if there are many layers."""
+    """Draws several quantities over the steps: small panels of lines, or heat maps if there are many
+    layers.
+    """
     curves = [curve for curve in curves if not curve.empty]
     if not curves:
         return None
@@ -468,7 +472,8 @@ def _heat_maps(curves: Sequence[Curves]) -> "Figure":
         if curve.layers != (None,):
             left.set_ylabel("layer", fontsize=7)
         left.set_title(_title(curve), fontsize=7.5, fontweight="normal")
-        bar = figure.colorbar(image, ax=[left, right], fraction=0.05, pad=0.02, aspect=18)  # pyright: ignore[reportArgumentType]
+        assert image is not None  # a curve with values has a map
+        bar = figure.colorbar(image, ax=[left, right], fraction=0.05, pad=0.02, aspect=18)
         bar.ax.tick_params(labelsize=6.5, length=2)
         bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     return figure
@@ -511,7 +516,10 @@ def _legend(figure: "Figure", entries: list[tuple[str, str, object]]) -> None:
     from matplotlib.lines import Line2D
 
     entries = [*entries, ("null", COLOURS["null"], DASHES)]
-    handles = [Line2D([], [], color=tint, linestyle=dashes, label=text) for text, tint, dashes in entries]  # pyright: ignore
+    handles = [
+        Line2D([], [], color=tint, linestyle=dashes, label=text)  # pyright: ignore[reportArgumentType]
+        for text, tint, dashes in entries
+    ]
     figure.legend(
         handles=handles, loc="outside upper left", ncols=len(handles), handlelength=1.6, columnspacing=1.4
     )

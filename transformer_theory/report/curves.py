@@ -338,7 +338,9 @@ def _curves(rows: Sequence[Measurement]) -> Curves:
 
 
 def _null_draws(by_seed: Sequence[Sequence[Measurement]]) -> tuple[float, ...]:
-    """Returns the null draws of the mean over the heads of each seed and over the seeds; empty without null."""
+    """Returns the null draws of the mean over the heads of each seed and over the seeds; empty without
+    null.
+    """
     of_seeds = [
         Null.mean_of([row.null for row in heads if row.value is not None or row.null is not None])
         for heads in by_seed
@@ -353,7 +355,8 @@ def _null_draws(by_seed: Sequence[Sequence[Measurement]]) -> tuple[float, ...]:
 
 
 def series(quantities: Iterable[Curves]) -> list[Series]:
-    """Averages curves over layers. Curves without a network or without values, or with a setting, are omitted.
+    """Averages curves over layers. Curves without a network or without values, or with a setting, are
+    omitted.
 
     Returns:
         One series per network, quantity and split, sorted by network in order of appearance.
@@ -618,7 +621,9 @@ def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
 
 
 def _correlation(correlations: Correlations, i: int, j: int) -> dict[str, Any]:
-    """Returns one cell of the matrix for the page: texts, sign, and the strength of its colour in per cent."""
+    """Returns one cell of the matrix for the page: texts, sign, and the strength of its colour in per
+    cent.
+    """
     value, low, high = correlations.values[i][j], correlations.low[i][j], correlations.high[i][j]
     # Cells whose interval excludes zero are coloured about three times as strongly as the others.
     clear = low is not None and high is not None and (low > 0 or high < 0)

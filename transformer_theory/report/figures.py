@@ -213,12 +213,8 @@ def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
         for theory in theories:
             for kind in theory.experiments:
                 if kind.name == result.name:
-                    yield Picture(
-                        "",
-                        "the figure of the experiment",
-                        theory.name,
-                        lambda kind=kind: kind.of(result).plot(result),
-                    )
+                    plot = lambda kind=kind: kind.of(result).plot(result)  # noqa: E731
+                    yield Picture("", "the figure of the experiment", theory.name, plot)
 
 
 def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
@@ -232,31 +228,23 @@ def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Pictu
                 yield Picture(name, title, theory.name, partial(theory.on_data.plot, part), model)
     models, available = models_of(result), series(curves(result))
     yield from _timeline(available, theories)
-    yield Picture("learning", "the networks learn", None, lambda: curve_figures.learning(available))
+    yield Picture("learning", "the networks learn", None, partial(curve_figures.learning, available))
     for model in models:
         name = f"attention-{format.slug(model)}"
-        yield Picture(name, f"attention in {model}", None, lambda model=model: attention(result, model))
-    yield Picture(
-        "features",
-        "features of the networks in the plane",
-        None,
-        lambda: features(result, models),
-    )
+        yield Picture(name, f"attention in {model}", None, partial(attention, result, model))
+    title = "features of the networks in the plane"
+    yield Picture("features", title, None, partial(features, result, models))
 
 
 def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
     quantities, summary = curves(result), training_summary(result)
-    yield Picture(
-        "learning",
-        "the network learns",
-        None,
-        lambda: curve_figures.learning_of_run(quantities, summary.score, summary.kept),
-    )
+    learning = partial(curve_figures.learning_of_run, quantities, summary.score, summary.kept)
+    yield Picture("learning", "the network learns", None, learning)
     yield from _timeline(series(quantities), theories)
     for theory in theories:
         headline, others = split_headline(quantities, theory)
         if headline is not None or others:
-            plot = lambda headline=headline, others=others: curve_figures.in_training(headline, others)  # noqa: E731
+            plot = partial(curve_figures.in_training, headline, others)
             yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
 
 
@@ -276,25 +264,16 @@ def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Pict
     titles = {theory.name: theory.title for theory in theories}
     model = next((row.model for row in result.table), "network")
     what = subject(result)
-    yield Picture(
-        "layers",
-        f"headline of each theory by layer and head of {what}",
-        None,
-        lambda: curve_figures.heads_by_layer(shown, titles, what),
-    )
-    yield Picture("attention", f"attention in {model}", None, lambda: attention(result, model))
+    title = f"headline of each theory by layer and head of {what}"
+    yield Picture("layers", title, None, partial(curve_figures.heads_by_layer, shown, titles, what))
+    yield Picture("attention", f"attention in {model}", None, partial(attention, result, model))
 
 
 def _timeline(available: Sequence[Series], theories: Sequence[Theory]) -> Iterator[Picture]:
     """Yields the timeline if it contains a theory's headline; learning curves have a separate figure."""
-    group = timeline_series(on_timeline(available, theories))
-    if group:
-        yield Picture(
-            "timeline",
-            "all theories over the same training steps",
-            None,
-            lambda: curve_figures.timeline(group),
-        )
+    if group := timeline_series(on_timeline(available, theories)):
+        title = "all theories over the same training steps"
+        yield Picture("timeline", title, None, partial(curve_figures.timeline, group))
 
 
 # ---- the figures of one result by name

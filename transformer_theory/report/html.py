@@ -1,13 +1,13 @@
 """HTML: pages from templates, cells, figures as inline SVG, and what a notebook shows of an object.
 
-All text from data and rows is escaped; formulas become MathML. A page works offline and is complete without its
-script. In a notebook formulas stay between dollars, since the notebook typesets them.
+All text from data and rows is escaped; formulas become MathML. A page works offline and is complete without
+its script. In a notebook formulas stay between dollars, since the notebook typesets them.
 
-On a dark page a style sheet overrides the colours in inline SVG; the SVG itself keeps its light colours. Neutral
-colours take the page's variables for paper, ink and rules. All other colours are mapped in the colour space OKLab
-(Ottosson, 2020), which separates lightness L from hue. Greys are inverted. Data colours keep their hue and
-become light enough to read: L' = 0.6 + 0.2 L for L < 0.75. The map is monotone, so that a scale from dark to
-light stays one.
+On a dark page a style sheet overrides the colours in inline SVG; the SVG itself keeps its light colours.
+Neutral colours take the page's variables for paper, ink and rules. All other colours are mapped in the colour
+space OKLab (Ottosson, 2020), which separates lightness L from hue. Greys are inverted. Data colours keep
+their hue and become light enough to read: L' = 0.6 + 0.2 L for L < 0.75. The map is monotone, so that a scale
+from dark to light stays one.
 """
 
 import base64
@@ -288,7 +288,9 @@ def _verification(verification: Verification) -> Markup:
 
 
 def _result(result: Result) -> Markup:
-    """Returns what a result holds and the first rows of its table, or its verifications if it has no other rows."""
+    """Returns what a result holds and the first rows of its table, or its verifications if it has no other
+    rows.
+    """
     counts = (
         ("measurement", len(result.table)),
         ("array", len(result.arrays)),

@@ -42,11 +42,10 @@ from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, 
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb", "xcolor")
 NEEDS = f"% needs \\usepackage{{{','.join(PACKAGES)}}}; references are in references.bib"
-HEAD = "\n".join(
-    [
-        NEEDS,
-        r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}} % over all columns",
-    ]
+HEAD = (
+    f"{NEEDS}\n"
+    r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}}"
+    " % over all columns"
 )
 PAGE_LINES = 50  # largest number of footnotesize lines in a float, including its caption
 LINE_LETTERS = 88  # number of characters of such a line on a narrow page
@@ -120,7 +119,8 @@ def longtable(table: Table, software: str = "") -> str:
         [
             HEAD,
             r"\begingroup",
-            r"\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}\setlength{\LTleft}{0pt}\setlength{\LTright}{0pt}",
+            r"\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}"
+            r"\setlength{\LTleft}{0pt}\setlength{\LTright}{0pt}",
             rf"\begin{{longtable}}{{{_columns(table.columns)}}}",
             rf"\caption{{{_caption(table, software)}}}\label{{tab:{PREFIX}-{table.name}}}\\",
             *head,
@@ -229,15 +229,15 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    """Returns the column specification. The columns share the width of the text minus the space between them."""
+    """Returns the column specification. The columns share the width of the text minus the space between
+    them.
+    """
     width = rf"\linewidth-{2 * len(columns) - 2}\tabcolsep"
     cells = []
     for index, column in enumerate(columns):
         # cells of the first column often wrap; their later lines are indented
-        hanging = "" if index else r"\hangindent=1em"
-        cells.append(
-            rf">{{{_RIGHT if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}"
-        )
+        aligned = (_RIGHT if column.role == "n" else _LEFT) + ("" if index else r"\hangindent=1em")
+        cells.append(rf">{{{aligned}}}p{{\dimexpr({width})*{column.share}/100\relax}}")
     return f"@{{}}{''.join(cells)}@{{}}"
 
 

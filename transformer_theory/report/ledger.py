@@ -341,7 +341,9 @@ def updated(stored: Sequence[Document], new: Sequence[Document], claims: Iterabl
 
 
 def _lines(documents: Sequence[Document]) -> str:
-    """Formats the documents as JSON with one claim per line, so that a diff shows which claims have changed."""
+    """Formats the documents as JSON with one claim per line, so that a diff shows which claims have
+    changed.
+    """
     parts = []
     for item in documents:
         claims = ",\n".join(

@@ -324,7 +324,9 @@ def _is_binomial(element: ElementTree.Element) -> bool:
 
 
 def _is_operator(element: ElementTree.Element) -> bool:
-    """Returns whether an element is an operator with a name of letters, such as max, perhaps with an index."""
+    """Returns whether an element is an operator with a name of letters, such as max, perhaps with an
+    index.
+    """
     element = _inner(element)
     if element.tag in ("msub", "munder"):
         element = _inner(element[0])
@@ -389,8 +391,8 @@ def _grouped(text: str) -> str:
 
 
 # ---- LaTeX
-# Formulas between dollars are copied unchanged unless they could read or write a file, define a command or end
-# the formula early; such a formula is escaped and shown as plain text.
+# Formulas between dollars are copied unchanged unless they could read or write a file, define a command or
+# end the formula early; such a formula is escaped and shown as plain text.
 
 
 def _pairs(table: str) -> dict[str, str]:
@@ -402,7 +404,8 @@ def _pairs(table: str) -> dict[str, str]:
 
 
 _IN_FORMULAS = _pairs(r"""
-− -   → \to   ← \leftarrow   ≥ \ge   ≤ \le   ≠ \ne   ≈ \approx   ∈ \in   ∥ \Vert   ‖ \Vert   · \cdot   × \times   ᵀ ^{\top}   ᶜ ^c
+− -   → \to   ← \leftarrow   ≥ \ge   ≤ \le   ≠ \ne   ≈ \approx   ∈ \in   ∥ \Vert   ‖ \Vert
+· \cdot   × \times   ᵀ ^{\top}   ᶜ ^c
 ∞ \infty   ✓ \checkmark   ± \pm   √ \surd   ° ^\circ   ε \varepsilon
 """) | {
     sign: f"{script}{i}"
@@ -411,8 +414,9 @@ _IN_FORMULAS = _pairs(r"""
 }
 _SPECIAL = (
     _pairs(r"""
-\ \textbackslash{}   { \{   } \}   $ \$   & \&   % \%   # \#   _ \_   ~ \textasciitilde{}   ^ \textasciicircum{}   < \textless{}
-> \textgreater{}   | \textbar{}   " \textquotedbl{}   ` \textasciigrave{}   — --   – --   … \ldots{}   “ ``   ” ''   ‘ `   ’ '
+\ \textbackslash{}   { \{   } \}   $ \$   & \&   % \%   # \#   _ \_
+~ \textasciitilde{}   ^ \textasciicircum{}   < \textless{}   > \textgreater{}   | \textbar{}
+" \textquotedbl{}   ` \textasciigrave{}   — --   – --   … \ldots{}   “ ``   ” ''   ‘ `   ’ '
 ß \ss{}   ø \o{}   Ø \O{}   ł \l{}   Ł \L{}   æ \ae{}   Æ \AE{}
 """)
     | {"\u00a0": "~", "\u202f": "~"}
@@ -440,7 +444,8 @@ _CAPITALS = "Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
 # arbitrary characters), the unescaped signs %, # and & (comment, parameter, alignment), and the line break
 # \\.
 _UNSAFE = re.compile(
-    r"\\(?:input|include|openin|openout|read|write|immediate|special|[egx]?def|let|newcommand|renewcommand|csname|catcode|"
+    r"\\(?:input|include|openin|openout|read|write|immediate|special|[egx]?def|let|newcommand|renewcommand|"
+    r"csname|catcode|"
     r"begin|end|usepackage|loop|expandafter|the|show|tt|verb)(?![a-z])|\^\^|(?<!\\)[%#&]|\\\\"
 )
 
@@ -509,7 +514,9 @@ def prose(text: str) -> str:
 
 
 def _formula(latex: str) -> str:
-    """Returns the formula between dollars; escaped text if the formula is unsafe or its braces do not match."""
+    """Returns the formula between dollars; escaped text if the formula is unsafe or its braces do not
+    match.
+    """
     latex = " ".join(latex.split())
     if _UNSAFE.search(latex) or not _balanced(latex):
         return escape(f"${latex}$")

@@ -1,5 +1,5 @@
-"""Where the numbers of a report come from: the folders of stored results, the version and commit of the library
-that measured them, and the works that they cite.
+"""Where the numbers of a report come from: the folders of stored results, the version and commit of the
+library that measured them, and the works that they cite.
 """
 
 import json
@@ -27,7 +27,9 @@ MAX_COMMITS = 3  # commits that a sentence lists; of more it names the number
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A stored result: its folder, or the file of its ledger, and the SHA-256 of each of its files by name."""
+    """A stored result: its folder, or the file of its ledger, and the SHA-256 of each of its files by
+    name.
+    """
 
     folder: Path
     result: Result
@@ -84,8 +86,8 @@ def _is_result(folder: Path) -> bool:
 
 
 def _of_ledger(path: Path) -> list[Result]:
-    """Loads a ledger, the JSON that :func:`.ledger.main` writes, as results of ``verify``: one for each command
-    that verified some of its claims.
+    """Loads a ledger, the JSON that :func:`.ledger.main` writes, as results of ``verify``: one for each
+    command that verified some of its claims.
 
     Raises:
         ValueError: the file is no ledger.

@@ -141,8 +141,8 @@ def _found(combined: Aggregate) -> dict[str, Any] | None:
 
 
 def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, list[tuple[str, list[Theory]]]]]:
-    """Returns groups (title, lines) that name every theory, each line an outcome with the theories that have it:
-    the headlines on data, those in networks, and the theories without a headline.
+    """Returns groups (title, lines) that name every theory, each line an outcome with the theories that have
+    it: the headlines on data, those in networks, and the theories without a headline.
 
     On data the raw tokens count, or features if there are no raw tokens. In networks a theory has an outcome
     if it has it in every network.
@@ -174,7 +174,9 @@ def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, lis
 
 
 def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
-    """Returns the head of the page: title, heading, lead and a line of facts (data, networks, seeds, time)."""
+    """Returns the head of the page: title, heading, lead and a line of facts (data, networks, seeds,
+    time).
+    """
     if single is not None and single.name == TRAIN:
         network, data = training.network_name(single), data_name(single)
         lead = (

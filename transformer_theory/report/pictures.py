@@ -1,9 +1,9 @@
-"""What the report shows of the inside of a network: where it attends, its features in the plane, and sample images
-with its answers.
+"""What the report shows of the inside of a network: where it attends, its features in the plane, and sample
+images with its answers.
 
-Attention and features are drawn as figures, and as a slider over the stored steps, whose numbers are quantised to
-bytes for the page's script. All steps share one scale of attention, one plane and one bounding box of features.
-What moves on the page is therefore a change of the network. The same result gives the same bytes.
+Attention and features are drawn as figures, and as a slider over the stored steps, whose numbers are quantised
+to bytes for the page's script. All steps share one scale of attention, one plane and one bounding box of
+features. What moves on the page is therefore a change of the network. The same result gives the same bytes.
 """
 
 import base64
@@ -39,8 +39,8 @@ SIDE = 96  # pixels of a sample image on the page
 
 @dataclass(frozen=True, eq=False)
 class DisplayedMaps:
-    """Attention maps of a network, averaged over heads: over the images if the tokens are a square grid of patches,
-    otherwise alone.
+    """Attention maps of a network, averaged over heads: over the images if the tokens are a square grid of
+    patches, otherwise alone.
 
     Attributes:
         steps: training steps of the maps, ``[s]``.

@@ -1,9 +1,9 @@
-"""A training on the page: its summary, tables and figures of the quantities that were measured during it, and the
-page of a training that is still running.
+"""A training on the page: its summary, tables and figures of the quantities that were measured during it, and
+the page of a training that is still running.
 
-The page of a running training is drawn at intervals and replaces itself in the browser. It leaves out what takes
-long to draw, so that it costs little of the training's time; the page of the finished training (:mod:`.page`) has
-everything.
+The page of a running training is drawn at intervals and replaces itself in the browser. It leaves out what
+takes long to draw, so that it costs little of the training's time; the page of the finished training
+(:mod:`.page`) has everything.
 """
 
 import time

@@ -292,9 +292,7 @@ def compare(
             found += differences
             lines += arrays
             if show_map:
-                lines += [
-                    f"map: {key[1]}, {one} -> {other}" for one, other in pairs if (one, other) != ("{}", "{}")
-                ]
+                lines += [f"map: {key[1]}, {one} -> {other}" for one, other in pairs if one != other]
         if not keys:
             found.append(Difference(part, "", "", "the part is stored", False, False))
         reasons = [

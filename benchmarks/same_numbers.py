@@ -220,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> int:
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
     comparing.add_argument(
-        "--show-map", action="store_true", help="print the new coordinates of each old setting"
+        "--show-map", action="store_true", help="print the coordinates that differ, old and new"
     )
     comparing.add_argument("--all", action="store_true", help="print all differences")
     options = parser.parse_args(words)

@@ -20,6 +20,7 @@ from transformer_theory.cli import main
 from transformer_theory.comparison import user_models
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.probes.measure import NEEDS_CAUSAL
 from transformer_theory.report.own_model import head
 
 FOLDER = "docs/own_models"
@@ -63,7 +64,9 @@ def measured(result: Result, quantity: str, theory: str | None = None) -> list:
     rows = [
         row
         for row in result.table
-        if row.quantity == quantity and row.setting == "" and theory in (None, row.theory)
+        if (row.quantity, row.setting) == (quantity, "")
+        and row.layer is not None
+        and theory in (None, row.theory)
     ]
     return [row for row in rows if row.value is not None]
 
@@ -130,7 +133,7 @@ def vit(names: dict[str, Any]) -> None:
     with_chance(names["result"], "mass on the 4-neighbour patches")
     # 16 patches and the class token
     assert names["result"].arrays["network/small ViT/attention"].shape[-2:] == (17, 17)
-    assert reason(names["result"], "repeated block") == user_models.NEEDS_CAUSAL
+    assert reason(names["result"], "repeated block") == NEEDS_CAUSAL
     result, images = names["result"], names["images"]
     # the second axis of images is not that of tokens
     assert "order cannot be changed" in reason(result, "permuted tokens")
@@ -305,8 +308,8 @@ def test_the_file_of_the_page_makes_a_page(capsys: pytest.CaptureFixture[str]):
     assert result.settings["sequences"] == 64
     assert result.settings["labels"] == 4
     with_chance(result, "contraction of differences between tokens")
-    (beside,) = result.select(at={"setting": UNTRAINED})  # the mean beside networks with random weights
+    (mean,) = result.select(quantity="contraction of differences between tokens", layer=None)
     rows = measured(result, "contraction of differences between tokens")
-    assert beside.value == pytest.approx(sum(row.value for row in rows) / len(rows))
-    assert beside.null is not None
-    assert len(beside.null.draws) == 1
+    assert mean.value == pytest.approx(sum(row.value for row in rows) / len(rows))
+    assert [null.kind for null in mean.nulls] == [UNTRAINED, rows[0].null.kind]
+    assert len(mean.null.draws) == 1

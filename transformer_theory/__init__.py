@@ -33,15 +33,49 @@ if TYPE_CHECKING:
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
+    from .core.ladder import Ladder, Rung
     from .core.measurement import Measurement, Null
+    from .core.metric import Activations, Metric
     from .core.result import Result
     from .core.sources import Source
-    from .core.theory import Theory
+    from .core.theory import InNetworks, OnData, Theory
     from .data import TokenData
     from .probes import probe, respond
     from .report.figures import figures
-    from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
+    from .theories import (
+        attention_svm,
+        bottleneck,
+        chain_of_thought,
+        cite,
+        collapse,
+        crate,
+        experiment,
+        graph_tokens,
+        in_context,
+        induction,
+        joma,
+        length,
+        list_theories,
+        particles,
+        random_features,
+        rate_reduction,
+        router,
+        scan_snap,
+        theory,
+        turing,
+        universal,
+        verify,
+        vision,
+    )
+    from .training import train
 
+_MODULES = ("data", "metrics", "models")
+# The folders of the theories: a test compares them with the registry, which an import would load.
+_THEORIES = (
+    *("attention_svm", "scan_snap", "joma", "rate_reduction", "crate", "turing", "universal", "graph_tokens"),
+    *("in_context", "induction", "chain_of_thought", "random_features", "router", "bottleneck", "vision"),
+    *("collapse", "particles", "length"),
+)
 _FROM = {
     "comparison": ("compare",),
     "comparison.reach": ("reach",),
@@ -49,60 +83,82 @@ _FROM = {
     "core.claims": ("Claim", "Evidence", "Verification"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),
+    "core.ladder": ("Ladder", "Rung"),
     "core.measurement": ("Measurement", "Null"),
+    "core.metric": ("Activations", "Metric"),
     "core.result": ("Result",),
     "core.sources": ("Source",),
-    "core.theory": ("Theory",),
+    "core.theory": ("InNetworks", "OnData", "Theory"),
     "data": ("TokenData",),
     "probes": ("probe", "respond"),
     "report.figures": ("figures",),
-    "theories": ("cite", "list_theories", "verify"),
-}
-_MODULES = {name: name for name in ("data", "metrics", "models")} | {
-    name: f"theories.{name}" for name in ("attention_svm", "crate", "joma", "rate_reduction", "scan_snap")
+    "theories": ("cite", "experiment", "list_theories", "theory", "verify"),
+    "training": ("train",),
 }
 _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
+    "Activations",
     "Claim",
     "Evidence",
     "Experiment",
+    "InNetworks",
     "Infeasible",
+    "Ladder",
     "Measurement",
+    "Metric",
     "NotConverged",
     "Null",
+    "OnData",
     "Result",
+    "Rung",
     "Source",
     "Theory",
     "TokenData",
     "Verification",
     "__version__",
     "attention_svm",
+    "bottleneck",
+    "chain_of_thought",
     "cite",
+    "collapse",
     "compare",
     "crate",
     "data",
+    "experiment",
     "figures",
+    "graph_tokens",
+    "in_context",
+    "induction",
     "joma",
+    "length",
     "list_theories",
     "metrics",
     "models",
+    "particles",
     "probe",
     "probe_model",
+    "random_features",
     "rate_reduction",
     "reach",
     "respond",
+    "router",
     "scan_snap",
+    "theory",
+    "train",
+    "turing",
+    "universal",
     "verify",
+    "vision",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = import_module(f".{_MODULES[name]}", __name__)
-    elif name in _MODULE_OF:
+    if name in _MODULE_OF:
         value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    elif name in import_module(".theories", __name__).THEORIES:  # a theory that a user has added
+    elif name in _MODULES:
+        value = import_module(f".{name}", __name__)
+    elif name in _THEORIES or name in import_module(".theories", __name__).THEORIES:
         value = import_module(f".theories.{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

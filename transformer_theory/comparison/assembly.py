@@ -7,7 +7,7 @@ from ..core.claims import Verification
 from ..core.measurement import Arrays, Measurement
 from ..core.statistics import UNTRAINED, nulls_of
 from ..data import TokenData
-from ..training.monitor import with_nulls
+from ..probes.measure import with_nulls
 from ..training.objectives import ACCURACY
 from .on_data import Stream, View
 from .plan import Key, Plan

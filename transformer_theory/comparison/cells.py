@@ -9,7 +9,7 @@ from .. import __version__
 from ..core.cluster import sources
 from ..core.journal import Journal
 from ..core.ladder import Rung
-from ..core.measurement import Measurement
+from ..core.measurement import Measurement, from_records
 from ..core.theory import Theory
 
 CELLS = "cells.jsonl"  # name of the file
@@ -56,9 +56,7 @@ class Store:
         try:
             head, lines = self.journal.read()
             stored = head["format"], head["version"]
-            cells = {
-                tuple(line["cell"]): [Measurement.from_json(row) for row in line["rows"]] for line in lines
-            }
+            cells = {tuple(line["cell"]): list(from_records(line["rows"])) for line in lines}
             data = dict(item for line in lines for item in line["data"].items())
             checksums = dict(item for line in lines for item in line.get("checksums", {}).items())
             self.older = {tuple(line["cell"]) for line in lines if line.get("sources") != sources()}

@@ -21,7 +21,7 @@ from ..data.ids import integer_tensor
 from ..models.transformers_folder import LanguageModel, language_model
 from ..models.user_model import UserModel
 from ..probes.evaluation import evaluation, forward, logits_of
-from .user_models import SEQUENCES, check_weights, is_causal, measure
+from .user_models import SEQUENCES, check_weights, is_causal, measure_user_model
 
 if TYPE_CHECKING:
     from numpy import ndarray
@@ -78,9 +78,9 @@ def probe_language_model(
         "length": data.shape[1],
         "vocabulary": known.vocabulary,
     }
-    own = UserModel(known.network, known.name, folder=known.folder)
-    return measure(
-        own, data, None, limits=limits, theories=theories, seed=seed, settings=settings, progress=progress
+    user = UserModel(known.network, known.name, folder=known.folder)
+    return measure_user_model(
+        user, data, None, limits=limits, theories=theories, seed=seed, settings=settings, progress=progress
     )
 
 

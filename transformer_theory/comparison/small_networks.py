@@ -10,15 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ..core import parallel
-from ..core.measurement import Arrays, Measurement, Null, Table
-from ..core.metric import Metric
-from ..core.statistics import RANGE_DRAWS, UNTRAINED, over_heads
+from ..core.measurement import Arrays, Measurement
+from ..core.statistics import RANGE_DRAWS
 from ..core.theory import Theory
 from ..data import TokenData
 from ..models import build
 from ..probes.features import features_with_words
-from ..probes.respond import responses
-from ..training.monitor import Monitor, mean_over_heads, monitored_training
+from ..probes.measure import headline_mean, mean_over_heads, metrics_of, run_synthetic_tests
+from ..training.monitor import Monitor, monitored_training
 from ..training.recipes import Recipe
 from .on_data import View, on_view
 
@@ -42,11 +41,6 @@ class Training:
     rows: list[Measurement]
     others: View
     on_features: View
-
-
-def metrics_of(theories: Iterable[Theory]) -> list[Metric]:
-    """Returns new metrics of all theories."""
-    return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
 
 
 def small_network(
@@ -80,7 +74,7 @@ def small_network(
     )
     others: View = [
         replace(row, seed=seed)
-        for row in tested(theories, trained.model, validation.tokens, recipe.name, seed)
+        for row in synthetic_tests(theories, trained.model, validation.tokens, recipe.name, seed)
     ]
     if first:
         others += [trained.arrays, projections(recipe.name, tokens, trained.queries)]
@@ -108,16 +102,21 @@ def untrained_networks(
     return measured
 
 
-def tested(
-    theories: Iterable[Theory], model: nn.Module, samples: Tensor, name: str, seed: int
+def synthetic_tests(
+    theories: Iterable[Theory], model: nn.Module, inputs: Tensor, name: str, seed: int
 ) -> Iterator[Measurement]:
-    """Runs the theories' tests on synthetic inputs, made from samples [n, ...] that the network accepts."""
-    samples = samples[:RESPONSE_SEQUENCES]
-    limits = {"sequences": len(samples)} | ({"length": samples.shape[1]} if samples.ndim == 3 else {})
+    """Runs the theories' tests on synthetic inputs, made from inputs [n, ...] that the network accepts.
+
+    The networks take tokens or images, so tests that read ids are left out.
+    """
+    inputs = inputs[:RESPONSE_SEQUENCES]
     for theory in theories:
-        yield from responses(
-            model, theory, samples, limits=limits, generator=torch.Generator().manual_seed(seed), name=name
-        )
+        if theory.in_networks is not None:
+            tests = [test for test in theory.in_networks.responses if test.reads != "ids"]
+            limits, generator = {"sequences": len(inputs)}, torch.Generator().manual_seed(seed)
+            yield from run_synthetic_tests(
+                model, theory.name, tests, inputs, limits=limits, generator=generator, name=name
+            )
 
 
 def headlines(
@@ -127,67 +126,33 @@ def headlines(
     untrained: Sequence[Sequence[Measurement]],
     answers: Sequence[Measurement] = (),
 ) -> Iterator[Measurement]:
-    """Yields the headline of each theory at the last step, averaged over layers and heads, once for each of
-    its null distributions.
+    """Yields the headline of each theory at the last step, averaged over layers and heads, with its nulls
+    (:func:`.headline_mean`): untrained networks first, then that of the metric or of the theory's tests.
 
-    The first row has untrained networks as its null, the second the null of the metric itself, if there is
-    one; ``setting`` names it. If the theory's tests on synthetic inputs measured the headline beside a null,
-    which a passive metric cannot draw, the second row is theirs. A change by training that this null explains
-    is no evidence for the theory. No theorem covers a network of several layers trained by AdamW, so there is
-    no verdict.
+    A change by training that the second null explains is no evidence for the theory.
 
     Args:
         theories: theories with or without :attr:`.Theory.in_networks`.
         model: name of the network.
         rows: measurements of the network of one seed.
         untrained: measurements of untrained networks, which give the null distribution.
-        answers: rows of the theories' tests on synthetic inputs (:func:`tested`) in the trained network.
+        answers: rows of :func:`synthetic_tests` in the trained network.
     """
     for theory in theories:
         if (in_networks := theory.in_networks) is None or not in_networks.metrics():
             continue  # a theory with responses alone measures nothing in these networks, which take no ids
-        final = _last(rows, theory.name, in_networks.headline)
-        empty = Measurement(
+        mean = headline_mean(theory.name, in_networks, rows, untrained=untrained, answers=answers)
+        yield mean or Measurement(
             theory.name,
             "in network",
             in_networks.headline,
             None,
+            side=in_networks.side,
+            source=theory.sources[0],
             reason=f"measured in no layer of {model}",
             model=model,
+            seed=rows[0].seed if rows else None,
         )
-        empty = replace(empty, side=in_networks.side, scope="training", source=theory.sources[0])
-        if not final:
-            yield replace(empty, seed=rows[0].seed if rows else None)
-            continue
-        mean = over_heads(final)
-        steps = final[0].step or 0
-        mean = replace(
-            mean,
-            layer=None,
-            step=None,
-            side=in_networks.side,
-            note=f"mean over layers and heads after {steps:,} steps",
-        )
-        draws = [
-            over_heads(last).value
-            for network in untrained
-            if (last := _last(network, theory.name, in_networks.headline))
-        ]
-        null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
-        yield replace(mean, nulls=(null if null.draws else None,), scope="training")
-        active = Table(answers).select(theory=theory.name, quantity=in_networks.headline)
-        if with_null := [row for row in active if row.value is not None and row.null is not None]:
-            note, final = f"{mean.note}; measured anew beside the null", with_null
-            mean = replace(over_heads(with_null), layer=None, step=None, side=in_networks.side, note=note)
-        kinds = {row.null.kind for row in final if row.null is not None} - {UNTRAINED}
-        if kinds:  # the null of the mean is missing if a head lacks draws
-            yield replace(mean, at={"setting": f"null: {' and '.join(sorted(kinds))}"})
-
-
-def _last(rows: Sequence[Measurement], theory: str, quantity: str) -> Table:
-    """Returns the rows with a value of a quantity at its last step."""
-    measured = Table(rows).select(theory=theory, quantity=quantity).where(lambda row: row.value is not None)
-    return measured.select(step=max((row.step or 0 for row in measured), default=0)) if measured else measured
 
 
 def by_layer(theories: Iterable[Theory], rows: Sequence[Measurement]) -> Iterator[Measurement]:

@@ -10,6 +10,7 @@ from ..core.measurement import Arrays, Measurement, Table
 from ..core.theory import Theory
 from ..data import Images, TokenData
 from ..probes.features import features_with_words
+from ..probes.measure import metrics_of
 from ..training.evaluate import StoredNetwork, maps, measure_metrics, measure_objective, timeline
 from ..training.monitor import PICTURED
 from ..training.objectives.protocol import scaled
@@ -21,9 +22,8 @@ from .small_networks import (
     RESPONSE_SEQUENCES,
     by_layer,
     headlines,
-    metrics_of,
     projections,
-    tested,
+    synthetic_tests,
 )
 
 
@@ -66,7 +66,7 @@ def _network(
     measured, untrained = measure_metrics(network, test, metrics=partial(metrics_of, theories))
     yield from _timeline(network, theories, measured)
     pixels = scaled(test.pixels[:RESPONSE_SEQUENCES], next(network.measured.parameters()))
-    answers = [*tested(theories, network.measured, pixels, network.name, seed)]
+    answers = [*synthetic_tests(theories, network.measured, pixels, network.name, seed)]
     yield from headlines(theories, network.name, measured, untrained, answers)
     yield from by_layer(theories, measured)
     yield from answers

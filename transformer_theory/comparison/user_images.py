@@ -21,7 +21,7 @@ NORMALISATION = "preprocessor_config.json"
 
 
 def with_images(
-    own: UserModel, source: str | Path, *, size: int | None = None, max_samples: int
+    user: UserModel, source: str | Path, *, size: int | None = None, max_samples: int
 ) -> tuple[UserModel, Images, str]:
     """Returns the model with test images as its inputs and their classes as its labels, the images, and the
     inputs in words.
@@ -32,7 +32,7 @@ def with_images(
     standard deviation are applied.
 
     Args:
-        own: model without inputs.
+        user: model without inputs.
         source: name or path of the images, see :func:`.image_sets.images`.
         size: side in pixels to which the images are scaled.
         max_samples: number of images, drawn from the test images.
@@ -40,10 +40,10 @@ def with_images(
         ValueError: the images cannot be read, do not have the side of the network, or are too large for the
             memory.
     """
-    side, channels = _side(own.network), _number(own.network, "num_channels", "in_chans")
+    side, channels = _side(user.network), _number(user.network, "num_channels", "in_chans")
     if size is not None and side is not None and size != side:
         raise ValueError(
-            f"size must be {side}, the side of the images of {own.name}, got {size}; leave it out"
+            f"size must be {side}, the side of the images of {user.name}, got {size}; leave it out"
         )
     wanted = size or side
     values = max_samples * (channels or 3) * (wanted or 1) ** 2
@@ -60,7 +60,7 @@ def with_images(
         if size is None:
             shape = f"{chosen.size} × {chosen.size} of {chosen.name}"
             raise ValueError(
-                f"{own.name} takes images of {wanted} × {wanted} pixels, got {shape}; size={wanted} scales "
+                f"{user.name} takes images of {wanted} × {wanted} pixels, got {shape}; size={wanted} scales "
                 "them"
             )
         remarks.append(f"scaled from {chosen.size} to {wanted} pixels")
@@ -70,13 +70,13 @@ def with_images(
         grey = chosen.pixels.float().mean(1, keepdim=True).round().to(torch.uint8)
         chosen = replace(chosen, pixels=grey.expand(-1, channels, -1, -1).contiguous())
     pixels = chosen.pixels.float() / 255
-    constants = None if own.folder is None else _constants(own.folder, chosen.channels)
+    constants = None if user.folder is None else _constants(user.folder, chosen.channels)
     if constants is not None:
         pixels = (pixels - constants[0]) / constants[1]
         remarks.append("normalised by its preprocessor_config.json")
     else:
         remarks.append("pixels in [0, 1]")
-    return replace(own, inputs=pixels, labels=chosen.labels), chosen, ", ".join(remarks)
+    return replace(user, inputs=pixels, labels=chosen.labels), chosen, ", ".join(remarks)
 
 
 def _scaled(pixels: Tensor, side: int) -> Tensor:

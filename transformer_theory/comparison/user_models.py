@@ -5,9 +5,7 @@ Metrics measure every attention and every block in passes over the inputs, the t
 networks of the same kind and random weights. A quantity that cannot be measured has one row with the reason.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,22 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import first_line
-from ..core.measurement import Measurement, Null, Table
 from ..core.result import Result, provenance
-from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of, spaced
+from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, spaced
 from ..core.theory import Theory
 from ..data import Images
 from ..metrics.class_token import TokenLayout
-from ..metrics.networks import AttentionMaps
 from ..models.user_model import UserModel, checked, untrained_network
-from ..probes import NoAttention, probe
+from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, forward, logits_of
-from ..probes.respond import responses
+from ..probes.measure import measure_network
+from ..probes.passes import Inputs, batches, count, run, selected
 from ..theories import choose
-from ..training.monitor import with_general
-from .small_networks import metrics_of
-
-Inputs = Tensor | Mapping[str, Tensor]
 
 # sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
 SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
@@ -44,8 +37,6 @@ FEW_UNTRAINED = 3  # each costs as much as the model itself
 CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
 # sequences whose attention maps are stored, and the largest number of entries, 4 MiB
 PICTURED, MAP_NUMBERS = 4, 2**20
-BLOCKS = "of an image, a block of pixels stands for a token"
-NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for every id"
 
 
 def probe_model(
@@ -86,24 +77,24 @@ def probe_model(
         raise ValueError(
             f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first"
         )
-    own = (
+    user = (
         model
         if isinstance(model, UserModel)
         else checked(model, inputs, labels, name=name or type(model).__name__)
     )
-    if own.inputs is None:
-        raise ValueError(f"{own.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
-    limit = max_samples or default_samples(own.network, ids=_are_ids(own.inputs))
+    if user.inputs is None:
+        raise ValueError(f"{user.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
+    limit = max_samples or default_samples(user.network, ids=_are_ids(user.inputs))
     data, classes = (
-        _chosen(own.inputs, limit),
-        None if own.labels is None else own.labels[spaced(len(own.labels), limit)],
+        _spaced(user.inputs, limit),
+        None if user.labels is None else user.labels[spaced(len(user.labels), limit)],
     )
-    check_weights(own.network, own.name)
-    outputs = _first_pass(own, data)
+    check_weights(user.network, user.name)
+    outputs = _first_pass(user, data)
     causal = (
         isinstance(data, Tensor)
         and not data.is_floating_point()
-        and is_causal(own.network, data[:1], outputs)
+        and is_causal(user.network, data[:1], outputs)
     )
     vocabulary = (
         max(int(data.max()) + 1, outputs.shape[-1])
@@ -115,8 +106,8 @@ def probe_model(
         if causal and isinstance(data, Tensor)
         else {}
     )
-    given = count(own.inputs)
-    words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(own.inputs)}"
+    given = count(user.inputs)
+    words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(user.inputs)}"
     settings = {"inputs": words, "labels": 0 if classes is None else len(classes.unique())}
     if (
         classes is not None
@@ -124,9 +115,9 @@ def probe_model(
         and outputs.ndim == 2
         and int(classes.max()) < outputs.shape[1]
     ):
-        settings["right"] = _right(own.network, data, classes)
-    return measure(
-        own,
+        settings["right"] = _right(user.network, data, classes)
+    return measure_user_model(
+        user,
         data,
         classes,
         limits=limits,
@@ -138,8 +129,8 @@ def probe_model(
     )
 
 
-def measure(
-    own: UserModel,
+def measure_user_model(
+    user: UserModel,
     data: Inputs,
     labels: Tensor | None,
     *,
@@ -153,7 +144,7 @@ def measure(
     """Measures a network on inputs that were checked.
 
     Args:
-        own: the network with its name.
+        user: the network with its name.
         data: inputs, tensors ``[n, ...]``.
         labels: class of each sequence, ``[n]``, or None.
         limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests
@@ -163,45 +154,36 @@ def measure(
         pictured: images of the inputs.
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
-    number = sum(parameter.numel() for parameter in own.network.parameters())
-    title = f"metrics of {len(chosen)} theories"
-    rows = passive(
-        own.network,
-        chosen,
-        data,
-        labels,
-        own.name,
-        draws=HEADLINE_DRAWS,
-        progress=lambda done: progress(f"{title}, {done}"),
-    )
-    untrained: list[list[Measurement]] = []
-    if any(row.null is None and row.value is not None for row in rows):
+    number = sum(parameter.numel() for parameter in user.network.parameters())
+    drawn: list[int] = []  # numbers of the untrained networks that were measured
+
+    def untrained() -> Iterator[nn.Module]:
         networks = RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED
-        try:
-            for index in range(networks):
-                progress(f"untrained network {index + 1} of {networks}")
-                drawn = untrained_network(own.network, seed + index)
-                untrained.append(
-                    passive(drawn, chosen, data, labels, own.name, draws=0, progress=lambda done: None)
-                )
-        except ValueError as error:
-            reason = f"{str(error).rstrip('.')}: quantities without a null of their own stand alone"
-            rows.append(
-                Measurement("network", "network", "untrained networks", None, reason=reason, model=own.name)
-            )
-    draws: dict[tuple, Null] = nulls_of(untrained, UNTRAINED)
-    rows = [row if row.null is not None else replace(row, nulls=(draws.get(place_of(row)),)) for row in rows]
-    rows = [*_without_zeros(rows)]
-    rows += _beside_untrained(chosen, rows, untrained)
-    for theory in chosen:
-        rows += _responses(own, theory, data, limits, seed, progress)
-    maps, layout = ({}, {}) if isinstance(data, Mapping) else _maps(own, data, pictured)
+        for index in range(networks):
+            progress(f"untrained network {index + 1} of {networks}")
+            yield untrained_network(user.network, seed + index)
+            drawn.append(index)
+
+    table = measure_network(
+        user.network,
+        data,
+        chosen,
+        name=user.name,
+        labels=labels,
+        untrained=untrained(),
+        limits={"sequences": RESPONSE_SEQUENCES, **limits},
+        seed=seed,
+        batch_size=_batch_size(data),
+        draws=HEADLINE_DRAWS,
+        progress=progress,
+    )
+    maps, layout = ({}, {}) if isinstance(data, Mapping) else _maps(user, data, pictured)
     shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
-    config = getattr(own.network, "config", None)
-    parameter = next(own.network.parameters(), None)
+    config = getattr(user.network, "config", None)
+    parameter = next(user.network.parameters(), None)
     record = {
-        "model": own.name,
-        "class": type(own.network).__name__,
+        "model": user.name,
+        "class": type(user.network).__name__,
         "parameters": number,
         "sequences": count(data),
         **shape,
@@ -209,137 +191,19 @@ def measure(
         "causal": bool(limits),
         "precision": "" if parameter is None else str(parameter.dtype).removeprefix("torch."),
         "attention": str(getattr(config, "_attn_implementation", None) or ""),
-        "untrained_networks": len(untrained),
+        "untrained_networks": len(drawn),
         "theories": [theory.name for theory in chosen],
         **settings,
         "seed": seed,
     }
     sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
-    return Result("probe", record, Table(rows), maps, sources=sources, provenance=provenance())
-
-
-def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and with random
-    weights.
-
-    Such are changes since an earlier measurement of the same network.
-    """
-    groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for row in rows:
-        groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
-    for group in groups.values():
-        nulls = [
-            row.null.draws if row.null is not None and row.null.kind == UNTRAINED else () for row in group
-        ]
-        if all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
-            reason = (
-                "0 at every place, and also with random weights: one measurement of one network does not "
-                "change it"
-            )
-            yield replace(group[0], value=None, nulls=(), layer=None, head=None, reason=reason)
-        else:
-            yield from group
-
-
-def _beside_untrained(
-    theories: Sequence[Theory], rows: Sequence[Measurement], untrained: Sequence[Sequence[Measurement]]
-) -> Iterator[Measurement]:
-    """Yields the mean of each headline that has a null of its own, beside networks with random weights;
-    UNTRAINED is its setting.
-    """
-    for theory in theories:
-        assert theory.in_networks is not None
-        place = {"theory": theory.name, "quantity": theory.in_networks.headline, "at": {"setting": ""}}
-        own = [row for row in Table(rows).select(**place) if row.value is not None and row.null is not None]
-        if not own or own[0].null is None or own[0].null.kind == UNTRAINED:
-            continue
-        draws = [
-            over_heads(found).value
-            for each in untrained
-            if (found := [r for r in Table(each).select(**place) if r.value is not None])
-        ]
-        if draws:
-            null = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
-            yield replace(
-                over_heads(own),
-                layer=None,
-                at={"setting": UNTRAINED},
-                side=theory.in_networks.side,
-                nulls=(null,),
-                scope="training",
-            )
-
-
-def passive(
-    network: nn.Module,
-    theories: Sequence[Theory],
-    data: Inputs,
-    labels: Tensor | None,
-    name: str,
-    *,
-    draws: int,
-    progress: Callable[[str], None],
-) -> list[Measurement]:
-    """Measures the metrics of the theories and the general ones in forward passes on inputs, tensors ``[n,
-    ...]``.
-
-    Raises:
-        ValueError: the network has neither attention nor a list of similar modules.
-    """
-    metrics = with_general(metrics_of(theories))
-    number = count(data)
-    for attempt in (metrics, [metric for metric in metrics if "attention" not in metric.kinds]):
-        try:
-            with (
-                evaluation(network),
-                torch.random.fork_rng(),
-                probe(network, attempt, name=name, draws=draws) as p,
-                p.together(),
-            ):
-                for start, batch in _batches(data):
-                    progress(f"sequence {start + 1} of {number}")
-                    p.labels = None if labels is None else labels[start : start + count(batch)]
-                    _run(network, batch)
-        except NoAttention as error:
-            missing = Measurement("network", "network", "attention", None, reason=str(error), model=name)
-            continue
-        found = [*p.rows, *_named(p.silent(), p.rows, theories)]
-        rows = [replace(row, n=number if row.n is None else row.n, step=None) for row in found]
-        return rows if attempt is metrics else [missing, *rows]
-    raise ValueError(f"{name} must have attention or a list of similar blocks to be measured, got neither")
-
-
-def _named(
-    silent: Iterable[Measurement], rows: Sequence[Measurement], theories: Sequence[Theory]
-) -> Iterator[Measurement]:
-    """Yields the rows of metrics that measured nothing, with their theory: its headline if that is missing,
-    or the metric in words.
-    """
-    owners = {type(metric).__name__: theory for theory in theories for metric in metrics_of([theory])}
-    kinds = {*owners, *(type(metric).__name__ for metric in with_general([]))}
-    words = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower() for kind in kinds}
-    measured = {(row.theory, row.quantity) for row in rows}
-    for row in silent:
-        name, theory = words.get(row.quantity, row.quantity), owners.get(row.quantity)
-        if theory is None or theory.in_networks is None:
-            yield replace(row, quantity=name)
-            continue
-        headline = (theory.name, theory.in_networks.headline)
-        if headline not in measured:
-            measured.add(headline)
-            name = headline[1]
-        yield replace(row, theory=theory.name, kind="in network", quantity=name)
+    return Result("probe", record, table, maps, sources=sources, provenance=provenance())
 
 
 def default_samples(network: nn.Module, *, ids: bool) -> int:
     """Returns the largest number of inputs on which a network is measured if the user names none."""
     small = sum(parameter.numel() for parameter in network.parameters()) <= SMALL
     return SEQUENCES if ids else IMAGES if small else FEW_IMAGES
-
-
-def count(data: Inputs) -> int:
-    """Returns the number of sequences of inputs ``[n, ...]``."""
-    return len(data) if isinstance(data, Tensor) else len(next(iter(data.values())))
 
 
 def check_weights(network: nn.Module, name: str) -> None:
@@ -380,40 +244,30 @@ def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> b
     return float((first - second).abs().max()) <= CAUSAL_RTOL * float(first.abs().max())
 
 
-def _first_pass(own: UserModel, data: Inputs) -> Tensor | None:
+def _first_pass(user: UserModel, data: Inputs) -> Tensor | None:
     """Runs the network on one sequence and returns its output; a ValueError names the error of the network."""
-    one = next(_batches(_chosen(data, 1)))[1]
+    one = _spaced(data, 1)
     shape = (
         list(one.shape)
         if isinstance(one, Tensor)
         else ", ".join(f"{key} {list(value.shape)}" for key, value in one.items())
     )
     try:
-        with evaluation(own.network), torch.random.fork_rng():
-            return logits_of(_run(own.network, one))
+        with evaluation(user.network), torch.random.fork_rng():
+            return logits_of(run(user.network, one))
     except Exception as error:  # a network of a user raises errors of many kinds
         raise ValueError(
-            f"{own.name} must run on inputs {shape}, but raised {type(error).__name__}: {first_line(error)}"
+            f"{user.name} must run on inputs {shape}, but raised {type(error).__name__}: {first_line(error)}"
         ) from error
 
 
-def _run(network: nn.Module, batch: Inputs) -> Any:
-    return forward(network, batch) if isinstance(batch, Tensor) else network(**batch)
+def _batch_size(data: Inputs) -> int:
+    return BATCH if _are_ids(data) else BATCH_IMAGES
 
 
-def _batches(data: Inputs) -> Iterator[tuple[int, Inputs]]:
-    size = BATCH if _are_ids(data) else BATCH_IMAGES
-    for start in range(0, count(data), size):
-        if isinstance(data, Tensor):
-            yield start, data[start : start + size]
-        else:
-            yield start, {key: value[start : start + size] for key, value in data.items()}
-
-
-def _chosen(data: Inputs, limit: int) -> Inputs:
+def _spaced(data: Inputs, limit: int) -> Inputs:
     """Returns at most ``limit`` sequences, evenly spaced."""
-    indices = spaced(count(data), limit)
-    return data[indices] if isinstance(data, Tensor) else {key: value[indices] for key, value in data.items()}
+    return selected(data, spaced(count(data), limit))
 
 
 def _are_ids(data: Inputs) -> bool:
@@ -436,73 +290,27 @@ def _described(data: Inputs) -> str:
     )
 
 
-def _responses(
-    own: UserModel,
-    theory: Theory,
-    data: Inputs,
-    limits: Mapping[str, int],
-    seed: int,
-    progress: Callable[[str], None],
-) -> Iterator[Measurement]:
-    """Yields the rows of a theory's tests; a test that does not fit the network has one row with the reason."""
-    assert theory.in_networks is not None
-    tests = theory.in_networks.responses
-    if tests:
-        progress(f"responses to synthetic inputs: {theory.title}")
-    generator = torch.Generator().manual_seed(seed)
-    for test in tests:
-        reason = ""
-        if not isinstance(data, Tensor):
-            reason = "the tests change one tensor of inputs, and the network takes several"
-        elif test.reads == "ids" and not limits:
-            reason = NEEDS_CAUSAL
-        if not reason and isinstance(data, Tensor):
-            alone = replace(theory, in_networks=replace(theory.in_networks, responses=(test,)))
-            sizes = {"length": data.shape[1]} if data.ndim == 3 else {}
-            everything = {"sequences": RESPONSE_SEQUENCES, **sizes, **limits}
-            try:
-                rows = responses(
-                    own.network, alone, data, limits=everything, generator=generator, name=own.name
-                )
-                yield from (replace(row, note=row.note or BLOCKS) for row in rows) if data.ndim > 3 else rows
-            except Exception as error:
-                # the test needs longer sequences, more ids, or inputs that the network refuses
-                first = first_line(error)
-                reason = (
-                    first
-                    if isinstance(error, ValueError)
-                    else f"the network raised {type(error).__name__}: {first}"
-                )
-        if reason:
-            yield Measurement(theory.name, "in network", test.name, None, reason=reason, model=own.name)
-
-
 def _maps(
-    own: UserModel, data: Tensor, images: Images | None
+    user: UserModel, data: Tensor, images: Images | None
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their
     images in [0, 1], and the numbers of tokens and of class and register tokens in the first block.
     """
-    recorder, layout = AttentionMaps(keep=PICTURED), TokenLayout()
-    try:
-        with evaluation(own.network), torch.random.fork_rng(), probe(own.network, [recorder, layout]):
-            _run(own.network, next(_batches(data))[1])
-    except NoAttention:
+    layout, first = TokenLayout(), data[: _batch_size(data)]
+    with torch.random.fork_rng():
+        maps = attention_maps(user.network, first, keep=PICTURED, others=[layout])
+    if maps is None:
         return {}, {}
     numbers = {"tokens": layout.tokens, "leading": layout.leading or 0} if layout.tokens else {}
-    maps = [recorder.sums[where].float().cpu().numpy().swapaxes(0, 1) for where in sorted(recorder.sums)]
-    if not maps or len({array.shape for array in maps}) != 1:
-        return {}, numbers
-    stacked = np.stack(maps).astype(np.float32)
     # too large for two sequences: figures show the mean over heads
-    if 2 * stacked[:, :, 0].size > MAP_NUMBERS:
-        stacked = stacked.mean(1, keepdims=True)
-    stacked = stacked[:, :, : MAP_NUMBERS * stacked.shape[2] // stacked.size]
-    if not stacked.size:
+    if maps.size and 2 * maps[:, :, 0].size > MAP_NUMBERS:
+        maps = maps.mean(1, keepdims=True)
+    maps = first_samples(maps, MAP_NUMBERS)
+    if not maps.size:
         return {}, numbers
     arrays = {
-        f"network/{own.name}/attention": stacked[None],
-        f"network/{own.name}/steps": np.zeros(1, dtype=int),
+        f"network/{user.name}/attention": maps[None],
+        f"network/{user.name}/steps": np.zeros(1, dtype=int),
     }
     if images is not None:
         arrays["network/images"] = images.pixels[:PICTURED].double().numpy() / 255
@@ -519,6 +327,6 @@ def _maps(
 def _right(network: nn.Module, data: Inputs, labels: Tensor) -> float:
     """Returns the share of sequences whose largest output is their label."""
     with evaluation(network), torch.random.fork_rng():
-        found = [logits_of(_run(network, batch)) for _, batch in _batches(data)]
+        found = [logits_of(run(network, batch.inputs)) for batch in batches(data, None, _batch_size(data))]
     largest = torch.cat([each.argmax(1).cpu() for each in found if each is not None])
     return float((largest == labels.cpu()).double().mean())

@@ -148,13 +148,15 @@ class Null:
     @classmethod
     def means_of(cls, rows: "Sequence[Measurement]") -> "tuple[Null, ...]":
         """Returns the nulls of the mean of the rows' values, one per kind (:meth:`mean_of`), in the order of
-        the first row.
+        the first row. One of several nulls that has no mean stays, without draws: it was not tested.
         """
         kinds = [null.kind for null in rows[0].nulls] if rows else []
         means = [
             cls.mean_of([next((null for null in row.nulls if null.kind == kind), None) for row in rows])
             for kind in kinds
         ]
+        if len(kinds) > 1:
+            means = [null or cls(kind, ()) for null, kind in zip(means, kinds)]
         return tuple(null for null in means if null is not None)
 
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:

@@ -73,14 +73,12 @@ class LossComparison(Experiment):
             released = normalised_descent(
                 instance, start(instance), steps=self.steps, rate=self.rate, loss=loss, eps=EPS
             )
-            yield self.row(
-                COORDINATE,
-                float(released.W[-1, 1, 0]),
-                reference=(float(limits[-1]), "limit"),
-                at={"loss": loss.name, "C": PAIR_SCORES[-1], "gradient": RELEASED},
-                step=self.steps,
-                note="the released settings stop where the gradient falls below eps",
-            )
+            note = "the released settings stop where the gradient falls below eps"
+            for C, value, limit in zip(PAIR_SCORES, released.W[:, 1, 0].tolist(), limits.tolist()):
+                at = {"loss": loss.name, "C": C, "gradient": RELEASED}
+                yield self.row(
+                    COORDINATE, value, reference=(limit, "limit"), at=at, step=self.steps, note=note
+                )
             arrays[f"path_{loss.name}"] = torch.stack(path)
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
@@ -104,7 +102,7 @@ class LossComparison(Experiment):
         caption(
             figure,
             f"Left and middle: paths of p for four scores C, with $p_2$ after {self.steps} steps; dashed: "
-            "the limit in closed form. Right: all scores; square: the same descent with 1e-9 added to the "
+            "the limit in closed form. Right: all scores; squares: the same descent with 1e-9 added to the "
             "norm of the gradient, as in the released code.",
         )
         return figure
@@ -126,11 +124,11 @@ def _ends(ax: "Axes", result: Result) -> None:
         limits = exact.column("predicted")
         ax.plot(PAIR_SCORES, limits, color=tint, linewidth=1.1, label=f"{label}, limit")
         ax.plot(PAIR_SCORES, exact.column("value"), color=tint, linestyle="", **dots)
-        ax.plot(PAIR_SCORES[-1], released.one().value, color=tint, linestyle="", **squares)
+        ax.plot(PAIR_SCORES, released.column("value"), color=tint, linestyle="", **squares)
     ax.plot([], [], linestyle="", color="black", label="exact gradient", **dots)
     ax.plot([], [], linestyle="", color="black", label="published eps", **squares)
     text_style = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": LOSSES["logistic"]}
-    for end, offset in ((released.one().value, (-6, 5)), (limits[-1], (-9, -6))):
+    for end, offset in ((released[-1].value, (-6, 5)), (limits[-1], (-9, -6))):
         ax.annotate(signed(end, 2), (PAIR_SCORES[-1], end), xytext=offset, **text_style)
     ax.set(
         title="$p_2$ at the end",

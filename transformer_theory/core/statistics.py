@@ -165,7 +165,8 @@ def bounded_interval(
     slope = sum(1 / distance for distance in (below, above) if distance is not None)
     half = (plain[1] - mean) * slope
     if high is None or low is None:
-        origin = low if high is None else high
+        origin = high if low is None else low
+        assert origin is not None  # one bound is given
         ends = sorted(origin + (mean - origin) * math.exp(step) for step in (-half, half))
         return ends[0], ends[1]
     # The logistic function of the shifted logit, with the odds (mean - low) / (high - mean).

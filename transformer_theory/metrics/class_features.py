@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..core.measurement import Measurement, Null
+from ..core.measurement import Measurement, Null, present
 from ..core.metric import ActivationKind, Activations
 from ..core.statistics import permutations
 from ..maths.linalg import logdet_identity_plus
@@ -200,7 +200,7 @@ class FeatureRates(ClassFeatures):
                     "network",
                     RATE_REDUCTION,
                     rate - within,
-                    nulls=(permuted_labels(null),),
+                    nulls=present(permuted_labels(null)),
                     side=">=",
                     **labelled,
                 ),
@@ -210,7 +210,7 @@ class FeatureRates(ClassFeatures):
                     "network",
                     CLASS_CODING_RATE,
                     within,
-                    nulls=(null_within,),
+                    nulls=present(null_within),
                     side="<=",
                     **labelled,
                 ),
@@ -390,7 +390,7 @@ class NeuralCollapse(ClassFeatures):
                     kind="network",
                     quantity=quantity,
                     value=value,
-                    nulls=(permuted_labels(permuted),),
+                    nulls=present(permuted_labels(permuted)),
                     side="<=",
                     scope="these data",
                     reason="fewer than two classes, or class means that coincide" if value is None else "",

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.parallel import one_thread, single_threaded
 from ...core.sources import Source
@@ -155,9 +155,7 @@ def _with_null(
             continue
         cosines = [others[draw].cosine for draw in draw_of]
         null = Null(NULL_KIND, tuple(cosine for cosine in cosines if cosine is not None))
-        alignments.append(
-            dataclasses.replace(value, nulls=(null if null.draws else None,), queries=x.shape[1])
-        )
+        alignments.append(dataclasses.replace(value, null=null if null.draws else None, queries=x.shape[1]))
     return alignments
 
 
@@ -331,7 +329,7 @@ class AlignmentMetric(Metric):
                 columns = {**where, "head": head, "n": n, "side": ">=", **limit}
                 measurements.append(
                     Measurement(
-                        quantity=COSINE, value=result.cosine, nulls=(result.null,), note=note, **columns
+                        quantity=COSINE, value=result.cosine, nulls=present(result.null), note=note, **columns
                     )
                 )
                 measurements.append(

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.measurement import Arrays, Measurement, Null, judge
+from ...core.measurement import Arrays, Measurement, Null, judge, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -195,7 +195,9 @@ def _head_accuracy(task: Task, draws: int) -> Measurement:
         if draws
         else None
     )
-    return with_interval(Measurement(NAME, "on data", HEAD_ACCURACY, value, nulls=(null,), n=n, **where))
+    return with_interval(
+        Measurement(NAME, "on data", HEAD_ACCURACY, value, nulls=present(null), n=n, **where)
+    )
 
 
 def _feasibility(

@@ -125,9 +125,8 @@ def check_one_problem(tokens: object) -> None:
         ValueError: there are more than three dimensions.
     """
     if getattr(tokens, "ndim", 3) > 3:
-        raise ValueError(
-            f"tokens must have shape [n, T, d], got {list(np.shape(tokens))}; analyse one problem at a time"
-        )  # pyright: ignore
+        shape = list(np.shape(tokens))  # pyright: ignore
+        raise ValueError(f"tokens must have shape [n, T, d], got {shape}; analyse one problem at a time")
 
 
 def check_finite_weights(step: int, **weights: Tensor) -> None:

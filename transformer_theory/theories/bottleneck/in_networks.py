@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.sources import Source
 from ...core.statistics import permutations
 from ...core.theory import InNetworks
@@ -118,7 +118,7 @@ class WordInformation(ClassFeatures):
                 unit="share",
                 side=">=",
                 scope="these data",
-                nulls=(nulls[1],),
+                nulls=present(nulls[1]),
                 note=f"{note}; {achievable - relevance:.2f} nats below the curve",
                 **columns,
             ),
@@ -130,7 +130,7 @@ class WordInformation(ClassFeatures):
                 unit="nats",
                 side=">=",
                 scope="these data",
-                nulls=(nulls[0],),
+                nulls=present(nulls[0]),
                 note=note,
                 **columns,
             ),

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.measurement import Arrays, Measurement, Null
+from ...core.measurement import Arrays, Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -135,7 +135,7 @@ def measure(problem: WordLabels, generator: Generator, *, draws: int) -> Iterato
         whole - bias,
         unit="nats",
         side=">=",
-        nulls=(whole_null,),
+        nulls=present(whole_null),
         note=note,
         **columns,
     )
@@ -144,7 +144,7 @@ def measure(problem: WordLabels, generator: Generator, *, draws: int) -> Iterato
         (LOCAL, found.local_beta, [each.local_beta for each in nulls]),
     ):
         null = Null(NULL_KIND, tuple(others)) if others else None
-        yield Measurement(NAME, "on data", name, value, side="<=", nulls=(null,), **columns)
+        yield Measurement(NAME, "on data", name, value, side="<=", nulls=present(null), **columns)
     try:
         curve = information_bottleneck(law, [found.beta * factor for factor in FACTORS])
     except NotConverged as error:
@@ -155,9 +155,9 @@ def measure(problem: WordLabels, generator: Generator, *, draws: int) -> Iterato
     chosen = curve.points[FACTORS.index(FACTOR)]
     # Words that the first half lacks have no code word; they get the mean encoder.
     encoder = torch.zeros(len(law), chosen.encoder.shape[1], dtype=torch.float64)
-    present = law.sum(1) > 0
-    encoder[present] = chosen.encoder
-    encoder[~present] = law.sum(1)[present] @ chosen.encoder
+    occurring = law.sum(1) > 0
+    encoder[occurring] = chosen.encoder
+    encoder[~occurring] = law.sum(1)[occurring] @ chosen.encoder
     value = float(information(encoder.T @ other))
     orders = permutations(len(second), draws)
     draws_ = [
@@ -170,7 +170,7 @@ def measure(problem: WordLabels, generator: Generator, *, draws: int) -> Iterato
         "the half that it was made from"
     )
     yield Measurement(
-        NAME, "on data", HELD_OUT, value, unit="nats", side=">=", nulls=(null,), note=note, **columns
+        NAME, "on data", HELD_OUT, value, unit="nats", side=">=", nulls=present(null), note=note, **columns
     )
     arrays = {
         "compression": curve.column("compression"),

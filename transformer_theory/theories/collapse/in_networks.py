@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
@@ -288,7 +288,7 @@ def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
             "in network",
             CONTRACTION,
             found[head],
-            nulls=(null,),
+            nulls=present(null),
             side=">=",
             source=DONG,
             note=note,
@@ -344,7 +344,7 @@ def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
         null = Null(GAUSSIAN, tuple(each / count for each in chance)) if draws and count else None
         value = excess / count if count else None
         yield Measurement(
-            NAME, "in network", PEAKED, value, nulls=(null,), reason=reason, source=REM, **columns
+            NAME, "in network", PEAKED, value, nulls=present(null), reason=reason, source=REM, **columns
         )
         value = (phase / count) ** 0.5 if count else None
         yield Measurement(NAME, "in network", PHASE, value, reason=reason, source=REM, **columns)

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
@@ -218,7 +218,7 @@ class Compression(Metric):
             kind="in network",
             quantity=quantity,
             value=value,
-            nulls=(Null(ROTATED, null) if null else None,),
+            nulls=present(Null(ROTATED, null) if null else None),
             layer=layer,
             n=int(self.sums[layer,][0]),
             note=f"in the subspaces of {origin}" if origin else "",

@@ -25,7 +25,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations
@@ -113,7 +113,14 @@ class DualShare(Metric):
                 place = {"layer": layer, "head": head, "source": source, "side": ">="}
                 rows.append(
                     Measurement(
-                        NAME, "in network", DUAL, value, unit="share", reason=reason, nulls=(null,), **place
+                        NAME,
+                        "in network",
+                        DUAL,
+                        value,
+                        unit="share",
+                        reason=reason,
+                        nulls=present(null),
+                        **place,
                     )
                 )
         return rows

@@ -98,8 +98,8 @@ def digit_setting() -> Setting:
 
 
 def compared(answers: Model, setting: Setting, generator: Generator, note: str = "") -> Iterator[Measurement]:
-    """Compares a model's answers to 2,000 new prompts with the step; yields a row for each null, and the
-    error.
+    """Compares a model's answers to 2,000 new prompts with the step; yields the cosine with both nulls, and
+    the errors.
     """
     prompts = setting.draw(generator, TESTED)
     G = preconditioner(setting.covariance, N, noise=setting.noise, fourth=setting.fourth)
@@ -112,17 +112,16 @@ def compared(answers: Model, setting: Setting, generator: Generator, note: str =
         many_steps(prompts, ETA, steps) for steps in DESCENTS
     ]
     nulls = (
-        (Null(OTHERS, tuple(float(cosine(found, each)) for each in other)), ""),
-        (Null(ALGORITHMS, tuple(float(cosine(each, step)) for each in algorithms)), f"null: {ALGORITHMS}"),
+        Null(OTHERS, tuple(float(cosine(found, each)) for each in other)),
+        Null(ALGORITHMS, tuple(float(cosine(each, step)) for each in algorithms)),
     )
     columns = {"predicted": 1.0, "n": TESTED, "source": SOURCE, "note": note}
-    for null, name in nulls:
-        yield LADDER.row(NAME, float(cosine(found, step)), nulls=(null,), at={"setting": name}, **columns)
+    yield LADDER.row(NAME, float(cosine(found, step)), nulls=nulls, **columns)
     zero = prompts.target.square().mean()
     for name, each in (("model", found), ("one step", step), ("ridge", best)):
         error = float((each - prompts.target).square().mean() / zero)
         yield Measurement(
-            NAME, "rung", ERROR, error, unit="share", at={"setting": name}, n=TESTED, source=SOURCE
+            NAME, "rung", ERROR, error, unit="share", at={"answers of": name}, n=TESTED, source=SOURCE
         )
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
 from ...core.validation import integers, positive
@@ -211,7 +211,7 @@ def slope_on_step(
         value,
         predicted=1.0,
         side=">=",
-        nulls=(null,),
+        nulls=present(null),
         n=len(prompts),
         source=source,
     )

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
@@ -152,7 +152,13 @@ class CopyingScore(Metric):
                 null = Null(ROTATED, tuple(draw[head] for draw in chance)) if draws else None
                 rows.append(
                     Measurement(
-                        NAME, "in network", COPYING, share, head=place[1] + head, nulls=(null,), **columns
+                        NAME,
+                        "in network",
+                        COPYING,
+                        share,
+                        head=place[1] + head,
+                        nulls=present(null),
+                        **columns,
                     )
                 )
         return rows
@@ -166,7 +172,7 @@ class SecondBlockLoss(PositionLoss):
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row, that of the second block."""
-        return [row for row in super().compute(draws=draws, generator=generator) if row.setting == "block 1"]
+        return [row for row in super().compute(draws=draws, generator=generator) if row.at["block"] == 1]
 
 
 def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:

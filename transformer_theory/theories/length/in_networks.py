@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, spaced
@@ -147,7 +147,9 @@ class ScoreGaps(Metric):
                             values[n[:, head].isfinite()], draws, generator, heads=stored.shape[1]
                         ),
                     )
-                rows.append(Measurement(NAME, "in network", GAP, ratio, nulls=(null,), side=">=", **columns))
+                rows.append(
+                    Measurement(NAME, "in network", GAP, ratio, nulls=present(null), side=">=", **columns)
+                )
                 columns |= {"unit": "share", "verdict": verdict, "note": f"with n keys {predicted[0]:.3f}"}
                 for setting, value in zip([*weights][1:], predicted[1:]):
                     rows.append(
@@ -290,7 +292,7 @@ class KeptShare(Metric):
                 place = {"head": first + index, "n": int(n)}
                 rows.append(
                     Measurement(
-                        NAME, "in network", KEPT, share, unit="share", nulls=(null,), **place, **columns
+                        NAME, "in network", KEPT, share, unit="share", nulls=present(null), **place, **columns
                     )
                 )
                 rows.append(Measurement(NAME, "in network", HALVED, ratio, predicted=1.0, **place, **columns))

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
 from ...core.statistics import spaced
@@ -108,7 +108,9 @@ class SinkValue(Metric):
                 )
                 columns |= {"note": note, "n": count}
                 rows.append(
-                    Measurement(NAME, "in network", SINK_NORM, norms[sink] / mean, nulls=(null,), **columns)
+                    Measurement(
+                        NAME, "in network", SINK_NORM, norms[sink] / mean, nulls=present(null), **columns
+                    )
                 )
         return rows
 

@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, judge
+from ...core.measurement import Measurement, Null, judge, present
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations, spaced
@@ -117,11 +117,19 @@ class SequenceClusters(ClassTokenMetric):
             chance = None if not draws else Null(PERMUTED, sums.chance)
             relative = None if not draws else Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
             rows.append(
-                Measurement(NAME, "in network", SHARE, sums.share, nulls=(relative,), side=">=", **columns)
+                Measurement(
+                    NAME, "in network", SHARE, sums.share, nulls=present(relative), side=">=", **columns
+                )
             )
             rows.append(
                 Measurement(
-                    NAME, "in network", DIFFERENCE, sums.difference, nulls=(chance,), side=">=", **columns
+                    NAME,
+                    "in network",
+                    DIFFERENCE,
+                    sums.difference,
+                    nulls=present(chance),
+                    side=">=",
+                    **columns,
                 )
             )
             rows.append(Measurement(NAME, "in network", WITHIN, within, **columns))
@@ -256,7 +264,9 @@ class ValueAlignment(Metric):
             covered = value >= ALIGNED
             verdict = "holds" if covered else "fails"
             limit = {"op": ">=", "threshold": ALIGNED, "verdict": verdict, "side": ">="}
-            rows.append(Measurement(NAME, "in network", ALIGNMENT, value, nulls=(null,), **limit, **columns))
+            rows.append(
+                Measurement(NAME, "in network", ALIGNMENT, value, nulls=present(null), **limit, **columns)
+            )
             limit = {
                 "op": ">=",
                 "threshold": 0.0,

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.ladder import Ladder, Rung
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, over_heads
 from ...data.digits import digits as load_digits
@@ -41,6 +41,7 @@ from .within_between import PERMUTED, directions, pair_sums
 
 NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
 COSINE, ACCURACY = "mean cosine within a sequence", "accuracy"
+FEW = f"{SHARE}, on the sequences that the second null exchanges"
 LADDER = Ladder(quantity=SHARE, unit="", side=">=", null_kind=PERMUTED)
 SEQUENCES, TOKENS, DIM, BETA, TIME = 64, 16, 128, 1.0, 6.0
 LAYERS, WIDTH, TRAINING_STEPS, MEASURED = 4, 32, 150, 256
@@ -48,13 +49,22 @@ EXCHANGES = 99  # draws of the second null, each a forward pass
 MODEL_STEPS = 300  # of the models of this file
 
 
-def rows_of(tokens: Float[Tensor, "n T d"], **columns: object) -> Iterator[Measurement]:
-    """Yields the share of one set of tokens beside its null, and the mean cosine."""
+def rows_of(
+    tokens: Float[Tensor, "n T d"], second: Null | None = None, **columns: object
+) -> Iterator[Measurement]:
+    """Yields the share of one set of tokens beside its nulls, and the mean cosine."""
     sums = pair_sums(*directions(tokens), draws=LADDER_DRAWS)
     scale = float(sums.variance[0] / sums.variance[1])
     null = Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
     yield LADDER.row(
-        NAME, sums.share, predicted=1.0, basis="limit", nulls=(null,), n=len(tokens), source=SOURCE, **columns
+        NAME,
+        sums.share,
+        predicted=1.0,
+        basis="limit",
+        nulls=present(null, second),
+        n=len(tokens),
+        source=SOURCE,
+        **columns,
     )
     yield Measurement(
         NAME, "rung", COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens), source=SOURCE
@@ -133,12 +143,12 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
     inputs = validation.tokens[:MEASURED].float()
     few = inputs[:MOSAIC_SEQUENCES]
     with torch.no_grad():
-        yield from rows_of(model.states(inputs)[-1].double())
         value, *draws = (
             pair_sums(*directions(model.states(each)[-1].double())).share
             for each in (few, *exchanged(few, EXCHANGES))
         )
-    yield beside_exchanged(value, Null(EXCHANGED, tuple(draws)), len(few))
+        yield from rows_of(model.states(inputs)[-1].double(), Null(EXCHANGED, tuple(draws)))
+    yield on_exchanged(value)
     yield Measurement(
         NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE
     )
@@ -170,9 +180,8 @@ def _fitted(
 def in_network(
     model: nn.Module, samples: TokenData | Images, *, name: str, steps: int
 ) -> Iterator[Measurement]:
-    """Yields the headline in a network, and the same on inputs with exchanged tokens."""
+    """Yields the headline in a network, with its value on inputs with exchanged tokens as the second null."""
     row = headline_in(model, samples, NAME, IN_NETWORKS, name=name, steps=steps)
-    yield replace(row, predicted=1.0, basis="limit", source=SOURCE)
     few = (
         samples.tokens[:MOSAIC_SEQUENCES].float()
         if isinstance(samples, TokenData)
@@ -182,15 +191,16 @@ def in_network(
     found = over_heads(
         respond(model, inputs, MOSAICS.metrics(), name=name, null_kind=EXCHANGED).table.select(quantity=SHARE)
     )
-    if found.value is not None and found.null is not None:
-        yield beside_exchanged(found.value, found.null, len(few))
+    # After attention, tokens of different images that share a sequence are alike as well.
+    nulls = (*row.nulls, *found.nulls)
+    yield replace(row, predicted=1.0, basis="limit", nulls=nulls, source=SOURCE)
+    if found.value is not None:
+        yield on_exchanged(found.value)
 
 
-def beside_exchanged(value: float, null: Null, n: int) -> Measurement:
-    """Returns the row of the second null: after attention, tokens of different images that share a sequence
-    are alike as well.
-    """
-    return LADDER.row(NAME, value, nulls=(null,), at={"setting": f"null: {EXCHANGED}"}, n=n, source=SOURCE)
+def on_exchanged(value: float) -> Measurement:
+    """Returns the row of the share on the few sequences whose tokens the second null exchanges."""
+    return Measurement(NAME, "rung", FEW, value, n=MOSAIC_SEQUENCES, source=SOURCE)
 
 
 def vision(generator: Generator, *, depth: int) -> Iterator[Measurement]:

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement, Null
+from ...core.measurement import Arrays, Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -118,10 +118,12 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
         "on data",
         SHARE,
         sums.share,
-        nulls=(_null(sums, float(sums.variance[0] / sums.variance[1])),),
+        nulls=present(_null(sums, float(sums.variance[0] / sums.variance[1]))),
         **columns,
     )
-    yield Measurement(NAME, "on data", DIFFERENCE, sums.difference, nulls=(_null(sums, 1.0),), **columns)
+    yield Measurement(
+        NAME, "on data", DIFFERENCE, sums.difference, nulls=present(_null(sums, 1.0)), **columns
+    )
     some = Particles(u[:FLOWING], valid[:FLOWING])
     moved = flowed(some)
     chance, curves = [], []
@@ -137,7 +139,7 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
         "on data",
         CLUSTERS,
         clusters(moved[-1], some.valid),
-        nulls=(null,),
+        nulls=present(null),
         side="<=",
         note=f"SA, beta {BETA:g}, time {TIME:g}",
         **columns,

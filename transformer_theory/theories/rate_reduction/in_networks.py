@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...core.measurement import Measurement
+from ...core.measurement import Measurement, present
 from ...core.theory import InNetworks
 from ...metrics.class_features import (
     CLASS_CODING_RATE,
@@ -57,12 +57,18 @@ class RateReductionMetric(FeatureRates):
             )
             rows += [
                 Measurement(
-                    NAME, "in network", RATE_REDUCTION, rate - within, nulls=(null,), side=">=", **nats
+                    NAME, "in network", RATE_REDUCTION, rate - within, nulls=present(null), side=">=", **nats
                 ),
                 _share(rate - within, reductions, sizes, dim, self.eps, **optimal),
                 Measurement(NAME, "in network", CODING_RATE, rate, **training),
                 Measurement(
-                    NAME, "in network", CLASS_CODING_RATE, within, nulls=(null_within,), side="<=", **nats
+                    NAME,
+                    "in network",
+                    CLASS_CODING_RATE,
+                    within,
+                    nulls=present(null_within),
+                    side="<=",
+                    **nats,
                 ),
             ]
         return rows
@@ -85,7 +91,9 @@ def _share(
         reason = f"{len(sizes)} classes do not fit into orthogonal subspaces of {dim} dimensions"
         return Measurement(NAME, "in network", SHARE, None, reason=reason, **columns)
     null = permuted_labels([draw / best for draw in draws])
-    return Measurement(NAME, "in network", SHARE, reduction / best, predicted=1.0, nulls=(null,), **columns)
+    return Measurement(
+        NAME, "in network", SHARE, reduction / best, predicted=1.0, nulls=present(null), **columns
+    )
 
 
 IN_NETWORKS = InNetworks(

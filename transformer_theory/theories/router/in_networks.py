@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
@@ -116,7 +116,7 @@ class HeaviestKey(ClassTokenMetric):
                         "in network",
                         HEAVIEST,
                         choice_information(choice, labels),
-                        nulls=(null,),
+                        nulls=present(null),
                         note=note,
                         **columns,
                     )

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.measurement import Arrays, Measurement, Null
+from ...core.measurement import Arrays, Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -157,7 +157,15 @@ def measure(problem: LabelledTokens, generator: Generator, *, draws: int) -> Ite
     )
     value = choice_information(choice, target)
     yield Measurement(
-        NAME, "on data", INFORMATION, value, unit="nats", nulls=(null,), note=note, source=SOURCE, **columns
+        NAME,
+        "on data",
+        INFORMATION,
+        value,
+        unit="nats",
+        nulls=present(null),
+        note=note,
+        source=SOURCE,
+        **columns,
     )
     yield Measurement(NAME, "on data", BIAS, bias, unit="nats", n=count, source=SOURCE, scope="any data")
     for quantity, number in ((ACCURACY, best), (BLIND, blind)):
@@ -169,7 +177,7 @@ def measure(problem: LabelledTokens, generator: Generator, *, draws: int) -> Ite
         share = float((predicted == target).double().mean())
         null = Null(NULL_KIND, tuple(chance)) if draws else None
         yield Measurement(
-            NAME, "on data", quantity, share, unit="share", nulls=(null,), source=LEI, **columns
+            NAME, "on data", quantity, share, unit="share", nulls=present(null), source=LEI, **columns
         )
     table = torch.bincount(target * T + choice, minlength=classes * T).reshape(classes, T).double()
     blind_token = scores.argmax(-1)[blind, problem.test[:1]]

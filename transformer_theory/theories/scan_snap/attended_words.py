@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null, Side, Unit
+from ...core.measurement import Measurement, Null, Side, Unit, present
 from ...core.metric import Activations, Metric, Place
 from ...core.sources import Source
 from ...metrics.attention import diagonal_mass
@@ -210,7 +210,7 @@ class AttendedWords(Metric):
                                 quantity,
                                 value,
                                 unit=unit,
-                                nulls=(null,),
+                                nulls=present(null),
                                 side=side,
                                 **where,
                             )

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import Activations, Metric
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
@@ -122,7 +122,14 @@ class CloseCalls(Metric):
                 place = {"layer": layer, "head": head, "source": SOURCE, "side": "<="}
                 rows.append(
                     Measurement(
-                        NAME, "in network", CLOSE, value, unit="share", reason=reason, nulls=(null,), **place
+                        NAME,
+                        "in network",
+                        CLOSE,
+                        value,
+                        unit="share",
+                        reason=reason,
+                        nulls=present(null),
+                        **place,
                     )
                 )
         return rows

@@ -78,11 +78,12 @@ def measure(
     ]
     draws = [chance(run, LADDER_DRAWS, generator) for run in runs]
     note = ", ".join(f"{run.name} {share:.2f}" for run, share in zip(runs, shares))
-    for kind in (NULL_KIND, VISITS):
-        null = Null(kind, tuple(np.mean([each[kind] for each in draws], axis=0).tolist()))
-        columns = {"predicted": 1.0, "nulls": (null,), "n": len(runs), "source": SOURCE}
-        setting = "" if kind == NULL_KIND else f"null: {kind}"
-        yield LADDER.row(NAME, float(np.mean(shares)), at={"setting": setting}, note=note, **columns)
+    nulls = tuple(
+        Null(kind, tuple(np.mean([each[kind] for each in draws], axis=0).tolist()))
+        for kind in (NULL_KIND, VISITS)
+    )
+    columns = {"predicted": 1.0, "nulls": nulls, "n": len(runs), "source": SOURCE}
+    yield LADDER.row(NAME, float(np.mean(shares)), note=note, **columns)
 
 
 def without_inverse_square(machine: TuringMachine) -> PerezTransformer:

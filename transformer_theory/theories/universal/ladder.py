@@ -110,23 +110,13 @@ def context_free(
 
 def measured(
     outputs: Float[Tensor, "grids n"], targets: Float[Tensor, "grids n"], generator: Generator, **more: Any
-) -> list[Measurement]:
-    """Returns the two rows of the ladder for the outputs of a network on all grids, one per null."""
+) -> Measurement:
+    """Returns the row of the ladder for the outputs of a network on all grids, with both nulls."""
     value = float(reproduced(outputs, targets))
     draws = reproduced(outputs, permuted(targets, LADDER_DRAWS, generator))
     blind = reproduced(context_free(targets, LADDER_DRAWS, generator), targets)
-    columns = {"n": targets.numel(), "source": SOURCE, **more}
-    return [
-        LADDER.row(NAME, value, nulls=(Null(NULL_KIND, tuple(draws.tolist())),), predicted=1.0, **columns),
-        LADDER.row(
-            NAME,
-            value,
-            nulls=(Null(BLIND_KIND, tuple(blind.tolist())),),
-            predicted=1.0,
-            at={"setting": f"null: {BLIND_KIND}"},
-            **columns,
-        ),
-    ]
+    nulls = Null(NULL_KIND, tuple(draws.tolist())), Null(BLIND_KIND, tuple(blind.tolist()))
+    return LADDER.row(NAME, value, predicted=1.0, nulls=nulls, n=targets.numel(), source=SOURCE, **more)
 
 
 def constructed(
@@ -145,7 +135,7 @@ def constructed(
             outputs = (
                 run(approximation.layers(), mapping.embed(mapping.grids(), dtype=dtype), scale=scale) / K
             )
-    yield from measured(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
+    yield measured(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
     yield Measurement(NAME, "rung", PARAMETERS, approximation.parameters(), source=SOURCE)
 
 
@@ -209,9 +199,7 @@ def learnt(generator: Generator, *, size: str = "equal", steps: int = STEPS) -> 
         return
     with torch.no_grad():
         outputs = model(task.inputs).double()
-    yield from measured(
-        outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch"
-    )
+    yield measured(outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch")
     yield Measurement(
         NAME, "rung", PARAMETERS, sum(part.numel() for part in model.parameters()), source=SOURCE
     )

@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, permutations
@@ -227,7 +227,9 @@ class RelevantMass(ClassTokenMetric):
                         null = Null(OTHER_IMAGES, tuple(draw[head] for draw in chance)) if draws else None
                         place = {"head": first[0] + head, "n": len(top)}
                         rows.append(
-                            Measurement(NAME, "in network", RELEVANT, mass, nulls=(null,), **place, **columns)
+                            Measurement(
+                                NAME, "in network", RELEVANT, mass, nulls=present(null), **place, **columns
+                            )
                         )
             if reason:
                 rows.append(

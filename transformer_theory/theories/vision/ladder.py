@@ -132,7 +132,7 @@ def measured(
         generator=generator,
     )
     metric = PatchAttention()
-    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.together(0):
+    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.accumulate(0):
         model(validation.tokens[:256].float())
     maps = torch.cat([sums[:, 1:] / sums[:, :1] for sums in metric.sums.values()]).mean(0).reshape(seq, seq)
     yield from rows_of(maps / maps.sum(1, keepdim=True), groups, float(task.evaluate(model)[0].value or 0.0))

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement, Null
+from ...core.measurement import Arrays, Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -113,7 +113,7 @@ def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iter
         "tenth of the labels' entropy"
     )
     yield Measurement(
-        NAME, "on data", SHARE, share(labels), unit="share", nulls=(null,), note=note, **columns
+        NAME, "on data", SHARE, share(labels), unit="share", nulls=present(null), note=note, **columns
     )
     gains = posteriors.gains(ids, labels)
     few = orders[: min(draws, RANGE_DRAWS)]
@@ -122,7 +122,7 @@ def measure(problem: LabelledWords, generator: Generator, *, draws: int) -> Iter
         if draws
         else None
     )
-    yield Measurement(NAME, "on data", GAIN, float(gains.mean()), unit="nats", nulls=(null,), **columns)
+    yield Measurement(NAME, "on data", GAIN, float(gains.mean()), unit="nats", nulls=present(null), **columns)
     yield Arrays({f"{NAME}/gain": gains.mean(0).numpy()})
 
 

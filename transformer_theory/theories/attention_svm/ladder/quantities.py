@@ -102,18 +102,19 @@ def rows(
     aligned = head.aligned(head.query, generator=generator, draws=draws)
     predicted: dict[str, Any] = {"predicted": 1.0, "basis": "limit"} if limit else {}
     columns = {**predicted, "n": len(head.query)}
+    nulls: tuple[Null, ...] = ()
+    if aligned.cosine is not None:
+        nulls = aligned.null or Null(NULL_KIND, ()), permuted_null(head, generator.initial_seed())
     yield BASE.row(
         NAME,
         aligned.cosine,
-        nulls=(aligned.null,),
+        nulls=nulls,
         reason=aligned.reason,
         source=SOURCE,
         note=note,
         **columns,
     )
     yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
-    # The permutations have a generator of their own, so that they do not depend on the number of draws above.
-    yield permuted_row(head, aligned, torch.Generator().manual_seed(generator.initial_seed()), **columns)
     yield from selection_rows(head, generator, predicted, no_scores)
 
 
@@ -127,27 +128,19 @@ def untested_rows(head: Head, generator: torch.Generator, *, no_scores: str) -> 
     yield from selection_rows(head, generator, {}, no_scores)
 
 
-def permuted_row(head: Head, aligned: Alignment, generator: torch.Generator, **columns: Any) -> Measurement:
-    """Returns the cosine with a second null: the cosines to the solution of what W selects if each input has
+def permuted_null(head: Head, seed: int) -> Null:
+    """Returns the second null of the cosine: the cosines to the solution of what W selects if each input has
     the query of another.
 
     In the limit W has the direction of the solution for the queries of the training, and for no others. A
     cosine that does not exceed these does not depend on which query belongs to which input. A permutation
     without a solution leaves its draw out, and the frame then reports the rung as not tested.
     """
-    draws = []
+    # A generator of their own, so that the permutations do not depend on the number of draws of the first null.
+    generator, draws = torch.Generator().manual_seed(seed), []
     for order in (torch.randperm(len(head.query), generator=generator) for _ in range(RANGE_DRAWS)):
         draws.append(head.aligned(head.query[order], generator=generator, draws=0).cosine)
-    null = Null(PERMUTED, tuple(draw for draw in draws if draw is not None))
-    return BASE.row(
-        NAME,
-        aligned.cosine,
-        nulls=(null if null.draws else None,),
-        reason=aligned.reason,
-        at={"setting": f"null: {PERMUTED}"},
-        source=SOURCE,
-        **columns,
-    )
+    return Null(PERMUTED, tuple(draw for draw in draws if draw is not None))
 
 
 def selection_rows(

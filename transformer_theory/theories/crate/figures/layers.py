@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null, judge
+from ....core.measurement import Arrays, Measurement, Null, judge, present
 from ....core.plotting import COLOURS, axes, caption, line, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -229,7 +229,7 @@ class Layers(RandomExperiment):
             threshold=threshold,
             verdict=None if covered is None else judge(value, "<=", threshold, covered=covered),
             note="no verdict at chance accuracy" if covered is None else "",
-            nulls=(None if null is None else Null(UNTRAINED, (null,)),),
+            nulls=present(None if null is None else Null(UNTRAINED, (null,))),
             side=None if null is None else "<=",
             at={"setting": setting},
             model=name,

@@ -121,17 +121,8 @@ def rows_of(
     if not all(map(math.isfinite, [cosine, *cosines, *theirs])):
         yield LADDER.row(NAME, None, reason=NO_CHANGE, **columns, note=change.note)
         return
-    yield LADDER.row(
-        NAME, cosine, predicted=1.0, nulls=(Null(NULL_KIND, tuple(cosines)),), **columns, note=change.note
-    )
-    yield LADDER.row(
-        NAME,
-        cosine,
-        predicted=1.0,
-        nulls=(Null(kind, tuple(theirs)),),
-        **columns,
-        at={"setting": f"null: {kind}"},
-    )
+    nulls = Null(NULL_KIND, tuple(cosines)), Null(kind, tuple(theirs))
+    yield LADDER.row(NAME, cosine, predicted=1.0, nulls=nulls, **columns, note=change.note)
     size, *sizes = _mean_over_heads(
         _log_ratio(torch.cat([change.predicted[None], others]), change.measured)
     ).tolist()

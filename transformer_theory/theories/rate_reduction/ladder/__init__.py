@@ -32,7 +32,7 @@ from ....training.trained_rungs import STEPS, digit_parts, headline_in, trained_
 from ..in_networks import IN_NETWORKS
 from ..problem import NAME, OPTIMUM_THEOREM
 from . import trainings
-from .quantities import HEADLINE, Evaluated, angle_row, inputs_row, last_layer_row, rows, second_row
+from .quantities import HEADLINE, Evaluated, angle_row, inputs_null, inputs_row, last_layer_row, rows
 
 OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH, _ = COLUMNS
 # What changes in the networks of the last column. They are not cumulative.
@@ -63,7 +63,6 @@ def _in_trained_network(
     """
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     headline = headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=STEPS)
-    yield headline
     held_out = validation[: trainings.HELD_OUT]
     assert held_out.labels is not None
     labels = held_out.labels.unique(return_inverse=True)[1]
@@ -72,9 +71,11 @@ def _in_trained_network(
         trainings.class_tokens(model, held_out), labels, permutations(len(labels), LADDER_DRAWS), inputs
     )
     columns = {"n": len(labels), "split": "validation", "data": held_out.name, "model": recipe}
-    if headline.value is not None:
+    if headline.value is None:
+        yield headline
+    else:
         # All layers have the same dimension, so the null of one layer is that of their mean.
-        yield second_row(headline, evaluated)
+        yield replace(headline, nulls=(*headline.nulls, inputs_null(evaluated)))
         yield inputs_row(evaluated, **columns)
     columns["note"] = "class token after the last block"
     yield last_layer_row(evaluated, **columns)

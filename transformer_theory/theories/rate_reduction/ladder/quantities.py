@@ -31,7 +31,7 @@ and the value at collapse are derived here.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,7 +39,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ....core.ladder import Ladder
-from ....core.measurement import Measurement
+from ....core.measurement import Measurement, Null, present
 from ....core.sources import Source
 from ....core.statistics import fixed_generator
 from ....core.validation import integers, positive
@@ -108,12 +108,10 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
     values = _reductions(evaluated.features, evaluated)
     shares = [value / best for value in values]
     share: dict[str, Any] = {"unit": "share", "side": ">=", "predicted": 1.0, **columns}
-    null = permuted_labels(shares[1:])
-    headline = HEADLINE.row(
-        NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, nulls=(null,), **columns
+    nulls = present(permuted_labels(shares[1:]), inputs_null(evaluated))
+    yield HEADLINE.row(
+        NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, nulls=nulls, **columns
     )
-    yield headline
-    yield second_row(headline, evaluated)
     yield angle_row(evaluated, **columns)
     yield inputs_row(evaluated, **columns)
     if evaluated.collapse:
@@ -121,7 +119,7 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
         relative = [value / reference for value in values]
         null = permuted_labels(relative[1:])
         yield Measurement(
-            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=(null,), **share
+            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=present(null), **share
         )
     if evaluated.before is not None:
         shares = [value / best for value in _reductions(evaluated.before, evaluated)]
@@ -131,19 +129,18 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
             BEFORE,
             shares[0],
             source=OPTIMUM_THEOREM,
-            nulls=(permuted_labels(shares[1:]),),
+            nulls=present(permuted_labels(shares[1:])),
             **share,
         )
 
 
-def second_row(headline: Measurement, evaluated: Evaluated) -> Measurement:
-    """Returns the headline with the second null, random projections of the inputs to the dimension of the
+def inputs_null(evaluated: Evaluated) -> Null:
+    """Returns the second null of the headline, random projections of the inputs to the dimension of the
     features.
     """
-    null = projections(
+    return projections(
         evaluated.inputs, evaluated.labels, evaluated.features.shape[1], draws=len(evaluated.orders)
     )
-    return replace(headline, nulls=(null,), at={"setting": f"null: {null.kind}"})
 
 
 def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
@@ -161,7 +158,7 @@ def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         "note": "inputs without the mean training input",
     }
     return Measurement(
-        NAME, "rung", INPUTS, shares[0], predicted=1.0, nulls=(permuted_labels(shares[1:]),), **columns
+        NAME, "rung", INPUTS, shares[0], predicted=1.0, nulls=present(permuted_labels(shares[1:])), **columns
     )
 
 
@@ -178,7 +175,7 @@ def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         predicted=ORTHOGONAL,
         side=">=",
         source=MCR2,
-        nulls=(null,),
+        nulls=present(null),
         **{**columns, "reason": reason},
     )
 
@@ -197,7 +194,13 @@ def last_layer_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     best = optimum(sizes, dim, eps=EPS).value
     shares = [value / best for value in _reductions(evaluated.features, evaluated)]
     return Measurement(
-        NAME, "rung", LAST_LAYER, shares[0], predicted=1.0, nulls=(permuted_labels(shares[1:]),), **columns
+        NAME,
+        "rung",
+        LAST_LAYER,
+        shares[0],
+        predicted=1.0,
+        nulls=present(permuted_labels(shares[1:])),
+        **columns,
     )
 
 

@@ -195,7 +195,6 @@ def retrained_rung(train: Trainer, note: str, generator: Generator) -> Iterator[
     next tokens that one seed holds out are learnt by other seeds.
     """
     rows = list(words_rung(train, note, generator))
-    yield from rows
     sequences, prediction = visual_words(generator.initial_seed())
     assert sequences.permuted_learnt is not None
     draws = []
@@ -206,8 +205,8 @@ def retrained_rung(train: Trainer, note: str, generator: Generator) -> Iterator[
             float(rank_correlation(train(permuted, generator).double()[prediction.tokens], predicted))
         )
     for row in rows:
-        if row.quantity == HEADLINE.quantity:
-            yield replace(row, nulls=(Null(RETRAINED, tuple(draws)),), at={"setting": f"null: {RETRAINED}"})
+        second = (Null(RETRAINED, tuple(draws)),) if row.quantity == HEADLINE.quantity else ()
+        yield replace(row, nulls=(*row.nulls, *second))
 
 
 def reparametrised(

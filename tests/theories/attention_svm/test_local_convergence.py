@@ -9,13 +9,13 @@ import torch
 from transformer_theory.core.figure import published
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.dynamics import random_start
+from transformer_theory.theories.attention_svm.dynamics import random_factors, random_start
 from transformer_theory.theories.attention_svm.figures.local_convergence import (
     BEST_SELECTED,
+    PENALTY,
     PUBLISHED,
     QUANTITIES,
     RUNS,
-    SPREAD,
     LocalConvergence,
     curves_of,
 )
@@ -56,14 +56,13 @@ def test_descent_often_selects_the_best_tokens(result):
     )
 
 
-def test_factors_go_to_the_nuclear_solution(result):
-    at, step = {"descent": RUNS["KQ"]}, 1000
-    nuclear, frobenius = (
-        result.select(quantity=QUANTITIES[norm], at=at, step=step).one() for norm in ("nuclear", "frobenius")
-    )
-    spread = result.select(quantity=f"{SPREAD} of {QUANTITIES['frobenius']}", at=at, step=step).one()
-    assert "median 0.996" in nuclear.note
-    assert frobenius.value + 3 * spread.value < nuclear.value
+def test_factors_go_to_the_nuclear_solution_in_nearly_every_trial():
+    batch = published_instances(range(10), inputs=6, tokens=8, dim=10)
+    begin = random_factors(batch, generator=torch.Generator().manual_seed(0))
+    end = attention_svm.normalised_descent(batch, begin, steps=1000, penalty=PENALTY)
+    found = curves_of(batch, end.W[None], batch.selected(end.W))
+    assert float(found["nuclear"].nanmedian()) == pytest.approx(0.9967, abs=0.001)
+    assert bool((found["nuclear"] > found["frobenius"]).all())
 
 
 def test_every_trial_has_its_solutions(result):

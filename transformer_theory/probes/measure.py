@@ -74,8 +74,8 @@ def measure_network(
         progress: receives a line per step.
     Returns:
         Rows by layer and head, each with the null of its metric, or else with that of the untrained networks;
-        the headline of each theory, averaged over heads and layers, with both (:func:`headline_mean`); and
-        the rows of the tests. What cannot be measured has one row with the reason.
+        the headlines that have both, averaged over heads and layers (:func:`headline_mean`); and the rows of
+        the tests. What cannot be measured has one row with the reason.
     Raises:
         ValueError: the network has neither attention nor a list of similar blocks.
     """
@@ -105,12 +105,13 @@ def measure_network(
             answers += run_synthetic_tests(
                 model, theory.name, tests, inputs, limits=limits, generator=generator, name=name
             )
-    means = [
+    means = (
         headline_mean(theory.name, theory.in_networks, rows, untrained=random_rows, answers=answers)
         for theory in theories
         if theory.in_networks is not None
-    ]
-    return Table([*rows, *(mean for mean in means if mean is not None), *answers])
+    )
+    # Where untrained networks are the only null, the rows by layer and head have it already.
+    return Table([*rows, *(mean for mean in means if mean is not None and len(mean.nulls) > 1), *answers])
 
 
 def _metric_rows(

@@ -6,6 +6,7 @@ It depends only on the stored results; the same results give the same bytes.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -79,15 +80,13 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         ValueError: there is no result.
     """
     combined = aggregate(results, theories=theories)
-    # A single comparison, training run or network has a separate layout. On all other pages, a table of the
-    # results comes first.
-    single = (
-        combined.results[0]
-        if len(combined.results) == 1 and combined.results[0].name in (COMPARE, TRAIN)
-        else None
-    )
-    if len(combined.results) == 1 and own_quantities.is_of_one_network(combined.results[0]):
+    only = combined.results[0] if len(combined.results) == 1 else None
+    if only is not None and own_quantities.is_of_one_network(only):
         return own_model.page(combined)
+    # A single comparison or training run has a separate layout. On all other pages, a table of the results
+    # comes first.
+    single = only if only is not None and only.name in (COMPARE, TRAIN) else None
+    run = single if single is not None and single.name == TRAIN else None
     pictures, measured = figures.pictures(combined), [curves(result) for result in combined.results]
     quantities = [] if single is None else measured[0]
     available = [series(each) for each in measured]
@@ -102,14 +101,10 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         "found": _found(combined),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
-        "results": []
-        if single
-        else [_result_line(index, result) for index, result in enumerate(combined.results)],
-        "training": training.section(combined, single, quantities)
-        if single is not None and single.name == TRAIN
-        else None,
-        "reached": _reached(combined) if single is None or single.name != TRAIN else [],
-        "summary": tables.summary(combined) if single is None or single.name != TRAIN else None,
+        "results": [] if single else [_result_line(*numbered) for numbered in enumerate(combined.results)],
+        "training": None if run is None else training.section(combined, run, quantities),
+        "reached": _reached(combined) if run is None else [],
+        "summary": tables.summary(combined) if run is None else None,
         "verdicts": format.VERDICTS,
         "board": _board(combined, "" if single is None else data_name(single)),
         "timelines": [
@@ -414,11 +409,8 @@ def _networks(
     for index, (result, group) in enumerate(zip(combined.results, available)):
         label = "" if single is not None else f"{result_label(index)}: "
         if result.name == COMPARE or (result.name == TRAIN and single is None):
-            figure = inline(
-                lambda group=group: curve_figures.learning(group),
-                f"learning-{index}",
-                "Loss and accuracy over the training steps",
-            )
+            title = "Loss and accuracy over the training steps"
+            figure = inline(partial(curve_figures.learning, group), f"learning-{index}", title)
             learning += [(f"{label}How the networks learn on {data_name(result)}.", figure)] if figure else []
         pictures += [maps] if result.name == COMPARE and (maps := _pictures(result, index, label)) else []
     if not (entries or quantities or learning or pictures):
@@ -446,7 +438,7 @@ def _pictures(result: Result, index: int, label: str) -> dict[str, Any] | None:
     for model in models:
         name = f"attention-{index}-{format.slug(model)}"
         title = f"Where {model} looks: the attention that each token receives, at some of the training steps"
-        still = inline(lambda model=model: attention(result, model), name, title)
+        still = inline(partial(attention, result, model), name, title)
         networks.append(
             {
                 "model": model,
@@ -456,7 +448,7 @@ def _pictures(result: Result, index: int, label: str) -> dict[str, Any] | None:
             }
         )
     title = "Features of the trained networks in the plane, by class"
-    plane = inline(lambda: features(result, models), f"features-{index}", title)
+    plane = inline(partial(features, result, models), f"features-{index}", title)
     # The screen does not show the figure of features if every network with features has a slider that moves
     # them.
     with_features = {model for model in models if f"network/{model}/features" in result.arrays}

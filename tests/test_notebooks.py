@@ -54,7 +54,7 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt, "compare", with_fixed(tt.compare, networks=[], seeds=1))
-    monkeypatch.setattr(tt, "probe_model", with_fixed(tt.probe_model, theories=["scan_snap", "vision"]))
+    monkeypatch.setattr(tt, "measure", with_fixed(tt.measure, theories=["scan_snap", "vision"]))
     monkeypatch.setattr(user_models, "RANGE_DRAWS", 2)
     monkeypatch.setattr(tt, "reach", with_fixed(tt.reach, seeds=1, until="own setting"))
     names: dict = {}

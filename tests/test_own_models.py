@@ -146,7 +146,7 @@ def vit(names: dict[str, Any]) -> None:
     lead = head(result)["lead"]
     assert "2 layers of 4 heads" in lead
     assert "48 images of shape [3, 16, 16]; its largest output is the label in" in lead
-    some = user_models.probe_model(names["model"], images, theories=["joma"], max_samples=8)
+    some = user_models.measure(names["model"], images, theories=["joma"], max_samples=8)
     assert some.settings["inputs"] == "8 of 48 images of shape [3, 16, 16]"
     assert "one measurement" in reason(some, "rebound of attention's entropy")
 
@@ -238,7 +238,7 @@ def timm(names: dict[str, Any]) -> None:
     with_chance(names["result"], NEEDS_W)
     with_chance(names["result"], "mass on the 4-neighbour patches")
     quiet = functools.partial(
-        user_models.probe_model, inputs=names["images"], theories=["attention_svm", "vision"]
+        user_models.measure, inputs=names["images"], theories=["attention_svm", "vision"]
     )
     sizes = names["sizes"]
     registers = quiet(timm_vit.VisionTransformer(**sizes, reg_tokens=4))
@@ -302,7 +302,7 @@ def test_the_snippet_runs_and_its_numbers_are_right(
 def test_the_file_of_the_page_makes_a_page(capsys: pytest.CaptureFixture[str]):
     (code,) = snippets("overview")
     Path("net.py").write_text(code, encoding="utf-8")
-    assert main(["probe", "net.py:small", "--theories", "scan_snap,collapse", "--out", "page"]) == 0
+    assert main(["measure", "net.py:small", "--theories", "scan_snap,collapse", "--out", "page"]) == 0
     assert "report: page/report.html" in capsys.readouterr().out
     result = Result.load("page")
     assert result.settings["sequences"] == 64

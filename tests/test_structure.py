@@ -206,7 +206,7 @@ def test_the_mathematics_of_a_theory_names_its_source(theory: str):
         formulas = (
             ":math:" in text
             or ".. math" in text
-            or (path.parent.name == "claims" and "Claim(" in path.read_text(encoding="utf-8"))
+            or (path.parent.name == "claims" and "@claim(" in path.read_text(encoding="utf-8"))
         )
         if (
             formulas

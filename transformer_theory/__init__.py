@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from . import data, metrics, models
     from .comparison import compare
     from .comparison.reach import reach
-    from .comparison.user_models import probe_model
+    from .comparison.user_models import measure
     from .core.claims import Claim, Evidence, Verification
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from .core.sources import Source
     from .core.theory import InNetworks, OnData, Theory
     from .data import TokenData
-    from .probes import probe, respond
+    from .probes import activations, probe, respond
     from .report.figures import figures
     from .theories import (
         attention_svm,
@@ -79,7 +79,7 @@ _THEORIES = (
 _FROM = {
     "comparison": ("compare",),
     "comparison.reach": ("reach",),
-    "comparison.user_models": ("probe_model",),
+    "comparison.user_models": ("measure", "probe_model"),
     "core.claims": ("Claim", "Evidence", "Verification"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),
@@ -90,7 +90,7 @@ _FROM = {
     "core.sources": ("Source",),
     "core.theory": ("InNetworks", "OnData", "Theory"),
     "data": ("TokenData",),
-    "probes": ("probe", "respond"),
+    "probes": ("activations", "probe", "respond"),
     "report.figures": ("figures",),
     "theories": ("cite", "experiment", "list_theories", "theory", "verify"),
     "training": ("train",),
@@ -117,6 +117,7 @@ __all__ = [
     "TokenData",
     "Verification",
     "__version__",
+    "activations",
     "attention_svm",
     "bottleneck",
     "chain_of_thought",
@@ -133,11 +134,11 @@ __all__ = [
     "joma",
     "length",
     "list_theories",
+    "measure",
     "metrics",
     "models",
     "particles",
     "probe",
-    "probe_model",
     "random_features",
     "rate_reduction",
     "reach",

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 import transformer_theory as tt
-from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
@@ -18,11 +18,12 @@ CLAIM = Claim(
     id="theory/claim",
     statement=HOSTILE,
     measures="a number",
+    op="<=",
+    threshold=0.1,
     source=Source("tian2023scan", "Thm. <2>"),
     assumptions=("none",),
-    check=lambda generator: Evidence(0.02, 0.1, "<="),
-    control=lambda generator: Evidence(1.0, 0.1, "<="),
-    control_description=HOSTILE,
+    function=lambda generator: 0.02,
+    change=but(HOSTILE, lambda generator: 1.0),
 )
 ROWS = [
     Measurement("theory", "on data", f"{HOSTILE} {i}", i / 7, nulls=(Null("k", (1.0,) * 99),), layer=i)
@@ -92,6 +93,7 @@ def test_a_notebook_shows_a_few_lines_of_escaped_html(value):
 
 
 def test_the_html_holds_what_matters():
+    assert "measures: a number; threshold: ≤\N{NO-BREAK SPACE}0.100" in CLAIM._repr_html_()
     html = CLAIM.verify(range(2))._repr_html_()
     for text in (
         "theory/claim",
@@ -116,7 +118,7 @@ def test_the_html_holds_what_matters():
 
 
 def test_reprs_show_what_is_set():
-    assert repr(CLAIM) == "Claim('theory/claim', measures='a number')"
+    assert repr(CLAIM) == "Claim('theory/claim', measures='a number', ≤\N{NO-BREAK SPACE}0.100)"
     assert repr(CLAIM.verify(range(2))).startswith("Verification(theory/claim: consistent (2/2 seeds, ")
     assert repr(Measurement("t", "on data", "q", 1.0, layer=2)) == (
         "Measurement(theory='t', kind='on data', quantity='q', value=1.0, layer=2, scope='these data')"

@@ -171,7 +171,7 @@ def test_passes_that_are_not_observed_stay_compiled():
 # measurements
 
 
-def test_every_and_step_and_together():
+def test_every_and_step_and_accumulate():
     model = built(Net).eval()
     keep = Keep()
     with probe(model, [keep], every=3, name="mine") as p, torch.no_grad():
@@ -291,7 +291,7 @@ def test_errors_say_what_to_do():
         with pytest.raises(ValueError, match="labels must have one entry per sequence, 2, got 3"):
             model(tokens(2, 5, 8))
     with (
-        pytest.raises(ValueError, match=r"together\(\) must contain at least one forward pass"),
+        pytest.raises(ValueError, match=r"accumulate\(\) must contain at least one forward pass"),
         probe(model, []) as p,
         p.accumulate(),
     ):

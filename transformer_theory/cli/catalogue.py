@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..core import experiment
+from ..core import experiment, format
 from ..core.claims import Claim
 from ..core.experiment import Experiment
 from ..core.sources import Source
@@ -83,7 +83,9 @@ def describe(record: Theory | Claim | type[Experiment]) -> Group:
             ]
         sources = record.sources
     elif isinstance(record, Claim):
-        parts = [_item(record.id, record.statement), Text("measures", style="dim"), _wrapped(record.measures)]
+        limit = format.threshold(record.op, record.threshold)
+        parts = [_item(record.id, record.statement), Text("measures", style="dim")]
+        parts += [_wrapped(f"{record.measures}; threshold: {limit}")]
         parts += [Text("assumptions", style="dim"), *(_wrapped(f"- {text}") for text in record.assumptions)]
         parts += [Text("control, which must fail", style="dim"), _wrapped(record.control_description)]
         if record.corrects:

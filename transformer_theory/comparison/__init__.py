@@ -12,8 +12,8 @@ can replace the small ones. The :class:`~..core.result.Result` holds one row per
 * rows of kind "in network" and "network" with a ``step``: the theories' metrics and the general quantities
   over training;
 * rows of kind "in network" without step and layer: the theory's headline in the trained network, averaged
-  over layers and heads. Its null distribution is that of untrained networks; if the metric has a null of its
-  own, a second row has that null, and ``setting`` names it;
+  over layers and heads. Its first null are untrained networks, its second the null of the metric, if that has
+  one of its own (:func:`~..probes.measure.headline_mean`);
 * rows of kind "network" without step: the test accuracy of stored networks, and a comparison of their runs;
 * rows of kind "claim", one per seed, and the verifications;
 * arrays of the first seed: ``"<theory>/..."`` on the raw tokens, ``"<network>::<theory>/..."`` on features,

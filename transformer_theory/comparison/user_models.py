@@ -16,6 +16,7 @@ from ..core.errors import first_line
 from ..core.result import Result, provenance
 from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, spaced
 from ..core.theory import Theory
+from ..core.validation import integers
 from ..data import Images
 from ..metrics.class_token import TokenLayout
 from ..models.user_model import UserModel, checked, untrained_network
@@ -39,13 +40,14 @@ CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; 
 PICTURED, MAP_NUMBERS = 4, 2**20
 
 
-def probe_model(
+def measure(
     model: nn.Module | UserModel,
     inputs: Any = None,
     labels: Any = None,
     *,
     name: str | None = None,
     theories: Sequence[str | Theory] | None = None,
+    networks: int | None = None,
     max_samples: int | None = None,
     seed: int = 0,
     described: str = "",
@@ -62,6 +64,8 @@ def probe_model(
         labels: class of each sequence, ``[n]``, for quantities of classes.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
+        networks: number of networks with random weights, the null of quantities that have none of their own.
+            None: 19, or 3 for more than 5 million weights.
         max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
         seed: seed of synthetic inputs and untrained networks.
         described: the inputs in words. Empty: their number and shape.
@@ -77,6 +81,8 @@ def probe_model(
         raise ValueError(
             f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first"
         )
+    if networks is not None:
+        integers(networks=networks)
     user = (
         model
         if isinstance(model, UserModel)
@@ -122,11 +128,15 @@ def probe_model(
         classes,
         limits=limits,
         theories=theories,
+        networks=networks,
         seed=seed,
         settings=settings,
         pictured=images,
         progress=progress,
     )
+
+
+probe_model = measure  # the former name, for one release
 
 
 def measure_user_model(
@@ -136,6 +146,7 @@ def measure_user_model(
     *,
     limits: Mapping[str, int],
     theories: Sequence[str | Theory] | None,
+    networks: int | None = None,
     seed: int,
     settings: Mapping[str, Any],
     pictured: Images | None = None,
@@ -149,18 +160,18 @@ def measure_user_model(
         labels: class of each sequence, ``[n]``, or None.
         limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests
             on ids do not run.
-        theories, seed, progress: see :func:`probe_model`.
+        theories, networks, seed, progress: see :func:`measure`.
         settings: settings of the result that the caller knows.
         pictured: images of the inputs.
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
     number = sum(parameter.numel() for parameter in user.network.parameters())
+    wanted = networks or (RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED)
     drawn: list[int] = []  # numbers of the untrained networks that were measured
 
     def untrained() -> Iterator[nn.Module]:
-        networks = RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED
-        for index in range(networks):
-            progress(f"untrained network {index + 1} of {networks}")
+        for index in range(wanted):
+            progress(f"untrained network {index + 1} of {wanted}")
             yield untrained_network(user.network, seed + index)
             drawn.append(index)
 

@@ -146,7 +146,7 @@ class Experiment:
 
     name: ClassVar[str] = "experiment"
     sources: ClassVar[tuple[Source, ...]] = ()
-    view: "ClassVar[Callable[[Result], Figure] | None]" = None
+    view: ClassVar[Callable[[Result], Any] | None] = None  # returns a matplotlib figure
     seed: ClassVar[int | None] = None
 
     def __post_init__(self):

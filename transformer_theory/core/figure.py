@@ -362,6 +362,8 @@ def draw_curves(
     """Draws a panel of :func:`bands`, for figures that have a plot of their own; the title, legend and axes are
     those of the first layer.
     """
+    # A change of scale would replace the ticks, so it comes first.
+    ax.set(**{name: value for name, value in layers[0].axes.items() if name.endswith("scale")})
     for panel in layers:
         rows, across = panel.rows(result.table), panel.x or x
         for line, look in _lines(rows, panel, result):
@@ -372,7 +374,7 @@ def draw_curves(
         _annotate(ax, rows, panel, across)
     if layers[0].title:
         ax.set_title(layers[0].title)
-    ax.set(**layers[0].axes)
+    ax.set(**{name: value for name, value in layers[0].axes.items() if not name.endswith("scale")})
     _legend(ax, layers[0].legend)
 
 
@@ -436,6 +438,7 @@ def scatter(
         if x == "predicted":
             ends = [min(ax.get_xlim()[0], ax.get_ylim()[0]), max(ax.get_xlim()[1], ax.get_ylim()[1])]
             ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=DASHED, zorder=0)
+        ax.set(**layers[0].axes)
         _legend(ax, layers[0].legend)
 
     return _view(draw, panels, xlabel or x, ylabel or y, log, caption, size)
@@ -475,6 +478,7 @@ def matrix(
         heatmap(ax, values, vmin=limits[0], vmax=limits[1], cmap=colours, bar=text is None)
         ax.set_xticks(range(len(xs)), [_text(value) for value in xs])
         ax.set_yticks(range(len(ys)), [_text(value) for value in ys])
+        ax.set(**layers[0].axes)
 
     return _view(draw, panels, columns, rows, "", caption, size)
 
@@ -550,11 +554,15 @@ def short(number: float) -> str:
     return f"{number:.2f}".lstrip("0") if number < 9.995 else f"{number:.1f}"
 
 
-def mark(ax: "Axes", points: Iterable[tuple[Any, float | None, str]]) -> None:
-    """Plots published numbers (x, y, basis), with one legend entry per basis."""
-    points = list(points)
+def published(rows: Iterable[Measurement]) -> Table:
+    """Returns the rows with a number that was printed, read off a figure or recomputed from published settings."""
+    return Table(row for row in rows if row.predicted is not None and row.basis in MARKERS)
+
+
+def mark(ax: "Axes", rows: Iterable[Measurement], x: str) -> None:
+    """Plots published numbers against a coordinate, with one legend entry per basis."""
     for basis, (marker, label) in MARKERS.items():
-        places = [(x, y) for x, y, of in points if of == basis and y is not None]
+        places = [(coordinate(row, x), row.predicted) for row in published(rows) if row.basis == basis]
         if places:
             look = {
                 "marker": marker,
@@ -579,7 +587,6 @@ def _view(draw, panels, xlabel, ylabel, log, text, size) -> "Callable[[Result], 
             if "y" in log:
                 ax.set_yscale("log")
             draw(ax, result, layers)
-            ax.set(**layers[0].axes)
         _caption(drawn, text, result)
         return drawn
 
@@ -625,15 +632,9 @@ def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
     known = [row for row in _ordered(rows, x) if row.predicted is not None]
     if panel.predicted:
         place = {coordinate(row, x): row.predicted for row in known if row.basis not in MARKERS}
-        ax.plot(
-            list(place),
-            list(place.values()),
-            color="black",
-            linewidth=1.0,
-            linestyle=DASHED,
-            label=panel.predicted,
-        )
-    mark(ax, [(coordinate(row, x), row.predicted, row.basis) for row in known])
+        look = {"color": "black", "linewidth": 1.0, "linestyle": DASHED, "label": panel.predicted}
+        ax.plot(list(place), list(place.values()), **look)
+    mark(ax, known, x)
     places = distinct(rows, x)
     if len(places) <= FEW_TICKS and not isinstance(places[0], str):
         ax.set_xticks(places, [_text(value) for value in places])

@@ -267,9 +267,11 @@ def to_html(record: Claim | Verification | Theory | Table | Result) -> str:
 
 
 def _claim(claim: Claim | Verification) -> Markup:
-    """Returns a claim's statement, what it measures, its control and its source."""
+    """Returns a claim's statement, what it measures, its threshold, its control and its source."""
     name = Markup("<strong><code>{}</code></strong>").format(claim.id)
-    texts = [f"measures: {claim.measures}", f"control: {claim.control_description}", claim.source.label]
+    limit = claim if isinstance(claim, Claim) else claim.worst
+    measures = f"measures: {claim.measures}; threshold: {format.threshold(limit.op, limit.threshold)}"
+    texts = [measures, f"control: {claim.control_description}", claim.source.label]
     return _lines([name, claim.statement, *texts])
 
 

@@ -2,7 +2,8 @@ r"""The theory on a data set: predictions from counts, exact gradient descent, a
 measurements and arrays.
 
     analysis = analyse(ids, query_ids, next_ids)     # [n, context], [n], [n]: numpy or torch
-    print(analysis) # assumptions, predicted and measured order of the tokens, verdict
+    print(analysis)
+        # assumptions, predicted and measured order of the tokens, verdict
     analysis.measurements(), analysis.plot()
 
 The theory treats one query at a time, so the sequences of each of the most frequent queries are analysed and

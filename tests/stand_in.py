@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.experiment import RandomExperiment, sweep
 from transformer_theory.core.ladder import Ladder
 from transformer_theory.core.measurement import Arrays, Measurement, judge
@@ -71,11 +71,12 @@ def _claim(name: str, value: float, control: float) -> Claim:
         id=f"stand_in/{name}",
         statement="$v \\le 1$",
         measures="v",
+        op="<=",
+        threshold=1.0,
         source=SOURCE,
         assumptions=("v is a number",),
-        check=lambda generator: Evidence(value, 1.0, "<="),
-        control=lambda generator: Evidence(control, 1.0, "<="),
-        control_description="v is replaced",
+        function=lambda generator: value,
+        change=but("v is replaced", lambda generator: control),
     )
 
 
@@ -123,11 +124,5 @@ def replace_theories(monkeypatch, *records: Theory) -> None:
 def process(*arguments, **options):
     """The command line in a process of its own, with the real theories."""
     environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "transformer_theory", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        **options,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
+    return subprocess.Popen([sys.executable, "-m", "transformer_theory", *arguments], **{**pipes, **options})

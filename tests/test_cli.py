@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 
 import networkx
 import pytest
@@ -15,7 +16,7 @@ from transformer_theory.core.result import Result
 from transformer_theory.data import Graphs
 from transformer_theory.report import terminal
 
-COMPARE = importlib.import_module("transformer_theory.compare")
+COMPARE = importlib.import_module("transformer_theory.comparison")
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +82,12 @@ def test_list_shows_theories_claims_and_experiments(capsys):
         ("stand_in", ("Are tokens small?", "assumptions", "stand_in/good", "stand_in.coin", "sources: ")),
         (
             "stand_in/good",
-            ("assumptions", "control, which must fail", "measures", "sources: Tian et al. (2023), Sec. 2"),
+            (
+                "assumptions",
+                "control, which must fail",
+                "measures v; threshold: ≤ 1",
+                "sources: Tian et al. (2023), Sec. 2",
+            ),
         ),
         ("stand_in.coin", ("stand_in.coin", "sources: ")),
     ],
@@ -224,13 +230,33 @@ def test_piped_output_is_wide_enough(capsys):
     assert max(map(len, capsys.readouterr().out.splitlines())) >= 100
 
 
-def test_a_reader_that_leaves_early_is_no_error():
-    running = process("cite", "yu2020learning")
-    running.stdout.close()
-    err = running.stderr.read()
-    running.wait(timeout=60)
-    assert "Traceback" not in err
-    assert "Error" not in err
+@pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}])
+@pytest.mark.parametrize(
+    ("command", "closed"),
+    [
+        (("cite", "yu2020learning"), "stdout"),
+        (("list",), "stdout"),
+        (("cite", "nobody"), "stderr"),  # its only output is an error
+    ],
+)
+def test_a_reader_that_leaves_early_is_no_error(command, closed, buffering):
+    environment = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
+    running = process(*command, env=environment | buffering)
+    getattr(running, closed).close()
+    assert (running.stderr if closed == "stdout" else running.stdout).read() == ""
+    assert running.wait(timeout=60) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs the device of a full disk")
+@pytest.mark.parametrize("buffering", [{}, {"PYTHONUNBUFFERED": "1"}])
+def test_a_full_disk_is_reported_in_one_line(buffering):
+    with open("/dev/full", "w") as full:
+        running = process(
+            "cite", "yu2020learning", env={**os.environ, "PYTHONUNBUFFERED": ""} | buffering, stdout=full
+        )
+        _, text = running.communicate(timeout=60)
+    assert text == "transformer-theory: [Errno 28] No space left on device\n"
+    assert running.returncode == 2
 
 
 def test_provenance_of_a_run_is_json(tmp_path):

@@ -16,8 +16,8 @@ from tests.core.test_parallel import Spectra, same
 from tests.problems import lost_workers
 from tests.problems.image_trainings import CPU, SMALL, assert_same, noise, with_
 from transformer_theory.cli import main
-from transformer_theory.compare.cells import CELLS
-from transformer_theory.compare.reach import reach
+from transformer_theory.comparison.cells import CELLS
+from transformer_theory.comparison.reach import reach
 from transformer_theory.core import cluster as module
 from transformer_theory.core import parallel
 from transformer_theory.core.claims import verify_claims
@@ -30,7 +30,7 @@ PRELOADED = [
     "distributed",
     "tests.problems.lost_workers",
     "transformer_theory.training.seeds",
-    "transformer_theory.compare.reach",
+    "transformer_theory.comparison.reach",
 ]
 
 

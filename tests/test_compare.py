@@ -8,7 +8,7 @@ import torch
 
 import transformer_theory as tt
 from tests.contract.instances import few_steps
-from transformer_theory.compare import small_networks
+from transformer_theory.comparison import small_networks
 from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData
@@ -73,7 +73,7 @@ def test_headlines_are_measured_at_every_checkpoint_beside_a_null(result):
         timeline = [row for row in rows if row.step is not None and row.value is not None]
         assert {row.step for row in timeline} == set(checkpoints(STEPS))
         assert all(row.null is not None and row.null.draws for row in timeline)
-        (last,) = [row for row in rows if row.step is None and not row.setting]
+        (last,) = [row for row in rows if row.step is None and not row.at]
         assert last.scope == "training"
         assert (last.side, last.layer, last.head) == (theory.in_networks.side, None, None)
         assert last.null.kind == UNTRAINED
@@ -93,13 +93,10 @@ def test_a_headline_with_permuted_labels_has_both_nulls(result):
     rows = result.select(
         theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None
     )
-    own = rows.select(at={"setting": "null: permuted labels"}).one()
-    assert (own.null.kind, len(own.null.draws), own.scope) == (
-        "permuted labels",
-        HEADLINE_DRAWS,
-        "these data",
-    )
-    assert own.value == rows.select(at={"setting": ""}).one().value
+    mean = rows.one()
+    tested, own = mean.nulls
+    assert (tested.kind, mean.scope) == (UNTRAINED, "training")
+    assert (own.kind, len(own.draws)) == ("permuted labels", HEADLINE_DRAWS)
     ends = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, step=0)
     assert {len(row.null.draws) for row in ends} == {BAND_DRAWS}
 
@@ -264,14 +261,13 @@ def test_a_headline_has_the_null_of_a_test_on_synthetic_inputs_if_there_is_one(r
     rows = result.select(
         theory=theory.name, kind="in network", quantity=headline, model="ViT", step=None, layer=None
     )
-    own = rows.select(at={"setting": "null: inputs with tokens of other sequences"}).one()
+    tested, own = rows.select(at={"test": ""}).one().nulls
+    assert (tested.kind, own.kind) == (UNTRAINED, "inputs with tokens of other sequences")
     layers = result.select(
-        theory=theory.name, quantity=headline, model="ViT", at={"setting": "exchanged tokens"}
+        theory=theory.name, quantity=headline, model="ViT", at={"test": "exchanged tokens"}
     )
     assert len(layers) == 2
-    assert own.value == pytest.approx(sum(row.value for row in layers) / 2)
-    assert own.null.draws[0] == pytest.approx(sum(row.null.draws[0] for row in layers) / 2)
-    assert rows.select(at={"setting": ""}).one().null.kind == UNTRAINED
+    assert own.draws[0] == pytest.approx(sum(row.null.draws[0] for row in layers) / 2)
 
 
 def test_a_theory_may_refuse_the_features_of_networks(result):

@@ -10,10 +10,10 @@ import torch
 import transformer_theory as tt
 from transformer_theory import report
 from transformer_theory.cli import main
-from transformer_theory.compare import cells as stored_cells
-from transformer_theory.compare import reach as module
-from transformer_theory.compare.cells import CELLS
-from transformer_theory.compare.reach import reach
+from transformer_theory.comparison import cells as stored_cells
+from transformer_theory.comparison import reach as module
+from transformer_theory.comparison.cells import CELLS
+from transformer_theory.comparison.reach import reach
 from transformer_theory.core import parallel
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS, CONSTRUCTION_COLUMNS, Ladder, Rung

@@ -105,9 +105,7 @@ def test_the_second_block_is_predicted_by_an_induction_head_only():
         targets=targets,
         null_kind="other blocks",
     )
-    first, second = (
-        result.table.select(quantity=LOSS, at={"setting": f"block {number}"}).one() for number in (0, 1)
-    )
+    first, second = (result.table.select(quantity=LOSS, at={"block": number}).one() for number in (0, 1))
     assert first.value > 2
     assert second.value < 0.5
     assert second.null.kind == "other blocks"
@@ -131,7 +129,7 @@ def test_tests_of_ids_are_left_out_of_networks_of_floats():
     theory = replace(attention_svm.THEORY, in_networks=InNetworks(lambda: (), "loss", responses=(BLOCKS,)))
     run = {"limits": {"vocabulary": 9}, "generator": torch.Generator().manual_seed(0)}
     rows = responses(Copier(9), theory, torch.zeros(1, 2, dtype=torch.long), **run)
-    assert {row.setting for row in rows} == {"repeated blocks, block 0", "repeated blocks, block 1"}
+    assert [row.at for row in rows] == [{"test": "repeated blocks", "block": block} for block in (0, 1)]
     assert responses(SetModel(pool=True), theory, torch.zeros(1, 2, DIM), **run) == []
 
 

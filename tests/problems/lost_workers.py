@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.ladder import COLUMNS, Ladder, Rung
 from transformer_theory.core.measurement import Null
 from transformer_theory.core.metric import Activations, Metric
@@ -52,21 +52,21 @@ def lethal(marker: Path) -> list[Metric]:
     return [Lethal(marker)]
 
 
-def measured(marker: Path, generator: torch.Generator) -> Evidence:
+def measured(marker: Path, generator: torch.Generator) -> float:
     """A random number; on seed 1 the process dies first."""
     if generator.initial_seed() == 1:
         die_once(marker)
-    return Evidence(float(torch.rand((), generator=generator)), 1.0, "<=")
+    return float(torch.rand((), generator=generator))
 
 
-def control(generator: torch.Generator) -> Evidence:
-    return Evidence(2.0, 1.0, "<=")
+def control(generator: torch.Generator) -> float:
+    return 2.0
 
 
 def claims(marker: Path) -> list[Claim]:
-    fields = {"statement": "$v$", "measures": "v", "assumptions": ("none",), "control_description": "none"}
-    fields |= {"source": Source("tian2023scan"), "control": control}
-    return [Claim(id=f"toy/{name}", check=partial(measured, marker), **fields) for name in ("one", "two")]
+    fields = {"statement": "$v$", "measures": "v", "assumptions": ("none",), "op": "<=", "threshold": 1.0}
+    fields |= {"source": Source("tian2023scan"), "change": but("none", control)}
+    return [Claim(id=f"toy/{name}", function=partial(measured, marker), **fields) for name in ("one", "two")]
 
 
 def rung(marker: Path, generator: torch.Generator):

@@ -15,8 +15,9 @@ from transformer_theory.metrics import neural_collapse, unit_norm
 from transformer_theory.metrics import rate_reduction as delta
 from transformer_theory.models import build
 from transformer_theory.models.image_networks import Pixels, Sizes
+from transformer_theory.probes.measure import mean_over_heads
 from transformer_theory.training import monitor
-from transformer_theory.training.monitor import Monitor, mean_over_heads, measured_network
+from transformer_theory.training.monitor import Monitor, measured_network
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding, Objective
 from transformer_theory.training.objectives.protocol import scaled
 

@@ -16,6 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TextIO
 
 from ..core.errors import NotConverged
 from .terminal import NAME
@@ -25,8 +26,27 @@ WRITING = ("compare", "run", "report")  # commands that always write files; veri
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. Errors in the input are reported in one line on stderr."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    """Runs one command and returns its exit code. Errors in the input are reported in one line on stderr.
+
+    It is no error if the reader of the output leaves early, as in ``transformer-theory list | head -1``.
+    """
+    try:
+        code = _run(list(sys.argv[1:] if argv is None else argv))
+    except BrokenPipeError:
+        code = 0
+    # Output may still be in a buffer. Python flushes it at its exit, too late to handle an error.
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed and (error := _flush(stream)) is not None:
+            code = 0 if isinstance(error, BrokenPipeError) else _fail([], error, 2, {})
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    """Runs one command and returns its exit code.
+
+    Raises:
+        BrokenPipeError: the reader of stdout or stderr has left.
+    """
     flags: Mapping[str, str] = {}
     try:
         with _interruptible():
@@ -41,14 +61,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.filterwarnings("ignore", module="joblib")  # joblib warns about the workers that were aborted
         return _print_line(f"interrupted; {error}", INTERRUPTED) if str(error) else _interrupted(argv)
     except BrokenPipeError:
-        # the process that reads stdout has ended, as in `transformer-theory list | head -1`
-        # Python flushes stdout on exit, which would raise the error again: redirect stdout to nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        raise
     except (ValueError, OSError) as error:
         return _fail(argv, error, 2, flags)
     except NotConverged as error:
         return _fail(argv, error, 1, flags)
+
+
+def _flush(stream: TextIO) -> OSError | None:
+    """Writes what is buffered. After an error the stream leads nowhere, so that Python's exit does not raise it again."""
+    try:
+        stream.flush()
+    except OSError as error:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        return error
+    return None
 
 
 class Interrupted(KeyboardInterrupt):

@@ -20,9 +20,14 @@ def console() -> "Console":
     """
     from rich.console import Console
 
+    class Passing(Console):
+        def on_broken_pipe(self) -> None:
+            """Raises the BrokenPipeError, which ``main`` handles; rich would end the process with status 1."""
+            raise
+
     if sys.stdout.isatty():
-        return Console()
-    return Console(
+        return Passing()
+    return Passing(
         file=cast(IO[str], _Trimmed()), width=None if os.environ.get("COLUMNS", "").isdigit() else WIDTH
     )
 

@@ -14,14 +14,14 @@ import operator
 import pkgutil
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from . import parallel
-from .measurement import Arrays, Measurement, collect
+from .measurement import Arrays, Basis, Measurement, collect
 from .parallel import one_thread
 from .parallel import sweep as sweep  # re-exported for experiments
 from .progress import Progress, shown
@@ -131,13 +131,14 @@ def _in_range(value: Any, integer: bool, limits: dict[str, float]) -> bool:
 class Experiment:
     """Base class of experiments. A subclass is a frozen dataclass whose fields are the settings.
 
-    A subclass defines :meth:`measure` and :meth:`plot`; :meth:`run` does the rest. An experiment that draws
+    A subclass defines :meth:`measure`, and a ``view`` or :meth:`plot`; :meth:`run` does the rest. An experiment that draws
     random numbers derives from :class:`RandomExperiment`, whose seed is a setting. All other experiments are
     deterministic and have no seed.
 
     Attributes:
         name: ``"theory.figure"``.
         sources: papers whose figure the experiment reproduces.
+        view: draws the rows of a stored result, see :mod:`.figure`; None if :meth:`plot` is defined.
 
     Raises:
         ValueError: a setting is out of range.
@@ -145,6 +146,7 @@ class Experiment:
 
     name: ClassVar[str] = "experiment"
     sources: ClassVar[tuple[Source, ...]] = ()
+    view: ClassVar[Callable[[Result], Any] | None] = None  # returns a matplotlib figure
     seed: ClassVar[int | None] = None
 
     def __post_init__(self):
@@ -161,7 +163,32 @@ class Experiment:
 
     def plot(self, result: Result) -> "Figure":
         """Draws the figure from the stored result alone."""
-        raise NotImplementedError(f"{type(self).__name__} must define plot()")
+        view = type(self).view  # not bound to the experiment: it is a function of the result
+        if view is None:
+            raise NotImplementedError(f"{type(self).__name__} must define a view or plot()")
+        return view(result)
+
+    def row(
+        self,
+        quantity: str,
+        value: float | None,
+        *,
+        reference: tuple[float, Basis] | None = None,
+        **columns: Any,
+    ) -> Measurement:
+        """Returns a row of the figure.
+
+        Args:
+            quantity: name of the quantity.
+            value: the number; None if it is missing, with a ``reason``.
+            reference: prediction and its basis.
+            columns: further columns of :class:`~.measurement.Measurement`; the source is the first of the
+                experiment's unless it is given.
+        """
+        if reference is not None:
+            columns = {"predicted": reference[0], "basis": reference[1], **columns}
+        columns = {"source": self.sources[0] if self.sources else None, **columns}
+        return Measurement(self.theory(), "figure", quantity, value, **columns)
 
     @classmethod
     def quick(cls) -> "Experiment":

@@ -10,8 +10,8 @@ is added, others when the figure is drawn or saved. :func:`svg` and :func:`pdf` 
     heatmap(right, attention, "attention")
     text = svg(figure)
 
-The colours are Okabe and Ito's for theories and Tol's for networks; other curves get :func:`shades`, so that
-no colour has two meanings. matplotlib is imported when the first figure is created.
+The colours are Okabe and Ito's for theories and Tol's for networks. Other curves get :data:`TINTS` or, for
+ordered numbers, :func:`shades`, so that no colour has two meanings. matplotlib is imported when the first figure is created.
 """
 
 import hashlib
@@ -61,6 +61,8 @@ COLOURS = {
     # null distributions
     "null": "#8A939E",
 }
+# Colours of curves that stand for neither a theory nor a network.
+TINTS = ("#004488", "#BB5566", "#DDAA33", "#228833", "#66CCEE", "#AA4499")
 # Colours of other names.
 _SPARE = ("#56B4E9", "#AA4499", "#882255", "#999933", "#661100")
 

@@ -273,7 +273,7 @@ def _means(outcomes: Sequence[Outcome]) -> Iterator[Measurement]:
     groups: dict[tuple, list[Measurement]] = {}
     for outcome in outcomes:
         for row in outcome.table:
-            groups.setdefault((row.quantity, row.setting, row.layer, row.head), []).append(
+            groups.setdefault((row.quantity, row.at, row.layer, row.head), []).append(
                 replace(row, seed=outcome.seed, interval=None, interval_kind="")
             )
     for rows in groups.values():

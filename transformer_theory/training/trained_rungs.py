@@ -13,10 +13,11 @@ from torch import nn
 
 from ..core.ladder import Ladder, Measure
 from ..core.measurement import Measurement, Table
-from ..core.statistics import LADDER_DRAWS, fixed_generator, over_heads
+from ..core.statistics import LADDER_DRAWS, fixed_generator
 from ..core.theory import InNetworks
 from ..data import Images, TokenData, digits, image_sets
 from ..models import ViT, build
+from ..probes.measure import headline_mean
 from .fitting import fit
 from .monitor import Monitor
 from .recipes import RECIPES
@@ -109,22 +110,13 @@ def headline_in(
     layers and heads.
     """
     monitor = Monitor(samples, in_networks.metrics, name=name, untrained=None)
-    measured = Table(monitor.measure(model, steps, draws=LADDER_DRAWS)).select(
-        theory=theory, quantity=in_networks.headline
-    )
-    rows = measured.where(lambda row: row.value is not None)
-    if not rows:
+    rows = monitor.measure(model, steps, draws=LADDER_DRAWS)
+    mean = headline_mean(theory, in_networks, rows)
+    if mean is None:
+        measured = Table(rows).select(theory=theory, quantity=in_networks.headline)
         reason = measured[0].reason if measured else f"measured in no layer of {name}"
-        return Measurement(
-            theory, "rung", in_networks.headline, None, reason=reason, model=name, data=samples.name
-        )
-    columns = {
-        "kind": "rung",
-        "side": in_networks.side,
-        "data": samples.name,
-        "note": f"mean over layers and heads after {steps} steps",
-    }
-    return replace(over_heads(rows), layer=None, step=None, **columns)
+        mean = Measurement(theory, "rung", in_networks.headline, None, reason=reason, model=name)
+    return replace(mean, kind="rung", data=samples.name)
 
 
 @lru_cache(maxsize=2)

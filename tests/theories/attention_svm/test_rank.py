@@ -136,7 +136,7 @@ def test_the_bound_on_the_rank_detects_a_solver_that_always_returns_one(monkeypa
     monkeypatch.setattr(
         claims, "nuclear_max_margin", lambda c: dataclasses.replace(real(c), complementary_rank=1)
     )
-    evidence = claims._pataki(generator)
+    evidence = claims.pataki.check(generator)
     assert evidence.value > evidence.threshold
     assert evidence.detail["excess"] < 0
 

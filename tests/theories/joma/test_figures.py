@@ -38,7 +38,7 @@ def test_the_correlation_hides_what_the_error_shows(unchecked):
 
     def value(quantity: str, step: int, way: str = "both terms") -> float:
         return (
-            result.select(quantity=quantity, at={"setting": f"Gaussian contexts, {way}"}, step=step)
+            result.select(quantity=quantity, at={"contexts": "Gaussian", "prediction": way}, step=step)
             .one()
             .value
         )
@@ -48,13 +48,9 @@ def test_the_correlation_hides_what_the_error_shows(unchecked):
     assert value(invariant.ERROR, 2000) > 5
     assert value(invariant.ERROR, 2000, "moving mean") < 1
     judged = result.select(quantity=invariant.ERROR, seed=0)
-    assert (
-        judged.select(at={"setting": "Gaussian contexts, one draw"}, step=100).one().verdict == "consistent"
-    )
+    assert judged.select(at={"contexts": "Gaussian"}, step=100).one().verdict == "consistent"
     # Attention has moved .08 of its mass only, but the second moment does not factorise.
-    assert (
-        judged.select(at={"setting": "random contexts, one draw"}, step=1000).one().verdict == "not covered"
-    )
+    assert judged.select(at={"contexts": "random"}, step=1000).one().verdict == "not covered"
 
 
 @pytest.mark.parametrize("experiment", CORNERS, ids=lambda experiment: experiment.name)
@@ -100,7 +96,10 @@ def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked)
     assert row.interval[0] < row.value < row.interval[1]
     rank = result.select(quantity=text_depth.RANK_FINAL).one()
     assert 1 <= rank.value <= 4
-    assert result.arrays["joma/text/entropy/0.001/1"].shape == (2, 3, 1)
+    curve = result.select(quantity=text_depth.ENTROPY, at={"rate": 1e-3}, model="1 layer", layer=0)
+    assert curve.column("step") == [0, 1, 2]
+    assert row.value <= min(curve.column("value"))  # the mean of the smallest values
+    assert curve[-1].value == pytest.approx(result.select(quantity=text_depth.FINAL).one().value)
 
 
 def test_the_stable_rank_falls_and_comes_back(unchecked):

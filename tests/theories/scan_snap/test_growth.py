@@ -137,7 +137,7 @@ def test_the_law_of_the_exact_common_logit_is_within_its_threshold_at_its_worst(
     monkeypatch.setattr(theorems, "_weights", lambda generator: tensor(1.1, 0.1, 0.1))
     monkeypatch.setattr(theorems, "uniform", lambda low, high, generator: high if high < 0 else low)
     monkeypatch.setattr(theorems.torch, "randint", lambda *arguments, **setting: torch.tensor(8))
-    found = theorems._law_error(generator, closed_form.exact_common_logit)
+    found = theorems.law_error.check(generator)
     assert found.value == pytest.approx(0.085, abs=0.001)
     assert found.verdict == "consistent"
 

@@ -1,7 +1,8 @@
 r"""Compares the prediction of the theory with the result of descent, for given tokens, queries and scores.
 
-    result = analyse(tokens, query, scores) # [n, T, d], [n, d_z], [n, T]; or analyse_head(tokens, query,
-    head, labels) result.feasible, result.agreement, result.cosine
+    result = analyse(tokens, query, scores)
+        # [n, T, d], [n, d_z], [n, T]; or analyse_head(tokens, query, head, labels)
+    result.feasible, result.agreement, result.cosine
     result.plot()
 
 The prediction is the best token of each input, with the max-margin solution of these tokens. The measurement

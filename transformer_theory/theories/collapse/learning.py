@@ -117,7 +117,7 @@ def train_vit(
 def measured(model: nn.Module, data: TokenData, *, draws: int = 0) -> Table:
     """Returns the quantities of :class:`.HeadContraction` in a network on up to 256 sequences."""
     metric = HeadContraction(most_draws=draws)
-    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=draws) as p, p.together(0):
+    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=draws) as p, p.accumulate(0):
         model(data.tokens[:MEASURED].float())
     return p.result().table
 

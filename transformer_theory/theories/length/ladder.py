@@ -189,7 +189,7 @@ def collected(
     block; 0 without others.
     """
     metric = ClassTokenScores(images)
-    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.together(0):
+    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.accumulate(0):
         model(inputs)
     heads = [scores for _, stored in sorted(metric.sums.items()) for scores in stored.unbind(1)]
     first = sum(

@@ -44,7 +44,6 @@ from .in_networks import EXCHANGED, IN_NETWORKS, MOSAIC_SEQUENCES, MOSAICS, SHAR
 from .within_between import PERMUTED, directions, pair_sums
 
 COSINE, ACCURACY = "mean cosine within a sequence", "accuracy"
-FEW = f"{SHARE}, on the sequences that the second null exchanges"
 LADDER = Ladder(
     theory="particles",
     quantity=SHARE,
@@ -168,8 +167,7 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
             pair_sums(*directions(model.states(each)[-1].double())).share
             for each in (few, *exchanged(few, EXCHANGES))
         )
-        yield from rows_of(model.states(inputs)[-1].double(), Null(EXCHANGED, tuple(draws)))
-    yield LADDER.beside(FEW, value, n=len(few))
+        yield from rows_of(model.states(inputs)[-1].double(), Null(EXCHANGED, tuple(draws), value))
     yield LADDER.beside(ACCURACY, accuracy, unit="share")
 
 
@@ -188,10 +186,8 @@ def in_network(
         respond(model, inputs, MOSAICS.metrics(), name=name, null_kind=EXCHANGED).table.select(quantity=SHARE)
     )
     # After attention, tokens of different images that share a sequence are alike as well.
-    nulls = (*row.nulls, *found.nulls)
+    nulls = (*row.nulls, *(null.beside(found.value) for null in found.nulls))
     yield replace(row, predicted=1.0, basis="limit", nulls=nulls, source=LADDER.source)
-    if found.value is not None:
-        yield LADDER.beside(FEW, found.value, n=len(few))
 
 
 @LADDER.rung("one block of a ViT", relaxes="tokens on a sphere, no MLP", column="full block", depth=1)

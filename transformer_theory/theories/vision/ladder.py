@@ -129,7 +129,7 @@ def measured(
     model, seq = vit_for(train, generator, depth=depth), train.tokens.shape[1]
     accuracy = fit_classifier(model, train, validation, generator, steps=steps)
     metric = PatchAttention()
-    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.together(0):
+    with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.accumulate(0):
         model(validation.tokens[:256].float())
     maps = torch.cat([sums[:, 1:] / sums[:, :1] for sums in metric.sums.values()]).mean(0).reshape(seq, seq)
     yield from rows_of(maps / maps.sum(1, keepdim=True), groups, accuracy)

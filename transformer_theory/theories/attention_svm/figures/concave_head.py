@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, shades, style
-from ....core.result import Result
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS
 from ....core.sources import Source
 from ....maths.linalg import cosine, orthonormalise
 from ..builders import constraints
@@ -20,11 +19,7 @@ from ..problem import token_logits
 from ..selection import NEIGHBOUR_RTOL
 from ..sharing import SOME_ATTENTION, optimal_shares
 from ..solvers import frobenius_max_margins, generalised_max_margins
-from .common import NAME, arrays_of, figure_row
 from .long_run import logarithmic_steps
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SOURCE = Source("tarzanagh2023transformers")
 COUNT = "tokens of an input that keep attention"
@@ -34,13 +29,11 @@ RESTRICTED = "share of problems whose attention is optimal on the tokens that ke
 LOST = "share of lost tokens that are not neighbours"
 DISTANCE = "1 - cosine to the target"
 TARGETS = {
-    "prediction": "finite part and direction, from the scores",
-    "direction": "direction alone",
-    "one": "max-margin of the best tokens",
-    "other": "prediction for another problem",
+    "finite part and direction, from the scores": TINTS[0],
+    "direction alone": TINTS[1],
+    "max-margin of the best tokens": TINTS[2],
+    "prediction for another problem": COLOURS["null"],
 }
-LABELS = ("finite part and direction", "direction alone", "one token per input", "another problem")
-TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["joma"], COLOURS["null"])
 CLOSE = 0.01  # largest error of an attention weight at which a problem reaches the prediction
 
 
@@ -124,121 +117,99 @@ class ConcaveHead(RandomExperiment):
                 "be orthonormal"
             )
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per lambda, numbers of tokens, errors of attention and distances of W at the end; arrays
-        with all problems.
+    view = curves(
+        "lambda",
+        panels=(
+            Panel(
+                "Tokens that share",
+                COUNT,
+                lines=(
+                    "quantity",
+                    {
+                        COUNT: {
+                            "label": "measured",
+                            "linestyle": "",
+                            "marker": "x",
+                            "markersize": 5,
+                            "color": "black",
+                        }
+                    },
+                ),
+                predicted="predicted",
+            ),
+            Panel(
+                "Error of the attention",
+                ERROR,
+                lines="lambda",
+                x="step",
+                axes={"xlabel": "step", "yscale": "log"},
+            ),
+            Panel(
+                "1 − cosine of W to",
+                DISTANCE,
+                lines=(
+                    "target",
+                    {name: {"color": tint, "label": name[:27]} for name, tint in TARGETS.items()},
+                ),
+                axes={"yscale": "log", "ylim": (3e-3, 60)},
+            ),
+        ),
+        xlabel="$\\lambda$",
+        log="x",
+        caption="{trials} random problems, the same for each λ. Left: means; attention above 0.001; with a linear "
+        "head one token has all attention. Middle: medians of the largest difference from the attention predicted "
+        "from the scores. Right: medians; a target of zero is left out. Where all tokens share the attention, W is "
+        "finite, and 1 − cosine to the prediction falls to rounding, below the panel.",
+        size=(7.0, 3.3),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields, per lambda, errors of attention over the steps; numbers of tokens and distances of W at the
+        end.
         """
-        v, x, z = draw(
-            self.trials, inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=self.generator()
-        )
+        sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim}
+        v, x, z = draw(self.trials, **sizes, generator=self.generator())
         scores = (x @ v[:, None, :, None]).squeeze(-1)
         one = frobenius_max_margins(constraints(x, z, scores.argmax(-1))).W
-        steps = logarithmic_steps(self.steps)
-        yield Arrays({f"{NAME}/steps": np.array(steps), f"{NAME}/penalties": np.array(self.penalties)})
-        counts, ends = [], []
-        for number, penalty in enumerate(self.penalties):
+        for penalty in self.penalties:
             instance = HeadInstance(x, z, x.new_ones(self.trials, self.inputs), concave_head(v, penalty))
             shares = optimal_shares(scores, penalty=penalty)
-            state, errors = start(instance), []
-            for step in steps:
+            at, state, limit = {"lambda": penalty}, start(instance), (0.0, "limit")
+            for step in logarithmic_steps(self.steps):
                 state = plain_descent(instance, state, steps=step - state.step, rate=self.rate)
-                errors.append((instance.attention(state.W) - shares).abs().amax((-2, -1)))
+                error = (instance.attention(state.W) - shares).abs().amax((-2, -1))
+                here = {"at": at, "step": step, "n": self.trials}
+                note = "median over the problems"
+                yield self.row(ERROR, float(error.median()), reference=limit, note=note, **here)
             attention = instance.attention(state.W)
             kept = attention > SOME_ATTENTION
             on_kept = optimal_shares(scores.masked_fill(~kept, -torch.inf), penalty=penalty)
             restricted = ((attention - on_kept).abs() < CLOSE).all(-1).all(-1)
             parts = generalised_max_margins(x, z, shares, threshold=0.0)
             predicted = parts.predict(state.W)
-            targets = (predicted, parts.direction.W, one, predicted.roll(1, 0))
-            ends.append(np.stack([distance(state.W, target) for target in targets], -1))
-            counts.append(
-                (
-                    float(kept.sum(-1).double().mean()),
-                    float((shares > SOME_ATTENTION).sum(-1).double().mean()),
-                )
-            )
-            here = {"at": {"setting": f"lambda={penalty:g}"}, "step": self.steps, "n": self.trials}
-            yield figure_row(COUNT, counts[-1][0], SOURCE, reference=(counts[-1][1], "theory"), **here)
-            yield figure_row(
-                ERROR,
-                float(errors[-1].median()),
-                SOURCE,
-                reference=(0.0, "limit"),
-                note="median over the problems",
-                **here,
-            )
-            yield figure_row(
-                REACHED, float((errors[-1] < CLOSE).double().mean()), SOURCE, unit="share", **here
-            )
-            yield figure_row(
-                RESTRICTED,
-                float(restricted.double().mean()),
-                SOURCE,
-                reference=(1.0, "theory"),
-                unit="share",
-                **here,
-            )
-            astray = (restricted & (errors[-1] >= CLOSE)).nonzero().squeeze(-1)
+            count = float((shares > SOME_ATTENTION).sum(-1).double().mean())
+            yield self.row(COUNT, float(kept.sum(-1).double().mean()), reference=(count, "theory"), **here)
+            yield self.row(REACHED, float((error < CLOSE).double().mean()), unit="share", **here)
+            optimal = float(restricted.double().mean())
+            yield self.row(RESTRICTED, optimal, reference=(1.0, "theory"), unit="share", **here)
+            astray = (restricted & (error >= CLOSE)).nonzero().squeeze(-1)
             if len(astray):
                 margins = lost_margins(x[astray], z[astray], scores[astray], on_kept[astray], penalty=penalty)
                 share = float((margins > 1 + NEIGHBOUR_RTOL).double().mean())
-                yield figure_row(
-                    LOST, share, SOURCE, reference=(1.0, "theory"), unit="share", **here | {"n": len(margins)}
-                )
-            for target, values in zip(TARGETS.values(), ends[-1].T):
+                here |= {"n": len(margins)}
+                yield self.row(LOST, share, reference=(1.0, "theory"), unit="share", **here)
+            for name, target in zip(TARGETS, (predicted, parts.direction.W, one, predicted.roll(1, 0))):
+                values = distance(state.W, target)
                 known = values[np.isfinite(values)]
-                yield figure_row(
+                yield self.row(
                     DISTANCE,
                     float(np.median(known)) if len(known) else None,
-                    SOURCE,
-                    at={"setting": f"{target}, lambda={penalty:g}"},
+                    at={"target": name} | at,
                     step=self.steps,
                     n=len(known),
                     note="median over the problems in which the target is not zero",
                     reason="" if len(known) else "the target is zero in every problem",
                 )
-            yield Arrays({f"{NAME}/error_{number}": torch.stack(errors).numpy()})
-        yield Arrays({f"{NAME}/counts": np.array(counts), f"{NAME}/distances": np.stack(ends)})
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots the number of tokens that share attention, the error of the attention, and 1 - cosine of W to
-        four targets.
-        """
-        a = arrays_of(result)
-        penalties, counts = a["penalties"], a["counts"]
-        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
-        left.plot(penalties, counts[:, 1], color=COLOURS["attention_svm"], label="predicted")
-        left.plot(penalties, counts[:, 0], color="black", linestyle="", marker="x", label="measured")
-        left.axhline(1, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)), label="linear head")
-        left.set(xscale="log", title="Tokens that share", xlabel="$\\lambda$")
-        left.legend(loc="upper left", handlelength=1.6)
-        for number, tint in enumerate(shades(len(penalties))):
-            middle.plot(
-                a["steps"],
-                np.median(a[f"error_{number}"], 1),
-                color=tint,
-                label=f"$\\lambda$ = {penalties[number]:g}",
-            )
-        middle.set(xscale="log", yscale="log", title="Error of the attention", xlabel="step")
-        middle.legend(loc="lower left", handlelength=1.4)
-        for target, (label, tint) in enumerate(zip(LABELS, TINTS)):
-            known = np.isfinite(a["distances"][..., target]).any(1)
-            medians = np.maximum(
-                [np.nanmedian(values) for values in a["distances"][known][..., target]], 1e-17
-            )
-            right.plot(penalties[known], medians, color=tint, marker="o", label=label)
-        right.set(xscale="log", yscale="log", title="1 − cosine of W to", xlabel="$\\lambda$")
-        right.set_ylim(3e-3, 60)
-        right.legend(loc="upper left", handlelength=1.4)
-        caption(
-            figure,
-            f"{a['distances'].shape[1]} random problems, the same for each λ. Left: means; attention above "
-            "0.001. Middle: medians of the largest difference from the attention predicted from the "
-            "scores. Right: medians; a target of zero is left out. Where all tokens share the attention, W "
-            "is finite, and 1 − cosine to the prediction falls to rounding, below the panel.",
-        )
-        return figure
 
     @classmethod
     def quick(cls) -> "ConcaveHead":

@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
-from ....core.result import Result
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..balance import common_norm_trajectory, imbalance, penalised_residual
@@ -20,11 +17,8 @@ from ..dynamics import Factors, normalised_descent, random_factors, trajectory
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import nuclear_max_margins
-from .common import NAME, arrays_of, figure_row
+from .common import EXTREMES, median_and_range
 from .long_run import logarithmic_steps
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SOURCE = Source("tarzanagh2023transformers")
 PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
@@ -33,22 +27,21 @@ RUNS = {
     "separate": "separate norms, no penalty",
     "common": "one common norm, no penalty",
 }
-LABELS = {"penalised": "published penalty", "separate": "separate norms", "common": "one common norm"}
-TINTS = {
-    "penalised": COLOURS["rate_reduction"],
-    "separate": COLOURS["scan_snap"],
-    "common": COLOURS["attention_svm"],
-}
+LOOKS = dict(
+    zip(
+        RUNS.values(),
+        ({"label": text} for text in ("published penalty", "separate norms", "one common norm")),
+    )
+)
 DISTANCE = "1 - cosine to the nuclear solution"
 NORM = "nuclear norm of K Q^T"
 IMBALANCE = "imbalance of K and Q relative to the nuclear norm"
 RESIDUAL = "residual of the stationarity equations"
-QUANTITIES = {"distance": DISTANCE, "norm": NORM, "imbalance": IMBALANCE}
+TITLES = {DISTANCE: "1 − cosine, nuclear", NORM: "Nuclear norm of $KQ^\\top$", IMBALANCE: "Imbalance"}
 SHORTER = (0.01, 1e-3, 1e-4)  # lengths of the steps before the residual is measured
-MARKS = (1000, 10_000, 100_000)  # steps that have rows, besides the last
 
 
-def curves(instance: Instance, states: list[Factors]) -> dict[str, Tensor]:
+def quantities(instance: Instance, states: list[Factors]) -> dict[str, Tensor]:
     """Returns distance, norm and imbalance ``[steps, trials]`` of the states of one run; NaN where the
     selection has no solution.
     """
@@ -58,9 +51,9 @@ def curves(instance: Instance, states: list[Factors]) -> dict[str, Tensor]:
     norm = torch.linalg.matrix_norm(W, ord="nuc")
     unequal = torch.stack([torch.linalg.matrix_norm(imbalance(state), ord="nuc") for state in states])
     return {
-        "distance": distance.masked_fill(~solutions.solved, torch.nan),
-        "norm": norm,
-        "imbalance": unequal / norm,
+        DISTANCE: distance.masked_fill(~solutions.solved, torch.nan),
+        NORM: norm,
+        IMBALANCE: unequal / norm,
     }
 
 
@@ -87,13 +80,23 @@ class FactorNorms(RandomExperiment):
     name = "attention_svm.factor_norms"
     sources = (SOURCE,)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields medians at some steps and the residual of the penalised run, and arrays [steps, trials] of
-        every run.
-        """
-        instance = published_instances(
-            range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim
-        )
+    view = bands(
+        spread=EXTREMES,
+        panels=[
+            Panel(title, quantity, lines=("descent", LOOKS), legend="upper left" if quantity == NORM else "")
+            for quantity, title in TITLES.items()
+        ],
+        log="xy",
+        caption="Median of {trials} random problems; bands: smallest to largest. The run with the penalty has "
+        "separate norms. Solutions are those of the tokens selected at the last step. Imbalance: "
+        "$\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
+        size=(7.0, 3.3),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields medians and ranges over the steps, and the residual of the penalised run."""
+        sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim}
+        instance = published_instances(range(self.trials), **sizes)
         first = random_factors(instance, generator=self.generator())
         steps = logarithmic_steps(self.steps)
         runs = {
@@ -101,72 +104,18 @@ class FactorNorms(RandomExperiment):
             "separate": trajectory(instance, first, steps=steps, rate=self.rate),
             "common": common_norm_trajectory(instance, first, steps=steps, rate=self.rate),
         }
-        yield Arrays({f"{NAME}/steps": np.array(steps)})
         for run, states in runs.items():
-            states = list(states)
-            for name, values in curves(instance, states).items():
-                for step in sorted({*MARKS, self.steps} & set(steps)):
-                    yield self._row(QUANTITIES[name], run, step, values[steps.index(step)])
-                yield Arrays({f"{NAME}/{run}_{name}": values.numpy()})
+            states, at = list(states), {"descent": RUNS[run]}
+            for quantity, curve in quantities(instance, states).items():
+                for step, values in zip(steps, curve):
+                    yield from median_and_range(self, quantity, values, at=at, step=step)
             if run == "penalised":
                 end = states[-1]
                 for rate in SHORTER:
                     end = normalised_descent(instance, end, steps=200, rate=rate, penalty=PENALTY)
-                yield self._row(
-                    RESIDUAL, run, end.step, penalised_residual(instance, end, penalty=PENALTY), limit=0.0
-                )
-
-    def _row(
-        self, quantity: str, run: str, step: int, values: Tensor, *, limit: float | None = None
-    ) -> Measurement:
-        known = values[values.isfinite()]
-        note = (
-            f"median over the problems; range {float(known.min()):.3g} to {float(known.max()):.3g}"
-            if len(known)
-            else ""
-        )
-        return figure_row(
-            quantity,
-            float(known.median()) if len(known) else None,
-            SOURCE,
-            reference=None if limit is None else (limit, "limit"),
-            at={"setting": RUNS[run]},
-            step=step,
-            n=len(known),
-            note=note,
-            reason="" if len(known) else "no selection has a solution",
-        )
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots 1 - cosine to the nuclear solution, the nuclear norm and the imbalance against the step:
-        median and range.
-        """
-        a = arrays_of(result)
-        figure, panels = axes(1, 3, width=7.0, height=3.3)
-        for ax, name, title in zip(
-            panels, QUANTITIES, ("1 − cosine, nuclear", "Nuclear norm of $KQ^\\top$", "Imbalance")
-        ):
-            for run, label in LABELS.items():
-                values = a[f"{run}_{name}"]
-                ax.fill_between(
-                    a["steps"],
-                    np.nanmin(values, 1),
-                    np.nanmax(values, 1),
-                    color=TINTS[run],
-                    alpha=0.13,
-                    linewidth=0,
-                )
-                ax.plot(a["steps"], np.nanmedian(values, 1), color=TINTS[run], label=label)
-            ax.set(xscale="log", yscale="log", xlabel="step", title=title)
-        panels[1].legend(loc="upper left", fontsize=7, handlelength=1.4)
-        caption(
-            figure,
-            f"Median of {a['common_norm'].shape[1]} random problems; bands: smallest to largest. The run "
-            "with the penalty has separate norms. Solutions are those of the tokens selected at the last "
-            "step. Imbalance: $\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
-        )
-        return figure
+                residual = penalised_residual(instance, end, penalty=PENALTY)
+                limit = {"predicted": 0.0, "basis": "limit"}
+                yield from median_and_range(self, RESIDUAL, residual, at=at, step=end.step, **limit)
 
     @classmethod
     def quick(cls) -> "FactorNorms":

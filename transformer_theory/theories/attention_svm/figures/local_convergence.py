@@ -4,16 +4,14 @@ selects.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
-from ....core.result import Result
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement
+from ....core.plotting import TINTS
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import constraints
@@ -21,11 +19,7 @@ from ..dynamics import random_factors, random_start, trajectory
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import frobenius_max_margins, nuclear_max_margins
-from .common import NAME, Reference, arrays_of, figure_row, mark_steps, references
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .common import Reference
 
 SOURCE = Source("tarzanagh2023transformers")
 PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
@@ -50,8 +44,20 @@ PUBLISHED: Mapping[tuple[str, str, int], Reference] = {
     ("W", "attention", 200): (0.97, "figure"),
     ("KQ", "attention", 90): (1.0, "figure"),
 }
-BLUE, RED = COLOURS["attention_svm"], COLOURS["scan_snap"]
-DASHED = (0, (4, 2))
+SPREAD = "standard deviation"
+COSINES, LOOK = (QUANTITIES["frobenius"], QUANTITIES["nuclear"]), {"ylim": (0, 1.03)}
+NORMS = {"frobenius": ("Frobenius solution", TINTS[0]), "nuclear": ("nuclear solution", TINTS[1])}
+SOLID = {QUANTITIES[norm]: {"label": label, "color": tint} for norm, (label, tint) in NORMS.items()}
+DASHED = {
+    QUANTITIES[norm]: {
+        "color": tint,
+        "linestyle": (0, (4, 2)),
+        "linewidth": 1.0,
+        "band": False,
+        "label": label,
+    }
+    for (norm, (_, tint)), label in zip(NORMS.items(), ("without penalty", "_"))
+}
 
 
 @dataclass(frozen=True)
@@ -78,140 +84,81 @@ class LocalConvergence(RandomExperiment):
     name = "attention_svm.local_convergence"
     sources = (SOURCE,)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows at the published steps, near step 1,000 and at the last step, and arrays with every
-        trial's curves.
-        """
+    view = bands(
+        spread=SPREAD,
+        panels=(
+            Panel(
+                "Largest attention weight",
+                QUANTITIES["attention"],
+                {"descent": (RUNS["W"], RUNS["KQ"])},
+                (
+                    "descent",
+                    {RUNS["W"]: {"label": "descent on $W$"}, RUNS["KQ"]: {"label": "descent on $(K, Q)$"}},
+                ),
+                legend="lower right",
+                axes={**LOOK, "xlim": (0, 400)},
+            ),
+            Panel("Descent on $W$: cosine", COSINES, {"descent": RUNS["W"]}, ("quantity", SOLID), axes=LOOK),
+            (
+                Panel(
+                    "Descent on $(K, Q)$: cosine",
+                    COSINES,
+                    {"descent": RUNS["KQ"]},
+                    ("quantity", SOLID),
+                    axes=LOOK,
+                ),
+                Panel("", COSINES, {"descent": RUNS["KQ_free"]}, ("quantity", DASHED)),
+            ),
+        ),
+        caption="Lines: mean over {trials} random problems; bands: one standard deviation to either side. Left: mean "
+        "over the inputs of the largest attention weight. Solutions are those of the tokens selected at the last "
+        "step. The paper has no panel for (K, Q): the cross was computed with the released code on six seeds.",
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields mean and standard deviation over the trials at every step, and the share of best selections."""
         instance = published_instances(
             range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim
         )
         generator = self.generator()
-        W_start, factor_start = (
-            random_start(instance, generator=generator),
-            random_factors(instance, generator=generator),
-        )
+        W_start = random_start(instance, generator=generator)
+        factor_start = random_factors(instance, generator=generator)
         steps = [*(s for s in STEPS if s < self.steps), self.steps]
         runs = {
             "W": trajectory(instance, W_start, steps=steps, rate=self.rate),
             "KQ": trajectory(instance, factor_start, steps=steps, rate=self.rate, penalty=PENALTY),
             "KQ_free": trajectory(instance, factor_start, steps=steps, rate=self.rate),
         }
-        yield Arrays({f"{NAME}/steps": torch.tensor(steps).numpy()})
         for run, states in runs.items():
-            yield from self._curves(run, instance, torch.stack([state.W for state in states]), steps)
+            W = torch.stack([state.W for state in states])
+            select = instance.selected(W[-1])
+            for kind, curve in curves_of(instance, W, select).items():
+                for step, values in zip(steps, curve):
+                    yield from self._rows(run, kind, step, values)
+            best = float((select == instance.optimal()).all(-1).double().mean())
+            at = {"descent": RUNS[run]}
+            yield self.row(BEST_SELECTED, best, unit="share", at=at, step=self.steps, n=self.trials)
 
-    def _curves(
-        self, run: str, instance: Instance, W: Tensor, steps: list[int]
-    ) -> Iterator[Measurement | Arrays]:
-        """Yields the rows and arrays of one descent; ``W`` is [steps, trials, d, d]."""
-        select = instance.selected(W[-1])
-        pairs = constraints(instance.tokens, instance.query, select)
-        solutions = {"frobenius": frobenius_max_margins(pairs), "nuclear": nuclear_max_margins(pairs)}
-        attention = torch.stack([instance.attention(w).amax(-1).mean(-1) for w in W])
-        curves = {"attention": attention}
-        for norm, solution in solutions.items():
-            curves[norm] = torch.full_like(attention, torch.nan)
-            solved = solution.solved
-            curves[norm][:, solved] = cosine(
-                W[:, solved], solution.W[solved].expand(len(W), -1, -1, -1), dim=(-2, -1)
-            )
-        late = {max(s for s in steps if s <= 1000), self.steps}
-        for kind, curve in curves.items():
-            published_steps = {
-                step
-                for published_run, quantity, step in PUBLISHED
-                if (published_run, quantity) == (run, kind)
-            }
-            for step in sorted((published_steps | late) & set(steps)):
-                yield self._row(run, kind, step, curve[steps.index(step)])
-        best = float((select == instance.optimal()).all(-1).double().mean())
-        yield figure_row(
-            BEST_SELECTED,
-            best,
-            SOURCE,
-            unit="share",
-            at={"setting": RUNS[run]},
-            step=self.steps,
-            n=self.trials,
-        )
-        yield Arrays({f"{NAME}/{run}_{kind}": curve.T.contiguous().numpy() for kind, curve in curves.items()})
-
-    def _row(self, run: str, kind: str, step: int, values: Tensor) -> Measurement:
-        """Returns the mean of one quantity over the trials that have a solution."""
+    def _rows(self, run: str, kind: str, step: int, values: Tensor) -> Iterator[Measurement]:
+        """Yields mean and standard deviation of one quantity over the trials that have a solution."""
         solved = values[values.isfinite()]
+        place = {"at": {"descent": RUNS[run]}, "step": step, "n": len(solved)}
+        if not len(solved):
+            yield self.row(QUANTITIES[kind], None, reason="no trial has a solution", **place)
+            return
         # The selection at the last step defines the solution, so a cosine is comparable only if the last step
         # is the published one.
-        relevant_settings = (
-            "inputs",
-            "tokens",
-            "dim",
-            "trials",
-            "rate",
-            *(() if kind == "attention" else ("steps",)),
-        )
-        note = f"mean over {len(solved)} of {len(values)} trials"
-        if len(solved):
-            note += f", median {float(solved.median()):.4f}, standard deviation {float(solved.std(correction=0)):.4f}"
-        return figure_row(
+        relevant = ("inputs", "tokens", "dim", "trials", "rate", *(() if kind == "attention" else ("steps",)))
+        known, spread = self.at_defaults(*relevant), float(solved.std(correction=0))
+        note = f"mean over {len(solved)} of {len(values)} trials, median {float(solved.median()):.4f}"
+        yield self.row(
             QUANTITIES[kind],
-            float(solved.mean()) if len(solved) else None,
-            SOURCE,
-            reference=PUBLISHED.get((run, kind, step)) if self.at_defaults(*relevant_settings) else None,
-            at={"setting": RUNS[run]},
-            step=step,
-            n=len(solved),
-            note=note,
-            reason="" if len(solved) else "no trial has a solution",
+            float(solved.mean()),
+            reference=PUBLISHED.get((run, kind, step)) if known else None,
+            note=f"{note}, standard deviation {spread:.4f}",
+            **place,
         )
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots largest attention weight and cosines to both solutions against the step: mean and standard
-        deviation over the trials.
-        """
-        a, table = arrays_of(result), result.table
-        steps, attention_rows = a["steps"], table.select(quantity=QUANTITIES["attention"])
-        cosine_rows = table.select(quantity=(QUANTITIES["frobenius"], QUANTITIES["nuclear"]))
-        figure, (attention, whole, factors) = axes(1, 3, width=7.0, height=3.1)
-        for run, colour, label in (("W", BLUE, "descent on $W$"), ("KQ", RED, "descent on $(K, Q)$")):
-            _curve(attention, steps, a[f"{run}_attention"], colour, label)
-        for ax, run in ((whole, "W"), (factors, "KQ")):
-            for norm, colour, label in (
-                ("frobenius", BLUE, "Frobenius solution"),
-                ("nuclear", RED, "nuclear solution"),
-            ):
-                _curve(ax, steps, a[f"{run}_{norm}"], colour, label)
-            ax.set(xlabel="step", ylim=(0, 1.03))
-        for norm, colour in (("frobenius", BLUE), ("nuclear", RED)):
-            factors.plot(
-                steps, np.nanmean(a[f"KQ_free_{norm}"], axis=0), color=colour, linestyle=DASHED, linewidth=1.0
-            )
-        factors.plot(
-            [], [], color=COLOURS["network"], linestyle=DASHED, linewidth=1.0, label="without penalty"
-        )
-        mark_steps(attention, attention_rows)
-        mark_steps(whole, cosine_rows.select(at={"setting": RUNS["W"]}))
-        mark_steps(factors, cosine_rows.select(at={"setting": RUNS["KQ"]}))
-        attention.set(
-            title="Largest attention weight", xlabel="step", ylim=(0, 1.03), xlim=(0, min(400, steps[-1]))
-        )
-        whole.set_title("Descent on $W$: cosine")
-        factors.set_title("Descent on $(K, Q)$: cosine")
-        for ax in (attention, whole, factors):
-            ax.legend(loc="lower right", handlelength=1.6, borderaxespad=0.2)
-        recomputed = references(table).select(basis="recomputed")
-        note = (
-            "The paper has no panel for (K, Q): the cross was computed with the released code on six seeds."
-            if len(recomputed)
-            else ""
-        )
-        caption(
-            figure,
-            f"Lines: mean over {a['W_attention'].shape[0]} random problems; bands: one standard deviation "
-            "to either side. Left: mean over the inputs of the largest attention weight. Solutions are "
-            "those of the tokens selected at the last step. " + note,
-        )
-        return figure
+        yield self.row(f"{SPREAD} of {QUANTITIES[kind]}", spread, **place)
 
     @classmethod
     def quick(cls) -> "LocalConvergence":
@@ -219,10 +166,20 @@ class LocalConvergence(RandomExperiment):
         return cls(trials=8, steps=300)
 
 
-def _curve(ax: "Axes", steps: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
-    """Plots the mean of the values [steps, trials] over trials, with one standard deviation as a band; NaN
-    marks a missing trial.
+def curves_of(instance: Instance, W: Tensor, select: Tensor) -> dict[str, Tensor]:
+    """Returns the quantities of one descent, each ``[steps, trials]``; NaN where a trial has no solution.
+
+    Args:
+        instance: the problems.
+        W: attention weights over the steps, ``[steps, trials, d, d]``.
+        select: the tokens whose solutions W is compared with.
     """
-    mean, spread = np.nanmean(values, axis=0), np.nanstd(values, axis=0)
-    ax.plot(steps, mean, color=colour, label=label)
-    ax.fill_between(steps, mean - spread, np.minimum(mean + spread, 1), color=colour, alpha=0.15, linewidth=0)
+    pairs = constraints(instance.tokens, instance.query, select)
+    found = {"attention": torch.stack([instance.attention(w).amax(-1).mean(-1) for w in W])}
+    for norm, solve in (("frobenius", frobenius_max_margins), ("nuclear", nuclear_max_margins)):
+        solution = solve(pairs)
+        solved = solution.solved
+        found[norm] = torch.full_like(found["attention"], torch.nan)
+        targets = solution.W[solved].expand(len(W), -1, -1, -1)
+        found[norm][:, solved] = cosine(W[:, solved], targets, dim=(-2, -1))
+    return found

@@ -203,7 +203,7 @@ def recipe_rows(
     """
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     metric, measured = AlignmentMetric(max_samples=SAMPLE), []
-    with evaluation(model), probe(model, [metric], draws=0) as p, p.together(0):
+    with evaluation(model), probe(model, [metric], draws=0) as p, p.accumulate(0):
         model(validation.tokens[:SAMPLE].float())
     for place, heads in sorted(metric.bilinear.items(), key=lambda item: item[0]):
         tokens = metric.tokens[place].double()

@@ -129,7 +129,7 @@ def network_rows(
 def _probed(model: nn.Module, data: TokenData, *, draws: int) -> Table:
     """Returns the rows of every layer: non-zeros and, unless ``draws`` is 0, compression."""
     metrics = [CompressionInSubspaces(), Sparsity()] if draws else [Sparsity()]
-    with evaluation(model), probe(model, metrics, draws=draws) as p, p.together(0):
+    with evaluation(model), probe(model, metrics, draws=draws) as p, p.accumulate(0):
         model(data.tokens.float())
     return Table(p.rows)
 

@@ -13,31 +13,32 @@ import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null, Side
-from ....core.plotting import axes, caption, label_ends, line, shades, style, text_figure
+from ....core.measurement import Measurement, Null, Side
+from ....core.plotting import axes, caption, label_ends, shades, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
 from ..hierarchy import random_hierarchy, shuffled_recovery, uncentred_recovery, varying
 from ..joint import fit_stack
 from ..nonlinear import bounce
+from .common import draw_range, with_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, TABLE = "joma", Source("tian2024joma", "Table 1", "second-hand")
+TABLE = Source("tian2024joma", "Table 1", "second-hand")
 SIZES = ((20, (10, 20)), (30, (20, 30)))  # classes, latents of each layer
 PARTS = (2, 3)
-SETTINGS = {
-    f"C = {classes}, p = {parts}": (classes, latents, parts)
-    for (classes, latents), parts in product(SIZES, PARTS)
-}
+SETTINGS = [(classes, latents, parts) for (classes, latents), parts in product(SIZES, PARTS)]
 CURVES = ("loss", "recovered", "rank", "entropy")
 DIFFERENT = "different sequences"
 LOSS = "cross-entropy"
 RECOVERY, SHUFFLED, UNCENTRED = "recovery", "recovery of shuffled latents", "recovery without centring"
 RANK = "stable rank of the lower layer"
 ENTROPY = "entropy of attention"
+# curve of a run -> quantity and unit
+QUANTITIES = {"recovered": (RECOVERY, ""), "rank": (RANK, ""), "entropy": (ENTROPY, "nats")}
+EVERY = 2  # of the measured steps, every second is drawn
 # the paper's recovery of the latents of layer 0 and 1, over the settings of Table 1
 SECOND_HAND = ("0.94 to 1.00", "0.55 to 0.81")
 
@@ -83,7 +84,7 @@ class HierarchyLearning(RandomExperiment):
     def quick(cls) -> "HierarchyLearning":
         return cls(steps=20, rate=1e-3, dim=32, seeds=1, settings=1)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields recovery with its chance levels, stable rank and entropy, per setting and layer, as means
         over seeds.
         """
@@ -95,22 +96,32 @@ class HierarchyLearning(RandomExperiment):
             "dim": self.dim,
             "marks": tuple(marks),
         }
-        arrays = {"steps": np.array([0, *marks])}
-        for name, (classes, latents, parts) in [*SETTINGS.items()][: self.settings]:
+        for classes, latents, parts in SETTINGS[: self.settings]:
             kind = {"classes": classes, "latents": latents, "parts": parts}
             runs = sweep(
                 one_run, [shared | kind | {"seed": self.seed + number} for number in range(self.seeds)]
             )
-            arrays |= {f"{name}_{curve}": np.stack([run[curve] for run in runs]) for curve in CURVES}
-            arrays[f"{name}_shuffled"] = np.mean([run["shuffled"][1] for run in runs], axis=0)
-            yield from self._rows(name, runs)
-        yield Arrays({f"{NAME}/{name}": values for name, values in arrays.items()})
+            at = {"C": classes, "parts": parts}
+            yield from self._rows(at, runs)
+            for index, step in list(enumerate([0, *marks]))[:-1:EVERY]:
+                yield from self._curves(
+                    at, step, {key: [run[key][index] for run in runs] for key in QUANTITIES}
+                )
 
-    def _rows(self, name: str, runs: list[dict[str, np.ndarray]]) -> Iterator[Measurement]:
+    def _curves(
+        self, at: dict[str, int], step: int, of_runs: dict[str, list[np.ndarray]]
+    ) -> Iterator[Measurement]:
+        """Yields the curves at one step before the last, means over seeds with their ranges."""
+        for key, (quantity, unit) in QUANTITIES.items():
+            for layer, values in enumerate(np.transpose(of_runs[key]).tolist()):
+                place = {"at": at, "step": step, "layer": layer}
+                yield from with_range(self, quantity, float(np.mean(values)), values, unit=unit, **place)
+
+    def _rows(self, at: dict[str, int], runs: list[dict[str, np.ndarray]]) -> Iterator[Measurement]:
         sequences = [float(run["different"]) for run in runs]
         note = "Classes that share a sequence cannot be separated."
-        yield self._row(DIFFERENT, name, sequences, None, None, step=None, note=note)
-        yield self._row(LOSS, name, *_ends(runs, "loss"), "<=", unit="nats")
+        yield self._row(DIFFERENT, at, sequences, None, None, step=None, note=note)
+        yield self._row(LOSS, at, *_ends(runs, "loss"), "<=", unit="nats")
         layers = runs[0]["recovered"].shape[1]
         for layer in range(layers):
             note = "The last layer; its latents are the classes."
@@ -125,23 +136,24 @@ class HierarchyLearning(RandomExperiment):
                 shuffled, untrained = (
                     [float(run["shuffled"][when][layer]) for run in runs] for when in (1, 0)
                 )
-                yield self._row(SHUFFLED, name, shuffled, untrained, ">=", layer=layer)
-            yield self._row(RECOVERY, name, *_ends(runs, "recovered", layer), ">=", layer=layer, note=note)
-            yield self._row(UNCENTRED, name, *_ends(runs, "uncentred", layer), ">=", layer=layer)
-            for key, quantity, unit in (("rank", RANK, ""), ("entropy", ENTROPY, "nats")):
+                yield self._row(SHUFFLED, at, shuffled, untrained, ">=", layer=layer)
+            yield self._row(RECOVERY, at, *_ends(runs, "recovered", layer), ">=", layer=layer, note=note)
+            yield self._row(UNCENTRED, at, *_ends(runs, "uncentred", layer), ">=", layer=layer)
+            for key in ("rank", "entropy"):
+                quantity, unit = QUANTITIES[key]
                 curves = [bounce(torch.from_numpy(run[key][:, layer])) for run in runs]
                 drop, rebound = (
                     float(np.mean([getattr(curve, part) for curve in curves])) for part in ("drop", "rebound")
                 )
                 note = f"It falls by {drop:.3g} and then rises by {rebound:.3g}, means over seeds."
                 yield self._row(
-                    quantity, name, *_ends(runs, key, layer), "<=", layer=layer, unit=unit, note=note
+                    quantity, at, *_ends(runs, key, layer), "<=", layer=layer, unit=unit, note=note
                 )
 
     def _row(
         self,
         quantity: str,
-        name: str,
+        at: dict[str, int],
         values: list[float],
         untrained: list[float] | None,
         side: Side | None,
@@ -149,55 +161,38 @@ class HierarchyLearning(RandomExperiment):
     ) -> Measurement:
         """Returns the mean over seeds with its interval; the null values come from the untrained networks."""
         interval = student_interval(values)
-        columns = {"step": self.steps, "at": {"setting": name}, "n": self.seeds, "source": TABLE} | columns
+        columns = {"step": self.steps, "at": at, "n": self.seeds} | columns
         columns |= {
             "nulls": (None if untrained is None else Null("untrained networks", tuple(untrained)),),
             "side": side,
         }
         columns |= {} if interval is None else {"interval": interval, "interval_kind": "over seeds"}
-        return Measurement(NAME, "figure", quantity, float(np.mean(values)), **columns)
+        return self.row(quantity, float(np.mean(values)), **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one row per setting: recovery of each layer and of shuffled latents, stable rank relative to
-        its start, and entropy.
-        """
-        measured = [name for name in SETTINGS if f"{NAME}/{name}_recovered" in result.arrays]
-        if not measured:
-            return text_figure(f"{self.name}: nothing was measured")
+        """Plots one row per setting: recovery of each layer and of shuffled latents, stable rank, and entropy."""
+        measured = SETTINGS[: result.settings["settings"]]
         figure, panels = axes(len(measured), 3, width=8.5, height=2.2 * len(measured) + 0.9)
-        steps = result.arrays[f"{NAME}/steps"] + 1
-        for row, setting_name in enumerate(measured):
+        for row, (classes, _, parts) in enumerate(measured):
+            rows = result.table.select(at={"C": classes, "parts": parts})
             left, middle, right = panels[3 * row : 3 * row + 3]
-            names = ("recovered", "rank", "entropy", "shuffled")
-            recovered, rank, entropy, shuffled = (
-                result.arrays[f"{NAME}/{setting_name}_{name}"] for name in names
-            )
-            for layer, tint in enumerate(shades(recovered.shape[2])):
-                # shuffled classes are the same classes
-                null = float(shuffled[layer]) if layer < recovered.shape[2] - 1 else None
-                line(left, steps, recovered[:, :, layer].mean(0), color=tint, null=null)
-                for ax, values in ((middle, rank / rank[:, :1]), (right, entropy)):
-                    ax.fill_between(
-                        steps,
-                        values[:, :, layer].min(0),
-                        values[:, :, layer].max(0),
-                        color=tint,
-                        alpha=0.18,
-                        linewidth=0,
-                    )
-                    line(ax, steps, values[:, :, layer].mean(0), color=tint, label=f"layer {layer}")
-            left.set(
-                title=f"{setting_name}: recovery",
-                ylabel="largest correlation",
-                ylim=(min(0.4, float(np.min(shuffled))) - 0.02, 1.02),
-            )
-            middle.set(title="Stable rank, share of the start")
+            layers = sorted({row.layer for row in rows.select(quantity=RECOVERY)})
+            for layer, tint in zip(layers, shades(len(layers))):
+                of_layer = rows.select(layer=layer)
+                for ax, (quantity, _) in zip((left, middle, right), QUANTITIES.values()):
+                    label = f"layer {layer}" if ax is right else ""
+                    draw_range(ax, of_layer, quantity, "step", color=tint, label=label)
+                for null in of_layer.select(quantity=SHUFFLED):  # shuffled classes are the same classes
+                    left.axhline(null.value, color=tint, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.75)
+            left.set(title=f"C = {classes}, p = {parts}: recovery", ylabel="largest correlation")
+            left.set_ylim(min(0.4, left.get_ylim()[0]), 1.02)
+            middle.set(title="Stable rank of the lower layer")
             right.set(title="Entropy of attention", ylabel="nats", ylim=(0, None))
-            label_ends(right)
             for ax in (left, middle, right):
-                ax.set(xscale="log")
-                ax.set_xlabel("step + 1" if row == len(measured) - 1 else "")
+                ax.set_xscale("symlog", linthresh=1)
+                ax.set(xlim=(0, None), xlabel="step" if row == len(measured) - 1 else "")
+            label_ends(right)
         caption(
             figure,
             "Recovery: the largest correlation of any unit with a latent of the same layer (of the last: "

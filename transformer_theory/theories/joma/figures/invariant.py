@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import axes, caption, heatmap, label_ends, line, shades, style, text_figure
+from ....core.plotting import axes, caption, heatmap, label_ends, line, shades, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..block import Softmax, gaussian_block, gaussian_contexts, random_contexts
@@ -27,6 +26,7 @@ from ..invariants import (
     moving_mean,
 )
 from ..on_data import MAX_ASSUMPTION, MAX_ERROR, diagonal
+from .common import draw_range, with_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,6 +39,7 @@ MEASURES = {"correlation": (CORRELATION, 1.0), "error": (ERROR, 0.0)}  # array n
 KINDS = {"Gaussian": gaussian_contexts, "random": random_contexts}
 WAYS = {"first": "first term", "both": "both terms", "moving": "moving mean"}  # array name -> label
 MARKS = (100, 1000, 2000)
+DRAWN = 20  # about the number of points of a curve
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Invariant(RandomExperiment):
         """
         saved = np.unique(np.linspace(0, self.steps, 201).astype(int)).tolist()
         marks = sorted({mark for mark in MARKS if mark in saved} | {self.steps})
+        drawn = sorted({*saved[1 :: max(1, len(saved) // DRAWN)], *marks})
         generator, arrays = self.generator(), {f"{NAME}/steps": np.array(saved)}
         for kind, draw in KINDS.items():
             curves: dict[str, list[Tensor]] = {f"{way}_{measure}": [] for way in WAYS for measure in MEASURES}
@@ -103,34 +105,26 @@ class Invariant(RandomExperiment):
                         f"{NAME}/{kind}_lower": path.states.lower[[0, -1]].numpy(),
                         f"{NAME}/{kind}_unit": path.states.lower[:, 0, :4].numpy(),
                     }
-            arrays |= {
-                f"{NAME}/{kind}_{name}": torch.stack(values).numpy() for name, values in curves.items()
-            }
-            for mark in marks:
-                yield from self._means(
-                    kind,
-                    mark,
-                    {name: [float(curve[saved.index(mark)]) for curve in c] for name, c in curves.items()},
-                )
+            for step in drawn:
+                index = saved.index(step)
+                values = {name: [float(curve[index]) for curve in each] for name, each in curves.items()}
+                yield from self._means(kind, step, values, marked=step in marks)
         yield Arrays(arrays)
 
-    def _means(self, kind: str, step: int, values: dict[str, list[float]]) -> Iterator[Measurement]:
+    def _means(
+        self, kind: str, step: int, values: dict[str, list[float]], *, marked: bool
+    ) -> Iterator[Measurement]:
+        """Yields means over draws with their ranges; at the marked steps, beside the perfect values."""
         for way, label in WAYS.items():
             for name, (quantity, perfect) in MEASURES.items():
                 draws = values[f"{way}_{name}"]
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    quantity,
-                    sum(draws) / len(draws),
-                    # the paper does not predict by the first term alone
-                    predicted=None if way == "first" else perfect,
-                    at={"setting": f"{kind} contexts, {label}"},
-                    n=self.seeds,
-                    step=step,
-                    source=FIGURE,
-                    note=f"A mean over draws, from {min(draws):.3g} to {max(draws):.3g}.",
-                )
+                # the paper does not predict by the first term alone
+                predicted = perfect if marked and way != "first" else None
+                note = f"A mean over draws, from {min(draws):.3g} to {max(draws):.3g}."
+                at = {"contexts": kind, "prediction": label}
+                columns = {"predicted": predicted, "note": note, "source": FIGURE}
+                mean = sum(draws) / len(draws)
+                yield from with_range(self, quantity, mean, draws, at=at, step=step, **columns)
 
     def _judged(
         self, kind: str, seed: int, step: int, error: float, shift: float, loss: float
@@ -139,16 +133,14 @@ class Invariant(RandomExperiment):
         second moment factorises.
         """
         covered = shift <= MAX_ASSUMPTION and loss <= MAX_ASSUMPTION
-        return Measurement(
-            NAME,
-            "figure",
+        return self.row(
             ERROR,
             error,
             predicted=0.0,
             op="<=",
             threshold=MAX_ERROR,
             verdict=judge(error, "<=", MAX_ERROR, covered=covered),
-            at={"setting": f"{kind} contexts, one draw"},
+            at={"contexts": kind},
             step=step,
             seed=seed,
             source=FIGURE,
@@ -161,11 +153,8 @@ class Invariant(RandomExperiment):
         """Plots one row per kind of contexts: correlation, relative error, predicted and measured change,
         final lower layer, one unit.
         """
-        kinds = [kind for kind in KINDS if f"{NAME}/{kind}_true" in result.arrays]
-        if not kinds:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, panels = axes(len(kinds), 5, width=12.0, height=2.6 * len(kinds))
-        for row, kind in enumerate(kinds):
+        figure, panels = axes(len(KINDS), 5, width=12.0, height=2.6 * len(KINDS))
+        for row, kind in enumerate(KINDS):
             _plot_kind(panels[5 * row : 5 * row + 5], kind, result)
         caption(
             figure,
@@ -180,10 +169,9 @@ def _plot_kind(panels: "np.ndarray | list[Axes]", kind: str, result: Result) -> 
     correlation, error, sides, lower, unit = panels
     steps, arrays = result.arrays[f"{NAME}/steps"], result.arrays
     for (way, label), tint in zip(WAYS.items(), shades(len(WAYS))):
-        for ax, measure in ((correlation, "correlation"), (error, "error")):
-            values = arrays[f"{NAME}/{kind}_{way}_{measure}"][:, 1:]
-            ax.fill_between(steps[1:], values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
-            line(ax, steps[1:], values.mean(0), color=tint, label=label)
+        rows = result.table.select(at={"contexts": kind, "prediction": label})
+        for ax, quantity in ((correlation, CORRELATION), (error, ERROR)):
+            draw_range(ax, rows, quantity, "step", color=tint, label=label)
         if way != "first":
             sides.plot(arrays[f"{NAME}/{kind}_{way}"], arrays[f"{NAME}/{kind}_true"], ".", color=tint)
     correlation.set(

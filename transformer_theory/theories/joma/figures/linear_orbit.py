@@ -7,14 +7,15 @@ Source: :cite:t:`tian2024joma`.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, Null, judge
-from ....core.plotting import axes, caption, label_ends, line, shades, style, text_figure
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement, Null, judge
 from ....core.result import Result
 from ....core.sources import Source
 from ..nonlinear import attention
@@ -23,11 +24,14 @@ from ..orbit import blow_up_time, limits, normalised_clock, orbit, progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, JOMA = "joma", Source("tian2024joma", "Theorem 2", "second-hand")
+JOMA = Source("tian2024joma", "Theorem 2", "second-hand")
 SPREAD = "spread of erf(v/√2)/Δ over the tokens"
 END = "v at the end"
 LEADING = "attention to the leading token"
 SLOWDOWN = "slowdown by a common normaliser"
+LOWER, ATTENTION = "v", "attention"
+AXES = {"xlabel": "time t", "ylabel": "v"}
+EVERY = 13  # of the 300 points of the orbit, every 13th is drawn, from the first to the last
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,33 @@ class LinearOrbit(Experiment):
     def quick(cls) -> "LinearOrbit":
         return cls(end=1e-2)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the final v of the tokens, the spread of both candidates for the constant, and attention to
-        the leading token.
+    view = curves(
+        "time",
+        panels=(
+            Panel("Exponential attention", LOWER, lines="Δ", legend="", axes=AXES),
+            Panel("Common normaliser", LOWER, lines="Δ", legend="", axes=AXES, x="clock"),
+            Panel(
+                "Attention",
+                ATTENTION,
+                lines="Δ",
+                legend="upper left",
+                axes={
+                    "xlabel": "$1 - t/t^*$ (exponential clock)",
+                    "ylabel": "softmax($v^2/2$)",
+                    "xscale": "log",
+                },
+                x="remaining",
+            ),
+        ),
+        caption="The same orbit in all panels: $\\mathrm{{erf}}(v/\\sqrt{{2}})/\\Delta$ is equal for all tokens, so "
+        "the leading one blows up at $t^*$ and the others stop. Softmax attention is not shown: trained with the "
+        "MLP it leaves this orbit.",
+        size=(8.0, 2.8),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the orbit, the final v of the tokens, the spread of both candidates for the constant, and
+        attention to the leading token.
         """
         delta = torch.tensor(self.discriminancy, dtype=torch.float64)
         remaining = torch.logspace(0, math.log10(self.end), 300, dtype=torch.float64)
@@ -63,9 +91,7 @@ class LinearOrbit(Experiment):
         clock = normalised_clock(delta, uniform, remaining)
         leading, ends, moving = int(delta.abs().argmax()), limits(delta), delta != 0
         spread, other = (_spread(progress(v[-1] * inside, delta)[moving]) for inside in (1.0, math.sqrt(0.5)))
-        yield Measurement(
-            NAME,
-            "figure",
+        yield self.row(
             SPREAD,
             spread,
             predicted=0.0,
@@ -74,68 +100,31 @@ class LinearOrbit(Experiment):
             verdict=judge(spread, "<=", 1e-9),
             nulls=(Null("erf(v/2)/Δ, which does not solve the equation", (other,)),),
             side="<=",
-            source=JOMA,
             note=f"Largest over smallest, minus 1, at {self.end:g} of t* before the end.",
         )
-        for token in range(len(delta)):
-            if moving[token] and math.isfinite(float(ends[token])):
-                where = f"token {token} (Δ = {float(delta[token]):g})"
-                yield _limit(END, float(v[-1, token]), float(ends[token]), setting=where)
-        b = attention(v)
-        yield _limit(LEADING, float(b[-1, leading]), 1.0)
-        slowdown = float(clock[-1]) / ((1 - self.end) * blow_up_time(delta))
+        tokens = [{"token": token, "Δ": value} for token, value in enumerate(self.discriminancy)]
+        for token, at in enumerate(tokens):
+            if moving[token] and math.isfinite(limit := float(ends[token])):
+                yield self.row(END, float(v[-1, token]), reference=(limit, "limit"), at=at)
+        b, last = attention(v), blow_up_time(delta)
+        yield self.row(LEADING, float(b[-1, leading]), reference=(1.0, "limit"))
+        slowdown = float(clock[-1]) / ((1 - self.end) * last)
         note = (
             "Ratio of the times to reach the same point of the orbit, common over constant normaliser; z = "
             "v²/2 is kept."
         )
-        yield Measurement(NAME, "figure", SLOWDOWN, slowdown, source=JOMA, note=note)
-        arrays = {"remaining": remaining, "lower": v, "clock": clock, "attention": b, "discriminancy": delta}
-        arrays["time"] = (1 - remaining) * blow_up_time(delta)
-        yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
+        yield self.row(SLOWDOWN, slowdown, note=note)
+        for index, (token, at) in product(range(0, len(remaining), EVERY), enumerate(tokens)):
+            left, passed = float(remaining[index]), float(clock[index])
+            clocks = {"time": (1 - left) * last, "clock": passed}
+            yield self.row(LOWER, float(v[index, token]), at=at | clocks)
+            yield self.row(ATTENTION, float(b[index, token]), at=at | {"remaining": left})
 
-    @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots v on the clocks of exponential attention and of a common normaliser, and softmax(v²/2)."""
-        if f"{NAME}/lower" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (left, middle, right) = axes(1, 3, height=2.8, width=8.0)
-        v, shares = result.arrays[f"{NAME}/lower"], result.arrays[f"{NAME}/attention"]
-        time, clock, remaining = (result.arrays[f"{NAME}/{name}"] for name in ("time", "clock", "remaining"))
-        deltas = result.arrays[f"{NAME}/discriminancy"]
-        for token, (delta, tint) in enumerate(zip(deltas, shades(len(deltas)))):
-            line(left, time, v[:, token], color=tint)
-            line(middle, clock, v[:, token], color=tint)
-            line(right, remaining, shares[:, token], color=tint, label=f"$\\Delta$ = {delta:g}")
-        left.set(title="Exponential attention", xlabel="time t", ylabel="v")
-        middle.set(title="Common normaliser", xlabel="time t", ylabel="v")
-        right.set(
-            title="Attention",
-            xlabel="$1 - t/t^*$ (exponential clock)",
-            ylabel="softmax($v^2/2$)",
-            xscale="log",
-        )
-        right.invert_xaxis()
-        label_ends(right)
-        caption(
-            figure,
-            "The same orbit in all panels: $\\mathrm{erf}(v/\\sqrt{2})/\\Delta$ is equal for all tokens, "
-            "so the leading one blows up at $t^*$ and the others stop. Softmax attention is not shown: "
-            "trained with the MLP it leaves this orbit.",
-        )
+        """Draws the view; in the right panel time runs to the right."""
+        figure = super().plot(result)
+        figure.axes[2].invert_xaxis()
         return figure
-
-
-def _limit(quantity: str, value: float, predicted: float, *, setting: str = "") -> Measurement:
-    return Measurement(
-        NAME,
-        "figure",
-        quantity,
-        value,
-        predicted=predicted,
-        basis="limit",
-        at={"setting": setting},
-        source=JOMA,
-    )
 
 
 def _spread(values: Tensor) -> float:

@@ -15,18 +15,20 @@ from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, Null
-from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, line, style, text_figure
+from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import stable_rank
 from ..nonlinear import equal_columns, gaussian_points, linear_layer, nonlinear_layer, rank_bounce
 from ..orbit import blow_up_time
+from .common import draw_range, with_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, JOMA = "joma", Source("tian2024joma", "end of Section 4", "second-hand")
-NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"  # settings
+NONLINEAR, LINEAR, EQUAL = "nonlinear", "linear", "no token salient"
+RANK = "stable rank"
 STABLE_RANK = {
     "start": "stable rank at the start",
     "least": "smallest stable rank",
@@ -78,43 +80,44 @@ class LowerLayer(RandomExperiment):
                 values = [getattr(curve, when) for curve in curves]
                 note = f"A mean over draws, from {min(values):.3g} to {max(values):.3g}."
                 mean = sum(values) / len(values)
-                yield Measurement(
-                    NAME, "figure", quantity, mean, at={"setting": how}, n=self.seeds, source=JOMA, note=note
-                )
+                yield self.row(quantity, mean, at={"units": how}, n=self.seeds, note=note)
         for quantity, name, null in ((DROP, "drop", EQUAL), (REBOUND, "rebound", LINEAR)):
             shares = {
                 how: [getattr(curve, name) / curve.start for curve in curves]
                 for how, curves in bounces.items()
             }
-            yield Measurement(
-                NAME,
-                "figure",
+            yield self.row(
                 quantity,
                 min(shares[NONLINEAR]),
                 nulls=(Null(null, tuple(shares[null])),),
                 side=">=",
                 n=self.seeds,
-                source=JOMA,
                 note="As a share of the start; the smallest of the draws.",
             )
-        yield from self._arrays(
-            times, remaining, draws[0], {how: layers for how, (_, layers) in flows.items()}
-        )
+        blow_up = (1 - remaining) * blow_up_time(draws[0].norm(dim=0))
+        layers = {how: layers for how, (_, layers) in flows.items()}
+        yield from self._curves({NONLINEAR: times, LINEAR: blow_up, EQUAL: times}, layers)
 
-    def _arrays(
-        self, times: Tensor, remaining: Tensor, points: Tensor, layers: dict[str, list[Tensor]]
-    ) -> Iterator[Arrays]:
+    def _curves(
+        self, times: dict[str, Tensor], layers: dict[str, list[Tensor]]
+    ) -> Iterator[Measurement | Arrays]:
+        """Yields the stable ranks while those of nonlinear units change (of linear units, whose time ends in every draw at another blow-up,
+        that of the first draw), and pictures of V of the first draw.
+        """
         ranks = {how: torch.stack([stable_rank(layer) for layer in draws]) for how, draws in layers.items()}
-        indices = [0, int(ranks[NONLINEAR][0].argmin()), len(times) - 1]
-        arrays = {
-            "times": times,
-            "shown": times[indices],
-            "layers": layers[NONLINEAR][0][indices],
-            "points": points,
-        }
-        arrays["blow_up"] = (1 - remaining) * blow_up_time(points.norm(dim=0))
-        arrays |= {f"rank_{how}": curves for how, curves in ranks.items()}
-        yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
+        first, last = _moving(times[NONLINEAR].numpy(), ranks[NONLINEAR].numpy())
+        for how, of_draws in ranks.items():
+            for time, values in zip(times[how].tolist(), of_draws.T.tolist()):
+                at = {"units": how, "time": time}
+                if not first <= time <= last:
+                    continue
+                if how == LINEAR:
+                    yield self.row(RANK, values[0], at=at, n=1)
+                else:
+                    yield from with_range(self, RANK, float(np.median(values)), values, at=at)
+        shown = [0, int(ranks[NONLINEAR][0].argmin()), -1]
+        yield Arrays({f"{NAME}/shown": times[NONLINEAR][shown].numpy()})
+        yield Arrays({f"{NAME}/layers": layers[NONLINEAR][0][shown].numpy()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -124,29 +127,13 @@ class LowerLayer(RandomExperiment):
         Lines are medians and bands are ranges over the draws; the curve of the linear units is the first
         draw.
         """
-        if f"{NAME}/times" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         figure, (curve, *panels) = axes(1, 4, height=2.6, width=10.5)
-        times, nonlinear = result.arrays[f"{NAME}/times"], result.arrays[f"{NAME}/rank_{NONLINEAR}"]
-        for how, name in ((NONLINEAR, NAME), (EQUAL, "null")):
-            ranks = result.arrays[f"{NAME}/rank_{how}"]
-            curve.fill_between(
-                times, ranks.min(0), ranks.max(0), color=COLOURS[name], alpha=0.15, linewidth=0
-            )
-            line(curve, times, np.median(ranks, axis=0), name=name, label=how)
-        line(
-            curve,
-            result.arrays[f"{NAME}/blow_up"],
-            result.arrays[f"{NAME}/rank_{LINEAR}"][0],
-            name="raw",
-            label=LINEAR,
-        )
-        curve.set(
-            title="Stable rank", xlabel="time t", xscale="log", xlim=_moving(times, nonlinear), ylim=(0, None)
-        )
-        for time, layer, panel in zip(
-            result.arrays[f"{NAME}/shown"], result.arrays[f"{NAME}/layers"], panels
-        ):
+        for how, name in ((NONLINEAR, NAME), (EQUAL, "null"), (LINEAR, "raw")):
+            rows = result.table.select(at={"units": how})
+            draw_range(curve, rows, RANK, "time", color=COLOURS[name], label=how)
+        curve.set(title="Stable rank", xlabel="time t", xscale="log", ylim=(0, None))
+        layers = result.arrays[f"{NAME}/layers"]
+        for time, layer, panel in zip(result.arrays[f"{NAME}/shown"], layers, panels):
             values, bar = _part(layer) / np.abs(layer).max(), panel is panels[-1]
             heatmap(panel, values, "V / largest entry", vmin=-1, vmax=1, cmap="RdBu_r", bar=bar)
             panel.set(title=f"V at t = {time:.2g}", xlabel="token", ylabel="unit")
@@ -155,7 +142,7 @@ class LowerLayer(RandomExperiment):
             "Bands: all draws. Linear units: first draw, up to its blow-up. Colour: V over its largest "
             "entry, first draw"
         )
-        whole, part = result.arrays[f"{NAME}/layers"][0].shape, values.shape
+        whole, part = layers[0].shape, values.shape
         shown = [
             f"the first {few} of {many} {name}"
             for few, many, name in zip(part, whole, ("units", "tokens"))
@@ -177,4 +164,4 @@ def _moving(times: np.ndarray, ranks: np.ndarray) -> tuple[float, float]:
     """Returns the time range in which the ranks change, with a margin of a decade on each side."""
     moved = np.flatnonzero((np.abs(ranks / ranks[:, :1] - 1) > 0.01).any(0))
     first, last = (moved[0], moved[-1]) if len(moved) else (0, len(times) - 1)
-    return max(times[0], times[first] / 10), min(times[-1], times[last] * 10)
+    return times[first] / 10, times[last] * 10

@@ -7,37 +7,37 @@ The reference values of the co-occurrence are recomputed from the formula; two m
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, Null, judge
-from ....core.plotting import COLOURS, axes, caption, label_ends, line, shades, style, text_figure
-from ....core.result import Result
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement, Null, judge
+from ....core.plotting import COLOURS
 from ....core.sources import Source
 from ..block import AttentionForm, Exponential, Softmax, gaussian_block
 from ..dynamics import Model, gradient_descent
 from ..nonlinear import learning_ratio
 from ..orbit import limits
 from ..tree import Tree, masked_leaf, pair_table, sample_leaves, uniform_tree
+from .common import RANGE, with_range
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-NAME, JOMA, TREE = (
-    "joma",
-    Source("tian2024joma", "Section 5", "second-hand"),
-    Source("tian2024joma", "Theorem 5", "second-hand"),
-)
+JOMA = Source("tian2024joma", "Section 5", "second-hand")
+TREE = Source("tian2024joma", "Theorem 5", "second-hand")
 COOCCURRENCE = "P(leaf | leaf) by transition matrices"
 SAMPLED = "P(leaf | leaf) in draws"
 BLOW_UP = "v at the blow-up, linear MLP"
 SPEED = "speed of the sibling over that of the relative, nonlinear MLP"
 FALL = "smallest fall of z from H to H + 1"
 CHANGE = "change of z"
-EXPONENTIAL, RARE, SOFTMAX = "exponential", "exponential, sibling rare", "softmax"  # settings
+EXPONENTIAL, RARE, SOFTMAX = "exponential", "exponential, sibling rare", "softmax"
+TITLES = {EXPONENTIAL: "Exponential attention", RARE: "Rare sibling", SOFTMAX: "Softmax attention"}
+DOTS = {
+    COOCCURRENCE: {"color": COLOURS["joma"], "label": "formula", "marker": ""},
+    SAMPLED: {"color": COLOURS["raw"], "label": "draws", "linestyle": "", "marker": "o", "band": False},
+}
 # share of its contexts in which the sibling remains, in the setting that violates the assumption
 RARE_RATE = 0.2
 RHO, ZERO, LEVELS = 0.7, (0.4, 0.82), 4  # the mean of p_k is .61
@@ -69,7 +69,34 @@ class Relatives(RandomExperiment):
     def quick(cls) -> "Relatives":
         return cls(levels=3, draws=20_000, samples=1000, steps=40, seeds=2)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    view = bands(
+        spread=RANGE,
+        panels=(
+            Panel(
+                "Co-occurrence",
+                (COOCCURRENCE, SAMPLED),
+                lines=("quantity", DOTS),
+                axes={"xlabel": "H, levels to the ancestor", "ylabel": "P(leaf | leaf)"},
+                x="H",
+            ),
+            *(
+                Panel(
+                    title,
+                    CHANGE,
+                    {"attention": how},
+                    "H",
+                    legend="ends",
+                    axes={"ylabel": "change of the logit z"},
+                )
+                for how, title in TITLES.items()
+            ),
+        ),
+        caption="Left, line: formula; dots: draws; dashed: P(leaf). The block predicts a leaf from the others; "
+        "bands: all draws, lines: their mean.",
+        size=(10.5, 2.9),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
         """Yields co-occurrences by H, the theory's flows, and attention logits by H over training."""
         generator = self.generator()
         tree = uniform_tree(rho=self.rho, levels=self.levels, zero=ZERO)
@@ -80,7 +107,6 @@ class Relatives(RandomExperiment):
         yield from self._cooccurrence(tree, formula, sampled_means, len(present))
         yield from self._flows(torch.tensor(formula, dtype=torch.float64))
         saved = np.unique(np.linspace(0, self.steps, 41).astype(int)).tolist()
-        arrays = {"formula": formula, "drawn": sampled_means, "frequency": [tree.frequency()], "steps": saved}
         plain = Exponential(normaliser=tree.leaves / 2)
         for how, form, sibling_rate in (
             (EXPONENTIAL, plain, 1.0),
@@ -90,9 +116,7 @@ class Relatives(RandomExperiment):
             curves = torch.stack(
                 [self._train(tree, form, sibling_rate, saved, generator) for _ in range(self.seeds)]
             )
-            arrays[f"logits_{how}"] = curves.numpy()
             yield from self._order(how, curves, saved)
-        yield Arrays({f"{NAME}/{name}": np.asarray(values) for name, values in arrays.items()})
 
     def _cooccurrence(
         self, tree: Tree, formula: list[float], drawn: list[float], n: int
@@ -100,43 +124,20 @@ class Relatives(RandomExperiment):
         published, null = self.at_defaults("rho", "levels"), Null("P(leaf)", (tree.frequency(),))
         for up, (value, mean) in enumerate(zip(formula, drawn), start=1):
             table = pair_table(tree, up)
-            columns = {
-                "nulls": (null,),
-                "side": ">=",
-                "at": {"setting": f"H = {up}" if up < self.levels else f"H = {up}, the root"},
-                "source": TREE,
-            }
+            columns = {"nulls": (null,), "side": ">=", "at": {"H": up}, "source": TREE}
             exact = float(table[1, 1] / table[1].sum())
             recomputed = published and up in RECOMPUTED
-            predicted, basis = (RECOMPUTED[up], "recomputed") if recomputed else (value, "theory")
-            yield Measurement(
-                NAME, "figure", COOCCURRENCE, exact, predicted=predicted, basis=basis, **columns
-            )
-            yield Measurement(NAME, "figure", SAMPLED, mean, predicted=value, n=n, **columns)
+            reference = (RECOMPUTED[up], "recomputed") if recomputed else (value, "theory")
+            yield self.row(COOCCURRENCE, exact, reference=reference, **columns)
+            yield self.row(SAMPLED, mean, predicted=value, n=n, **columns)
 
     def _flows(self, formula: torch.Tensor) -> Iterator[Measurement]:
         ends, speeds = limits(formula), learning_ratio(formula)[0]
         for up in range(2, self.levels + 1):
             note = "With a constant gradient, in closed form; v of the sibling is infinite."
-            yield Measurement(
-                NAME,
-                "figure",
-                BLOW_UP,
-                float(ends[up - 1]),
-                at={"setting": f"H = {up}"},
-                source=JOMA,
-                note=note,
-            )
+            yield self.row(BLOW_UP, float(ends[up - 1]), at={"H": up}, note=note)
             note = "In the long run, in ln(1/δ), for critical points equal to the co-occurrences."
-            yield Measurement(
-                NAME,
-                "figure",
-                SPEED,
-                float(speeds[up - 1]),
-                at={"setting": f"H = {up}"},
-                source=JOMA,
-                note=note,
-            )
+            yield self.row(SPEED, float(speeds[up - 1]), at={"H": up}, note=note)
 
     def _train(
         self,
@@ -156,70 +157,26 @@ class Relatives(RandomExperiment):
         return task.by_kinship(z - z[0])
 
     def _order(self, how: str, curves: torch.Tensor, saved: list[int]) -> Iterator[Measurement]:
-        """Yields the smallest fall of the logits from H to H + 1 in the worst draw, after a fifth of the
-        steps and at the end.
+        """Yields the smallest fall of the logits from H to H + 1 in the worst draw, after a fifth of the steps
+        and at the end, and the logits over training.
         """
         for step in (saved[len(saved) // 5], saved[-1]):
             index = saved.index(step)
             worst = float((curves[:, index, :-1] - curves[:, index, 1:]).amin(-1).min())
-            yield Measurement(
-                NAME,
-                "figure",
+            yield self.row(
                 FALL,
                 worst,
                 predicted=0.0,
                 op=">=",
                 threshold=0.0,
                 verdict=judge(worst, ">=", 0.0, covered=how == EXPONENTIAL),
-                at={"setting": how},
+                at={"attention": how},
                 step=step,
                 n=self.seeds,
-                source=JOMA,
                 note="The worst draw; below 0 a farther relative has the larger logit.",
             )
-        for up, value in enumerate(curves[:, -1].mean(0).tolist(), start=1):
-            yield Measurement(
-                NAME,
-                "figure",
-                CHANGE,
-                value,
-                at={"setting": f"{how}, H = {up}"},
-                step=saved[-1],
-                n=self.seeds,
-                source=JOMA,
-            )
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots P(leaf | leaf) against H, by formula and in draws, and the logits by H over training in the
-        three settings.
-        """
-        if f"{NAME}/logits_{SOFTMAX}" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (left, *panels) = axes(1, 4, height=2.9, width=10.5)
-        formula, drawn, steps = (result.arrays[f"{NAME}/{name}"] for name in ("formula", "drawn", "steps"))
-        up = np.arange(1, len(formula) + 1)
-        line(left, up, formula, name=NAME, null=float(result.arrays[f"{NAME}/frequency"][0]))
-        left.plot(up, drawn, "o", color=COLOURS["raw"], markersize=4, zorder=3)
-        left.set(
-            title="Co-occurrence", xlabel="H, levels to the ancestor", ylabel="P(leaf | leaf)", xticks=up
-        )
-        titles = (
-            (EXPONENTIAL, "Exponential attention"),
-            (RARE, "Rare sibling"),
-            (SOFTMAX, "Softmax attention"),
-        )
-        for ax, (how, title) in zip(panels, titles):
-            curves = result.arrays[f"{NAME}/logits_{how}"]
-            for H, tint in zip(up, shades(len(up))):
-                values = curves[:, :, H - 1]
-                ax.fill_between(steps, values.min(0), values.max(0), color=tint, alpha=0.18, linewidth=0)
-                line(ax, steps, values.mean(0), color=tint, label=f"H = {H}")
-            ax.set(title=title, xlabel="step", ylabel="change of the logit z")
-            label_ends(ax)
-        caption(
-            figure,
-            "Left, line: formula; dots: draws; dashed: P(leaf). The block predicts a leaf from the others; "
-            "bands: all draws, lines: their mean.",
-        )
-        return figure
+        for step in sorted({*saved[::2], saved[-1]}):
+            logits = curves[:, saved.index(step)]
+            for up, (values, mean) in enumerate(zip(logits.T.tolist(), logits.mean(0).tolist()), start=1):
+                at = {"attention": how, "H": up}
+                yield from with_range(self, CHANGE, mean, values, at=at, step=step)

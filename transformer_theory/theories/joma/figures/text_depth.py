@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
-from ....core.plotting import axes, caption, label_ends, line, shades, style
+from ....core.measurement import Measurement, Null
+from ....core.plotting import axes, caption, label_ends, shades, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
@@ -33,21 +33,22 @@ from ....probes import probe
 from ....training.fitting import at_steps, fit
 from ....training.tasks import NextWord, next_word_loss
 from ..in_networks import LOWER_RANK, JointDynamics
+from .common import RANGE, draw_range, with_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, FIGURES, REMARK = (
-    "joma",
-    Source("tian2024joma", "Figs. 6, 8", "second-hand"),
-    Source("tian2024joma", "Fig. 7", "second-hand"),
-)
+FIGURES = Source("tian2024joma", "Figs. 6, 8", "second-hand")
+REMARK = Source("tian2024joma", "Fig. 7", "second-hand")
 LOWEST, FINAL = "attention entropy at its lowest", "attention entropy at the end"
 RANK_LOWEST, RANK_FINAL = (
     "stable rank of the lower layer at its lowest",
     "stable rank of the lower layer at the end",
 )
 LOSS = "held-out loss"
+# curve of a run -> quantity, unit and source
+QUANTITIES = {"entropy": (ENTROPY, "nats", FIGURES), "rank": (LOWER_RANK, "", REMARK)}
+DRAWN = 10  # about the number of points of a curve
 # share of a text used for training if there is no second text; largest norm of the gradient
 TRAIN_SHARE, CLIP = 0.8, 0.5
 RELEASED_WORDS = 28_782  # vocabulary of WikiText-2's training split
@@ -111,7 +112,7 @@ class TextDepth(RandomExperiment):
             layers=(1, 2), rates=(1e-2,), steps=40, dim=16, words=50, measurements=8, windows=3, seeds=1
         )
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields the lowest and the last entropy and stable rank of each layer, means over the seeds, and the
         held-out loss.
         """
@@ -140,18 +141,24 @@ class TextDepth(RandomExperiment):
         for rate, depth in cells:
             cell = [next(runs) for _ in seeds]
             yield from self._rows(cell, rate, depth)
-            curves = {name: np.stack([run[name] for run in cell]) for name in ("entropy", "rank", "loss")}
-            yield Arrays({f"{NAME}/text/{name}/{rate:g}/{depth}": values for name, values in curves.items()})
-        yield Arrays({f"{NAME}/text/{name}": np.array(getattr(self, name)) for name in ("layers", "rates")})
-        yield Arrays({f"{NAME}/text/steps": np.array(measured)})
+            yield from self._curves(cell, rate, depth, measured)
+
+    def _curves(
+        self, runs: list[dict[str, np.ndarray]], rate: float, depth: int, measured: tuple[int, ...]
+    ) -> Iterator[Measurement]:
+        """Yields the curves of each layer, means over the seeds with their ranges."""
+        for key, (quantity, unit, source) in QUANTITIES.items():
+            for index, step in list(enumerate(measured))[:: max(1, len(measured) // DRAWN)]:
+                for layer, values in enumerate(np.transpose([run[key][index] for run in runs]).tolist()):
+                    place = {"at": {"rate": rate}, "model": _depth_text(depth), "layer": layer, "step": step}
+                    mean = float(np.mean(values))
+                    yield from with_range(self, quantity, mean, values, unit=unit, source=source, **place)
 
     def _rows(self, runs: list[dict[str, np.ndarray]], rate: float, depth: int) -> Iterator[Measurement]:
         released, words = RELEASED.get((rate, depth)), int(runs[0]["words"])
         for layer in range(depth):
-            for key, low, last, unit, source in (
-                ("entropy", LOWEST, FINAL, "nats", FIGURES),
-                ("rank", RANK_LOWEST, RANK_FINAL, "", REMARK),
-            ):
+            for key, low, last in (("entropy", LOWEST, FINAL), ("rank", RANK_LOWEST, RANK_FINAL)):
+                _, unit, source = QUANTITIES[key]
                 curves = np.stack([run[key][:, layer] for run in runs])  # [seeds, measured]
                 for quantity, values in ((low, curves.min(1)), (last, curves[:, -1])):
                     columns = {
@@ -172,7 +179,14 @@ class TextDepth(RandomExperiment):
                     yield self._row(quantity, values, rate, depth, **columns)
         losses = np.stack([run["loss"] for run in runs])
         yield self._row(
-            LOSS, losses[:, -1], rate, depth, unit="nats", split="validation", nulls=(_before(losses[:, 0]),)
+            LOSS,
+            losses[:, -1],
+            rate,
+            depth,
+            unit="nats",
+            split="validation",
+            source=None,
+            nulls=(_before(losses[:, 0]),),
         )
 
     def _row(self, quantity: str, values: np.ndarray, rate: float, depth: int, **columns) -> Measurement:
@@ -181,51 +195,33 @@ class TextDepth(RandomExperiment):
             columns |= {"interval": interval, "interval_kind": "over seeds"}
         columns |= {
             "model": _depth_text(depth),
-            "at": {"setting": f"Adam {rate:g}"},
+            "at": {"rate": rate},
             "n": len(values),
             "step": self.steps,
         }
-        return Measurement(NAME, "figure", quantity, float(values.mean()), **columns)
+        return self.row(quantity, float(values.mean()), **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots entropy above and stable rank below, one panel per depth (across) and rate (down), one curve
         per layer.
         """
-        steps, layers, rates = (result.arrays[f"{NAME}/text/{name}"] for name in ("steps", "layers", "rates"))
-        kinds = (("entropy", "entropy, nats"), ("rank", "stable rank"))
+        layers, rates = (result.settings[name] for name in ("layers", "rates"))
         figure, flat = axes(
             2 * len(rates), len(layers), width=2.6 * len(layers) + 0.5, height=3.2 * len(rates) + 0.9
         )
         grid = flat.reshape(2, len(rates), len(layers))
-        for panels, (kind, label) in zip(grid, kinds):
-            curves = {
-                (r, d): result.arrays[f"{NAME}/text/{kind}/{r:g}/{d}"]
-                for r, d in product(rates.tolist(), layers.tolist())
-            }
-            top = 1.08 * max(float(np.nanmax(values)) for values in curves.values())
-            for ax, ((rate, depth), values) in zip(panels.ravel(), curves.items()):
+        for panels, (quantity, _, _), label in zip(
+            grid, QUANTITIES.values(), ("entropy, nats", "stable rank")
+        ):
+            top = 1.08 * max(row.value for row in result.table.select(quantity=f"{RANGE[1]} of {quantity}"))
+            for ax, (rate, depth) in zip(panels.ravel(), product(rates, layers)):
+                rows = result.table.select(at={"rate": rate}, model=_depth_text(depth))
                 for layer, tint in enumerate(shades(depth)):
-                    ax.fill_between(
-                        steps,
-                        values[..., layer].min(0),
-                        values[..., layer].max(0),
-                        color=tint,
-                        alpha=0.18,
-                        linewidth=0,
-                    )
-                    line(
-                        ax,
-                        steps,
-                        values[..., layer].mean(0),
-                        color=tint,
-                        label=f"layer {layer}" if depth > 1 else "",
-                    )
-                ax.set(
-                    title=f"{_depth_text(depth)}, Adam {rate:g}",
-                    ylim=(0, top),
-                    ylabel=label if depth == layers[0] else "",
-                )
+                    name = f"layer {layer}" if depth > 1 else ""
+                    draw_range(ax, rows.select(layer=layer), quantity, "step", color=tint, label=name)
+                ax.set(title=f"{_depth_text(depth)}, Adam {rate:g}", ylim=(0, top))
+                ax.set_ylabel(label if depth == layers[0] else "")
                 ax.locator_params(axis="x", integer=True)
                 label_ends(ax, fontsize=6.5)
         for ax in grid[1, -1]:

@@ -1,0 +1,39 @@
+"""What the figures of JoMA share: curves whose bands are ranges over draws or seeds, as rows and in a panel."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ....core.experiment import Experiment
+from ....core.figure import coordinate
+from ....core.measurement import Measurement, Table
+from ....core.plotting import line
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+RANGE = ("smallest", "largest")  # the ends of a band are the rows "smallest of ..." and "largest of ..."
+
+
+def with_range(
+    experiment: Experiment, quantity: str, value: float, values: Sequence[float], **columns: Any
+) -> Iterator[Measurement]:
+    """Yields the row of a mean or median, and those of the smallest and of the largest of its values."""
+    row = experiment.row(quantity, value, **{"n": len(values), **columns})
+    yield row
+    bare = replace(row, predicted=None, interval=None, interval_kind="", nulls=(), side=None, note="")
+    for name, end in zip(RANGE, (min(values), max(values))):
+        yield replace(bare, quantity=f"{name} of {quantity}", value=end)
+
+
+def draw_range(ax: "Axes", rows: Table, quantity: str, x: str, *, color: str, label: str = "") -> None:
+    """Plots a quantity against a coordinate or a column, with the band of :func:`with_range` if there is one."""
+    curves = [
+        {place: row.value for row in rows.select(quantity=name) if (place := coordinate(row, x)) is not None}
+        for name in (quantity, *(f"{end} of {quantity}" for end in RANGE))
+    ]
+    places = sorted(curves[0])
+    drawn = [place for place in places if all(place in ends for ends in curves[1:])]
+    ends = ([curve[place] for place in drawn] for curve in curves[1:])
+    ax.fill_between(drawn, *ends, color=color, alpha=0.18, linewidth=0)
+    line(ax, places, [curves[0][place] for place in places], color=color, label=label)

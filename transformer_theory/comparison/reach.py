@@ -327,7 +327,7 @@ def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Mea
     try:
         rows = list(rung.measure(generator, *arguments))
     except (Infeasible, NotConverged) as error:
-        rows = [theory.ladder.row(theory.name, None, reason=" ".join(str(error).split()))]
+        rows = [theory.ladder.row(None, reason=" ".join(str(error).split()))]
     quantity = theory.ladder.quantity
     if sum(row.quantity == quantity and not row.at for row in rows) != 1 or any(
         row.kind != "rung" for row in rows
@@ -364,7 +364,6 @@ def _rows(
         if not rows:
             option = {"images": "--data cifar10", "text": "--data FILE.txt"}.get(rung.needs, "")
             yield ladder.row(
-                theory.name,
                 None,
                 rung=rung.name,
                 reason=f"needs {rung.needs} ({option})",
@@ -380,7 +379,7 @@ def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
     assert theory.ladder is not None
     return {
         "quantity": theory.ladder.quantity,
-        "null": theory.ladder.null_kind,
+        "null": theory.ladder.null,
         "rungs": [
             {
                 "name": rung.name,

@@ -286,7 +286,7 @@ def test_the_command_refuses_what_it_cannot_compare(runs, tmp_path, capsys, data
 
 
 def test_stored_networks_are_rungs_of_a_reach(runs):
-    own = Rung("own", "", lambda generator: [THEORY.ladder.row(THEORY.name, 0.5)], COLUMNS[0])
+    own = Rung("own", "", lambda generator: [THEORY.ladder.row(0.5)], COLUMNS[0])
     theory = replace(THEORY, ladder=replace(THEORY.ladder, rungs=(own,)))
     models = [runs / "crate", runs / "second", runs / "vit"]
     result = tt.reach(theory, seeds=1, images=(TRAIN, TEST), models=models)

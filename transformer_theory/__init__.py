@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .comparison import compare
     from .comparison.reach import reach
     from .comparison.user_models import measure
-    from .core.claims import Claim, Evidence, Measured, Verification, but, claim
+    from .core.claims import Claim, Evidence, Measured, Verification, claim
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
     from .core.ladder import Ladder, Rung
@@ -74,7 +74,7 @@ _FROM = {
     "comparison": ("compare",),
     "comparison.reach": ("reach",),
     "comparison.user_models": ("measure", "probe_model"),
-    "core.claims": ("Claim", "Evidence", "Measured", "Verification", "but", "claim"),
+    "core.claims": ("Claim", "Evidence", "Measured", "Verification", "claim"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),
     "core.ladder": ("Ladder", "Rung"),
@@ -115,7 +115,6 @@ __all__ = [
     "activations",
     "attention_svm",
     "bottleneck",
-    "but",
     "chain_of_thought",
     "cite",
     "claim",

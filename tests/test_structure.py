@@ -256,7 +256,7 @@ WORDS = re.compile(
     r"|(?<!\bof )(?<!\bin )(?<!\bis )(?<!naming )\ban input(?=[.;:)]|$| each\b)",  # for "per input"
     re.IGNORECASE,
 )
-NAMES = {"at_least", "says", "CUT", "SEEN", "SURE", "NEARLY"}
+NAMES = {"says", "CUT", "SEEN", "SURE", "NEARLY"}
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:

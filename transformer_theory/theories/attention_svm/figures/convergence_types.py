@@ -60,8 +60,8 @@ def panel(title: str, descent: str, legend: str) -> tuple[Panel, Panel]:
         xlabel="dimension d",
         ylabel="share of problems",
         log="x",
-        caption="Shares of {trials} random problems per dimension (n = {inputs}, T = {tokens}) after {steps} steps; "
-        "bands: 95 % intervals (Clopper-Pearson).",
+        caption="Shares of {trials} random problems per dimension (n = {inputs}, T = {tokens}) after "
+        "{steps} steps; bands: 95 % intervals (Clopper-Pearson).",
         size=(7.0, 3.3),
     ),
     quick={"dims": (5, 20, 50), "trials": 10, "steps": 300},

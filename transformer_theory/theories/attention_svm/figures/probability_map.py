@@ -46,11 +46,11 @@ def count_locally_optimal(instance: Instance, select: torch.Tensor, settled: tor
         "d",
         quantities=QUANTITIES,
         names=SIZE_NAMES,
-        caption="Shares of {trials} random problems per size; ±: distance to the farther end of the 95 % interval "
-        "(Clopper-Pearson). Feasible: some W selects every best token. All best selected: descent from zero "
-        "selects every best token. Locally optimal: share of the settled runs whose selection is locally optimal. "
-        "A run has settled if one token of every input has all but {threshold:g} of the attention; –: no run has "
-        "settled.",
+        caption="Shares of {trials} random problems per size; ±: distance to the farther end of the 95 % "
+        "interval (Clopper-Pearson). Feasible: some W selects every best token. All best selected: descent "
+        "from zero selects every best token. Locally optimal: share of the settled runs whose selection is "
+        "locally optimal. A run has settled if one token of every input has all but {threshold:g} of the "
+        "attention; –: no run has settled.",
     ),
     quick={"inputs": (2, 5), "tokens": (3, 5), "dims": (3, 10), "trials": 20, "steps": 400},
 )

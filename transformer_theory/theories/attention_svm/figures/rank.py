@@ -98,10 +98,12 @@ def plot(result: Result) -> "Figure":
     panels[len(pairs)].legend(entries.values(), entries.keys(), loc="center left")
     caption(
         figure,
-        "True: mean over up to {feasible} feasible problems of {max_seeds} seeds, bands: 95 % interval of the mean; "
-        "no mark where none is feasible. Released recipe: the notebook's computation on {official} seeds, which "
-        "counts infeasible problems as rank one; numbers read off the paper's figure: 100 seeds. Pataki's bound: "
-        "rank r with r(r + 1)/2 at most the number of constraints.".format(**result.settings),
+        "True: mean over up to {feasible} feasible problems of {max_seeds} seeds, bands: 95 % interval of "
+        "the mean; no mark where none is feasible. Released recipe: the notebook's computation on "
+        "{official} seeds, which counts infeasible problems as rank one; numbers read off the paper's "
+        "figure: 100 seeds. Pataki's bound: rank r with r(r + 1)/2 at most the number of constraints.".format(
+            **result.settings
+        ),
     )
     return figure
 

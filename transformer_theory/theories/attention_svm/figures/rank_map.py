@@ -32,9 +32,9 @@ BATCH = 100  # problems per batch
         "d",
         quantities={FEASIBLE_SHARE: "feasible", FROBENIUS: "rank, Frobenius", NUCLEAR: "rank, nuclear"},
         names=SIZE_NAMES,
-        caption="Feasible: share of {trials} random problems per size; ±: distance to the farther end of its 95 % "
-        "interval (Clopper-Pearson). Ranks: mean over the feasible problems; ±: half the 95 % interval of the mean "
-        "(normal approximation); –: no problem was feasible.",
+        caption="Feasible: share of {trials} random problems per size; ±: distance to the farther end of "
+        "its 95 % interval (Clopper-Pearson). Ranks: mean over the feasible problems; ±: half the 95 % "
+        "interval of the mean (normal approximation); –: no problem was feasible.",
     ),
     quick={"inputs": (2, 5), "tokens": (3, 5), "dims": (3, 10), "trials": 20},
 )

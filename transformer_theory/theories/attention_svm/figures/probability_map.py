@@ -3,16 +3,18 @@ selection is locally optimal.
 """
 
 import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from ....core.experiment import setting
-from ....core.figure import Axis, Reading, figure, share, size_map
+from ....core.figure import Reading, figure, share, size_map
 from ....core.sources import Source
 from ..builders import constraints
 from ..dynamics import normalised_descent, start
 from ..problem import Instance, cross_attention
 from ..selection import locally_optimal
 from ..solvers import frobenius_max_margins
-from .common import DIMS, INPUTS, RATE, SIZE_NAMES, THRESHOLD, TOKENS
+from .common import RATE, SIZE_NAMES, THRESHOLD, T_axis, d_axis, n_axis
 
 BATCH = 100  # trials per batch, few enough to stay in the processor's cache
 QUANTITIES = {
@@ -22,7 +24,9 @@ QUANTITIES = {
 }
 
 
-def count_locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Tensor) -> int:
+def count_locally_optimal(
+    instance: Instance, select: Int[Tensor, "trials n"], settled: Bool[Tensor, " trials"]
+) -> int:
     """Counts the settled trials whose selected tokens all score higher than their neighbours."""
     if not settled.any():
         return 0
@@ -36,9 +40,9 @@ def count_locally_optimal(instance: Instance, select: torch.Tensor, settled: tor
     "attention_svm.probability_map",
     source=Source("tarzanagh2023transformers"),
     over={
-        "n": Axis(2, 5, 10, 15, **INPUTS),
-        "T": Axis(2, 5, 10, 15, **TOKENS),
-        "d": Axis(2, 5, 10, 20, 50, **DIMS),
+        "n": n_axis(2, 5, 10, 15),
+        "T": T_axis(2, 5, 10, 15),
+        "d": d_axis(2, 5, 10, 20, 50),
     },
     view=size_map(
         "n",

@@ -125,7 +125,7 @@ class Layers(RandomExperiment):
                     quantity,
                     {"split": ""},
                     ("model", SOLID),
-                    legend="best" if quantity == INPUT else "",
+                    legend="best" if quantity == NONZEROS else "",
                     axes={"ylabel": unit},
                 ),
                 Panel("", quantity, {"split": "train"}, ("model", DOTTED)),

@@ -1,9 +1,10 @@
 """The differences of two files of numbers that :mod:`.same_numbers` stored.
 
-Numbers and null draws are compared bit for bit; NaN equals NaN. A version before the coordinates has a text ``setting`` in place
-of ``at`` and one null per row, and stores a second null in a row of its own. Its setting is "null: <kind>". Such rows are joined
-to the row that they belong to (:func:`joined`). The rows are then aligned by their identity (:func:`aligned`). Within an item, the
-map from old to new coordinates must be one-to-one, and no two coordinates may look exchanged (:func:`map_differences`).
+Numbers and null draws are compared bit for bit; NaN equals NaN. A version before the coordinates has a text
+``setting`` in place of ``at`` and one null per row, and stores a second null in a row of its own. Its
+setting is "null: <kind>". Such rows are joined to the row that they belong to (:func:`joined`). The rows
+are then aligned by their identity (:func:`aligned`). Within an item, the map from old to new coordinates
+must be one-to-one, and no two coordinates may look exchanged (:func:`map_differences`).
 """
 
 import json
@@ -22,9 +23,7 @@ IDENTITY = ("theory", "kind", "scope", "quantity", "unit", "split", "data", "mod
 IDENTITY += ("layer", "head", "step", "seed")
 MEASURED = ("value", "interval", "interval_kind", "predicted", "basis", "op", "threshold", "verdict", "side")
 MEASURED += ("p", "agreement", "on_noise", "n", "reason", "note", "source")
-PLACE = tuple(
-    name for name in IDENTITY if name not in ("scope", "unit", "split")
-)  # which a second null shares
+PLACE = ("theory", "kind", "quantity", "rung", "layer", "head", "step", "seed")  # of a second null, too
 SHOWN = 30  # differences that are printed per part
 NUMBER = r"(?<![\w.])-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -78,7 +77,7 @@ class Explained:
 
 
 def bounded_interval(difference: Difference) -> bool:
-    """Returns whether an interval over seeds of a bounded quantity moved, within the bounds and around the value."""
+    """Returns whether an interval over seeds of a bounded quantity moved within its bounds."""
     if difference.column != "interval" or difference.old is None or difference.new is None:
         return False
     old, new = difference.rows
@@ -92,17 +91,32 @@ def bounded_interval(difference: Difference) -> bool:
     return least <= low <= new["value"] <= high <= most
 
 
+def other_inputs(difference: Difference) -> bool:
+    """Returns whether a second null of the particles loses its own value, which a new row of the same ladder has."""
+    few = "within-less-between cosine, share of its largest value, on the sequences that the second null exchanges"
+    if difference.item != "particles":
+        return False
+    if difference.column == "row of one version":
+        return difference.old is None and difference.rows[0]["quantity"] == few
+    return difference.column == "null.inputs with tokens of other sequences.value" and difference.new is None
+
+
 EXPLAINED: list[Explained] = [
     Explained(
         "",
         bounded_interval,
         "Intervals over seeds of bounded quantities are computed on the logit scale, within the bounds.",
     ),
+    Explained(
+        "reach",
+        other_inputs,
+        "The value of the particles on the few sequences of the second null has a row and a name of its own.",
+    ),
 ]
 
 
 def same(old: Any, new: Any) -> bool:
-    """Returns whether two JSON values are equal, floats bit for bit. NaN equals NaN; the order of keys is free."""
+    """Returns whether two JSON values are equal bit for bit; the order of keys is free."""
     return json.dumps(old, sort_keys=True) == json.dumps(new, sort_keys=True)
 
 
@@ -118,8 +132,8 @@ def changed(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]
 def joined(rows: Sequence[Record]) -> list[Record]:
     """Joins the rows of second nulls to their main rows, which have the same place and no coordinates.
 
-    The setting of such a row is "null: <kind>" or "untrained networks". A second null without draws adds nothing. If the row has
-    another value than the main row, its null keeps that value.
+    The setting of such a row is "null: <kind>" or "untrained networks". A second null without draws adds
+    nothing. If the row has another value than the main row, its null keeps that value.
     """
     copies = [row | {"nulls": list(row["nulls"])} for row in rows]
     mains: dict[str, list[Record]] = {}
@@ -128,12 +142,16 @@ def joined(rows: Sequence[Record]) -> list[Record]:
             mains.setdefault(_key(row, PLACE), []).append(row)
     others = []
     for row in copies:
-        setting, main = str(row["at"].get("setting", "")), mains.get(_key(row, PLACE), [])
-        if len(main) != 1 or not (setting.startswith("null: ") or setting == "untrained networks"):
+        setting = str(row["at"].get("setting", ""))
+        second = setting.startswith("null: ") or setting == "untrained networks"
+        found = mains.get(_key(row, PLACE), []) if second else []
+        # The row of a second null names the data and the model of its main row, or none.
+        found = [main for main in found if all(row[name] in ("", main[name]) for name in ("data", "model"))]
+        if len(found) != 1:
             others.append(row)
             continue
-        value = {} if same(row["value"], main[0]["value"]) else {"value": row["value"]}
-        main[0]["nulls"] += [null | value for null in row["nulls"] if null["draws"]]
+        value = {} if same(row["value"], found[0]["value"]) else {"value": row["value"]}
+        found[0]["nulls"] += [null | value for null in row["nulls"] if null["draws"]]
     return others
 
 
@@ -142,7 +160,7 @@ def _key(row: Record, names: Sequence[str]) -> str:
 
 
 def contents(row: Record) -> Record:
-    """Returns what is compared: the measured columns, the kind of the first null, and all nulls by their kinds."""
+    """Returns what is compared: the measured columns, the kind of the tested null, and all nulls."""
     nulls = [null for number, null in enumerate(row["nulls"]) if number == 0 or null["draws"]]
     by_kind: dict[str, list[Record]] = {}
     for null in nulls:
@@ -186,7 +204,7 @@ def _common(old: str, new: str) -> int:
 
 
 def aligned(old: Sequence[Record], new: Sequence[Record]) -> Iterator[tuple[Record | None, Record | None]]:
-    """Pairs the rows of equal identity: in order if their contents are equal, otherwise by their coordinates."""
+    """Pairs rows of equal identity: in order if the contents are equal, otherwise by coordinates."""
     groups: dict[str, tuple[list[Record], list[Record]]] = {}
     for side, rows in enumerate((old, new)):
         for row in rows:
@@ -224,7 +242,7 @@ def map_differences(pairs: Sequence[tuple[str, str]]) -> Iterator[tuple[str, Any
 def row_differences(
     part: str, item: str, old: Sequence[Record], new: Sequence[Record]
 ) -> tuple[list[Difference], list[tuple[str, str]]]:
-    """Returns the differences of the rows of an item, and the map from old to new coordinates, as JSON texts."""
+    """Returns the differences of the rows of an item, and the map from old to new coordinates."""
     found: list[Difference] = []
     pairs: dict[tuple[str, str], None] = {}
     for before, after in aligned(joined(old), joined(new)):
@@ -244,7 +262,7 @@ def row_differences(
 
 
 def item_differences(old: Record, new: Record) -> tuple[list[Difference], list[tuple[str, str]], list[str]]:
-    """Returns the differences of an item, its map of coordinates, and the arrays that only one version has."""
+    """Returns the differences of an item, its map, and the arrays that only one version has."""
     part, item = old["part"], old["item"]
     found, pairs = row_differences(part, item, old.get("rows", ()), new.get("rows", ()))
     before, after = old.get("arrays", {}), new.get("arrays", {})
@@ -291,9 +309,7 @@ def compare(
             found += differences
             lines += arrays
             if show_map:
-                lines += [
-                    f"map: {key[1]}, {one} -> {other}" for one, other in pairs if (one, other) != ("{}", "{}")
-                ]
+                lines += [f"map: {key[1]}, {one} -> {other}" for one, other in pairs if one != other]
         if not keys:
             found.append(Difference(part, "", "", "the part is stored", False, False))
         reasons = [

@@ -1,8 +1,8 @@
-"""Do two versions of this library compute the same numbers? The net under a change of form that must keep every number.
+"""Do two versions of this library compute the same numbers? For changes of form that must keep every number.
 
-    python -m benchmarks.same_numbers store old.jsonl                       # in the old version
-    python -m benchmarks.same_numbers store new.jsonl                       # in the new version
-    python -m benchmarks.same_numbers compare old.jsonl new.jsonl           # exit status 1 if a number differs
+    python -m benchmarks.same_numbers store old.jsonl                # in the old version
+    python -m benchmarks.same_numbers store new.jsonl                # in the new version
+    python -m benchmarks.same_numbers compare old.jsonl new.jsonl    # exit status 1 if a number differs
 
 ``--parts figures --only attention_svm.rank`` limits both commands. The parts are:
 
@@ -11,9 +11,9 @@
 - demo: the rows of ``transformer-theory compare --data digits`` without the claims;
 - figures: the rows, settings and arrays of every experiment with its quick settings.
 
-A file has one JSON record per line and item (a claim, a theory, an experiment). An interrupted ``store`` continues with the items that
-are missing; items that were stored by other sources of the library are computed again. How files are compared:
-:mod:`._number_differences`.
+A file has one JSON record per line and item (a claim, a theory, an experiment). An interrupted ``store``
+continues with the items that are missing; items that were stored by other sources of the library are
+computed again. How files are compared: :mod:`._number_differences`.
 """
 
 import argparse
@@ -87,7 +87,7 @@ def _digest(array: Any) -> str:
 
 
 def claim_record(claim_id: str) -> Record:
-    """Returns the texts of a claim, whose line breaks do not count, and the evidence on all seeds if it is quick."""
+    """Returns the texts of a claim, without line breaks, and the evidence on all seeds if it is quick."""
     claim = next(claim for theory in tt.list_theories() for claim in theory.claims if claim.id == claim_id)
     texts = {name: _plain(getattr(claim, name)) for name in CLAIM_TEXTS}
     words = {name: " ".join(text.split()) if isinstance(text, str) else text for name, text in texts.items()}
@@ -118,7 +118,7 @@ def reach_result(only: Sequence[str], workers: int) -> Any:
 
 
 def demo_result(only: Sequence[str], workers: int) -> Any:
-    """Compares all theories on the digits, without claims. A part of the theories would not be the same run."""
+    """Compares all theories on the digits, without claims; fewer theories would not be the same run."""
     return tt.compare("digits", claim_seeds=0, workers=workers, progress=False)
 
 
@@ -220,7 +220,7 @@ def main(words: Sequence[str] | None = None) -> int:
     comparing.add_argument("old", type=Path)
     comparing.add_argument("new", type=Path)
     comparing.add_argument(
-        "--show-map", action="store_true", help="print the new coordinates of each old setting"
+        "--show-map", action="store_true", help="print the coordinates that differ, old and new"
     )
     comparing.add_argument("--all", action="store_true", help="print all differences")
     options = parser.parse_args(words)

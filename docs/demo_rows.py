@@ -15,7 +15,7 @@ from transformer_theory.core.result import Result
 from transformer_theory.report import terminal
 from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.findings import findings
-from transformer_theory.report.software import dates
+from transformer_theory.report.origins import dates
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "start.md"

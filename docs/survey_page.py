@@ -16,9 +16,9 @@ from pathlib import Path
 
 from transformer_theory.report import aggregate, stored_results
 from transformer_theory.report.aggregate import Aggregate
-from transformer_theory.report.bibtex import references
 from transformer_theory.report.figures import draw, pictures
 from transformer_theory.report.macros import Macro, definitions, macros
+from transformer_theory.report.origins import references
 
 DOCS = Path(__file__).parent
 SOURCE = DOCS / "survey" / "survey.tex"

@@ -47,7 +47,7 @@ for n in (16, 64, 256, 1024):
 # The heads of an untrained vision transformer: all are far below the critical value.
 torch.manual_seed(0)
 network = models.ViT.for_tokens(16, 4, 10, dim=32, depth=2, heads=2)
-with probe(network, length.THEORY.in_networks.metrics(), draws=19) as p, p.together(0):
+with probe(network, length.THEORY.in_networks.metrics(), draws=19) as p, p.accumulate(0):
     network(torch.randn(64, 16, 4, generator=generator))
 for row in p.result().table.select(theory="length"):
     chance = "" if row.null is None else f", null {row.null.low:.2f} to {row.null.high:.2f}"

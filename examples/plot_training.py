@@ -16,8 +16,8 @@ from pathlib import Path
 import transformer_theory as tt
 from transformer_theory import crate, rate_reduction
 from transformer_theory.core.plotting import axes, line
+from transformer_theory.probes.measure import mean_over_heads
 from transformer_theory.training import train
-from transformer_theory.training.monitor import mean_over_heads
 from transformer_theory.training.recipes import image_recipe
 
 # %%

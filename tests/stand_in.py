@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.experiment import RandomExperiment, sweep
 from transformer_theory.core.ladder import Ladder
 from transformer_theory.core.measurement import Arrays, Measurement, judge
@@ -71,11 +71,12 @@ def _claim(name: str, value: float, control: float) -> Claim:
         id=f"stand_in/{name}",
         statement="$v \\le 1$",
         measures="v",
+        op="<=",
+        threshold=1.0,
         source=SOURCE,
         assumptions=("v is a number",),
-        check=lambda generator: Evidence(value, 1.0, "<="),
-        control=lambda generator: Evidence(control, 1.0, "<="),
-        control_description="v is replaced",
+        function=lambda generator: value,
+        change=but("v is replaced", lambda generator: control),
     )
 
 
@@ -101,7 +102,7 @@ THEORY = Theory(
     sources=(SOURCE,),
     assumptions=("v is a number",),
     claims=(_claim("good", 0.5, 2.0), _claim("violated", 2.0, 3.0), _claim("powerless", 0.5, 0.6)),
-    ladder=Ladder("largest token", "", "<=", "none"),
+    ladder=Ladder(theory="stand_in", quantity="largest token", side="<=", null="none"),
     experiments=(Coin,),
     on_data=OnData(read=lambda data: data, measure=_measure, headline="largest token", plot=_plot),
     in_networks=InNetworks(metrics=lambda: (), headline="nothing"),

@@ -12,7 +12,7 @@ from tests.stand_in import install
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
 
-COMPARE = importlib.import_module("transformer_theory.compare")
+COMPARE = importlib.import_module("transformer_theory.comparison")
 
 GOOD = {"tokens": np.random.default_rng(0).normal(size=(12, 3, 2)), "labels": np.arange(12) % 2}
 

@@ -16,7 +16,7 @@ from transformer_theory.core.result import Result
 from transformer_theory.data import Graphs
 from transformer_theory.report import terminal
 
-COMPARE = importlib.import_module("transformer_theory.compare")
+COMPARE = importlib.import_module("transformer_theory.comparison")
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,12 @@ def test_list_shows_theories_claims_and_experiments(capsys):
         ("stand_in", ("Are tokens small?", "assumptions", "stand_in/good", "stand_in.coin", "sources: ")),
         (
             "stand_in/good",
-            ("assumptions", "control, which must fail", "measures", "sources: Tian et al. (2023), Sec. 2"),
+            (
+                "assumptions",
+                "control, which must fail",
+                "measures v; threshold: ≤ 1",
+                "sources: Tian et al. (2023), Sec. 2",
+            ),
         ),
         ("stand_in.coin", ("stand_in.coin", "sources: ")),
     ],

@@ -11,7 +11,7 @@ from tests.stand_in import THEORY, install, replace_theories
 from transformer_theory import data
 from transformer_theory.cli import main
 from transformer_theory.core import sources as citations
-from transformer_theory.core.claims import Evidence, verify_claims
+from transformer_theory.core.claims import Measured, but, verify_claims
 from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.parallel import workers
 from transformer_theory.core.result import Result
@@ -71,7 +71,7 @@ def test_the_exit_code_of_verify(which, code, claims, capsys):
 )
 def test_an_inconclusive_control_differs_from_one_that_passes(monkeypatch, capsys, values, words):
     control = iter(values)
-    only(monkeypatch, control=lambda generator: Evidence(next(control), 1.0, "<=", covered=False))
+    only(monkeypatch, change=but("v is replaced", lambda generator: Measured(next(control), covered=False)))
     assert main(["verify", "all", "--seeds", "2"]) == int(words != "fails as it must")
     out = " ".join(capsys.readouterr().out.split())
     assert [w for w in ("inconclusive", "PASSES", "fails") if w in out] == [words.split()[0].strip(":")]
@@ -154,8 +154,8 @@ def test_verify_as_json(monkeypatch, capsys):
 
 
 def test_a_verification_without_a_number_is_json_too(monkeypatch, capsys):
-    infinite, none = Evidence(float("inf"), 1.0, "<="), Evidence(float("nan"), 1.0, "<=")
-    only(monkeypatch, check=lambda generator: infinite, control=lambda generator: none)
+    missing = but("v is missing", lambda generator: float("nan"))
+    only(monkeypatch, function=lambda generator: float("inf"), change=missing)
     assert main(["verify", "all", "--seeds", "2", "--json"]) == 1
     (claim,) = json.loads(capsys.readouterr().out, parse_constant=refuse)["claims"]
     assert (claim["verdict"], claim["decided"], claim["share"], claim["interval"]) == (
@@ -207,9 +207,9 @@ def test_a_solver_that_gives_up_is_inconclusive(monkeypatch, tmp_path, capsys):
     def gives_up(generator):
         if generator.initial_seed() == 1:
             raise NotConverged("the residual must fall below 1e-12,\ngot 1e-3")
-        return Evidence(0.5, 1.0, ">=")
+        return 0.5
 
-    only(monkeypatch, check=gives_up)
+    only(monkeypatch, op=">=", function=gives_up, change=but("v is replaced", lambda generator: 0.2))
     assert main(["verify", "all", "--seeds", "3", "--out", str(tmp_path / "v")]) == 1
     assert "violated 0/3" in " ".join(capsys.readouterr().out.split())
     rows = Result.load(tmp_path / "v").select(quantity="stand_in/good")
@@ -223,7 +223,7 @@ def test_a_solver_that_gives_up_is_inconclusive(monkeypatch, tmp_path, capsys):
 
 
 def test_workers_change_no_row():
-    """Checks are functions without a name, which other processes must be handed."""
+    """Other processes get the names of the claims, whose functions they cannot be handed."""
     claims = importlib.import_module("transformer_theory.theories.rate_reduction").THEORY.claims[:2]
     results = []
     for number in (1, 2):
@@ -238,7 +238,7 @@ def test_ctrl_c_leaves_nothing_behind(monkeypatch, tmp_path, capsys):
         assert any(entry.name.startswith(".all.") for entry in (tmp_path / "runs").iterdir())
         raise KeyboardInterrupt
 
-    only(monkeypatch, check=stop)
+    only(monkeypatch, function=stop)
     assert main(["verify", "all", "--seeds", "3", "--out", str(tmp_path / "runs" / "all")]) == 130
     assert capsys.readouterr().err.splitlines()[-1] == "transformer-theory: interrupted; nothing was written"
     assert list(tmp_path.iterdir()) == []

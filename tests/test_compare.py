@@ -8,7 +8,7 @@ import torch
 
 import transformer_theory as tt
 from tests.contract.instances import few_steps
-from transformer_theory.compare import small_networks
+from transformer_theory.comparison import plan, small_networks
 from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData
@@ -73,7 +73,7 @@ def test_headlines_are_measured_at_every_checkpoint_beside_a_null(result):
         timeline = [row for row in rows if row.step is not None and row.value is not None]
         assert {row.step for row in timeline} == set(checkpoints(STEPS))
         assert all(row.null is not None and row.null.draws for row in timeline)
-        (last,) = [row for row in rows if row.step is None and not row.setting]
+        (last,) = [row for row in rows if row.step is None and not row.at]
         assert last.scope == "training"
         assert (last.side, last.layer, last.head) == (theory.in_networks.side, None, None)
         assert last.null.kind == UNTRAINED
@@ -93,13 +93,10 @@ def test_a_headline_with_permuted_labels_has_both_nulls(result):
     rows = result.select(
         theory=rate.name, kind="in network", quantity=rate.in_networks.headline, model="ViT", step=None
     )
-    own = rows.select(at={"setting": "null: permuted labels"}).one()
-    assert (own.null.kind, len(own.null.draws), own.scope) == (
-        "permuted labels",
-        HEADLINE_DRAWS,
-        "these data",
-    )
-    assert own.value == rows.select(at={"setting": ""}).one().value
+    mean = rows.one()
+    tested, own = mean.nulls
+    assert (tested.kind, mean.scope) == (UNTRAINED, "training")
+    assert (own.kind, len(own.draws)) == ("permuted labels", HEADLINE_DRAWS)
     ends = result.select(theory=rate.name, kind="in network", quantity=rate.in_networks.headline, step=0)
     assert {len(row.null.draws) for row in ends} == {BAND_DRAWS}
 
@@ -172,6 +169,38 @@ def test_other_processes_measure_the_same(digits, unchecked):
     assert distributed.arrays.keys() == local.arrays.keys()
     assert all((distributed.arrays[name] == array).all() for name, array in local.arrays.items())
     assert [len(one.seeds) for one in distributed.verifications] == [2, 2]
+
+
+def test_results_are_found_by_key_whatever_their_order(digits, unchecked, few_untrained, monkeypatch):
+    theory = replace(tt.crate.THEORY, claims=tt.crate.THEORY.claims[:2])
+    few = {"theories": [theory], "seeds": 2, "networks": ("ViT",), "steps": 1, "claim_seeds": 2}
+    lines: list[str] = []
+    expected = tt.compare(digits[:30], **few)
+    as_completed = plan.parallel.as_completed
+    monkeypatch.setattr(plan.parallel, "as_completed", lambda *args: reversed([*as_completed(*args)]))
+    reordered = tt.compare(digits[:30], progress=lines.append, **few)
+    assert reordered.table == expected.table
+    assert reordered.arrays.keys() == expected.arrays.keys()
+    assert [one.to_json() for one in reordered.verifications] == [
+        one.to_json() for one in expected.verifications
+    ]
+    assert sum("2 claims with controls" in line for line in lines) == 1
+    assert sum("trained and measured" in line for line in lines) == 2
+
+
+def test_jobs_have_keys(digits):
+    claims = tt.crate.THEORY.claims[:1]
+    parts = (digits, None, (digits, digits), (tt.crate.THEORY,), (RECIPES["ViT"],), (), claims)
+    jobs = plan.Plan(*parts, steps=1, seeds=(0, 4), claim_seeds=(7,), device="cpu").jobs()
+    assert list(jobs) == [
+        ("network", "ViT", 0),
+        ("network", "ViT", 4),
+        ("data", "", 0),
+        ("data", "", 4),
+        ("untrained", "ViT", None),
+        ("claim", claims[0].id, 7),
+    ]
+    assert jobs[plan.Key("claim", claims[0].id, 7)]()[0].verdict == "consistent"
 
 
 def test_missing_inputs_are_reported(generator):
@@ -264,14 +293,13 @@ def test_a_headline_has_the_null_of_a_test_on_synthetic_inputs_if_there_is_one(r
     rows = result.select(
         theory=theory.name, kind="in network", quantity=headline, model="ViT", step=None, layer=None
     )
-    own = rows.select(at={"setting": "null: inputs with tokens of other sequences"}).one()
+    tested, own = rows.select(at={"test": ""}).one().nulls
+    assert (tested.kind, own.kind) == (UNTRAINED, "inputs with tokens of other sequences")
     layers = result.select(
-        theory=theory.name, quantity=headline, model="ViT", at={"setting": "exchanged tokens"}
+        theory=theory.name, quantity=headline, model="ViT", at={"test": "exchanged tokens"}
     )
     assert len(layers) == 2
-    assert own.value == pytest.approx(sum(row.value for row in layers) / 2)
-    assert own.null.draws[0] == pytest.approx(sum(row.null.draws[0] for row in layers) / 2)
-    assert rows.select(at={"setting": ""}).one().null.kind == UNTRAINED
+    assert own.draws[0] == pytest.approx(sum(row.null.draws[0] for row in layers) / 2)
 
 
 def test_a_theory_may_refuse_the_features_of_networks(result):

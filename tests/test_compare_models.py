@@ -20,14 +20,14 @@ from transformer_theory.metrics import AttentionMaps
 from transformer_theory.probes.features import features
 from transformer_theory.training import monitor, saved
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.evaluate import evaluate, maps, measure_metrics, stored_networks
+from transformer_theory.training.evaluate import evaluate, load_stored_networks, maps, measure_metrics
 from transformer_theory.training.loop import train
 from transformer_theory.training.objectives import ACCURACY, MaskedAutoencoding
 from transformer_theory.training.processes import Hardware
 from transformer_theory.training.settings import Settings
 from transformer_theory.training.side_by_side import EQUAL_PARAMETERS, EQUAL_STEPS, EQUAL_TIME
 
-STORED = importlib.import_module("transformer_theory.compare.stored")
+STORED = importlib.import_module("transformer_theory.comparison.stored")
 THEORY = tt.rate_reduction.THEORY
 CPU = Hardware("cpu", "float32")
 SETTINGS = Settings(
@@ -127,7 +127,7 @@ def test_theories_that_a_run_did_not_measure_have_one_step(result, runs):
     step = saved.load(runs / "crate").origin["step"]
     assert set(lone.column("step")) == {step}
     assert set(lone.column("theory")) == {"network", THEORY.name}
-    (network,) = stored_networks([runs / "second"], TEST)
+    (network,) = load_stored_networks([runs / "second"], TEST)
     measured, _ = measure_metrics(network, TEST, metrics=lambda: theory_metrics("rate_reduction"))
     rows = list(STORED._timeline(network, [THEORY], measured))
     assert {row.step for row in rows if row.theory == "network"} == {0, 3, 6}
@@ -141,10 +141,9 @@ def test_headlines_are_measured_on_test_images_of_all_classes(result):
     for name in ("crate", "vit"):
         rows = result.select(kind="in network", quantity=THEORY.in_networks.headline, model=name, step=None)
         whole, layers = (
-            rows.select(layer=None, at={"setting": ""}).one(),
+            rows.select(layer=None).one(),
             rows.where(lambda row: row.layer is not None),
         )
-        own = rows.select(layer=None, at={"setting": "null: permuted labels"}).one()
         assert (whole.split, whole.n, whole.scope, whole.side) == (
             "test",
             300,
@@ -154,8 +153,9 @@ def test_headlines_are_measured_on_test_images_of_all_classes(result):
         assert whole.value > 1e-6  # of one class it is 0, and the test images are sorted by class
         assert layers.column("layer") == [0, 1]
         assert sum(layers.column("value")) / 2 == pytest.approx(whole.value)
-        assert own.null.mean == pytest.approx(sum(row.null.mean for row in layers) / 2)
-        assert whole.null.kind == UNTRAINED
+        tested, own = whole.nulls
+        assert (tested.kind, own.kind) == (UNTRAINED, "permuted labels")
+        assert own.mean == pytest.approx(sum(row.null.mean for row in layers) / 2)
 
 
 def test_the_attention_maps_are_those_of_the_stored_pictures(result, runs):
@@ -170,12 +170,12 @@ def test_the_attention_maps_are_those_of_the_stored_pictures(result, runs):
 def test_a_network_without_attention_maps_has_none(tmp_path):
     settings = replace(SETTINGS, network="tost", depth=1, epochs=1, batch_size=32)
     train((TRAIN, TEST), settings, tmp_path / "tost", hardware=CPU)
-    (network,) = stored_networks([tmp_path / "tost"], TEST)
+    (network,) = load_stored_networks([tmp_path / "tost"], TEST)
     assert not maps(network, TEST)
 
 
 def test_quantities_without_a_null_get_that_of_untrained_networks(runs):
-    (network,) = stored_networks([runs / "crate"], TEST)
+    (network,) = load_stored_networks([runs / "crate"], TEST)
     rows, untrained = measure_metrics(network, TEST, metrics=lambda: theory_metrics("scan_snap"))
     headline = tt.scan_snap.THEORY.in_networks.headline
     rows = [row for row in rows if row.quantity == headline]
@@ -192,9 +192,9 @@ def test_quantities_without_a_null_get_that_of_untrained_networks(runs):
 def test_each_run_is_compared_once(result):
     rows = result.select(quantity=ACCURACY, split="validation", step=None)
     for setting in (EQUAL_STEPS, EQUAL_TIME):
-        assert rows.select(at={"setting": setting}).column("model") == ["crate", "vit"]
+        assert rows.select(at={"compared at": setting}).column("model") == ["crate", "vit"]
     # a ViT of this width has more parameters
-    assert rows.select(at={"setting": EQUAL_PARAMETERS}).one().value is None
+    assert rows.select(at={"compared at": EQUAL_PARAMETERS}).one().value is None
 
 
 def test_small_networks_beside_them_learn_training_images(runs):
@@ -215,29 +215,29 @@ def test_small_networks_beside_them_learn_training_images(runs):
 def test_names_are_unique(runs, tmp_path):
     shutil.copytree(runs / "crate", tmp_path / "a" / "x$y")
     shutil.copytree(runs / "second", tmp_path / "b" / "x$y")
-    networks = stored_networks([tmp_path / "a" / "x$y", tmp_path / "b" / "x$y", runs / "vit"], TEST)
+    networks = load_stored_networks([tmp_path / "a" / "x$y", tmp_path / "b" / "x$y", runs / "vit"], TEST)
     assert [network.name for network in networks] == [
         "crate (a/x_y)",
         "crate (b/x_y)",
         f"vit ({runs.name}/vit)",
     ]
     loaded = [saved.load(runs / "crate"), saved.load(runs / "second")]
-    assert [network.name for network in stored_networks(loaded, TEST)] == ["crate, 1", "crate, 2"]
-    assert [network.name for network in stored_networks([runs / "second"], TEST)] == ["crate (second)"]
+    assert [network.name for network in load_stored_networks(loaded, TEST)] == ["crate, 1", "crate, 2"]
+    assert [network.name for network in load_stored_networks([runs / "second"], TEST)] == ["crate (second)"]
 
 
 def test_a_network_beside_the_result_of_another_run_has_no_run(runs, tmp_path):
     shutil.copytree(runs / "crate", tmp_path / "run")
-    assert stored_networks([tmp_path / "run"], TEST)[0].run is not None
+    assert load_stored_networks([tmp_path / "run"], TEST)[0].run is not None
     shutil.copy(runs / "second" / "best.safetensors", tmp_path / "run" / "best.safetensors")
-    assert stored_networks([tmp_path / "run"], TEST)[0].run is None
+    assert load_stored_networks([tmp_path / "run"], TEST)[0].run is None
 
 
 def test_a_masked_autoencoder_is_measured_in_its_encoder_with_nothing_hidden(tmp_path):
     test = noise(60, 1)
     settings = replace(SETTINGS, epochs=1, batch_size=32)
     train((TRAIN, test), settings, tmp_path / "mae", objective=MaskedAutoencoding(), hardware=CPU)
-    (network,) = stored_networks([tmp_path / "mae"], test)
+    (network,) = load_stored_networks([tmp_path / "mae"], test)
     data = image_sets.tokens_of(test[:20], torch.Generator().manual_seed(0))
     measured = features(network.measured, data, layer=network.last_block, inputs="images")
     inner = network.saved.model.network.autoencoder
@@ -286,7 +286,7 @@ def test_the_command_refuses_what_it_cannot_compare(runs, tmp_path, capsys, data
 
 
 def test_stored_networks_are_rungs_of_a_reach(runs):
-    own = Rung("own", "", lambda generator: [THEORY.ladder.row(THEORY.name, 0.5)], COLUMNS[0])
+    own = Rung("own", "", lambda generator: [THEORY.ladder.row(0.5)], COLUMNS[0])
     theory = replace(THEORY, ladder=replace(THEORY.ladder, rungs=(own,)))
     models = [runs / "crate", runs / "second", runs / "vit"]
     result = tt.reach(theory, seeds=1, images=(TRAIN, TEST), models=models)

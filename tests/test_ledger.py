@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.stand_in import THEORY, install
-from transformer_theory.core.claims import Evidence
+from transformer_theory.core.claims import Measured, but
 from transformer_theory.core.result import Result, provenance
 from transformer_theory.report.ledger import document, ledger, main, updated
 from transformer_theory.theories import list_theories
@@ -17,8 +17,8 @@ PAGE = Path(__file__).parents[1] / "docs" / "claims.md"
 
 
 def of_seeds(*values: float, **columns):
-    """A check that measures these values, one per seed, with the threshold 1 from above."""
-    return lambda generator: Evidence(values[generator.initial_seed() % len(values)], 1.0, "<=", **columns)
+    """A check that measures these values, one per seed."""
+    return lambda generator: Measured(values[generator.initial_seed() % len(values)], **columns)
 
 
 def verified(claims, seeds) -> Result:
@@ -39,23 +39,32 @@ def verified(claims, seeds) -> Result:
 @pytest.fixture(scope="module")
 def page() -> str:
     """Claims of every verdict, and one that was not verified."""
-    first = replace(THEORY.claims[0], check=of_seeds(0.25, 0.75, 0.5), control=of_seeds(3.0, 2.0, 4.0))
+    first = replace(
+        THEORY.claims[0],
+        function=of_seeds(0.25, 0.75, 0.5),
+        change=but("v is replaced", of_seeds(3.0, 2.0, 4.0)),
+    )
     claims = (
         replace(
             first,
             id="stand_in/good",
-            control_description="is $v$ replaced",
+            change=replace(first.change, description="is $v$ replaced"),
             corrects=r"Printed $\|v\|_2 \le 2$.",
         ),
-        replace(first, id="stand_in/violated", check=of_seeds(0.25, 3.0, 0.5)),
+        replace(first, id="stand_in/violated", function=of_seeds(0.25, 3.0, 0.5)),
         replace(
             first,
             id="stand_in/open",
-            check=of_seeds(0.5, converged=False),
-            control=of_seeds(2.0, converged=False),
+            function=of_seeds(0.5, converged=False),
+            change=but("v is replaced", of_seeds(2.0, converged=False)),
         ),
-        replace(first, id="stand_in/not-covered", check=of_seeds(0.5, covered=False), control=of_seeds(0.5)),
-        replace(first, id="stand_in/one-open", check=of_seeds(0.25, float("nan"), 0.5)),
+        replace(
+            first,
+            id="stand_in/not-covered",
+            function=of_seeds(0.5, covered=False),
+            change=but("v is replaced", of_seeds(0.5)),
+        ),
+        replace(first, id="stand_in/one-open", function=of_seeds(0.25, float("nan"), 0.5)),
     )
     record = replace(THEORY, claims=(*claims, replace(first, id="stand_in/new")))
     return ledger([document(verified(claims, range(3)))], (record,))
@@ -199,7 +208,7 @@ def test_sources_and_mutants_are_counted():
     [(0.02, "0.02"), (1e-7, "10⁻⁷"), (2.5e-9, "2.5·10⁻⁹"), (10, "10"), (0.1, "0.1"), (1200, "1,200")],
 )
 def test_a_threshold_has_the_digits_it_was_given(threshold: float, text: str):
-    claim = replace(THEORY.claims[0], check=lambda generator: Evidence(0.0, threshold, "<="))
+    claim = replace(THEORY.claims[0], threshold=threshold, function=lambda generator: 0.0)
     page = ledger([document(verified([claim], range(1)))], (replace(THEORY, claims=(claim,)),))
     assert f"; threshold: ≤\N{NO-BREAK SPACE}{text}.\n" in page
 
@@ -222,6 +231,9 @@ def test_the_page_in_docs_is_made_from_its_numbers_and_holds_every_claim():
         id for id, claim in claims.items() if tuple(verifications[id]["assumptions"]) != claim.assumptions
     ]
     assert changed == [], "a text of a claim was changed: run `make ledger`"
+    limits = {id: (stored["op"], stored["threshold"]) for id, stored in verifications.items()}
+    changed += [id for id, claim in claims.items() if limits[id] != (claim.op, claim.threshold)]
+    assert changed == [], "a threshold was changed: run `make ledger`"
     changed += [
         f"{id}: source"
         for id, claim in claims.items()

@@ -89,26 +89,26 @@ def test_the_text_must_occur_once(old, new):
 def test_outcomes(monkeypatch, equivalent):
     from dataclasses import replace
 
-    from transformer_theory.core.claims import Evidence
+    from transformer_theory.core.claims import Measured, but
 
     monkeypatch.setattr(Mutant, "apply", lambda self: None)
     mutant = replace(HALF, equivalent=equivalent)
     first = replace(
         THEORY.claims[0],
-        check=lambda generator: Evidence(0.5, 1.0, "<="),
-        control=lambda generator: Evidence(2.0, 1.0, "<="),
+        function=lambda generator: 0.5,
+        change=but("v is replaced", lambda generator: 2.0),
     )
-    wrong = replace(first, id="stand_in/wrong", check=lambda generator: Evidence(2.0, 1.0, "<="))
-    weak = replace(first, id="stand_in/weak", control=lambda generator: Evidence(0.5, 1.0, "<="))
+    wrong = replace(first, id="stand_in/wrong", function=lambda generator: 2.0)
+    weak = replace(first, id="stand_in/weak", change=but("v is kept", lambda generator: 0.5))
 
     def fail(generator):
         raise ZeroDivisionError
 
-    broken = replace(first, id="stand_in/broken", check=fail)
+    broken = replace(first, id="stand_in/broken", function=fail)
     assert judge(mutant, [first]) == (("equivalent", "a reason") if equivalent else ("undetected", ""))
     assert judge(mutant, [first, wrong, broken]) == ("detected", "stand_in/wrong")
     assert judge(mutant, [first, broken]) == ("detected", "stand_in/broken raises ZeroDivisionError")
-    uncovered = replace(first, control=lambda generator: Evidence(2.0, 1.0, "<=", covered=False))
+    uncovered = replace(first, change=but("v is replaced", lambda generator: Measured(2.0, covered=False)))
     # a control that drops an assumption is not covered
     assert judge(mutant, [uncovered]) == judge(mutant, [first])
     if not equivalent:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import transformer_theory as tt
-from transformer_theory.compare import own_models
+from transformer_theory.comparison import user_models
 
 DOCS = Path(__file__).parents[1] / "docs"
 SOURCES = sorted((DOCS / "notebooks").glob("*.py"))
@@ -54,8 +54,8 @@ def test_a_notebook_runs(source: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tt, "compare", with_fixed(tt.compare, networks=[], seeds=1))
-    monkeypatch.setattr(tt, "probe_model", with_fixed(tt.probe_model, theories=["scan_snap", "vision"]))
-    monkeypatch.setattr(own_models, "RANGE_DRAWS", 2)
+    monkeypatch.setattr(tt, "measure", with_fixed(tt.measure, theories=["scan_snap", "vision"]))
+    monkeypatch.setattr(user_models, "RANGE_DRAWS", 2)
     monkeypatch.setattr(tt, "reach", with_fixed(tt.reach, seeds=1, until="own setting"))
     names: dict = {}
     with torch.random.fork_rng():

@@ -13,9 +13,9 @@ from torch import nn
 
 from tests.problems.networks import Net
 from transformer_theory.cli import main
-from transformer_theory.compare import own_models
-from transformer_theory.compare.own_models import probe_model
-from transformer_theory.models.own_model import OwnModel, untrained_network
+from transformer_theory.comparison import user_models
+from transformer_theory.comparison.user_models import measure
+from transformer_theory.models.user_model import UserModel, untrained_network
 
 FUNCTIONS = """
 import torch
@@ -154,7 +154,7 @@ def test_a_mistake_is_answered_in_one_line(
     folder: Path, words: str, message: str, capsys, monkeypatch: pytest.MonkeyPatch, unchecked
 ):
     monkeypatch.chdir(folder)
-    assert main(["probe", *words.split(), "--out", "page"]) == 2
+    assert main(["measure", *words.split(), "--out", "page"]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line.startswith("transformer-theory: ")
     assert message in line
@@ -169,16 +169,16 @@ def test_the_trap_works(tmp_path: Path):
 
 def test_inputs_must_be_given_and_arrays_of_numpy_are_inputs(unchecked):
     with pytest.raises(ValueError, match="must have inputs to be measured on"):
-        probe_model(Net(8, 1), name="net")
+        measure(Net(8, 1), name="net")
     with pytest.raises(
         ValueError, match=r"model must be a torch.nn.Module, got int; build or load the network first"
     ):
-        probe_model(3, np.zeros((6, 4, 8)))  # pyright: ignore[reportArgumentType]
+        measure(3, np.zeros((6, 4, 8)))  # pyright: ignore[reportArgumentType]
     with pytest.raises(
         ValueError, match=r"^labels must be one integer for each of the 6 sequences, got float64"
     ):
-        probe_model(Net(8, 1), np.zeros((6, 4, 8)), np.zeros(6))
-    result = probe_model(
+        measure(Net(8, 1), np.zeros((6, 4, 8)), np.zeros(6))
+    result = measure(
         Net(8, 1), np.random.default_rng(0).normal(size=(6, 4, 8)), np.arange(6) % 2, theories=["scan_snap"]
     )
     assert result.settings["labels"] == 2
@@ -192,7 +192,7 @@ def test_a_network_that_cannot_be_copied_is_measured_without_untrained_ones(unch
 
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        result = probe_model(OwnModel(Locked(8, 1), "locked", torch.randn(6, 4, 8)), theories=["scan_snap"])
+        result = measure(UserModel(Locked(8, 1), "locked", torch.randn(6, 4, 8)), theories=["scan_snap"])
     (row,) = result.select(quantity="untrained networks")
     assert "TypeError: locked" in row.reason
     assert all(row.null is None for row in result.select(quantity="sharpness"))
@@ -204,15 +204,15 @@ def test_large_attention_maps_are_stored_as_means_over_heads(monkeypatch: pytest
         network, tokens = Net(8, 1), torch.randn(6, 4, 8)
     (full,) = (
         array
-        for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items()
+        for name, array in measure(network, tokens, theories=["scan_snap"]).arrays.items()
         if name.endswith("attention")
     )
     heads, numbers = full.shape[2], full[:, :, :, 0].size
     assert heads > 1
-    monkeypatch.setattr(own_models, "MAP_NUMBERS", 2 * numbers - 1)  # two sequences do not fit
+    monkeypatch.setattr(user_models, "MAP_NUMBERS", 2 * numbers - 1)  # two sequences do not fit
     (means,) = (
         array
-        for name, array in probe_model(network, tokens, theories=["scan_snap"]).arrays.items()
+        for name, array in measure(network, tokens, theories=["scan_snap"]).arrays.items()
         if name.endswith("attention")
     )
     assert means.shape[2] == 1

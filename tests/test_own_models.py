@@ -17,9 +17,10 @@ from torch import Tensor
 from tests.pages import blocks
 from tests.problems import timm_vit
 from transformer_theory.cli import main
-from transformer_theory.compare import own_models
+from transformer_theory.comparison import user_models
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.probes.measure import NEEDS_CAUSAL
 from transformer_theory.report.own_model import head
 
 FOLDER = "docs/own_models"
@@ -35,8 +36,8 @@ ENTROPY, NEEDS_W, GRID = (
 def few_draws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Few draws and networks, in an empty folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own_models, "RANGE_DRAWS", 1)
-    monkeypatch.setattr(own_models, "HEADLINE_DRAWS", 19)
+    monkeypatch.setattr(user_models, "RANGE_DRAWS", 1)
+    monkeypatch.setattr(user_models, "HEADLINE_DRAWS", 19)
 
 
 def entropies(weights: Tensor) -> Tensor:
@@ -63,7 +64,9 @@ def measured(result: Result, quantity: str, theory: str | None = None) -> list:
     rows = [
         row
         for row in result.table
-        if row.quantity == quantity and row.setting == "" and theory in (None, row.theory)
+        if (row.quantity, row.setting) == (quantity, "")
+        and row.layer is not None
+        and theory in (None, row.theory)
     ]
     return [row for row in rows if row.value is not None]
 
@@ -130,7 +133,7 @@ def vit(names: dict[str, Any]) -> None:
     with_chance(names["result"], "mass on the 4-neighbour patches")
     # 16 patches and the class token
     assert names["result"].arrays["network/small ViT/attention"].shape[-2:] == (17, 17)
-    assert reason(names["result"], "repeated block") == own_models.NEEDS_CAUSAL
+    assert reason(names["result"], "repeated block") == NEEDS_CAUSAL
     result, images = names["result"], names["images"]
     # the second axis of images is not that of tokens
     assert "order cannot be changed" in reason(result, "permuted tokens")
@@ -143,7 +146,7 @@ def vit(names: dict[str, Any]) -> None:
     lead = head(result)["lead"]
     assert "2 layers of 4 heads" in lead
     assert "48 images of shape [3, 16, 16]; its largest output is the label in" in lead
-    some = own_models.probe_model(names["model"], images, theories=["joma"], max_samples=8)
+    some = user_models.measure(names["model"], images, theories=["joma"], max_samples=8)
     assert some.settings["inputs"] == "8 of 48 images of shape [3, 16, 16]"
     assert "one measurement" in reason(some, "rebound of attention's entropy")
 
@@ -235,7 +238,7 @@ def timm(names: dict[str, Any]) -> None:
     with_chance(names["result"], NEEDS_W)
     with_chance(names["result"], "mass on the 4-neighbour patches")
     quiet = functools.partial(
-        own_models.probe_model, inputs=names["images"], theories=["attention_svm", "vision"]
+        user_models.measure, inputs=names["images"], theories=["attention_svm", "vision"]
     )
     sizes = names["sizes"]
     registers = quiet(timm_vit.VisionTransformer(**sizes, reg_tokens=4))
@@ -299,14 +302,14 @@ def test_the_snippet_runs_and_its_numbers_are_right(
 def test_the_file_of_the_page_makes_a_page(capsys: pytest.CaptureFixture[str]):
     (code,) = snippets("overview")
     Path("net.py").write_text(code, encoding="utf-8")
-    assert main(["probe", "net.py:small", "--theories", "scan_snap,collapse", "--out", "page"]) == 0
+    assert main(["measure", "net.py:small", "--theories", "scan_snap,collapse", "--out", "page"]) == 0
     assert "report: page/report.html" in capsys.readouterr().out
     result = Result.load("page")
     assert result.settings["sequences"] == 64
     assert result.settings["labels"] == 4
     with_chance(result, "contraction of differences between tokens")
-    (beside,) = result.select(at={"setting": UNTRAINED})  # the mean beside networks with random weights
+    (mean,) = result.select(quantity="contraction of differences between tokens", layer=None)
     rows = measured(result, "contraction of differences between tokens")
-    assert beside.value == pytest.approx(sum(row.value for row in rows) / len(rows))
-    assert beside.null is not None
-    assert len(beside.null.draws) == 1
+    assert mean.value == pytest.approx(sum(row.value for row in rows) / len(rows))
+    assert [null.kind for null in mean.nulls] == [UNTRAINED, rows[0].null.kind]
+    assert len(mean.null.draws) == 1

@@ -35,7 +35,8 @@ def test_compare_keeps_its_signature():
 
 def test_every_exported_name_exists_and_is_documented():
     assert sorted(tt.__all__) == sorted(set(tt.__all__))
-    assert len(tt.__all__) <= 30
+    assert set(tt.__all__) >= set(THEORIES)
+    assert len(set(tt.__all__) - {*THEORIES, "data", "metrics", "models", "__version__"}) <= 34
     assert set(tt.__all__) <= set(dir(tt))
     for name in tt.__all__:
         assert name == "__version__" or (getattr(tt, name).__doc__ or "").strip(), name
@@ -53,7 +54,7 @@ IMPORTS = (
     "from transformer_theory import attention_svm, scan_snap, joma, rate_reduction, crate, metrics, models; "
     "assert models.CRATE",
     "from transformer_theory import *; assert len(list_theories()) == NUMBER and callable(compare)",
-    "import transformer_theory.cli, transformer_theory.compare; import transformer_theory as tt; assert "
+    "import transformer_theory.cli, transformer_theory.comparison; import transformer_theory as tt; assert "
     "callable(tt.compare)",
 )
 LATE = (
@@ -159,7 +160,8 @@ def test_names_find_their_records():
             "none of .* is similar; `transformer-theory list` with references.bib shows them$",
         ),
         (lambda: tt.verify("attention_svm/globaldirection"), "did you mean 'attention_svm/global-direction'"),
-        (lambda: tt.verify("crate"), "the theory 'crate'; its claims are crate/"),
+        (lambda: tt.verify("crat"), "unknown claim or theory 'crat'; did you mean 'crate'"),
+        (lambda: tt.verify([]), "verify takes at least one claim or theory, got none"),
         (lambda: tt.cite("rate_reductio"), "did you mean 'rate_reduction'"),
         (lambda: tt.verify(list_theories()[0].claims[0].id, seeds=()), "seeds"),
     ],
@@ -176,6 +178,11 @@ def test_verify():
     assert isinstance(result, Verification)
     assert result.seeds == (0,)
     assert (result.verdict, result.control) == ("consistent", "fails")
+
+
+def test_verify_takes_names_of_theories_and_lists():
+    outcomes = tt.verify(["joma/gradient", "joma/gradient", "joma/blow-up"], seeds=1)
+    assert [outcome.id for outcome in outcomes] == ["joma/gradient", "joma/blow-up"]
 
 
 def test_cite_takes_theories_claims_and_keys():

@@ -1,4 +1,4 @@
-"""Language models from a folder: the command ``probe``, its summary, and inputs that do not fit."""
+"""Language models from a folder: the command ``measure``, its summary, and inputs that do not fit."""
 
 import json
 import shutil
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from transformer_theory.cli import main
-from transformer_theory.compare import language_models, own_models
-from transformer_theory.compare.language_models import probe_language_model
+from transformer_theory.comparison import language_models, user_models
+from transformer_theory.comparison.language_models import probe_language_model
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.models.transformers_folder import LanguageModel, language_model, read_language_model
@@ -44,18 +44,18 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(autouse=True)
 def one_untrained(monkeypatch, unchecked):
-    monkeypatch.setattr(own_models, "RANGE_DRAWS", 1)
+    monkeypatch.setattr(user_models, "RANGE_DRAWS", 1)
 
 
 def fails(capsys, *argv: str | Path) -> str:
-    assert main(["probe", *map(str, argv)]) == 2
+    assert main(["measure", *map(str, argv)]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
     return line
 
 
 def test_the_command_prints_a_summary_and_stores_the_rows(folder, tmp_path, capsys):
     np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(VOCABULARY, size=200))
-    argv = ["probe", str(folder), "--text", str(tmp_path / "ids.npy"), "--length", "12", "--sequences", "5"]
+    argv = ["measure", str(folder), "--text", str(tmp_path / "ids.npy"), "--length", "12", "--sequences", "5"]
     assert main([*argv, "--theories", "turing,universal", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
     assert "small (2 layers of 2 heads) on 5 sequences of 12 ids of ids.npy" in printed
@@ -212,3 +212,9 @@ def test_a_test_that_does_not_fit_the_model_has_a_reason(capsys):
     assert all(row.reason for row in missing)
     Console(width=140).print(heads(result))
     assert f"not measured: {missing[0].reason}"[:60] in capsys.readouterr().out
+
+
+def test_the_former_name_of_the_command_still_works(folder, capsys):
+    line = fails(capsys, folder, "--length", "33")
+    assert main(["probe", str(folder), "--length", "33"]) == 2
+    assert capsys.readouterr().err.strip().splitlines()[-1] == line

@@ -1,4 +1,4 @@
-"""The comparison of the numbers of two versions: what it must find, and the changes of form that it must allow."""
+"""The comparison of the numbers of two versions: what it must find, and the changes of form that it allows."""
 
 import copy
 import json
@@ -19,15 +19,17 @@ def measured(value, **columns):
 
 
 def old_rows():
-    """Rows of the version before the coordinates: settings are texts, and a second null is a row of its own."""
+    """Rows of the version before the coordinates: a text as setting, a row of its own for a second null."""
     rows = [
-        measured(0.25 * n, interval=(0.1, 0.9), interval_kind="over seeds", null=Null(KIND, (0.1, 0.2, n)))
+        measured(
+            0.25 * n, interval=(0.1, 0.9), interval_kind="over seeds", nulls=(Null(KIND, (0.1, 0.2, n)),)
+        )
         | {"at": {"setting": f"n={n}, rate {rate:.0e}"}}
         for n in (1, 2)
         for rate in (1e-3, 1e-2)
     ]
-    main = measured(0.5, null=Null(KIND, (0.1, 0.3)), model="ViT")
-    second = measured(0.5, null=Null(SECOND, (0.4,)), model="ViT") | {"at": {"setting": f"null: {SECOND}"}}
+    main = measured(0.5, nulls=(Null(KIND, (0.1, 0.3)),), model="ViT")
+    second = measured(0.5, nulls=(Null(SECOND, (0.4,)),)) | {"at": {"setting": f"null: {SECOND}"}}
     return [*rows, main, second]
 
 

@@ -3,16 +3,17 @@ agree.
 
     import transformer_theory as tt
 
-    result = tt.compare(tt.data.load("digits")) # every theory on the same data and the same trained networks
-    result.plot() # one figure; tt.figures(result) has all of them result.report("runs/digits") # the page
-    with everything, which a notebook shows result.to_pandas() # the numbers
-    tt.probe_model(network, inputs, labels).report()           # every theory in a network of your own
-    print(tt.verify("attention_svm/global-direction"))         # one claim, with a control that must fail
-    tt.reach("crate", seeds=2, until="full block") # how far a theory extends when its assumptions are relaxed
-    print(tt.cite("crate")) # BibTeX
+    result = tt.compare(tt.data.load("digits"))     # every theory on the same data and trained networks
+    result.plot()                                   # one figure; tt.figures(result) has all of them
+    result.report("runs/digits")                    # the page with everything, which a notebook shows
+    result.to_pandas()                              # the numbers
+    tt.measure(network, inputs, labels).report()    # every theory in a network of your own
+    print(tt.verify("attention_svm/global-direction"))    # one claim, with a control that must fail
+    tt.reach("crate", seeds=2, until="full block")  # how far a theory extends as assumptions are relaxed
+    print(tt.cite("crate"))                         # BibTeX
 
-The theories are attention_svm, scan_snap, joma, rate_reduction and crate; they share data, metrics, models,
-probes and training. All names except ``compare`` are imported on first use.
+:func:`list_theories` names the theories; they share data, metrics, models, probes and training. All names are
+imported on first use.
 """
 
 from importlib import import_module
@@ -20,87 +21,141 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-from .compare import compare  # imported now: a later import of the module compare would replace the function
-from .core.result import present_with
+from .core.presentation import present_with
 
-present_with(lambda: import_module(".report.notebook", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
+present_with(lambda: import_module(".report", __name__))  # pyright: ignore[reportArgumentType] - a module has the functions
 
 if TYPE_CHECKING:
     from . import data, metrics, models
-    from .compare.own_models import probe_model
-    from .compare.reach import reach
-    from .core.claims import Claim, Evidence, Verification
+    from .comparison import compare
+    from .comparison.reach import reach
+    from .comparison.user_models import measure
+    from .core.claims import Claim, Evidence, Measured, Verification, claim
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
+    from .core.ladder import Ladder, Rung
     from .core.measurement import Measurement, Null
+    from .core.metric import Activations, Metric
     from .core.result import Result
     from .core.sources import Source
-    from .core.theory import Theory
+    from .core.theory import InNetworks, OnData, Theory
     from .data import TokenData
-    from .probes import probe, respond
-    from .report.notebook import figures
-    from .theories import attention_svm, cite, crate, joma, list_theories, rate_reduction, scan_snap, verify
+    from .probes import activations, probe, respond
+    from .report.figures import figures
+    from .theories import (
+        attention_svm,
+        bottleneck,
+        chain_of_thought,
+        cite,
+        collapse,
+        crate,
+        experiment,
+        graph_tokens,
+        in_context,
+        induction,
+        joma,
+        length,
+        list_theories,
+        particles,
+        random_features,
+        rate_reduction,
+        router,
+        scan_snap,
+        theory,
+        turing,
+        universal,
+        verify,
+        vision,
+    )
+    from .training import train
 
+_MODULES = ("data", "metrics", "models")
 _FROM = {
-    "compare.own_models": ("probe_model",),
-    "compare.reach": ("reach",),
-    "core.claims": ("Claim", "Evidence", "Verification"),
+    "comparison": ("compare",),
+    "comparison.reach": ("reach",),
+    "comparison.user_models": ("measure", "probe_model"),
+    "core.claims": ("Claim", "Evidence", "Measured", "Verification", "claim"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),
+    "core.ladder": ("Ladder", "Rung"),
     "core.measurement": ("Measurement", "Null"),
+    "core.metric": ("Activations", "Metric"),
     "core.result": ("Result",),
     "core.sources": ("Source",),
-    "core.theory": ("Theory",),
+    "core.theory": ("InNetworks", "OnData", "Theory"),
     "data": ("TokenData",),
-    "probes": ("probe", "respond"),
-    "report.notebook": ("figures",),
-    "theories": ("cite", "list_theories", "verify"),
-}
-_MODULES = {name: name for name in ("data", "metrics", "models")} | {
-    name: f"theories.{name}" for name in ("attention_svm", "crate", "joma", "rate_reduction", "scan_snap")
+    "probes": ("activations", "probe", "respond"),
+    "report.figures": ("figures",),
+    "theories": ("cite", "experiment", "list_theories", "theory", "verify"),
+    "training": ("train",),
 }
 _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 
 __all__ = [
+    "Activations",
     "Claim",
     "Evidence",
     "Experiment",
+    "InNetworks",
     "Infeasible",
+    "Ladder",
+    "Measured",
     "Measurement",
+    "Metric",
     "NotConverged",
     "Null",
+    "OnData",
     "Result",
+    "Rung",
     "Source",
     "Theory",
     "TokenData",
     "Verification",
     "__version__",
+    "activations",
     "attention_svm",
+    "bottleneck",
+    "chain_of_thought",
     "cite",
+    "claim",
+    "collapse",
     "compare",
     "crate",
     "data",
+    "experiment",
     "figures",
+    "graph_tokens",
+    "in_context",
+    "induction",
     "joma",
+    "length",
     "list_theories",
+    "measure",
     "metrics",
     "models",
+    "particles",
     "probe",
-    "probe_model",
+    "random_features",
     "rate_reduction",
     "reach",
     "respond",
+    "router",
     "scan_snap",
+    "theory",
+    "train",
+    "turing",
+    "universal",
     "verify",
+    "vision",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value = import_module(f".{_MODULES[name]}", __name__)
-    elif name in _MODULE_OF:
+    if name in _MODULE_OF:
         value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
-    elif name in import_module(".theories", __name__).THEORIES:  # a theory that a user has added
+    elif name in _MODULES:
+        value = import_module(f".{name}", __name__)
+    elif name in import_module(".theories", __name__).THEORIES:
         value = import_module(f".theories.{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -109,4 +164,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *import_module(".theories", __name__).THEORIES})

@@ -144,12 +144,10 @@ print(f"validation accuracy at step {step}: {right.float().mean():.1%}")
 # %% [markdown]
 # ## 4. What do theories see in your network?
 #
-# `probe_model` measures the network with every theory, and 19 networks of the same kind with random weights beside it. Labels are optional.
+# `tt.measure` runs the metrics of every theory in the network, and in 19 networks of the same kind with random weights. Labels are optional.
 
 # %%
-mine = tt.probe_model(
-    model, pixels[validation], labels[validation], name="my ViT"
-)
+mine = tt.measure(model, pixels[validation], labels[validation], name="my ViT")
 mine.plot()
 
 # %% [markdown]

@@ -2,6 +2,9 @@
 
 import json
 import math
+import pickle
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,18 +12,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformer_theory.core.claims import Claim, Evidence, Verification, verify_claims
+from transformer_theory.core import claims
+from transformer_theory.core.claims import Claim, Evidence, Measured, Verification, but, verify_claims
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.measurement import Null
 from transformer_theory.core.sources import Source
 
 NAN, INF = math.nan, math.inf
-GOOD, BAD = Evidence(0.5, 1.0, "<="), Evidence(2.0, 1.0, "<=")
-OPEN, UNCOVERED = Evidence(0.5, 1.0, "<=", converged=False), Evidence(2.0, 1.0, "<=", covered=False)
+GOOD, BAD = Measured(0.5), Measured(2.0)
+OPEN, UNCOVERED = Measured(0.5, converged=False), Measured(2.0, covered=False)
+SOURCE = Source("tian2023scan", "Thm. 3")
 
 
-def claim(*evidence: Evidence, controls=(BAD,)) -> Claim:
-    """A claim whose check returns the given evidence, one per seed."""
+def claim(*measured: Measured, controls=(BAD,)) -> Claim:
+    """A claim whose function returns the given values, one per seed."""
 
     def pick(choices):
         return lambda generator: choices[generator.initial_seed() % len(choices)]
@@ -29,11 +34,12 @@ def claim(*evidence: Evidence, controls=(BAD,)) -> Claim:
         id="theory/name",
         statement="$a \\le 1$",
         measures="a",
-        source=Source("tian2023scan", "Thm. 3"),
+        op="<=",
+        threshold=1.0,
+        source=SOURCE,
         assumptions=("a holds",),
-        check=pick(evidence),
-        control=pick(controls),
-        control_description="a is broken",
+        function=pick(measured),
+        change=but("a is broken", pick(controls)),
     )
 
 
@@ -144,10 +150,10 @@ def test_the_interval_inverts_the_binomial_tails(good, bad, undecided):
         ((BAD, GOOD), "passes"),
         ((GOOD,), "passes"),
         ((OPEN, GOOD), "passes"),
-        ((Evidence(0.5, 1.0, "<=", covered=False),), "passes"),
+        ((Measured(0.5, covered=False),), "passes"),
         ((OPEN,), "inconclusive"),
         ((BAD, OPEN), "inconclusive"),
-        ((Evidence(NAN, 1.0, "<="),), "inconclusive"),
+        ((Measured(NAN),), "inconclusive"),
     ],
 )
 def test_a_control_must_fail_on_every_seed(controls, name):
@@ -165,7 +171,7 @@ def test_check_and_control_see_the_same_fresh_generator():
         return GOOD
 
     before = torch.get_rng_state()
-    replace(claim(GOOD), check=draw, control=draw).verify((3, 8, 3))
+    replace(claim(GOOD), function=draw, change=but("nothing", draw)).verify((3, 8, 3))
     assert [seed for seed, _ in drawn] == [3, 3, 8, 8, 3, 3]
     assert len({value for _, value in drawn}) == 2
     assert torch.equal(torch.get_rng_state(), before)
@@ -184,9 +190,7 @@ def test_each_seed_gives_a_measurement():
 
 def test_a_verification_survives_json_whole():
     detailed = replace(GOOD, detail={"slope": 0.25, "undefined": NAN}, note="a note")
-    result = claim(
-        detailed, BAD, OPEN, Evidence(NAN, 1.0, "<="), controls=(BAD, Evidence(NAN, NAN, "<="))
-    ).verify(range(4))
+    result = claim(detailed, BAD, OPEN, Measured(NAN), controls=(BAD, Measured(NAN))).verify(range(4))
     stored = json.loads(json.dumps(result.to_json()))
     read = Verification.from_json(stored)
     assert read.to_json() == result.to_json()
@@ -199,21 +203,19 @@ def test_a_verification_survives_json_whole():
 
 
 def test_the_worst_seed_is_the_one_nearest_its_threshold():
-    result = claim(
-        GOOD, Evidence(0.9, 1.0, "<="), OPEN, controls=(Evidence(3.0, 1.0, "<="), Evidence(1.5, 1.0, "<="))
-    ).verify(range(3))
+    result = claim(GOOD, Measured(0.9), OPEN, controls=(Measured(3.0), Measured(1.5))).verify(range(3))
     assert result.worst.value == 0.9
     assert result.worst_control.value == 1.5
     assert result.median == 0.5
     assert claim(GOOD, BAD).verify(range(2)).worst.value == 2.0
-    assert claim(Evidence(NAN, NAN, "<=")).verify(range(2)).median is None
+    assert claim(Measured(NAN)).verify(range(2)).median is None
 
 
 def test_a_solver_that_gives_up_makes_its_seed_inconclusive():
     def gives_up(generator):
         raise NotConverged("residual 1e-3 after 10 steps")
 
-    result = replace(claim(GOOD), check=gives_up).verify(range(2))
+    result = replace(claim(GOOD), function=gives_up).verify(range(2))
     assert result.verdict == "inconclusive"
     assert "1e-3" in result.evidence[0].note
     assert all(row.value is None and "1e-3" in row.reason for row in result.measurements())
@@ -242,8 +244,83 @@ def test_no_seed_is_refused():
 
 @pytest.mark.parametrize(
     ("changes", "word"),
-    [({"id": "name"}, "'name'"), ({"id": "/name"}, "'/name'"), ({"measures": ""}, "measures")],
+    [
+        ({"id": "name"}, "'name'"),
+        ({"id": "/name"}, "'/name'"),
+        ({"measures": ""}, "measures"),
+        ({"threshold": NAN}, "finite, got nan"),
+    ],
 )
 def test_a_claim_names_its_theory_and_its_number(changes, word):
     with pytest.raises(ValueError, match=word):
         replace(claim(GOOD), **changes)
+
+
+def described(**options):
+    """The decorator with everything but a threshold."""
+    texts = {"measures": "largest number", "source": SOURCE, "assumptions": ("ten numbers",)}
+    return claims.claim("theory/numbers", control=but("larger numbers", scale=3.0), **texts, **options)
+
+
+@described(at_most=2.0)
+def numbers(generator: torch.Generator, *, scale: float = 1.0) -> Measured:
+    r"""Ten numbers are at
+    most   $1$, and $\max_i x_i \le 2$.
+    """
+    largest = float(scale * (1 + torch.rand(10, generator=generator)).max())
+    return Measured(largest, {"scale": scale}, note="drawn")
+
+
+@described(at_least=0.5)
+def number(generator: torch.Generator, *, scale: float = 1.0) -> float:
+    """The number is $1$."""
+    return scale
+
+
+def test_a_decorated_function_is_a_claim_with_a_control():
+    assert (numbers.id, numbers.theory, numbers.cost, numbers.corrects) == (
+        "theory/numbers",
+        "theory",
+        "quick",
+        "",
+    )
+    assert numbers.statement == r"Ten numbers are at most $1$, and $\max_i x_i \le 2$."
+    assert (numbers.op, numbers.threshold) == ("<=", 2.0)
+    assert (number.op, number.threshold) == (">=", 0.5)
+    assert repr(number).endswith("measures='largest number', ≥\N{NO-BREAK SPACE}0.500)")
+    assert numbers.control_description == "larger numbers"
+    check, control = numbers.run(3)
+    assert control.value == pytest.approx(3 * check.value)
+    assert (check.detail, control.detail, check.note) == ({"scale": 1.0}, {"scale": 3.0}, "drawn")
+    assert numbers.check(torch.Generator().manual_seed(3), scale=3.0) == control
+    assert (numbers.verify(range(3)).outcome, number.verify(range(3)).control) == ("consistent", "passes")
+
+
+def test_the_control_may_be_another_function():
+    other = replace(numbers, change=but("another function", number.function, scale=7.0))
+    assert [evidence.value for evidence in other.verify(range(2)).controls] == [7.0, 7.0]
+    with pytest.raises(ValueError, match="'nothing'"):
+        but("nothing")
+
+
+def test_a_claim_needs_one_threshold_and_a_statement():
+    for limits in ({}, {"at_most": 1.0, "at_least": 1.0}):
+        with pytest.raises(ValueError, match="theory/numbers needs one threshold"):
+            described(**limits)
+    with pytest.raises(ValueError, match="theory/numbers has no statement"):
+        described(at_most=1.0)(lambda generator, scale=1.0: scale)
+
+
+def test_without_docstrings_the_import_fails_with_one_clear_line():
+    code = "import transformer_theory.theories.length.claims"
+    done = subprocess.run([sys.executable, "-OO", "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "RuntimeError: the statements of claims are docstrings: run Python without -OO"
+    )
+
+
+def test_other_processes_get_the_name_of_a_claim_and_a_changed_claim_as_a_whole():
+    assert pickle.loads(pickle.dumps(numbers)) is numbers
+    rebuild, (module, name) = numbers.__reduce__()
+    assert (rebuild(module, name), module, name) == (numbers, __name__, "numbers")
+    assert replace(numbers, id="theory/changed").__reduce__()[0] is not rebuild

@@ -213,7 +213,7 @@ def test_class_features_are_the_metrics_of_all_samples(classes):
     x = torch.randn(60, 5, 8, generator=generator) + means[y]
     y = y if classes == "apart" else y[torch.randperm(60, generator=generator)]
     model = built(Net).eval()
-    with probe(model, [FeatureRates(), NeuralCollapse()], draws=99) as p, torch.no_grad(), p.together(0):
+    with probe(model, [FeatureRates(), NeuralCollapse()], draws=99) as p, torch.no_grad(), p.accumulate(0):
         for part in (slice(25), slice(25, 60)):
             p.labels = y[part]
             model(x[part])

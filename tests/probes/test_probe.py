@@ -171,7 +171,7 @@ def test_passes_that_are_not_observed_stay_compiled():
 # measurements
 
 
-def test_every_and_step_and_together():
+def test_every_and_step_and_accumulate():
     model = built(Net).eval()
     keep = Keep()
     with probe(model, [keep], every=3, name="mine") as p, torch.no_grad():
@@ -179,7 +179,7 @@ def test_every_and_step_and_together():
             if index == 3:
                 p.step = 300
             model(tokens(2, 5, 8))
-        with p.together(step=1000):
+        with p.accumulate(step=1000):
             model(tokens(2, 5, 8))
             model(tokens(4, 5, 8))
     rows = p.result().table
@@ -197,7 +197,7 @@ def test_together_equals_one_large_pass():
     x = tokens(10, 9, 4)
     with probe(model, [AttentionStatistics(), Geometry()]) as whole, torch.no_grad():
         model(x)
-    with probe(model, [AttentionStatistics(), Geometry()]) as parts, torch.no_grad(), parts.together(0):
+    with probe(model, [AttentionStatistics(), Geometry()]) as parts, torch.no_grad(), parts.accumulate(0):
         for chunk in x.split(4):
             model(chunk)
     for one, other in zip(whole.result().table, parts.result().table, strict=True):
@@ -208,7 +208,7 @@ def test_together_equals_one_large_pass():
 def test_labels_belong_to_the_next_pass():
     model = built(Net).eval()
     keep = Keep()
-    with probe(model, [keep]) as p, torch.no_grad(), p.together():
+    with probe(model, [keep]) as p, torch.no_grad(), p.accumulate():
         p.labels = torch.tensor([0, 1])
         model(tokens(2, 5, 8))
         model(tokens(2, 5, 8))
@@ -291,9 +291,9 @@ def test_errors_say_what_to_do():
         with pytest.raises(ValueError, match="labels must have one entry per sequence, 2, got 3"):
             model(tokens(2, 5, 8))
     with (
-        pytest.raises(ValueError, match=r"together\(\) must contain at least one forward pass"),
+        pytest.raises(ValueError, match=r"accumulate\(\) must contain at least one forward pass"),
         probe(model, []) as p,
-        p.together(),
+        p.accumulate(),
     ):
         pass
 

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.ladder import COLUMNS, Ladder, Rung
 from transformer_theory.core.measurement import Null
 from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.core.sources import Source
 from transformer_theory.core.theory import Theory
 
-LADDER = Ladder("height", "", ">=", "normal draws")
+LADDER = Ladder(theory="toy", quantity="height", side=">=", null="normal draws")
 
 
 def die_once(marker: Path) -> None:
@@ -52,28 +52,28 @@ def lethal(marker: Path) -> list[Metric]:
     return [Lethal(marker)]
 
 
-def measured(marker: Path, generator: torch.Generator) -> Evidence:
+def measured(marker: Path, generator: torch.Generator) -> float:
     """A random number; on seed 1 the process dies first."""
     if generator.initial_seed() == 1:
         die_once(marker)
-    return Evidence(float(torch.rand((), generator=generator)), 1.0, "<=")
+    return float(torch.rand((), generator=generator))
 
 
-def control(generator: torch.Generator) -> Evidence:
-    return Evidence(2.0, 1.0, "<=")
+def control(generator: torch.Generator) -> float:
+    return 2.0
 
 
 def claims(marker: Path) -> list[Claim]:
-    fields = {"statement": "$v$", "measures": "v", "assumptions": ("none",), "control_description": "none"}
-    fields |= {"source": Source("tian2023scan"), "control": control}
-    return [Claim(id=f"toy/{name}", check=partial(measured, marker), **fields) for name in ("one", "two")]
+    fields = {"statement": "$v$", "measures": "v", "assumptions": ("none",), "op": "<=", "threshold": 1.0}
+    fields |= {"source": Source("tian2023scan"), "change": but("none", control)}
+    return [Claim(id=f"toy/{name}", function=partial(measured, marker), **fields) for name in ("one", "two")]
 
 
 def rung(marker: Path, generator: torch.Generator):
     if generator.initial_seed() == 1:
         die_once(marker)
     value, *null = torch.randn(20, generator=generator, dtype=torch.float64).tolist()
-    yield LADDER.row("toy", value, nulls=(Null("normal draws", tuple(null)),), predicted=1.0)
+    yield LADDER.row(value, nulls=(Null("normal draws", tuple(null)),), predicted=1.0)
 
 
 def theory(marker: Path) -> Theory:

@@ -70,7 +70,7 @@ def cheap() -> Iterator[None]:
     """Draws no page and measures no metric, which tests/report and tests/probes/test_processes.py do."""
     with (
         patch.object(report, "write", lambda result, folder: folder),
-        patch("transformer_theory.report.live.live", lambda *arguments, **options: ""),
+        patch("transformer_theory.report.training.live", lambda *arguments, **options: ""),
         patch.object(Monitor, "_measure", side_effect=NoAttention),
     ):
         yield
@@ -103,7 +103,7 @@ def node(folder: str, rank: int, port: int) -> None:
 
 if __name__ == "__main__":
     sys.modules["torchmetrics"] = None  # pyright: ignore[reportArgumentType]  # Fabric asks for its version only; its import takes seconds
-    for name in ("lightning_fabric", "transformer_theory.report.live", "torch.utils.tensorboard"):
+    for name in ("lightning_fabric", "transformer_theory.report.training", "torch.utils.tensorboard"):
         importlib.import_module(name)
     parse([*COMMAND, "--out", sys.argv[1]])  # imports the theories
     images("digits")

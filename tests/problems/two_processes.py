@@ -33,7 +33,7 @@ def tables(model: torch.nn.Module, shares: list[list[slice]], **options) -> list
     x, y = data()
     with probe(model, all_metrics(), name="net", **options) as p, torch.no_grad():
         for step, slices in enumerate(shares):
-            with p.together(step):
+            with p.accumulate(step):
                 for part in slices:
                     p.labels = y[part]
                     model(x[part])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from transformer_theory.core.claims import Claim, Evidence
+from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.plotting import axes, heatmap, label_ends, line, style, text_figure
 from transformer_theory.core.result import Result
@@ -27,11 +27,12 @@ def claim(name, statement, source, control):
         id=name,
         statement=statement,
         measures="the cosine",
+        op=">=",
+        threshold=0.99,
         source=source,
         assumptions=("tokens and query in general position", "the selection is feasible"),
-        check=lambda generator: Evidence(1.0, 0.99, ">="),
-        control=lambda generator: Evidence(0.4, 0.99, ">="),
-        control_description=control,
+        function=lambda generator: 1.0,
+        change=but(control, lambda generator: 0.4),
     )
 
 

@@ -8,8 +8,7 @@ from itertools import pairwise
 import pytest
 
 from transformer_theory.core.plotting import _SPARE, COLOURS, STYLE, axes, line, shades
-from transformer_theory.report.dark import NEUTRAL, PAPER, contrast, on_dark, sheet
-from transformer_theory.report.html import TEMPLATES, inline
+from transformer_theory.report.html import NEUTRAL, PAPER, TEMPLATES, dark_sheet, inline, linear_rgb, on_dark
 
 # matplotlib's classes
 TEN = (
@@ -37,6 +36,15 @@ def variable(name: str, *, dark: bool = True) -> str:
 def resolved(colour: str) -> str:
     replaced = on_dark(colour.lower())
     return variable(replaced[4:-1]) if replaced.startswith("var(") else replaced
+
+
+def contrast(first: str, second: str) -> float:
+    """The contrast of two colours ``#rrggbb`` as the Web Content Accessibility Guidelines define it, from 1 to
+    21.
+    """
+    luminances = (float(linear_rgb(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (first, second))
+    dark, light = sorted(luminances)
+    return (light + 0.05) / (dark + 0.05)
 
 
 def test_contrast_is_that_of_the_guidelines():
@@ -95,10 +103,10 @@ def test_the_sheet_has_a_rule_for_each_colour_of_the_figures_and_the_svg_stays_l
     assert ("stroke", COLOURS["crate"].lower()) in used
     assert {colour for _, colour in used} >= {"#ffffff", STYLE["grid.color"].lower()}
     assert "var(" not in svg
-    rules = sheet(f'<p style="fill: #123456">{svg}</p>')
+    rules = dark_sheet(f'<p style="fill: #123456">{svg}</p>')
     # A rule must not name an ancestor, which the browser does not see from the copy of a marker that <use>
     # makes.
     assert set(re.findall(r'^\[style\*="(\w+): (#\w{6})"\] \{', rules, re.MULTILINE)) == used
     assert rules.startswith("@media screen and (prefers-color-scheme: dark)")
-    assert sheet("<p>no figure</p>") == ""
+    assert dark_sheet("<p>no figure</p>") == ""
     assert all(f"{name}:" in STYLES for name in NEUTRAL.values())

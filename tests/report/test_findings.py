@@ -14,9 +14,8 @@ from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.report import matrix
 from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.findings import OUTCOMES, Findings, findings, sentences
-from transformer_theory.report.latex_text import escape, prose
-from transformer_theory.report.overview import ORDER, Line, overview
-from transformer_theory.report.unicode_math import plain
+from transformer_theory.report.math_text import escape, plain, prose
+from transformer_theory.report.page import OUTCOME_TEXT, overview
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[2]
@@ -286,17 +285,17 @@ def test_the_overview_names_every_theory_once_per_group(compared, theories):
     found = findings(combined)
     groups = dict(overview(found, combined.theories))
     for title, view in (("On the data", "raw tokens"), ("In networks", "network")):
-        named = [one.name for line in groups[title] for one in line.theories]
+        named = [one.name for _, members in groups[title] for one in members]
         assert sorted(named) == sorted({finding.theory.name for finding in found.all if finding.view == view})
-    outcomes = {one.name: line.outcome for line in groups["On the data"] for one in line.theories}
+    outcomes = {one.name: outcome for outcome, members in groups["On the data"] for one in members}
     for finding in found.all:
         if finding.view == "raw tokens":
-            assert outcomes[finding.theory.name] == ORDER[finding.outcome]
+            assert outcomes[finding.theory.name] == OUTCOME_TEXT[finding.outcome]
     only = theory("turing")
     assert dict(overview(found, (*combined.theories, only)))["Neither"] == [
-        Line("claims and figures only", (only,))
+        ("claims and figures only", [only])
     ]
-    assert set(OUTCOMES) | {"differs"} == set(ORDER)
+    assert set(OUTCOMES) | {"differs"} == set(OUTCOME_TEXT)
 
 
 def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
@@ -306,7 +305,7 @@ def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
     other = replace(first, model="another", row=replace(first.row, value=None, reason="it has no labels"))
     assert first.outcome != other.outcome
     lines = dict(overview(Findings((first, other)), [first.theory]))["In networks"]
-    assert lines == [Line("different from case to case", (first.theory,))]
+    assert lines == [("different from case to case", [first.theory])]
 
 
 def test_the_page_for_beginners_shows_the_rows_of_a_demo():

@@ -24,7 +24,7 @@ from transformer_theory.core.format import (
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.sources import entries
 from transformer_theory.report import bibtex, mathml, terminal
-from transformer_theory.report.formulas import spans
+from transformer_theory.report.math_text import spans
 from transformer_theory.theories import list_theories
 
 

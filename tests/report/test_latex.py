@@ -17,15 +17,14 @@ from tests.report.synthetic import in_network
 from transformer_theory.core.measurement import Measurement, Table
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
-from transformer_theory.report import aggregate, latex_folder, page, software
+from transformer_theory.report import aggregate, latex_folder, origins, page
 from transformer_theory.report.figures import Picture, draw, pictures
-from transformer_theory.report.latex import floats, latex
+from transformer_theory.report.latex import floats, latex, names
 from transformer_theory.report.latex import text as in_latex
-from transformer_theory.report.latex_folder import names
-from transformer_theory.report.latex_text import escape, prose
 from transformer_theory.report.macros import definitions, macros
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown
+from transformer_theory.report.math_text import escape, prose
 from transformer_theory.report.table_model import Code, Note, Plain
 from transformer_theory.report.tables import of_theory, provenance, summary
 from transformer_theory.theories import list_theories
@@ -294,20 +293,20 @@ def test_every_table_names_version_and_commit(whole):
     many = [
         replace(results[0], provenance={**results[0].provenance, "commit": 40 * digit}) for digit in "abcd"
     ]
-    assert software.sentence(many) == "Measured with transformer_theory 0.1.0, 4 commits."
+    assert origins.sentence(many) == "Measured with transformer_theory 0.1.0, 4 commits."
     mixed = [many[0], replace(many[1], provenance=many[1].provenance | {"dirty": True})]
     assert (
-        software.made_by(mixed)
+        origins.made_by(mixed)
         == "transformer_theory 0.1.0, commits aaaaaaaa, bbbbbbbb, some with uncommitted changes"
     )
-    assert software.sentence([Result("made.up")]) == ""
+    assert origins.sentence([Result("made.up")]) == ""
     measured = {
         "crate": {"date": "2026-11-27T01:02:03Z", "commit": 40 * "e"},
         "joma": {"date": "2026-11-23", "commit": 40 * "f"},
     }
     merged = [Result("reach", {"measured": measured}, provenance={"commit": 40 * "0", "date": "2025"})]
-    assert software.commits(merged) == [8 * "e", 8 * "f"]
-    assert software.dates(merged) == "23 November 2026 to 27 November 2026"
+    assert origins.commits(merged) == [8 * "e", 8 * "f"]
+    assert origins.dates(merged) == "23 November 2026 to 27 November 2026"
 
 
 def named(*rows, **settings):

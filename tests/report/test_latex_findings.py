@@ -19,8 +19,8 @@ from transformer_theory.report import aggregate
 from transformer_theory.report.findings import findings
 from transformer_theory.report.latex import PACKAGES, latex
 from transformer_theory.report.latex_findings import ABSENT, MAX_REASON, brief, itemize
-from transformer_theory.report.latex_text import prose
 from transformer_theory.report.markdown import markdown
+from transformer_theory.report.math_text import prose
 from transformer_theory.theories import list_theories
 
 NETWORKS = ("ViT", "CRATE (released form)", "CRATE (paper form)")

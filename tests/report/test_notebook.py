@@ -14,9 +14,8 @@ import transformer_theory as tt
 from transformer_theory import report
 from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import FILES, Result
-from transformer_theory.report import notebook
-from transformer_theory.report.figures import Picture
-from transformer_theory.report.notebook import Figures, figures
+from transformer_theory.report import figures as module
+from transformer_theory.report.figures import Figures, Picture, figures
 
 
 def test_an_experiment_has_one_figure():
@@ -55,7 +54,7 @@ def test_empty_figures_are_left_out_and_titles_are_escaped():
 
 
 def test_one_figure_sums_a_result_up(compared, theories, monkeypatch):
-    monkeypatch.setattr(notebook, "figures", lambda result: figures(result, theories=theories))
+    monkeypatch.setattr(module, "figures", lambda result: figures(result, theories=theories))
     assert next(iter(figures(compared, theories=theories))) == "findings"
     assert compared.plot()._repr_svg_().startswith("<svg")  # a notebook shows it without %matplotlib inline
     assert compared.plot("timeline") is not compared.plot("learning")
@@ -207,7 +206,7 @@ def test_a_folder_with_something_else_is_kept(small):
 
 
 def test_a_page_that_cannot_be_written_leaves_nothing(small, monkeypatch):
-    monkeypatch.setattr(notebook, "write", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(report, "write", lambda *arguments: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         small.report("a/b")
     assert not Path("a").exists()

@@ -17,9 +17,9 @@ from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import Result
 from transformer_theory.report import page as page_of
 from transformer_theory.report import write
-from transformer_theory.report.attention_maps import displayed
 from transformer_theory.report.figures import view, views
-from transformer_theory.report.formulas import mathml
+from transformer_theory.report.math_text import mathml
+from transformer_theory.report.pictures import displayed_image
 
 
 def curve(theory, quantity, model="ViT", steps=6, **columns):
@@ -271,9 +271,9 @@ def test_given_networks_come_first_with_their_accuracy_on_test_data():
 
 def test_pictures_in_colour_are_shown_in_colour_and_drawings_as_ink():
     colour, drawing = np.random.default_rng(0).random((3, 4, 4)), np.eye(4)[None]
-    np.testing.assert_array_equal(displayed(colour), np.moveaxis(colour, 0, -1))
-    np.testing.assert_array_equal(displayed(drawing), np.eye(4))
-    normalised = displayed(4 * colour - 2)
+    np.testing.assert_array_equal(displayed_image(colour), np.moveaxis(colour, 0, -1))
+    np.testing.assert_array_equal(displayed_image(drawing), np.eye(4))
+    normalised = displayed_image(4 * colour - 2)
     assert (normalised.min(), normalised.max()) == (0, 1)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.report.synthetic import IMAGES, STEPS, THEORIES, small
-from transformer_theory.report import page, slider
-from transformer_theory.report.slider import slider as slider_of
+from transformer_theory.report import page, pictures
+from transformer_theory.report.pictures import slider as slider_of
 
 
 def numbers(text: str) -> np.ndarray:
@@ -69,7 +69,7 @@ def test_one_step_has_no_slider_and_maps_alone_have_one(compared):
 @pytest.mark.parametrize(("budget", "rows"), [(14 * 2 * 16 * 2, 2), (100, None)])
 def test_long_sequences_get_fewer_rows_or_none(compared, monkeypatch, budget, rows):
 
-    monkeypatch.setattr(slider, "BUDGET", budget)
+    monkeypatch.setattr(pictures, "BUDGET", budget)
     data = slider_of(compared, "ViT").data
     assert data.get("attention", {}).get("images") == rows
     assert "features" in data

@@ -11,10 +11,15 @@ from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
 from transformer_theory.report import page, write
+from transformer_theory.report.curve_figures import (
+    MAX_POINTS,
+    _steps,
+    every_quantity,
+    in_training,
+    timeline,
+)
 from transformer_theory.report.curves import Curves, Series, curves
-from transformer_theory.report.network_figures import _steps, timeline
 from transformer_theory.report.training import training_summary
-from transformer_theory.report.training_figures import MAX_POINTS, panels, theory
 
 
 def page_of(result):
@@ -250,7 +255,7 @@ def test_deep_networks_with_many_steps_become_heat_maps_and_thinned_lines():
         np.full_like(values, np.nan),
         values / 2,
     )
-    lines, maps = theory(own, []), panels([own])
+    lines, maps = in_training(own, []), every_quantity([own])
     assert all(len(curve.get_xdata()) == MAX_POINTS for curve in lines.axes[0].get_lines())
     assert [image.get_array().shape for ax in maps.axes for image in ax.get_images()] == [
         (layers, len(steps))
@@ -269,7 +274,7 @@ def test_the_band_of_a_headlines_null_is_filled():
         for layer in range(2)
     ]
     (headline,) = curves(Result("train", {}, Table(rows)))
-    filled = theory(headline, []).axes[0].collections
+    filled = in_training(headline, []).axes[0].collections
     assert [
         (part.get_paths()[0].vertices[:, 1].min(), part.get_paths()[0].vertices[:, 1].max())
         for part in filled

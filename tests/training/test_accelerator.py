@@ -15,7 +15,7 @@ from transformer_theory.probes import probe
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import list_theories
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.evaluate import measure_metrics, stored_networks
+from transformer_theory.training.evaluate import load_stored_networks, measure_metrics
 from transformer_theory.training.loop import train
 from transformer_theory.training.processes import Hardware
 
@@ -61,7 +61,7 @@ def test_a_stored_network_has_the_same_values_on_both_devices(tmp_path):
     train((noise(), noise(12, seed=1)), SMALL, tmp_path / "run", hardware=GPU)
     rows = [
         measure_metrics(
-            stored_networks([tmp_path / "run"], noise(12, seed=1), device=device)[0],
+            load_stored_networks([tmp_path / "run"], noise(12, seed=1), device=device)[0],
             noise(12, seed=1),
             metrics=tuple,
         )[0]

@@ -12,7 +12,12 @@ from transformer_theory.models.image_networks import Sizes, crate
 from transformer_theory.models.stored import network_file
 from transformer_theory.theories.crate.tasks import SparseRateReduction
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training.evaluate import StoredNetwork, evaluate, stored_networks, training_images
+from transformer_theory.training.evaluate import (
+    StoredNetwork,
+    evaluate,
+    load_stored_networks,
+    training_images,
+)
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
 from transformer_theory.training.saved import load
 
@@ -106,4 +111,4 @@ def test_a_run_without_its_settings_is_named(tmp_path, missing):
     del result.settings[missing]
     result.write_into(tmp_path / "run")
     with pytest.raises(ValueError, match=rf"run .*{missing}"):
-        stored_networks([tmp_path / "run"], noise(12))
+        load_stored_networks([tmp_path / "run"], noise(12))

@@ -16,8 +16,8 @@ from tests.problems.image_trainings import SMALL, interrupting, noise, trained, 
 from tests.report.markup import well_formed, words
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
-from transformer_theory.report.live import SHARE, live_page
-from transformer_theory.report.samples import groups
+from transformer_theory.report.pictures import sample_groups
+from transformer_theory.report.training import SHARE, live_page
 from transformer_theory.training import samples
 from transformer_theory.training.folder import clear
 from transformer_theory.training.loggers import STEP_LOSS, record
@@ -201,7 +201,7 @@ def test_samples_follow_their_rules():
 
 def test_a_training_stores_samples_and_maps_of_its_first_and_its_kept_network(whole):
     result = Result.load(whole)
-    shown = groups(result)
+    shown = sample_groups(result)
     assert all(sample.image.startswith("data:image/png") for group in shown for sample in group.samples)
     assert {sample.right for group in shown if group.title == "Right" for sample in group.samples} <= {True}
     (test,) = result.select(theory="network", quantity="accuracy", split="test")

@@ -79,19 +79,17 @@ def trained(objective, steps):
 
 
 def measure(objective, model, *images, batch_size=50):
-    """Values and nulls of an objective's rows, by quantity; with the layer or the setting if there is one."""
+    """Values and nulls of an objective's rows, by quantity or (quantity, layer), and (quantity, kind of null);
+    "null" is the first null.
+    """
     rows = objective.measure(model, *(images or (TRAIN, OTHERS)), batch_size)
     values = {}
     for row in rows:
-        name = (
-            row.quantity
-            if row.layer is None and not row.setting
-            else (row.quantity, row.setting or row.layer)
-        )
-        values[name] = row.value
+        values[row.quantity if row.layer is None else (row.quantity, row.layer)] = row.value
+        values |= {(row.quantity, null.kind): null.mean for null in row.nulls}
         if row.null is not None:
             values[row.quantity, "null"] = row.null.mean
-    assert len(values) == len(rows) + sum(row.null is not None for row in rows)
+    assert len(values) == len(rows) + sum(len(row.nulls) + bool(row.nulls) for row in rows)
     return values
 
 

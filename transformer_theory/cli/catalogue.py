@@ -1,7 +1,7 @@
 """The command ``list``: prints all names with one line each, or describes a theory, a claim or an experiment.
 Names fit into 80 columns.
 
-Formulas are printed in Unicode (:mod:`~transformer_theory.report.unicode_math`); the page and
+Formulas are printed in Unicode (:mod:`~transformer_theory.report.math_text`); the page and
 ``docs/claims.md`` typeset them.
 """
 
@@ -13,12 +13,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ..core import experiment
+from ..core import experiment, format
 from ..core.claims import Claim
 from ..core.experiment import Experiment
 from ..core.sources import Source
 from ..core.theory import Theory
-from ..report.unicode_math import plain
+from ..report.math_text import plain
 from .terminal import console
 
 
@@ -83,7 +83,9 @@ def describe(record: Theory | Claim | type[Experiment]) -> Group:
             ]
         sources = record.sources
     elif isinstance(record, Claim):
-        parts = [_item(record.id, record.statement), Text("measures", style="dim"), _wrapped(record.measures)]
+        limit = format.threshold(record.op, record.threshold)
+        parts = [_item(record.id, record.statement), Text("measures", style="dim")]
+        parts += [_wrapped(f"{record.measures}; threshold: {limit}")]
         parts += [Text("assumptions", style="dim"), *(_wrapped(f"- {text}") for text in record.assumptions)]
         parts += [Text("control, which must fail", style="dim"), _wrapped(record.control_description)]
         if record.corrects:

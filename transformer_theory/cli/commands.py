@@ -1,4 +1,4 @@
-"""The commands ``compare``, ``probe`` and ``run``."""
+"""The commands ``compare``, ``measure`` and ``run``."""
 
 import argparse
 import sys
@@ -25,7 +25,7 @@ def compare_theories(options: argparse.Namespace) -> int:
         OSError: the folder exists or cannot be written, or a network does not exist.
     """
     from .. import report
-    from ..compare import compare, read
+    from ..comparison import compare, read
     from ..core.files import atomic_directory
     from ..core.parallel import workers
     from ..core.result import Result
@@ -115,7 +115,7 @@ def _networks(text: str) -> tuple[str, ...]:
     return names
 
 
-def probe_model(options: argparse.Namespace) -> int:
+def measure_network(options: argparse.Namespace) -> int:
     """Measures a model of the user and prints which heads stand out; with --out also writes the result and
     its page.
 
@@ -143,7 +143,7 @@ def probe_model(options: argparse.Namespace) -> int:
             else stack.enter_context(atomic_directory(options.out, overwrite=options.overwrite))
         )
         progress = stack.enter_context(progress_line())
-        result = _probed(options, theories, progress)
+        result = _measured(options, theories, progress)
         if folder is not None:
             progress("writing the report")
             result.write_into(folder)
@@ -154,50 +154,50 @@ def probe_model(options: argparse.Namespace) -> int:
     return 0
 
 
-def _probed(
+def _measured(
     options: argparse.Namespace, theories: "Sequence[Theory]", progress: Callable[[str], None]
 ) -> "Result":
     """Reads the model and measures it on the inputs of its function, on images, on a text or on random ids.
 
     Raises:
-        ValueError, OSError: see :func:`probe_model`.
+        ValueError, OSError: see :func:`measure`.
     """
-    from ..compare.language_models import LENGTH, probe_language_model
-    from ..compare.own_images import with_images
-    from ..compare.own_models import SEQUENCES, default_samples, probe_model
-    from ..models.own_model import read_own_model
+    from ..comparison.language_models import LENGTH, probe_language_model
+    from ..comparison.user_images import with_images
+    from ..comparison.user_models import SEQUENCES, default_samples, measure
     from ..models.transformers_folder import language_model, read_ids
+    from ..models.user_model import read_user_model
 
     progress(f"reading {options.model}")
-    own = read_own_model(options.model)
+    user = read_user_model(options.model)
     given = [f"--{name}" for name in ("data", "text", "size", "length") if getattr(options, name) is not None]
-    if own.inputs is not None:
+    if user.inputs is not None:
         if given:
             raise ValueError(
                 f"{options.model} returns its own inputs, got {given[0]} as well; leave one of them out"
             )
-        return probe_model(own, theories=theories, max_samples=options.sequences, progress=progress)
-    config = getattr(own.network, "config", None)
+        return measure(user, theories=theories, max_samples=options.sequences, progress=progress)
+    config = getattr(user.network, "config", None)
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(
-            f"{own.name} has an encoder and a decoder, which take two inputs; return (network, {{name: "
+            f"{user.name} has an encoder and a decoder, which take two inputs; return (network, {{name: "
             f"inputs, ...}}) from FILE.py:FUNCTION"
         )
-    takes_images = getattr(own.network, "main_input_name", "") == "pixel_values"
+    takes_images = getattr(user.network, "main_input_name", "") == "pixel_values"
     if options.data is not None or takes_images:
         if options.data is None:
             raise ValueError(
-                f"{own.name} takes images; name them with --data: digits, shapes, cifar10 or a folder of "
+                f"{user.name} takes images; name them with --data: digits, shapes, cifar10 or a folder of "
                 "images"
             )
         if others := [flag for flag in given if flag in ("--text", "--length")]:
             raise ValueError(
                 f"{others[0]} applies to models of ids, got --data with images as well; leave one of them out"
             )
-        samples = options.sequences or default_samples(own.network, ids=False)
-        own, images, described = with_images(own, options.data, size=options.size, max_samples=samples)
-        return probe_model(
-            own,
+        samples = options.sequences or default_samples(user.network, ids=False)
+        user, images, described = with_images(user, options.data, size=options.size, max_samples=samples)
+        return measure(
+            user,
             theories=theories,
             max_samples=len(images),
             described=described,
@@ -205,9 +205,9 @@ def _probed(
             progress=progress,
         )
     if options.size is not None:
-        raise ValueError(f"--size applies to images, and {own.name} takes ids; leave it out")
+        raise ValueError(f"--size applies to images, and {user.name} takes ids; leave it out")
     try:
-        model = language_model(own.network, name=own.name, folder=own.folder)
+        model = language_model(user.network, name=user.name, folder=user.folder)
     except ValueError as error:
         raise ValueError(
             f"{options.model} must return (network, inputs), got a network alone; or name images with --data"

@@ -12,7 +12,7 @@ from .. import __version__
 from ..core.errors import nearest, nearest_first
 from . import catalogue, claims, commands, reach, report, training
 from .terminal import NAME
-from .texts import EXIT_CODES, PROBE_MORE, REPORT_MORE, VERIFY_JSON
+from .texts import EXIT_CODES, MEASURE_MORE, REPORT_MORE, VERIFY_JSON
 
 
 class _Parser(argparse.ArgumentParser):
@@ -99,11 +99,16 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     parsers: dict[str, _Parser] = {}
 
-    def command(name: str, function: Callable[[argparse.Namespace], int], help: str) -> _Parser:
-        subparser = subparsers.add_parser(name, help=help, description=help, allow_abbrev=False)
+    def command(
+        name: str, function: Callable[[argparse.Namespace], int], help: str, *, former: str = ""
+    ) -> _Parser:
+        """Adds a command; ``former``: its name before this release, which still works."""
+        subparser = subparsers.add_parser(
+            name, help=help, description=help, allow_abbrev=False, aliases=[former] if former else []
+        )
         subparser.set_defaults(command=function)
         subparser.add_argument("--traceback", action="store_true", help="show the traceback of an error")
-        parsers[name] = subparser
+        parsers.update({known: subparser for known in (name, former) if known})
         return subparser
 
     def add_out(subparser: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -220,9 +225,12 @@ def _parsers(argv: list[str]) -> tuple[_Parser, dict[str, _Parser]]:
     add_workers(subparser, "number of processes that measure cells in parallel", None)
 
     subparser = command(
-        "probe", commands.probe_model, "measure your own model with every theory, and write a page about it"
+        "measure",
+        commands.measure_network,
+        "measure your own model with every theory, and write a page about it",
+        former="probe",
     )
-    subparser.epilog = PROBE_MORE
+    subparser.epilog = MEASURE_MORE
     text = (
         "folder of a model of transformers, its .safetensors file beside config.json, or FILE.py:FUNCTION or "
         "module:function"
@@ -381,7 +389,7 @@ def _describe_networks(steps: argparse.Action, networks: argparse.Action) -> Non
     """
     import inspect
 
-    from ..compare import compare
+    from ..comparison import compare
     from ..training.recipes import RECIPES
 
     names = ", ".join(f"'{name}'" for name in RECIPES)

@@ -19,8 +19,8 @@ def reach_of_theories(options: argparse.Namespace) -> int:
         OSError: the folder cannot be written.
     """
     from .. import report
-    from ..compare.cells import CELLS
-    from ..compare.reach import reach
+    from ..comparison.cells import CELLS
+    from ..comparison.reach import reach
     from ..core.files import write_together
     from ..core.parallel import workers
     from ..core.plotting import pdf, svg

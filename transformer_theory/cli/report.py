@@ -15,7 +15,7 @@ from .terminal import NAME, progress_line
 if TYPE_CHECKING:
     from ..report.aggregate import Aggregate
     from ..report.figures import Drawn
-    from ..report.stored import Stored
+    from ..report.origins import Stored
 
 OUTPUTS = ("html", "latex", "markdown", "bibtex", "figures")
 
@@ -31,7 +31,7 @@ def write_report(options: argparse.Namespace) -> int:
     """
     from ..report.aggregate import aggregate
     from ..report.figures import draw, pictures
-    from ..report.stored import stored_results
+    from ..report.origins import stored_results
 
     requested = {name: path for name in OUTPUTS if (path := getattr(options, name)) is not None}
     with progress_line() as progress:
@@ -98,7 +98,7 @@ def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
 def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
     """Lists every file that the outputs may write, in the order of the outputs."""
     from ..report.figures import file_names, pictures
-    from ..report.latex_folder import names
+    from ..report.latex import names
 
     # The outputs that are folders, each with a function that lists its files.
     files_in = {"latex": lambda: names(combined), "figures": lambda: file_names(pictures(combined))}
@@ -113,7 +113,7 @@ def _contents(
 ) -> dict[Path, bytes]:
     """Returns the files of one output with their contents."""
     from .. import report
-    from ..report.bibtex import references
+    from ..report.origins import references
     from ..report.tables import provenance
 
     folders, checksums = [str(item.folder) for item in stored], [item.checksums for item in stored]

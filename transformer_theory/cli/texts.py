@@ -20,7 +20,7 @@ REPORT_MORE = (
     "--overwrite replaces only the files that this command writes; it deletes nothing else."
 )
 
-PROBE_MORE = (
+MEASURE_MORE = (
     "A folder is only read: nothing is downloaded, no code of it runs, and pickled weights are refused. "
     "FILE.py is your own program and is executed. Its FUNCTION takes no arguments and returns the network, "
     "(network, inputs) or (network, inputs, labels): ids [n, seq], images [n, c, h, w] or tokens [n, seq, "

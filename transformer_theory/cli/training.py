@@ -36,7 +36,7 @@ def train_network(options: argparse.Namespace) -> int:
     from ..core.result import Result
     from ..data.image_sets import images as read_images
     from ..models.stored import BEST
-    from ..report.live import live_page
+    from ..report.training import live_page
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
     from ..training.checkpoint import stored_run
@@ -438,7 +438,7 @@ def _width(title: list[str]) -> int:
 
 def _by_quantity(table: Iterable[Measurement]) -> dict[str, Measurement]:
     """Returns the measurements of the whole network by quantity; rows with a setting are omitted."""
-    return {row.quantity: row for row in table if row.layer is None and not row.setting}
+    return {row.quantity: row for row in table if row.layer is None and not row.at}
 
 
 def _value_text(row: Measurement) -> str:

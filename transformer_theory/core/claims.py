@@ -1,5 +1,8 @@
 """Claims: a statement from the literature, a check that could refute it, and a control that must be refuted.
 
+A claim is one function, decorated with :func:`claim`. Its docstring is the statement, its body the check, and
+its control is the same function with one argument changed (:func:`but`).
+
 A theorem about limits is checked at finite time and finite precision, so a check never *proves* anything: its
 verdict is "consistent", "violated", "inconclusive" (not finite, or not converged) or "not covered" (the
 instance does not satisfy the assumptions). A check without power is worthless: each claim has a control, the
@@ -8,16 +11,19 @@ records the outcome on all seeds.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
 from statistics import median
 from typing import Any, Literal
 
 import torch
 
-from . import display, parallel
+from . import format, listeners, parallel
 from .errors import NotConverged
 from .measurement import Measurement, Null, Op, VerdictName, judge
+from .presentation import presenting
 from .sources import Source
 from .statistics import clopper_pearson
 
@@ -31,9 +37,28 @@ CONTROL_TEXT: Mapping[ControlName, str] = {  # texts for reports
 
 
 @dataclass(frozen=True)
+class Measured:
+    """What one check measured, if there is more to say than its number.
+
+    Attributes:
+        value: measured number, which :attr:`Claim.measures` names.
+        detail: further numbers of the instance, stored with the verification.
+        converged: whether the iteration behind ``value`` met its tolerance.
+        covered: whether the instance satisfies the assumptions of the statement.
+        note: one short sentence for the reader.
+    """
+
+    value: float
+    detail: Mapping[str, float] = field(default_factory=dict)
+    converged: bool = True
+    covered: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """The value that one check measured, with its threshold; both are stored, so that a reader can apply
-    another threshold.
+    """The record of what one check measured, with the threshold of its claim; both are stored, so that a
+    reader can apply another threshold.
 
     >>> import transformer_theory as tt
     >>> tt.Evidence(0.02, 0.1, "<=").verdict
@@ -86,42 +111,76 @@ class Evidence:
         return cls(**{**stored, **numbers, "detail": detail})
 
 
-Check = Callable[[torch.Generator], Evidence]
+Check = Callable[..., "float | Measured"]  # of a generator, and of keywords that have defaults
 Outcome = tuple[Evidence, Evidence]  # of the check and of its control on one seed
 
 
 @dataclass(frozen=True)
+class Control:
+    """The change that must violate a claim, made by :func:`but`: arguments of its function, or another
+    function.
+    """
+
+    description: str
+    instead: Check | None
+    changed: Mapping[str, Any] = field(hash=False)
+
+
+def but(description: str, instead: Check | None = None, /, **changed: Any) -> Control:
+    """Describes the control of a claim: the same function with these arguments changed, or another function.
+
+    >>> but("the scores are not scaled", scale=1.0).changed
+    {'scale': 1.0}
+
+    Args:
+        description: the change, for the reader.
+        instead: function of a generator that takes the place of the claim's.
+        changed: keyword arguments of the function.
+
+    Raises:
+        ValueError: nothing is changed.
+    """
+    if instead is None and not changed:
+        raise ValueError(f"a control must change an argument or the function, got only {description!r}")
+    return Control(description, instead, changed)
+
+
+@dataclass(frozen=True)
 class Claim:
-    """One statement of a theory with its check and its control.
+    """One statement of a theory with its check and its control; :func:`claim` makes it from a function.
 
     Attributes:
         id: ``"theory/name"``.
         statement: LaTeX in the notation of ``docs/notation.md``, a sentence with ``$...$``.
         measures: name of the number that is compared with the threshold, e.g. "1 - cosine to the max-margin
             direction".
+        op: ``"<="`` or ``">="``; the claim holds on an instance if the measured number ``op threshold``.
+        threshold: bound on the measured number.
         source: passage of the literature that makes the statement.
         assumptions: assumptions of the statement, one short sentence each. They include every condition by
             which the check selects random instances.
-        check: function that draws an instance satisfying the assumptions and measures it.
-        control: the same check with one assumption removed or the target replaced; it must be violated.
-        control_description: description of the change that the control makes.
+        function: function of a generator that draws an instance satisfying the assumptions and measures it.
+        change: the control: the change that removes one assumption or replaces the target; it must violate
+            the claim.
         corrects: error in the literature that must be corrected for the claim to hold: the printed statement,
             figure or released number, and the correct one. Markdown with LaTeX between dollars; empty if
             there is no error.
         cost: "quick" (about a second per seed) or "training" (trains a network).
 
     Raises:
-        ValueError: the id is not of the form ``"theory/name"``, or ``measures`` is empty.
+        ValueError: the id is not of the form ``"theory/name"``, ``measures`` is empty, or the threshold is
+            not finite.
     """
 
     id: str
     statement: str
     measures: str
+    op: Op
+    threshold: float
     source: Source
     assumptions: tuple[str, ...]
-    check: Check
-    control: Check
-    control_description: str
+    function: Check
+    change: Control
     corrects: str = ""
     cost: Cost = "quick"
 
@@ -133,23 +192,65 @@ class Claim:
             raise ValueError(
                 f"the claim {self.id} must name the number that it compares with the threshold (measures)"
             )
+        if not math.isfinite(self.threshold):
+            raise ValueError(f"the threshold of the claim {self.id} must be finite, got {self.threshold}")
 
     def __repr__(self) -> str:
-        return f"Claim({self.id!r}, measures={self.measures!r})"
+        limit = format.threshold(self.op, self.threshold)
+        return f"Claim({self.id!r}, measures={self.measures!r}, {limit})"
 
     def _repr_html_(self) -> str:
-        return display.claim_html(self)
+        return presenting().to_html(self)
+
+    def __reduce__(self) -> Any:
+        """Sends the name of a decorated function to other processes: its body is not sent.
+
+        A claim of the main module, which other processes do not have, or one that was changed by ``replace``
+        is sent as a whole.
+        """
+        module, name = (getattr(self.function, key, "") for key in ("__module__", "__name__"))
+        if module != "__main__" and getattr(sys.modules.get(module), name, None) is self:
+            return _imported, (module, name)
+        return super().__reduce__()
 
     @property
     def theory(self) -> str:
         """Name of the theory."""
         return self.id.partition("/")[0]
 
+    @property
+    def control_description(self) -> str:
+        """Description of the change that the control makes."""
+        return self.change.description
+
+    def evidence(self, measured: float | Measured) -> Evidence:
+        """Compares a measured number with the threshold."""
+        if not isinstance(measured, Measured):
+            measured = Measured(measured)
+        return Evidence(
+            measured.value,
+            self.threshold,
+            self.op,
+            converged=measured.converged,
+            covered=measured.covered,
+            detail=measured.detail,
+            note=measured.note,
+        )
+
+    def check(self, generator: torch.Generator, **changed: Any) -> Evidence:
+        """Draws an instance and measures it, with other arguments of the function if any are given."""
+        return self.evidence(self.function(generator, **changed))
+
+    def control(self, generator: torch.Generator) -> Evidence:
+        """Makes the change, draws an instance and measures it."""
+        function = self.change.instead or self.function
+        return self.evidence(function(generator, **self.change.changed))
+
     def run(self, seed: int) -> Outcome:
         """Runs check and control on one seed, each with a new generator. Evidence is inconclusive if a solver
         does not converge.
         """
-        return _run(self.check, seed), _run(self.control, seed)
+        return self._on(self.check, seed), self._on(self.control, seed)
 
     def verify(self, seeds: Iterable[int] = range(5)) -> "Verification":
         """Runs check and control once per seed.
@@ -162,24 +263,96 @@ class Claim:
             raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
         outcomes = []
         for number, seed in enumerate(seeds, 1):
-            parallel.progress(f"check and control on seed {seed} ({number} of {len(seeds)})")
+            listeners.progress(f"check and control on seed {seed} ({number} of {len(seeds)})")
             outcomes.append(self.run(seed))
         return Verification.of(self, seeds, outcomes)
+
+    def _on(self, check: Callable[[torch.Generator], Evidence], seed: int) -> Evidence:
+        """Runs the check or the control on one seed."""
+        try:
+            return check(torch.Generator().manual_seed(seed))
+        except NotConverged as error:
+            note = f"not converged: {' '.join(str(error).split())}"
+            return self.evidence(Measured(math.nan, converged=False, note=note))
+
+
+def _imported(module: str, name: str) -> Claim:
+    """Returns the claim with this name in a module."""
+    return getattr(import_module(module), name)
+
+
+def claim(
+    id: str,
+    *,
+    measures: str,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    source: Source,
+    assumptions: tuple[str, ...],
+    control: Control,
+    corrects: str = "",
+    cost: Cost = "quick",
+) -> Callable[[Check], Claim]:
+    """Makes a claim from a function that draws an instance and measures it.
+
+    The docstring of the function is the statement; its line breaks do not count. The function takes a
+    generator, and as keywords with defaults what the control changes. It returns the number that ``measures``
+    names, or :class:`Measured`.
+
+    >>> @claim(
+    ...     "numbers/square",
+    ...     measures="smallest power",
+    ...     at_least=0.0,
+    ...     source=Source("tian2023scan"),
+    ...     assumptions=("a hundred Gaussian numbers",),
+    ...     control=but("third powers", power=3),
+    ... )
+    ... def square(generator: torch.Generator, *, power: int = 2) -> float:
+    ...     "Squares of real numbers are not negative: $x^2 \\ge 0$."
+    ...     return float((torch.randn(100, generator=generator) ** power).min())
+    >>> square
+    Claim('numbers/square', measures='smallest power', ≥ 0)
+    >>> square.verify(range(3)).outcome
+    'consistent'
+
+    Args:
+        id, measures, source, assumptions, corrects, cost: as in :class:`Claim`.
+        at_most: threshold of a number that the statement bounds from above.
+        at_least: threshold of a number that the statement bounds from below; one of the two is needed.
+        control: the change that must violate the claim, see :func:`but`.
+
+    Raises:
+        RuntimeError: Python runs with ``-OO``, which removes docstrings.
+        ValueError: the function has no docstring, or not exactly one threshold is given.
+    """
+    if (at_most is None) == (at_least is None):
+        raise ValueError(f"the claim {id} needs one threshold: pass at_most or at_least")
+
+    def decorate(function: Check) -> Claim:
+        if not function.__doc__:
+            if sys.flags.optimize > 1:
+                raise RuntimeError("the statements of claims are docstrings: run Python without -OO")
+            raise ValueError(f"the claim {id} has no statement: write it as the docstring of its function")
+        return Claim(
+            id=id,
+            statement=" ".join(function.__doc__.split()),
+            measures=measures,
+            op="<=" if at_most is not None else ">=",
+            threshold=float(at_most if at_most is not None else at_least),  # pyright: ignore[reportArgumentType]
+            source=source,
+            assumptions=assumptions,
+            function=function,
+            change=control,
+            corrects=corrects,
+            cost=cost,
+        )
+
+    return decorate
 
 
 def _from_json(number: float | None) -> float:
     """Returns a stored number; None represents NaN."""
     return math.nan if number is None else number
-
-
-def _run(check: Check, seed: int) -> Evidence:
-    """Runs a check on one seed; the evidence is inconclusive if a solver does not converge."""
-    try:
-        return check(torch.Generator().manual_seed(seed))
-    except NotConverged as error:
-        return Evidence(
-            math.nan, math.nan, "<=", converged=False, note=f"not converged: {' '.join(str(error).split())}"
-        )
 
 
 @dataclass(frozen=True)
@@ -376,7 +549,7 @@ class Verification:
         return f"Verification({self})"
 
     def _repr_html_(self) -> str:
-        return display.verification_html(self)
+        return presenting().to_html(self)
 
     def __str__(self) -> str:
         low, high = self.interval

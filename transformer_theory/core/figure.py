@@ -75,21 +75,28 @@ class Reading:
     Attributes:
         quantity: name of the quantity.
         value: the number; None if it is missing, with a reason among the columns.
-        reference: published number and its basis, which hold at the default settings.
+        reference: published number and its basis.
+        needs: settings that must have their defaults for a published reference; None: all except the axes.
         columns: further columns of the row.
     """
 
     quantity: str
     value: float | None
     reference: tuple[float, Basis] | None = None
+    needs: tuple[str, ...] | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def reading(
-    quantity: str, value: float | None, *, reference: tuple[float, Basis] | None = None, **columns: Any
+    quantity: str,
+    value: float | None,
+    *,
+    reference: tuple[float, Basis] | None = None,
+    needs: tuple[str, ...] | None = None,
+    **columns: Any,
 ) -> Reading:
     """Returns a reading; the columns are those of :class:`~.measurement.Measurement`."""
-    return Reading(quantity, value, reference, columns)
+    return Reading(quantity, value, reference, needs, columns)
 
 
 def share(quantity: str, successes: Any, n: int | None = None, **columns: Any) -> Reading:
@@ -225,13 +232,13 @@ def _measure(experiment: Any) -> Iterator[Measurement]:
     if experiment.seed is not None:
         first, stride = (experiment.seed, 0) if made.one_seed else (experiment.seed * len(calls), 1)
         calls = [call | {"seed": first + stride * k} for k, call in enumerate(calls)]
-    usual = experiment.at_defaults(*keywords)
     for point, found in zip(points, sweep(_at_point, calls)):
         for one in readings(found, made.quantity):
             reference = one.reference
             if made.reference and (number := _passing(made.reference, point)) is not None:
                 reference = (number, made.basis)
-            if reference and not usual and reference[1] in MARKERS:
+            needs = keywords if one.needs is None else one.needs
+            if reference and reference[1] in MARKERS and needs and not experiment.at_defaults(*needs):
                 reference = None
             place = {"at": point | one.columns.get("at", {})}
             yield experiment.row(one.quantity, one.value, reference=reference, **{**one.columns, **place})
@@ -272,19 +279,10 @@ class Panel:
     x: str = ""
 
     def rows(self, table: Table) -> Table:
-        """Returns the rows of the panel.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Returns the rows of the panel."""
         columns = {name: value for name, value in self.at.items() if name in COLUMNS and name != "n"}
         columns |= {"quantity": self.quantity} if self.quantity else {}
-        rows = table.select(at={name: v for name, v in self.at.items() if name not in columns}, **columns)
-        if not rows:
-            raise ValueError(
-                f"a panel needs rows of {self.quantity or 'a quantity'}, got none; run the figure again"
-            )
-        return rows
+        return table.select(at={name: v for name, v in self.at.items() if name not in columns}, **columns)
 
 
 def coordinate(row: Measurement, name: str) -> Any:
@@ -324,11 +322,8 @@ def curves(
         size: width and height of the figure, inches.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        rows, across = panel.rows(result.table), panel.x or x
-        for line, look in _lines(rows, panel, result):
-            _curve(ax, line, across, look)
-        _annotate(ax, rows, panel, across)
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
+        draw_curves(ax, result, *layers, x=x)
 
     return _view(draw, panels, xlabel or x, ylabel, log, caption, size)
 
@@ -353,22 +348,44 @@ def bands(
             ``("smallest", "largest")``, the quantities are the ends. If empty, bands show intervals.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        rows, across = panel.rows(result.table), panel.x or x
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
+        draw_curves(ax, result, *layers, x=x, spread=spread)
+
+    return _view(draw, panels, x, ylabel, log, caption, size)
+
+
+def draw_curves(
+    ax: "Axes", result: Result, *layers: Panel, x: str, spread: str | tuple[str, str] = ""
+) -> None:
+    """Draws a panel of :func:`bands`, for figures that have a plot of their own; the title, legend and axes are
+    those of the first layer.
+    """
+    # A change of scale would replace the ticks, so it comes first.
+    ax.set(**{name: value for name, value in layers[0].axes.items() if name.endswith("scale")})
+    for panel in layers:
+        across = panel.x or x
+        rows = Table(row for row in panel.rows(result.table) if coordinate(row, across) is not None)
         for line, look in _lines(rows, panel, result):
             _curve(ax, line, across, look)
             if spread and look.get("band", True):
                 _spread_band(ax, line, across, result.table, spread, look)
-            drawn = [row for row in _ordered(line, across) if row.null is not None and row.null.draws]
-            place = [coordinate(row, across) for row in drawn]
-            low, high = ([getattr(row.null, end) for row in drawn] for end in ("low", "high"))
-            if low == high:
-                ax.plot(place, low, color=COLOURS["null"], linewidth=1.0, linestyle=DASHED, zorder=1)
-            else:
-                ax.fill_between(place, low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
+            if drawn := [row for row in _ordered(line, across) if row.null and row.null.draws]:
+                _null_band(ax, drawn, across)
         _annotate(ax, rows, panel, across)
+    if layers[0].title:
+        ax.set_title(layers[0].title)
+    ax.set(**{name: value for name, value in layers[0].axes.items() if not name.endswith("scale")})
+    _legend(ax, layers[0].legend)
 
-    return _view(draw, panels, x, ylabel, log, caption, size)
+
+def _null_band(ax: "Axes", rows: Sequence[Measurement], x: str) -> None:
+    """Plots the null distributions of a curve: a grey band, or a dashed line if each has one draw."""
+    place = [coordinate(row, x) for row in rows]
+    low, high = ([getattr(row.null, end) for row in rows] for end in ("low", "high"))
+    if low == high:
+        ax.plot(place, low, color=COLOURS["null"], linewidth=1.0, linestyle=DASHED, zorder=1)
+    else:
+        ax.fill_between(place, low, high, color=COLOURS["null"], alpha=0.18, linewidth=0, zorder=0)
 
 
 def _spread_band(
@@ -406,18 +423,23 @@ def scatter(
         panels, xlabel, ylabel, log, caption, size: as in :func:`curves`.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        rows = panel.rows(result.table.select(quantity=y) if y else result.table)
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
         partners = {_place(row): row.value for row in result.table.select(quantity=x)}
-        for line, look in _lines(rows, panel, result):
-            points = [
-                (row.predicted if x == "predicted" else partners.get(_place(row)), row.value) for row in line
-            ]
-            points = [point for point in points if None not in point]
-            ax.plot(*zip(*points), **{"linestyle": "", "marker": "o", "markersize": 3, "alpha": 0.7, **look})
+        for panel in layers:
+            rows = panel.rows(result.table.select(quantity=y) if y else result.table)
+            for line, look in _lines(rows, panel, result):
+                pairs = [
+                    (row.predicted if x == "predicted" else partners.get(_place(row)), row) for row in line
+                ]
+                points = [(place, row.value) for place, row in pairs if None not in (place, row.value)]
+                ax.plot(
+                    *zip(*points), **{"linestyle": "", "marker": "o", "markersize": 3, "alpha": 0.7, **look}
+                )
         if x == "predicted":
             ends = [min(ax.get_xlim()[0], ax.get_ylim()[0]), max(ax.get_xlim()[1], ax.get_ylim()[1])]
             ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=DASHED, zorder=0)
+        ax.set(**layers[0].axes)
+        _legend(ax, layers[0].legend)
 
     return _view(draw, panels, xlabel or x, ylabel or y, log, caption, size)
 
@@ -426,7 +448,7 @@ def matrix(
     rows: str,
     columns: str,
     *,
-    panels: Sequence[Panel | tuple[Panel, ...]],
+    panels: Sequence[Panel],
     limits: tuple[float | None, float | None] = (None, None),
     colours: str = "viridis",
     text: Callable[[Measurement], str] | None = None,
@@ -444,8 +466,8 @@ def matrix(
         caption, size: as in :func:`curves`.
     """
 
-    def draw(ax: "Axes", result: Result, panel: Panel) -> None:
-        chosen = panel.rows(result.table)
+    def draw(ax: "Axes", result: Result, layers: tuple[Panel, ...]) -> None:
+        chosen = layers[0].rows(result.table)
         ys, xs = distinct(chosen, rows), distinct(chosen, columns)
         values = np.full((len(ys), len(xs)), np.nan)
         for row in chosen:
@@ -456,6 +478,7 @@ def matrix(
         heatmap(ax, values, vmin=limits[0], vmax=limits[1], cmap=colours, bar=text is None)
         ax.set_xticks(range(len(xs)), [_text(value) for value in xs])
         ax.set_yticks(range(len(ys)), [_text(value) for value in ys])
+        ax.set(**layers[0].axes)
 
     return _view(draw, panels, columns, rows, "", caption, size)
 
@@ -531,11 +554,15 @@ def short(number: float) -> str:
     return f"{number:.2f}".lstrip("0") if number < 9.995 else f"{number:.1f}"
 
 
-def mark(ax: "Axes", points: Iterable[tuple[Any, float | None, str]]) -> None:
-    """Plots published numbers (x, y, basis), with one legend entry per basis."""
-    points = list(points)
+def published(rows: Iterable[Measurement]) -> Table:
+    """Returns the rows with a number that was printed, read off a figure or recomputed from published settings."""
+    return Table(row for row in rows if row.predicted is not None and row.basis in MARKERS)
+
+
+def mark(ax: "Axes", rows: Iterable[Measurement], x: str) -> None:
+    """Plots published numbers against a coordinate, with one legend entry per basis."""
     for basis, (marker, label) in MARKERS.items():
-        places = [(x, y) for x, y, of in points if of == basis and y is not None]
+        places = [(coordinate(row, x), row.predicted) for row in published(rows) if row.basis == basis]
         if places:
             look = {
                 "marker": marker,
@@ -547,22 +574,27 @@ def mark(ax: "Axes", points: Iterable[tuple[Any, float | None, str]]) -> None:
 
 
 def _view(draw, panels, xlabel, ylabel, log, text, size) -> "Callable[[Result], Figure]":
-    """Returns the view that draws each panel with ``draw(ax, result, panel)``."""
+    """Returns the view that draws each panel with ``draw(ax, result, layers)``.
+
+    Raises:
+        ValueError: the result has no row of any panel, as one of a former version, whose rows had no coordinates.
+    """
+    panels = [(layers,) if isinstance(layers, Panel) else layers for layers in panels]
 
     @style()
     def view(result: Result) -> "Figure":
+        if not any(len(panel.rows(result.table)) for layers in panels for panel in layers):
+            raise ValueError(
+                f"the result must hold rows of the panels of {result.name}, got none; run it again"
+            )
         drawn, grid = axes(1, len(panels), width=size[0], height=size[1])
         for ax, layers in zip(grid, panels):
-            layers = (layers,) if isinstance(layers, Panel) else layers
             ax.set(title=layers[0].title, xlabel=xlabel, ylabel=ylabel)
             if "x" in log:
                 ax.set_xscale("log")
             if "y" in log:
                 ax.set_yscale("log")
-            for panel in layers:
-                draw(ax, result, panel)
-            ax.set(**layers[0].axes)
-            _legend(ax, layers[0].legend)
+            draw(ax, result, layers)
         _caption(drawn, text, result)
         return drawn
 
@@ -608,17 +640,11 @@ def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
     known = [row for row in _ordered(rows, x) if row.predicted is not None]
     if panel.predicted:
         place = {coordinate(row, x): row.predicted for row in known if row.basis not in MARKERS}
-        ax.plot(
-            list(place),
-            list(place.values()),
-            color="black",
-            linewidth=1.0,
-            linestyle=DASHED,
-            label=panel.predicted,
-        )
-    mark(ax, [(coordinate(row, x), row.predicted, row.basis) for row in known])
+        look = {"color": "black", "linewidth": 1.0, "linestyle": DASHED, "label": panel.predicted}
+        ax.plot(list(place), list(place.values()), **look)
+    mark(ax, known, x)
     places = distinct(rows, x)
-    if len(places) <= FEW_TICKS and not isinstance(places[0], str):
+    if 0 < len(places) <= FEW_TICKS and not isinstance(places[0], str):
         ax.set_xticks(places, [_text(value) for value in places])
         ax.minorticks_off()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .measurement import Measurement, Unit
+    from .measurement import Measurement, Null, Unit
 
 NOTHING = "—"
 NOT_MEASURED = "not measured"
@@ -81,12 +81,18 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
-def percent(share: float) -> str:
-    """Formats a share in per cent with two decimals, the resolution of 10,000 samples: ``0.5685 -> "56.85
-    %"``, with a no-break space.
+def percent(share: float, decimals: int = 2) -> str:
+    """Formats a share in per cent, by default with two decimals, the resolution of 10,000 samples: ``0.5685 ->
+    "56.85 %"``, with a no-break space.
     """
-    text = number(100 * share) if 0 < abs(share) < 1e-4 else f"{100 * share:.2f}".replace("-", "−")
-    return f"{text}\u00a0%"
+    tiny = 0 < abs(share) < 1e-4 and decimals == 2
+    return f"{number(100 * share) if tiny else _fixed(100 * share, decimals)}\u00a0%"
+
+
+def _fixed(value: float, decimals: int) -> str:
+    """Formats a number with this number of decimals; a zero has no sign."""
+    text = f"{value:,.{decimals}f}"
+    return (text if any(digit in text for digit in "123456789") else text.removeprefix("-")).replace("-", "−")
 
 
 def plain_percent(share: float) -> str:
@@ -94,20 +100,90 @@ def plain_percent(share: float) -> str:
     return percent(share).replace("\u00a0", " ")
 
 
-def amount(value: float | None, unit: "Unit" = "") -> str:
-    """Formats a number without its unit; a share is given in per cent."""
-    return percent(value) if value is not None and unit == "share" and math.isfinite(value) else number(value)
+def amount(value: float | None, unit: "Unit" = "", interval: tuple[float, float] | None = None) -> str:
+    """Formats a number without its unit; a share is given in per cent. Every output of the package prints
+    measured numbers by this function.
+
+    With an interval the last digit is worth between a hundredth and a tenth of its half-width: ``59.8 %`` for
+    [51.6 %, 68.0 %], ``0.4100`` for [0.4085, 0.4115]. A finer digit would be noise, a coarser one would hide
+    the width. Shares have at most two decimals in per cent, other numbers at most four. Without an interval,
+    or if its half-width is below 1e-6 or above 100, a number has three significant digits (:func:`number`)
+    and a share two decimals.
+
+    Args:
+        value: the number: the value of a row, an end of its interval, or a draw of its null.
+        unit: unit of the number.
+        interval: interval of the value of the row.
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    share = unit == "share"
+    half = 0.0 if interval is None else (interval[1] - interval[0]) / 2 * (100 if share else 1)
+    if not 1e-6 < half < 100:
+        return percent(value) if share else number(value)
+    decimals = min(2 if share else 4, max(0, 1 - math.floor(math.log10(half))))
+    return percent(value, decimals) if share else _fixed(value, decimals)
 
 
-def with_unit(value: float | None, unit: "Unit" = "") -> str:
+def of_row(value: float | None, row: "Measurement") -> str:
+    """Formats a number that belongs to a row (its null, the same on noise) as precisely as the row's value."""
+    return amount(value, row.unit, row.interval)
+
+
+def with_unit(value: float | None, unit: "Unit" = "", interval: tuple[float, float] | None = None) -> str:
     """Formats a number with its unit: ``"61.9 nats"``."""
-    text = amount(value, unit)
+    text = amount(value, unit, interval)
     return text if text == NOTHING or unit in ("", "share") else f"{text}\u00a0{unit}"
 
 
-def bounds(interval: tuple[float, float] | None, unit: "Unit" = "") -> str:
-    """Formats an interval: ``"0.900 … 0.980"``; empty if there is no interval."""
-    return "" if interval is None else f"{amount(interval[0], unit)} … {amount(interval[1], unit)}"
+def interval_text(row: "Measurement") -> str:
+    """Formats the interval of a row: ``"[0.88, 0.94]"``; empty without one."""
+    return "" if row.interval is None else f"[{', '.join(of_row(end, row) for end in row.interval)}]"
+
+
+def value_text(row: "Measurement") -> str:
+    """Formats the value of a row with its interval: ``"0.91 [0.88, 0.94]"``."""
+    return " ".join(filter(None, (of_row(row.value, row), interval_text(row))))
+
+
+def bounds(
+    ends: tuple[float, float] | None,
+    unit: "Unit" = "",
+    interval: tuple[float, float] | None = None,
+) -> str:
+    """Formats a range: ``"0.900 … 0.980"``; empty if there is none."""
+    return "" if ends is None else " … ".join(amount(end, unit, interval) for end in ends)
+
+
+def null_text(row: "Measurement", null: "Null | None" = None) -> str:
+    """Formats a null: ``"permuted labels 0.12 (0.10 … 0.14)"``, its median and its range; empty without draws.
+
+    Args:
+        row: the row of the null.
+        null: the null; None: the first one of the row.
+    """
+    null = row.null if null is None else null
+    if null is None or not null.draws:
+        return ""
+    ends = bounds((null.low, null.high), row.unit, row.interval)
+    return f"{null.kind} {of_row(null.median, row)}{f' ({ends})' if len(null.draws) > 1 else ''}"
+
+
+def effect(value: float | None) -> str:
+    """Formats an effect or agreement with two digits after the point, from 2 on with one: ``".97"``,
+    ``"1.03"``, ``"−.12"``, ``"−3.4"``.
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    text = f"{value:.{2 if abs(value) < 1.995 else 1}f}".replace("-0.00", "0.00").replace("-", "−")
+    return text.replace("0.", ".", 1) if abs(value) < 0.995 else text
+
+
+def p_value(p: float | None) -> str:
+    """Formats a p-value: ``".005"``, ``".0006"``, ``".35"``."""
+    if p is None:
+        return NOTHING
+    return (f"{p:.1g}" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}").removeprefix("0")
 
 
 def threshold(op: str | None, value: float | None, unit: "Unit" = "") -> str:

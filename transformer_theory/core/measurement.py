@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 
-from . import display, format
+from . import format
+from .presentation import presenting
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -96,10 +97,13 @@ class Null:
     Attributes:
         kind: method of drawing, e.g. ``"permuted labels"`` or ``"untrained networks"``.
         draws: values at chance level; missing and non-finite ones are dropped.
+        value: the quantity on the inputs of the draws, if they are not the inputs of the row, such as a part
+            of them; None: the value of the row is compared with the draws.
     """
 
     kind: str
     draws: tuple[float, ...]
+    value: float | None = None
 
     def __post_init__(self):
         object.__setattr__(
@@ -110,6 +114,11 @@ class Null:
 
     def __repr__(self) -> str:
         return f"Null({self.kind!r}, {len(self.draws)} draws, median {self.median:.4g})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the null as JSON values."""
+        own = {} if self.value is None else {"value": self.value}
+        return {"kind": self.kind, "draws": list(self.draws), **own}
 
     @property
     def low(self) -> float:
@@ -142,19 +151,29 @@ class Null:
         count = len(known)
         if not known or count < len(nulls) or len({(null.kind, len(null.draws)) for null in known}) > 1:
             return None
-        return cls(known[0].kind, tuple(sum(draws) / count for draws in zip(*(null.draws for null in known))))
+        draws = tuple(sum(draws) / count for draws in zip(*(null.draws for null in known)))
+        values = [null.value for null in known if null.value is not None]
+        return cls(known[0].kind, draws, float(np.mean(values)) if len(values) == count else None)
 
     @classmethod
     def means_of(cls, rows: "Sequence[Measurement]") -> "tuple[Null, ...]":
         """Returns the nulls of the mean of the rows' values, one per kind (:meth:`mean_of`), in the order of
-        the first row.
+        the first row. One of several nulls that has no mean stays, without draws: it was not tested.
         """
         kinds = [null.kind for null in rows[0].nulls] if rows else []
-        means = [
-            cls.mean_of([next((null for null in row.nulls if null.kind == kind), None) for row in rows])
-            for kind in kinds
-        ]
+        means = []
+        for kind in kinds:
+            of_kind = [next((null for null in row.nulls if null.kind == kind), None) for row in rows]
+            if any(null is not None and null.value is not None for null in of_kind):
+                of_kind = [null and null.beside(row.value) for null, row in zip(of_kind, rows)]
+            means.append(cls.mean_of(of_kind))
+        if len(kinds) > 1:
+            means = [null or cls(kind, ()) for null, kind in zip(means, kinds)]
         return tuple(null for null in means if null is not None)
+
+    def beside(self, value: float | None) -> "Null":
+        """Returns the null with the value that is compared with its draws, by default that of its row."""
+        return dataclasses.replace(self, value=value if self.value is None else self.value)
 
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:
         """Computes the permutation p-value of a value on one side of the null, see
@@ -333,7 +352,11 @@ class Measurement:
             set_field(self, "scope", DEFAULT_SCOPE.get(self.kind, "these data"))
 
     def __repr__(self) -> str:
-        return display.fields_text(self)
+        values = (
+            (column.name, getattr(self, column.name), column.default) for column in dataclasses.fields(self)
+        )
+        shown = (f"{name}={value!r}" for name, value, default in values if value != default)
+        return f"Measurement({', '.join(shown)})"
 
     @property
     def null(self) -> Null | None:
@@ -356,7 +379,7 @@ class Measurement:
             if field.name != "value" and (value is None or value == field.default):
                 continue
             if field.name == "nulls":
-                first, *further = [{"kind": null.kind, "draws": list(null.draws)} for null in value]
+                first, *further = [null.to_json() for null in value]
                 row |= {"null": first} | ({"further_nulls": further} if further else {})
                 continue
             if field.name == "bounds" and self.unit == "share" and value == (0.0, 1.0):
@@ -385,7 +408,9 @@ class Measurement:
             )
         columns = dict(row)
         stored = [columns.pop("null", None), *columns.pop("further_nulls", ())]
-        columns["nulls"] = tuple(Null(null["kind"], tuple(null["draws"])) for null in stored if null)
+        columns["nulls"] = tuple(
+            Null(null["kind"], tuple(null["draws"]), null.get("value")) for null in stored if null
+        )
         if setting := columns.pop("setting", ""):
             columns["at"] = {"setting": setting}
         if columns.get("source") is not None:
@@ -457,7 +482,7 @@ class Table(Sequence[Measurement]):
         return f"Table({len(self)} measurements)"
 
     def _repr_html_(self) -> str:
-        return display.table_html(self)
+        return presenting().to_html(self)
 
     def select(self, *, at: Mapping[str, Any] | None = None, **equal: Any) -> "Table":
         """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.
@@ -564,7 +589,7 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
 
     The former version stored a second null of a measurement as a second row, whose ``setting`` was
     "null: KIND", or "untrained networks" beside rows of single heads. Such a row becomes a further null of
-    the row with the same identity; without such a row it loses its setting.
+    the row with the same identity, on a ladder that of the same rung; without such a row it loses its setting.
 
     Raises:
         ValueError: a record does not hold a measurement.
@@ -575,10 +600,13 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
         setting = record.get("setting", "")
         further = setting.startswith("null: ") or setting == "untrained networks"
         row = Measurement.from_json({**record, "setting": ""} if further else record)
-        place = (*(getattr(row, name) for name in IDENTITY), row.seed)
+        # on a ladder the columns of the two rows could differ in scope, split, data and model
+        columns = ("theory", "kind", "quantity", "at", "rung") if row.kind == "rung" else IDENTITY
+        place = (*(getattr(row, name) for name in columns), row.seed)
         if further and place in places:
             main = rows[places[place]]
-            rows[places[place]] = dataclasses.replace(main, nulls=(*main.nulls, *row.nulls))
+            nulls = row.nulls if row.value == main.value else [null.beside(row.value) for null in row.nulls]
+            rows[places[place]] = dataclasses.replace(main, nulls=(*main.nulls, *nulls))
         else:
             places.setdefault(place, len(rows))
             rows.append(row)

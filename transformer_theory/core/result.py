@@ -14,19 +14,19 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from . import display, files
+from . import files
 from .claims import Verification
 from .measurement import Measurement, Table, from_records
+from .presentation import presenting
 from .sources import Source
 
 if TYPE_CHECKING:
@@ -37,37 +37,6 @@ if TYPE_CHECKING:
 
 FORMAT = 3
 FILES = ("result.json", "table.jsonl", "arrays.npz", "verifications.json")  # all files of a stored result
-
-
-class Presentation(Protocol):
-    """What draws a result and writes its page: :mod:`~transformer_theory.report.notebook`."""
-
-    def report(
-        self, result: "Result", directory: "str | PathLike[str] | None", *, overwrite: bool
-    ) -> "PathLike[str]":
-        """Stores a result with its page, see :meth:`Result.report`."""
-        ...
-
-    def plot(self, result: "Result", name: str | None) -> "Figure":
-        """Draws one figure of a result, see :meth:`Result.plot`."""
-        ...
-
-
-_presentation: Callable[[], Presentation] | None = None
-
-
-def present_with(presentation: Callable[[], Presentation]) -> None:
-    """Sets what :meth:`Result.report` and :meth:`Result.plot` call.
-
-    The package calls this at its import, since the core imports none of the layers above it.
-    """
-    global _presentation
-    _presentation = presentation
-
-
-def _presenting() -> Presentation:
-    assert _presentation is not None, "transformer_theory/__init__.py sets it"
-    return _presentation()
 
 
 @dataclass(frozen=True)
@@ -104,7 +73,7 @@ class Result:
         )
 
     def _repr_html_(self) -> str:
-        return display.result_html(self)
+        return presenting().to_html(self)
 
     def select(self, **equal) -> Table:
         """Returns the rows whose columns have the given values; a tuple lists alternatives, as in
@@ -125,7 +94,7 @@ class Result:
         Raises:
             ValueError: the result has no such figure, or none at all.
         """
-        return _presenting().plot(self, name)
+        return presenting().plot(self, name)
 
     def report(
         self, directory: "str | PathLike[str] | None" = None, *, overwrite: bool = False
@@ -145,7 +114,7 @@ class Result:
                 result.
             PermissionError: the folder is not writable.
         """
-        return _presenting().report(self, directory, overwrite=overwrite)
+        return presenting().write_page(self, directory, overwrite=overwrite)
 
     def write_into(self, folder: Path, *, growing: bool = False) -> None:
         """Writes the files into an existing folder, each atomically.

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from . import display
 from .claims import Claim
 from .experiment import Experiment
+from .format import several
 from .ladder import Ladder
 from .measurement import Arrays, Measurement, Side
 from .metric import Metric
+from .presentation import presenting
 from .result import Result
 from .sources import Source
 
@@ -147,10 +148,22 @@ class Theory:
     objectives: tuple[type, ...] = ()
 
     def __repr__(self) -> str:
-        return display.theory_text(self)
+        return f"Theory({', '.join([repr(self.name), *self.parts])})"
 
     def _repr_html_(self) -> str:
-        return display.theory_html(self)
+        return presenting().to_html(self)
+
+    @property
+    def parts(self) -> list[str]:
+        """What the theory contributes: ``["15 claims", "8 experiments", "on data", "in networks"]``."""
+        counts = (
+            ("claim", len(self.claims)),
+            ("rung", len(self.ladder.rungs) if self.ladder else 0),
+            ("experiment", len(self.experiments)),
+        )
+        parts = [several(count, noun) for noun, count in counts if count]
+        parts += ["on data"] if self.on_data is not None else []
+        return parts + (["in networks"] if self.in_networks is not None else [])
 
     def __post_init__(self):
         for claim in self.claims:

@@ -110,9 +110,7 @@ class PositionLoss(Metric):
         kind, rows = "position" if self.blocks is None else "block", []
         for index, (value, chance) in enumerate(zip((loss / count).tolist(), (null / null_count).tolist())):
             reason = "the loss is not finite" if float(count[index]) else f"no targets at this {kind}"
-            row = network_row(
-                LOSS, value, "nats", reason=reason, at={"setting": f"{kind} {index}"}, side="<="
-            )
+            row = network_row(LOSS, value, "nats", reason=reason, at={kind: index}, side="<=")
             rows.append(row if row.value is None or not draws else _with_null(row, chance))
         return rows
 

@@ -1,8 +1,8 @@
 """A convolutional stem with overlapping tokens instead of patches. It helps transformers that are trained
 from scratch on small images.
 
-    images [batch, c, h, w] -> log2(patch) times (3 x 3 convolution, ReLU, 3 x 3 maximum of stride 2) ->
-    [batch, hw / patch^2, dim]
+    images [batch, c, h, w]  ->  log2(patch) times (3 x 3 convolution, ReLU,
+                             3 x 3 maximum of stride 2)  ->  [batch, hw / patch^2, dim]
 
 Widths double from stage to stage and end at ``dim``. The stem adds no positions; the network adds them.
 Source: :cite:t:`hassani2021escaping`.

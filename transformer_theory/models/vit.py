@@ -1,8 +1,8 @@
 r"""Vision transformer, pre-norm: the standard network in which the theories' quantities are measured.
 
     Z^0 = [class token; embedded tokens] + positions
-    Z^{l+1/2} = Z^l + attention(LN(Z^l)), Z^{l+1} = Z^{l+1/2} + MLP(LN(Z^{l+1/2})), logits =
-    head(LN(Z^L)[class token])
+    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = Z^{l+1/2} + MLP(LN(Z^{l+1/2})),
+                                               logits = head(LN(Z^L)[class token])
 
 W_Q, W_K and W_V are separate and have no bias, so the scores are exactly bilinear, x^T W z. The MLP has a
 GELU and width 4 dim. Shapes: tokens [batch, 1 + seq, dim], heads [batch, heads, 1 + seq, dim / heads].

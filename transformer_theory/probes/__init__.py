@@ -29,6 +29,7 @@ probe and observe the same passes.
 from ..core.metric import Activations, Metric
 from .forward_pass import NoAttention
 from .probing import Probe, across_processes, probe
+from .recording import activations
 from .respond import doubled_tokens, permuted_tokens, repeated_blocks, respond
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "NoAttention",
     "Probe",
     "across_processes",
+    "activations",
     "doubled_tokens",
     "permuted_tokens",
     "probe",

@@ -1,6 +1,7 @@
 r"""Records of calls of torch's attention functions, and the bilinear form W that a module declares.
 
-    weights = softmax(scale Q K^T + bias) over the allowed keys, Q, K, V [batch, heads, tokens, head_dim].
+    weights = softmax(scale Q K^T + bias) over the allowed keys,
+        Q, K, V  [batch, heads, tokens, head_dim].
 
 Fused kernels do not return their weights, so the weights are recomputed from the arguments, without dropout.
 Boolean masks have opposite meanings: True marks the keys that a query *may* see in

@@ -1,8 +1,8 @@
 """Callbacks that measure a model in the Trainer of Lightning or ``transformers``.
 
     trainer = pytorch_lightning.Trainer(callbacks=[lightning_callback(THEORY.in_networks.metrics(),
-    every=100)]) trainer = transformers.Trainer(..., callbacks=[trainer_callback(THEORY.in_networks.metrics(),
-    every=100)])
+        every=100)])
+    trainer = transformers.Trainer(..., callbacks=[trainer_callback(THEORY.in_networks.metrics(), every=100)])
 
 Every ``every`` optimiser steps, a callback measures the first batch of the step with its labels and writes
 the values to the trainer's log. ``callback.result`` is a :class:`~transformer_theory.core.result.Result` with

@@ -2,9 +2,10 @@ r"""Recognition of attention that a model writes out as softmax(s Q K^T + mask) 
 forward pass.
 
     scores  = Q K^T             a product of two tensors [..., tokens, head_dim], neither of them a parameter
-    weights = softmax(scores) over the last axis; before it, scaling, masks, casts and views that keep the
-    last two axes are allowed output = weights V the left factor; before it, dropout, masks, casts and views
-    of the same kind are allowed
+    weights = softmax(scores)
+        over the last axis; before it, scaling, masks, casts and views that keep the last two axes are allowed
+    output  = weights V
+            the left factor; before it, dropout, masks, casts and views of the same kind are allowed
 
 All three must occur. The softmax of a classifier, the router of a mixture of experts and pooling by learned
 scores lack the product Q K^T, so they are not attention. Weights that are changed otherwise before the

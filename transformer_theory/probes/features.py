@@ -153,7 +153,7 @@ def _of_block(model: nn.Module, layer: int, chunks: Sequence[Tensor]) -> tuple[s
     """Returns the name and the outputs of a block, by its index in the order of execution."""
     blocks = _Blocks(layer)
     try:
-        with evaluation(model), probe(model, [blocks]) as p, p.together():
+        with evaluation(model), probe(model, [blocks]) as p, p.accumulate():
             for chunk in chunks:
                 forward(model, chunk)
                 blocks.choose()

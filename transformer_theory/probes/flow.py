@@ -7,10 +7,11 @@ tensor alive: it finds the node of a tensor by ``id``, and a weak reference conf
 same.
 
     parents   numbers of the parents of each node; an older node has a smaller number
-    root the oldest node with the same content, up to views, casts, dropout and factors (:data:`SAME_STREAM`)
+    root      the oldest node with the same content, up to views, casts,
+              dropout and factors (:data:`SAME_STREAM`)
     taint     a bit mask: bit c is set if the node was computed from the output of attention c
-    steps how the entries of a node were moved; only for nodes computed from one product with a parameter
-    (:mod:`.projections`)
+    steps     how the entries of a node were moved;
+              only for nodes computed from one product with a parameter (:mod:`.projections`)
 
 Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`.
 """

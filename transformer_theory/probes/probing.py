@@ -136,7 +136,7 @@ class Probe:
         self._passes = 0
         self._measured = 0  # number of measurements
         self._last = 0  # step of the last measurement
-        self._together = self._running = False
+        self._accumulating = self._running = False
         self._labelled = self._bilinear = False  # whether any pass had labels, and any attention a W
         self._with_rows: set[int] = set()  # indices of the metrics that have returned a row
         self._method = method
@@ -173,7 +173,7 @@ class Probe:
             self._restore = None
 
     @contextlib.contextmanager
-    def together(self, step: int | None = None) -> Iterator[None]:
+    def accumulate(self, step: int | None = None) -> Iterator[None]:
         """Combines all forward passes in a ``with`` block into one measurement, regardless of ``every``, to
         measure data in batches.
 
@@ -183,18 +183,18 @@ class Probe:
             ValueError: no forward pass ran in the block and the model is not shared by several processes, or
                 the call is nested.
         """
-        if self._together:
-            raise ValueError("together() cannot be nested; leave the first one before")
+        if self._accumulating:
+            raise ValueError("accumulate() cannot be nested; leave the first one before")
         first = self._passes
         self._begin()
-        self._together = True
+        self._accumulating = True
         try:
             yield
         finally:
-            self._together = False
+            self._accumulating = False
         if self._passes == first and not self.shared:
             raise ValueError(
-                "together() must contain at least one forward pass of the probed model, got none; call the "
+                "accumulate() must contain at least one forward pass of the probed model, got none; call the "
                 "model inside"
             )
         self._finish(first if step is None else step)
@@ -229,7 +229,7 @@ class Probe:
             "measurements": self._measured,
         }
         return Result(
-            "probe", settings, Table([*self._stored(), *self.silent()]), arrays, (), (), provenance()
+            "probe", settings, Table([*self._stored(), *self.unmeasured()]), arrays, (), (), provenance()
         )
 
     def _stored(self) -> Iterable[Measurement]:
@@ -240,7 +240,7 @@ class Probe:
             file.seek(self._start)
             return [Measurement.from_json(json.loads(line)) for line in file]
 
-    def silent(self) -> Iterator[Measurement]:
+    def unmeasured(self) -> Iterator[Measurement]:
         """Yields a row for each metric that measured nothing: the quantity is the metric's class, the reason
         lists possible causes.
         """
@@ -275,7 +275,7 @@ class Probe:
         index, labels, step, targets = self._passes, self.labels, self.step, self.targets
         self._passes += 1
         self.labels = self.targets = self.step = None
-        if not self._together and index % self.every:
+        if not self._accumulating and index % self.every:
             return original(*args, **kwargs)
         labels = None if labels is None else as_tensor("labels", labels)
         self._targets = None if targets is None else as_tensor("targets", targets)
@@ -288,7 +288,7 @@ class Probe:
                 f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels "
                 "before each pass"
             )
-        if not self._together:
+        if not self._accumulating:
             self._begin()
         step = index if step is None else step
         if inside_vmap(self.model, args, kwargs):
@@ -300,7 +300,7 @@ class Probe:
             output = original(*args, **kwargs)
         else:
             output = self._observed(original, args, kwargs, labels)
-        if not self._together:
+        if not self._accumulating:
             self._finish(step)
         return output
 

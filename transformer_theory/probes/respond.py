@@ -19,10 +19,10 @@ from ..core.measurement import Measurement, Table
 from ..core.metric import Metric
 from ..core.result import Result, provenance
 from ..core.statistics import RANGE_DRAWS, nulls_of, place_of
-from ..core.theory import Theory
+from ..core.theory import Response, Theory
 from ..core.validation import as_tensor, integers
 from .evaluation import evaluation, forward, logits_of
-from .probing import probe
+from .passes import Batch, measure_metrics
 
 VALUE, NULL, TARGETS, REFERENCE = "value", "null", "targets", "reference"
 
@@ -114,23 +114,40 @@ def responses(
         generator: random generator of the synthetic inputs.
         name: value of the column ``model``. None: the name of the model's type.
     Returns:
-        The rows of all tests; the column ``setting`` begins with the name of the test.
+        The rows of all tests; the coordinate ``test`` is the name of the test.
     """
     rows: list[Measurement] = []
     for test in theory.in_networks.responses if theory.in_networks else ():
         if test.reads == "ids" and data.is_floating_point():
             continue
-        inputs = dict(test.inputs(data, limits, generator))
-        targets, reference = inputs.pop(TARGETS, None), inputs.pop(REFERENCE, None)
-        if reference is not None:
-            targets = _outputs(model, reference)
-        table = respond(
-            model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name
-        ).table
-        for row in table:
-            setting = f"{test.name}, {row.setting}" if row.setting else test.name
-            rows.append(replace(row, theory=theory.name, kind="in network", at={"setting": setting}))
+        rows += response(model, theory.name, test, data, limits=limits, generator=generator, name=name)
     return rows
+
+
+def response(
+    model: nn.Module,
+    theory: str,
+    test: Response,
+    data: Tensor,
+    *,
+    limits: Mapping[str, int],
+    generator: torch.Generator,
+    name: str | None = None,
+) -> list[Measurement]:
+    """Runs one test of a theory on one network, see :func:`responses`.
+
+    Args:
+        model, limits, generator, name: see :func:`responses`.
+        theory: name of the theory.
+        test: the test.
+        data: inputs that the network accepts, ``[n, ...]``.
+    """
+    inputs = dict(test.inputs(data, limits, generator))
+    targets, reference = inputs.pop(TARGETS, None), inputs.pop(REFERENCE, None)
+    if reference is not None:
+        targets = _outputs(model, reference)
+    table = respond(model, inputs, test.metrics(), targets=targets, null_kind=test.null_kind, name=name).table
+    return [replace(row, theory=theory, kind="in network", at={"test": test.name, **row.at}) for row in table]
 
 
 def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
@@ -156,21 +173,23 @@ def _measured(
     layers: str,
 ) -> list[Measurement]:
     """Measures the network once on all batches and returns the rows."""
-    with (
-        evaluation(model),
-        torch.random.fork_rng(),
-        probe(model, metrics, layers=layers, name=name, draws=draws) as p,
-        p.together(),
-    ):
-        for start in range(0, len(inputs), batch_size):
-            if targets is not None:
-                part = targets[start : start + batch_size]
-                p.targets = part
-                p.labels = part if part.ndim == 1 and not part.is_floating_point() else None
-            forward(model, inputs[start : start + batch_size])
-    return [
-        replace(row, n=len(inputs) if row.n is None else row.n, step=None) for row in [*p.rows, *p.silent()]
-    ]
+    passes = (
+        _with_targets(inputs[start : start + batch_size], targets, start)
+        for start in range(0, len(inputs), batch_size)
+    )
+    with torch.random.fork_rng():
+        rows, unmeasured = measure_metrics(
+            model, passes, metrics, name=name, draws=draws, n=len(inputs), layers=layers
+        )
+    return [*rows, *unmeasured]
+
+
+def _with_targets(inputs: Tensor, targets: Tensor | None, start: int) -> Batch:
+    """Returns inputs ``[batch, ...]`` with their targets; integers ``[batch]`` are labels as well."""
+    if targets is None:
+        return Batch(inputs)
+    part = targets[start : start + len(inputs)]
+    return Batch(inputs, part if part.ndim == 1 and not part.is_floating_point() else None, part)
 
 
 def permuted_tokens(

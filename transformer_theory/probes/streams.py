@@ -2,8 +2,8 @@ r"""The residual stream before and after each attention, determined from the flo
 
 The residual addition of an attention is an operation
 
-    out = a + b a was computed from the output of the attention and from b; b was not computed from the output
-    of the attention.
+    out = a + b      a was computed from the output of the attention and from b;
+                     b was not computed from the output of the attention.
 
 Then Z = b is the stream before the attention, and Z+ = out the stream after it. The definition does not refer
 to modules, so it does not matter which module adds the tensors, or whether a module returns the stream. Norms

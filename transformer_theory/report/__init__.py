@@ -1,27 +1,35 @@
 """Reports on stored results: a page, LaTeX, Markdown, a bibliography, and tables for the terminal.
 
-    results = [Result.load("runs/digits"), Result.load("runs/digits-1")] # results that differ only in their
-    seed are combined text = report.page(results)
+    results = [Result.load("runs/digits"), Result.load("runs/digits-1")]
+    text = report.page(results)  # results that differ only in their seed are combined
     files, failed = report.latex_folder(report.aggregate(results))  # contents by file name; errors of figures
 
 All outputs are pure functions of :class:`~transformer_theory.core.result.Result`; nothing is measured here.
+:meth:`.Result.report`, :meth:`.Result.plot` and the display of objects in a notebook call :func:`write_page`,
+:func:`plot` and :func:`to_html`.
 """
 
+import json
+import os
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 
-from ..core.files import write_together
-from ..core.result import Result
+from markupsafe import Markup
+
+from ..core import format
+from ..core.files import atomic_directory, write_together
+from ..core.result import Result, jsonable
 from ..core.theory import Theory
 from . import terminal
-from .aggregate import TRAIN, aggregate, checked_result
-from .bibtex import bibtex
-from .formulas import mathml
-from .latex import latex
-from .latex_folder import latex_folder
+from .aggregate import TRAIN, aggregate, checked_result, data_name
+from .figures import MAX_NAME, plot
+from .html import to_html
+from .latex import latex, latex_folder
 from .markdown import markdown
+from .math_text import mathml
+from .origins import bibtex, stored_results
 from .page import page
-from .stored import stored_results
 
 __all__ = [
     "aggregate",
@@ -31,10 +39,17 @@ __all__ = [
     "markdown",
     "mathml",
     "page",
+    "plot",
     "stored_results",
     "terminal",
+    "to_html",
     "write",
+    "write_page",
 ]
+
+
+FOLDER = Path("runs")  # where pages are stored that get no folder
+HEIGHT = 640  # pixels of a page below a cell
 
 
 def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] | None = None) -> Path:
@@ -62,3 +77,79 @@ def write(result: Result, directory: str | Path, *, theories: Iterable[Theory] |
         files["table.tex"] = latex(result, theories=known)
     write_together({folder / name: text.encode() for name, text in files.items()})
     return folder / "report.html"
+
+
+class Page(os.PathLike[str]):
+    """A page on the disk. ``open``, ``Path`` and ``str`` take it for its path; a notebook shows the page.
+
+    Attributes:
+        path: path of the page.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        return f"Page({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        # The frame holds the page itself, since notebooks serve no files of arbitrary folders. In the frame,
+        # the page's script cannot reach the notebook. Its links to its own sections need the base: they would
+        # otherwise lead to the notebook.
+        text = self.path.read_text(encoding="utf-8").replace("<head>", '<head><base href="about:srcdoc">', 1)
+        sandbox = "allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
+        size = f'width="100%" height="{HEIGHT}"'
+        frame = (
+            f'<iframe srcdoc="{Markup.escape(text)}" sandbox="{sandbox}" title="report" {size} '
+            'loading="lazy"></iframe>'
+        )
+        return f"<p><code>{Markup.escape(str(self.path))}</code></p>{frame}"
+
+
+def write_page(
+    result: Result, directory: "str | os.PathLike[str] | None" = None, *, overwrite: bool = False
+) -> Page:
+    """Stores a result with its page, see :meth:`.Result.report`.
+
+    Raises:
+        FileExistsError: the folder holds something else, and ``overwrite`` is False or it is not a stored
+            result.
+        PermissionError: the folder is not writable.
+    """
+    folder = _free_folder(result) if directory is None else Path(directory)
+    if holds(folder, result):
+        return Page(write(result, folder))
+    with atomic_directory(folder, overwrite=overwrite) as draft:
+        result.write_into(draft)
+        write(result, draft)
+    return Page(folder / "report.html")
+
+
+def _free_folder(result: Result) -> Path:
+    """Returns the first of ``runs/name``, ``runs/name-2``, ... that does not exist or holds this very
+    result.
+    """
+    name = format.slug(data_name(result))[:MAX_NAME].strip("-") or "result"
+    candidates = (FOLDER / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(folder for folder in candidates if not os.path.lexists(folder) or holds(folder, result))
+
+
+def holds(folder: Path, result: Result) -> bool:
+    """Returns whether a folder holds this very result: the same settings, measurements and run."""
+    try:
+        head = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        run = (result.name, jsonable(result.settings), jsonable(result.provenance))
+        if (head["name"], head["settings"], head["provenance"]) != run:
+            return False
+        stored = Result.load(folder)
+    except (ValueError, KeyError, TypeError, OSError):  # no folder, or another file
+        return False
+    # JSON: NaN differs from NaN
+    evidence = ([verification.to_json() for verification in one.verifications] for one in (stored, result))
+    return stored.table == result.table and next(evidence) == next(evidence)

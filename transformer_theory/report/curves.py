@@ -11,23 +11,34 @@ The *band* of a null ranges from its smallest to its largest draw. By chance alo
 band of B draws with probability 2 / (B + 1) at a single step. A curve therefore :attr:`leaves
 <Series.departure>` its band only if it stays outside at the last :data:`MIN_OUTSIDE` checkpoints or longer,
 and :attr:`stays within it <Series.within>` unless it is outside that often in a row.
+
+The timeline sets every theory's headline over the same steps, says when each leaves the band of its null, and
+correlates them.
 """
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 import numpy as np
+import torch
 
+from ..core.format import NOTHING
 from ..core.measurement import Measurement, Null, Side, Unit
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import BAND_DRAWS, UNTRAINED
+from ..core.theory import Theory
 from .aggregate import IN_NETWORKS, NETWORK
 
 MIN_OUTSIDE = 3  # number of last checkpoints outside the band without which a curve has not left it
 MIN_DRAWS = 5  # draws of a null without which the report does not say whether a curve leaves the band
+DRAWS = 1000  # bootstrap samples behind the intervals of a correlation table
+# quantities of networks that the timeline compares with theories
+GEOMETRY = ("rank-collapse residual", "stable rank of the features")
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,7 +338,9 @@ def _curves(rows: Sequence[Measurement]) -> Curves:
 
 
 def _null_draws(by_seed: Sequence[Sequence[Measurement]]) -> tuple[float, ...]:
-    """Returns the null draws of the mean over the heads of each seed and over the seeds; empty without null."""
+    """Returns the null draws of the mean over the heads of each seed and over the seeds; empty without
+    null.
+    """
     of_seeds = [
         Null.mean_of([row.null for row in heads if row.value is not None or row.null is not None])
         for heads in by_seed
@@ -341,22 +354,310 @@ def _null_draws(by_seed: Sequence[Sequence[Measurement]]) -> tuple[float, ...]:
     return () if mean is None else mean.draws[:BAND_DRAWS]
 
 
-def series(result: Result, quantities: Iterable[tuple[str, str]] | None = None) -> list[Series]:
-    """Returns the curves of a result, averaged over layers. Curves without a network or without values, or
-    with a setting, are omitted.
+def series(quantities: Iterable[Curves]) -> list[Series]:
+    """Averages curves over layers. Curves without a network or without values, or with a setting, are
+    omitted.
 
-    Args:
-        result: the result.
-        quantities: pairs (theory, quantity) to select, in this order; if None, all in order of appearance.
     Returns:
         One series per network, quantity and split, sorted by network in order of appearance.
     """
+    selection = [curve for curve in quantities if curve.model and not curve.empty and not curve.setting]
+    models = list(dict.fromkeys(curve.model for curve in selection))
+    return [curve.mean() for curve in sorted(selection, key=lambda curve: models.index(curve.model))]
+
+
+def positions(length: int, count: int) -> list[int]:
+    """Returns at most ``count`` indices into a sequence of this length, evenly spaced, with the first and the
+    last.
+    """
+    return sorted({round(float(x)) for x in np.linspace(0, length - 1, min(count, length))})
+
+
+def split_headline(quantities: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:
+    """Separates a theory's curves into its headline (None if it was not measured) and the others; empty
+    curves are dropped.
+
+    Args:
+        quantities: curves of one network.
+        theory: the theory; None for the network's own quantities, which have no headline.
+    """
+    owner = NETWORK if theory is None else theory.name
+    selection = [curve for curve in quantities if curve.theory == owner and not curve.empty]
+    name = "" if theory is None or theory.in_networks is None else theory.in_networks.headline
+    headline = next((curve for curve in selection if curve.quantity == name), None)
+    return headline, [curve for curve in selection if curve is not headline]
+
+
+# ---- the timeline
+
+
+def on_timeline(available: Sequence[Series], theories: Iterable[Theory]) -> list[Series]:
+    """Selects for each network the theories' headlines, the network's quantities on validation data, and
+    :data:`GEOMETRY`.
+
+    The headlines get the side that their theory predicts, and its title.
+    """
     selection = [
-        curve.mean() for curve in curves(result) if curve.model and not curve.empty and not curve.setting
+        replace(s, side=theory.in_networks.side, title=theory.title)
+        for theory in theories
+        if theory.in_networks is not None
+        for s in available
+        if (s.theory, s.quantity) == (theory.name, theory.in_networks.headline)
     ]
-    if quantities is not None:
-        selection = [
-            s for pair in dict.fromkeys(quantities) for s in selection if (s.theory, s.quantity) == pair
-        ]
-    models = list(dict.fromkeys(row.model for row in result.table if row.step is not None))
-    return sorted(selection, key=lambda s: models.index(s.model))
+    selection += [s for s in available if s.theory == NETWORK and s.split == "validation"]
+    selection += [s for name in GEOMETRY for s in available if (s.theory, s.quantity) == (NETWORK, name)]
+    return sorted(
+        selection, key=lambda s: list(dict.fromkeys(other.model for other in available)).index(s.model)
+    )
+
+
+def timeline_series(group: Sequence[Series]) -> list[Series]:
+    """Selects the series that the timeline figure shows: theories' headlines and shares of the networks;
+    empty without headlines.
+    """
+    if not any(s.theory != NETWORK for s in group):
+        return []
+    return [s for s in group if s.theory != NETWORK or s.unit == "share"]
+
+
+def sentences(group: Iterable[Series]) -> list[str]:
+    """Returns one sentence per network: which quantities leave the band of their null, in the order in which
+    they do, and which do not.
+
+    For those that leave it, the sentence also names the step at which they have made half of their change.
+    With several seeds, a last sentence says what the means are taken over.
+    """
+    group, texts = list(group), []
+    for model in dict.fromkeys(s.model for s in group):
+        of_model = [s for s in group if s.model == model]
+        left = sorted(
+            (s for s in of_model if s.judged and s.departure is not None), key=lambda s: s.departure or 0
+        )
+        rest = [s for s in of_model if s not in left]
+        judged, unknown = [s for s in rest if s.judged], [s for s in rest if not s.judged]
+        with_side = [s for s in left if s.side is not None]
+        parts = [_departures([s for s in with_side if s.as_predicted], " as predicted")]
+        parts.append(
+            _departures(
+                [s for s in with_side if not s.as_predicted], " on the side opposite to the prediction"
+            )
+        )
+        parts.append(_departures([s for s in left if s.side is None], ""))
+        groups = (
+            (
+                [s for s in judged if not s.outside.any()],
+                "stays within its null band",
+                "stay within their null bands",
+            ),
+            (
+                [s for s in judged if s.within and s.outside.any()],
+                "is outside its null band only briefly",
+                "are outside only briefly",
+            ),
+            (
+                [s for s in judged if not s.within],
+                "leaves its null band and returns",
+                "leave their null bands and return",
+            ),
+            ([s for s in unknown if s.still], "does not move", "do not move"),
+            (
+                [s for s in unknown if s.draws and not s.still],
+                "has too few null draws",
+                "have too few null draws",
+            ),
+            ([s for s in unknown if not s.draws and not s.still], "has no null", "have no null"),
+        )
+        parts += [_listed([s.label for s in members], one, several) for members, one, several in groups]
+        if parts := list(filter(None, parts)):
+            texts.append(f"In {model}, {'; '.join(parts)}.")
+    seeds = max((s.seeds for s in group), default=1)
+    if texts and seeds > 1:
+        texts.append(f"All curves, and the correlations below, are those of means over {seeds} seeds.")
+    return texts
+
+
+def _departures(left: Sequence[Series], way: str) -> str:
+    """Describes when quantities leave their null bands: ``"a leaves its null band as predicted at step 10
+    (half of its change: 20)"``.
+    """
+    if not left:
+        return ""
+    first, *later = left
+    return ", ".join(
+        [f"{first.label} leaves its null band{way} {_when(first)}", *(f"{s.label} {_when(s)}" for s in later)]
+    )
+
+
+def _when(s: Series) -> str:
+    """Says when a curve leaves its band, and when it has made half of its change."""
+    start = "from the start" if s.departure == s.steps[0] else f"at step {s.departure:,}"
+    return start + ("" if s.crossing is None else f" (half of its change: step {s.crossing:,})")
+
+
+def _listed(names: Sequence[str], one: str, several: str) -> str:
+    """Joins names with the verb for one or for several of them; empty without names."""
+    if len(names) < 2:
+        return "".join(f"{name} {one}" for name in names)
+    return f"{', '.join(names[:-1])} and {names[-1]} {several}"
+
+
+# ---- rank correlations
+
+
+@dataclass(frozen=True)
+class Correlations:
+    r"""Spearman's rank correlations of the series of one network; entries are None where undefined.
+
+    The coefficient is that of the values :math:`v_t` of two series, with a percentile interval from a
+    moving-block bootstrap over the checkpoints. Neighbouring checkpoints depend on one another, so blocks of
+    :math:`\lceil n^{1/3} \rceil` are drawn. Any two increasing series have rank correlation 1; the report
+    therefore also correlates their :func:`changes` between checkpoints. If there are few checkpoints, the
+    interval is somewhat too narrow.
+
+    Attributes:
+        names: names of the quantities, ``[k]``.
+        values, low, high: coefficients and ends of their bootstrap intervals, ``[k][k]``.
+        checkpoints: number of steps that enter the coefficients.
+        level: nominal coverage of the intervals.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    low: tuple[tuple[float | None, ...], ...]
+    high: tuple[tuple[float | None, ...], ...]
+    checkpoints: int
+    level: float
+
+
+def changes(group: Iterable[Series]) -> list[Series]:
+    """Returns the first differences of each series; a difference belongs to the later of its two steps and
+    has no null.
+    """
+    without_null: dict[str, Any] = dict.fromkeys(("nulls", "null_low", "null_high", "low", "high"))
+    return [replace(s, steps=s.steps[1:], values=np.diff(s.values), draws=0, **without_null) for s in group]
+
+
+def rank_correlations(
+    group: Sequence[Series],
+    *,
+    generator: torch.Generator,
+    draws: int = 1000,
+    level: float = 0.95,
+    block: int | None = None,
+) -> Correlations:
+    """Computes Spearman's rank correlation of every pair of series of one network, with a moving-block
+    bootstrap interval.
+
+    Args:
+        group: series of one network; only the steps that all of them share are used.
+        generator: random generator of the blocks.
+        draws: number of bootstrap samples.
+        level: nominal coverage of the percentile interval.
+        block: checkpoints per block; if None, the cube root of the number of checkpoints, rounded up.
+    Returns:
+        Coefficients and intervals. A coefficient is None if a series of the pair is constant or fewer than 3
+        checkpoints are shared. An interval is None if fewer than 5 checkpoints are shared or the coefficient
+        is undefined in more than half of the samples.
+    Raises:
+        ValueError: there is no series, the series belong to several networks, or ``draws`` or ``level`` is
+            out of range.
+    """
+    if len({s.model for s in group}) != 1:
+        raise ValueError(
+            f"series must be of one network, got {sorted({s.model for s in group}) or 'none'}; select one "
+            "model"
+        )
+    if draws < 1 or not 0 < level < 1:
+        raise ValueError(f"draws must be at least 1 and level in (0, 1), got {draws} and {level}")
+    shared = sorted(set.intersection(*(set(s.steps.tolist()) for s in group)))
+    n, k = len(shared), len(group)
+    table = np.array([s.values[np.isin(s.steps, shared)] for s in group]).reshape(k, n)
+    names = tuple(s.label for s in group)
+    undefined = tuple((None,) * k for _ in range(k))
+    if n < 3:
+        return Correlations(names, undefined, undefined, undefined, n, level)
+    rho = _spearman(table)
+    # If a series is constant up to rounding, its ranks are those of the rounding errors.
+    for i, s in enumerate(group):
+        if s.constant or replace(s, values=table[i]).constant:
+            rho[i] = rho[:, i] = np.nan
+    if n < 5:
+        return Correlations(names, _entries(rho), undefined, undefined, n, level)
+    block = min(n, block or math.ceil(n ** (1 / 3)))
+    # [draws, blocks]
+    starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()
+    # Each sample joins blocks of consecutive checkpoints, which preserves the dependence of neighbours, and
+    # is cut to n checkpoints.
+    index = (starts[..., None] + np.arange(block)).reshape(draws, -1)[:, :n]  # [draws, n]
+    sampled = _spearman(np.moveaxis(table[:, index], 0, 1))  # [draws, k, k]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # pairs that are undefined in every sample
+        low, high = np.nanpercentile(sampled, [50 * (1 - level), 50 * (1 + level)], axis=0)
+    mostly_undefined = np.isnan(sampled).mean(axis=0) > 0.5
+    low[mostly_undefined | np.isnan(rho)] = high[mostly_undefined | np.isnan(rho)] = np.nan
+    return Correlations(names, _entries(rho), _entries(low), _entries(high), n, level)
+
+
+def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
+    """Returns a matrix of rank correlations: of the values below the diagonal, of their changes above it.
+    None for fewer than two series.
+
+    The values are means over ``seeds`` seeds.
+    """
+    if len(group) < 2:
+        return None
+    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    differences = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    size = range(len(group))
+    cells = [
+        [None if i == j else _correlation(levels if i > j else differences, i, j) for j in size] for i in size
+    ]
+    return {
+        "names": levels.names,
+        "cells": cells,
+        "checkpoints": levels.checkpoints,
+        "seeds": max(s.seeds for s in group),
+    }
+
+
+def _correlation(correlations: Correlations, i: int, j: int) -> dict[str, Any]:
+    """Returns one cell of the matrix for the page: texts, sign, and the strength of its colour in per
+    cent.
+    """
+    value, low, high = correlations.values[i][j], correlations.low[i][j], correlations.high[i][j]
+    # Cells whose interval excludes zero are coloured about three times as strongly as the others.
+    clear = low is not None and high is not None and (low > 0 or high < 0)
+    short = lambda x: f"{x:+.2f}".replace("-", "−")  # noqa: E731
+    return {
+        "value": NOTHING if value is None else short(value),
+        "interval": "" if low is None or high is None else f"{short(low)} … {short(high)}",
+        "sign": "up" if (value or 0) > 0 else "down",
+        "strength": 0 if value is None else round(abs(value) * (45 if clear else 16)),
+        "clear": clear,
+    }
+
+
+def _spearman(table: np.ndarray) -> np.ndarray:
+    """Computes correlations of ranks (ties averaged): ``[*batch, k, n] -> [*batch, k, k]``; NaN if a row is
+    constant.
+    """
+    # For few checkpoints, comparing all pairs is faster than sorting. The rank here is the number of smaller
+    # values plus half the number of equal values, including the value itself. This is the average rank minus
+    # one half; the shift does not change the correlation.
+    if table.shape[-1] <= 64:
+        below = (table[..., :, None] > table[..., None, :]).sum(-1, dtype=np.float64)
+        ranks = below + (table[..., :, None] == table[..., None, :]).sum(-1, dtype=np.float64) / 2
+    else:
+        from scipy.stats import rankdata
+
+        ranks = rankdata(table, axis=-1)
+    centred = ranks - ranks.mean(axis=-1, keepdims=True)
+    norms = np.sqrt((centred**2).sum(axis=-1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rho = np.einsum("...in,...jn->...ij", centred, centred) / (norms[..., :, None] * norms[..., None, :])
+    return np.clip(rho, -1, 1)  # rounding may exceed the bounds
+
+
+def _entries(matrix: np.ndarray) -> tuple[tuple[float | None, ...], ...]:
+    """Converts a matrix to nested tuples, NaN to None."""
+    return tuple(tuple(None if np.isnan(x) else float(x) for x in row) for row in matrix)

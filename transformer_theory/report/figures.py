@@ -1,27 +1,40 @@
-"""The figures of results as PDF and SVG files: one for each theory and view of the data, and those of
-training runs and experiments.
+"""The figures of results by name: one for each theory and view of the data, and those of training runs and
+experiments; as PDF and SVG files, or one by one in a notebook.
 
 A figure depends only on the stored result: the same result gives the same bytes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from markupsafe import Markup
+
 from ..core import format
+from ..core.errors import nearest
 from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import matrix, network_figures, reach_map, reach_overview, training_figures
-from .aggregate import COMPARE, NETWORK, ON_DATA, PROBE, TRAIN, Aggregate, data_name, result_label
-from .curves import Curves, Series, curves, series
+from . import curve_figures, matrix, reach_map, reach_overview
+from .aggregate import (
+    COMPARE,
+    ON_DATA,
+    PROBE,
+    TRAIN,
+    Aggregate,
+    aggregate,
+    checked_result,
+    data_name,
+    result_label,
+)
+from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
 from .findings import findings
-from .own_model_figures import by_layer
 from .own_quantities import headlines, is_of_one_network, quantities, subject
+from .pictures import attention, features
 from .reached import reached
-from .timeline import on_timeline
 from .training import training_summary
 
 if TYPE_CHECKING:
@@ -97,40 +110,40 @@ def models_of(result: Result) -> list[str]:
     return list(dict.fromkeys(row.model for row in result.table if row.step is not None and row.model))
 
 
-def pictures(aggregate: Aggregate) -> list[Picture]:
+def pictures(combined: Aggregate) -> list[Picture]:
     """Lists all figures of the results. If several results have the same data, the names contain the label of
     the result.
     """
-    stems = [format.slug(data_name(result))[:MAX_NAME].strip("-") for result in aggregate.results]
+    stems = [format.slug(data_name(result))[:MAX_NAME].strip("-") for result in combined.results]
     all_pictures = []
-    for index, (result, stem) in enumerate(zip(aggregate.results, stems)):
+    for index, (result, stem) in enumerate(zip(combined.results, stems)):
         suffix = result_label(index) if stems.count(stem) > 1 else ""
-        for picture in of_result(result, aggregate.theories):
+        for picture in of_result(result, combined.theories):
             name = "-".join(filter(None, (stem, suffix.lower(), picture.name)))
             title = f"{data_name(result)}{f' ({suffix})' if suffix else ''}: {picture.title}"
             all_pictures.append(replace(picture, name=name, title=title, result=index))
     stem = "-".join(
-        dict.fromkeys(stem for result, stem in zip(aggregate.results, stems) if result.name == COMPARE)
+        dict.fromkeys(stem for result, stem in zip(combined.results, stems) if result.name == COMPARE)
     )
-    all_pictures = [*of_all(aggregate, stem), *all_pictures]
+    all_pictures = [*of_all(combined, stem), *all_pictures]
     names = format.unique(picture.name for picture in all_pictures)
     return [replace(picture, name=name) for picture, name in zip(all_pictures, names)]
 
 
-def of_all(aggregate: Aggregate, stem: str = "") -> Iterator[Picture]:
+def of_all(combined: Aggregate, stem: str = "") -> Iterator[Picture]:
     """Yields the figures that sum the results up.
 
     They are the reach map and the matrix of findings, whose name begins with ``stem``, each also as wide as a
     column.
     """
-    if cells := reached(aggregate):
+    if cells := reached(combined):
         title = "how far the theories reach as their assumptions are relaxed"
         yield Picture("reach-map", title, None, partial(reach_map.reach_map, cells))
         title = "how far the theories reach, a square per rung, as wide as a column"
         yield Picture(
             f"reach-{IN_COLUMN}", title, None, partial(reach_overview.reach_overview, cells, column=True)
         )
-    if found := findings(aggregate):
+    if found := findings(combined):
         title = "what was found: the headline of each theory on data and in networks"
         name = "-".join(filter(None, (stem, "findings")))
         yield Picture(name, title, None, partial(matrix.matrix, found))
@@ -195,17 +208,13 @@ def of_result(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
     elif result.name == PROBE:
         yield from _of_one_network(at_last_step(result), theories)
         if not is_of_one_network(result):
-            yield from _timeline(series(result), theories)
+            yield from _timeline(series(curves(result)), theories)
     else:
         for theory in theories:
             for kind in theory.experiments:
                 if kind.name == result.name:
-                    yield Picture(
-                        "",
-                        "the figure of the experiment",
-                        theory.name,
-                        lambda kind=kind: kind.of(result).plot(result),
-                    )
+                    plot = lambda kind=kind: kind.of(result).plot(result)  # noqa: E731
+                    yield Picture("", "the figure of the experiment", theory.name, plot)
 
 
 def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
@@ -217,35 +226,25 @@ def _of_comparison(result: Result, theories: Sequence[Theory]) -> Iterator[Pictu
                 title = f"{theory.title}, {format.view_name(model)}"
                 name = f"{format.slug(theory.name)}-{format.slug(model or 'raw')}"
                 yield Picture(name, title, theory.name, partial(theory.on_data.plot, part), model)
-    models, available = models_of(result), series(result)
+    models, available = models_of(result), series(curves(result))
     yield from _timeline(available, theories)
-    yield Picture("learning", "the networks learn", None, lambda: network_figures.learning(available))
+    yield Picture("learning", "the networks learn", None, partial(curve_figures.learning, available))
     for model in models:
         name = f"attention-{format.slug(model)}"
-        yield Picture(
-            name, f"attention in {model}", None, lambda model=model: network_figures.attention(result, model)
-        )
-    yield Picture(
-        "features",
-        "features of the networks in the plane",
-        None,
-        lambda: network_figures.features(result, models),
-    )
+        yield Picture(name, f"attention in {model}", None, partial(attention, result, model))
+    title = "features of the networks in the plane"
+    yield Picture("features", title, None, partial(features, result, models))
 
 
 def _of_training(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
-    quantities = curves(result)
-    yield Picture(
-        "learning",
-        "the network learns",
-        None,
-        lambda: training_figures.learning(quantities, training_summary(result)),
-    )
-    yield from _timeline(series(result), theories)
+    quantities, summary = curves(result), training_summary(result)
+    learning = partial(curve_figures.learning_of_run, quantities, summary.score, summary.kept)
+    yield Picture("learning", "the network learns", None, learning)
+    yield from _timeline(series(quantities), theories)
     for theory in theories:
         headline, others = split_headline(quantities, theory)
         if headline is not None or others:
-            plot = lambda headline=headline, others=others: training_figures.theory(headline, others)  # noqa: E731
+            plot = partial(curve_figures.in_training, headline, others)
             yield Picture(format.slug(theory.name), f"{theory.title}, in training", theory.name, plot)
 
 
@@ -265,48 +264,108 @@ def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Pict
     titles = {theory.name: theory.title for theory in theories}
     model = next((row.model for row in result.table), "network")
     what = subject(result)
-    yield Picture(
-        "layers",
-        f"headline of each theory by layer and head of {what}",
-        None,
-        lambda: by_layer(shown, titles, what),
-    )
-    yield Picture(
-        "attention", f"attention in {model}", None, lambda: network_figures.attention(result, model)
-    )
-
-
-def split_headline(quantities: Sequence[Curves], theory: Theory | None) -> tuple[Curves | None, list[Curves]]:
-    """Separates a theory's curves into its headline (None if it was not measured) and the others; empty
-    curves are dropped.
-
-    Args:
-        quantities: curves of one network.
-        theory: the theory; None for the network's own quantities, which have no headline.
-    """
-    owner = NETWORK if theory is None else theory.name
-    selection = [curve for curve in quantities if curve.theory == owner and not curve.empty]
-    name = "" if theory is None or theory.in_networks is None else theory.in_networks.headline
-    headline = next((curve for curve in selection if curve.quantity == name), None)
-    return headline, [curve for curve in selection if curve is not headline]
+    title = f"headline of each theory by layer and head of {what}"
+    yield Picture("layers", title, None, partial(curve_figures.heads_by_layer, shown, titles, what))
+    yield Picture("attention", f"attention in {model}", None, partial(attention, result, model))
 
 
 def _timeline(available: Sequence[Series], theories: Sequence[Theory]) -> Iterator[Picture]:
     """Yields the timeline if it contains a theory's headline; learning curves have a separate figure."""
-    group = timeline_series(on_timeline(available, theories))
-    if group:
-        yield Picture(
-            "timeline",
-            "all theories over the same training steps",
-            None,
-            lambda: network_figures.timeline(group),
-        )
+    if group := timeline_series(on_timeline(available, theories)):
+        title = "all theories over the same training steps"
+        yield Picture("timeline", title, None, partial(curve_figures.timeline, group))
 
 
-def timeline_series(group: Sequence[Series]) -> list[Series]:
-    """Selects the series that the timeline figure shows: theories' headlines and shares of the networks;
-    empty without headlines.
+# ---- the figures of one result by name
+
+
+class Figures(Mapping[str, "Figure"]):
+    """The figures of a result by name; each is drawn when it is asked for, and a notebook shows all of them.
+
+    Figures with nothing to draw, such as a timeline without training, are left out.
     """
-    if not any(s.theory != NETWORK for s in group):
-        return []
-    return [s for s in group if s.theory != NETWORK or s.unit == "share"]
+
+    def __init__(self, drawings: Iterable[Picture]):
+        self._pictures = {picture.name: picture for picture in drawings}
+        self._drawn: dict[str, Figure | None] = {}
+
+    def _figure(self, name: str) -> "Figure | None":
+        if name not in self._drawn:
+            with style():
+                self._drawn[name] = self._pictures[name].draw()
+        return self._drawn[name]
+
+    def __getitem__(self, name: str) -> "Figure":
+        figure = self._figure(name) if name in self._pictures else None
+        if figure is None:
+            raise KeyError(f"there is no figure {name!r}; there are: {', '.join(self._pictures)}")
+        return figure
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._pictures if self._figure(name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __repr__(self) -> str:
+        return f"Figures({', '.join(self._pictures)})"
+
+    def _repr_html_(self) -> str:
+        return Markup("").join(_shown(self[name], self._pictures[name].title) for name in self)
+
+
+def _shown(figure: "Figure", title: str) -> Markup:
+    """Returns a figure as an image with its title. In an image the ids of several figures cannot collide."""
+    source = svg(figure)
+    if "xmlns=" not in source[: source.index(">")]:
+        source = source.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)  # it stands alone
+    data = base64.b64encode(source.encode()).decode()
+    image = Markup(
+        '<figure><img alt="{}" src="data:image/svg+xml;base64,{}"><figcaption>{}</figcaption></figure>'
+    )
+    return image.format(title, data, title)
+
+
+def figures(result: Result, *, theories: Iterable[Theory] | None = None) -> Figures:
+    """Returns the figures of a result, which a notebook shows: ``figures(result)``, or one of them,
+    ``figures(result)["timeline"]``.
+
+    Names are those of the command ``report --figures``, without the name of the data. The first sums the
+    result up: the matrix of findings of a comparison, the map of a reach, the layers of a probed model, the
+    learning curves of a training.
+
+    Args:
+        result: result of ``compare``, ``reach``, ``train``, a probe or an experiment, new or loaded from a
+            folder.
+        theories: theories that draw the figures; the registry if None.
+    Raises:
+        ValueError: this is no result.
+    """
+    checked_result(result)
+    combined = aggregate([result], theories=None if theories is None else tuple(theories))
+    drawings = [*of_all(combined), *of_result(result, combined.theories)]
+    return Figures(replace(picture, name=picture.name or result.name) for picture in drawings)
+
+
+def plot(result: Result, name: str | None = None) -> "Figure":
+    """Draws one figure of a result, see :meth:`.Result.plot`.
+
+    Raises:
+        ValueError: the result has no such figure, or none at all.
+    """
+    available = figures(result)
+    if name is None:
+        if (first := next(iter(available), None)) is None:
+            content = "has no rows" if not result.table else "holds nothing that a figure shows"
+            raise ValueError(
+                f"there is nothing to draw: the result {result.name!r} {content}; result.to_pandas() has "
+                "its numbers"
+            )
+        return available[first]
+    try:
+        return available[name]
+    except KeyError:
+        known = list(available)
+        raise ValueError(
+            f"there is no figure {name!r}{nearest(name, known) if known else ', nor any other'}"
+        ) from None

@@ -16,10 +16,10 @@ from typing import Literal
 
 from ..core import format
 from ..core.measurement import Measurement
-from ..core.statistics import LEVEL, UNTRAINED, without_p
+from ..core.statistics import LEVEL, UNTRAINED, over_seeds, without_p
 from ..core.theory import Theory
 from .aggregate import COMPARE, Aggregate, Entry
-from .formulas import literal
+from .math_text import literal
 from .outcomes import adjusted, other_p, side_of_own_null
 
 View = Literal["raw tokens", "features", "network"]
@@ -242,9 +242,10 @@ def _of_theory(aggregate: Aggregate, theory: Theory) -> list[Finding]:
         data = entry.row.data or str(results[0].settings.get("data") or "data")
         # entries of different settings come from different results
         place = (data, entry.row.model, entry.results)
-        if view == "network" and entry.row.setting:  # the row with the metric's own null
-            own[place] = entry
-        elif not entry.row.setting:
+        if not entry.row.setting:
+            if view == "network" and len(entry.row.nulls) > 1:  # the second is the metric's own null
+                rows = tuple(replace(row, nulls=row.nulls[1:]) for row in entry.rows)
+                own[place] = replace(entry, row=over_seeds(list(rows)), rows=rows)
             found.append(
                 Finding(
                     theory,

@@ -1,40 +1,59 @@
-r"""Tables in LaTeX (booktabs) with a ``\cite`` in each row, for a paper with ``references.bib``.
+r"""LaTeX: tables (booktabs) with a ``\cite`` in each row, and a folder of files for a paper.
 
 Tables that may be long use longtable, which breaks across pages. The table of all theories is a float,
 because longtable does not work in two-column documents: the findings, usually on one page
 (:mod:`.latex_findings`), or, for results without findings, a sequence of floats.
+
+:func:`latex_folder` makes the folder, ready for ``\input``:
+
+* ``all.tex``: all theories in one compact table; ``findings.tex``: the findings in a few sentences, as a
+  list;
+* ``reach.tex``: how far the theories reach, as a list of sentences and a table of the rungs;
+* ``<theory>.tex``: the tables of one theory; ``networks.tex``: the results of trained networks;
+* ``macros.tex``: a macro for every number; ``appendix.tex``: the provenance of the numbers;
+  ``references.bib``: the cited works;
+* ``figures/``: each figure as PDF and SVG; ``example.tex``: a document that includes all files and compiles
+  with pdflatex and bibtex.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from string import Template
 
+from ..core import format
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
+from . import tables
 from .aggregate import Aggregate, aggregate
+from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .findings import findings
-from .latex_findings import compact
-from .latex_reach import rungs
-from .latex_text import escape, prose, typewriter
+from .html import TEMPLATES
+from .latex_findings import compact, itemize
+from .latex_reach import reach, rungs
+from .macros import definitions, example, macros
+from .math_text import escape, prose, typewriter
+from .origins import references, sentence, software_key
 from .own_model import for_paper
 from .own_quantities import is_of_one_network
 from .reached import reached
-from .software import sentence
 from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
-from .tables import summary
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb", "xcolor")
 NEEDS = f"% needs \\usepackage{{{','.join(PACKAGES)}}}; references are in references.bib"
-HEAD = "\n".join(
-    [
-        NEEDS,
-        r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}} % over all columns",
-    ]
+HEAD = (
+    f"{NEEDS}\n"
+    r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}}"
+    " % over all columns"
 )
 PAGE_LINES = 50  # largest number of footnotesize lines in a float, including its caption
 LINE_LETTERS = 88  # number of characters of such a line on a narrow page
 CITATION_LETTERS = 12  # approximate number of characters of a printed citation
 PREFIX = "tt"  # prefix of the names in \label
 _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
+# stems of files that belong to no theory; theories may not use them
+OWN = ("all", "findings", "reach", "networks", "macros", "appendix", "example")
 
 
 def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -60,7 +79,7 @@ def all_theories(combined: Aggregate) -> str:
     cells, software = reached(combined), sentence(combined.results)
     if len(combined.results) == 1 and is_of_one_network(combined.results[0]):
         return floats(for_paper(combined.results[0], combined.theories), software)
-    return rungs(cells, software) if cells else floats(summary(combined), software)
+    return rungs(cells, software) if cells else floats(tables.summary(combined), software)
 
 
 def text(cell: Cell) -> str:
@@ -92,7 +111,7 @@ def longtable(table: Table, software: str = "") -> str:
 
     Args:
         table: the table.
-        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`);
+        software: last sentence of the caption, which names version and commit (:func:`.origins.sentence`);
             may be empty.
     """
     head = _head(table)
@@ -100,7 +119,8 @@ def longtable(table: Table, software: str = "") -> str:
         [
             HEAD,
             r"\begingroup",
-            r"\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}\setlength{\LTleft}{0pt}\setlength{\LTright}{0pt}",
+            r"\footnotesize\setlength{\tabcolsep}{3pt}\setlength{\LTcapwidth}{\linewidth}"
+            r"\setlength{\LTleft}{0pt}\setlength{\LTright}{0pt}",
             rf"\begin{{longtable}}{{{_columns(table.columns)}}}",
             rf"\caption{{{_caption(table, software)}}}\label{{tab:{PREFIX}-{table.name}}}\\",
             *head,
@@ -209,15 +229,15 @@ def _height(block: Block, columns: Sequence[Column]) -> int:
 
 
 def _columns(columns: Sequence[Column]) -> str:
-    """Returns the column specification. The columns share the width of the text minus the space between them."""
+    """Returns the column specification. The columns share the width of the text minus the space between
+    them.
+    """
     width = rf"\linewidth-{2 * len(columns) - 2}\tabcolsep"
     cells = []
     for index, column in enumerate(columns):
         # cells of the first column often wrap; their later lines are indented
-        hanging = "" if index else r"\hangindent=1em"
-        cells.append(
-            rf">{{{_RIGHT if column.role == 'n' else _LEFT}{hanging}}}p{{\dimexpr({width})*{column.share}/100\relax}}"
-        )
+        aligned = (_RIGHT if column.role == "n" else _LEFT) + ("" if index else r"\hangindent=1em")
+        cells.append(rf">{{{aligned}}}p{{\dimexpr({width})*{column.share}/100\relax}}")
     return f"@{{}}{''.join(cells)}@{{}}"
 
 
@@ -267,3 +287,145 @@ def _heading(face: str, heading: Cell) -> str:
 def _across(content: str, columns: Sequence[Column]) -> str:
     """Returns a row with one cell that spans all columns."""
     return rf"\TTacross{{{len(columns)}}}{{{content}}}"
+
+
+# ---- the folder
+
+
+def latex_folder(
+    combined: Aggregate,
+    *,
+    folders: Sequence[str] = (),
+    checksums: Sequence[Mapping[str, str]] = (),
+    drawn: Drawn | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> tuple[dict[str, bytes], list[str]]:
+    """Returns the contents of the files by name, and one sentence per figure that could not be drawn.
+
+    Args:
+        combined: the results.
+        folders: folders of the results, in the order of the results; empty if the results are not stored.
+        checksums: for each result, a mapping from file name to SHA-256; empty if the results are not stored.
+        drawn: figures as files; if None, they are drawn here.
+        progress: function that is called with a line of text before a figure is drawn; drawing takes about a
+            second per figure.
+    """
+    drawn = drawn or draw(pictures(combined), progress=progress)
+    texts = {"all.tex": all_theories(combined)}
+    software = sentence(combined.results)
+    leading: list[tuple[str, str]] = []
+    if cells := reached(combined):
+        texts["reach.tex"] = reach(cells, software)
+        leading.append(("Reach", "reach"))
+    if found := itemize(findings(combined)):
+        texts["findings.tex"] = found
+        leading.append(("Findings", "findings"))
+    inputs: list[tuple[str, Theory | None]] = []
+    for name, theory, theory_tables in _theories(combined):
+        texts[f"{name}.tex"] = "\n".join(longtable(table, software) for table in theory_tables)
+        inputs.append((name, theory))
+    if (networks := tables.networks(combined)) is not None:
+        texts["networks.tex"] = longtable(networks, software)
+        inputs.append(("networks", None))
+    texts["macros.tex"] = definitions(combined)
+    texts["appendix.tex"] = longtable(tables.provenance(combined, folders, checksums))
+    texts["references.bib"] = references(combined.results, theories=combined.theories)
+    texts["example.tex"] = _example(combined, inputs, drawn.shown, leading)
+    return {name: text.encode() for name, text in texts.items()} | {
+        f"figures/{name}": data for name, data in drawn.files.items()
+    }, drawn.failed
+
+
+def names(combined: Aggregate) -> list[str]:
+    """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty
+    are listed too.
+    """
+    missing = {"networks"} if tables.networks(combined) is None else set()
+    missing |= set() if itemize(findings(combined)) else {"findings"}
+    missing |= set() if reached(combined) else {"reach"}
+    stems = [name for name in OWN if name not in missing]
+    texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(combined)))]
+    return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(combined)))]
+
+
+def _theories(combined: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]:
+    """Yields the file name, the theory and the tables of each theory that has a table. Equal names or labels
+    are numbered.
+    """
+    with_tables = [
+        (theory, theory_tables)
+        for theory in combined.theories
+        if (theory_tables := tables.of_theory(combined, theory))
+    ]
+    labels = format.unique(format.slug(theory.name) for theory, _ in with_tables)
+    for (theory, theory_tables), label, name in zip(
+        with_tables, labels, format.unique(_file_name(theory) for theory, _ in with_tables)
+    ):
+        slug = format.slug(theory.name)
+        yield (
+            name,
+            theory,
+            [replace(table, name=f"{label}{table.name.removeprefix(slug)}") for table in theory_tables],
+        )
+
+
+def _file_name(theory: Theory) -> str:
+    """Returns the theory's name if every file system accepts it, otherwise its slug. A name in :data:`OWN`
+    gets a prefix.
+    """
+    name = theory.name if re.fullmatch(r"[a-z0-9_]+", theory.name) else format.slug(theory.name)
+    return f"theory-{name}" if name in OWN else name
+
+
+def _example(
+    combined: Aggregate,
+    inputs: Sequence[tuple[str, Theory | None]],
+    shown: Sequence[Picture],
+    leading: Sequence[tuple[str, str]],
+) -> str:
+    """Returns the example document, with the leading sections (title, file), one per theory and one for the
+    networks.
+    """
+    number = example(macros(combined))
+    macro_text = (
+        rf"A number in the text is a macro: {typewriter(chr(92) + number.name)} is \{number.name}."
+        if number
+        else ""
+    )
+    sections = [line for title, name in leading for line in (rf"\section{{{title}}}", rf"\input{{{name}}}")]
+    for name, theory in inputs:
+        panels = [picture for picture in shown if picture.theory == (theory.name if theory else None)]
+        sections += [
+            rf"\section{{{escape(theory.title if theory else 'Networks')}}}",
+            rf"\input{{{name}}}",
+            *map(_figure, panels),
+        ]
+    # Figures without a theory belong to the section on networks; without this section, they come last.
+    if not any(theory is None for _, theory in inputs):
+        sections += map(_figure, (picture for picture in shown if picture.theory is None))
+    template = (TEMPLATES / "example.tex").read_text(encoding="utf-8")
+    return _Template(template).substitute(
+        packages=",".join(PACKAGES), software=software_key(), number=macro_text, sections="\n".join(sections)
+    )
+
+
+class _Template(Template):
+    """A template with placeholders such as ``@{name}``, because a dollar begins a formula in LaTeX."""
+
+    delimiter = "@"
+
+
+def _figure(picture: Picture) -> str:
+    """Returns the LaTeX code of a figure that does not float, because LaTeX limits the number of pending
+    floats.
+    """
+    size = (
+        ""
+        if picture.name.endswith(f"-{IN_COLUMN}")
+        else r"[width=\linewidth,height=0.8\textheight,keepaspectratio]"
+    )
+    image = rf"\includegraphics{size}{{figures/{picture.name}}}"
+    title = rf"\\{{\small {escape(picture.title)}}}"
+    return "\n".join(
+        [r"\noindent\begin{minipage}{\linewidth}\centering", image, title, r"\end{minipage}\par\bigskip"]
+    )

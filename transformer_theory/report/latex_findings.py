@@ -17,8 +17,8 @@ from ..core.theory import Theory
 from . import findings
 from .aggregate import COMPARE, Aggregate
 from .findings import Finding, Findings
-from .latex_text import escape, prose, typewriter
-from .software import sentence
+from .math_text import escape, prose, typewriter
+from .origins import sentence
 
 MAX_LINES = 62  # lines of a page, with the notes, without the caption
 MAX_WORD = 13  # letters of a word that fits into a narrow cell

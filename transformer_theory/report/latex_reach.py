@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ..core import format
 from ..core.statistics import LEVEL
 from .findings import interval_text, p_text, plain_number, short
-from .latex_text import escape, prose
+from .math_text import escape, prose
 from .reached import Reached, by_theory, statements, two_digits
 
 MAX_LINES = 52  # lines of \scriptsize type on a page, without the caption
@@ -35,7 +35,7 @@ def rungs(cells: Sequence[Reached], software: str = "") -> str:
 
     Args:
         cells: the rungs.
-        software: last sentence of the caption, which names version and commit (:func:`.software.sentence`);
+        software: last sentence of the caption, which names version and commit (:func:`.origins.sentence`);
             may be empty.
     """
     pages: list[list[list[Reached]]] = [[]]

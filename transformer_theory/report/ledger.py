@@ -23,8 +23,8 @@ from ..core.format import duration, number, portable_command, several, sign
 from ..core.result import Result
 from ..core.sources import Source, Status
 from ..core.theory import Theory
-from .formulas import spans
 from .html import TEMPLATES
+from .math_text import spans
 
 # JSON values: {"provenance": record of one result, "verifications": list with one record per claim}
 Document = dict[str, Any]
@@ -340,34 +340,10 @@ def updated(stored: Sequence[Document], new: Sequence[Document], claims: Iterabl
     return [item for item in old if item["verifications"]] + list(new)
 
 
-def results(path: Path) -> list[Result]:
-    """Loads a ledger, the JSON that :func:`main` writes, as results of ``verify``: one for each command that
-    verified some of its claims.
-
-    Raises:
-        ValueError: the file is no ledger.
-    """
-    try:
-        found = [
-            Result(
-                "verify",
-                verifications=tuple(map(Verification.from_json, item["verifications"])),
-                provenance=dict(item["provenance"]),
-            )
-            for item in json.loads(path.read_text(encoding="utf-8"))
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        found = []
-    if not found:
-        raise ValueError(
-            f"a file must be a ledger such as docs/claims.json, which `make ledger` writes, got {path}; "
-            "name one, or the folder of a result"
-        )
-    return found
-
-
 def _lines(documents: Sequence[Document]) -> str:
-    """Formats the documents as JSON with one claim per line, so that a diff shows which claims have changed."""
+    """Formats the documents as JSON with one claim per line, so that a diff shows which claims have
+    changed.
+    """
     parts = []
     for item in documents:
         claims = ",\n".join(

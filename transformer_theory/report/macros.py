@@ -30,9 +30,9 @@ from itertools import groupby
 from ..core import format
 from .aggregate import Aggregate, Checked, Entry, result_label
 from .findings import FOUND, findings
-from .latex_text import escape
+from .math_text import escape
+from .origins import commits, dates, made_by, versions
 from .reached import reached
-from .software import commits, dates, made_by, versions
 from .tables import experiment_of
 
 PREFIX = "TT"

@@ -10,9 +10,9 @@ from ..core.statistics import LEVEL
 from . import findings, reach_map, tables
 from .aggregate import Aggregate
 from .findings import Finding, Findings, sentences
-from .formulas import spans
+from .math_text import spans
+from .origins import sentence
 from .reached import reached, statements
-from .software import sentence
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")

@@ -32,7 +32,6 @@ from .findings import (
     statements,
 )
 from .html import inline
-from .overview import overview
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
 if TYPE_CHECKING:
@@ -382,10 +381,8 @@ def section(aggregate: Aggregate) -> dict[str, Any] | None:
         "findings-matrix",
         "The headline of each theory on the data and in the networks",
     )
-    lines = overview(found, aggregate.theories)
     return {
         "statements": statements(found),
-        "overview": lines,
         "matrix": figure,
         "caption": tests,
         "table": table(found),

@@ -11,13 +11,12 @@ from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import RANGE_DRAWS
 from ..core.theory import Theory
-from . import network_figures, table_model
+from . import table_model
 from .aggregate import NETWORK, Aggregate
-from .attention_maps import image_grid
-from .bibtex import works
+from .curve_figures import heads_by_layer
 from .findings import p_text, plain_number, short
 from .html import inline, rendered
-from .own_model_figures import by_layer
+from .origins import works
 from .own_quantities import (
     AS_UNTRAINED,
     BEYOND,
@@ -34,6 +33,7 @@ from .own_quantities import (
     standing_out,
     subject,
 )
+from .pictures import attention, image_grid
 from .table_model import Block, Column, Line, Note, Plain, Strong
 
 NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
@@ -79,13 +79,11 @@ def section(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
         "tests": sum(each.q is not None for each in chosen),
         "standing_out": _places_table(found, titles),
         "figure_layers": inline(
-            lambda: by_layer(shown, titles, subject(result)),
+            lambda: heads_by_layer(shown, titles, subject(result)),
             "own-layers",
             "The headline of each theory in each layer and head",
         ),
-        "attention": inline(
-            lambda: network_figures.attention(result, model), "own-attention", "Attention maps"
-        ),
+        "attention": inline(lambda: attention(result, model), "own-attention", "Attention maps"),
         "on_images": "network/images" in result.arrays,
         "theories": {theory.name: of_theory(found, theory) for theory in theories},
         "general": _numbers([each for each in general if each.rows], "network", "Attention and geometry"),

@@ -196,9 +196,16 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """
     headlines = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
     groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    untrained = {(row.theory, row.quantity): row for row in result.table if row.setting == UNTRAINED}
-    for row in result.table.where(lambda row: row.setting != UNTRAINED):
+    for row in result.table:
         groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
+    untrained: dict[tuple[str, str], Measurement] = {}
+    for (theory, name, setting), rows in groups.items():
+        by_place = [row for row in rows if row.layer is not None or row.head is not None]
+        # The mean over heads and layers comes after them; its first null are the untrained networks.
+        if by_place and rows[-1].null is not None and rows[-1] is not by_place[-1] and not setting:
+            groups[theory, name, setting] = by_place
+            if any(row.null is not None and row.null.kind != UNTRAINED for row in by_place):
+                untrained[theory, name] = rows[-1]
     found = []
     for (theory, name, setting), rows in groups.items():
         measured = [row for row in rows if row.value is not None]

@@ -6,6 +6,7 @@ It depends only on the stored results; the same results give the same bytes.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -15,18 +16,7 @@ from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import (
-    figures,
-    matrix,
-    network_figures,
-    own_model,
-    own_quantities,
-    reach_map,
-    samples,
-    tables,
-    training,
-    training_figures,
-)
+from . import curve_figures, figures, matrix, own_model, own_quantities, reach_map, tables, training
 from .aggregate import (
     COMPARE,
     NETWORK,
@@ -39,15 +29,21 @@ from .aggregate import (
     aggregate,
     data_name,
     result_label,
-    unfinished,
 )
-from .bibtex import works
-from .correlations import correlation_table
-from .curves import Curves, Series, curves, series
+from .curves import (
+    Curves,
+    Series,
+    correlation_table,
+    curves,
+    on_timeline,
+    sentences,
+    series,
+    timeline_series,
+)
+from .findings import Findings, findings
 from .html import inline, rendered
-from .slider import slider
-from .software import made_by
-from .timeline import on_timeline, sentences
+from .origins import made_by, works
+from .pictures import attention, features, slider
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
 # largest number of measurements that are listed without a fold; of more, some are folded into <details>
@@ -57,8 +53,20 @@ COPY = (
     "The images are a copy compressed as JPEGs, not the files of the data set: compare numbers on them "
     "with one another, not with published ones."
 )
-SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training run
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # CSS classes of verdicts, the most severe first
+
+# outcome of a theory in all cells of a view, and how the overview says so
+OUTCOME_TEXT = {
+    "as predicted": "as predicted",
+    "changed as predicted": "changed as predicted",
+    "differs": "different from case to case",
+    "explained": "explained by the quantity's own null",
+    "opposite": "opposite to the prediction",
+    "at chance": "at chance",
+    "any data": "statements about any data",
+    "not tested": "without a test",
+    "not measured": "not measured",
+}
 
 
 def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -72,17 +80,16 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         ValueError: there is no result.
     """
     combined = aggregate(results, theories=theories)
-    # A single comparison, training run or network has a separate layout. On all other pages, a table of the
-    # results comes first.
-    single = (
-        combined.results[0]
-        if len(combined.results) == 1 and combined.results[0].name in (COMPARE, TRAIN)
-        else None
-    )
-    if len(combined.results) == 1 and own_quantities.is_of_one_network(combined.results[0]):
+    only = combined.results[0] if len(combined.results) == 1 else None
+    if only is not None and own_quantities.is_of_one_network(only):
         return own_model.page(combined)
-    pictures, quantities = figures.pictures(combined), [] if single is None else curves(single)
-    available = [series(result) for result in combined.results]
+    # A single comparison or training run has a separate layout. On all other pages, a table of the results
+    # comes first.
+    single = only if only is not None and only.name in (COMPARE, TRAIN) else None
+    run = single if single is not None and single.name == TRAIN else None
+    pictures, measured = figures.pictures(combined), [curves(result) for result in combined.results]
+    quantities = [] if single is None else measured[0]
+    available = [series(each) for each in measured]
     sections = [_section(combined, single, theory, pictures, quantities) for theory in combined.theories]
     panels = [panel for section in sections for part in section["parts"] for panel in part["figures"]]
     # Workers, if there are any, draw these figures while this process draws the figures of the networks.
@@ -91,17 +98,13 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         **_head(combined, single),
         "alone": single,
         "reach": reach_map.section(combined),
-        "found": matrix.section(combined),
+        "found": _found(combined),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
-        "results": []
-        if single
-        else [_result_line(index, result) for index, result in enumerate(combined.results)],
-        "training": _training(combined, single, quantities)
-        if single is not None and single.name == TRAIN
-        else None,
-        "reached": _reached(combined) if single is None or single.name != TRAIN else [],
-        "summary": tables.summary(combined) if single is None or single.name != TRAIN else None,
+        "results": [] if single else [_result_line(*numbered) for numbered in enumerate(combined.results)],
+        "training": None if run is None else training.section(combined, run, quantities),
+        "reached": _reached(combined) if run is None else [],
+        "summary": tables.summary(combined) if run is None else None,
         "verdicts": format.VERDICTS,
         "board": _board(combined, "" if single is None else data_name(single)),
         "timelines": [
@@ -126,10 +129,51 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     return rendered("page.html.j2", context)
 
 
+def _found(combined: Aggregate) -> dict[str, Any] | None:
+    """Returns what was found by a comparison; None if nothing was compared."""
+    section = matrix.section(combined)
+    return section and {**section, "overview": overview(findings(combined), combined.theories)}
+
+
+def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, list[tuple[str, list[Theory]]]]]:
+    """Returns groups (title, lines) that name every theory, each line an outcome with the theories that have
+    it: the headlines on data, those in networks, and the theories without a headline.
+
+    On data the raw tokens count, or features if there are no raw tokens. In networks a theory has an outcome
+    if it has it in every network.
+
+    Args:
+        found: the findings.
+        theories: all theories of the page.
+    """
+    on_data: dict[str, list[Theory]] = {}
+    inside: dict[str, list[Theory]] = {}
+    rest = []
+    for theory in theories:
+        outcomes: dict[str, set[str]] = {}
+        for cell in found.all:
+            if cell.theory is theory:
+                outcomes.setdefault(cell.view, set()).add(cell.outcome)
+        outside = outcomes.get("raw tokens") or outcomes.get("features")
+        for group, seen in ((on_data, outside), (inside, outcomes.get("network"))):
+            if seen:
+                group.setdefault(next(iter(seen)) if len(seen) == 1 else "differs", []).append(theory)
+        if not outside and not outcomes.get("network"):
+            rest.append(theory)
+    groups = [
+        (title, [(text, group[outcome]) for outcome, text in OUTCOME_TEXT.items() if outcome in group])
+        for title, group in (("On the data", on_data), ("In networks", inside))
+    ]
+    groups += [("Neither", [("claims and figures only", rest)])] if rest else []
+    return [(title, lines) for title, lines in groups if lines]
+
+
 def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
-    """Returns the head of the page: title, heading, lead and a line of facts (data, networks, seeds, time)."""
+    """Returns the head of the page: title, heading, lead and a line of facts (data, networks, seeds,
+    time).
+    """
     if single is not None and single.name == TRAIN:
-        network, data = _network(single), data_name(single)
+        network, data = training.network_name(single), data_name(single)
         lead = (
             "How one network learned, and the quantities of each theory of transformers, measured at every "
             "interval."
@@ -173,11 +217,6 @@ def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
     return {"title": title, "heading": heading, "lead": lead, "facts": " · ".join(facts)}
 
 
-def _network(result: Result) -> str:
-    """Returns the name of the trained network."""
-    return next((row.model for row in result.table if row.model), "network")
-
-
 def _result_line(index: int, result: Result) -> dict[str, Any]:
     """Returns a row of the table of results."""
     record, settings = result.provenance, result.settings
@@ -210,151 +249,9 @@ def _reached(combined: Aggregate) -> list[dict[str, Any]]:
     ]
     # A dictionary keeps the last value of each key; in reversed order, this is the first entry.
     first = {(entry.row.model, entry.row.data): entry for entry in reversed(entries)}
-    return [_large(entry.row, entry.row.model, entry.note) for entry in entries if entry in first.values()]
-
-
-def _large(row, model: str, note: str = "") -> dict[str, Any]:
-    """Returns a value in large type with its label, and the interval, the null and the note below it."""
-    interval = (
-        f"95 % interval {format.bounds(row.interval, row.unit)} {row.interval_kind}"
-        if row.interval is not None
-        else ""
-    )
-    null = (
-        f"null, {row.null.kind}: {format.amount(row.null.median, row.unit)}"
-        if row.null is not None and row.null.draws
-        else ""
-    )
-    label = f"{format.label(row)}{f', {row.n:,} samples' if row.n else ''}"
-    return {
-        "value": format.amount(row.value, row.unit),
-        "model": model,
-        "label": label,
-        "below": [text for text in (interval, null, note) if text],
-    }
-
-
-def _training(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -> dict[str, Any]:
-    """Returns the summary of a training run: test results, the kept network, key facts, the theories'
-    headlines, and figures of layers.
-    """
-    summary, settings, record = training.training_summary(result), result.settings, result.provenance
-    network_settings = settings.get("settings") or settings
-    steps = sorted({int(step) for curve in quantities for step in curve.steps})
-    three_steps = [steps[i] for i in network_figures.positions(len(steps), 3)]  # first, middle, last
-    layered = [curve for curve in quantities if curve.layers != (None,) and not curve.empty]
-    headlines = [
-        (theory.name, theory.in_networks.headline)
-        for theory in combined.theories
-        if theory.in_networks is not None
+    return [
+        training.large(entry.row, entry.row.model, entry.note) for entry in entries if entry in first.values()
     ]
-    # At most nine quantities: the figure has rows of three panels.
-    by_layer = [
-        curve for curve in layered if (curve.theory, curve.quantity) in headlines or curve.theory == NETWORK
-    ][:9]
-    reasons: dict[str, list[str]] = {}
-    for entry in combined.select(kind=("in network", "network"), value=None):
-        title = next(
-            (theory.title for theory in combined.theories if theory.name == entry.row.theory),
-            "No theory measures this network",
-        )
-        reasons.setdefault(entry.row.reason, []).append(title)
-    speed = summary.speed
-    glance = [
-        (
-            "network",
-            "; ".join(
-                [
-                    _network(result),
-                    *(f"{count:,} parameters" for count in [record.get("parameters")] if count),
-                ]
-            ),
-        ),
-        ("data", data_name(result)),
-        ("objective", training.one_line(settings.get("objective"))),
-        (
-            "samples",
-            ", ".join(f"{settings[key]:,} {key.partition('_')[0]}" for key in SAMPLES if key in settings),
-        ),
-        ("recipe", training.recipe(network_settings)),
-        ("steps", f"{summary.steps:,}"),
-        (
-            "time",
-            " on ".join(
-                filter(
-                    None,
-                    (
-                        "" if summary.seconds is None else format.duration(summary.seconds),
-                        record.get("device"),
-                    ),
-                )
-            ),
-        ),
-        (
-            "speed",
-            ""
-            if speed is None
-            else f"{speed[0]:,.0f} images per second, median ({speed[1]:,.0f} to {speed[2]:,.0f})",
-        ),
-    ]
-    return {
-        "found": summary,
-        "unfinished": unfinished(result),
-        "reached": [_large(row, "") for row in summary.tests],
-        "glance": [(name, text) for name, text in glance if text],
-        "headlines": training.headlines_in_training(combined.theories, quantities, summary.kept),
-        "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
-        "learning": inline(
-            lambda: training_figures.learning(quantities, summary),
-            "learning",
-            "Loss and accuracy over the training steps",
-        ),
-        "samples": samples.groups(result),
-        "attention": inline(
-            lambda: network_figures.attention(result, _network(result), images=4, layers=4),
-            "attention",
-            "Attention maps",
-        ),
-        "own": _in_training(
-            [curve for curve in layered if curve.theory == NETWORK],
-            "own",
-            "Attention and geometry",
-            None,
-            draw=True,
-        ),
-        "layers": inline(
-            lambda: training_figures.by_layer(by_layer, three_steps),
-            "layers",
-            "Quantities from the first layer to the last",
-        ),
-        "by_layer": training.by_layer(by_layer, three_steps),
-    }
-
-
-def _in_training(
-    quantities: Sequence[Curves], name: str, title: str, theory: Theory | None, *, draw: bool
-) -> dict[str, Any] | None:
-    """Returns a table, and figures if ``draw``, of quantities measured during training; None if there are
-    none.
-    """
-    table = training.first_and_last(
-        quantities, f"{name}-training", "Mean over layers and heads at the first and at the last step"
-    )
-    if table is None or not draw:
-        return None if table is None else {"figure": None, "all": None, "table": table}
-    headline, others = figures.split_headline(quantities, theory)
-    lines = inline(
-        lambda: training_figures.theory(headline, others),
-        f"{name}-lines",
-        f"{title}: over the training steps",
-    )
-    many = training_figures.many_layers(quantities)
-    maps = (
-        inline(lambda: training_figures.panels(quantities), f"{name}-maps", f"{title}: by layer and step")
-        if many
-        else None
-    )
-    return {"figure": lines or maps, "all": maps if lines else None, "table": table}
 
 
 def _section(
@@ -406,7 +303,9 @@ def _section(
     if in_network:
         parts.append(_part(combined, theory, in_network, [], "trained networks", ""))
     draw = single is not None and single.name == TRAIN
-    in_training = _in_training(quantities, format.slug(theory.name), theory.title, theory, draw=draw)
+    in_training = training.quantities_section(
+        quantities, format.slug(theory.name), theory.title, theory, draw=draw
+    )
     claims = combined.claims_of(theory)
     return {
         "theory": theory,
@@ -510,11 +409,8 @@ def _networks(
     for index, (result, group) in enumerate(zip(combined.results, available)):
         label = "" if single is not None else f"{result_label(index)}: "
         if result.name == COMPARE or (result.name == TRAIN and single is None):
-            figure = inline(
-                lambda group=group: network_figures.learning(group),
-                f"learning-{index}",
-                "Loss and accuracy over the training steps",
-            )
+            title = "Loss and accuracy over the training steps"
+            figure = inline(partial(curve_figures.learning, group), f"learning-{index}", title)
             learning += [(f"{label}How the networks learn on {data_name(result)}.", figure)] if figure else []
         pictures += [maps] if result.name == COMPARE and (maps := _pictures(result, index, label)) else []
     if not (entries or quantities or learning or pictures):
@@ -542,28 +438,28 @@ def _pictures(result: Result, index: int, label: str) -> dict[str, Any] | None:
     for model in models:
         name = f"attention-{index}-{format.slug(model)}"
         title = f"Where {model} looks: the attention that each token receives, at some of the training steps"
-        attention = inline(lambda model=model: network_figures.attention(result, model), name, title)
+        still = inline(partial(attention, result, model), name, title)
         networks.append(
             {
                 "model": model,
                 "slider": slider(result, model),
-                "attention": attention,
+                "attention": still,
                 "id": f"slider-{index}-{format.slug(model)}",
             }
         )
     title = "Features of the trained networks in the plane, by class"
-    features = inline(lambda: network_figures.features(result, models), f"features-{index}", title)
+    plane = inline(partial(features, result, models), f"features-{index}", title)
     # The screen does not show the figure of features if every network with features has a slider that moves
     # them.
     with_features = {model for model in models if f"network/{model}/features" in result.arrays}
     moving = {network["model"] for network in networks if network["slider"] and network["slider"].moving}
-    if features is None and not any(network["attention"] or network["slider"] for network in networks):
+    if plane is None and not any(network["attention"] or network["slider"] for network in networks):
         return None
     return {
         "label": label,
         "data": data_name(result),
         "networks": networks,
-        "features": features,
+        "features": plane,
         "all_move": with_features <= moving,
     }
 
@@ -577,9 +473,9 @@ def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> d
         if combined.results[index].name in (COMPARE, TRAIN, PROBE)
         else []
     )
-    shown = figures.timeline_series(group)
+    shown = timeline_series(group)
     figure = inline(
-        lambda: network_figures.timeline(shown),
+        lambda: curve_figures.timeline(shown),
         f"timeline-{index}",
         "The theories' headlines over the training steps",
     )

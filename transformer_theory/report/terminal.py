@@ -11,9 +11,9 @@ from ..core.theory import Theory
 from . import tables
 from .aggregate import NETWORK, aggregate
 from .findings import Finding, findings, interval_text, p_text, sentences, short
+from .math_text import plain
 from .own_quantities import Quantity, headlines, quantities, subject
 from .reached import by_theory, reached, statements
-from .unicode_math import plain
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType

@@ -1,19 +1,39 @@
-"""The summary of a stored training run, and tables of the quantities that were measured during training."""
+"""A training on the page: its summary, tables and figures of the quantities that were measured during it, and
+the page of a training that is still running.
 
-from collections.abc import Sequence
+The page of a running training is drawn at intervals and replaces itself in the browser. It leaves out what
+takes long to draw, so that it costs little of the training's time; the page of the finished training
+(:mod:`.page`) has everything.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core import format
-from ..core.measurement import Measurement
+from ..core.files import replacing
+from ..core.measurement import Measurement, Table
 from ..core.result import Result
 from ..core.statistics import with_interval
 from ..core.theory import Theory
-from . import table_model
-from .curves import Curves
+from ..training.folder import PAGE
+from ..training.moment import Moment
+from . import curve_figures, table_model
+from .aggregate import NETWORK, Aggregate, aggregate, data_name, unfinished
+from .curves import Curves, curves, on_timeline, positions, series, split_headline, timeline_series
+from .html import inline, rendered
+from .pictures import attention, sample_groups
 from .table_model import Block, Column, Line, Note, Plain, Strong
+
+SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training run
+SHARE = 0.04  # largest share of a training's time that is spent on drawing its page
+REFRESH = 10  # seconds after which the browser loads the page again
 
 
 @dataclass(frozen=True)
@@ -220,7 +240,7 @@ def headlines_in_training(
     return table_model.Table("in-training", caption, columns, tuple(blocks)) if blocks else None
 
 
-def by_layer(curves: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
+def layer_table(curves: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
     """Returns a table with the value and the null of each quantity in each layer at the given steps; None if
     it would be empty.
     """
@@ -256,3 +276,254 @@ def by_layer(curves: Sequence[Curves], steps: Sequence[int]) -> table_model.Tabl
     return (
         table_model.Table("by-layer", caption, tuple(columns), (Block("", tuple(lines)),)) if lines else None
     )
+
+
+# ---- the part of a page
+
+
+def section(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -> dict[str, Any]:
+    """Returns the summary of a training run: test results, the kept network, key facts, the theories'
+    headlines, and figures of layers.
+    """
+    summary, settings, record = training_summary(result), result.settings, result.provenance
+    steps = sorted({int(step) for curve in quantities for step in curve.steps})
+    three_steps = [steps[i] for i in positions(len(steps), 3)]  # first, middle, last
+    layered = [curve for curve in quantities if curve.layers != (None,) and not curve.empty]
+    headlines = [
+        (theory.name, theory.in_networks.headline)
+        for theory in combined.theories
+        if theory.in_networks is not None
+    ]
+    # At most nine quantities: the figure has rows of three panels.
+    by_layer = [
+        curve for curve in layered if (curve.theory, curve.quantity) in headlines or curve.theory == NETWORK
+    ][:9]
+    reasons: dict[str, list[str]] = {}
+    for entry in combined.select(kind=("in network", "network"), value=None):
+        title = next(
+            (theory.title for theory in combined.theories if theory.name == entry.row.theory),
+            "No theory measures this network",
+        )
+        reasons.setdefault(entry.row.reason, []).append(title)
+    parameters, speed = record.get("parameters"), summary.speed
+    duration = "" if summary.seconds is None else format.duration(summary.seconds)
+    glance = {
+        "network": network_name(result) + (f"; {parameters:,} parameters" if parameters else ""),
+        "data": data_name(result),
+        "objective": one_line(settings.get("objective")),
+        "samples": ", ".join(
+            f"{settings[key]:,} {key.partition('_')[0]}" for key in SAMPLES if key in settings
+        ),
+        "recipe": recipe(settings.get("settings") or settings),
+        "steps": f"{summary.steps:,}",
+        "time": " on ".join(filter(None, (duration, record.get("device")))),
+        "speed": ""
+        if speed is None
+        else f"{speed[0]:,.0f} images per second, median ({speed[1]:,.0f} to {speed[2]:,.0f})",
+    }
+    return {
+        "found": summary,
+        "unfinished": unfinished(result),
+        "reached": [large(row, "") for row in summary.tests],
+        "glance": [(name, text) for name, text in glance.items() if text],
+        "headlines": headlines_in_training(combined.theories, quantities, summary.kept),
+        "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
+        "learning": inline(
+            lambda: curve_figures.learning_of_run(quantities, summary.score, summary.kept),
+            "learning",
+            "Loss and accuracy over the training steps",
+        ),
+        "samples": sample_groups(result),
+        "attention": inline(
+            lambda: attention(result, network_name(result), images=4, layers=4),
+            "attention",
+            "Attention maps",
+        ),
+        "own": quantities_section(
+            [curve for curve in layered if curve.theory == NETWORK],
+            "own",
+            "Attention and geometry",
+            None,
+            draw=True,
+        ),
+        "layers": inline(
+            lambda: curve_figures.over_layers(by_layer, three_steps),
+            "layers",
+            "Quantities from the first layer to the last",
+        ),
+        "by_layer": layer_table(by_layer, three_steps),
+    }
+
+
+def quantities_section(
+    quantities: Sequence[Curves], name: str, title: str, theory: Theory | None, *, draw: bool
+) -> dict[str, Any] | None:
+    """Returns a table, and figures if ``draw``, of quantities measured during training; None if there are
+    none.
+    """
+    table = first_and_last(
+        quantities, f"{name}-training", "Mean over layers and heads at the first and at the last step"
+    )
+    if table is None or not draw:
+        return None if table is None else {"figure": None, "all": None, "table": table}
+    headline, others = split_headline(quantities, theory)
+    lines = inline(
+        lambda: curve_figures.in_training(headline, others),
+        f"{name}-lines",
+        f"{title}: over the training steps",
+    )
+    maps = None
+    if curve_figures.many_layers(quantities):
+        draw_all = partial(curve_figures.every_quantity, quantities)
+        maps = inline(draw_all, f"{name}-maps", f"{title}: by layer and step")
+    return {"figure": lines or maps, "all": maps if lines else None, "table": table}
+
+
+def large(row: Measurement, model: str, note: str = "") -> dict[str, Any]:
+    """Returns a value in large type with its label, and the interval, the null and the note below it."""
+    interval = (
+        f"95 % interval {format.bounds(row.interval, row.unit)} {row.interval_kind}"
+        if row.interval is not None
+        else ""
+    )
+    null = (
+        f"null, {row.null.kind}: {format.amount(row.null.median, row.unit)}"
+        if row.null is not None and row.null.draws
+        else ""
+    )
+    label = f"{format.label(row)}{f', {row.n:,} samples' if row.n else ''}"
+    return {
+        "value": format.amount(row.value, row.unit),
+        "model": model,
+        "label": label,
+        "below": [text for text in (interval, null, note) if text],
+    }
+
+
+def network_name(result: Result) -> str:
+    """Returns the name of the trained network."""
+    return next((row.model for row in result.table if row.model), "network")
+
+
+# ---- the page of a running training
+
+
+@dataclass(frozen=True)
+class Status:
+    """The state of a training on its page.
+
+    Attributes:
+        moment: the last interval.
+        ended: why the training has stopped; empty while it runs.
+    """
+
+    moment: Moment
+    ended: str = ""
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Names and texts of the facts."""
+        moment = self.moment
+        facts = [
+            ("step", f"{moment.step:,}"),
+            ("epoch", f"{moment.epoch:.2f}"),
+            ("done", f"{100 * moment.done:.0f} %"),
+            ("speed", "" if moment.speed is None else f"{moment.speed:,.0f} images per second"),
+            ("time so far", format.clock(moment.seconds)),
+            ("time left", "" if moment.left is None or self.ended else f"about {format.clock(moment.left)}"),
+        ]
+        return [(name, text) for name, text in facts if text]
+
+
+def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None = None, now: str = "") -> str:
+    """Returns the page of a running or interrupted training, a complete HTML document.
+
+    Args:
+        result: the result so far.
+        status: state of the training.
+        theories: theories that provide titles and headlines; the registry if None.
+        now: time at which the page is drawn, as text.
+    """
+    known = aggregate(Result(result.name, result.settings, Table()), theories=theories).theories
+    headlines = {
+        (theory.name, theory.in_networks.headline) for theory in known if theory.in_networks is not None
+    }
+    # Only the rows of the figures: a long training has a hundred times as many.
+    rows = [
+        row
+        for row in result.table
+        if (row.theory, row.quantity) in headlines or (row.theory == NETWORK and row.layer is None)
+    ]
+    small = Result(result.name, result.settings, Table(rows), result.arrays)
+    quantities, summary, model = curves(small), training_summary(small), network_name(small)
+    context: dict[str, Any] = {
+        "title": f"{model} learns {data_name(result)}",
+        "model": model,
+        "data": data_name(result),
+        "status": status,
+        "now": now,
+        "refresh": 0 if status.ended else REFRESH,
+        "learning": inline(
+            lambda: curve_figures.learning_of_run(quantities, summary.score, summary.kept),
+            "learning",
+            "Loss and accuracy over the steps",
+        ),
+        "timeline": inline(
+            lambda: curve_figures.timeline(timeline_series(on_timeline(series(quantities), known))),
+            "timeline",
+            "The theories' headlines",
+        ),
+        "samples": sample_groups(result),
+        "attention": inline(
+            lambda: attention(result, model, images=3, layers=4),
+            "attention",
+            "Attention on validation images",
+        ),
+    }
+    return rendered("live.html.j2", context)
+
+
+@contextmanager
+def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
+    """Yields a callback of :func:`~..training.loop.train` that writes the page of the training into its
+    folder.
+
+    The first interval with a step is drawn, and later ones as often as :data:`SHARE` permits. The page is
+    replaced as a whole. If the training is interrupted or fails, its page states so and stays. An error of
+    the page does not end the training.
+    """
+    spent, last, drawn = 0.0, None, -1
+
+    def write(moment: Moment, ended: str = "") -> None:
+        nonlocal spent, drawn
+        began = time.perf_counter()
+        if moment.so_far is None or not folder.is_dir():
+            return
+        now = time.strftime("%H:%M:%S on %d %B %Y")
+        try:
+            text = live(moment.so_far(), Status(moment, ended), now=now)
+            with replacing(folder / PAGE) as draft:
+                draft.write_text(text, encoding="utf-8")
+        except OSError:  # the disk may be full; the training itself reports that
+            pass
+        spent, drawn = spent + time.perf_counter() - began, moment.step
+
+    def callback(moment: Moment) -> None:
+        nonlocal last
+        if moment.so_far is None:
+            return
+        last = moment
+        if moment.step and (drawn < 0 or spent <= SHARE * moment.seconds) and moment.done < 1:
+            write(moment)
+
+    try:
+        yield callback
+    except BaseException as error:
+        if last is not None and last.step:
+            write(
+                last,
+                "interrupted"
+                if isinstance(error, KeyboardInterrupt)
+                else " ".join(str(error).split()) or type(error).__name__,
+            )
+        raise

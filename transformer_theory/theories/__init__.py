@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ..core import sources
-from ..core.claims import Claim, Cost, Verification
+from ..core.claims import Claim, Cost
 from ..core.errors import nearest, some
 from ..core.experiment import Experiment
 from ..core.progress import Progress, shown
@@ -112,18 +112,19 @@ def named(name: str) -> Theory | Claim | type[Experiment]:
     )
 
 
-def choose(theories: Iterable[str | Theory] | None) -> tuple[Theory, ...]:
+def choose(theories: str | Theory | Iterable[str | Theory] | None) -> tuple[Theory, ...]:
     """Returns the records of theories, without repetitions and in the order of the argument; for None, all
     records.
 
+    Args:
+        theories: a name or a record, or several.
     Raises:
         ValueError: a name is unknown (the message suggests the nearest one), or there is no name.
     """
     if theories is None:
         return list_theories()
-    records = tuple(
-        dict.fromkeys(entry if isinstance(entry, Theory) else theory(entry) for entry in theories)
-    )
+    entries = (theories,) if isinstance(theories, str | Theory) else theories
+    records = tuple(dict.fromkeys(entry if isinstance(entry, Theory) else theory(entry) for entry in entries))
     if not records:
         raise ValueError(f"theories must name at least one, got none; there are: {', '.join(THEORIES)}")
     return records
@@ -138,27 +139,28 @@ def objectives() -> "Objectives":
     return {**OBJECTIVES, **{kind.name: kind for record in list_theories() for kind in record.objectives}}
 
 
-def verify(id: str, seeds: int | Iterable[int] = 5, *, progress: Progress = None) -> Verification:
-    """Runs the check and the control of one claim on each seed: ``verify("attention_svm/global-direction")``.
-
-    For all claims of a theory: ``[verify(claim.id) for claim in theory("crate").claims]``.
+def verify(names: str | Iterable[str], seeds: int | Iterable[int] = 5, *, progress: Progress = None) -> Any:
+    """Runs the check and the control of claims on each seed: ``verify("attention_svm/global-direction")``.
 
     Args:
-        id: id of the claim, ``"theory/claim"``.
+        names: id of a claim, ``"theory/claim"``; or a selection of claims: the name of a theory, "quick",
+            "training" or "all", or a list of ids and names.
         seeds: a list, or a number n for the seeds 0 to n - 1.
         progress: function called with one line of text for each seed; True or False shows the lines or hides
             them. None shows them in a notebook and in an interactive interpreter.
+    Returns:
+        The :class:`~.core.claims.Verification` of the claim with the id; for a selection, a tuple of them.
     Raises:
-        ValueError: the id is unknown (the message suggests the nearest one) or the name of a theory, or
-            ``seeds`` is empty.
+        ValueError: a name is unknown (the message suggests the nearest one), or there is no name or no seed.
     """
-    if record := {record.name: record for record in list_theories()}.get(id):
-        raise ValueError(
-            f"verify takes one claim, got the theory {id!r}; its claims are "
-            f"{some(one.id for one in record.claims) or 'none'}"
-        )
-    with shown(progress, id):
-        return claim(id).verify(seed_numbers("seeds", seeds))
+    seeds = seed_numbers("seeds", seeds)
+    selection = (names,) if isinstance(names, str) else tuple(names)
+    chosen = tuple(dict.fromkeys(one for name in selection for one in claims(name)))
+    if not selection:
+        raise ValueError(f"verify takes at least one claim or theory, got none; {LIST} shows all")
+    with shown(progress, names if isinstance(names, str) else ", ".join(selection)):
+        outcomes = tuple(one.verify(seeds) for one in chosen)
+    return outcomes[0] if isinstance(names, str) and names in _claims() else outcomes
 
 
 def cite(name: str) -> str:

@@ -12,7 +12,8 @@ The share of x is
 :math:`\lambda \sim \mathrm{Beta}(\alpha, \alpha)`, drawn per image:
 
     mixup     x' = λ x + (1 - λ) x_previous,                                y' = λ y + (1 - λ) y_previous
-    cutmix x' = x_previous in a box of area 1 - λ, x outside, y' as for mixup, with λ the area outside the box
+    cutmix    x' = x_previous in a box of area 1 - λ, x outside,
+              y' as for mixup, with λ the area outside the box
 
 Source: :cite:t:`yu2020learning` (supervised: crop and flip), :cite:t:`chen2020simple` (the colours and blur
 of the self-supervised runs), :cite:t:`devries2017improved` (cutout), :cite:t:`zhang2018mixup`,

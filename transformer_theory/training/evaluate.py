@@ -21,7 +21,8 @@ from ..data.image_data import Images
 from ..models import build
 from ..models.image_networks import Builder
 from ..models.stored import network_file
-from .monitor import PICTURED, Metrics, Monitor, attention_maps, measured_network
+from ..probes.attention_maps import attention_maps, first_samples
+from .monitor import MAP_NUMBERS, PICTURED, Metrics, Monitor, measured_network
 from .objectives import ACCURACY, OBJECTIVES, Objectives
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import outputs, scaled
@@ -76,7 +77,7 @@ class StoredNetwork:
         return f"network.autoencoder.blocks.{len(network.autoencoder.blocks) - 1}"
 
 
-def stored_networks(
+def load_stored_networks(
     models: Sequence[str | Path | Saved],
     images: Images,
     *,
@@ -269,7 +270,9 @@ def maps(network: StoredNetwork, images: Images) -> Arrays:
     The maps are ``network/<name>/attention``, [1, layers, heads, images, queries, keys].
     """
     model = network.measured
-    attention = attention_maps(model, scaled(images.pixels[:PICTURED], next(model.parameters())))
+    pixels = scaled(images.pixels[:PICTURED], next(model.parameters()))
+    attention = attention_maps(model, pixels, keep=PICTURED)
+    attention = None if attention is None else first_samples(attention, MAP_NUMBERS)
     if attention is None or not attention.size:
         return Arrays()
     return Arrays(

@@ -52,7 +52,7 @@ def record(rows: Sequence[Measurement]) -> dict[str, float]:
     """Returns the numbers of one interval by name, ``"theory/quantity"`` or ``"split/quantity"``."""
     groups: dict[str, list[Measurement]] = {}
     for row in rows:
-        if row.value is not None and not row.setting:
+        if row.value is not None and not row.at:
             group = row.split if row.theory == "network" and row.layer is None else row.theory
             groups.setdefault(f"{group or 'training'}/{row.quantity}", []).append(row)
     values: dict[str, float] = {}

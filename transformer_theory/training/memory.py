@@ -1,9 +1,10 @@
 """The memory that a training needs, estimated before anything is allocated.
 
-    step weights, gradients, two moments of Adam (4 arrays of the size of the weights) + what the backward
-    pass of one batch keeps
-    checkpoint weights and moments three times: those of the training, their copies, and the file, which is
-    written into memory first
+    step        weights, gradients,
+                two moments of Adam (4 arrays of the size of the weights)  +  what the backward pass of one
+                batch keeps
+    checkpoint  weights and moments three times: those of the training, their copies, and the file,
+                which is written into memory first
 
 With a frozen body only the last norm and the head have gradients and moments, and the body keeps nothing for
 the backward pass. On an accelerator the copies lie in the memory of the machine and are not counted.

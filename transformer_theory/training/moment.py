@@ -49,7 +49,7 @@ class Moment:
         """
         texts = [f"step {self.step:,}", f"epoch {self.epoch:.2f}"]
         for row in self.measured or ():
-            if row.layer is None and not row.setting and row.value is not None:
+            if row.layer is None and not row.at and row.value is not None:
                 texts.append(
                     f"{row.split} {row.quantity} "
                     + (f"{100 * row.value:.2f} %" if row.unit == "share" else f"{row.value:.4g}")

@@ -19,19 +19,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core.measurement import Arrays, Measurement, Null, Table
+from ..core.measurement import Arrays, Measurement, Table
 from ..core.metric import Metric
-from ..core.parallel import one_thread
-from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of
+from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of
+from ..core.threads import one_thread
 from ..data.image_data import Images
 from ..data.tokens import TokenData
-from ..metrics.class_features import ClassFeatures, NeuralCollapse
-from ..metrics.networks import AttentionMaps, AttentionStatistics, Geometry
+from ..metrics.class_features import ClassFeatures
 from ..models import CRATEMAE, build
 from ..models.image_networks import Pixels
-from ..probes import NoAttention, probe
-from ..probes.evaluation import evaluation
+from ..probes import NoAttention
+from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.features import features
+from ..probes.measure import with_general, with_nulls
+from ..probes.passes import Batch, measure_metrics
 from .objectives import ACCURACY
 from .objectives.masked_autoencoding import Completion
 from .objectives.protocol import scaled
@@ -51,7 +52,6 @@ CHECKPOINTS = 14
 
 Metrics = Callable[[], Sequence[Metric]]
 """Makes new metrics. Some metrics compare a measurement with earlier ones, so each network needs its own."""
-Batches = Iterable[tuple[Tensor, Tensor | None]]
 
 
 class Encoder(nn.Module):
@@ -174,7 +174,7 @@ class Monitor:
         if isinstance(samples, TokenData):
             samples = samples[:SAMPLES]
             return self._measure(
-                model, metrics, step, draws, [(_inputs(model, samples), samples.labels)], len(samples)
+                model, metrics, step, draws, [Batch(_inputs(model, samples), samples.labels)], len(samples)
             )
         by_class = [metric for metric in metrics if isinstance(metric, ClassFeatures)]
         others = [metric for metric in metrics if not isinstance(metric, ClassFeatures)]
@@ -186,75 +186,26 @@ class Monitor:
         )
 
     def _measure(
-        self, model: nn.Module, metrics: Sequence[Metric], step: int, draws: int, batches: Batches, n: int
+        self,
+        model: nn.Module,
+        metrics: Sequence[Metric],
+        step: int,
+        draws: int,
+        passes: Iterable[Batch],
+        n: int,
     ) -> list[Measurement]:
         """Measures the metrics once, on all batches together; they hold n samples."""
-        measured = measured_network(model)
-        with evaluation(model), probe(measured, metrics, name=self.name, draws=draws) as p, p.together(step):
-            for inputs, labels in batches:
-                p.labels = labels
-                measured(inputs)
-        rows = p.rows if step else [*p.rows, *p.silent()]
-        return [replace(row, n=n if row.n is None else row.n, split=self.split) for row in rows]
+        rows, unmeasured = measure_metrics(
+            measured_network(model), passes, metrics, name=self.name, draws=draws, n=n, step=step
+        )
+        return [replace(row, split=self.split) for row in (rows if step else [*rows, *unmeasured])]
 
 
-def _passes(model: nn.Module, images: Images, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _passes(model: nn.Module, images: Images, size: int) -> Iterator[Batch]:
     """Yields images in [0, 1] and their labels, at most ``size`` at a time."""
     parameter = next(model.parameters())
     for pixels, labels in zip(images.pixels.split(size), images.labels.split(size)):
-        yield scaled(pixels, parameter), labels
-
-
-def with_general(metrics: Sequence[Metric]) -> list[Metric]:
-    """Returns the metrics and the general ones, which belong to no theory: attention statistics, geometry of
-    features, neural collapse.
-    """
-    return [*metrics, AttentionStatistics(), Geometry(), NeuralCollapse()]
-
-
-def with_nulls(rows: Sequence[Measurement], nulls: dict[tuple, Null]) -> list[Measurement]:
-    """Returns the rows; a row without a null distribution gets that of its quantity, layer and head."""
-    return [
-        replace(row, nulls=(nulls[place_of(row)],)) if row.null is None and place_of(row) in nulls else row
-        for row in rows
-    ]
-
-
-def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
-    """Averages over heads: one row per model, quantity, layer and step, with the null distribution of the
-    mean.
-    """
-    groups: dict[tuple, list[Measurement]] = {}
-    for row in rows:
-        if row.value is not None:
-            groups.setdefault(
-                (row.model, row.theory, row.quantity, row.setting, row.layer, row.step), []
-            ).append(row)
-    return [over_heads(heads) for heads in groups.values()]
-
-
-def attention_maps(model: nn.Module, inputs: Tensor, *, limit: int = MAP_NUMBERS) -> np.ndarray | None:
-    """Returns attention maps of the first inputs, ``[layers, heads, samples, queries, keys]`` float32.
-
-    Returns None if the model has no attention maps, or if maps differ in shape.
-
-    Args:
-        model: network in evaluation mode.
-        inputs: inputs of the model; at most :data:`PICTURED` are used.
-        limit: largest number of entries in the array; samples beyond it are left out.
-    """
-    recorder = AttentionMaps(keep=PICTURED)
-    try:
-        with probe(model, [recorder]), torch.no_grad():
-            model(inputs[:PICTURED])
-    except NoAttention:
-        return None
-    maps = [recorder.sums[where].cpu().numpy().swapaxes(0, 1) for where in sorted(recorder.sums)]
-    if len({array.shape for array in maps}) != 1:
-        return None
-    stacked = np.stack(maps).astype(np.float32)
-    # limit // (entries per sample), in integers
-    return stacked[:, :, : limit * stacked.shape[2] // stacked.size]
+        yield Batch(scaled(pixels, parameter), labels)
 
 
 @dataclass(frozen=True)
@@ -326,10 +277,8 @@ def monitored_training(
         rows.extend(monitor.measure(network, step, draws=HEADLINE_DRAWS if step == steps else BAND_DRAWS))
         scores = task.evaluate(network)
         rows.extend(replace(row, model=recipe.name, step=step) for row in scores)
-        attention = attention_maps(
-            network, _inputs(network, validation_data[:PICTURED]), limit=MAP_NUMBERS // len(stops)
-        )
-        maps.extend([] if attention is None else [attention])
+        attention = attention_maps(network, _inputs(network, validation_data[:PICTURED]), keep=PICTURED)
+        maps.extend([] if attention is None else [first_samples(attention, MAP_NUMBERS // len(stops))])
         query = features(network, validation_data[:featured]).query
         assert query is not None
         queries.append(query.clone())  # the query is a view, which would keep all tokens in memory

@@ -2,8 +2,8 @@ r"""Optimisers of a network with layers (AdamW, Muon), the schedule of their lea
 average of the weights.
 
     AdamW   m ← β1 m + (1 - β1) g,  v ← β2 v + (1 - β2) g²,       W ← (1 - η w) W - η m̂ / (sqrt(v̂) + ε)
-    Muon m ← μ m + (1 - μ) g, c = (1 - μ) g + μ m = A S B, W ← (1 - η w) W - 0.2 η sqrt(max(rows, columns)) A
-    S' B
+    Muon    m ← μ m + (1 - μ) g,
+            c = (1 - μ) g + μ m = A S B,  W ← (1 - η w) W - 0.2 η sqrt(max(rows, columns)) A S' B
 
 with learning rate η and weight decay w. The singular values S' are about 1, in place of those of c. Muon acts
 on the matrices of the layers; all other parameters take AdamW. The scale 0.2 sqrt(max(rows, columns)) gives

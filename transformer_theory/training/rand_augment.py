@@ -6,9 +6,11 @@ Input and output are bytes ``[n, c, h, w]``. The strength s is magnitude / 10, w
     shear_x, shear_y                            by 0.3 s pixels per pixel
     translate_x, translate_y                    by 0.45 s of the side
     rotate                                      by 30 s degrees about the middle
-    brightness, colour, contrast, sharpness image + 0.9 s (image - reference): black, the grey image, its
-    mean, the smoothed image posterize the lowest round(4 |s|) bits are set to 0 solarize values v >= 256 (1 -
-    |s|) become 255 - v identity, autocontrast, equalize no strength
+    brightness, colour, contrast, sharpness
+        image + 0.9 s (image - reference): black, the grey image, its mean, the smoothed image
+    posterize                                   the lowest round(4 |s|) bits are set to 0
+    solarize                                    values v >= 256 (1 - |s|) become 255 - v
+    identity, autocontrast, equalize            no strength
 
 The effect of an operation with a strength grows with |s|, and s = 0 changes nothing. (The published posterize
 keeps 4 s bits, so its effect shrinks with s.) Translations are shares of the side, so they do not depend on

@@ -16,7 +16,8 @@ from ..core.measurement import Arrays
 from ..core.statistics import fixed_generator
 from ..data.image_data import Images
 from ..models.image_networks import Pixels
-from .monitor import PICTURED, attention_maps, measured_network
+from ..probes.attention_maps import attention_maps, first_samples
+from .monitor import MAP_NUMBERS, PICTURED, measured_network
 from .objectives.protocol import outputs, scaled
 
 COUNT = 8  # samples of each rule
@@ -100,11 +101,8 @@ def pictured(
         over heads.
     """
     inputs = scaled(images.pixels[:PICTURED], next(model.parameters()))
-    training = model.training
-    try:
-        maps = attention_maps(measured_network(model.eval()), inputs)
-    finally:
-        model.train(training)
+    maps = attention_maps(measured_network(model), inputs, keep=PICTURED)
+    maps = None if maps is None else first_samples(maps, MAP_NUMBERS)
     if maps is None or not maps.size:
         return Arrays()
     maps, steps, attention = (

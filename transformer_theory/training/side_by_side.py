@@ -67,9 +67,8 @@ class Run:
 
     def curve(self, quantity: str, split: str = "validation") -> tuple[np.ndarray, np.ndarray]:
         """Returns the increasing steps and the finite values of a quantity, ``[checkpoints]`` each."""
-        rows = self.table.select(
-            theory="network", quantity=quantity, split=split, at={"setting": ""}, layer=None
-        )
+        rows = self.table.select(theory="network", quantity=quantity, split=split, layer=None)
+        rows = rows.where(lambda row: not row.at)
         values = {row.step: row.value for row in rows if row.step is not None and row.value is not None}
         values = dict(sorted(values.items()))
         return np.array(list(values), dtype=np.int64), np.array(list(values.values()), dtype=np.float64)
@@ -225,16 +224,14 @@ def _row(
     *,
     interpolated: bool = False,
 ) -> Measurement:
-    unit = run.table.select(theory="network", quantity=quantity, split="validation", at={"setting": ""})[
-        0
-    ].unit
+    unit = run.table.select(theory="network", quantity=quantity, split="validation")[0].unit
     row = Measurement(
         theory="network",
         kind="network",
         quantity=quantity,
         value=value,
         unit=unit,
-        at={"setting": setting},
+        at={"compared at": setting},
         split="validation",
         n=run.settings["validation_samples"],
         model=run.name,
@@ -247,7 +244,7 @@ def _row(
 
 def _no_comparison(quantity: str, setting: str, reason: str) -> Measurement:
     return Measurement(
-        "network", "network", quantity, None, at={"setting": setting}, split="validation", reason=reason
+        "network", "network", quantity, None, at={"compared at": setting}, split="validation", reason=reason
     )
 
 

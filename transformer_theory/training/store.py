@@ -96,7 +96,7 @@ class Store:
 
     def score(self, measured: Table) -> float:
         """Returns the score among an interval's measurements; minus infinity if it has no value."""
-        value = measured.select(quantity=self.objective.score, at={"setting": ""}, layer=None).one().value
+        value = measured.select(quantity=self.objective.score, layer=None).one().value
         return -math.inf if value is None else value
 
     def write(self, model: Pixels, score: float, *, step: int, **state: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from transformer_theory.core.errors import NotConverged
+from transformer_theory.core.measurement import judge
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.claims import (
@@ -22,7 +23,7 @@ from transformer_theory.theories.attention_svm.claims import (
     solutions,
     steps,
 )
-from transformer_theory.theories.attention_svm.claims.common import limit_evidence
+from transformer_theory.theories.attention_svm.claims.common import limit_distance
 from transformer_theory.theories.attention_svm.dynamics import (
     JointInstance,
     JointTargets,
@@ -46,11 +47,11 @@ from transformer_theory.theories.attention_svm.selection import locally_optimal
     ],
 )
 def test_a_large_distance_that_still_falls_is_inconclusive(before, after, done, verdict):
-    found = limit_evidence(before, after, 0.02, done=done, detail={"steps": 7})
-    assert found.verdict == verdict
+    found = limit_distance(before, after, 0.02, done=done, detail={"steps": 7})
+    assert judge(found.value, "<=", 0.02, converged=found.converged) == verdict
     assert found.detail == {"distance before": before, "steps": 7}
     if done and verdict == "violated":
-        assert limit_evidence(before, after, 0.02, falling=1.3, detail={}).verdict == "inconclusive"
+        assert not limit_distance(before, after, 0.02, falling=1.3, detail={}).converged
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_joint_descent_needs_tokens_that_help_the_label_margin(seed):
     instance, targets = drawn(seed)
     found = joint._distance(instance, targets, targets.sharp.W, torch.Generator().manual_seed(seed))
     assert found.covered
-    assert found.verdict == "consistent"
+    assert joint.joint_tight.evidence(found).verdict == "consistent"
     tokens = torch.stack([2 * instance.tokens[:, 1], instance.tokens[:, 1]], 1)
     against = replace(instance, tokens=tokens)
     again = joint_targets(against, joint.SELECT)
@@ -154,13 +155,13 @@ def test_sixteen_starts_find_the_minimum_that_six_miss():
         instance, _, nuclear = paths._draw(generator)
         path = factored_path(instance, paths.RADII, generator=generator, starts=starts, steps=paths.STEPS)
         found.append(
-            (float(path.log_excess[-1]), paths._evidence(instance, path, nuclear, nuclear, norm="nuc"))
+            (float(path.log_excess[-1]), paths._distance(instance, path, nuclear, nuclear, norm="nuc"))
         )
     (loss_of_6, of_6), (loss_of_16, of_16) = found
     assert loss_of_16 < loss_of_6 - 0.1
     assert of_6.detail["log loss below that of the target"] > 0
     assert of_6.value > 0.05
-    assert of_16.verdict == "consistent"
+    assert paths.factored_regularisation_path.evidence(of_16).verdict == "consistent"
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
@@ -171,9 +172,12 @@ def test_a_path_through_other_balls_violates_the_claim(factor):
     path = regularisation_path(
         instance, paths.RADII, generator=generator, starts=paths.STARTS, steps=paths.STEPS
     )
-    assert paths._evidence(instance, path, frobenius, frobenius, norm="fro").verdict == "consistent"
-    wrong = paths._evidence(instance, replace(path, W=factor * path.W), frobenius, frobenius, norm="fro")
-    assert wrong.verdict == "violated"
+    right, wrong = (
+        paths._distance(instance, one, frobenius, frobenius, norm="fro")
+        for one in (path, replace(path, W=factor * path.W))
+    )
+    assert paths.ball.evidence(right).verdict == "consistent"
+    assert paths.ball.evidence(wrong).verdict == "violated"
     assert wrong.detail["error of the norm"] == pytest.approx(abs(factor - 1))
 
 
@@ -192,16 +196,16 @@ def test_a_feasible_problem_without_a_solution_violates_the_claims_about_solvers
 
 @pytest.mark.parametrize("norm", [0.0, 0.5])
 def test_the_first_step_selects_what_its_condition_says(norm):
-    found = descent._first_steps(torch.Generator().manual_seed(3), norm=norm)
+    found = descent.first_step.check(torch.Generator().manual_seed(3), norm=norm)
     assert (found.verdict == "consistent") == (norm == 0)
     assert 0.1 < found.detail["share with the condition"] < 0.99
 
 
 def test_in_few_dimensions_problems_are_infeasible_and_in_one_less_than_inputs_only_the_construction_fails():
-    found = solutions._share_without(12, 6, 3, torch.Generator().manual_seed(0))
+    found = solutions.feasibility.check(torch.Generator().manual_seed(0), inputs=12, tokens=6, dim=3)
     assert found.detail["infeasible"] > 0
     assert found.detail["not written down"] > 0
-    between = solutions._too_narrow(torch.Generator().manual_seed(0))
+    between = solutions.feasibility.control(torch.Generator().manual_seed(0))
     assert between.detail["not written down"] == 1
     assert between.detail["infeasible"] == 0
 
@@ -209,20 +213,21 @@ def test_in_few_dimensions_problems_are_infeasible_and_in_one_less_than_inputs_o
 @pytest.mark.parametrize("seed", [7031, 7167])
 def test_near_a_saddle_the_polyak_steps_agree(seed):
     """There Polyak's step has any length; its bound is part of the reference."""
-    assert definitions._same_runs(torch.Generator().manual_seed(seed)).verdict == "consistent"
+    assert definitions.descent_steps.check(torch.Generator().manual_seed(seed)).verdict == "consistent"
 
 
 def test_a_slow_finite_part_is_close_to_its_limit_at_the_end():
-    assert graph._finite(torch.Generator().manual_seed(7055)).verdict == "consistent"
+    assert graph.graph_finite_part.check(torch.Generator().manual_seed(7055)).verdict == "consistent"
 
 
 def test_a_finite_part_that_still_approaches_its_limit_is_inconclusive():
     run = graph._descend(torch.Generator().manual_seed(0))
     assert run.finite is not None
     near = replace(run, half=run.half + run.finite, W=run.W + run.finite / 4)
-    assert run.error(1.0).verdict == "consistent"
-    assert near.error(1.0).verdict == "inconclusive"
-    assert replace(run, W=run.half).error(0.0).verdict == "violated"
+    evidence = graph.graph_finite_part.evidence
+    assert evidence(run.error(1.0)).verdict == "consistent"
+    assert evidence(near.error(1.0)).verdict == "inconclusive"
+    assert evidence(replace(run, W=run.half).error(0.0)).verdict == "violated"
 
 
 def test_a_run_that_selects_another_token_is_not_covered():
@@ -236,7 +241,7 @@ def test_a_run_that_selects_another_token_is_not_covered():
 
 def test_the_direction_of_the_prompt_counts_too(monkeypatch):
     """A prompt with the right second coordinate and a wrong direction violates the claim."""
-    found = prompt._logistic_limit(torch.Generator().manual_seed(0))
+    found = prompt.loss_limit.check(torch.Generator().manual_seed(0))
     assert found.value == found.detail["1 - cosine"] > found.detail["distance"]
     right = prompt.normalised_descent
 
@@ -245,11 +250,11 @@ def test_the_direction_of_the_prompt_counts_too(monkeypatch):
         return replace(state, W=state.W * torch.tensor([[0.3], [1.0]], dtype=torch.float64))
 
     monkeypatch.setattr(prompt, "normalised_descent", halved)
-    assert prompt._logistic_limit(torch.Generator().manual_seed(0)).verdict == "violated"
+    assert prompt.loss_limit.check(torch.Generator().manual_seed(0)).verdict == "violated"
 
 
 def test_orthogonality_counts_only_where_there_is_a_direction():
-    found = multi_token._own_shares(torch.Generator().manual_seed(0))
+    found = multi_token.shared_finite_part.check(torch.Generator().manual_seed(0))
     assert 0 < found.detail["with a direction"] < found.detail["problems"]
 
 

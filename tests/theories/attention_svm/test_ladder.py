@@ -35,15 +35,15 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def by_quantity(rows: list[Measurement]) -> dict[str, Measurement]:
-    """The rows by quantity; the headline with the second null has the key PERMUTED."""
-    return {quantities.PERMUTED if row.setting else row.quantity: row for row in rows}
+    """The rows by quantity."""
+    return {row.quantity: row for row in rows}
 
 
 def measure(name: str, seed: int = 0) -> dict[str, Measurement]:
     rows = list(RUNGS[name].measure(generator(seed)))
-    assert sum(row.quantity == COSINE and not row.setting for row in rows) == 1
+    assert sum(row.quantity == COSINE for row in rows) == 1
     assert {(row.kind, row.theory) for row in rows} == {("rung", "attention_svm")}
-    assert len({(row.quantity, row.setting) for row in rows}) == len(rows)
+    assert len({row.quantity for row in rows}) == len(rows)
     return by_quantity(rows)
 
 
@@ -72,10 +72,10 @@ def test_descent_reaches_the_limit_where_the_theorem_holds():
     assert value_of(rows[COSINE]) > 0.9999
     assert null_of(rows[COSINE]).high < 0.8
     assert len(null_of(rows[COSINE]).draws) == 299
-    assert rows[quantities.PERMUTED].value == rows[COSINE].value
-    assert null_of(rows[quantities.PERMUTED]).kind == quantities.PERMUTED
-    assert len(null_of(rows[quantities.PERMUTED]).draws) == 19
-    assert null_of(rows[quantities.PERMUTED]).high < 0.8
+    _, second = rows[COSINE].nulls
+    assert second.kind == quantities.PERMUTED
+    assert len(second.draws) == 19
+    assert second.high < 0.8
     assert rows[quantities.BEST].value == rows[quantities.LOCALLY_OPTIMAL].value == 1.0
     assert value_of(rows[quantities.BEST_COSINE]) == pytest.approx(value_of(rows[COSINE]))
 
@@ -197,8 +197,7 @@ def test_weights_without_a_selection_have_reasons():
     assert rows[COSINE].value is None
     assert "zero" in rows[COSINE].reason
     assert rows[quantities.LOCALLY_OPTIMAL].reason == rows[quantities.BEST_COSINE].reason == "no head"
-    assert rows[quantities.PERMUTED].value is None
-    assert rows[quantities.PERMUTED].null is None
+    assert rows[COSINE].nulls == ()
     factors = by_quantity(
         list(
             quantities.rows(
@@ -229,8 +228,7 @@ def test_a_permutation_without_a_solution_leaves_a_draw_out(monkeypatch: pytest.
 
     monkeypatch.setattr(nuclear, "nuclear_max_margin", sometimes)
     head = Head(torch.eye(4, dtype=torch.float64), pair.tokens, pair.query, norm="nuclear")
-    row = quantities.permuted_row(head, head.aligned(head.query, generator=generator(), draws=0), generator())
-    assert len(null_of(row).draws) == 18
+    assert len(quantities.permuted_null(head, 0).draws) == 18
 
 
 # ---- the nuclear solution
@@ -321,14 +319,15 @@ def test_the_exact_solution_is_beyond_both_nulls(name: str, monkeypatch: pytest.
     measured = []
     # In four dimensions one of the eight flips is the identity, so that a single seed never leaves its null.
     for seed in range(3 if name in ("K and Q", "AdamW") else 1):
-        rung = partial(ladder.factors, exact_descent) if name == "K and Q" else RUNGS[name].measure
+        rung = partial(ladder.factors, descent=exact_descent) if name == "K and Q" else RUNGS[name].measure
         measured.append(by_quantity(list(rung(generator(seed)))))
-    first, second = (over_seeds([rows[key] for rows in measured]) for key in (COSINE, quantities.PERMUTED))
-    assert value_of(first) > 0.9999
-    assert null_of(first).p(value_of(first), ">=") <= 0.05
-    assert len(null_of(second).draws) == 19
-    assert value_of(first) > null_of(second).high
-    assert null_of(first).median < 0.9
+    row = over_seeds([rows[COSINE] for rows in measured])
+    first, second = row.nulls
+    assert value_of(row) > 0.9999
+    assert first.p(value_of(row), ">=") <= 0.05
+    assert len(second.draws) == 19
+    assert value_of(row) > second.high
+    assert first.median < 0.9
     assert {round(value_of(rows[quantities.MARGIN]), 3) for rows in measured} == {1.0}
 
 
@@ -345,8 +344,8 @@ def test_networks_of_a_comparison_have_a_value_without_prediction_and_null(monke
     monkeypatch.setattr(ladder, "trained_network", lambda *_: (model, validation))
     rows = measure("ViT on digits")
     assert 0 < value_of(rows[COSINE]) < 1
-    assert rows[COSINE].null is rows[COSINE].predicted is None
-    assert quantities.PERMUTED not in rows
+    assert rows[COSINE].predicted is None
+    assert rows[COSINE].nulls == ()
 
 
 def test_one_head_starts_as_the_head_of_the_theory():

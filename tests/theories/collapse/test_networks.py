@@ -238,13 +238,13 @@ def test_halves_merge_to_the_whole_and_are_limited():
 
 def test_a_probe_measures_a_vit_and_a_decoder():
     model = ViT.for_tokens(9, 4, 3, dim=16, depth=2, heads=2)
-    with probe(model, collapse.THEORY.in_networks.metrics(), draws=2) as p, p.together(0):
+    with probe(model, collapse.THEORY.in_networks.metrics(), draws=2) as p, p.accumulate(0):
         model(torch.randn(16, 9, 4, generator=generator()))
     rows = [row for row in p.result().table if row.quantity == CONTRACTION]
     assert [(row.layer, row.head) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert all(0 < row.value < 1 for row in rows)
     decoder = Decoder(vocabulary=20, dim=16, depth=2, heads=2, hidden=32)
-    with probe(decoder, collapse.THEORY.in_networks.metrics(), draws=2) as p, p.together(0):
+    with probe(decoder, collapse.THEORY.in_networks.metrics(), draws=2) as p, p.accumulate(0):
         decoder(torch.randint(20, (4, 9), generator=generator()))
     rows = [row for row in p.result().table if row.quantity in (CONTRACTION, PEAKED)]
     assert len(rows) == 8

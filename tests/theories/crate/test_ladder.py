@@ -30,7 +30,6 @@ from transformer_theory.theories.crate.ladder import LADDER, given_tokens, netwo
 from transformer_theory.theories.crate.ladder.quantities import (
     INCOHERENCE,
     ROTATED_UPDATES,
-    SECOND,
     compression_rows,
 )
 from transformer_theory.theories.crate.ladder.updates import turned, update_rotations
@@ -63,8 +62,8 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def headline(rows, setting=""):
-    return Table(rows).select(quantity=LADDER.quantity, at={"setting": setting}).one()
+def headline(rows):
+    return Table(rows).select(quantity=LADDER.quantity).one()
 
 
 def of_step(tokens, bases, step):
@@ -91,9 +90,9 @@ def measured(name):
     return tuple(RUNGS[name].measure(seeded()))
 
 
-def beyond(row):
-    """1 if the value lies above all draws of the null, -1 if below all, otherwise 0."""
-    return (row.value > row.null.high) - (row.value < row.null.low)
+def beyond_nulls(row):
+    """For each null 1 if the value lies above all of its draws, -1 if below all, otherwise 0."""
+    return tuple((row.value > null.high) - (row.value < null.low) for null in row.nulls)
 
 
 def test_the_rungs_cover_all_columns():
@@ -107,21 +106,19 @@ def test_the_rungs_cover_all_columns():
 def test_rungs_without_training_keep_the_contract(name):
     rows = measured(name)
     assert {row.kind for row in rows} == {"rung"}
-    row, second, raw = (
-        headline(rows),
-        headline(rows, SECOND),
-        Table(rows).select(quantity=COMPRESSION, at={"setting": ""}).one(),
+    row, raw = headline(rows), Table(rows).select(quantity=COMPRESSION).one()
+    assert LADDER.null == ROTATED
+    assert (
+        [null.kind for null in row.nulls] == [null.kind for null in raw.nulls] == [ROTATED, ROTATED_UPDATES]
     )
-    assert row.null.kind == LADDER.null_kind == ROTATED
-    assert second.null.kind == ROTATED_UPDATES
-    assert len(row.null.draws) == len(second.null.draws) == DRAWS
+    assert [len(null.draws) for null in row.nulls] == [DRAWS, DRAWS]
     assert row.null.median == pytest.approx(0, abs=1e-12)
     assert row.predicted is None
-    assert row.value == second.value == pytest.approx(raw.value - raw.null.median)
+    assert row.value == pytest.approx(raw.value - raw.null.median)
     expected = {"paper's step": (-1, -1), "embedded patches": (0, -1), "network's scale": (-1, -1)}.get(
         name, (1, 1)
     )
-    assert (beyond(row), beyond(second)) == expected
+    assert beyond_nulls(row) == expected
     assert (
         Table(rows).select(quantity=NONZEROS).one().null.low
         > Table(rows).select(quantity=NONZEROS).one().value
@@ -170,7 +167,7 @@ def test_a_step_along_other_subspaces_is_not_beyond_chance():
     _, tokens, bases = given_tokens.mixture(seeded())
     other = crate.random_subspaces(*bases.shape, generator=seeded(1))
     step = partial(crate.exact_step, bases=other, kappa=1 / crate.lipschitz(other, n=17, eps=EPS), eps=EPS)
-    assert beyond(of_step(tokens, bases, step)) < 1
+    assert beyond_nulls(of_step(tokens, bases, step))[0] < 1
 
 
 def test_rotations_are_orthogonal_and_do_not_depend_on_their_number():
@@ -185,7 +182,7 @@ def test_the_null_measures_rotated_subspaces():
     tokens, after = gaussian(4, 5, 12), gaussian(4, 5, 12, seed=1)
     rows = given_tokens.compression(tokens, after, bases, draws=2)
 
-    row = rows.select(quantity=COMPRESSION, at={"setting": ""}).one()
+    row = rows.select(quantity=COMPRESSION).one()
     assert row.value == pytest.approx(fall(tokens, after, bases))
     assert row.null.draws == pytest.approx(
         [fall(tokens, after, rotation @ bases) for rotation in random_rotations(12, 2)]
@@ -233,9 +230,8 @@ def test_the_second_null_measures_rotated_updates_in_the_own_subspaces_and_in_ro
         for pair in zip(updates, rotations, strict=True)
     ]
     median = float(torch.tensor(both).median())
-    assert rows.select(quantity=COMPRESSION, at={"setting": SECOND}).one().null.draws == pytest.approx(own)
-    assert headline(rows, SECOND).null.draws == pytest.approx([draw - median for draw in own])
-    assert headline(rows, SECOND).value == headline(rows).value
+    assert rows.select(quantity=COMPRESSION).one().nulls[1].draws == pytest.approx(own)
+    assert headline(rows).nulls[1].draws == pytest.approx([draw - median for draw in own])
 
 
 def test_updates_that_ignore_the_subspaces_leave_one_null_and_not_both():
@@ -249,11 +245,10 @@ def test_updates_that_ignore_the_subspaces_leave_one_null_and_not_both():
     average = tokens.mean(1, keepdim=True) - tokens
     for update in (blind, blind + 0.3 * average):
         rows = of_update(tokens, bases, tokens + update)
-        assert beyond(headline(rows)) == 1
-        assert beyond(headline(rows, SECOND)) < 1
+        assert beyond_nulls(headline(rows)) in ((1, 0), (1, -1))
     exact = crate.exact_step(tokens, bases, kappa=1 / crate.lipschitz(bases, n=17, eps=EPS), eps=EPS)
     rows = of_update(tokens, bases, exact)
-    assert (beyond(headline(rows)), beyond(headline(rows, SECOND))) == (1, 1)
+    assert beyond_nulls(headline(rows)) == (1, 1)
 
 
 def test_merging_adds_the_rotated_updates():
@@ -287,7 +282,7 @@ def test_the_paper_step_compresses_in_orthogonal_subspaces_and_fails_in_coherent
         exact = partial(
             crate.exact_step, bases=bases, kappa=1 / crate.lipschitz(bases, n=17, eps=EPS), eps=EPS
         )
-        found.append([beyond(of_step(tokens, bases, step)) for step in (exact, paper)])
+        found.append([beyond_nulls(of_step(tokens, bases, step))[0] for step in (exact, paper)])
     assert found == [[1, 1], [1, -1]]
 
 
@@ -303,9 +298,11 @@ def test_without_norms_a_layer_is_the_derived_step():
 
 def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_the_null_of_non_zeros():
     rows = Table(
-        networks.trained_rows(partial(networks.small_crate, sparsify=Mlp), lambda *_: None, seeded(3))
+        networks.trained_rows(
+            seeded(3), constructor=partial(networks.small_crate, sparsify=Mlp), training=lambda *_: None
+        )
     )
-    assert len(headline(rows).null.draws) == len(headline(rows, SECOND).null.draws) == DRAWS
+    assert [len(null.draws) for null in headline(rows).nulls] == [DRAWS, DRAWS]
     shares = rows.select(quantity=NONZEROS).one()
     assert shares.value == 1.0
     assert shares.null.kind == UNTRAINED
@@ -316,12 +313,12 @@ def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_
 def test_training_changes_the_network_and_not_the_null_of_the_non_zeros(monkeypatch):
     monkeypatch.setattr(networks, "ADAMW_STEPS", 3)
     untrained, trained = (
-        list(networks.trained_rows(networks.small_crate, training, seeded()))
+        list(networks.trained_rows(seeded(), constructor=networks.small_crate, training=training))
         for training in (lambda *_: None, networks.adamw)
     )
     assert headline(untrained).value != headline(trained).value
     # with random weights the free output knows nothing of the subspaces
-    assert beyond(headline(untrained)) == 0
+    assert beyond_nulls(headline(untrained))[0] == 0
     nulls = [Table(rows).select(quantity=NONZEROS).one().null for rows in (untrained, trained)]
     assert nulls[0] == nulls[1]
 
@@ -330,7 +327,7 @@ def test_a_training_that_diverges_gives_a_row_with_the_reason():
     def diverge(*_):
         raise NotConverged("step 3: the loss is nan")
 
-    (row,) = networks.trained_rows(networks.small_crate, diverge, seeded())
+    (row,) = networks.trained_rows(seeded(), constructor=networks.small_crate, training=diverge)
     assert row.value is None
     assert row.quantity == LADDER.quantity
     assert row.reason == "step 3: the loss is nan"

@@ -73,18 +73,15 @@ UNSIZED = ("AdamW", "several queries", "MLP with LayerNorm")
 @pytest.mark.usefixtures("short")
 def test_a_rung_repeats_its_rows_and_has_two_nulls(name: str):
     measured = list(RUNGS[name].measure(generator(3)))
-    first, second, size, error, early = measured[:5]
-    assert [row.quantity for row in measured[:5]] == [LADDER.quantity, LADDER.quantity, SIZE, ERROR, EARLY]
-    assert [row.setting for row in measured] == ["", f"null: {second.null.kind}", *[""] * (len(measured) - 2)]
-    assert (
-        (first.value, first.predicted, first.side)
-        == (second.value, 1.0, ">=")
-        == (second.value, second.predicted, second.side)
-    )
+    first, size, error, early = measured[:4]
+    assert [row.quantity for row in measured[:4]] == [LADDER.quantity, SIZE, ERROR, EARLY]
+    assert (first.predicted, first.side) == (1.0, ">=")
+    assert [len(row.nulls) for row in measured[:4]] == [2, 1, 1, 1]
+    assert first.nulls[1].kind == size.null.kind != first.null.kind
     assert (early.predicted, early.side) == (1.0, ">=")
     assert [len(row.null.draws) for row in (first, error, early)] == [LADDER_DRAWS] * 3
     assert (
-        len(second.null.draws)
+        len(first.nulls[1].draws)
         == len(size.null.draws)
         == (LADDER_DRAWS if name == "MLP with LayerNorm" else RANGE_DRAWS)
     )
@@ -100,8 +97,8 @@ def test_a_rung_repeats_its_rows_and_has_two_nulls(name: str):
 
 @pytest.mark.usefixtures("short")
 def test_the_own_setting_agrees_and_a_broken_one_does_not():
-    own = list(measure_block(Setting(flow), generator()))
-    broken = values(measure_block(Setting(flow, decay=0.1), generator()))
+    own = list(measure_block(generator(), setting=Setting(flow)))
+    broken = values(measure_block(generator(), setting=Setting(flow, decay=0.1)))
     assert values(own)[ERROR] < 1e-6 < 0.05 < broken[ERROR]
     assert own[0].value == pytest.approx(1, abs=1e-12)
     assert own[0].null.p(own[0].value, ">=") == 1 / (1 + LADDER_DRAWS)
@@ -247,8 +244,8 @@ def test_the_second_null_predicts_the_same_logits_from_other_weights():
     change = Change(
         100 * measured.flip(-1), measured, None, torch.arange(12.0), ("other weights", others), False
     )
-    _, second, size, *_ = rows_of(change)
-    assert second.null.draws == pytest.approx((1, -1))  # a small prediction earns nothing by its size
+    row, size, *_ = rows_of(change)
+    assert row.nulls[1].draws == pytest.approx((1, -1))  # a small prediction earns nothing by its size
     assert size.null.draws == pytest.approx((math.log(0.01), 0), abs=1e-12)
     assert (size.value, size.predicted) == (pytest.approx(math.log(100)), None)
 
@@ -309,7 +306,7 @@ def test_the_logits_of_a_vision_transformer_are_its_scores():
 
 def test_a_training_that_diverges_gives_its_reason(monkeypatch):
     monkeypatch.setattr(blocks, "TIME_STEP", 1e4)
-    (row,) = measure_block(Setting(descent, real=True), generator())
+    (row,) = measure_block(generator(), setting=Setting(descent, real=True))
     assert row.value is None
     assert "NaN or infinity" in row.reason
 

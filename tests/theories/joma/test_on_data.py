@@ -63,7 +63,7 @@ def test_arrays_tensors_and_data_sets_give_the_same_rows(two_queries, request):
 def test_one_query_keeps_the_exponential_invariant_and_several_do_not(two_queries):
     drift = two_queries.select(quantity=on_data.DRIFT)
     one, several = (
-        drift.select(at={"setting": setting}).one() for setting in ("one query", "several queries")
+        drift.select(at={"queries": setting}).one() for setting in ("one query", "several queries")
     )
     assert one.value < 1e-6 < 0.05 < several.value
     assert one.verdict is None
@@ -77,7 +77,7 @@ def test_one_query_keeps_the_exponential_invariant_and_several_do_not(two_querie
 def test_the_softmax_invariant_has_a_null(unchecked):  # shapes were checked
     result = joma.analyse(*words(), seed=0)
     assert result.select(quantity=on_data.ONE_QUERY).one().verdict == "holds"
-    assert not result.select(at={"setting": "several queries"})
+    assert not result.select(at={"queries": "several queries"})
     correlation = result.select(quantity=on_data.SOFTMAX_CORRELATION).one()
     assert correlation.value > correlation.null.mean + 0.3
     for quantity, side in (

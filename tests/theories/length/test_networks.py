@@ -231,7 +231,7 @@ def test_a_bias_is_found_in_a_network():
 
 def test_a_probe_measures_a_vit_and_predictions_are_covered():
     model = ViT.for_tokens(9, 4, 3, dim=16, depth=2, heads=2)
-    with probe(model, length.THEORY.in_networks.metrics(), draws=19) as p, p.together(0):
+    with probe(model, length.THEORY.in_networks.metrics(), draws=19) as p, p.accumulate(0):
         model(torch.randn(16, 9, 4, generator=generator()))
     table = p.result().table.select(theory="length")
     for quantity, count in ((GAP, 4), (PREDICTED, 16), (KEPT, 4), (HALVED, 4), (SINK_NORM, 4)):
@@ -259,7 +259,7 @@ def test_responses_of_a_decoder(decoder: Decoder):
 
 
 def test_predictions_behind_a_mask_are_not_covered(decoder: Decoder):
-    with probe(decoder, [length.ScoreGaps()], draws=0) as p, p.together(0):
+    with probe(decoder, [length.ScoreGaps()], draws=0) as p, p.accumulate(0):
         decoder(torch.randint(20, (4, 16), generator=generator()))
     rows = p.result().table.select(quantity=PREDICTED)
     assert len(rows) == 16

@@ -104,7 +104,7 @@ def test_the_rows_of_the_optimum_and_of_two_classes_on_one_subspace():
     ranks = optimum(sizes, dim, eps=EPS).ranks
     features, labels = orthogonal_classes(sizes, ranks, dim, generator=generator())
     # Norm 1 instead of a fixed norm per class: close to the optimum, and exactly orthogonal.
-    share, second, angle, _, collapsed = quantities.rows(evaluated(features, labels, collapse=True))
+    share, angle, _, collapsed = quantities.rows(evaluated(features, labels, collapse=True))
     assert 0.95 < share.value < 1 == share.predicted
     assert angle.value == pytest.approx(90, abs=1e-5) == angle.predicted
     assert max(share.null.draws) < share.value
@@ -112,9 +112,9 @@ def test_the_rows_of_the_optimum_and_of_two_classes_on_one_subspace():
     best, reference = optimum(sizes, dim, eps=EPS).value, quantities.collapsed_reduction(sizes, dim, eps=EPS)
     assert collapsed.value == pytest.approx(share.value * best / reference)
     assert collapsed.null.draws == pytest.approx([draw * best / reference for draw in share.null.draws])
-    assert second.null.draws == pytest.approx([share.value] * 9)  # these features are their own inputs
+    assert share.nulls[1].draws == pytest.approx([share.value] * 9)  # these features are their own inputs
     features[labels == 1] = features[labels == 0][:10]
-    worse_share, _, worse_angle, _ = quantities.rows(evaluated(features, labels))
+    worse_share, worse_angle, _ = quantities.rows(evaluated(features, labels))
     assert worse_share.value < share.value - 0.1
     # two pairs of orthogonal classes, and one with the same subspace
     assert worse_angle.value == pytest.approx(60, abs=5)
@@ -138,13 +138,14 @@ def test_more_classes_than_dimensions_have_no_share():
 
 
 def test_free_features_reach_the_optimum():
-    share, second, angle, inputs, before = LADDER.rungs[0].measure(generator())
+    share, angle, inputs, before = LADDER.rungs[0].measure(generator())
+    second = share.nulls[1]
     assert share.value == pytest.approx(1, abs=1e-3)
     assert angle.value == pytest.approx(90, abs=0.1)
     assert share.null.high < 0.7
-    assert len(set(share.null.draws)) == 299 == len(second.null.draws)
-    assert second.null.high < 0.9
-    assert second.null.median == pytest.approx(inputs.value)
+    assert len(set(share.null.draws)) == 299 == len(second.draws)
+    assert second.high < 0.9
+    assert second.median == pytest.approx(inputs.value)
     assert inputs.value == pytest.approx(before.value, abs=0.02)  # the mean of the mixture is almost zero
     assert LADDER.rungs[0].covered
 
@@ -174,24 +175,16 @@ def short(monkeypatch):
 def test_every_rung_has_the_headline_with_both_nulls(rung, short):
     rows, again = list(rung.measure(generator())), list(rung.measure(generator()))
     assert rows == again
-    second = rows.pop(1)
     assert [row.quantity for row in rows].count(LADDER.quantity) == 1
-    assert (second.quantity, second.value, second.setting) == (
-        LADDER.quantity,
-        rows[0].value,
-        f"null: {PROJECTIONS}",
-    )
-    assert (second.null.kind, len(second.null.draws), second.side, second.predicted) == (
-        PROJECTIONS,
-        19,
-        ">=",
-        1.0,
-    )
+    assert [(null.kind, len(null.draws)) for null in rows[0].nulls] == [
+        (LADDER.null, 19),
+        (PROJECTIONS, 19),
+    ]
     for row in rows:
         assert (row.theory, row.kind, row.n, row.side) == ("rate_reduction", "rung", trainings.HELD_OUT, ">=")
-        assert not row.setting
+        assert not row.at
         assert row.null is not None
-        assert row.null.kind == LADDER.null_kind
+        assert row.null.kind == LADDER.null
         assert len(set(row.null.draws)) == 19
         assert row.source is not None
     assert rows[0].quantity == LADDER.quantity
@@ -278,15 +271,15 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
     )
     monkeypatch.setattr(ladder, "trained_network", lambda recipe, seed, images: (model, data))
     monkeypatch.setattr(ladder, "_training_tokens", lambda images: training)
-    rows = list(ladder._in_trained_network("ViT", generator()))
+    rows = list(ladder.in_trained_network(generator(), recipe="ViT"))
     assert [row.quantity for row in rows] == [
-        SHARE,
         SHARE,
         quantities.INPUTS,
         quantities.LAST_LAYER,
         quantities.ANGLE,
     ]
-    headline, second, inputs, last, _ = rows
+    headline, inputs, last, _ = rows
+    second = headline.nulls[1]
     metric, draws = RateReductionMetric(), len(last.null.draws)
     with torch.no_grad(), probe(model, [metric], draws=draws) as p:
         p.labels = labels[:256]
@@ -296,18 +289,17 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
     assert last.value == pytest.approx(expected.value, rel=1e-6)
     assert last.null.draws == pytest.approx(expected.null.draws, rel=1e-6)
     # 30 inputs are projected to the 16 dimensions of the network, without their training mean.
-    assert (second.value, second.setting) == (headline.value, f"null: {PROJECTIONS}")
-    assert second.null == projections(
+    assert second == projections(
         (tokens[:256] - training.tokens.mean(0)).flatten(1), labels[:256], 16, draws=299
     )
-    assert second.null.low <= inputs.value <= second.null.high
+    assert second.low <= inputs.value <= second.high
 
 
 def test_a_diverging_training_is_a_row_with_a_reason():
     def diverge(generator):
         raise NotConverged("step 3: the loss is nan", state=None)
 
-    (row,) = ladder._measure(diverge, generator())
+    (row,) = ladder.trained(generator(), train=diverge)
     assert (row.quantity, row.value, row.reason) == (LADDER.quantity, None, "step 3: the loss is nan")
 
 
@@ -319,12 +311,12 @@ def test_trained_networks_come_last():
 
 
 def test_the_second_null_on_the_digits_is_that_of_centred_pixels(short):
-    rows = {row.quantity + row.setting: row for row in ladder._measure(trainings.on_digits, generator())}
+    rows = {row.quantity: row for row in ladder.trained(generator(), train=trainings.on_digits)}
     train, held_out = trainings.digit_parts()
     expected = share_of(held_out.tokens.flatten(1) - train.tokens.flatten(1).mean(0), held_out.labels)
     assert rows[quantities.INPUTS].value == pytest.approx(expected, rel=1e-9)
     assert rows[quantities.INPUTS].null.high < expected
-    assert rows[f"{SHARE}null: {PROJECTIONS}"].null.draws == pytest.approx([expected] * 19, rel=1e-9)
+    assert rows[SHARE].nulls[1].draws == pytest.approx([expected] * 19, rel=1e-9)
     # centred inputs are harder to exceed
     assert expected > share_of(held_out.tokens.flatten(1), held_out.labels)
 
@@ -352,9 +344,9 @@ def test_rungs_that_learn_the_labels_alone_do_not_exceed_their_inputs():
     pixels have a larger share.
     """
     for train, side in ((trainings.on_digits, ">="), (trainings.adamw, "<=")):
-        headline, second = list(quantities.rows(train(generator())))[:2]
+        headline = next(quantities.rows(train(generator())))
         assert headline.null.p(headline.value, ">=") <= 0.05
-        assert second.null.p(second.value, side) <= 0.05
+        assert headline.nulls[1].p(headline.value, side) <= 0.05
 
 
 def test_trained_networks_say_what_changes():

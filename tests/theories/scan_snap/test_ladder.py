@@ -183,7 +183,7 @@ def test_rungs_are_deterministic_and_have_a_null(name: str):
     row = first[0]
     assert (row.kind, row.quantity, row.side, row.predicted) == ("rung", LADDER.quantity, ">=", 1.0)
     assert row.null is not None
-    assert (row.null.kind, len(row.null.draws)) == (LADDER.null_kind, LADDER_DRAWS)
+    assert (row.null.kind, len(row.null.draws)) == (LADDER.null, LADDER_DRAWS)
     assert row.null.low < row.null.median < row.null.high
 
 
@@ -231,10 +231,11 @@ def test_retrained_models_are_compared_with_the_prediction_for_their_own_next_to
         return agreement.predicted_change(learnt, share, vocab_size=sequences.vocab_size)[0]
 
     sequences, prediction = rungs.visual_words(1)
-    first, *_, second = rungs.retrained_rung(train, "", generator(1))
-    assert (second.value, second.setting) == (first.value, f"null: {rungs.RETRAINED}")
-    assert second.null.kind == rungs.RETRAINED
-    assert len(second.null.draws) == RANGE_DRAWS == len(seen) - 1
+    first, *others = rungs.retrained_rung(generator(1), train=train, note="")
+    assert LADDER.quantity not in [row.quantity for row in others]
+    _, second = first.nulls
+    assert second.kind == rungs.RETRAINED
+    assert len(second.draws) == RANGE_DRAWS == len(seen) - 1
     assert torch.equal(seen[3], sequences.permuted_learnt[2])
     expected = rank_correlation(
         train(replace(sequences, target=seen[3], data=replace(sequences.data, labels=seen[3])), generator())[
@@ -242,7 +243,7 @@ def test_retrained_models_are_compared_with_the_prediction_for_their_own_next_to
         ],
         prediction.held_out[3],
     )
-    assert second.null.draws[2] == pytest.approx(float(expected))
+    assert second.draws[2] == pytest.approx(float(expected))
     # Both parts of a draw together are a permutation of all next tokens.
     assert torch.equal(
         torch.cat([sequences.permuted, sequences.permuted_learnt], 1).sort(1).values[0],

@@ -113,12 +113,12 @@ def test_the_exact_flow_predicts_the_logits_of_true_but_not_of_shuffled_next_tok
     assert comparison.covered
     assert not ideal.skipped
     for quantity in (FLOW_ERROR, FLOW_HALF_WAY):
-        exact, lemma4 = (row(ideal, quantity, at={"setting": dynamics}) for dynamics in (EXACT, LEMMA4))
+        exact, lemma4 = (row(ideal, quantity, at={"dynamics": dynamics}) for dynamics in (EXACT, LEMMA4))
         assert exact.verdict == "consistent"
         assert exact.value < exact.threshold < exact.null.mean
         assert lemma4.verdict == "not covered"  # the decoder is the exact one
         assert lemma4.value > 3 * exact.value
-    order = row(ideal, FLOW_CORRELATION, at={"setting": EXACT})
+    order = row(ideal, FLOW_CORRELATION, at={"dynamics": EXACT})
     assert order.value > 0.8 > order.threshold > order.null.mean
 
 
@@ -295,7 +295,7 @@ def test_errors_of_short_sequences_are_not_covered(context: int, is_long: bool, 
     assert row(analysis, LONG).verdict == ("holds" if is_long else "fails")
     assert analysis.comparisons[0].verdict == ("consistent" if is_long else "not covered")
     for quantity in (FLOW_ERROR, FLOW_HALF_WAY):
-        measurement = row(analysis, quantity, at={"setting": EXACT})
+        measurement = row(analysis, quantity, at={"dynamics": EXACT})
         assert (measurement.value <= measurement.threshold) == is_long
         assert measurement.verdict == ("consistent" if is_long else "not covered")
 
@@ -312,7 +312,7 @@ def test_shuffled_next_tokens_equal_their_null(generator, unchecked, monkeypatch
     assert [match.dynamics for match in comparison.matches] == ["exact flow", "Lemma 4"]
     assert "1,000 evaluations" in comparison.predictions[1].reason
     assert not comparison.predictions[1].resolved
-    assert row(analysis, FLOW_ERROR, at={"setting": "modified flow"}).verdict == "inconclusive"
+    assert row(analysis, FLOW_ERROR, at={"dynamics": "modified flow"}).verdict == "inconclusive"
 
 
 def test_shuffled_next_tokens_are_at_chance(generator, few_steps):
@@ -376,7 +376,7 @@ def test_longer_sequences_of_the_same_classes_follow_the_exact_flow(digits: Resu
     """
     P = torch.from_numpy(digits.arrays["scan_snap/conditional"])
     classes = scan_snap.SequenceClasses(P, torch.zeros(len(P), dtype=torch.long), len(P.T) + len(P))
-    errors, orders = [digits.select(quantity=FLOW_ERROR, at={"setting": EXACT}).one().value], []
+    errors, orders = [digits.select(quantity=FLOW_ERROR, at={"dynamics": EXACT}).one().value], []
     for context in (15, 960):
         counts, labels = classes.sample_counts(
             300, context=context, generator=torch.Generator().manual_seed(0)

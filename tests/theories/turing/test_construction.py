@@ -125,7 +125,7 @@ def test_a_machine_that_never_starts_is_an_error():
             TuringMachine(("init", "read"), machine.alphabet, table, "init", (), (), machine.blank, 0)
         )
 
-    assert normal_form(generator(), reading_for_ever).value == 1
+    assert normal_form.check(generator(), build=reading_for_ever).value == 1
 
 
 def test_the_empty_word_is_a_blank():

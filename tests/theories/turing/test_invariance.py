@@ -86,7 +86,7 @@ def test_majority_is_an_answer_of_the_network(monkeypatch):
     broken = majority_network()
     broken.decoder[0, 2] = 0
     monkeypatch.setattr(claims, "majority_network", lambda preference: broken)
-    assert claims.majority(generator()).verdict == "violated"
+    assert claims.majority.check(generator()).verdict == "violated"
 
 
 def test_a_machine_that_rewrites_nothing_keeps_an_error():

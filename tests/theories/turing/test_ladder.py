@@ -28,13 +28,13 @@ def test_the_rungs_are_those_of_a_construction():
 @pytest.mark.parametrize("name", RUNGS)
 def test_a_rung_has_a_value_and_two_nulls(name: str, monkeypatch):
     monkeypatch.setattr(ladder, "STEPS", 60)
-    first, second = list(RUNGS[name].measure(generator(1)))
-    assert first.value == second.value
-    assert (first.predicted, first.side, first.unit) == (1.0, ">=", "share")
-    assert (first.setting, first.null.kind, second.null.kind) == ("", NULL_KIND, VISITS)
-    assert len(first.null.draws) == len(second.null.draws) == LADDER_DRAWS
-    assert second.null.median > first.null.median
-    assert list(RUNGS[name].measure(generator(1))) == [first, second]
+    (row,) = RUNGS[name].measure(generator(1))
+    first, second = row.nulls
+    assert (row.predicted, row.side, row.unit) == (1.0, ">=", "share")
+    assert (first.kind, second.kind) == (NULL_KIND, VISITS)
+    assert len(first.draws) == len(second.draws) == LADDER_DRAWS
+    assert second.median > first.median
+    assert list(RUNGS[name].measure(generator(1))) == [row]
 
 
 def test_the_rungs_are_in_order():

@@ -251,7 +251,7 @@ def test_networks_with_and_without_class_token_do_not_merge():
 
 def test_a_probe_measures_a_vit():
     model = ViT.for_tokens(9, 4, 3, dim=16, depth=2, heads=2)
-    with probe(model, vision.THEORY.in_networks.metrics(), draws=2) as p, p.together(0):
+    with probe(model, vision.THEORY.in_networks.metrics(), draws=2) as p, p.accumulate(0):
         model(torch.randn(16, 9, 4, generator=generator()))
     rows = [row for row in p.result().table if row.quantity == NEIGHBOURS]
     assert len(rows) == 4

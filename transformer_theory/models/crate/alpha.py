@@ -1,7 +1,7 @@
 r"""CRATE-alpha: CRATE with an overcomplete dictionary, a decoder and a skip connection.
 
-    Z^{l+1} = Z^{l+1/2} + code(LN(Z^{l+1/2})) D'^T, code = two non-negative ISTA steps from zero, D has 4 dim
-    atoms
+    Z^{l+1} = Z^{l+1/2} + code(LN(Z^{l+1/2})) D'^T,
+        code = two non-negative ISTA steps from zero, D has 4 dim atoms
 
 A layer has 10 dim^2 + 4 dim parameters: U, the output matrix (without bias), D and D' (4 dim^2 each) and two
 norms. Unlike in CRATE, patches are embedded by one linear map without norms, and layer norms add 1e-6 to the

@@ -10,14 +10,14 @@ Tokens are rows, Z is n x d; U_k is d x p, W_k = Z U_k are the tokens' coordinat
 By the push-through identity its gradient needs p x p matrices only:
 
     grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T = beta sum_k W_k (I_p + beta W_k^T W_k)^-1
-    U_k^T.
+        U_k^T.
 
 **Causal form.** By the chain rule of log-determinants the rate of a sequence is the sum of terms r_i, the
 increase of the rate when token i joins the tokens before it. Each token descends its own term. With w_i =
 U_k^T z_i and S_i = sum_{j <= i} w_j w_j^T:
 
-    r_i = 1/2 sum_k log(1 + beta w_i^T (I_p + beta S_{i-1})^-1 w_i), grad_{z_i} r_i = beta sum_k U_k (I_p +
-    beta S_i)^-1 w_i.
+    r_i = 1/2 sum_k log(1 + beta w_i^T (I_p + beta S_{i-1})^-1 w_i),
+        grad_{z_i} r_i = beta sum_k U_k (I_p + beta S_i)^-1 w_i.
 
 Here beta = p / (N eps^2) with N = ``context``, the length of the longest sequence. The actual length would
 make earlier tokens depend on later ones. The last of N tokens moves as in the exact non-causal step.
@@ -25,13 +25,13 @@ make earlier tokens depend on later ones. The last of N tokens moves as in the e
 **Token statistics.** Soft memberships pi_ik >= 0, sum_k pi_ik = 1, assign token i to subspaces; n_k = sum_i
 pi_ik. By Hadamard's inequality
 
-    R^c(Z; U, Pi) <= B(Z; U, Pi) = 1/2 sum_k n_k/n sum_c log(1 + p/eps^2 m_kc), m_kc = 1/n_k sum_i pi_ik
-    W_ikc^2,
+    R^c(Z; U, Pi) <= B(Z; U, Pi) = 1/2 sum_k n_k/n sum_c log(1 + p/eps^2 m_kc),
+        m_kc = 1/n_k sum_i pi_ik W_ikc^2,
 
 which needs only one second moment per channel. At fixed memberships
 
-    grad B = beta sum_k diag(pi_k) W_k diag(1 / (1 + p/eps^2 m_k)) U_k^T, pi_ik = softmax_k(tau_k sum_c
-    W_ikc^2 / sum_j W_jkc^2).
+    grad B = beta sum_k diag(pi_k) W_k diag(1 / (1 + p/eps^2 m_k)) U_k^T,
+        pi_ik = softmax_k(tau_k sum_c W_ikc^2 / sum_j W_jkc^2).
 
 In the causal form every sum over tokens becomes a sum over the tokens up to i. A subspace with n_k = 0
 contributes nothing.

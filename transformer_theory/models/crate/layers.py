@@ -1,8 +1,8 @@
 r"""CRATE layers and stacks of layers, shared by the classifier, the language model and the masked
 autoencoder.
 
-    Z^{l+1/2} = Z^l + attention(LN(Z^l)), Z^{l+1} = sparsify(LN(Z^{l+1/2})), added to Z^{l+1/2} if the block
-    has ``skip``
+    Z^{l+1/2} = Z^l + attention(LN(Z^l)),
+        Z^{l+1} = sparsify(LN(Z^{l+1/2})), added to Z^{l+1/2} if the block has ``skip``
 
 Tokens are [batch, n, dim]. Parameters have the names of the released networks. Source: :cite:t:`yu2023white`,
 released code.

@@ -4,9 +4,9 @@ encoder layer.
     Z^0 = [class token; embedded patches, with the mask token in place of masked patches] + positions
     encoder layer   Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2})), lambda = 0.5
     between         Y^0 = LN(Z^L)
-    decoder layer Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here), Y^{l+1} = Y^{l+1/2} -
-    attention(LN(Y^{l+1/2})) loss mean squared error over the masked patches, whose pixels are a linear map of
-    LN(Y^L)
+    decoder layer   Y^{l+1/2} = LN(Y^l) D^T (a rotation in the theory, free here),
+                    Y^{l+1} = Y^{l+1/2} - attention(LN(Y^{l+1/2}))
+    loss            mean squared error over the masked patches, whose pixels are a linear map of LN(Y^L)
 
 Unlike in other masked autoencoders, the encoder processes the mask tokens too, and it has the same width as
 the decoder. Positions are fixed sines and cosines. The weights have the names of the released network

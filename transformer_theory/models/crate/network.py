@@ -1,8 +1,8 @@
 r"""CRATE, a classifier in which each layer is one compression step and one sparsification step.
 
     Z^0 = [class token; embedded tokens] + positions
-    Z^{l+1/2} = Z^l + attention(LN(Z^l)), Z^{l+1} = ISTA(LN(Z^{l+1/2})) (no skip), logits = head(LN(Z^L)[class
-    token])
+    Z^{l+1/2} = Z^l + attention(LN(Z^l)),      Z^{l+1} = ISTA(LN(Z^{l+1/2}))  (no skip),
+                                               logits = head(LN(Z^L)[class token])
 
 With ``pooling="mean"`` the head reads the mean of all tokens instead of the class token.
 

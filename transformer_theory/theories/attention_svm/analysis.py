@@ -1,7 +1,8 @@
 r"""Compares the prediction of the theory with the result of descent, for given tokens, queries and scores.
 
-    result = analyse(tokens, query, scores) # [n, T, d], [n, d_z], [n, T]; or analyse_head(tokens, query,
-    head, labels) result.feasible, result.agreement, result.cosine
+    result = analyse(tokens, query, scores)
+        # [n, T, d], [n, d_z], [n, T]; or analyse_head(tokens, query, head, labels)
+    result.feasible, result.agreement, result.cosine
     result.plot()
 
 The prediction is the best token of each input, with the max-margin solution of these tokens. The measurement
@@ -28,8 +29,8 @@ from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
 from ...core.measurement import Null
-from ...core.parallel import single_threaded
 from ...core.statistics import RANGE_DRAWS
+from ...core.threads import single_threaded
 from ...core.validation import converted, integers
 from ...maths.linalg import cosine
 from .analysis_plot import plot_analysis

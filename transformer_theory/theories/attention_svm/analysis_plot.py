@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.plotting import COLOURS, axes, heatmap, line, style
+from ...core.plotting import COLOURS, TINTS, axes, heatmap, line, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -118,7 +118,7 @@ def plot_attention(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
         rows[best >= 0],
         s=16,
         facecolors="none",
-        edgecolors=COLOURS["scan_snap"],
+        edgecolors=TINTS[1],
         linewidths=1.1,
     )
     ax.set_yticks(rows)

@@ -1,13 +1,12 @@
 """Claims about the information curve, its onset, the Gaussian case and variational bounds."""
 
 import math
-from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.claims import Claim, Evidence
+from ...core.claims import Measured, but, claim
 from ...core.errors import NotConverged
 from ...core.sources import Source
 from .curve import certificate, decode, information_bottleneck, iterate, log_likelihood, point, random_joint
@@ -22,6 +21,11 @@ CONSTANT = Source("ahlswede1976spreading", status="own")
 GAUSSIAN = Source("chechik2005information", status="second-hand")
 VARIATIONAL = Source("alemi2017deep", status="second-hand")
 RATIO = 1.03  # least ratio of 1/sigma_2^2 and 1/eta in the claims on the onset
+DISCRETE = "finite X and Y with positive p(x)"
+SPECTRUM = (
+    "y = x A + e, all Gaussian; two singular values of A (3 x 3) are in [1.1, 1.8], active at beta = 4, one "
+    "in [.1, .5], inactive"
+)
 
 
 def random_encoder(x: int, z: int, generator: Generator) -> Float[Tensor, "x z"]:
@@ -36,9 +40,18 @@ def random_encoder(x: int, z: int, generator: Generator) -> Float[Tensor, "x z"]
     )
 
 
-def grid_gap(generator: Generator, *, random: bool) -> Evidence:
-    """Measures the maximum of log S over a grid of all decoders of a binary Y, for the solver or for a random
-    start.
+@claim(
+    "bottleneck/optimality",
+    measures="largest log S over a grid of decoders",
+    at_most=1e-6,
+    source=Source("lindsay1983geometry", status="own"),
+    assumptions=(DISCRETE, "Y is binary, so that a grid of 4,001 decoders covers all of them"),
+    control=but("takes the fixed point from a random encoder with two code words", random=True),
+)
+def optimality(generator: Generator, *, random: bool = False) -> Measured:
+    r"""The solver's encoder is optimal over all encoders of any size: $S(t) = \sum_x p(x) e^{-\beta KL(p(y|x)
+    \| t)} / \sum_z p(z) e^{-\beta KL(p(y|x) \| t_z)} \le 1$ up to $10^{-6}$ for every decoder t; $\log \max
+    S$ bounds the distance from the optimum.
     """
     joint = random_joint(8, 2, generator)
     beta = 20 * onset(joint).beta
@@ -54,7 +67,7 @@ def grid_gap(generator: Generator, *, random: bool) -> Evidence:
     decoders, mass = decode(joint, encoder)
     mixture = torch.logsumexp(log_likelihood(channel, decoders, beta) + mass.log(), 1)
     values = torch.logsumexp((joint.sum(1).log() - mixture)[:, None] + log_likelihood(channel, grid, beta), 0)
-    return Evidence(float(values.max()), 1e-6, "<=", detail={"search": certificate(joint, encoder, beta)[0]})
+    return Measured(float(values.max()), {"search": certificate(joint, encoder, beta)[0]})
 
 
 def joint_with_gap(generator: Generator) -> tuple[Float[Tensor, "x y"], Onset]:
@@ -85,26 +98,60 @@ def lowest(joint: Float[Tensor, "x y"], beta: float, generator: Generator) -> fl
     return min(values)
 
 
-def below(generator: Generator, *, local: bool) -> Evidence:
-    """Measures by how much the best Lagrangian is below zero at .99 of the onset, or at .99 of its local
-    value.
+@claim(
+    "bottleneck/nothing-below",
+    measures="Lagrangian below zero in nats",
+    at_most=1e-8,
+    source=CONSTANT,
+    assumptions=(
+        DISCRETE,
+        f"1 / sigma_2^2 is at least {RATIO} / eta_KL",
+        "the supremum is found by ascent from 74 starts",
+    ),
+    control=but("takes the local value 1 / sigma_2^2 as the onset", local=True),
+    corrects=r"The notes on the survey of Wong et al. (2023) took $1/\sigma_2^2$ as the first "
+    r"non-trivial $\beta$; it is only an upper bound on the onset $1/\eta_{KL}$.",
+)
+def nothing_below(generator: Generator, *, local: bool = False) -> Measured:
+    r"""No encoder is better than none below the onset: $\min I(X;Z) - \beta I(Z;Y) = 0$ at $\beta =
+    .99/\eta_{KL}$ for $\eta_{KL} = \sup_q KL(qC \| p_Y) / KL(q \| p_X)$, by the solver and by four random
+    starts.
     """
     joint, found = joint_with_gap(generator)
     beta = 0.99 * (found.local_beta if local else found.beta)
-    return Evidence(
-        -lowest(joint, beta, generator), 1e-8, "<=", detail={"ratio": found.local_beta / found.beta}
-    )
+    return Measured(-lowest(joint, beta, generator), {"ratio": found.local_beta / found.beta})
 
 
-def above(generator: Generator, *, factor: float) -> Evidence:
-    """Measures by how much the best Lagrangian is below zero at a multiple of the onset."""
+@claim(
+    "bottleneck/something-above",
+    measures="Lagrangian below zero in nats",
+    at_least=1e-6,
+    source=CONSTANT,
+    assumptions=(DISCRETE,),
+    control=but("takes .98 of the onset", factor=0.98),
+)
+def something_above(generator: Generator, *, factor: float = 1.02) -> float:
+    r"""An encoder is better than none just above the onset: $\min I(X;Z) - \beta I(Z;Y) < -10^{-6}$ nats at
+    $\beta = 1.02/\eta_{KL}$.
+    """
     joint = random_joint(6, 4, generator)
     found = onset(joint)
-    return Evidence(-information_bottleneck(joint, factor * found.beta).points[0].lagrangian, 1e-6, ">=")
+    return -information_bottleneck(joint, factor * found.beta).points[0].lagrangian
 
 
-def first_order(generator: Generator, *, near: bool) -> Evidence:
-    """Measures by how much a rare code word lowers the Lagrangian below zero at 1.02 of the onset."""
+@claim(
+    "bottleneck/rare-word",
+    measures="Lagrangian below zero in nats",
+    at_least=1e-7,
+    source=CONSTANT,
+    assumptions=(DISCRETE, f"1 / sigma_2^2 is at least {RATIO} / eta_KL", "the best of six masses"),
+    control=but("moves the posterior to p(x) by .95 of the way", near=True),
+)
+def rare_word(generator: Generator, *, near: bool = False) -> float:
+    r"""The first code word is rare and its posterior is far from $p_X$: one code word with the posterior that
+    attains $\eta_{KL}$ and a small mass makes $I(X;Z) - \beta I(Z;Y) < -10^{-7}$ nats at $\beta =
+    1.02/\eta_{KL}$.
+    """
     joint, found = joint_with_gap(generator)
     marginal, beta = joint.sum(1), 1.02 * found.beta
     posterior = found.posterior
@@ -114,12 +161,24 @@ def first_order(generator: Generator, *, near: bool) -> Evidence:
     encoders = [
         rare_cluster(joint, posterior, largest * share) for share in (0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
     ]
-    return Evidence(-min(point(joint, each, beta, math.inf).lagrangian for each in encoders), 1e-7, ">=")
+    return -min(point(joint, each, beta, math.inf).lagrangian for each in encoders)
 
 
-def slopes(generator: Generator, *, inverted: bool) -> Evidence:
-    """Measures the largest amount by which a chord of the curve leaves the interval of its two slopes 1 /
-    beta (or beta).
+@claim(
+    "bottleneck/slope",
+    measures="largest violation by a chord in nats",
+    at_most=1e-6,
+    source=OWN,
+    assumptions=(DISCRETE,),
+    control=but(
+        "takes beta as the slope, the multiplier of I(X;Z) in the form of Wong et al. (2023)", inverted=True
+    ),
+    corrects=r"The survey of Wong et al. (2023) writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that "
+    r"minimise $I(X;Z) - \beta I(Z;Y)$; its $\beta$ is the inverse.",
+)
+def slope(generator: Generator, *, inverted: bool = False) -> float:
+    r"""The curve is concave with the slope $dI(Z;Y)/dI(X;Z) = 1/\beta$: each chord's slope lies between
+    $1/\beta$ at its ends.
     """
     joint = random_joint(6, 4, generator)
     curve = information_bottleneck(joint, [onset(joint).beta * factor for factor in (1.2, 1.8, 3.0, 5.0)])
@@ -128,7 +187,7 @@ def slopes(generator: Generator, *, inverted: bool) -> Evidence:
         rise, run = high.relevance - low.relevance, high.compression - low.compression
         first, second = (low.beta, high.beta) if inverted else (1 / high.beta, 1 / low.beta)
         worst = max(worst, first * run - rise, rise - second * run)
-    return Evidence(worst, 1e-6, "<=")
+    return worst
 
 
 def binary_entropy(p: float) -> float:
@@ -147,21 +206,37 @@ def gerber(compression: float, noise: float) -> float:
     return math.log(2) - binary_entropy(p * (1 - noise) + (1 - p) * noise)
 
 
-def symmetric(generator: Generator, *, line: bool) -> Evidence:
-    """Measures the largest distance of the curve of a doubly symmetric binary source from its closed form, or
-    from its tangent at 0.
+@claim(
+    "bottleneck/symmetric-source",
+    measures="largest distance from the closed form in nats",
+    at_most=1e-6,
+    source=LEMMA,
+    assumptions=("X is a uniform bit", "a is in [.05, .3]"),
+    control=but("takes the tangent (1 - 2a)^2 I(X;Z)", line=True),
+)
+def symmetric_source(generator: Generator, *, line: bool = False) -> float:
+    r"""For a uniform bit through a binary symmetric channel with error a, $I(Z;Y) = \log 2 - h(a \star
+    h^{-1}(\log 2 - I(X;Z)))$.
     """
     noise = 0.05 + 0.25 * float(torch.rand((), generator=generator, dtype=torch.float64))
     joint = torch.tensor([[1 - noise, noise], [noise, 1 - noise]], dtype=torch.float64) / 2
     slope = (1 - 2 * noise) ** 2
     points = information_bottleneck(joint, [factor / slope for factor in (0.9, 1.3, 2.0, 4.0)]).points
     exact = [slope * each.compression if line else gerber(each.compression, noise) for each in points]
-    return Evidence(max(abs(each.relevance - value) for each, value in zip(points, exact)), 1e-6, "<=")
+    return max(abs(each.relevance - value) for each, value in zip(points, exact))
 
 
-def deterministic(generator: Generator, *, noise: float) -> Evidence:
-    """Measures the distance from I(X;Z) = I(Z;Y) = H(Y) for labels that are functions of x, with a share
-    replaced; beta is drawn.
+@claim(
+    "bottleneck/deterministic",
+    measures="distance from H(Y) in nats",
+    at_most=1e-5,
+    source=Source("kolchinsky2019caveats", status="second-hand"),
+    assumptions=(DISCRETE, "the label is a function of x", "beta is in [1.1, 10]"),
+    control=but("replaces a fifth of the labels by uniform ones", noise=0.2),
+)
+def deterministic(generator: Generator, *, noise: float = 0.0) -> Measured:
+    r"""If the label is a function of x, the curve is $I(Z;Y) = I(X;Z)$ up to $H(Y)$; any $\beta > 1$ has the
+    optimum $I(X;Z) = I(Z;Y) = H(Y)$.
     """
     beta = 1.1 + 8.9 * float(torch.rand((), generator=generator, dtype=torch.float64))
     marginal = random_joint(9, 2, generator).sum(1)
@@ -169,12 +244,7 @@ def deterministic(generator: Generator, *, noise: float) -> Evidence:
     joint = marginal[:, None] * ((1 - noise) * labels + noise / 3)
     found = information_bottleneck(joint, beta).points[0]
     entropy = float(information(marginal[:, None] * labels))
-    return Evidence(
-        max(abs(found.compression - entropy), abs(found.relevance - entropy)),
-        1e-5,
-        "<=",
-        detail={"beta": beta},
-    )
+    return Measured(max(abs(found.compression - entropy), abs(found.relevance - entropy)), {"beta": beta})
 
 
 def gaussian_pair(generator: Generator) -> GaussianPair:
@@ -192,8 +262,19 @@ def gaussian_pair(generator: Generator) -> GaussianPair:
     return GaussianPair(rotations[0] @ torch.diag(values) @ rotations[1], 1.0)
 
 
-def projections(generator: Generator, *, dim: int) -> Evidence:
-    """Measures how far the best of numerically optimised noisy projections is from the closed form."""
+@claim(
+    "bottleneck/gaussian",
+    measures="distance of the numerical optimum from the closed form in nats",
+    at_most=1e-6,
+    source=GAUSSIAN,
+    assumptions=(SPECTRUM, "beta = 4", "the encoder has as many dimensions as x"),
+    control=but("allows one dimension where two are active", dim=1),
+)
+def gaussian(generator: Generator, *, dim: int = 3) -> float:
+    r"""For Gaussian variables $\min I(X;Z) - \beta I(Z;Y)$ over noisy projections has $I(X;Z) = \frac12
+    \sum_i \log \frac{(\beta-1)(1-\lambda_i)}{\lambda_i}$ over $\beta > 1/(1-\lambda_i)$, and $I(Z;Y) = I(X;Z)
+    - \frac12 \sum_i \log \beta(1-\lambda_i)$.
+    """
     pair, beta = gaussian_pair(generator), 4.0
     compression, relevance = gaussian_bottleneck(pair.eigenvalues(), beta)
     weights = torch.randn(dim, 3, generator=generator, dtype=torch.float64, requires_grad=True)
@@ -209,39 +290,41 @@ def projections(generator: Generator, *, dim: int) -> Evidence:
         return loss.detach()
 
     optimiser.step(closure)  # pyright: ignore[reportArgumentType]
-    return Evidence(abs(float(closure()) - (compression - beta * relevance)), 1e-6, "<=")
+    return abs(float(closure()) - (compression - beta * relevance))
 
 
-def bias(generator: Generator, *, corrected: bool) -> Evidence:
-    """Measures the mean information of independent samples, less the formula of its bias, relative to this
-    formula.
-    """
+@claim(
+    "bottleneck/bias",
+    measures="distance of the mean from the formula, relative to it",
+    at_most=0.1,
+    source=Source("miller1955note", status="second-hand"),
+    assumptions=("n = 400 samples of uniform independent variables of 8 and 5 values",),
+    control=but("leaves the correction out", corrected=False),
+)
+def bias(generator: Generator, *, corrected: bool = True) -> float:
+    """The plug-in information of independent samples has the mean $(|X|-1)(|Y|-1)/2n$ nats within a tenth."""
     n, x, y = 400, 8, 5
     first, second = (torch.randint(size, (400, n), generator=generator) for size in (x, y))
     mean, formula = float(information(table(first, second, (x, y)) / n).mean()), plug_in_bias(x, y, n)
-    return Evidence(abs(mean - (formula if corrected else 0.0)) / formula, 0.1, "<=")
+    return abs(mean - (formula if corrected else 0.0)) / formula
 
 
-def variational(generator: Generator, *, dim: int) -> Evidence:
-    """Measures the Lagrangian of a trained variational bottleneck above the closed form, relative to the size
-    of the latter.
-    """
-    pair, beta = gaussian_pair(generator), 4.0
-    model = train_variational(pair, beta, dim, steps=1500, generator=generator)
-    rate, gain = variational_bound(model, pair, 200_000, generator)
-    compression, relevance = gaussian_bottleneck(pair.eigenvalues(), beta)
-    optimum = compression - beta * relevance
-    return Evidence(
-        (rate - beta * gain - optimum) / abs(optimum),
-        0.1,
-        "<=",
-        detail={"rate": rate, "gain": gain, "optimum": optimum},
-    )
-
-
-def bound_side(generator: Generator, *, noise: float) -> Evidence:
-    """Measures by how much H(Y) - CE of a trained bottleneck exceeds the closed-form I(Z;Y) of its own
-    encoder.
+@claim(
+    "bottleneck/bounds",
+    measures="larger violation in nats",
+    at_most=0.02,
+    source=VARIATIONAL,
+    assumptions=(
+        SPECTRUM,
+        "the encoder and the decoder are linear, and z has two dimensions",
+        "200,000 new samples",
+    ),
+    control=but("lets the decoder read the mean of z without its noise", noise=0.0),
+    cost="training",
+)
+def bounds(generator: Generator, *, noise: float = 1.0) -> Measured:
+    r"""A variational bottleneck bounds both informations: rate $\ge I(X;Z)$ and $H(Y) - CE \le I(Z;Y)$ of its
+    own encoder, within .02 nats of sampling error.
     """
     pair, dim = gaussian_pair(generator), 2
     model = train_variational(pair, 4.0, dim, steps=300, generator=generator)
@@ -250,153 +333,44 @@ def bound_side(generator: Generator, *, noise: float) -> Evidence:
         for value in pair.informations((model.mean.weight / model.log_noise.exp()[:, None]).detach())
     ]
     rate, gain = variational_bound(model, pair, 200_000, generator, noise=noise)
-    return Evidence(
-        max(gain - exact[1], exact[0] - rate),
-        0.02,
-        "<=",
-        detail={"rate": rate, "exact rate": exact[0], "gain": gain},
+    return Measured(
+        max(gain - exact[1], exact[0] - rate), {"rate": rate, "exact rate": exact[0], "gain": gain}
     )
 
 
-DISCRETE = "finite X and Y with positive p(x)"
-SPECTRUM = (
-    "y = x A + e, all Gaussian; two singular values of A (3 x 3) are in [1.1, 1.8], active at beta = 4, one "
-    "in [.1, .5], inactive"
+@claim(
+    "bottleneck/variational",
+    measures="excess of the Lagrangian, relative to the optimum",
+    at_most=0.1,
+    source=VARIATIONAL,
+    assumptions=(SPECTRUM, "the encoder and the decoder are linear", "1,500 steps of Adam"),
+    control=but("allows one dimension where two are active", dim=1),
+    cost="training",
 )
+def variational(generator: Generator, *, dim: int = 2) -> Measured:
+    r"""A trained linear variational bottleneck comes within a tenth of the Gaussian optimum: $L - L^* \le .1
+    |L^*|$ at $\beta = 4$.
+    """
+    pair, beta = gaussian_pair(generator), 4.0
+    model = train_variational(pair, beta, dim, steps=1500, generator=generator)
+    rate, gain = variational_bound(model, pair, 200_000, generator)
+    compression, relevance = gaussian_bottleneck(pair.eigenvalues(), beta)
+    optimum = compression - beta * relevance
+    return Measured(
+        (rate - beta * gain - optimum) / abs(optimum), {"rate": rate, "gain": gain, "optimum": optimum}
+    )
+
+
 CLAIMS = (
-    Claim(
-        f"{NAME}/optimality",
-        r"The solver's encoder is optimal over all encoders of any size: $S(t) = \sum_x p(x) e^{-\beta "
-        r"KL(p(y|x) \| t)} / \sum_z p(z) e^{-\beta KL(p(y|x) \| t_z)} \le 1$ up to $10^{-6}$ for every "
-        r"decoder t; $\log \max S$ bounds the distance from the optimum.",
-        "largest log S over a grid of decoders",
-        Source("lindsay1983geometry", status="own"),
-        (DISCRETE, "Y is binary, so that a grid of 4,001 decoders covers all of them"),
-        partial(grid_gap, random=False),
-        partial(grid_gap, random=True),
-        "takes the fixed point from a random encoder with two code words",
-    ),
-    Claim(
-        f"{NAME}/nothing-below",
-        r"No encoder is better than none below the onset: $\min I(X;Z) - \beta I(Z;Y) = 0$ at $\beta = "
-        r".99/\eta_{KL}$ for $\eta_{KL} = \sup_q KL(qC \| p_Y) / KL(q \| p_X)$, by the solver and by four "
-        "random starts.",
-        "Lagrangian below zero in nats",
-        CONSTANT,
-        (
-            DISCRETE,
-            f"1 / sigma_2^2 is at least {RATIO} / eta_KL",
-            "the supremum is found by ascent from 74 starts",
-        ),
-        partial(below, local=False),
-        partial(below, local=True),
-        "takes the local value 1 / sigma_2^2 as the onset",
-        corrects=r"The notes on the survey of Wong et al. (2023) took $1/\sigma_2^2$ as the first "
-        r"non-trivial $\beta$; it is only an upper bound on the onset $1/\eta_{KL}$.",
-    ),
-    Claim(
-        f"{NAME}/something-above",
-        r"An encoder is better than none just above the onset: $\min I(X;Z) - \beta I(Z;Y) < -10^{-6}$ nats "
-        r"at $\beta = 1.02/\eta_{KL}$.",
-        "Lagrangian below zero in nats",
-        CONSTANT,
-        (DISCRETE,),
-        partial(above, factor=1.02),
-        partial(above, factor=0.98),
-        "takes .98 of the onset",
-    ),
-    Claim(
-        f"{NAME}/rare-word",
-        "The first code word is rare and its posterior is far from $p_X$: one code word with the posterior "
-        r"that attains $\eta_{KL}$ and a small mass makes $I(X;Z) - \beta I(Z;Y) < -10^{-7}$ nats at $\beta "
-        r"= 1.02/\eta_{KL}$.",
-        "Lagrangian below zero in nats",
-        CONSTANT,
-        (DISCRETE, f"1 / sigma_2^2 is at least {RATIO} / eta_KL", "the best of six masses"),
-        partial(first_order, near=False),
-        partial(first_order, near=True),
-        "moves the posterior to p(x) by .95 of the way",
-    ),
-    Claim(
-        f"{NAME}/slope",
-        r"The curve is concave with the slope $dI(Z;Y)/dI(X;Z) = 1/\beta$: each chord's slope lies between "
-        r"$1/\beta$ at its ends.",
-        "largest violation by a chord in nats",
-        OWN,
-        (DISCRETE,),
-        partial(slopes, inverted=False),
-        partial(slopes, inverted=True),
-        "takes beta as the slope, the multiplier of I(X;Z) in the form of Wong et al. (2023)",
-        corrects=r"The survey of Wong et al. (2023) writes $\max I(Z;Y) - \beta I(X;Z)$ beside papers that "
-        r"minimise $I(X;Z) - \beta I(Z;Y)$; its $\beta$ is the inverse.",
-    ),
-    Claim(
-        f"{NAME}/symmetric-source",
-        r"For a uniform bit through a binary symmetric channel with error a, $I(Z;Y) = \log 2 - h(a \star "
-        r"h^{-1}(\log 2 - I(X;Z)))$.",
-        "largest distance from the closed form in nats",
-        LEMMA,
-        ("X is a uniform bit", "a is in [.05, .3]"),
-        partial(symmetric, line=False),
-        partial(symmetric, line=True),
-        "takes the tangent (1 - 2a)^2 I(X;Z)",
-    ),
-    Claim(
-        f"{NAME}/deterministic",
-        r"If the label is a function of x, the curve is $I(Z;Y) = I(X;Z)$ up to $H(Y)$; any $\beta > 1$ has "
-        "the optimum $I(X;Z) = I(Z;Y) = H(Y)$.",
-        "distance from H(Y) in nats",
-        Source("kolchinsky2019caveats", status="second-hand"),
-        (DISCRETE, "the label is a function of x", "beta is in [1.1, 10]"),
-        partial(deterministic, noise=0.0),
-        partial(deterministic, noise=0.2),
-        "replaces a fifth of the labels by uniform ones",
-    ),
-    Claim(
-        f"{NAME}/gaussian",
-        r"For Gaussian variables $\min I(X;Z) - \beta I(Z;Y)$ over noisy projections has $I(X;Z) = \frac12 "
-        r"\sum_i \log \frac{(\beta-1)(1-\lambda_i)}{\lambda_i}$ over $\beta > 1/(1-\lambda_i)$, and $I(Z;Y) "
-        r"= I(X;Z) - \frac12 \sum_i \log \beta(1-\lambda_i)$.",
-        "distance of the numerical optimum from the closed form in nats",
-        GAUSSIAN,
-        (SPECTRUM, "beta = 4", "the encoder has as many dimensions as x"),
-        partial(projections, dim=3),
-        partial(projections, dim=1),
-        "allows one dimension where two are active",
-    ),
-    Claim(
-        f"{NAME}/bias",
-        r"The plug-in information of independent samples has the mean $(|X|-1)(|Y|-1)/2n$ nats within a "
-        r"tenth.",
-        "distance of the mean from the formula, relative to it",
-        Source("miller1955note", status="second-hand"),
-        ("n = 400 samples of uniform independent variables of 8 and 5 values",),
-        partial(bias, corrected=True),
-        partial(bias, corrected=False),
-        "leaves the correction out",
-    ),
-    Claim(
-        f"{NAME}/bounds",
-        r"A variational bottleneck bounds both informations: rate $\ge I(X;Z)$ and $H(Y) - CE \le I(Z;Y)$ "
-        "of its own encoder, within .02 nats of sampling error.",
-        "larger violation in nats",
-        VARIATIONAL,
-        (SPECTRUM, "the encoder and the decoder are linear, and z has two dimensions", "200,000 new samples"),
-        partial(bound_side, noise=1.0),
-        partial(bound_side, noise=0.0),
-        "lets the decoder read the mean of z without its noise",
-        cost="training",
-    ),
-    Claim(
-        f"{NAME}/variational",
-        r"A trained linear variational bottleneck comes within a tenth of the Gaussian optimum: $L - L^* "
-        r"\le .1 |L^*|$ at $\beta = 4$.",
-        "excess of the Lagrangian, relative to the optimum",
-        VARIATIONAL,
-        (SPECTRUM, "the encoder and the decoder are linear", "1,500 steps of Adam"),
-        partial(variational, dim=2),
-        partial(variational, dim=1),
-        "allows one dimension where two are active",
-        cost="training",
-    ),
+    optimality,
+    nothing_below,
+    something_above,
+    rare_word,
+    slope,
+    symmetric_source,
+    deterministic,
+    gaussian,
+    bias,
+    bounds,
+    variational,
 )

@@ -2,8 +2,9 @@ r"""A decoder with written weights that finds the length of the longest increasi
 
     layer 1, head A:  every place i fetches the symbol n places before it,      score [k = i - n]
     layer 1, head B:  every place i fetches the symbol n + 1 places before it,  score [k = i - n - 1]
-    layer 1, MLP: ReLU(x + gate - 1) keeps slot A at queries in the chain, slot B and the symbol d_k at keys
-    in the chain
+    layer 1, MLP:
+        ReLU(x + gate - 1) keeps slot A at queries in the chain,
+        slot B and the symbol d_k at keys in the chain
     layer 2, head:    score  d_k - m [b_k not below a_i],   value: the one-hot vector of d_k
     layer 2, MLP:     shifts the length by one, except after ":"
 

@@ -14,8 +14,8 @@ gradient there.
 **Denoising.** A clean token is z_0 ~ N(0, U_k U_k^T) for one of K equally likely subspaces with orthonormal
 bases; the observed token is z = z_0 + sigma w, w ~ N(0, I). The estimate of least mean squared error is
 
-    E[z_0 | z] = 1/(1 + sigma^2) sum_k a_k U_k U_k^T z, a = softmax_k( ||U_k^T z||^2 / (2 sigma^2 (1 +
-    sigma^2)) ),
+    E[z_0 | z] = 1/(1 + sigma^2) sum_k a_k U_k U_k^T z,
+        a = softmax_k( ||U_k^T z||^2 / (2 sigma^2 (1 + sigma^2)) ),
 
 which by Tweedie's formula equals z + sigma^2 grad log p(z). Its softmax runs over *subspaces*, for each token
 separately; the softmax of self-attention runs over tokens, in each subspace separately.

@@ -208,7 +208,7 @@ def run_metrics(
                 set_labels = stack.enter_context(layer_activations(model, metrics))
             else:
                 p = stack.enter_context(probe(model, metrics))
-                stack.enter_context(p.together())  # all batches form one measurement
+                stack.enter_context(p.accumulate())  # all batches form one measurement
                 set_labels = functools.partial(setattr, p, "labels")
             for number, batch in enumerate(inputs.split(BATCH)):
                 set_labels(None if labels is None else labels.split(BATCH)[number])

@@ -5,8 +5,8 @@ Tokens (rows of Z, n x d) are assumed to lie near a mixture of K subspaces of di
 bases U_k (d x p). Good representations are compact in those subspaces, spread over the whole space, and
 sparse:
 
-    minimise R^c(Z; U_[K]) + lambda ||Z||_0 - R(Z), R^c(Z; U_[K]) = 1/2 sum_k logdet(I + p/(n eps^2) (Z U_k)^T
-    Z U_k).
+    minimise   R^c(Z; U_[K]) + lambda ||Z||_0 - R(Z),
+               R^c(Z; U_[K]) = 1/2 sum_k logdet(I + p/(n eps^2) (Z U_k)^T Z U_k).
 
 The subspaces of the theory are orthonormal, mutually incoherent (U_i^T U_j near 0) and complete (sum_k U_k
 U_k^T = I); :func:`incoherence` and :func:`incompleteness` measure the deviations.
@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.parallel import single_threaded
 from ...core.sources import Source
+from ...core.threads import single_threaded
 from ...core.validation import converted, integers
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases

@@ -3,8 +3,8 @@ the rates that they lower.
 
 Z is n x d (rows are tokens), U_k is d x p, W_k = Z U_k, and beta = p / (n eps^2). Compression lowers
 
-    R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T), grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1
-    W_k U_k^T.
+    R^c(Z; U_[K]) = 1/2 sum_k logdet(I_n + beta W_k W_k^T),
+        grad R^c = beta sum_k (I_n + beta W_k W_k^T)^-1 W_k U_k^T.
 
 The papers replace the inverse by the first terms of its Neumann series, I - beta W_k W_k^T, then sum_k U_k
 U_k^T by I, and the Gram matrix by its softmax. The result is attention with one matrix for query, key and

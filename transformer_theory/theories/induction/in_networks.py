@@ -172,7 +172,7 @@ class SecondBlockLoss(PositionLoss):
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row, that of the second block."""
-        return [row for row in super().compute(draws=draws, generator=generator) if row.setting == "block 1"]
+        return [row for row in super().compute(draws=draws, generator=generator) if row.at["block"] == 1]
 
 
 def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:

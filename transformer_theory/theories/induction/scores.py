@@ -185,7 +185,7 @@ def observe(model: nn.Module, metric: Metric, ids: Int[Tensor, "n seq"], *, batc
         evaluation(model),
         torch.random.fork_rng(devices=[]),
         probe(model, [metric], max_samples=None) as p,
-        p.together(),
+        p.accumulate(),
     ):
         for part in ids.split(batch_size):
             forward(model, part)

@@ -112,10 +112,10 @@ def measure(
         }
     # With one query the invariant holds for any data, so the drift has no verdict. Several queries are not
     # covered.
-    yield _drift_row(one_query, at={"setting": "one query"})
+    yield _drift_row(one_query, at={"queries": "one query"})
     arrays["exponential"] = torch.stack([one_query.squares, one_query.logits])
     if several is not None:
-        yield _drift_row(several, at={"setting": "several queries"}, verdict="not covered")
+        yield _drift_row(several, at={"queries": "several queries"}, verdict="not covered")
         arrays["exponential_several"] = torch.stack([several.squares, several.logits])
     yield Arrays({f"{NAME}/{name}": values.numpy() for name, values in arrays.items()})
 

@@ -6,10 +6,13 @@ multiple solves one scalar equation. M is the number of tokens in the vocabulary
 :math:`\eta_Z` are the learning rates of decoder and attention, and :math:`E_{nn'}` is the inner product of
 the features of classes n and n'. Each of K equally likely classes gets a share 1/K of the steps:
 
-    exp(M h) + (M - 1) M h = M eta_Y t + 1 h, the decoder's gain (Lemma 6) gamma(t) = (M - 1)^2 h(t/K) / (M -
-    1 + exp(M h(t/K))) speed at which attention is driven (Thm. 1) Gamma(t) = (eta_Z / eta_Y) K (M - 1)^2
-    h(t/K)^2 / 2 = eta_Z times the integral of gamma B(t) = 1/4 ln(1 + 4 Gamma(t) / C0) logit of a single
-    common token: z(t) = -B(t) (Thm. 4)
+    exp(M h) + (M - 1) M h = M eta_Y t + 1                            h, the decoder's gain
+        (Lemma 6)
+    gamma(t) = (M - 1)^2 h(t/K) / (M - 1 + exp(M h(t/K)))
+        speed at which attention is driven (Thm. 1)
+    Gamma(t) = (eta_Z / eta_Y) K (M - 1)^2 h(t/K)^2 / 2               = eta_Z times the integral of gamma
+    B(t) = 1/4 ln(1 + 4 Gamma(t) / C0)
+        logit of a single common token: z(t) = -B(t) (Thm. 4)
 
 :math:`1 / C_0 = (K - 1) E_{nn'}(0)^2`. The constant of integration in B makes B(0) = 0; the printed form,
 :math:`\tfrac14 \ln(C_0 + 4 \Gamma)`, omits it. Until :math:`t_0' = K \ln M / \eta_Y` attention scans and B

@@ -3,8 +3,8 @@ r"""The relative gain of two tokens of a class: Theorem 3's law and its bounds, 
 For distinct tokens l, l' of a class, with r = (c_l / c_l')^2 - 1 and :math:`\chi_l = e^{2 \Delta z_l}`, Lemma
 4's flow satisfies exactly
 
-    r(t) = r(0) chi_l(t) equivalently y_n(t) = (1 - e^{-2 dz_l}) / P(l|n)^2 is the same for all distinct
-    tokens of class n
+    r(t) = r(0) chi_l(t)         equivalently   y_n(t) = (1 - e^{-2 dz_l}) / P(l|n)^2
+                                 is the same for all distinct tokens of class n
 
 since :math:`\dot z_l = w_n f_{nl}^2 \dot B_n`. The likeliest distinct token l0 of a class gains most. As long
 as :math:`f_{nl_0}` grows,

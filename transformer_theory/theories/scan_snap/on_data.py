@@ -2,7 +2,8 @@ r"""The theory on a data set: predictions from counts, exact gradient descent, a
 measurements and arrays.
 
     analysis = analyse(ids, query_ids, next_ids)     # [n, context], [n], [n]: numpy or torch
-    print(analysis) # assumptions, predicted and measured order of the tokens, verdict
+    print(analysis)
+        # assumptions, predicted and measured order of the tokens, verdict
     analysis.measurements(), analysis.plot()
 
 The theory treats one query at a time, so the sequences of each of the most frequent queries are analysed and
@@ -323,7 +324,7 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
     """
     for prediction in comparison.predictions:
         where = {
-            "at": {"setting": prediction.dynamics},
+            "at": {"dynamics": prediction.dynamics},
             "source": SOURCES[prediction.dynamics],
             "scope": "any data",
         }
@@ -349,7 +350,7 @@ def _flow_rows(comparison: Comparison) -> Iterator[Measurement]:
 
 def _match_rows(comparison: Comparison, match: Match) -> Iterator[Measurement]:
     covered = match.dynamics == EXACT and comparison.covered_by_exact_flow
-    where = {"at": {"setting": match.dynamics}, "source": SOURCES[match.dynamics], "scope": "any data"}
+    where = {"at": {"dynamics": match.dynamics}, "source": SOURCES[match.dynamics], "scope": "any data"}
     yield _correlation(FLOW_CORRELATION, match.order, covered, predicted=1.0, **where)
     verdict = _verdict(match.error, "<=", PREDICTION_RTOL, covered) | {
         "predicted": 0.0,

@@ -134,9 +134,8 @@ class MaskedAutoencoding:
         """Measures the loss, and the accuracy of a logistic regression on the encoder's mean token.
 
         The regression is fitted to at most 10,000 training images. The null of the loss is the loss on the
-        same images with shuffled pixels, in which visible patches say nothing about hidden ones. The null of
-        the accuracy is the accuracy with an untrained network, whose loss is in a separate row with the
-        setting :data:`.UNTRAINED`.
+        same images with shuffled pixels, in which visible patches say nothing about hidden ones. The second
+        null of the loss, and the null of the accuracy, come from an untrained network.
 
         Raises:
             ValueError: there is no image, images and labels differ in number, or all training images belong
@@ -149,16 +148,16 @@ class MaskedAutoencoding:
         probe_train, initial = spread(train, FITTED), _untrained_copy(model)
         pixels, _ = images
         shuffled = Null("shuffled pixels", (_mean_error(model, _shuffle_pixels(pixels), batch_size),))
-        untrained = Null(UNTRAINED, (_probe_accuracy(initial, probe_train, images, batch_size),))
+        loss = Null(UNTRAINED, (_mean_error(initial, pixels, batch_size),))
+        accuracy = Null(UNTRAINED, (_probe_accuracy(initial, probe_train, images, batch_size),))
         return [
-            measured(LOSS, _mean_error(model, pixels, batch_size), images, nulls=(shuffled,), side="<="),
-            measured(LOSS, _mean_error(initial, pixels, batch_size), images, at={"setting": UNTRAINED}),
+            measured(LOSS, _mean_error(model, pixels, batch_size), images, nulls=(shuffled, loss), side="<="),
             measured(
                 self.score,
                 _probe_accuracy(model, probe_train, images, batch_size),
                 images,
                 unit="share",
-                nulls=(untrained,),
+                nulls=(accuracy,),
                 side=">=",
             ),
         ]

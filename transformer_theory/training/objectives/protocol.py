@@ -34,7 +34,7 @@ n.
 """
 
 LOSS, ACCURACY = "loss", "accuracy"
-UNTRAINED = "untrained network"  # setting of a row, or kind of a null distribution
+UNTRAINED = "untrained network"  # kind of a null distribution
 
 
 def alone(part: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Helpers that several claims share: evidence about a limit, and the error after too many draws of an
+"""Helpers that several claims share: the distance to a limit, and the error after too many draws of an
 instance.
 
 The theorems are limits. A distance that is above its threshold and still falling at the end of a finite run
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.claims import Evidence
+from ....core.claims import Measured
 from ....core.errors import NotConverged
 
 MAX_DRAWS = 200  # largest number of draws; if no instance fits, the claim is inconclusive on that seed
@@ -22,7 +22,7 @@ def no_instance(description: str) -> NotConverged:
     return NotConverged(f"no instance {description} in {MAX_DRAWS} draws")
 
 
-def limit_evidence(
+def limit_distance(
     before: float,
     after: float,
     threshold: float,
@@ -31,25 +31,23 @@ def limit_evidence(
     falling: float = 0.8,
     done: bool = True,
     covered: bool = True,
-) -> Evidence:
-    """Returns evidence about the distance at the end of a run; it is inconclusive if the distance exceeds the
-    threshold and still falls.
+) -> Measured:
+    """Returns the distance at the end of a run; it has not converged if it exceeds the threshold and still
+    falls.
 
     Args:
         before: distance earlier in the run, usually half-way.
         after: distance at the end.
-        threshold: largest distance that is consistent with the claim.
+        threshold: that of the claim, the largest distance that is consistent with it.
         detail: further numbers for the report; the earlier distance is added to them.
         falling: the distance counts as still falling if it is below this share of the earlier distance.
         done: whether the run is long enough, for instance whether attention is saturated; if not, the
-            evidence is inconclusive.
+            distance has not converged.
         covered: whether the instance satisfies the assumptions.
     """
     settled = after <= threshold or after > falling * before
-    return Evidence(
+    return Measured(
         after,
-        threshold,
-        "<=",
         converged=done and settled,
         covered=covered,
         detail={"distance before": before, **detail},

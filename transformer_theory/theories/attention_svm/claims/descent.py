@@ -4,12 +4,13 @@ r"""Claims about descent on W: its limits from W = 0 and from other starts, and 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.errors import Infeasible
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -26,14 +27,19 @@ from ..selection import (
 )
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, frobenius_max_margins, nuclear_max_margin
-from .common import MAX_DRAWS, limit_evidence, no_instance
+from .common import MAX_DRAWS, limit_distance, no_instance
 
 SETTING = Source("tarzanagh2023transformers", status="own")  # states the problem of the library's own claim
 SOURCE = Source("tarzanagh2023transformers", status="not found")
+THRESHOLD = 0.02  # largest 1 - cosine of the limit from W = 0
 COSINE_ATOL = 1e-12  # smaller cosine distances are zero in float64
 TIE_ATOL = 0.05  # smallest difference of scores at which a neighbour moves W enough within 1,500 steps
 MAX_RADIUS = 60  # largest norm of a start; larger norms need more steps
 STARTS = 10
+RADIUS = (
+    r"the start is short enough for the budget of steps: $10 \|W_a\|_F / \min(1, m) < 60$, where $1 + m$ is "
+    "the smallest margin above those of the neighbours"
+)
 
 
 @dataclass(frozen=True)
@@ -44,32 +50,17 @@ class _Run:
     half: State
     end: State
 
-    def evidence(self, target: MaxMargin, threshold: float) -> Evidence:
-        """Returns evidence about 1 - cosine to the target."""
+    def distance(self, target: MaxMargin) -> Measured:
+        """Returns 1 - cosine to the target."""
         before, after = (1 - float(cosine(state.W, target.W)) for state in (self.half, self.end))
         selected = float(1 - self.instance.attention(self.end.W).amax(-1).min()) < SATURATION_ATOL
-        return limit_evidence(
+        return limit_distance(
             before,
             after,
-            threshold,
+            THRESHOLD,
             done=selected,
             detail={"steps": self.end.step, "norm": float(self.end.W.norm())},
         )
-
-
-def _descend(generator: torch.Generator) -> tuple[_Run, MaxMargin]:
-    """Descends from W = 0 on a random problem in which the first step raises the best tokens; also returns
-    their max-margin solution.
-    """
-    for _ in range(MAX_DRAWS):
-        instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
-        if first_step_condition(instance) > 0:
-            break
-    else:
-        raise no_instance("in which the first step raises the best tokens")
-    half = normalised_descent(instance, start(instance), steps=700)
-    run = _Run(instance, half, normalised_descent(instance, half, steps=700))
-    return run, frobenius_max_margin(_optimal(instance))
 
 
 def _optimal(instance: Instance) -> Constraints:
@@ -77,13 +68,65 @@ def _optimal(instance: Instance) -> Constraints:
     return constraints(instance.tokens, instance.query, instance.optimal())
 
 
-def _first_steps(generator: torch.Generator, *, norm: float) -> Evidence:
-    """Returns evidence about the share of problems in which the sign of the condition and the selection after
-    one step differ.
+def _descend(generator: torch.Generator) -> _Run:
+    """Descends from W = 0 on a random problem in which the first step raises the best tokens."""
+    for _ in range(MAX_DRAWS):
+        instance = equal_distractors(inputs=6, tokens=6, dim=10, generator=generator)
+        if first_step_condition(instance) > 0:
+            break
+    else:
+        raise no_instance("in which the first step raises the best tokens")
+    half = normalised_descent(instance, start(instance), steps=700)
+    return _Run(instance, half, normalised_descent(instance, half, steps=700))
 
-    Args:
-        norm: norm of the start, a random W.
+
+@claim(
+    "attention_svm/global-direction",
+    measures="1 - cosine to the max-margin direction",
+    at_most=THRESHOLD,
+    source=SOURCE,
+    assumptions=(
+        "all tokens of each input but the optimal one have the same score",
+        "the max-margin problem of the optimal tokens is feasible",
+        "the first step already raises every optimal token above the others: without this the norm "
+        "still diverges, but with several inputs the direction may be that of another locally optimal "
+        "selection",
+        "decreasing smooth loss (logistic); normalised steps, since with small ones the norm grows only "
+        "like the logarithm of time",
+    ),
+    control=but(
+        "The target is replaced by the max-margin solution of the same tokens in the nuclear norm.",
+        solve=nuclear_max_margin,
+    ),
+)
+def global_direction(
+    generator: torch.Generator, *, solve: Callable[[Constraints], MaxMargin] = frobenius_max_margin
+) -> Measured:
+    r"""From $W = 0$, gradient descent diverges in norm and converges in direction to the max-margin solution
+    of the optimal tokens in the Frobenius norm: $1 - \langle W(k), W_{mm}\rangle / (\|W(k)\|_F\|W_{mm}\|_F)
+    \to 0$.
     """
+    run = _descend(generator)
+    return run.distance(solve(_optimal(run.instance)))
+
+
+@claim(
+    "attention_svm/first-step",
+    measures="share of 100 problems in which the sign of the minimum and the selection after one step "
+    "disagree",
+    at_most=0.0,
+    source=SETTING,
+    assumptions=(
+        "descent from W = 0",
+        "all tokens of each input but the optimal one have the same score",
+    ),
+    control=but("Descent starts from a random W of norm 0.5, not from zero.", norm=0.5),
+)
+def first_step(generator: torch.Generator, *, norm: float = 0.0) -> Measured:
+    r"""The first step from $W = 0$ selects every optimal token if and only if $\min_{i,t} (x_{i,opt} -
+    x_{i,t})^\top (-\nabla L(0)) z_i > 0$, which is an assumption of `attention_svm/global-direction`.
+    """
+    # norm: norm of the start, a random W.
     instance = equal_distractors(inputs=2, tokens=4, dim=6, generator=generator, trials=100)
     W = torch.randn(100, 6, 6, generator=generator, dtype=torch.float64)
     first = normalised_descent(
@@ -92,30 +135,9 @@ def _first_steps(generator: torch.Generator, *, norm: float) -> Evidence:
     selects = (instance.selected(first.W) == instance.optimal()).all(-1)
     positive = torch.tensor([first_step_condition(instance[trial]) > 0 for trial in range(100)])
     share = float(positive.double().mean())
-    return Evidence(
-        float((positive != selects).double().mean()),
-        0.0,
-        "<=",
-        detail={"problems": 100, "share with the condition": share},
+    return Measured(
+        float((positive != selects).double().mean()), {"problems": 100, "share with the condition": share}
     )
-
-
-def _first_step(generator: torch.Generator) -> Evidence:
-    return _first_steps(generator, norm=0.0)
-
-
-def _first_step_elsewhere(generator: torch.Generator) -> Evidence:
-    return _first_steps(generator, norm=0.5)
-
-
-def _global_direction(generator: torch.Generator) -> Evidence:
-    run, target = _descend(generator)
-    return run.evidence(target, threshold=0.02)
-
-
-def _other_norm(generator: torch.Generator) -> Evidence:
-    run, _ = _descend(generator)
-    return run.evidence(nuclear_max_margin(_optimal(run.instance)), threshold=0.02)
 
 
 def _largest_neighbour_gaps(instance: Instance, select: Tensor, trials: list[int]) -> list[float]:
@@ -153,39 +175,61 @@ def _settled(instance: Instance, half: State, end: State) -> list[int]:
     return (saturated & targets.solved & turning).nonzero().squeeze(-1).tolist()
 
 
-def _local_selection(generator: torch.Generator) -> Evidence:
+def _random_tokens(generator: torch.Generator) -> Measured:
+    instance = cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
+    gaps = _largest_neighbour_gaps(instance, random_selection(instance, generator=generator), list(range(10)))
+    share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
+    return Measured(
+        share, converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)}
+    )
+
+
+@claim(
+    "attention_svm/local-selection",
+    measures="share of settled runs whose selection is not locally optimal",
+    at_most=0.0,
+    source=SOURCE,
+    assumptions=(
+        "general scores; normalised steps",
+        "descent has settled: attention is saturated, W still turns towards the max-margin solution "
+        "W_a, and the steps at least halve their distance to it over the second half of the run (near "
+        "other selections W may approach W_a for a long time before leaving it)",
+        "the selection of the settled run is feasible",
+    ),
+    control=but("The selected tokens are replaced by random ones.", _random_tokens),
+)
+def local_selection(generator: torch.Generator) -> Measured:
+    r"""The tokens that gradient descent selects are locally optimal: each scores higher than its neighbours,
+    $\gamma_{i,a_i} > \gamma_{i,t}$ for all $t$ with $(x_{i,a_i} - x_{i,t})^\top W_a z_i = 1$.
+    """
     instance = cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
     half = normalised_descent(instance, random_start(instance, generator=generator), steps=800, rate=0.2)
     end = normalised_descent(instance, half, steps=800, rate=0.2)
     select, settled = instance.selected(end.W), _settled(instance, half, end)
     gaps = _largest_neighbour_gaps(instance, select, settled)
     share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
-    return Evidence(
-        share,
-        0.0,
-        "<=",
-        converged=bool(gaps),
-        detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)},
+    return Measured(
+        share, converged=bool(gaps), detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)}
     )
 
 
-def _random_tokens(generator: torch.Generator) -> Evidence:
-    instance = cross_attention(inputs=4, tokens=6, dim=8, generator=generator, trials=10)
-    gaps = _largest_neighbour_gaps(instance, random_selection(instance, generator=generator), list(range(10)))
-    share = sum(gap >= 0 for gap in gaps) / max(len(gaps), 1)
-    return Evidence(
-        share,
-        0.0,
-        "<=",
-        converged=bool(gaps),
-        detail={"trials": len(gaps), "largest gap": max(gaps, default=math.nan)},
-    )
-
-
-def _steepest_away(instance: Instance, generator: torch.Generator) -> Evidence:
-    """Returns evidence about the largest cosine between the gradient and W_mm over many W, from flat to sharp
-    attention.
-    """
+@claim(
+    "attention_svm/no-stationary-point",
+    measures="largest cosine between the gradient and the max-margin solution over 600 random W",
+    at_most=0.0,
+    source=SOURCE,
+    assumptions=(
+        "decreasing smooth loss (logistic)",
+        "all tokens of each input but the optimal one have the same score",
+        "the max-margin problem of the optimal tokens is feasible",
+    ),
+    control=but("The other tokens have different scores.", draw=cross_attention),
+)
+def no_stationary_point(
+    generator: torch.Generator, *, draw: Callable[..., Instance] = equal_distractors
+) -> Measured:
+    r"""There is no finite stationary point: $\langle \nabla L(W), W_{mm}\rangle < 0$ for every $W$."""
+    instance = draw(inputs=4, tokens=6, dim=8, generator=generator)
     target = frobenius_max_margin(_optimal(instance)).W
     W = torch.randn(600, *target.shape, generator=generator, dtype=torch.float64)
     W = W * torch.logspace(-1, 2, 600, dtype=torch.float64)[:, None, None]
@@ -193,39 +237,15 @@ def _steepest_away(instance: Instance, generator: torch.Generator) -> Evidence:
         *(v.expand(600, *v.shape).contiguous() for v in (instance.tokens, instance.query, instance.scores))
     )
     M, _ = descent_direction(copies, W)  # parallel to the negative gradient, hence the minus sign below
-    return Evidence(
-        float(-cosine(M, target.expand_as(W), dim=(-2, -1)).min()), 0.0, "<=", detail={"matrices": 600}
-    )
+    return Measured(float(-cosine(M, target.expand_as(W), dim=(-2, -1)).min()), {"matrices": 600})
 
 
-def _no_stationary_point(generator: torch.Generator) -> Evidence:
-    return _steepest_away(equal_distractors(inputs=4, tokens=6, dim=8, generator=generator), generator)
-
-
-def _unequal_distractors(generator: torch.Generator) -> Evidence:
-    return _steepest_away(cross_attention(inputs=4, tokens=6, dim=8, generator=generator), generator)
-
-
-def _doubling(instance: Instance, generator: torch.Generator) -> Evidence:
-    """Returns evidence about the norm of W after twice as many steps, relative to the norm before."""
+def _doubling(instance: Instance, generator: torch.Generator) -> Measured:
+    """Returns the norm of W after twice as many steps, relative to the norm before."""
     half = normalised_descent(instance, random_start(instance, generator=generator), steps=400)
     end = normalised_descent(instance, half, steps=400)
     before, after = float(half.W.norm()), float(end.W.norm())
-    return Evidence(
-        after / before, 1.8, ">=", detail={"norm half-way": before, "norm": after, "steps": end.step}
-    )
-
-
-def _norm_diverges(generator: torch.Generator) -> Evidence:
-    return _doubling(_opposed(inputs=4, generator=generator), generator)
-
-
-def _contradicted(generator: torch.Generator) -> Evidence:
-    single = _opposed(inputs=4, generator=generator)
-    twice = Instance(
-        single.tokens.repeat(2, 1, 1), single.query.repeat(2, 1), torch.cat([single.scores, -single.scores])
-    )
-    return _doubling(twice, generator)
+    return Measured(after / before, {"norm half-way": before, "norm": after, "steps": end.step})
 
 
 def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
@@ -234,6 +254,34 @@ def _opposed(*, inputs: int, generator: torch.Generator) -> Instance:
     """
     instance = equal_distractors(inputs=inputs, tokens=6, dim=8, generator=generator, gap=2.0)
     return Instance(instance.tokens, instance.query, instance.scores - 1)
+
+
+def _contradicted(generator: torch.Generator) -> Measured:
+    single = _opposed(inputs=4, generator=generator)
+    twice = Instance(
+        single.tokens.repeat(2, 1, 1), single.query.repeat(2, 1), torch.cat([single.scores, -single.scores])
+    )
+    return _doubling(twice, generator)
+
+
+@claim(
+    "attention_svm/norm-diverges",
+    measures="norm of W after twice as many normalised steps, relative to that before",
+    at_least=1.8,
+    source=SOURCE,
+    assumptions=(
+        "decreasing smooth loss (logistic); normalised steps",
+        "all tokens of each input but the optimal one have the same score",
+        "the max-margin problem of the optimal tokens is feasible",
+    ),
+    control=but(
+        "Every input comes twice, with opposite labels: no W suits both, and the loss has a finite minimum.",
+        _contradicted,
+    ),
+)
+def norm_diverges(generator: torch.Generator) -> Measured:
+    """The norm of $W$ grows without bound: descent stops at no finite $W$."""
+    return _doubling(_opposed(inputs=4, generator=generator), generator)
 
 
 def _descend_from_selections(
@@ -278,171 +326,64 @@ def _descend_from_selections(
     return (problems.selected(end.W) == select[trials]).all(-1), 1 - cosine(end.W, target, dim=(-2, -1))
 
 
-def _farthest(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
-    """Returns evidence about the largest 1 - cosine to W_a at the end."""
+@claim(
+    "attention_svm/local-direction",
+    measures="largest 1 - cosine to the solution of the selection at the end, over ten starts",
+    at_most=2e-3,
+    source=SOURCE,
+    assumptions=(
+        "general scores; a is feasible and not the best tokens; normalised steps",
+        "the start is a multiple of $W_a$ at which attention on the tokens after the neighbours is at "
+        "most about $e^{-20}$ of that on them, plus a random matrix of 0.1 of its norm",
+        "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the "
+        "longer W must be at the start",
+        RADIUS,
+    ),
+    control=but(
+        "The selections are not locally optimal: some neighbour scores higher than the selected token.",
+        locally_optimal=False,
+    ),
+)
+def local_direction(generator: torch.Generator, *, locally_optimal: bool = True) -> Measured:
+    """Let $a$ be locally optimal. Descent from a $W$ that is long enough and near enough to $W_a$ in
+    direction converges in direction to $W_a$, though better tokens exist.
+    """
     # Starts of length one may lie outside the cone from which descent converges to W_a.
     stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=2)
-    return Evidence(
-        float(distance.max()),
-        2e-3,
-        "<=",
-        detail={"starts": len(stayed), "share that stays": float(stayed.double().mean())},
+    return Measured(
+        float(distance.max()), {"starts": len(stayed), "share that stays": float(stayed.double().mean())}
     )
 
 
-def _local_direction(generator: torch.Generator) -> Evidence:
-    return _farthest(generator, locally_optimal=True)
-
-
-def _local_direction_elsewhere(generator: torch.Generator) -> Evidence:
-    return _farthest(generator, locally_optimal=False)
-
-
-def _share_that_stays(generator: torch.Generator, *, locally_optimal: bool) -> Evidence:
-    """Returns evidence about the share of starts that keep the selection."""
-    stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=1)
-    return Evidence(
-        float(stayed.double().mean()),
-        0.0,
-        "<=",
-        detail={"starts": len(stayed), "nearest": float(distance.min())},
-    )
-
-
-def _leaves(generator: torch.Generator) -> Evidence:
-    return _share_that_stays(generator, locally_optimal=False)
-
-
-def _does_not_leave(generator: torch.Generator) -> Evidence:
-    return _share_that_stays(generator, locally_optimal=True)
-
-
-RADIUS = (
-    r"the start is short enough for the budget of steps: $10 \|W_a\|_F / \min(1, m) < 60$, where $1 + m$ is "
-    "the smallest margin above those of the neighbours"
+@claim(
+    "attention_svm/leaves-other-selections",
+    measures="share of ten starts that keep the selection",
+    at_most=0.0,
+    source=SOURCE,
+    assumptions=(
+        "general scores; a is feasible and some neighbour of a selected token scores higher than it; "
+        "normalised steps",
+        r"the start is a multiple of $W_a$ plus a random matrix of 0.1 of its norm",
+        "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the "
+        "longer descent takes to leave",
+        RADIUS,
+    ),
+    control=but("The selections are locally optimal.", locally_optimal=True),
 )
+def leaves_other_selections(generator: torch.Generator, *, locally_optimal: bool = False) -> Measured:
+    """Descent leaves every selection that is not locally optimal, even from a long $W$ in the direction of
+    $W_a$.
+    """
+    stayed, distance = _descend_from_selections(generator, locally_optimal=locally_optimal, length=1)
+    return Measured(float(stayed.double().mean()), {"starts": len(stayed), "nearest": float(distance.min())})
+
 
 CLAIMS = (
-    Claim(
-        id="attention_svm/global-direction",
-        statement="From $W = 0$, gradient descent diverges in norm and converges in direction to the "
-        r"max-margin solution of the optimal tokens in the Frobenius norm: $1 - \langle W(k), W_{mm}\rangle "
-        r"/ (\|W(k)\|_F\|W_{mm}\|_F) \to 0$.",
-        measures="1 - cosine to the max-margin direction",
-        source=SOURCE,
-        assumptions=(
-            "all tokens of each input but the optimal one have the same score",
-            "the max-margin problem of the optimal tokens is feasible",
-            "the first step already raises every optimal token above the others: without this the norm "
-            "still diverges, but with several inputs the direction may be that of another locally optimal "
-            "selection",
-            "decreasing smooth loss (logistic); normalised steps, since with small ones the norm grows only "
-            "like the logarithm of time",
-        ),
-        check=_global_direction,
-        control=_other_norm,
-        control_description="The target is replaced by the max-margin solution of the same tokens in the "
-        "nuclear norm.",
-    ),
-    Claim(
-        id="attention_svm/first-step",
-        statement=r"The first step from $W = 0$ selects every optimal token if and only if "
-        r"$\min_{i,t} (x_{i,opt} - x_{i,t})^\top (-\nabla L(0)) z_i > 0$, which is an assumption of "
-        r"`attention_svm/global-direction`.",
-        measures="share of 100 problems in which the sign of the minimum and the selection after one step "
-        "disagree",
-        source=SETTING,
-        assumptions=(
-            "descent from W = 0",
-            "all tokens of each input but the optimal one have the same score",
-        ),
-        check=_first_step,
-        control=_first_step_elsewhere,
-        control_description="Descent starts from a random W of norm 0.5, not from zero.",
-    ),
-    Claim(
-        id="attention_svm/local-selection",
-        statement="The tokens that gradient descent selects are locally optimal: each scores higher than "
-        r"its neighbours, $\gamma_{i,a_i} > \gamma_{i,t}$ for all $t$ with $(x_{i,a_i} - x_{i,t})^\top W_a "
-        "z_i = 1$.",
-        measures="share of settled runs whose selection is not locally optimal",
-        source=SOURCE,
-        assumptions=(
-            "general scores; normalised steps",
-            "descent has settled: attention is saturated, W still turns towards the max-margin solution "
-            "W_a, and the steps at least halve their distance to it over the second half of the run (near "
-            "other selections W may approach W_a for a long time before leaving it)",
-            "the selection of the settled run is feasible",
-        ),
-        check=_local_selection,
-        control=_random_tokens,
-        control_description="The selected tokens are replaced by random ones.",
-    ),
-    Claim(
-        id="attention_svm/no-stationary-point",
-        statement=r"There is no finite stationary point: $\langle \nabla L(W), W_{mm}\rangle < 0$ for every "
-        r"$W$.",
-        measures="largest cosine between the gradient and the max-margin solution over 600 random W",
-        source=SOURCE,
-        assumptions=(
-            "decreasing smooth loss (logistic)",
-            "all tokens of each input but the optimal one have the same score",
-            "the max-margin problem of the optimal tokens is feasible",
-        ),
-        check=_no_stationary_point,
-        control=_unequal_distractors,
-        control_description="The other tokens have different scores.",
-    ),
-    Claim(
-        id="attention_svm/norm-diverges",
-        statement=r"The norm of $W$ grows without bound: descent stops at no finite $W$.",
-        measures="norm of W after twice as many normalised steps, relative to that before",
-        source=SOURCE,
-        assumptions=(
-            "decreasing smooth loss (logistic); normalised steps",
-            "all tokens of each input but the optimal one have the same score",
-            "the max-margin problem of the optimal tokens is feasible",
-        ),
-        check=_norm_diverges,
-        control=_contradicted,
-        control_description="Every input comes twice, with opposite labels: no W suits both, and the loss "
-        "has a finite minimum.",
-    ),
-    Claim(
-        id="attention_svm/local-direction",
-        statement="Let $a$ be locally optimal. Descent from a $W$ that is long enough and near enough to "
-        "$W_a$ in direction converges in direction to $W_a$, though better tokens exist.",
-        measures="largest 1 - cosine to the solution of the selection at the end, over ten starts",
-        source=SOURCE,
-        assumptions=(
-            "general scores; a is feasible and not the best tokens; normalised steps",
-            "the start is a multiple of $W_a$ at which attention on the tokens after the neighbours is at "
-            "most about $e^{-20}$ of that on them, plus a random matrix of 0.1 of its norm",
-            "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the "
-            "longer W must be at the start",
-            RADIUS,
-        ),
-        check=_local_direction,
-        control=_local_direction_elsewhere,
-        control_description="The selections are not locally optimal: some neighbour scores higher than the "
-        "selected token.",
-    ),
-    Claim(
-        id="attention_svm/leaves-other-selections",
-        statement=r"Descent leaves every selection that is not locally optimal, even from a long $W$ in the "
-        r"direction of $W_a$.",
-        measures="share of ten starts that keep the selection",
-        source=SOURCE,
-        assumptions=(
-            "general scores; a is feasible and some neighbour of a selected token scores higher than it; "
-            "normalised steps",
-            r"the start is a multiple of $W_a$ plus a random matrix of 0.1 of its norm",
-            "no neighbour's score is within 0.05 of that of its selected token: the closer they are, the "
-            "longer descent takes to leave",
-            RADIUS,
-        ),
-        check=_leaves,
-        control=_does_not_leave,
-        control_description="The selections are locally optimal.",
-    ),
+    global_direction,
+    first_step,
+    local_selection,
+    no_stationary_point,
+    norm_diverges,
+    local_direction,
+    leaves_other_selections,
 )

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import torch
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
+from ....core.measurement import judge
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..balance import common_norm_descent, imbalance, penalised_residual
@@ -20,7 +21,7 @@ from ..dynamics import Factors, descent_direction, normalised_descent, random_fa
 from ..problem import Instance, cross_attention, equal_distractors
 from ..selection import SATURATION_ATOL
 from ..solvers import frobenius_max_margin, nuclear_max_margin, nuclear_max_margins
-from .common import MAX_DRAWS, limit_evidence, no_instance
+from .common import MAX_DRAWS, limit_distance, no_instance
 
 SETTING = Source("tarzanagh2023transformers", status="own")  # states the problem of the library's own claims
 SOURCE = Source("tarzanagh2023transformers", status="not found")
@@ -36,6 +37,9 @@ SETTLED_THRESHOLD = 0.01
 # lengths of the last steps: descent circles a stationary point at about the length of a step
 SHORTER = (0.01, 1e-3, 1e-4)
 Descent = Callable[..., Factors]
+RANDOM = (
+    "tokens, queries and scores are random; the compared solution is that of the tokens selected at the end"
+)
 
 
 def _descend(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], list[torch.Tensor], int]:
@@ -69,36 +73,68 @@ def _descend(generator: torch.Generator) -> tuple[Instance, list[torch.Tensor], 
     raise no_instance("in which descent on W and on K and Q both select the best tokens")
 
 
-def _distances(generator: torch.Generator, *, swapped: bool) -> Evidence:
-    """Returns evidence about the larger distance of the two descents to their targets; ``swapped`` exchanges
-    the targets.
+def _severity(distance: Measured) -> int:
+    """Returns the rank of the verdict on a distance."""
+    return SEVERITY.index(judge(distance.value, "<=", FACTORED_THRESHOLD, converged=distance.converged))
+
+
+@claim(
+    "attention_svm/factored-direction",
+    measures="larger of the two 1 - cosine after 1,000 steps",
+    at_most=FACTORED_THRESHOLD,
+    source=SOURCE,
+    assumptions=(
+        "all tokens of each input but the optimal one have the same score",
+        "the max-margin problem of the optimal tokens is feasible",
+        "both descents select the optimal tokens, which equal scores do not guarantee (instances are "
+        "drawn again until they do)",
+        "normalised steps, K and Q separately; the published penalty, the rounding unit times the "
+        "squared norms of K and Q",
+    ),
+    control=but("The two targets are swapped.", swapped=True),
+)
+def factored_direction(generator: torch.Generator, *, swapped: bool = False) -> Measured:
+    r"""Descent on $W$ goes, in direction, to the max-margin solution in the Frobenius norm. Descent on the
+    factors of $W = K Q^\top$ with the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$, where $\lambda$ is the
+    rounding unit, ends near the direction of that in the nuclear norm. For the factors this is proven for the
+    regularisation path, and observed for descent.
     """
     instance, of_W, of_KQ, redraws = _descend(generator)
     pairs = constraints(instance.tokens, instance.query, instance.optimal())
     targets = [frobenius_max_margin(pairs).W, nuclear_max_margin(pairs).W]
-    evidence, detail = [], {"drawn again": float(redraws)}
+    distances, detail = [], {"drawn again": float(redraws)}
     for name, states, target in zip(("W", "K and Q"), (of_W, of_KQ), targets[::-1] if swapped else targets):
         before, after = (1 - float(cosine(state, target)) for state in states)
         selected = float(1 - instance.attention(states[-1]).amax(-1).min()) < SATURATION_ATOL
         detail[f"descent on {name}"] = after
-        evidence.append(limit_evidence(before, after, FACTORED_THRESHOLD, done=selected, detail={}))
+        distances.append(limit_distance(before, after, FACTORED_THRESHOLD, done=selected, detail={}))
     # The verdict is the more severe one: a smaller distance may have stopped above the threshold while a
     # larger one still falls.
-    worst = max(evidence, key=lambda result: SEVERITY.index(result.verdict))
-    return replace(worst, value=max(result.value for result in evidence), detail={**worst.detail, **detail})
+    worst = max(distances, key=_severity)
+    return replace(worst, value=max(one.value for one in distances), detail={**worst.detail, **detail})
 
 
-def _targets_in_order(generator: torch.Generator) -> Evidence:
-    return _distances(generator, swapped=False)
-
-
-def _targets_swapped(generator: torch.Generator) -> Evidence:
-    return _distances(generator, swapped=True)
-
-
-def _common_direction(generator: torch.Generator, *, descent: Descent) -> Evidence:
-    """Returns evidence about 1 - cosine to the nuclear solutions at step 2,500 relative to step 625, median
-    over 20 problems.
+@claim(
+    "attention_svm/common-norm-direction",
+    measures="1 - cosine to the nuclear solution at step 2,500 relative to that at step 625, median "
+    "over 20 problems",
+    at_most=FALL,
+    source=SETTING,
+    assumptions=(
+        RANDOM,
+        "the selection is feasible",
+        "steps of length 3, long enough for the gradient to jump between constraints",
+    ),
+    control=but(
+        "K and Q take steps of the same length each: their gradients are normalised separately.",
+        descent=normalised_descent,
+    ),
+)
+def common_norm_direction(generator: torch.Generator, *, descent: Descent = common_norm_descent) -> Measured:
+    r"""In descent on the factors of $W = K Q^\top$ without penalty, normalised by one common norm
+    $(\|\nabla_K L\|_F^2 + \|\nabla_Q L\|_F^2)^{1/2}$, the distance in direction to the max-margin solution in
+    the nuclear norm keeps falling (median over problems; a few are slow). With a separate norm for each
+    factor and long steps it stops falling. Observed; proven only for the regularisation path.
     """
     instance = cross_attention(inputs=3, tokens=4, dim=6, trials=20, generator=generator)
     early = descent(instance, random_factors(instance, generator=generator), steps=625, rate=LONG_STEP)
@@ -108,20 +144,24 @@ def _common_direction(generator: torch.Generator, *, descent: Descent) -> Eviden
         1 - cosine(state.W, solutions.W, dim=(-2, -1))[solutions.solved] for state in (early, late)
     )
     detail = {"problems": len(after), "median 1 - cosine": float(after.median())}
-    return Evidence(float((after / before).median()), FALL, "<=", detail=detail)
+    return Measured(float((after / before).median()), detail)
 
 
-def _one_norm(generator: torch.Generator) -> Evidence:
-    return _common_direction(generator, descent=common_norm_descent)
-
-
-def _two_norms(generator: torch.Generator) -> Evidence:
-    return _common_direction(generator, descent=normalised_descent)
-
-
-def _imbalance_change(generator: torch.Generator, *, descent: Descent) -> Evidence:
-    """Returns evidence about the change of the imbalance in the nuclear norm relative to the bound, largest
-    of ten problems.
+@claim(
+    "attention_svm/balanced-factors",
+    measures="largest change of the imbalance relative to the bound, over ten problems after 150, 300, "
+    "450 and 600 steps",
+    at_most=1.0,
+    source=SETTING,
+    assumptions=(r"steps of length $\eta$ without penalty, normalised by one common norm",),
+    control=but(
+        "K and Q are normalised separately, so that a term of first order remains.",
+        descent=normalised_descent,
+    ),
+)
+def balanced_factors(generator: torch.Generator, *, descent: Descent = common_norm_descent) -> Measured:
+    r"""With one common norm, the terms of first order in a step cancel in the imbalance $B = K^\top K -
+    Q^\top Q$ of the factors: after $k$ steps of length $\eta$, $\|B(k) - B(0)\|_* \le \eta^2 k$.
     """
     instance = cross_attention(inputs=4, tokens=5, dim=8, trials=10, generator=generator)
     first = random_factors(instance, generator=generator)
@@ -130,30 +170,40 @@ def _imbalance_change(generator: torch.Generator, *, descent: Descent) -> Eviden
         state = descent(instance, state, steps=150, rate=0.5)
         change = torch.linalg.matrix_norm(imbalance(state) - imbalance(first), ord="nuc")
         largest = max(largest, float(change.max()) / (0.25 * state.step))
-    return Evidence(
-        largest,
-        1.0,
-        "<=",
-        detail={"steps": state.step, "norm of W": float(state.W.norm(dim=(-2, -1)).median())},
-    )
+    return Measured(largest, {"steps": state.step, "norm of W": float(state.W.norm(dim=(-2, -1)).median())})
 
 
-def _kept_balance(generator: torch.Generator) -> Evidence:
-    return _imbalance_change(generator, descent=common_norm_descent)
-
-
-def _lost_balance(generator: torch.Generator) -> Evidence:
-    return _imbalance_change(generator, descent=normalised_descent)
-
-
-def _stop(generator: torch.Generator, *, penalty: float) -> Evidence:
-    r"""Returns evidence about where descent ends: growth of the norm in the second half, residual and
-    gradient after shorter steps.
-
-    Residual and gradient refer to the published penalty :math:`\lambda`, whatever ``penalty`` descent itself
-    has. The gradient is measured as :math:`\|\nabla L(W)\|_2 / 2\lambda - 1`, which is at most zero at a
-    stationary point of the loss with the nuclear norm.
+@claim(
+    "attention_svm/penalised-stop",
+    measures="median over ten problems of the largest of three numbers: the growth of the nuclear norm "
+    "from step 1,500 to 3,000, and after shorter steps the residual of the two equations, relative to "
+    r"the penalty's gradient, and $\|\nabla L(W)\|_2/2\lambda - 1$",
+    at_most=SETTLED_THRESHOLD,
+    source=SETTING,
+    assumptions=(
+        "random tokens, queries and scores; normalised steps, K and Q separately",
+        r"$K$ and $Q$ are $d \times d$: narrower factors satisfy the equations, but their gradient can "
+        r"exceed $2\lambda$",
+        r"$\lambda$ is the rounding unit, as published",
+        "the residual is measured after 600 steps of falling length, since normalised steps circle a "
+        "stationary point at their length",
+    ),
+    control=but(
+        "Descent has no penalty: the norm grows, and the gradient falls below that of the penalty.",
+        penalty=0.0,
+    ),
+    corrects="With the released penalty, descent on the factors stops at a finite point, which depends "
+    "on the penalty; it is not the limit of a diverging run.",
+)
+def penalised_stop(generator: torch.Generator, *, penalty: float = PENALTY) -> Measured:
+    r"""With the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$ descent on the factors stops growing at a finite
+    point, where the gradient of the loss balances the penalty: $-\nabla L(W)\, Q = 2\lambda K$ and $-\nabla
+    L(W)^\top K = 2\lambda Q$. If also $\|\nabla L(W)\|_2 \le 2\lambda$, as measured here for factors of full
+    width, $W$ is a stationary point of $L(W) + 2\lambda\|W\|_*$.
     """
+    # Residual and gradient refer to the published penalty :math:`\lambda`, whatever ``penalty`` descent
+    # itself has. The gradient is measured as :math:`\|\nabla L(W)\|_2 / 2\lambda - 1`, which is at most zero
+    # at a stationary point of the loss with the nuclear norm.
     instance = cross_attention(inputs=4, tokens=5, dim=8, trials=10, generator=generator)
     half = normalised_descent(
         instance, random_factors(instance, generator=generator), steps=1500, penalty=penalty
@@ -172,98 +222,7 @@ def _stop(generator: torch.Generator, *, penalty: float) -> Evidence:
         "excess of the gradient": float(excess.median()),
         "nuclear norm": float(after.median()),
     }
-    return Evidence(float(worst), SETTLED_THRESHOLD, "<=", detail=detail)
+    return Measured(float(worst), detail)
 
 
-def _stopped(generator: torch.Generator) -> Evidence:
-    return _stop(generator, penalty=PENALTY)
-
-
-def _not_stopped(generator: torch.Generator) -> Evidence:
-    return _stop(generator, penalty=0.0)
-
-
-RANDOM = (
-    "tokens, queries and scores are random; the compared solution is that of the tokens selected at the end"
-)
-
-CLAIMS = (
-    Claim(
-        id="attention_svm/factored-direction",
-        statement="Descent on $W$ goes, in direction, to the max-margin solution in the Frobenius norm. "
-        r"Descent on the factors of $W = K Q^\top$ with the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$, where "
-        r"$\lambda$ is the rounding unit, ends near the direction of that in the nuclear norm. For the "
-        "factors this is proven for the regularisation path, and observed for descent.",
-        measures="larger of the two 1 - cosine after 1,000 steps",
-        source=SOURCE,
-        assumptions=(
-            "all tokens of each input but the optimal one have the same score",
-            "the max-margin problem of the optimal tokens is feasible",
-            "both descents select the optimal tokens, which equal scores do not guarantee (instances are "
-            "drawn again until they do)",
-            "normalised steps, K and Q separately; the published penalty, the rounding unit times the "
-            "squared norms of K and Q",
-        ),
-        check=_targets_in_order,
-        control=_targets_swapped,
-        control_description="The two targets are swapped.",
-    ),
-    Claim(
-        id="attention_svm/common-norm-direction",
-        statement=r"In descent on the factors of $W = K Q^\top$ without penalty, normalised by one common "
-        r"norm $(\|\nabla_K L\|_F^2 + \|\nabla_Q L\|_F^2)^{1/2}$, the distance in direction to the "
-        "max-margin solution in the nuclear norm keeps falling (median over problems; a few are slow). "
-        "With a separate norm for each factor and long steps it stops falling. Observed; proven only for "
-        "the regularisation path.",
-        measures="1 - cosine to the nuclear solution at step 2,500 relative to that at step 625, median "
-        "over 20 problems",
-        source=SETTING,
-        assumptions=(
-            RANDOM,
-            "the selection is feasible",
-            "steps of length 3, long enough for the gradient to jump between constraints",
-        ),
-        check=_one_norm,
-        control=_two_norms,
-        control_description="K and Q take steps of the same length each: their gradients are normalised "
-        "separately.",
-    ),
-    Claim(
-        id="attention_svm/balanced-factors",
-        statement="With one common norm, the terms of first order in a step cancel in the imbalance $B = "
-        r"K^\top K - Q^\top Q$ of the factors: after $k$ steps of length $\eta$, $\|B(k) - B(0)\|_* \le "
-        r"\eta^2 k$.",
-        measures="largest change of the imbalance relative to the bound, over ten problems after 150, 300, "
-        "450 and 600 steps",
-        source=SETTING,
-        assumptions=(r"steps of length $\eta$ without penalty, normalised by one common norm",),
-        check=_kept_balance,
-        control=_lost_balance,
-        control_description="K and Q are normalised separately, so that a term of first order remains.",
-    ),
-    Claim(
-        id="attention_svm/penalised-stop",
-        statement=r"With the penalty $\lambda(\|K\|_F^2 + \|Q\|_F^2)$ descent on the factors stops growing "
-        r"at a finite point, where the gradient of the loss balances the penalty: $-\nabla L(W)\, Q = "
-        r"2\lambda K$ and $-\nabla L(W)^\top K = 2\lambda Q$. If also $\|\nabla L(W)\|_2 \le 2\lambda$, as "
-        r"measured here for factors of full width, $W$ is a stationary point of $L(W) + 2\lambda\|W\|_*$.",
-        measures="median over ten problems of the largest of three numbers: the growth of the nuclear norm "
-        "from step 1,500 to 3,000, and after shorter steps the residual of the two equations, relative to "
-        r"the penalty's gradient, and $\|\nabla L(W)\|_2/2\lambda - 1$",
-        source=SETTING,
-        assumptions=(
-            "random tokens, queries and scores; normalised steps, K and Q separately",
-            r"$K$ and $Q$ are $d \times d$: narrower factors satisfy the equations, but their gradient can "
-            r"exceed $2\lambda$",
-            r"$\lambda$ is the rounding unit, as published",
-            "the residual is measured after 600 steps of falling length, since normalised steps circle a "
-            "stationary point at their length",
-        ),
-        check=_stopped,
-        control=_not_stopped,
-        control_description="Descent has no penalty: the norm grows, and the gradient falls below that of "
-        "the penalty.",
-        corrects="With the released penalty, descent on the factors stops at a finite point, which depends "
-        "on the penalty; it is not the limit of a diverging run.",
-    ),
-)
+CLAIMS = (factored_direction, common_norm_direction, balanced_factors, penalised_stop)

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import constraints
@@ -42,15 +42,48 @@ def _settled_trials(generator: torch.Generator) -> tuple[HeadInstance, Tensor, T
     return instance, W, usable.nonzero().squeeze(-1)
 
 
-def _median(W: Tensor, target: Tensor, solved: Tensor) -> Evidence:
-    """Returns evidence about the median of 1 - cosine over the solved trials; inconclusive if there are none."""
+def _median(W: Tensor, target: Tensor, solved: Tensor) -> Measured:
+    """Returns the median of 1 - cosine over the solved trials; inconclusive if there are none."""
     count = int(solved.sum())
     distance = 1 - cosine(W[solved], target[solved], dim=(-2, -1)) if count else W.new_zeros(0)
     value = float(distance.median()) if count else math.nan
-    return Evidence(value, THRESHOLD, "<=", converged=count > 0, detail={"trials": count})
+    return Measured(value, converged=count > 0, detail={"trials": count})
 
 
-def _prediction(generator: torch.Generator) -> Evidence:
+def _one_token(generator: torch.Generator) -> Measured:
+    instance, W, trials = _settled_trials(generator)
+    solutions = frobenius_max_margins(
+        constraints(instance.tokens[trials], instance.query[trials], instance.selected(W)[trials])
+    )
+    return _median(W[trials], solutions.W, solutions.solved)
+
+
+@claim(
+    "attention_svm/several-tokens",
+    measures="median of 1 - cosine to the prediction over trials",
+    at_most=THRESHOLD,
+    source=Source("tarzanagh2023transformers", status="not found"),
+    assumptions=(
+        "a head with one hidden layer; at least one label of each problem is negative; normalised "
+        "steps, logistic loss",
+        "attention has settled: no token has between 1e-6 and 1e-3 of it",
+        "some input keeps several tokens, and some matrix gives them their attention and separates them "
+        "from the others",
+        "the head pushes every token outside the sets away, by at least 0.01 (added here; the "
+        "conjecture fails otherwise)",
+    ),
+    control=but(
+        "The prediction is replaced by the max-margin solution of the most attended token of each input.",
+        _one_token,
+    ),
+    corrects="In the form known to us from the released code, the conjecture does not require that the "
+    "head pushes every token outside the sets away, and then fails.",
+)
+def several_tokens(generator: torch.Generator) -> Measured:
+    r"""Where attention stays on a set $O_i$ of tokens of each input, $W$ is close to $W_{fin} + R\,W_{dir}$:
+    $W_{dir}$ is the smallest matrix that scores the tokens of $O_i$ alike and above all others by one,
+    $W_{fin}$ the smallest that gives them the attention they have, $R$ a number.
+    """
     instance, W, trials = _settled_trials(generator)
     prediction = generalised_max_margins(
         instance.tokens[trials], instance.query[trials], instance.attention(W)[trials]
@@ -59,22 +92,25 @@ def _prediction(generator: torch.Generator) -> Evidence:
     return _median(W[trials], prediction.predict(W[trials]), solved)
 
 
-def _one_token(generator: torch.Generator) -> Evidence:
-    instance, W, trials = _settled_trials(generator)
-    solutions = frobenius_max_margins(
-        constraints(instance.tokens[trials], instance.query[trials], instance.selected(W)[trials])
-    )
-    return _median(W[trials], solutions.W, solutions.solved)
-
-
-def _finite_parts(generator: torch.Generator, *, uniform: bool) -> Evidence:
-    """Returns evidence about the distance of W_fin from the part of W in the span of its equations, and about
-    its cosine to W_dir.
-
-    Args:
-        uniform: whether W_fin is that of equal shares of the tokens that have attention, in the place of the
-            shares under W.
+@claim(
+    "attention_svm/shared-finite-part",
+    measures="largest distance of W_fin from this part of W, relative to its norm, or cosine to a "
+    "non-zero W_dir, over up to 40 random W",
+    at_most=1e-6,
+    source=Source("tarzanagh2023transformers", status="own"),
+    assumptions=(
+        "$O_i$ holds the tokens of input i with more than 0.001 of its attention; some $O_i$ has several",
+        "the problem of $W_{dir}$ is feasible",
+    ),
+    control=but("The tokens of a set are given equal shares, not those they have under W.", uniform=True),
+)
+def shared_finite_part(generator: torch.Generator, *, uniform: bool = False) -> Measured:
+    r"""The matrix $W_{fin}$ of `attention_svm/several-tokens` is the part of $W$ in the span of the matrices
+    $(x_{i,t} - x_{i,\tau}) z_i^\top$ with $t, \tau \in O_i$, for every $W$. It is orthogonal to $W_{dir}$, so
+    $R = \langle W_{dir}, W\rangle / \|W_{dir}\|_F^2$ is the best scale if $W_{dir} \ne 0$.
     """
+    # uniform: whether W_fin is that of equal shares of the tokens that have attention, in the place of the
+    # shares under W.
     instance = cross_attention(inputs=2, tokens=3, dim=5, generator=generator, trials=40)
     W = 4 * torch.randn(40, 5, 5, generator=generator, dtype=torch.float64)
     attention = instance.attention(W)
@@ -101,56 +137,7 @@ def _finite_parts(generator: torch.Generator, *, uniform: bool) -> Evidence:
             )
     worst = max(errors, default=math.nan)
     detail = {"problems": len(errors), "with a direction": directions}
-    return Evidence(worst, 1e-6, "<=", converged=directions > 0, detail=detail)
+    return Measured(worst, converged=directions > 0, detail=detail)
 
 
-def _own_shares(generator: torch.Generator) -> Evidence:
-    return _finite_parts(generator, uniform=False)
-
-
-def _equal_shares(generator: torch.Generator) -> Evidence:
-    return _finite_parts(generator, uniform=True)
-
-
-CLAIMS = (
-    Claim(
-        id="attention_svm/several-tokens",
-        statement="Where attention stays on a set $O_i$ of tokens of each input, $W$ is close to $W_{fin} "
-        r"+ R\,W_{dir}$: $W_{dir}$ is the smallest matrix that scores the tokens of $O_i$ alike and above "
-        "all others by one, $W_{fin}$ the smallest that gives them the attention they have, $R$ a number.",
-        measures="median of 1 - cosine to the prediction over trials",
-        source=Source("tarzanagh2023transformers", status="not found"),
-        assumptions=(
-            "a head with one hidden layer; at least one label of each problem is negative; normalised "
-            "steps, logistic loss",
-            "attention has settled: no token has between 1e-6 and 1e-3 of it",
-            "some input keeps several tokens, and some matrix gives them their attention and separates them "
-            "from the others",
-            "the head pushes every token outside the sets away, by at least 0.01 (added here; the "
-            "conjecture fails otherwise)",
-        ),
-        check=_prediction,
-        control=_one_token,
-        control_description="The prediction is replaced by the max-margin solution of the most attended "
-        "token of each input.",
-        corrects="In the form known to us from the released code, the conjecture does not require that the "
-        "head pushes every token outside the sets away, and then fails.",
-    ),
-    Claim(
-        id="attention_svm/shared-finite-part",
-        statement="The matrix $W_{fin}$ of `attention_svm/several-tokens` is the part of $W$ in the span "
-        r"of the matrices $(x_{i,t} - x_{i,\tau}) z_i^\top$ with $t, \tau \in O_i$, for every $W$. It is "
-        r"orthogonal to $W_{dir}$, so $R = \langle W_{dir}, W\rangle / \|W_{dir}\|_F^2$ is the best scale "
-        r"if $W_{dir} \ne 0$.",
-        measures="largest distance of W_fin from this part of W, relative to its norm, or cosine to a "
-        "non-zero W_dir, over up to 40 random W",
-        source=Source("tarzanagh2023transformers", status="own"),
-        assumptions=(
-            "$O_i$ holds the tokens of input i with more than 0.001 of its attention; some $O_i$ has several",
-            "the problem of $W_{dir}$ is feasible",
-        ),
-        check=_own_shares,
-        control=_equal_shares,
-        control_description="The tokens of a set are given equal shares, not those they have under W.",
-    ),
-)
+CLAIMS = (several_tokens, shared_finite_part)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import constraints
@@ -21,7 +21,7 @@ from ..dynamics import (
 from ..problem import Instance, cross_attention
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, nuclear_max_margin
-from .common import MAX_DRAWS, limit_evidence, no_instance
+from .common import MAX_DRAWS, limit_distance, no_instance
 
 SOURCE = Source("tarzanagh2023transformers", status="not found")
 RADII = (3.0, 10.0, 30.0, 100.0)
@@ -34,6 +34,15 @@ PATH_THRESHOLD = 0.01
 MAX_NORM = 2.5  # largest norm of a solution for which a radius of 100 is close to the limit
 MAX_COSINE = 0.95  # largest cosine of the two solutions, so that the check separates them
 MIN_GAP = 0.1  # smallest difference between the best and the second score
+PATH_ASSUMPTIONS = (
+    "decreasing smooth loss (logistic)",
+    "the optimal tokens are unique and feasible",
+    "the best score of each input is 0.1 above the second",
+    "the solutions of both norms have norm below 2.5, so that a radius of 100 is close to the limit, and a "
+    "cosine below 0.95",
+    "the best of 32 descents, 16 of them followed from smaller radii, stands for the minimum if its loss is "
+    "below that of the target",
+)
 
 
 def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
@@ -53,20 +62,7 @@ def _draw(generator: torch.Generator) -> tuple[Instance, MaxMargin, MaxMargin]:
     raise no_instance("whose two solutions are short and differ in direction")
 
 
-def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:
-    """Returns the path of the factors; if STEPS steps do not reach a minimum, the path with five times as
-    many.
-    """
-    first_state = generator.get_state()  # the second path begins at the same random starts
-    path = factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS)
-    if float(path.residual[-1]) > FACTORED_RESIDUAL:
-        path = factored_path(
-            instance, RADII, generator=generator.set_state(first_state), starts=STARTS, steps=5 * STEPS
-        )
-    return path
-
-
-def _evidence(
+def _distance(
     instance: Instance,
     path: RegularisationPath,
     smallest: MaxMargin,
@@ -74,11 +70,11 @@ def _evidence(
     *,
     norm: Literal["fro", "nuc"],
     residual_limit: float = BALL_RESIDUAL,
-) -> Evidence:
-    """Returns evidence about the distance of W_R / R from the target of norm one, at the largest radius.
+) -> Measured:
+    """Returns the distance of W_R / R from the target of norm one, at the largest radius.
 
     The distance is half the squared Frobenius norm of the difference, relative to that of the target: 1 -
-    cosine if both have one norm. The evidence is inconclusive if the path has not reached the minimum in the
+    cosine if both have one norm. It has not converged if the path has not reached the minimum in the
     last ball, that is, if its loss exceeds the loss of ``smallest`` or its residual is not below
     ``residual_limit``.
 
@@ -105,14 +101,10 @@ def _evidence(
         "error of the norm": size_error,
     }
     if size_error > SIZE_RTOL:
-        return Evidence(
-            max(after, size_error),
-            PATH_THRESHOLD,
-            "<=",
-            detail=detail,
-            note="the weights do not lie on the boundary of the ball",
+        return Measured(
+            max(after, size_error), detail=detail, note="the weights do not lie on the boundary of the ball"
         )
-    return limit_evidence(
+    return limit_distance(
         before,
         after,
         PATH_THRESHOLD,
@@ -122,91 +114,68 @@ def _evidence(
     )
 
 
-def _ball(generator: torch.Generator) -> Evidence:
-    instance, frobenius, _ = _draw(generator)
-    return _evidence(
-        instance,
-        regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS),
-        frobenius,
-        frobenius,
-        norm="fro",
-    )
-
-
-def _ball_nuclear(generator: torch.Generator) -> Evidence:
+@claim(
+    "attention_svm/regularisation-path",
+    measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
+    at_most=PATH_THRESHOLD,
+    source=SOURCE,
+    assumptions=PATH_ASSUMPTIONS,
+    control=but("The target is the max-margin solution in the nuclear norm.", norm="nuclear"),
+)
+def ball(generator: torch.Generator, *, norm: Literal["Frobenius", "nuclear"] = "Frobenius") -> Measured:
+    r"""The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge to the max-margin
+    solution of the optimal tokens in the Frobenius norm, $W_R / R \to W_{mm} / \|W_{mm}\|_F$.
+    """
     instance, frobenius, nuclear = _draw(generator)
-    return _evidence(
+    return _distance(
         instance,
         regularisation_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS),
         frobenius,
-        nuclear,
+        frobenius if norm == "Frobenius" else nuclear,
         norm="fro",
     )
 
 
-def _factors(generator: torch.Generator) -> Evidence:
-    instance, _, nuclear = _draw(generator)
-    return _evidence(
+def _factored(instance: Instance, generator: torch.Generator) -> RegularisationPath:
+    """Returns the path of the factors; if STEPS steps do not reach a minimum, the path with five times as
+    many.
+    """
+    first_state = generator.get_state()  # the second path begins at the same random starts
+    path = factored_path(instance, RADII, generator=generator, starts=STARTS, steps=STEPS)
+    if float(path.residual[-1]) > FACTORED_RESIDUAL:
+        path = factored_path(
+            instance, RADII, generator=generator.set_state(first_state), starts=STARTS, steps=5 * STEPS
+        )
+    return path
+
+
+@claim(
+    "attention_svm/factored-regularisation-path",
+    measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the limit",
+    at_most=PATH_THRESHOLD,
+    source=SOURCE,
+    assumptions=(
+        *PATH_ASSUMPTIONS,
+        "the solution in the nuclear norm is unique, as it is for almost all data",
+        "K and Q have at least as many columns as the solution's rank",
+    ),
+    control=but("The target is the max-margin solution in the Frobenius norm.", norm="Frobenius"),
+)
+def factored_regularisation_path(
+    generator: torch.Generator, *, norm: Literal["Frobenius", "nuclear"] = "nuclear"
+) -> Measured:
+    r"""The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge to the max-margin
+    solution of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / \|W_\star\|_\star$.
+    """
+    instance, frobenius, nuclear = _draw(generator)
+    return _distance(
         instance,
         _factored(instance, generator),
         nuclear,
-        nuclear,
+        frobenius if norm == "Frobenius" else nuclear,
         norm="nuc",
         residual_limit=FACTORED_RESIDUAL,
     )
 
 
-def _factors_frobenius(generator: torch.Generator) -> Evidence:
-    instance, frobenius, nuclear = _draw(generator)
-    return _evidence(
-        instance,
-        _factored(instance, generator),
-        nuclear,
-        frobenius,
-        norm="nuc",
-        residual_limit=FACTORED_RESIDUAL,
-    )
-
-
-PATH_ASSUMPTIONS = (
-    "decreasing smooth loss (logistic)",
-    "the optimal tokens are unique and feasible",
-    "the best score of each input is 0.1 above the second",
-    "the solutions of both norms have norm below 2.5, so that a radius of 100 is close to the limit, and a "
-    "cosine below 0.95",
-    "the best of 32 descents, 16 of them followed from smaller radii, stands for the minimum if its loss is "
-    "below that of the target",
-)
-
-CLAIMS = (
-    Claim(
-        id="attention_svm/regularisation-path",
-        statement=r"The weights of least loss in a ball, $W_R = \arg\min_{\|W\|_F \le R} L(W)$, converge to "
-        r"the max-margin solution of the optimal tokens in the Frobenius norm, $W_R / R \to W_{mm} / "
-        r"\|W_{mm}\|_F$.",
-        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the "
-        "limit",
-        source=SOURCE,
-        assumptions=PATH_ASSUMPTIONS,
-        check=_ball,
-        control=_ball_nuclear,
-        control_description="The target is the max-margin solution in the nuclear norm.",
-    ),
-    Claim(
-        id="attention_svm/factored-regularisation-path",
-        statement=r"The factors of least loss in a ball, $\|K\|_F^2 + \|Q\|_F^2 \le 2R$, converge to the "
-        r"max-margin solution of the optimal tokens in the nuclear norm, $K_R Q_R^\top / R \to W_\star / "
-        r"\|W_\star\|_\star$.",
-        measures="half the squared distance at radius 100, relative to the squared Frobenius norm of the "
-        "limit",
-        source=SOURCE,
-        assumptions=(
-            *PATH_ASSUMPTIONS,
-            "the solution in the nuclear norm is unique, as it is for almost all data",
-            "K and Q have at least as many columns as the solution's rank",
-        ),
-        check=_factors,
-        control=_factors_frobenius,
-        control_description="The target is the max-margin solution in the Frobenius norm.",
-    ),
-)
+CLAIMS = (ball, factored_regularisation_path)

@@ -7,13 +7,13 @@ nuclear norm the number of active constraints limits the rank further :cite:p:`p
 come from :cite:t:`tarzanagh2023transformers`.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.errors import NotConverged
 from ....core.sources import Source
 from ..builders import constraints
@@ -44,12 +44,24 @@ CONIC_RTOL = 1e-5  # relative accuracy of the singular values and margins of a g
 ACTIVE_ATOL = 1e-9  # a constraint is active if its margin is at most one plus this
 
 
-def _share_without(inputs: int, tokens: int, dim: int, generator: torch.Generator) -> Evidence:
-    """Returns evidence about random selections: the larger of the infeasible share and the share for which
-    the construction fails.
-
-    The construction fails for a selection if its matrix does not give every token a margin of one.
+@claim(
+    "attention_svm/feasibility",
+    measures="larger share of random selections that a solver finds infeasible, or for which the "
+    "written-down W misses a margin",
+    at_most=0.0,
+    source=SOURCE,
+    assumptions=(
+        "tokens and queries in general position",
+        "at least as many dimensions as inputs, and as other tokens",
+    ),
+    control=but("Six inputs of six tokens in five dimensions: there the construction fails.", dim=5),
+)
+def feasibility(generator: torch.Generator, *, inputs: int = 6, tokens: int = 6, dim: int = 6) -> Measured:
+    r"""If $d \ge \max(T - 1, n)$, every selection is feasible for almost all data, and a $W$ that shows it
+    can be written down: $W z_i = u_i$ with $(x_{i,a_i} - x_{i,t})^\top u_i = 1$ for all $t \ne a_i$. The
+    construction, not feasibility, needs $d \ge n$.
     """
+    # The construction fails for a selection if its matrix does not give every token a margin of one.
     instance = cross_attention(inputs=inputs, tokens=tokens, dim=dim, generator=generator, trials=TRIALS)
     pairs = constraints(instance.tokens, instance.query, random_selection(instance, generator=generator))
     infeasible = 1 - float(frobenius_max_margins(pairs).solved.double().mean())
@@ -65,15 +77,7 @@ def _share_without(inputs: int, tokens: int, dim: int, generator: torch.Generato
         "largest error of a margin": largest,
         "dim": dim,
     }
-    return Evidence(max(infeasible, missed / TRIALS), 0.0, "<=", detail=detail)
-
-
-def _wide_enough(generator: torch.Generator) -> Evidence:
-    return _share_without(inputs=6, tokens=6, dim=6, generator=generator)
-
-
-def _too_narrow(generator: torch.Generator) -> Evidence:
-    return _share_without(inputs=6, tokens=6, dim=5, generator=generator)
+    return Measured(max(infeasible, missed / TRIALS), detail)
 
 
 def _single_problem(generator: torch.Generator) -> Constraints:
@@ -91,34 +95,43 @@ def _quadratic_program(pairs: Constraints, options: dict) -> Tensor:
     return torch.from_numpy(np.array(W.value, dtype=float))
 
 
-def _largest_distance(pairs: Constraints, solutions: list[Tensor]) -> Evidence:
-    """Returns evidence about the largest relative distance between this library's solution and other
+def _largest_distance(pairs: Constraints, solutions: list[Tensor]) -> Measured:
+    """Returns the largest relative distance between this library's solution and other
     ``solutions``.
     """
     try:
         ours = frobenius_max_margin(pairs)
     except NotConverged:
-        return Evidence(UNSOLVED, SOLVER_RTOL, "<=", note="the active sets found no verified solution")
+        return Measured(UNSOLVED, note="the active sets found no verified solution")
     distances = [float((W - ours.W).norm()) / ours.norm for W in solutions]
-    return Evidence(
-        max(distances),
-        SOLVER_RTOL,
-        "<=",
-        detail={"constraints": len(pairs), "KKT residual of ours": ours.kkt},
-    )
+    return Measured(max(distances), {"constraints": len(pairs), "KKT residual of ours": ours.kkt})
 
 
-def _three_agree(generator: torch.Generator) -> Evidence:
+def _loose(generator: torch.Generator) -> Measured:
+    pairs = _single_problem(generator)
+    return _largest_distance(pairs, [_quadratic_program(pairs, LOOSE)])
+
+
+@claim(
+    "attention_svm/solvers-agree",
+    measures="largest relative distance to the first solution",
+    at_most=SOLVER_RTOL,
+    source=SETTING,
+    assumptions=("the problem is feasible", "tolerances 1e-11 (Clarabel), 1e-9 (OSQP)"),
+    control=but(
+        "The others are replaced by a first-order method (SCS) that stops at a tolerance of 0.01.", _loose
+    ),
+)
+def solvers_agree(generator: torch.Generator) -> Measured:
+    r"""$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ has one solution: active sets, one
+    problem at a time and in a batch, an interior-point method (Clarabel) and operator splitting (OSQP) find
+    the same.
+    """
     pairs = _single_problem(generator)
     batch = frobenius_max_margins(pairs.problem(None))
     return _largest_distance(
         pairs, [batch.W[0], _quadratic_program(pairs, INTERIOR_POINT), _quadratic_program(pairs, SPLITTING)]
     )
-
-
-def _loose(generator: torch.Generator) -> Evidence:
-    pairs = _single_problem(generator)
-    return _largest_distance(pairs, [_quadratic_program(pairs, LOOSE)])
 
 
 def _draw(
@@ -167,20 +180,26 @@ def _next_singular_value(W: Tensor) -> float:
     return float(sigma[INPUTS] / sigma[0])
 
 
-def _low_rank(generator: torch.Generator) -> Evidence:
+def _entrywise(generator: torch.Generator) -> float:
+    return max(_next_singular_value(lp_max_margin(c, p=3.0).W) for c in _problems(generator, tokens=4, dim=4))
+
+
+@claim(
+    "attention_svm/rank",
+    measures="singular value n + 1 relative to the first, largest over both norms and several problems, "
+    "by general solvers",
+    at_most=1e-6,
+    source=SOURCE,
+    assumptions=("one query for each of the n inputs", "the selection is feasible"),
+    control=but(r"The norm is $\ell_3$ of the entries, which dropping a part of W can enlarge.", _entrywise),
+)
+def rank(generator: torch.Generator) -> Measured:
+    r"""The max-margin solutions in the Frobenius and in the nuclear norm have rank at most $\min(n, d)$."""
     problems = _problems(generator, tokens=4, dim=4)
     frobenius, nuclear = (
         max(_next_singular_value(_general(c, norm)) for c in problems) for norm in (_frobenius, _nuclear)
     )
-    return Evidence(max(frobenius, nuclear), 1e-6, "<=", detail={"Frobenius": frobenius, "nuclear": nuclear})
-
-
-def _entrywise(generator: torch.Generator) -> Evidence:
-    return Evidence(
-        max(_next_singular_value(lp_max_margin(c, p=3.0).W) for c in _problems(generator, tokens=4, dim=4)),
-        1e-6,
-        "<=",
-    )
+    return Measured(max(frobenius, nuclear), {"Frobenius": frobenius, "nuclear": nuclear})
 
 
 def _excess(r: int, margins: Tensor, *, tol: float = ACTIVE_ATOL) -> int:
@@ -195,108 +214,66 @@ def _rank_and_margins(c: Constraints) -> tuple[int, Tensor]:
     return int((sigma > CONIC_RTOL * sigma[0]).sum()), c.margins(W)
 
 
-def _pataki(generator: torch.Generator) -> Evidence:
+def _published_recipe(generator: torch.Generator) -> Measured:
+    excess = [
+        _excess(official_rank(c), nuclear_max_margin(c).margins)
+        for c in _problems(generator, inputs=10, tokens=3, dim=12)
+    ]
+    return Measured(max(excess), {"problems": len(excess)})
+
+
+@claim(
+    "attention_svm/pataki",
+    measures="largest of r(r+1)/2 minus the number of active constraints, and of the difference between "
+    "two counts of the rank",
+    at_most=0,
+    source=Source("pataki1998rank", "Theorem 2.2, (2.7)", "second-hand"),
+    assumptions=("the solution is unique, as it is for almost all data",),
+    control=but(
+        "The rank is the one of the released notebook: singular values above 1e-7 of an inexact solution.",
+        _published_recipe,
+    ),
+    corrects="The released figure of ranks counts singular values above $10^{-7}$ of solutions that "
+    "are accurate to about $10^{-5}$: noise counts, the figure exceeds this bound, and the true ranks "
+    "are far lower.",
+)
+def pataki(generator: torch.Generator) -> Measured:
+    r"""The rank r of the max-margin solution in the nuclear norm satisfies $r(r+1)/2 \le$ the number of
+    active constraints.
+    """
     problems = _problems(generator, inputs=10, tokens=3, dim=12)[:PATAKI_PROBLEMS]
     solutions = [_rank_and_margins(c) for c in problems]
     excess = max(_excess(r, margins, tol=CONIC_RTOL) for r, margins in solutions)
     rank_difference = max(abs(nuclear_max_margin(c).rank - r) for c, (r, _) in zip(problems, solutions))
     detail = {"excess": excess, "ranks apart": rank_difference, "problems": len(problems)}
-    return Evidence(max(excess, rank_difference), 0, "<=", detail=detail)
+    return Measured(max(excess, rank_difference), detail)
 
 
-def _published_recipe(generator: torch.Generator) -> Evidence:
-    excess = [
-        _excess(official_rank(c), nuclear_max_margin(c).margins)
-        for c in _problems(generator, inputs=10, tokens=3, dim=12)
-    ]
-    return Evidence(max(excess), 0, "<=", detail={"problems": len(excess)})
-
-
-def _distance(generator: torch.Generator, solve: Any) -> Evidence:
-    """Returns evidence about the largest relative distance between the solution by ``solve`` and the
-    solutions of two general solvers.
+@claim(
+    "attention_svm/nuclear-solvers",
+    measures="largest relative distance of the solutions",
+    at_most=1e-4,
+    source=SETTING,
+    assumptions=("the solution is unique, as it is for almost all data",),
+    control=but("The first solution is that of the Frobenius norm.", norm="Frobenius"),
+)
+def nuclear_solvers(
+    generator: torch.Generator, *, norm: Literal["nuclear", "Frobenius"] = "nuclear"
+) -> Measured:
+    r"""Three solvers of $\min \|W\|_*$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ agree: interior
+    point with Newton's method on factors, a general interior-point method, and operator splitting.
     """
     c = _draw(generator, inputs=3, tokens=4, dim=5, trials=1).problem(0)
     try:
-        W = solve(c).W
+        W = (nuclear_max_margin if norm == "nuclear" else frobenius_max_margin)(c).W
     except NotConverged:
-        return Evidence(UNSOLVED, 1e-4, "<=", note="the first solver found no verified solution")
+        return Measured(UNSOLVED, note="the first solver found no verified solution")
     references = (
         _general(c, _nuclear),
         _general(c, _nuclear, solver="SCS", options={"eps": 1e-9, "max_iters": 20_000}),
     )
     interior, splitting = (float((reference - W).norm() / W.norm()) for reference in references)
-    return Evidence(max(interior, splitting), 1e-4, "<=", detail={"Clarabel": interior, "SCS": splitting})
+    return Measured(max(interior, splitting), {"Clarabel": interior, "SCS": splitting})
 
 
-CLAIMS = (
-    Claim(
-        id="attention_svm/feasibility",
-        statement=r"If $d \ge \max(T - 1, n)$, every selection is feasible for almost all data, and a $W$ "
-        r"that shows it can be written down: $W z_i = u_i$ with $(x_{i,a_i} - x_{i,t})^\top u_i = 1$ for "
-        r"all $t \ne a_i$. The construction, not feasibility, needs $d \ge n$.",
-        measures="larger share of random selections that a solver finds infeasible, or for which the "
-        "written-down W misses a margin",
-        source=SOURCE,
-        assumptions=(
-            "tokens and queries in general position",
-            "at least as many dimensions as inputs, and as other tokens",
-        ),
-        check=_wide_enough,
-        control=_too_narrow,
-        control_description="Six inputs of six tokens in five dimensions: there the construction fails.",
-    ),
-    Claim(
-        id="attention_svm/solvers-agree",
-        statement=r"$\min \|W\|_F$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ has one solution: "
-        "active sets, one problem at a time and in a batch, an interior-point method (Clarabel) and "
-        "operator splitting (OSQP) find the same.",
-        measures="largest relative distance to the first solution",
-        source=SETTING,
-        assumptions=("the problem is feasible", "tolerances 1e-11 (Clarabel), 1e-9 (OSQP)"),
-        check=_three_agree,
-        control=_loose,
-        control_description="The others are replaced by a first-order method (SCS) that stops at a "
-        "tolerance of 0.01.",
-    ),
-    Claim(
-        id="attention_svm/rank",
-        statement=r"The max-margin solutions in the Frobenius and in the nuclear norm have rank at most "
-        r"$\min(n, d)$.",
-        measures="singular value n + 1 relative to the first, largest over both norms and several problems, "
-        "by general solvers",
-        source=SOURCE,
-        assumptions=("one query for each of the n inputs", "the selection is feasible"),
-        check=_low_rank,
-        control=_entrywise,
-        control_description=r"The norm is $\ell_3$ of the entries, which dropping a part of W can enlarge.",
-    ),
-    Claim(
-        id="attention_svm/pataki",
-        statement=r"The rank r of the max-margin solution in the nuclear norm satisfies $r(r+1)/2 \le$ the "
-        r"number of active constraints.",
-        measures="largest of r(r+1)/2 minus the number of active constraints, and of the difference between "
-        "two counts of the rank",
-        source=Source("pataki1998rank", "Theorem 2.2, (2.7)", "second-hand"),
-        assumptions=("the solution is unique, as it is for almost all data",),
-        check=_pataki,
-        control=_published_recipe,
-        control_description="The rank is the one of the released notebook: singular values above 1e-7 of an "
-        "inexact solution.",
-        corrects="The released figure of ranks counts singular values above $10^{-7}$ of solutions that "
-        "are accurate to about $10^{-5}$: noise counts, the figure exceeds this bound, and the true ranks "
-        "are far lower.",
-    ),
-    Claim(
-        id="attention_svm/nuclear-solvers",
-        statement=r"Three solvers of $\min \|W\|_*$ subject to $(x_{i,a_i} - x_{i,t})^\top W z_i \ge 1$ "
-        "agree: interior point with Newton's method on factors, a general interior-point method, and "
-        "operator splitting.",
-        measures="largest relative distance of the solutions",
-        source=SETTING,
-        assumptions=("the solution is unique, as it is for almost all data",),
-        check=lambda generator: _distance(generator, nuclear_max_margin),
-        control=lambda generator: _distance(generator, frobenius_max_margin),
-        control_description="The first solution is that of the Frobenius norm.",
-    ),
-)
+CLAIMS = (feasibility, solvers_agree, rank, pataki, nuclear_solvers)

@@ -1,20 +1,16 @@
-"""Helpers that several figures share: measurement rows, the arrays of a result, and markers for reference
-numbers.
+"""What several figures share: settings, means with their intervals, medians with their ranges, and the arrays
+of a result.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Basis, Measurement, Table
+from ....core.measurement import Basis, Measurement
 from ....core.result import Result
-from ....core.sources import Source
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 NAME = "attention_svm"
 # settings that several figures share
@@ -26,63 +22,12 @@ RATE = setting(0.1, gt=0, le=1e6, help="length of a step")
 THRESHOLD = setting(
     1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others"
 )
-REFERENCES: dict[str, tuple[str, str]] = {  # basis of a reference number -> its marker and its legend entry
-    "figure": ("x", "read off the paper's figure"),
-    "printed": ("x", "released code's output"),
-    "recomputed": ("+", "recomputed independently"),
-}
 Reference = tuple[float, Basis]
-
-
-def figure_row(
-    quantity: str,
-    value: float | None,
-    source: Source | None,
-    *,
-    reference: Reference | None = None,
-    **columns,
-) -> Measurement:
-    """Returns a measurement of kind "figure"; the reference number, if any, becomes its prediction."""
-    predicted: dict = {} if reference is None else {"predicted": reference[0], "basis": reference[1]}
-    return Measurement(NAME, "figure", quantity, value, source=source, **predicted, **columns)
-
-
-def size(n: int, T: int, d: int) -> str:
-    """Returns the text of the column ``setting`` for problems of one size."""
-    return f"n={n}, T={T}, d={d}"
 
 
 def arrays_of(result: Result) -> dict[str, np.ndarray]:
     """Returns the arrays of a result, without the prefix of the theory in their names."""
     return {name.partition("/")[2]: value for name, value in result.arrays.items()}
-
-
-def references(table: Table) -> Table:
-    """Returns the rows with a reference number: printed by the released code, read off a figure, or
-    recomputed independently.
-    """
-    return table.where(lambda row: row.predicted is not None and row.basis in REFERENCES)
-
-
-def mark(ax: "Axes", points: Iterable[tuple[float | int, float | None, Basis]]) -> None:
-    """Plots points (x, y, basis of y), with one legend entry per basis."""
-    points = list(points)
-    for basis, (marker, label) in REFERENCES.items():
-        positions = [(x, y) for x, y, point_basis in points if point_basis == basis]
-        if positions:
-            appearance = {
-                "linestyle": "",
-                "marker": marker,
-                "markersize": 5 if marker == "x" else 7,
-                "markeredgewidth": 1.2,
-                "zorder": 6,
-            }
-            ax.plot(*zip(*positions), color="black", label=label, **appearance)
-
-
-def mark_steps(ax: "Axes", table: Table) -> None:
-    """Plots the reference numbers of the rows against their steps."""
-    mark(ax, [(row.step or 0, row.predicted, row.basis) for row in references(table)])
 
 
 def mean_interval(values: np.ndarray, reason: str) -> tuple[float | None, dict[str, Any]]:

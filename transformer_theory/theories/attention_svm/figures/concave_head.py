@@ -123,7 +123,18 @@ class ConcaveHead(RandomExperiment):
             Panel(
                 "Tokens that share",
                 COUNT,
-                lines=("quantity", {COUNT: {"label": "measured", "linestyle": "", "marker": "x"}}),
+                lines=(
+                    "quantity",
+                    {
+                        COUNT: {
+                            "label": "measured",
+                            "linestyle": "",
+                            "marker": "x",
+                            "markersize": 5,
+                            "color": "black",
+                        }
+                    },
+                ),
                 predicted="predicted",
             ),
             Panel(

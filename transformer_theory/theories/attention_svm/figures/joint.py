@@ -10,13 +10,14 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
+from ....core.figure import Panel, draw_curves
 from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..dynamics import JointInstance, JointState, joint_descent, joint_targets
-from .common import NAME, arrays_of, figure_row, mark_steps
+from .common import NAME, Reference, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,8 @@ COSINES = {  # cosines at step 1000 with the released EPS
 EPS = (1e-19, 1e-9)  # added to the norms of the two gradients in the released run
 # half the squared norm
 OBJECTIVES = {"tight": {"p_mm": 0.94444, "v_mm": 0.5}, "not tight": {"p_mm": None, "v_mm": None}}
-PROMPT, HEAD, GREY = COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"]
+PROMPT, HEAD, STARS, GREY = *TINTS[:3], COLOURS["null"]
+PLOTTED_STEPS = 100  # steps at which the probabilities are plotted
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 1.5))
 
 
@@ -74,9 +76,9 @@ class Joint(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the published numbers, and arrays with the paths and both probabilities."""
+        """Yields rows with the published numbers and both probabilities over the first steps, and arrays with the paths."""
         steps = sorted({*range(0, min(151, self.steps), 2), *range(0, self.steps, 20), self.steps})
-        arrays = {"steps": torch.tensor(steps)}
+        arrays = {}
         for case in CASES:
             instance = published_joint(case)
             targets = joint_targets(instance, torch.ones(3, dtype=torch.long))
@@ -96,53 +98,45 @@ class Joint(Experiment):
             probability = torch.stack([instance.predictions(s).sigmoid().mean() for s in states])
             key = case.replace(" ", "_")
             arrays |= {f"tokens_{key}": instance.tokens[:, 1], f"p_{key}": p, f"v_{key}": v}
-            arrays |= {f"attention_{key}": attention, f"probability_{key}": probability}
             arrays |= {f"{name}_{key}": solution.W.squeeze(-1) for name, solution in solutions.items()}
 
             for name, number in OBJECTIVES[case].items():
-                yield figure_row(
+                yield self.row(
                     f"|{name}|^2 / 2",
                     solutions[name].norm ** 2 / 2,
-                    SOURCE,
                     reference=None if number is None else (number, "recomputed"),
-                    at={"setting": case},
+                    at={"case": case},
                 )
-            yield figure_row(
+            yield self.row(
                 "support vectors of the head",
                 float(targets.support.sum()),
-                SOURCE,
                 reference=(3.0 if case == "tight" else 2.0, "theory"),
-                at={"setting": case},
+                at={"case": case},
                 n=3,
             )
             for name, number in COSINES[case].items():
                 goal, factor = solutions[name].W.squeeze(-1), "p" if name != "v_mm" else "v"
                 for variant, end in (("exact gradient", states[-1]), ("eps as released", released)):
                     comparable = end is released and self.at_defaults("steps", "rate")
-                    yield figure_row(
+                    yield self.row(
                         f"cosine of {factor} to {name}",
                         float(cosine(getattr(end, factor), goal)),
-                        SOURCE,
                         reference=(number, "recomputed") if comparable else None,
-                        at={"setting": f"{case}, {variant}"},
+                        at={"case": case, "gradient": variant},
                         step=self.steps,
                         note=CASE_NOTES[case],
                     )
-            if case == "tight":
-                for quantity, curve in ((ATTENTION, attention), (PROBABILITY, probability)):
-                    for step, number in CURVES[quantity].items():
-                        if step in steps:
-                            yield figure_row(
-                                quantity,
-                                float(curve[steps.index(step)]),
-                                SOURCE,
-                                reference=(number, "recomputed") if self.at_defaults("rate") else None,
-                                unit="share",
-                                at={"setting": case},
-                                step=step,
-                                n=3,
-                                note="mean over the inputs",
-                            )
+            for quantity, curve in (
+                ((ATTENTION, attention), (PROBABILITY, probability)) if case == "tight" else ()
+            ):
+                known = CURVES[quantity] if self.at_defaults("rate") else {}
+                for step, value in zip(steps, curve.tolist()):
+                    if step <= PLOTTED_STEPS:
+                        reference: Reference | None = (known[step], "recomputed") if step in known else None
+                        here = {"unit": "share", "at": {"case": case}, "step": step, "n": 3}
+                        yield self.row(
+                            quantity, value, reference=reference, note="mean over the inputs", **here
+                        )
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     @style()
@@ -162,12 +156,15 @@ class Joint(Experiment):
         figure.legend(
             *middle.get_legend_handles_labels(), loc="outside upper center", ncols=5, handlelength=2.0
         )
-        early = a["steps"] <= 100
-        right.plot(a["steps"][early], a["attention_tight"][early], color=PROMPT, label="attention")
-        right.plot(a["steps"][early], a["probability_tight"][early], color=HEAD, label="right label")
-        mark_steps(right, result.table.select(quantity=(ATTENTION, PROBABILITY)))
-        right.set(title="Tight: probabilities", xlabel="step", ylim=(0, 1.04))
-        right.legend(loc="lower right", borderaxespad=0.1, handlelength=1.4)
+        looks = {ATTENTION: {"label": "attention"}, PROBABILITY: {"label": "right label"}}
+        panel = Panel(
+            "Tight: probabilities",
+            (ATTENTION, PROBABILITY),
+            lines=("quantity", looks),
+            legend="lower right",
+            axes={"xlabel": "step", "ylim": (0, 1.04)},
+        )
+        draw_curves(right, result, panel, x="step")
         caption(
             figure,
             "Left and middle: paths of the prompt p and the head v from the dots, and the predicted "
@@ -198,8 +195,6 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
         end = 99 * a[f"{name}_{case}"] / np.linalg.norm(a[f"{name}_{case}"])
         ax.plot([0, end[0]], [0, end[1]], color=tint, linestyle=dashes, linewidth=1.2, zorder=2, label=label)
     for key in a[f"tokens_{case}"]:
-        ax.scatter(
-            *key, s=60, marker="*", color=COLOURS["joma"], edgecolors="black", linewidths=0.6, zorder=5
-        )
+        ax.scatter(*key, s=60, marker="*", color=STARS, edgecolors="black", linewidths=0.6, zorder=5)
     ax.scatter(0, 0, s=25, color=GREY, edgecolors="black", linewidths=0.6, zorder=5)
     ax.set(xlim=(-1.7, 4.4), ylim=(-2.4, 3.7), aspect="equal")

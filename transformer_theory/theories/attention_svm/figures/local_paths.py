@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
+from ....core.figure import Panel, draw_curves
 from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, shades, style
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -20,7 +21,7 @@ from ..dynamics import local_path
 from ..problem import Instance, cross_attention
 from ..selection import cone_width, locally_optimal
 from ..solvers import frobenius_max_margins
-from .common import NAME, arrays_of, figure_row
+from .common import NAME, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +32,7 @@ USED = "share of local selections with a wide enough cone"
 REACHED = "share of paths that end at the max-margin solution"
 DISTANCE = "1 - cosine to the max-margin solution, relative to the width of the cone"
 SLOPE = "slope of the logarithm of 1 - cosine over the last two radii"
-KINDS = {"local": "locally optimal", "other": "not locally optimal"}
+KINDS = LOCAL, OTHER = "locally optimal", "not locally optimal"
 NEAR = 0.25  # largest 1 - cosine, relative to the width of the cone, of a path that has reached the solution
 
 
@@ -105,7 +106,7 @@ class LocalPaths(RandomExperiment):
     sources = (SOURCE, Source("tarzanagh2023maxmargin"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields predicted widths, and shares, distances and slopes per multiple; arrays with all paths."""
+        """Yields predicted widths, and shares, distances and slopes per multiple; an array with the predicted widths."""
         generator = self.generator()
         problems = cross_attention(
             inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=generator, trials=self.trials
@@ -117,27 +118,19 @@ class LocalPaths(RandomExperiment):
         )
         others = other.nonzero().squeeze(-1)
         if not (wide.any() and len(others)):
-            yield figure_row(REACHED, None, SOURCE, n=0, reason="no selection has a wide enough cone")
+            yield self.row(REACHED, None, n=0, reason="no selection has a wide enough cone")
             return
         used = found[wide]
         control = found[others[torch.randperm(len(others), generator=generator)[: len(used.width)]]]
-        yield figure_row(
+        yield self.row(
             WIDTH,
             float(widths.median()),
-            SOURCE,
             n=len(widths),
             note="median over the locally optimal selections",
         )
-        yield figure_row(USED, len(used.width) / len(widths), SOURCE, unit="share", n=len(widths))
-        yield Arrays(
-            {
-                f"{NAME}/widths": widths.numpy(),
-                f"{NAME}/radii": np.array(self.radii),
-                f"{NAME}/multiples": np.array(self.multiples),
-            }
-        )
-        for kind, these in {"local": used, "other": control}.items():
-            ratios = []
+        yield self.row(USED, len(used.width) / len(widths), unit="share", n=len(widths))
+        yield Arrays({f"{NAME}/widths": widths.numpy()})
+        for kind, these in zip(KINDS, (used, control)):
             for multiple in self.multiples:
                 width = multiple * used.width[: len(these.width)]
                 noise = torch.randn(these.W.shape, generator=generator, dtype=torch.float64)
@@ -146,103 +139,83 @@ class LocalPaths(RandomExperiment):
                     these.instance, these.select, these.W, starts, self.radii, width=width, steps=self.steps
                 )
                 distance = 1 - cosine(path.W, these.W.expand_as(path.W), dim=(-2, -1))
-                ratios.append(distance / width)
-                yield from self._rows(kind, multiple, distance, ratios[-1])
-            yield Arrays({f"{NAME}/{kind}": torch.stack(ratios).numpy()})
+                yield from self._rows(kind, multiple, distance, distance / width)
 
     def _rows(self, kind: str, multiple: float, distance: Tensor, ratio: Tensor) -> Iterator[Measurement]:
         """Yields the rows of one width; ``distance`` and ``ratio`` are ``[radii, selections]``."""
-        inside = kind == "local" and multiple < 1
-        here = {
-            "at": {"setting": f"{KINDS[kind]}, width {multiple:g} times the predicted one"},
-            "n": ratio.shape[1],
-        }
+        inside, at = kind == LOCAL and multiple < 1, {"selections": kind, "width": multiple}
+        here = {"at": at, "n": ratio.shape[1]}
         share = float((ratio[-1] < NEAR).double().mean())
-        yield figure_row(REACHED, share, SOURCE, reference=(float(inside), "theory"), unit="share", **here)
-        yield figure_row(
-            DISTANCE, float(ratio[-1].median()), SOURCE, note="median over the selections", **here
-        )
+        yield self.row(REACHED, share, reference=(float(inside), "theory"), unit="share", **here)
+        here["note"] = "median over the selections"
+        for radius, values in zip(self.radii, ratio):
+            yield self.row(DISTANCE, float(values.median()), **here | {"at": at | {"radius": radius}})
         if inside and len(self.radii) > 1:
             slope = (distance[-1] / distance[-2]).log() / float(np.log(self.radii[-1] / self.radii[-2]))
-            yield figure_row(
-                SLOPE,
-                float(slope.median()),
-                SOURCE,
-                reference=(-2.0, "limit"),
-                note="median over the selections",
-                **here,
-            )
+            yield self.row(SLOPE, float(slope.median()), reference=(-2.0, "limit"), **here)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots distances against the radius, the share of paths that end at the solution, and the
         distribution of predicted widths.
         """
-        a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
-        if "local" not in a:
+        if not result.select(quantity=DISTANCE):
             caption(figure, "No selection has a wide enough cone.")
             return figure
-        multiples = a["multiples"]
-        for number, tint in enumerate(shades(len(multiples))):
-            median = np.median(a["local"][number], 1)
-            left.plot(a["radii"], median, color=tint, label=f"{multiples[number]:g}")
-        left.plot(
-            a["radii"],
-            np.median(a["other"][0], 1),
-            color=COLOURS["null"],
-            linestyle=(0, (4, 2)),
-            label="control",
+        grey, dashes = COLOURS["null"], (0, (4, 2))
+        control = {self.multiples[0]: {"label": "control", "color": grey, "linestyle": dashes}}
+        looks = {
+            LOCAL: {
+                "label": "locally optimal",
+                "color": "black",
+                "linestyle": "",
+                "marker": "x",
+                "markersize": 5,
+            },
+            OTHER: {"label": "not (control)", "color": grey, "linestyle": "", "marker": "o"},
+        }
+        log = {"xscale": "log", "xlabel": "radius / $\\|W_a\\|$", "yscale": "log"}
+        draw_curves(
+            left,
+            result,
+            Panel(
+                "(1 − cosine) / width",
+                DISTANCE,
+                {"selections": LOCAL},
+                "width",
+                legend="lower left",
+                axes=log,
+            ),
+            Panel("", DISTANCE, {"selections": OTHER}, ("width", control)),
+            x="radius",
         )
-        left.set(xscale="log", yscale="log", title="(1 − cosine) / width", xlabel="radius / $\\|W_a\\|$")
-        left.legend(loc="lower left", handlelength=1.2, ncols=2, columnspacing=1)
-        edges = np.array([multiples[0] / 1.3, 1, 1, multiples[-1] * 1.3])
+        edges = [self.multiples[0] / 1.3, 1, 1, self.multiples[-1] * 1.3]
         middle.plot(edges, [1, 1, 0, 0], color=COLOURS["attention_svm"], label="predicted")
-        middle.plot(
-            multiples,
-            (a["local"][:, -1] < NEAR).mean(-1),
-            color="black",
-            linestyle="",
-            marker="x",
-            label="locally optimal",
+        log = {
+            "xscale": "log",
+            "xlabel": "width / predicted width",
+            "ylim": (-0.05, 1.45),
+            "yticks": [0, 0.5, 1],
+        }
+        share = Panel(
+            "Share that ends at $W_a$", REACHED, lines=("selections", looks), legend="upper right", axes=log
         )
-        middle.plot(
-            multiples,
-            (a["other"][:, -1] < NEAR).mean(-1),
-            color=COLOURS["null"],
-            linestyle="",
-            marker="o",
-            label="not (control)",
-        )
-        middle.set(
-            xscale="log",
-            ylim=(-0.05, 1.45),
-            title="Share that ends at $W_a$",
-            xlabel="width / predicted width",
-        )
-        middle.set_yticks([0, 0.5, 1])
-        middle.set_xticks(multiples, [f"{multiple:g}" for multiple in multiples])
-        left.set_xticks(a["radii"], [f"{radius:g}" for radius in a["radii"]])
+        draw_curves(middle, result, share, x="width")
         for ax in (left, middle):
             ax.minorticks_off()
-        middle.legend(loc="upper right", handlelength=1.4)
-        ordered = np.sort(a["widths"])
-        right.plot(
-            ordered,
-            np.arange(1, len(ordered) + 1) / len(ordered),
-            color=COLOURS["attention_svm"],
-            drawstyle="steps-post",
-        )
-        right.axvline(self.narrowest, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
+        ordered = np.sort(arrays_of(result)["widths"])
+        below = np.arange(1, len(ordered) + 1) / len(ordered)
+        right.plot(ordered, below, color=COLOURS["attention_svm"], drawstyle="steps-post")
+        right.axvline(self.narrowest, color=grey, linewidth=1.0, linestyle=(0, (4, 3)))
         right.set(
             xscale="log", ylim=(0, 1.03), title="Predicted widths", xlabel="1 − cosine", ylabel="share below"
         )
         caption(
             figure,
-            f"{a['local'].shape[2]} locally optimal selections that are not the best, and as many that are "
-            "not locally optimal. Left: medians; numbers: width of the cone relative to the predicted one; "
-            "1: the boundary of the cone. Right: all locally optimal selections; dashed: the narrowest "
-            "cone used.",
+            f"{result.select(quantity=DISTANCE)[0].n} locally optimal selections that are not the best, and as many "
+            "that are not locally optimal. Left: medians; width of the cone relative to the predicted one; "
+            "1: the boundary of the cone. Right: all locally optimal selections; dashed: the narrowest cone used.",
         )
         return figure
 

@@ -3,15 +3,16 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..builders import constraints
@@ -19,7 +20,7 @@ from ..claims.common import direction_error
 from ..dynamics import start, trajectory
 from ..problem import Instance, cross_attention
 from ..solvers import frobenius_max_margins
-from .common import NAME, Reference, arrays_of, figure_row, mark_steps, references
+from .common import EXTREMES, median_and_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +37,12 @@ AUTOGRAD = {"naive": "autograd", "naive_eps": "autograd, eps in the norm"}
 # another draw of the data.
 KNOWN = {30: 0.41, 100: 0.25, 300: 0.044, 1000: 4.7e-3, 3000: 6.4e-4, 10_000: 6.4e-5}
 EPS = {"naive": 0.0, "naive_eps": torch.finfo(torch.float64).eps}
-BLUE, RED, AMBER, GREY = (COLOURS[name] for name in ("attention_svm", "scan_snap", "joma", "null"))
+TIMES_STEP = "direction error times the step"
+LOOKS = {
+    EXACT: {"label": "exact gradient", "zorder": 4},
+    AUTOGRAD["naive"]: {"label": "by autograd"},
+    AUTOGRAD["naive_eps"]: {"label": "by autograd, eps in the norm"},
+}
 
 
 def by_differentiation(instance: Instance, *, steps: list[int], rate: float, eps: float) -> list[Tensor]:
@@ -88,10 +94,26 @@ class LongRun(RandomExperiment):
     name = "attention_svm.long_run"
     sources = (SOURCE,)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with slope and medians, and with the smallest and last medians by autograd; arrays with
-        the error of every trial.
-        """
+    view = bands(
+        spread=EXTREMES,
+        panels=(
+            Panel(
+                "1 − cosine to the max-margin solution",
+                DISTANCE,
+                lines=("gradient", LOOKS),
+                legend="lower left",
+            ),
+            Panel("Direction error times t", TIMES_STEP, lines="problem", legend=""),
+        ),
+        log="xy",
+        caption="Left: median of {trials} random problems; bands: smallest to largest. Crosses: medians over other "
+        "random data, by a separate implementation. Right: one curve per problem; the error is the distance of "
+        "W/|W| from the unit max-margin solution, and a level curve means an error like 1/t.",
+        size=(7.0, 3.4),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields medians and ranges over the steps, the error of every trial, and the slope."""
         instance = cross_attention(
             inputs=self.inputs,
             tokens=self.tokens,
@@ -117,89 +139,50 @@ class LongRun(RandomExperiment):
         yield from self._rows(steps, error)
         for name, variant in AUTOGRAD.items():
             # 1 - cosine is half the squared distance of the unit matrices
-            median = (naive[name] ** 2 / 2).median(-1).values
-            best = int(median.argmin())
-            yield self._row(SMALLEST, float(median[best]), variant, early[best])
-            yield self._row(DISTANCE, float(median[-1]), variant, early[-1])
-        arrays = {"steps": torch.tensor(steps), "error": error, "naive_steps": torch.tensor(early), **naive}
-        yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
+            distance = naive[name] ** 2 / 2
+            for step, values in zip(early, distance):
+                yield from self._row(DISTANCE, values, variant, step)
+            best = int(distance.median(-1).values.argmin())
+            yield from self._row(SMALLEST, distance[best], variant, early[best])
 
     def _rows(self, steps: list[int], error: Tensor) -> Iterator[Measurement]:
         """Yields the medians and the slope of descent with the exact gradient; ``error`` is [steps, trials]."""
-        median = (error**2 / 2).median(-1).values
         comparable = self.at_defaults("inputs", "tokens", "dim", "trials", "rate")
-        for step in sorted({*KNOWN, steps[-1]} & set(steps)):
-            reference: Reference | None = (
-                (KNOWN[step], "recomputed") if comparable and step in KNOWN else None
-            )
-            yield self._row(DISTANCE, float(median[steps.index(step)]), EXACT, step, reference=reference)
+        for step, errors in zip(steps, error):
+            reference = (KNOWN[step], "recomputed") if comparable and step in KNOWN else None
+            yield from self._row(DISTANCE, errors**2 / 2, EXACT, step, reference=reference)
+            for problem, value in enumerate((step * errors).tolist()):
+                yield self.row(TIMES_STEP, value, at={"problem": problem}, step=step)
         # Least squares in logarithms over the last two decades of steps; -1 means an error like 1/t.
         numbers = torch.tensor(steps, dtype=torch.float64)
         late = numbers >= self.steps / 100
         x, y = numbers[late].log(), error[late].median(-1).values.log()
         slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+        here = {"at": {"gradient": EXACT}, "step": steps[-1], "n": self.trials}
         note = "least squares over the last two decades of steps"
-        yield self._row(SLOPE, slope, EXACT, steps[-1], reference=(-1.0, "limit"), note=note)
+        yield self.row(SLOPE, slope, reference=(-1.0, "limit"), note=note, **here)
 
     def _row(
-        self,
-        quantity: str,
-        value: float,
-        variant: str,
-        step: int,
-        *,
-        note: str = "median over the problems",
-        **columns,
-    ) -> Measurement:
-        return figure_row(
-            quantity, value, SOURCE, at={"setting": variant}, step=step, n=self.trials, note=note, **columns
-        )
+        self, quantity: str, values: Tensor, gradient: str, step: int, **columns: Any
+    ) -> Iterator[Measurement]:
+        here = {"at": {"gradient": gradient}, "step": step, "note": "median over the problems"}
+        yield from median_and_range(self, quantity, values, **here, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots 1 - cosine (median and range, exact and by autograd) and the direction error times the step,
-        both against the step.
-        """
-        a, reference_rows = arrays_of(result), references(result.table.select(quantity=DISTANCE))
-        figure, (left, right) = axes(1, 2, width=7.0, height=3.4)
-        for name, steps, tint, label in (
-            ("error", "steps", BLUE, "exact gradient"),
-            ("naive", "naive_steps", RED, "by autograd"),
-            ("naive_eps", "naive_steps", AMBER, "by autograd, eps in the norm"),
-        ):
-            distance = a[name] ** 2 / 2
-            left.fill_between(a[steps], distance.min(1), distance.max(1), color=tint, alpha=0.15, linewidth=0)
-            left.plot(
-                a[steps], np.median(distance, 1), color=tint, label=label, zorder=4 if name == "error" else 3
-            )
-        last, end = a["steps"][-1], np.median(a["error"][-1] ** 2) / 2
-        # The reference line ends at a quarter of the last median, so that it lies below the curve.
-        line = np.array([min(300, last / 3), last])
-        left.plot(
-            line,
-            0.25 * end * (last / line) ** 2,
-            color=GREY,
-            linestyle=(0, (4, 3)),
-            linewidth=1,
-            label=r"slope of $1/t^2$",
-        )
-        mark_steps(left, reference_rows)
-        left.set(xscale="log", yscale="log", title="1 − cosine to the max-margin solution", xlabel="step t")
-        left.legend(loc="lower left")
-        for curve in a["error"].T:
-            right.plot(a["steps"], a["steps"] * curve, color=BLUE, linewidth=1, alpha=0.8)
-        right.set(xscale="log", yscale="log", title="Direction error times t", xlabel="step t")
-        note = (
-            "Crosses: medians over other random data, by a separate implementation. "
-            if len(reference_rows)
-            else ""
-        )
-        caption(
-            figure,
-            f"Left: median of {a['error'].shape[1]} random problems; bands: smallest to largest. "
-            f"{note}Right: one curve per problem; the error is the distance of W/|W| from the unit "
-            "max-margin solution, and a level curve means an error like 1/t.",
-        )
+        """Adds a line with the slope of 1/t^2 below the curve of the exact gradient."""
+        figure = super().plot(result)
+        last = result.select(quantity=DISTANCE, at={"gradient": EXACT})[-1]
+        # The reference line ends at a quarter of the last median.
+        line = np.array([min(300, last.step / 3), last.step])
+        look = {
+            "color": COLOURS["null"],
+            "linestyle": (0, (4, 3)),
+            "linewidth": 1,
+            "label": "slope of $1/t^2$",
+        }
+        figure.axes[0].plot(line, 0.25 * last.value * (last.step / line) ** 2, **look)
+        figure.axes[0].legend(loc="lower left")
         return figure
 
     @classmethod

@@ -13,12 +13,12 @@ import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, label_ends, style
+from ....core.plotting import TINTS, axes, caption, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..dynamics import LINEAR, LOGISTIC, normalised_descent, start
 from ..published import PAIR_SCORES, prompt_limit, published_pair
-from .common import NAME, arrays_of, figure_row
+from .common import NAME, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 SOURCE = Source("tarzanagh2023maxmargin")
 COORDINATE = "second coordinate of p"
 EPS = 1e-9  # added to the norm of the gradient in the released run
-TINTS = {"linear": COLOURS["rate_reduction"], "logistic": COLOURS["attention_svm"]}
+EXACT, RELEASED = "exact gradient", f"eps = {EPS:.0e} as released"
+LOSSES = {"linear": TINTS[3], "logistic": TINTS[0]}
 PLOTTED_SCORES = (1.0, 2.0, 5.0, 10.0)  # scores C whose paths are plotted
 
 
@@ -48,12 +49,10 @@ class LossComparison(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields one row per loss and score with the second coordinate of p and its limit, and arrays with
-        the paths.
-        """
+        """Yields the second coordinate of p and its limit per loss and score, and arrays with the paths."""
         instance, scores = published_pair(), torch.tensor(PAIR_SCORES, dtype=torch.float64)
         steps = sorted({*range(0, min(161, self.steps), 2), *range(0, self.steps, 20), self.steps})
-        arrays = {"steps": torch.tensor(steps), "scores": scores}
+        arrays = {}
         for loss in (LINEAR, LOGISTIC):
             state, path = start(instance), []
             for step in steps:
@@ -63,32 +62,24 @@ class LossComparison(Experiment):
                 path.append(state.W.squeeze(-1))
             ends, limits = path[-1][:, 1], prompt_limit(scores, loss=loss)
             for C, value, limit in zip(PAIR_SCORES, ends.tolist(), limits.tolist()):
-                variant = f"loss {loss.name}, C = {C:g}, exact gradient"
-                yield figure_row(
+                at = {"loss": loss.name, "C": C, "gradient": EXACT}
+                yield self.row(
                     COORDINATE,
                     value,
-                    SOURCE,
                     reference=(limit, "limit"),
-                    at={"setting": variant},
+                    at=at,
                     step=self.steps,
                 )
             released = normalised_descent(
                 instance, start(instance), steps=self.steps, rate=self.rate, loss=loss, eps=EPS
             )
-            yield figure_row(
-                COORDINATE,
-                float(released.W[-1, 1, 0]),
-                SOURCE,
-                reference=(float(limits[-1]), "limit"),
-                at={"setting": f"loss {loss.name}, C = 100, eps = {EPS:.0e} as released"},
-                step=self.steps,
-                note="the released settings stop where the gradient falls below eps",
-            )
-            arrays |= {
-                f"path_{loss.name}": torch.stack(path),
-                f"limit_{loss.name}": limits,
-                f"released_{loss.name}": released.W[:, 1, 0],
-            }
+            note = "the released settings stop where the gradient falls below eps"
+            for C, value, limit in zip(PAIR_SCORES, released.W[:, 1, 0].tolist(), limits.tolist()):
+                at = {"loss": loss.name, "C": C, "gradient": RELEASED}
+                yield self.row(
+                    COORDINATE, value, reference=(limit, "limit"), at=at, step=self.steps, note=note
+                )
+            arrays[f"path_{loss.name}"] = torch.stack(path)
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     @style()
@@ -96,18 +87,18 @@ class LossComparison(Experiment):
         """Plots the paths of p for some scores C, one panel per loss, and the final second coordinate of p
         against C with its limit.
         """
-        a = arrays_of(result)
+        a, ends = arrays_of(result), result.table.select(quantity=COORDINATE)
         figure, panels = axes(1, 3, width=7.0, height=3.1)
-        for ax, (name, tint), title in zip(panels, TINTS.items(), ("Loss $-x$", r"Loss $\log(1 + e^{-x})$")):
+        for ax, (name, tint), title in zip(panels, LOSSES.items(), ("Loss $-x$", r"Loss $\log(1 + e^{-x})$")):
             for shade, C in zip(np.linspace(0.35, 1, len(PLOTTED_SCORES)), PLOTTED_SCORES):
-                trial = int(np.flatnonzero(a["scores"] == C)[0])
-                path, end = a[f"path_{name}"][:, trial], a[f"limit_{name}"][trial]
+                path = a[f"path_{name}"][:, PAIR_SCORES.index(C)]
+                end = ends.select(at={"loss": name, "C": C, "gradient": EXACT}).one().predicted
                 ax.plot(*path.T, color=tint, alpha=shade, label=f"C = {C:g}\n{signed(path[-1, 1], 3)}")
                 ax.axhline(end, color=tint, alpha=shade, linewidth=0.9, linestyle=(0, (4, 3)))
             ax.set(title=title, xlabel="$p_1$", xlim=(0, 12))
             label_ends(ax)
         panels[0].set(ylabel="$p_2$")
-        _ends(panels[2], a)
+        _ends(panels[2], result)
         caption(
             figure,
             f"Left and middle: paths of p for four scores C, with $p_2$ after {self.steps} steps; dashed: "
@@ -122,28 +113,23 @@ class LossComparison(Experiment):
         return cls(steps=200)
 
 
-def _ends(ax: "Axes", a: dict[str, np.ndarray]) -> None:
+def _ends(ax: "Axes", result: Result) -> None:
     """Plots the second coordinate of p at the end, against the score C."""
-    for (name, tint), label in zip(TINTS.items(), ("$-x$", "logistic")):
-        ax.plot(a["scores"], a[f"limit_{name}"], color=tint, linewidth=1.1, label=f"{label}, limit")
-        ax.plot(a["scores"], a[f"path_{name}"][-1, :, 1], color=tint, linestyle="", marker="o", markersize=3)
-        ax.plot(
-            a["scores"],
-            a[f"released_{name}"],
-            color=tint,
-            linestyle="",
-            marker="s",
-            markersize=6,
-            fillstyle="none",
+    dots, squares = {"marker": "o", "markersize": 3}, {"marker": "s", "markersize": 6, "fillstyle": "none"}
+    rows = result.table.select(quantity=COORDINATE)
+    for (name, tint), label in zip(LOSSES.items(), ("$-x$", "logistic")):
+        exact, released = (
+            rows.select(at={"loss": name, "gradient": gradient}) for gradient in (EXACT, RELEASED)
         )
-    ax.plot([], [], linestyle="", marker="o", markersize=3, color="black", label="exact gradient")
-    ax.plot(
-        [], [], linestyle="", marker="s", markersize=6, fillstyle="none", color="black", label="published eps"
-    )
-    text_style = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": TINTS["logistic"]}
-    for name, offset in (("released_logistic", (-6, 5)), ("limit_logistic", (-9, -6))):
-        end = float(a[name][-1])
-        ax.annotate(signed(end, 2), (a["scores"][-1], end), xytext=offset, **text_style)
+        limits = exact.column("predicted")
+        ax.plot(PAIR_SCORES, limits, color=tint, linewidth=1.1, label=f"{label}, limit")
+        ax.plot(PAIR_SCORES, exact.column("value"), color=tint, linestyle="", **dots)
+        ax.plot(PAIR_SCORES, released.column("value"), color=tint, linestyle="", **squares)
+    ax.plot([], [], linestyle="", color="black", label="exact gradient", **dots)
+    ax.plot([], [], linestyle="", color="black", label="published eps", **squares)
+    text_style = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": LOSSES["logistic"]}
+    for end, offset in ((released[-1].value, (-6, 5)), (limits[-1], (-9, -6))):
+        ax.annotate(signed(end, 2), (PAIR_SCORES[-1], end), xytext=offset, **text_style)
     ax.set(
         title="$p_2$ at the end",
         xlabel="score C",

@@ -9,7 +9,7 @@ import torch
 
 from ....core.errors import Infeasible, NotConverged
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -18,7 +18,6 @@ from ..builders import constraints
 from ..dynamics import bregman_divergence, mirror_descent, start
 from ..published import published_instances
 from ..solvers import lp_max_margin
-from .common import NAME, arrays_of, figure_row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,92 +65,62 @@ class Mirror(RandomExperiment):
                 "give as many steps as powers"
             )
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the mean of both measures per pair (p, q), and arrays with the values of every
-        trial.
-        """
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the mean of both measures per pair (p, q), and the nearest q."""
         instance = published_instances(
             range(1, self.trials + 1), inputs=self.inputs, tokens=self.tokens, dim=self.dim
         )
         W = torch.randn(self.trials, self.dim, self.dim, generator=self.generator(), dtype=torch.float64)
-        cosines, divergences = (
-            np.full((len(self.powers), len(self.powers), self.trials), np.nan) for _ in range(2)
-        )
-        for row, (p, steps) in enumerate(zip(self.powers, self.steps, strict=True)):
+        for p, steps in zip(self.powers, self.steps, strict=True):
             end = mirror_descent(instance, start(instance, W=W), power=p, steps=steps, rate=self.rate).W
             pairs = constraints(instance.tokens, instance.query, instance.selected(end))
+            cosines, divergences = [], []  # [solved trials, q]
             for trial in range(self.trials):
                 try:
                     targets = [lp_max_margin(pairs.problem(trial), p=q).W for q in self.powers]
                 except (Infeasible, NotConverged):
                     # a run that has not settled may select tokens that no W selects
                     continue
-                cosines[row, :, trial] = [float(cosine(end[trial], target)) for target in targets]
-                divergences[row, :, trial] = [
-                    float(bregman_divergence(target, end[trial], power=p)) for target in targets
-                ]
-            solved = int((~np.isnan(cosines[row, 0])).sum())
+                cosines.append([float(cosine(end[trial], target)) for target in targets])
+                divergences.append(
+                    [float(bregman_divergence(target, end[trial], power=p)) for target in targets]
+                )
+            here = {"step": steps, "n": len(cosines), "reason": "" if cosines else "no trial has a solution"}
+            note = f"mean over {len(cosines)} of {self.trials} trials"
             for column, q in enumerate(self.powers):
                 for quantity, values in ((COSINE, cosines), (DIVERGENCE, divergences)):
-                    yield figure_row(
-                        quantity,
-                        float(np.nanmean(values[row, column])) if solved else None,
-                        SOURCE,
-                        at={"setting": f"p = {p:g}, q = {q:g}"},
-                        step=steps,
-                        n=solved,
-                        note=f"mean over {solved} of {self.trials} trials",
-                        reason="" if solved else "no trial has a solution",
-                    )
-            if solved:
-                best = self.powers[int(np.nanmean(divergences[row], 1).argmin())]
-                yield figure_row(
-                    NEAREST,
-                    best,
-                    SOURCE,
-                    reference=(p, "limit"),
-                    at={"setting": f"p = {p:g}"},
-                    step=steps,
-                    n=solved,
-                )
-        yield Arrays(
-            {
-                f"{NAME}/powers": np.array(self.powers),
-                f"{NAME}/cosine": cosines,
-                f"{NAME}/divergence": divergences,
-            }
-        )
+                    value = float(np.mean([row[column] for row in values])) if values else None
+                    yield self.row(quantity, value, at={"power": p, "q": q}, note=note, **here)
+            if cosines:
+                best = self.powers[int(np.mean(divergences, 0).argmin())]
+                yield self.row(NEAREST, best, reference=(p, "limit"), at={"power": p}, **here)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots both measures as matrices: descent with the potential of p in rows, solutions in the norm of
         q in columns.
         """
-        a = arrays_of(result)
-        names = [f"{p:g}" for p in a["powers"]]
         figure, panels = axes(1, 2, width=6.4, height=3.3)
-        for ax, key, title in zip(panels, ("cosine", "divergence"), ("Cosine", "Bregman divergence")):
-            finite = ~np.isnan(a[key])
-            mean = np.where(finite, a[key], 0).sum(-1) / np.maximum(finite.sum(-1), 1)
-            closeness = mean if key == "cosine" else -np.log10(np.maximum(mean, 1e-16))  # larger is closer
+        for ax, quantity, title in zip(panels, (COSINE, DIVERGENCE), ("Cosine", "Bregman divergence")):
+            values = [row.value or 0.0 for row in result.select(quantity=quantity)]
+            mean = np.array(values).reshape(len(self.powers), -1)
+            closeness = mean if quantity == COSINE else -np.log10(np.maximum(mean, 1e-16))  # larger is closer
             heatmap(ax, closeness, cmap="Blues", bar=False)
             dark = closeness > closeness.min() + 0.6 * np.ptp(closeness)  # cells that need white text
             for row, column in np.ndindex(mean.shape):
-                text = f"{mean[row, column]:.4f}" if key == "cosine" else f"{mean[row, column]:.2g}"
-                weight = "bold" if row == column else "normal"
+                look = {"fontsize": 7.5, "fontweight": "bold" if row == column else "normal"}
+                text = f"{mean[row, column]:.4f}" if quantity == COSINE else f"{mean[row, column]:.2g}"
                 tint = "white" if dark[row, column] else "black"
-                ax.text(
-                    column, row, text, ha="center", va="center", color=tint, fontsize=7.5, fontweight=weight
-                )
-            ticks = range(len(names))
+                ax.text(column, row, text, ha="center", va="center", color=tint, **look)
+            ticks, names = range(len(self.powers)), [f"{p:g}" for p in self.powers]
             ax.set(title=title, xlabel="max-margin solution in the norm of q", ylabel="mirror descent, p")
             ax.set_xticks(ticks, names)
             ax.set_yticks(ticks, names)
         caption(
             figure,
-            f"Means over {a['cosine'].shape[-1]} random problems (those whose selection is feasible). "
-            "Darker means closer; each panel has its own scale. The theory predicts that the diagonal "
-            "entry, in bold, is the closest of its row.",
+            f"Means over {self.trials} random problems (those whose selection is feasible). Darker means closer; "
+            "each panel has its own scale. The theory predicts that the diagonal entry, in bold, is the closest "
+            "of its row.",
         )
         return figure
 

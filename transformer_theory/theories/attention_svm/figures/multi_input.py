@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
+from ....core.figure import Panel, draw_curves
 from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -21,7 +22,7 @@ from ..dynamics import normalised_descent, plain_descent, start
 from ..problem import Instance
 from ..published import PROMPT_STARTS, published_prompts
 from ..solvers import frobenius_max_margin
-from .common import NAME, Reference, arrays_of, figure_row, mark_steps
+from .common import NAME, Reference, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,10 +50,10 @@ KNOWN: Mapping[tuple[str, str, int], Reference] = {
     ("cosine", "released", 1000): (0.9999, "recomputed"),
     ("cosine", "plain", 1000): (0.985, "recomputed"),
 }
-INPUT_TINTS = (COLOURS["rate_reduction"], COLOURS["joma"], COLOURS["crate"])
+INPUT_TINTS = (TINTS[3], TINTS[2], TINTS[5])
 PLOTTED = {
-    "released": ("normalised steps", COLOURS["attention_svm"]),
-    "plain": ("plain steps", COLOURS["scan_snap"]),
+    VARIANTS["released"]: {"label": "normalised steps", "color": TINTS[0]},
+    VARIANTS["plain"]: {"label": "plain steps", "color": TINTS[1]},
 }
 LAST_PLOTTED_STEP = 200
 
@@ -76,8 +77,8 @@ class MultiInput(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the published numbers, and arrays with the paths, the attention on the best token
-        and the norms.
+        """Yields the objectives, the quantities over the steps for the start at zero, and arrays with the paths
+        of normalised descent.
         """
         instance, scored_keys = published_prompts()
         target = frobenius_max_margin(prompt(instance.tokens, instance.optimal()))
@@ -85,17 +86,16 @@ class MultiInput(Experiment):
         note = "the released run solves this problem, though attention does not use the score"
         reference: Reference = (PRINTED_OBJECTIVE, "printed")
         objective = with_score.norm**2 / 2
-        yield figure_row(
+        yield self.row(
             OBJECTIVE,
             objective,
-            SOURCE,
             reference=reference,
-            at={"setting": "score as third coordinate"},
+            at={"keys": "score as third coordinate"},
             note=note,
         )
-        yield figure_row(OBJECTIVE, target.norm**2 / 2, SOURCE, at={"setting": "keys in the plane"})
+        yield self.row(OBJECTIVE, target.norm**2 / 2, at={"keys": "keys in the plane"})
         agreement = float(cosine(with_score.W[:2].flatten(), target.W.flatten()))
-        yield figure_row("cosine between p_mm with and without the third coordinate", agreement, None)
+        yield self.row("cosine between p_mm with and without the third coordinate", agreement, source=None)
 
         trials = len(PROMPT_STARTS)
         batch = Instance(
@@ -107,7 +107,7 @@ class MultiInput(Experiment):
             for step in {*range(0, 101, 2), 199, *range(0, self.steps, 25), self.steps}
             if step <= self.steps
         )
-        arrays = {"steps": torch.tensor(steps), "keys": instance.tokens, "target": target.W.squeeze(-1)}
+        arrays = {"keys": instance.tokens, "target": target.W.squeeze(-1)}
         runs = {
             "normalised": partial(normalised_descent, rate=self.rate),
             "released": partial(normalised_descent, rate=self.rate, eps=EPS),
@@ -124,28 +124,19 @@ class MultiInput(Experiment):
             norm = path.norm(dim=-1)
             along = (path @ target.W).squeeze(-1) / (norm * target.norm).clamp(min=1e-300)  # 0 at p = 0
             curves = {"attention": attention, "norm": norm, "cosine": along}
-            arrays |= {
-                f"path_{variant}": path,
-                **{f"{name}_{variant}": curve for name, curve in curves.items()},
-            }
+            if variant == "normalised":
+                arrays["paths"] = path
             comparable = self.at_defaults("plain_rate" if variant == "plain" else "rate")
-            for (name, reference_variant, step), reference in KNOWN.items():
-                if reference_variant == variant and step in steps:
-                    yield figure_row(
-                        QUANTITIES[name],
-                        float(curves[name][steps.index(step), ZERO_START]),
-                        SOURCE,
-                        reference=reference if comparable else None,
-                        at={"setting": VARIANTS[variant]},
-                        step=step,
-                        note="start at zero",
-                    )
-            yield figure_row(
+            for name, curve in curves.items():
+                for step, value in zip(steps, curve[:, ZERO_START].tolist()):
+                    reference = KNOWN.get((name, variant, step)) if comparable else None
+                    here = {"at": {"descent": VARIANTS[variant]}, "step": step, "note": "start at zero"}
+                    yield self.row(QUANTITIES[name], value, reference=reference, **here)
+            yield self.row(
                 "smallest cosine to p_mm over the starts",
                 float(curves["cosine"][-1].min()),
-                SOURCE,
                 reference=(1.0, "limit"),
-                at={"setting": VARIANTS[variant]},
+                at={"descent": VARIANTS[variant]},
                 step=self.steps,
                 n=trials,
             )
@@ -156,19 +147,17 @@ class MultiInput(Experiment):
         """Plots tokens, paths of p and p_mm in the plane, and attention on the best token and the norm of p
         over 200 steps from zero.
         """
-        a, table = (
-            arrays_of(result),
-            result.table.where(lambda row: row.step is not None and row.step <= LAST_PLOTTED_STEP),
-        )
+        a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.0)
         _plane(left, a)
-        early = a["steps"] <= LAST_PLOTTED_STEP
-        for ax, name in ((middle, "attention"), (right, "norm")):
-            for variant, (label, tint) in PLOTTED.items():
-                ax.plot(a["steps"][early], a[f"{name}_{variant}"][early, ZERO_START], color=tint, label=label)
-            mark_steps(ax, table.select(quantity=QUANTITIES[name]))
-        middle.set(title="Attention, best token", xlabel="step", ylim=(None, 1.03))
-        right.set(title="Norm of p", xlabel="step", ylim=(0, None))
+        for ax, name, title, ylim in (
+            (middle, "attention", "Attention, best token", (None, 1.03)),
+            (right, "norm", "Norm of p", (0, None)),
+        ):
+            early = {"step": tuple(range(LAST_PLOTTED_STEP + 1))}
+            look = {"xlabel": "step", "ylim": ylim}
+            panel = Panel(title, QUANTITIES[name], early, ("descent", PLOTTED), legend="", axes=look)
+            draw_curves(ax, result, panel, x="step")
         handles = {
             label: handle for ax in (middle, right) for handle, label in zip(*ax.get_legend_handles_labels())
         }
@@ -195,9 +184,9 @@ def _plane(ax: "Axes", a: dict[str, np.ndarray]) -> None:
     for keys, tint in zip(a["keys"], INPUT_TINTS):
         ax.scatter(*keys[1:].T, s=9, color=tint, zorder=3)
         ax.scatter(*keys[0], s=80, marker="*", color=tint, edgecolors="black", linewidths=0.6, zorder=5)
-    for trial in range(a["path_normalised"].shape[1]):
-        path = a["path_normalised"][:, trial]
-        ax.plot(*path.T, color=PLOTTED["released"][1], linewidth=1.1, zorder=2)
+    for trial in range(a["paths"].shape[1]):
+        path = a["paths"][:, trial]
+        ax.plot(*path.T, color=TINTS[0], linewidth=1.1, zorder=2)
         ax.plot(*path[0], marker="o", markersize=3, color="black", zorder=4)
     end = 9 * a["target"] / np.linalg.norm(a["target"])  # beyond the edge of the panel
     ax.plot(

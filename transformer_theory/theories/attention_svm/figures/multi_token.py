@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Arrays, Measurement, Table
+from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import clopper_pearson
@@ -20,7 +21,7 @@ from ..builders import constraints
 from ..dynamics import HeadInstance, random_start, relu_head, trajectory
 from ..sharing import NO_ATTENTION, SOME_ATTENTION, least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
-from .common import NAME, arrays_of, figure_row, mark, references
+from .common import NAME, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,9 +47,12 @@ PUBLISHED = {
 ROUNDING_UNIT = torch.finfo(torch.float64).eps
 MIN_PUSH = 1e-3  # smallest least_push at which masked tokens count as pushed away; gains are of order one
 CHUNK = 500  # trials that descend together
-LABELS = ("finite part and direction", "direction alone", "one token per input")
-TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"])
-DIM_TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["rate_reduction"], COLOURS["crate"])
+ERROR = "standard error"
+LOOKS = {
+    "prediction": {"label": "finite part and direction"},
+    "direction": {"label": "direction alone"},
+    "one token": {"label": "one token per input", "color": COLOURS["null"]},
+}
 
 
 def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
@@ -166,7 +170,7 @@ class MultiToken(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields, per dimension, the share of accepted trials and the mean distances at the end; arrays with
-        all accepted trials.
+        the points of all accepted trials.
         """
         fixed = {
             name: getattr(self, name) for name in ("inputs", "tokens", "steps", "every", "rate", "eps")
@@ -175,43 +179,27 @@ class MultiToken(RandomExperiment):
             range(first, min(first + CHUNK, self.trials + 1)) for first in range(1, self.trials + 1, CHUNK)
         ]
         outcomes = sweep(descend, [{"seeds": seeds, "dim": d, **fixed} for d in self.dims for seeds in parts])
-        arrays: dict[str, np.ndarray] = {
-            f"{NAME}/steps": np.arange(self.every, self.steps + 1, self.every),
-            f"{NAME}/dims": np.array(self.dims),
-        }
-        accepted, tried = [], []
         for number, d in enumerate(self.dims):
             chunks = outcomes[number * len(parts) : (number + 1) * len(parts)]
             joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-            accepted.append(len(joined["apart"]))
-            tried.append(int(joined["tried"].sum()))
-            arrays |= {
-                f"{NAME}/{name}_{d}": joined[name] for name in ("apart", "masked", "several", "pushed")
+            yield from self._rows(d, joined, len(joined["apart"]), int(joined["tried"].sum()))
+            points = {
+                "end": joined["apart"][:, -1, 0],
+                "masked": joined["masked"],
+                "pushed": joined["pushed"],
             }
-            yield from self._rows(d, joined, accepted[-1], tried[-1])
-        low, high = clopper_pearson(accepted, tried)
-        share = np.array(accepted) / np.array(tried)
-        yield Arrays(
-            arrays
-            | {
-                f"{NAME}/accepted": np.array(accepted),
-                f"{NAME}/share": share,
-                f"{NAME}/low": low,
-                f"{NAME}/high": high,
-            }
-        )
+            yield Arrays({f"{NAME}/{name}_{d}": values for name, values in points.items()})
 
     def _rows(
         self, d: int, joined: dict[str, np.ndarray], accepted: int, tried: int
     ) -> Iterator[Measurement]:
         """Yields the rows of one dimension."""
         low, high = clopper_pearson(accepted, tried)
-        yield figure_row(
+        yield self.row(
             ACCEPTED,
             accepted / tried,
-            SOURCE,
             unit="share",
-            at={"setting": f"d={d}"},
+            at={"d": d},
             n=tried,
             interval=(float(low), float(high)),
             interval_kind="over samples",
@@ -225,36 +213,34 @@ class MultiToken(RandomExperiment):
             values = joined["apart"][:, -1, number]
             # numpy divides the variance by n, hence n - 1 here
             error = values.std() / max(accepted - 1, 1) ** 0.5
-            yield figure_row(
+            yield self.row(
                 DISTANCE,
                 float(values.mean()),
-                SOURCE,
                 reference=None if published is None else (published[number], "figure"),
-                at={"setting": f"{target}, d={d}"},
+                at={"target": target, "d": d},
                 step=self.steps,
                 n=accepted,
                 note=f"{note}: mean over accepted trials, standard error {error:.4f}",
             )
+            here = {"at": {"target": target, "d": d}, "step": self.steps, "n": accepted}
+            yield self.row(f"{ERROR} of {DISTANCE}", float(error), **here)
         pushed, ends = joined["pushed"], joined["apart"][:, -1, 0]
-        yield figure_row(
+        yield self.row(
             SHARED,
             float(joined["several"].mean()),
-            SOURCE,
             unit="share",
-            at={"setting": f"d={d}"},
+            at={"d": d},
             n=accepted,
         )
-        yield figure_row(
-            ALL_PUSHED, float(pushed.mean()), SOURCE, unit="share", at={"setting": f"d={d}"}, n=accepted
-        )
+        yield self.row(ALL_PUSHED, float(pushed.mean()), unit="share", at={"d": d}, n=accepted)
         for variant, trials in (
-            ("masked tokens pushed away", pushed),
-            ("masked tokens not all pushed away", ~pushed),
+            ("pushed away", pushed),
+            ("not all pushed away", ~pushed),
         ):
             if trials.any():
                 median = float(np.median(ends[trials]))
-                yield figure_row(
-                    MEDIAN_DISTANCE, median, SOURCE, at={"setting": f"{variant}, d={d}"}, n=int(trials.sum())
+                yield self.row(
+                    MEDIAN_DISTANCE, median, at={"masked tokens": variant, "d": d}, n=int(trials.sum())
                 )
 
     @style()
@@ -263,38 +249,21 @@ class MultiToken(RandomExperiment):
         against the remaining attention.
         """
         a = arrays_of(result)
-        dims = [int(d) for d in a["dims"]]
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
-        nonempty = [number for number, count in enumerate(a["accepted"]) if count]
-        for target, (label, tint) in enumerate(zip(LABELS, TINTS)):
-            ends = [a[f"apart_{dims[number]}"][:, -1, target] for number in nonempty]
-            error = [end.std() / max(len(end) - 1, 1) ** 0.5 for end in ends]
-            left.errorbar(
-                [dims[n] for n in nonempty],
-                [end.mean() for end in ends],
-                error,
-                color=tint,
-                marker="o",
-                label=label,
-                capsize=2,
-            )
-        reference_rows = references(result.table.select(quantity=DISTANCE))
-        rows_by_dim = [
-            (d, reference_rows.select(at={"setting": f"{target}, d={d}"})) for target in TARGETS for d in dims
-        ]
-        mark(left, [(d, row.predicted, row.basis) for d, rows in rows_by_dim for row in rows])
+        accepted = result.select(quantity=ACCEPTED)
+        panel = Panel("1 − cosine of W to", DISTANCE, lines=("target", LOOKS), legend="upper right")
+        if any(row.value for row in accepted):
+            draw_curves(left, result, panel, x="d", spread=ERROR)
         left.set_yscale("log")
         left.set_ylim(top=left.get_ylim()[1] * 8)
-        left.set_xticks(dims)
-        left.set(title="1 − cosine of W to", xlabel="dimension d")
-        left.legend(loc="upper right", handlelength=1.8, borderaxespad=0.1)
-        _accepted(middle, a, dims)
-        _leftover(right, a, dims)
-        if nonempty:
+        left.set(xlabel="dimension d")
+        _accepted(middle, accepted)
+        _leftover(right, a, self.dims)
+        if any(row.value for row in accepted):
             right.set_ylim(top=right.get_ylim()[1] * 12)
         caption(
             figure,
-            "Left: means over the accepted trials; bars: standard error. Middle: share and number of "
+            "Left: means over the accepted trials; bands: standard error. Middle: share and number of "
             "accepted trials; bars: 95 % interval (Clopper-Pearson). Right: one mark per trial, against "
             "the largest attention left on a masked token; flat head: the head has no slope at some masked "
             "token, so descent does not push it away.",
@@ -307,35 +276,26 @@ class MultiToken(RandomExperiment):
         return cls(dims=(4,), trials=120, steps=400, every=100)
 
 
-def _accepted(ax: "Axes", a: dict[str, np.ndarray], dims: list[int]) -> None:
+def _accepted(ax: "Axes", table: Table) -> None:
     """Plots the share and the number of accepted trials per dimension."""
-    positions = np.arange(len(dims))
-    spread = np.abs(np.stack([a["low"], a["high"]]) - a["share"])
-    ax.bar(
-        positions,
-        a["share"],
-        yerr=spread,
-        color=COLOURS["attention_svm"],
-        alpha=0.55,
-        width=0.6,
-        capsize=2,
-        error_kw={"linewidth": 1},
-    )
-    for position, top, count in zip(positions, a["high"], a["accepted"]):
-        ax.annotate(
-            str(count), (position, top), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5
-        )
-    ax.set_xticks(positions, [str(d) for d in dims])
-    ax.set_xlim(-0.6, len(dims) - 0.4)
-    ax.set_ylim(top=1.15 * max(float(a["high"].max()), 1e-3))
+    places, share = np.arange(len(table)), np.array(table.column("value"))
+    ends = np.array(table.column("interval")).T
+    look = {"color": COLOURS["attention_svm"], "alpha": 0.55, "width": 0.6, "capsize": 2}
+    ax.bar(places, share, yerr=np.abs(ends - share), error_kw={"linewidth": 1}, **look)
+    for place, top, row in zip(places, ends[1], table):
+        look = {"textcoords": "offset points", "ha": "center", "fontsize": 7.5}
+        ax.annotate(str(round(row.value * row.n)), (place, top), xytext=(0, 2), **look)
+    ax.set_xticks(places, [str(row.at["d"]) for row in table])
+    ax.set_xlim(-0.6, len(table) - 0.4)
+    ax.set_ylim(top=1.15 * max(float(ends.max()), 1e-3))
     ax.set(title="Share of trials accepted", xlabel="dimension d")
 
 
-def _leftover(ax: "Axes", a: dict[str, np.ndarray], dims: list[int]) -> None:
+def _leftover(ax: "Axes", a: dict[str, np.ndarray], dims: tuple[int, ...]) -> None:
     """Plots, per trial, the distance to the prediction against the largest attention on a masked token."""
-    for d, tint in zip(dims, DIM_TINTS):
+    for d, tint in zip(dims, TINTS):
         ends, masked, pushed = (
-            a[f"apart_{d}"][:, -1, 0],
+            a[f"end_{d}"],
             np.maximum(a[f"masked_{d}"], 1e-20),
             a[f"pushed_{d}"],
         )

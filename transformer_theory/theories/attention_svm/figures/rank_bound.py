@@ -11,6 +11,7 @@ import torch
 
 from ....core.errors import NotConverged
 from ....core.experiment import RandomExperiment, setting
+from ....core.figure import Panel, draw_curves
 from ....core.measurement import Arrays, Measurement
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
@@ -22,7 +23,7 @@ from ..dynamics import random_factors
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import low_rank_max_margin, nuclear_max_margins
-from .common import NAME, arrays_of, figure_row
+from .common import NAME, Reference, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,95 +99,70 @@ class RankBound(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per width and for problems on either side of the rank, shares, prices, margins and
-        distances; arrays with all.
+        """Yields, per width, for all problems and for those on either side of the rank, shares, prices, margins
+        and distances; arrays with the points of the prices.
         """
-        instance = published_instances(
-            range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim
-        )
-        yield Arrays({f"{NAME}/widths": np.array(self.widths)})
+        sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim}
+        instance = published_instances(range(self.trials), **sizes)
         for width in self.widths:
-            found = outcomes(
-                instance, width=width, steps=self.steps, rate=self.rate, generator=self.generator()
-            )
-            yield Arrays({f"{NAME}/width_{width}": found})
+            run = {"width": width, "steps": self.steps, "rate": self.rate, "generator": self.generator()}
+            found = outcomes(instance, **run)
+            yield Arrays({f"{NAME}/prices_{width}": found[:, :2]})
+            yield from self._rows({"m": width}, found)
             for enough, side in SIDES.items():
                 these = found[(found[:, 0] <= width) == enough]
-                if len(these):
-                    yield from self._rows(f"m={width}, {side}", these, enough)
+                yield from self._rows({"m": width, "rank": side}, these, enough)
 
-    def _rows(self, text: str, found: np.ndarray, enough: bool) -> Iterator[Measurement]:
-        column = dict(zip(COLUMNS, found.T))
+    def _rows(
+        self, at: dict[str, int | str], found: np.ndarray, enough: bool | None = None
+    ) -> Iterator[Measurement]:
+        """Yields the rows of some problems; ``enough`` tells whether the bound is at least their rank."""
+        if not len(found):
+            return
+        median = {name: float(np.median(values)) for name, values in zip(COLUMNS, found.T)}
         here: dict = {"step": self.steps, "n": len(found)}
-        free = float((column["price"] < 1 + NO_PRICE).mean())
-        yield figure_row(
-            FREE,
-            free,
-            SOURCE,
-            reference=(float(enough), "theory"),
-            unit="share",
-            at={"setting": text},
-            **here,
-        )
-        median = {name: float(np.median(values)) for name, values in column.items()}
+        free = float((found[:, COLUMNS.index("price")] < 1 + NO_PRICE).mean())
+        share: Reference | None = None if enough is None else (float(enough), "theory")
+        yield self.row(FREE, free, reference=share, unit="share", at=at, **here)
         here["note"] = "median over the problems"
-        yield figure_row(
-            PRICE,
-            median["price"],
-            SOURCE,
-            reference=(1.0, "theory") if enough else None,
-            at={"setting": text},
-            **here,
+        yield self.row(PRICE, median["price"], reference=(1.0, "theory") if enough else None, at=at, **here)
+        limit: Reference = (median["limit"], "limit")
+        yield self.row(MARGIN, median["margin"], reference=limit, at={"of": "descent"} | at, **here)
+        yield self.row(
+            MARGIN, median["truncated"], at={"of": "nuclear solution cut to the rank"} | at, **here
         )
-        yield figure_row(
-            MARGIN,
-            median["margin"],
-            SOURCE,
-            reference=(median["limit"], "limit"),
-            at={"setting": f"descent, {text}"},
-            **here,
-        )
-        yield figure_row(
-            MARGIN,
-            median["truncated"],
-            SOURCE,
-            at={"setting": f"nuclear solution cut to the rank, {text}"},
-            **here,
-        )
-        for target, words in TARGETS.items():
-            yield figure_row(DISTANCE, median[target], SOURCE, at={"setting": f"{words}, {text}"}, **here)
+        for name, target in TARGETS.items():
+            yield self.row(DISTANCE, median[name], at={"target": target} | at, **here)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots margins against m, prices against m minus the rank of the nuclear solution, and distances of
         descent against m.
         """
-        a = arrays_of(result)
-        widths = [int(m) for m in a["widths"] if len(a[f"width_{m}"])]
-        columns = {m: dict(zip(COLUMNS, a[f"width_{m}"].T)) for m in widths}
+        a, blue = arrays_of(result), COLOURS["attention_svm"]
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
-        blue, red, grey = COLOURS["attention_svm"], COLOURS["scan_snap"], COLOURS["null"]
-
-        def median(name: str) -> list[float]:
-            return [float(np.median(columns[m][name])) for m in widths]
-
-        left.plot(widths, median("limit"), color=blue, label="rank at most m (predicted)")
-        left.plot(
-            widths, median("margin"), color="black", linestyle="", marker="x", label="descent, m columns"
-        )
-        left.plot(widths, median("truncated"), color=grey, marker="o", label="nuclear solution, cut")
-        left.set(xlabel="columns m of K and Q", title="Smallest margin, relative")
+        looks = {
+            "descent": {"label": "descent, m columns", "color": "black", "linestyle": "", "marker": "x"},
+            "nuclear solution cut to the rank": {"label": "nuclear solution, cut", "color": COLOURS["null"]},
+        }
+        of_all, titles = {"rank": ""}, ("Smallest margin, relative", "1 − cosine of descent to")
+        margins = Panel(titles[0], MARGIN, of_all, ("of", looks), "rank at most m (predicted)", "upper left")
+        draw_curves(left, result, margins, x="m")
         left.set_ylim(top=1.75)
-        left.legend(loc="upper left", handlelength=1.4)
-        for m in widths:
-            apart = m - columns[m]["rank"] + np.linspace(-0.2, 0.2, len(columns[m]["rank"]))
-            middle.scatter(apart, columns[m]["price"], s=7, color=blue, alpha=0.5, linewidths=0)
-        middle.axhline(1, color=grey, linewidth=1.0, linestyle=(0, (4, 3)))
+        for m in self.widths:
+            rank, price = a[f"prices_{m}"].T
+            middle.scatter(
+                m - rank + np.linspace(-0.2, 0.2, len(rank)), price, s=7, color=blue, alpha=0.5, linewidths=0
+            )
+        middle.axhline(1, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
         middle.set(yscale="log", xlabel="m − rank of the nuclear solution", title="Price of the bound")
-        right.plot(widths, median("bounded"), color=blue, marker="o", label="solution of rank m")
-        right.plot(widths, median("nuclear"), color=red, marker="o", label="nuclear solution")
-        right.set(yscale="log", xlabel="columns m of K and Q", title="1 − cosine of descent to")
-        right.legend(loc="upper right", handlelength=1.4)
+        labels = {TARGETS["bounded"]: {"label": "solution of rank m"}, TARGETS["nuclear"]: {}}
+        draw_curves(
+            right, result, Panel(titles[1], DISTANCE, of_all, ("target", labels), legend="upper right"), x="m"
+        )
+        right.set(yscale="log")
+        for ax in (left, right):
+            ax.set_xlabel("columns m of K and Q")
         caption(
             figure,
             f"{self.trials} random problems. Left and right: medians. Left: smallest margin per nuclear "

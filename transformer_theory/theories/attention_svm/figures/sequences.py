@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
-from ....core.result import Result
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import causal, sequence_to_sequence
@@ -20,20 +18,22 @@ from ..dynamics import start, trajectory
 from ..problem import Instance
 from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
 from ..solvers import frobenius_max_margins
-from .common import NAME, arrays_of, figure_row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .common import EXTREMES, Reference, median_and_range
 
 SOURCE = Source("tarzanagh2023transformers")
 COSINE, BEST_SELECTED = "cosine to the max-margin solution", "share of trials that select every best token"
 OWN, LAST, FULL = "all queries, allowed tokens", "last query only", "all queries, all tokens"
-TITLES = {"causal": "Causal", "sequence to sequence": "Sequence to sequence"}
-LOOKS = {  # constraints -> label, colour and line style of the curve
-    OWN: ("its own constraints", COLOURS["attention_svm"], "-"),
-    FULL: ("mask ignored", COLOURS["scan_snap"], "--"),
-    LAST: ("last query only", COLOURS["null"], ":"),
-}
+DISTANCE, ALL = "1 - cosine to the max-margin solution", "sequence to sequence"
+TITLES = {"causal": "Causal", ALL: "Sequence to sequence"}
+LINES = (
+    "constraints",
+    {
+        OWN: {"label": "its own constraints", "color": TINTS[0]},
+        FULL: {"label": "mask ignored", "color": TINTS[1], "linestyle": "--"},
+        LAST: {"label": "last query only", "color": COLOURS["null"], "linestyle": ":"},
+    },
+)
+AXES = {"ylabel": "cosine", "ylim": (0, 1.04)}
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,22 @@ class Sequences(RandomExperiment):
     name = "attention_svm.sequences"
     sources = (SOURCE,)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows at the last step, and arrays with every trial's cosines."""
+    view = bands(
+        spread=EXTREMES,
+        panels=(
+            Panel(TITLES["causal"], COSINE, {"attention": "causal"}, LINES, legend="lower right", axes=AXES),
+            Panel(TITLES[ALL], COSINE, {"attention": ALL}, LINES, legend="lower right", axes=AXES),
+            Panel("1 − cosine, median", DISTANCE, {"constraints": OWN}, "attention", axes={"yscale": "log"}),
+        ),
+        log="x",
+        caption="Lines: median over the feasible problems among {trials} random ones; bands: smallest to largest. Left "
+        "and middle: cosine of W to the max-margin solutions under its own constraints, under constraints that ignore "
+        "the mask, and under those of the last query only. Right: distance to the solution under its own constraints.",
+        size=(7.0, 2.9),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields medians and ranges over the trials, at each step."""
         sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim, "trials": self.trials}
         generator = self.generator()
         x, scores, best = causal_problem(**sizes, generator=generator)
@@ -68,90 +82,32 @@ class Sequences(RandomExperiment):
         yield from self._run("causal", causal_instance(x, scores), targets)
         x, z, scores, best = sequence_problem(**sizes, queries=self.tokens, generator=generator)
         all_queries = sequence_to_sequence(x, z, best)
-        yield from self._run(
-            "sequence to sequence",
-            sequence_instance(x, z, scores),
-            {OWN: all_queries, LAST: _last(all_queries)},
-        )
+        targets = {OWN: all_queries, LAST: _last(all_queries)}
+        yield from self._run(ALL, sequence_instance(x, z, scores), targets)
 
-    def _run(
-        self, kind: str, instance: Instance, targets: dict[str, Constraints]
-    ) -> Iterator[Measurement | Arrays]:
-        """Yields the rows and arrays of one kind of attention."""
-        steps = [s for s in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000) if s < self.steps] + [
-            self.steps
-        ]
+    def _run(self, kind: str, instance: Instance, targets: dict[str, Constraints]) -> Iterator[Measurement]:
+        """Yields the rows of one kind of attention."""
+        steps = [s for s in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000) if s < self.steps]
+        steps.append(self.steps)
         states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))
-        arrays = {f"{NAME}/{kind}/steps": torch.tensor(steps).numpy()}
         for target, constraints in targets.items():
-            solutions = frobenius_max_margins(constraints)
+            solutions, at = frobenius_max_margins(constraints), {"attention": kind, "constraints": target}
             solved = solutions.solved
             if not bool(solved.any()):
-                yield figure_row(
-                    COSINE,
-                    None,
-                    SOURCE,
-                    at={"setting": f"{kind}: {target}"},
-                    reason="infeasible in every trial",
-                )
+                yield self.row(COSINE, None, at=at, reason="infeasible in every trial")
                 continue
-            curve = torch.stack([cosine(s.W[solved], solutions.W[solved], dim=(-2, -1)) for s in states], 1)
-            arrays[f"{NAME}/{kind}/{target}"] = curve.numpy()
-            end = curve[:, -1]
-            yield figure_row(
-                COSINE,
-                float(end.median()),
-                SOURCE,
-                reference=(1.0, "limit") if target == OWN else None,
-                at={"setting": f"{kind}: {target}"},
-                step=self.steps,
-                n=len(end),
-                note=f"median over the feasible trials among {self.trials}, smallest {float(end.min()):.5f}",
-            )
-        selected: Tensor = (instance.selected(states[-1].W) == instance.optimal()).all(-1)
-        share = float(selected.double().mean())
-        yield figure_row(
-            BEST_SELECTED, share, SOURCE, unit="share", at={"setting": kind}, step=self.steps, n=self.trials
-        )
-        yield Arrays(arrays)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots the cosine of W to the max-margin solutions (median and range over trials), and 1 - cosine to
-        the predicted one.
-        """
-        a = arrays_of(result)
-        figure, panels = axes(1, 3, width=7.0, height=2.9)
-        for ax, (kind, title) in zip(panels, TITLES.items()):
-            for target, (label, tint, dashes) in LOOKS.items():
-                if (curve := a.get(f"{kind}/{target}")) is not None:
-                    ax.fill_between(
-                        a[f"{kind}/steps"], curve.min(0), curve.max(0), color=tint, alpha=0.14, linewidth=0
-                    )
-                    ax.plot(
-                        a[f"{kind}/steps"], np.median(curve, 0), color=tint, linestyle=dashes, label=label
-                    )
-            ax.axhline(1, color="black", linewidth=0.7)
-            ax.set(title=title, xlabel="step", ylabel="cosine", xscale="log", ylim=(0, 1.04))
-            if ax.lines[:-1]:  # none if every trial was infeasible
-                ax.legend(loc="lower right", handlelength=1.8)
-        last = panels[-1]
-        for kind, tint, dashes in zip(TITLES, (COLOURS["attention_svm"], COLOURS["crate"]), ("-", "--")):
-            if (curve := a.get(f"{kind}/{OWN}")) is not None:
-                last.plot(
-                    a[f"{kind}/steps"], np.median(1 - curve, 0), color=tint, linestyle=dashes, label=kind
+            for step, state in zip(steps, states):
+                values = cosine(state.W[solved], solutions.W[solved], dim=(-2, -1))
+                note = (
+                    f"median over the feasible trials among {self.trials}, smallest {float(values.min()):.5f}"
                 )
-        last.set(title="1 − cosine, median", xlabel="step", xscale="log", yscale="log")
-        if last.lines:
-            last.legend(loc="lower left", handlelength=1.8)
-        caption(
-            figure,
-            f"Lines: median over the feasible problems among {self.trials} random ones; bands: smallest to "
-            "largest. Left and middle: cosine of W to the max-margin solutions under its own constraints, "
-            "under constraints that ignore the mask, and under those of the last query only. Right: "
-            "distance to the solution under its own constraints.",
-        )
-        return figure
+                limit: Reference | None = (1.0, "limit") if target == OWN else None
+                here = {"at": at, "step": step}
+                yield from median_and_range(self, COSINE, values, note=note, reference=limit, **here)
+                yield self.row(DISTANCE, float(np.median(1 - values)), n=len(values), **here)
+        selected: Tensor = (instance.selected(states[-1].W) == instance.optimal()).all(-1)
+        here = {"unit": "share", "at": {"attention": kind}, "step": self.steps, "n": self.trials}
+        yield self.row(BEST_SELECTED, float(selected.double().mean()), **here)
 
     @classmethod
     def quick(cls) -> "Sequences":

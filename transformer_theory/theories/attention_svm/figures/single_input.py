@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ....core.experiment import Experiment, setting
 from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -22,7 +22,7 @@ from ..problem import Instance
 from ..published import PROMPT_KEYS, PROMPT_SCORES, PROMPT_STARTS, published_prompt
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin
-from .common import NAME, Reference, arrays_of, figure_row
+from .common import NAME, Reference, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ RELEASED = {  # (case, second coordinate of the start) -> cosine with the releas
     ("local", -1.5): 0.9994,
 }
 EPS = 1e-9  # added to the norm of the gradient in the released run
-TINTS = (COLOURS["attention_svm"], COLOURS["scan_snap"])  # token 0, the best, and token 1
+TOKEN_TINTS = TINTS[:2]  # token 0, the best, and token 1
 GREY = COLOURS["null"]
 REACH = 3.2  # upper end of the horizontal axis
 
@@ -70,12 +70,11 @@ class SingleInput(Experiment):
         keys = torch.tensor([PROMPT_KEYS], dtype=torch.float64)
         targets = [frobenius_max_margin(prompt(keys, torch.tensor([token]))) for token in (0, 1)]
         for token, (target, objective) in enumerate(zip(targets, OBJECTIVES)):
-            yield figure_row(
+            yield self.row(
                 OBJECTIVE,
                 target.norm**2 / 2,
-                SOURCE,
                 reference=(objective, "recomputed"),
-                at={"setting": f"token {token}"},
+                at={"token": token},
             )
         arrays = {
             "keys": torch.tensor(PROMPT_KEYS),
@@ -111,40 +110,37 @@ class SingleInput(Experiment):
             token = int(select[trial])
             if token > 1:
                 continue  # token 2 is not locally optimal, so this run has not settled yet
-            start_setting, expected = f"{case}, start (0, {y})", None
+            at, expected = {"case": case, "start": y}, None
             if case == "global":
                 expected = (0.0, "limit")
             elif comparable:
                 expected = (float(y < -0.5), "recomputed")
             note = "token 0 is the best, token 1 locally optimal in the local case"
-            yield figure_row(
+            yield self.row(
                 SELECTED,
                 float(token),
-                SOURCE,
                 reference=expected,
-                at={"setting": start_setting},
+                at=at,
                 step=self.steps,
                 note=note,
             )
             goal = targets[token].W.flatten()
             exact, with_eps = (float(cosine(end[trial].flatten(), goal)) for end in (W, released))
-            yield figure_row(
+            yield self.row(
                 COSINE,
                 exact,
-                SOURCE,
                 reference=(1.0, "limit"),
-                at={"setting": f"{start_setting}, exact gradient"},
+                at=at | {"gradient": "exact gradient"},
                 step=self.steps,
             )
             reference: Reference | None = (
                 (RELEASED[case, y], "recomputed") if comparable and (case, y) in RELEASED else None
             )
-            yield figure_row(
+            yield self.row(
                 COSINE,
                 with_eps,
-                SOURCE,
                 reference=reference,
-                at={"setting": f"{start_setting}, eps = {EPS:.0e} as released"},
+                at=at | {"gradient": f"eps = {EPS:.0e} as released"},
                 step=self.steps,
                 note="the released settings stop where the gradient falls below eps",
             )
@@ -165,7 +161,7 @@ class SingleInput(Experiment):
         caption(
             figure,
             "Left and middle: paths of the prompt p from six starts (black dots), token 0, the best "
-            "(star), token 1 (orange) and 2 (grey). $p_{mm}$ is the max-margin prompt of the token. Right: "
+            "(star), token 1 (red) and 2 (grey). $p_{mm}$ is the max-margin prompt of the token. Right: "
             "distance of each path to $p_{mm}$ of the token at which it ends.",
         )
         left.set(title="Global case", ylabel="$p_2$")
@@ -180,15 +176,15 @@ class SingleInput(Experiment):
 
 def _plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
     """Plots the tokens, the paths of p and the directions of p_mm in one case."""
-    for token, tint in enumerate(TINTS):
+    for token, tint in enumerate(TOKEN_TINTS):
         end = 9 * a["targets"][token] / np.linalg.norm(a["targets"][token])
         if token == 0 or case == "local":
             ax.plot([0, end[0]], [0, end[1]], color=tint, linestyle=(0, (4, 3)), linewidth=1.1, zorder=1)
     for trial, token in enumerate(a[f"selected_{case}"]):
         path = a[f"paths_{case}"][:, trial]
-        ax.plot(*path.T, color=TINTS[min(token, 1)], linewidth=1.3, zorder=2)
+        ax.plot(*path.T, color=TOKEN_TINTS[min(token, 1)], linewidth=1.3, zorder=2)
         ax.plot(*path[0], marker="o", markersize=3, color="black", zorder=4)
-    for key, tint, shape in zip(a["keys"], (*TINTS, GREY), "*oo"):
+    for key, tint, shape in zip(a["keys"], (*TOKEN_TINTS, GREY), "*oo"):
         ax.scatter(
             *key,
             s=110 if shape == "*" else 36,
@@ -213,7 +209,7 @@ def _distances(ax: "Axes", a: dict[str, np.ndarray], case: str, dashes) -> None:
         ax.plot(
             a["steps"][1:],
             np.maximum(distance, 1e-16),
-            color=TINTS[min(token, 1)],
+            color=TOKEN_TINTS[min(token, 1)],
             linestyle=dashes,
             linewidth=1,
         )
@@ -224,8 +220,8 @@ def _legend(figure: "Figure") -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=TINTS[0], label="ends at token 0 (star)"),
-        Line2D([], [], color=TINTS[1], label="ends at token 1"),
+        Line2D([], [], color=TOKEN_TINTS[0], label="ends at token 0 (star)"),
+        Line2D([], [], color=TOKEN_TINTS[1], label="ends at token 1"),
         Line2D([], [], color="black", linewidth=1.1, linestyle=(0, (4, 3)), label="$p_{mm}$"),
         Line2D([], [], color=GREY, label="right panel: paths of the global case"),
         Line2D([], [], color=GREY, linestyle=(0, (4, 2)), label="right panel: paths of the local case"),

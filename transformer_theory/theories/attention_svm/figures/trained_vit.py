@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....data import digits
 from ....data.tokens import TokenData
 from ....models import ViT, build
 from ....training.supervised import train_classifier
-from .common import NAME, arrays_of, figure_row
+from .common import EXTREMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -138,73 +139,60 @@ class TrainedViT(RandomExperiment):
                 f"every must divide steps = {self.steps}, got {self.every}; the last step is measured"
             )
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the three quantities before and after training, the share, and the accuracy; arrays with all
-        checkpoints and seeds.
-        """
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the three quantities at the checkpoints, the share, and the accuracy."""
         fixed = {name: getattr(self, name) for name in ("steps", "every", "dim", "depth", "rate")}
-        yield Arrays({f"{NAME}/steps": np.arange(0, self.steps + 1, self.every)})
         for kind, text in LABELS.items():
-            runs = sweep(
-                train, [{"labels": kind, "seed": 1000 * self.seed + k, **fixed} for k in range(self.seeds)]
-            )
-            curves = np.stack([run["rows"] for run in runs])
-            yield Arrays({f"{NAME}/{kind}": curves})
+            settings = [{"labels": kind, "seed": 1000 * self.seed + k, **fixed} for k in range(self.seeds)]
+            runs, at = sweep(train, settings), {"labels": text}
+            curves = np.stack([run["rows"] for run in runs])  # [seeds, checkpoints, columns]
             for column, quantity in enumerate(COLUMNS):
-                for step, values in ((0, curves[:, 0, column]), (self.steps, curves[:, -1, column])):
-                    yield self._row(quantity, values, at={"setting": text}, step=step)
+                for number, step in enumerate(range(0, self.steps + 1, self.every)):
+                    values = curves[:, number, column]
+                    yield self._row(quantity, values, at=at, step=step)
+                    for name, value in zip(EXTREMES, (values.min(), values.max())):
+                        yield self.row(f"{name} of {quantity}", float(value), at=at, step=step, n=len(values))
             start, end, held = curves[:, 0, 1], curves[:, -1, 1], curves[:, -1, 2]
-            yield self._row(
-                SHARE, (end - held) / (end - start), unit="share", at={"setting": text}, step=self.steps
-            )
-            yield self._row(
-                ACCURACY,
-                np.array([run["accuracy"] for run in runs]),
-                unit="share",
-                at={"setting": text},
-                step=self.steps,
-            )
+            here = {"unit": "share", "at": at, "step": self.steps}
+            yield self._row(SHARE, (end - held) / (end - start), **here)
+            yield self._row(ACCURACY, np.array([run["accuracy"] for run in runs]), **here)
 
     def _row(self, quantity: str, values: np.ndarray, **columns) -> Measurement:
         note = f"mean over the seeds; range {values.min():.3g} to {values.max():.3g}"
-        return figure_row(quantity, float(values.mean()), SOURCE, n=len(values), note=note, **columns)
+        return self.row(quantity, float(values.mean()), n=len(values), note=note, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the norm of W, the largest attention weight, and the weight against the norm, for both kinds
         of labels.
         """
-        a = arrays_of(result)
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
-        for (kind, text), tint in zip(LABELS.items(), (COLOURS["attention_svm"], COLOURS["scan_snap"])):
-            norm, weight, held = a[kind].mean(0).T
-            left.plot(a["steps"], norm, color=tint, label=text)
-            left.fill_between(
-                a["steps"],
-                a[kind][..., 0].min(0),
-                a[kind][..., 0].max(0),
-                color=tint,
-                alpha=0.15,
-                linewidth=0,
-            )
-            middle.plot(a["steps"], weight, color=tint, label=text)
-            middle.plot(a["steps"], held, color=tint, linestyle=(0, (4, 2)), linewidth=1.2)
-            right.plot(norm, weight, color=tint, marker="o")
-        middle.plot(
-            [], [], color=COLOURS["null"], linestyle=(0, (4, 2)), linewidth=1.2, label="norm as at step 0"
+        dashed = {"linestyle": (0, (4, 2)), "linewidth": 1.2, "band": False}
+        held = {text: dashed | {"color": tint, "label": "_"} for text, tint in zip(LABELS.values(), TINTS)}
+        draw_curves(
+            left, result, Panel("Norm of W, relative", NORM, lines="labels"), x="step", spread=EXTREMES
         )
-        left.set(title="Norm of W, relative", xlabel="step")
-        middle.set(title="Largest attention weight", xlabel="step")
+        weight = Panel(
+            "Largest attention weight", WEIGHT, lines=("labels", {text: {} for text in LABELS.values()})
+        )
+        draw_curves(middle, result, weight, Panel("", AT_START, lines=("labels", held)), x="step")
+        for text, tint in zip(LABELS.values(), TINTS):
+            norm, weights = (
+                result.select(quantity=q, at={"labels": text}).column("value") for q in (NORM, WEIGHT)
+            )
+            right.plot(norm, weights, color=tint, marker="o")
+        middle.plot(
+            [], [], color=COLOURS["null"], label="norm as at step 0", linestyle=(0, (4, 2)), linewidth=1.2
+        )
         right.set(title="Largest attention weight", xlabel="norm of W, relative")
-        left.legend(loc="upper left", handlelength=1.4)
-        middle.legend(loc="upper left", handlelength=1.4)
         for ax in (left, middle):
             low, high = ax.get_ylim()
-            ax.set_ylim(low, high + 0.35 * (high - low))
+            ax.set(ylim=(low, high + 0.35 * (high - low)), xlabel="step")
+            ax.legend(loc="upper left", handlelength=1.4)
         caption(
             figure,
-            f"Means over {a['true'].shape[0]} networks, all heads and layers, and 200 validation images; "
-            "band: smallest to largest. Dashed: scores of the trained W at the norm before training.",
+            f"Means over {self.seeds} networks, all heads and layers, and 200 validation images; band: smallest to "
+            "largest. Dashed: scores of the trained W at the norm before training.",
         )
         return figure
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -23,7 +23,7 @@ from ..problem import Instance
 from ..published import PICTURES, published_picture
 from ..solution import MaxMargin
 from ..solvers import frobenius_max_margin, nuclear_max_margin
-from .common import NAME, arrays_of, figure_row
+from .common import NAME, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ KNOWN = {
         "cosine": 0.99995,
     },
 }
-INPUT_TINTS = (COLOURS["rate_reduction"], COLOURS["joma"])
+INPUT_TINTS = (TINTS[3], TINTS[2])
 # descent, the solution that it approaches, line style of both
 RUNS: "tuple[tuple[str, str, LineStyleType], ...]" = (
     ("W", "frobenius", "-"),
@@ -64,9 +64,9 @@ SEPARATING = {"frobenius": (0, (1, 1.2)), "nuclear": (0, (6, 2, 1, 2))}
 SHORT = {"W": "W to Frobenius", "KQ": "(K, Q) to nuclear"}
 
 
-def example(number: int, run: str = "") -> str:
-    """Returns the text of the column ``setting``: the picture and, if ``run`` is not empty, the descent."""
-    return f"picture {number}, {RUN_NAMES[run]}" if run else f"picture {number}"
+def example(number: int, run: str = "") -> dict[str, int | str]:
+    """Returns the coordinates of a row: the picture and, if ``run`` is not empty, the descent."""
+    return {"picture": number} | ({"descent": RUN_NAMES[run]} if run else {})
 
 
 @dataclass(frozen=True)
@@ -128,20 +128,17 @@ class Trajectories(RandomExperiment):
         for name, W in (("W_mm", frobenius.W), ("W*_mm", nuclear.W)):
             for i, j in product(range(2), range(2)):
                 reference = (numbers[name][i][j], "recomputed")
-                yield figure_row(
-                    f"{name}[{i},{j}]", float(W[i, j]), SOURCE, reference=reference, at={"setting": picture}
-                )
+                yield self.row(f"{name}[{i},{j}]", float(W[i, j]), reference=reference, at=picture)
         for quantity, value, note, key in (
             ("Frobenius norm of W_mm", frobenius.norm, "", "Frobenius norm"),
             ("nuclear norm of W*_mm", nuclear.norm, f"KKT residual {nuclear.kkt:.0e}", "nuclear norm"),
             ("rank of W*_mm", float(nuclear.rank), "by complementarity", "rank"),
         ):
-            yield figure_row(
+            yield self.row(
                 quantity,
                 value,
-                SOURCE,
                 reference=(float(numbers[key]), "recomputed"),
-                at={"setting": picture},
+                at=picture,
                 note=note,
             )
         for run, W in paths.items():
@@ -150,22 +147,20 @@ class Trajectories(RandomExperiment):
                 comparable = (run, norm) == ("W", "frobenius") and self.at_defaults("steps", "rate")
                 reference = (numbers["cosine"], "recomputed") if comparable else None
                 value = float(cosine(W[-1], solution.W))
-                yield figure_row(
+                yield self.row(
                     COSINES[norm],
                     value,
-                    SOURCE,
                     reference=reference,
-                    at={"setting": variant},
+                    at=variant,
                     step=self.steps,
                 )
             best = bool((instance.selected(W[-1]) == instance.optimal()).all())
             note = "1 if every input attends to its best token"
-            yield figure_row(
+            yield self.row(
                 BEST_SELECTED,
                 float(best),
-                SOURCE,
                 reference=(1.0, "limit"),
-                at={"setting": variant},
+                at=variant,
                 step=self.steps,
                 note=note,
             )
@@ -189,7 +184,7 @@ class Trajectories(RandomExperiment):
             }
             _paths(path_axes, a)
             last_cosines = {
-                run: result.select(quantity=COSINES[norm], at={"setting": example(number, run)}).one().value
+                run: result.select(quantity=COSINES[norm], at=example(number, run)).one().value
                 for run, norm, _ in RUNS
             }
             cosines = ", ".join(f"{SHORT[run]} {value:.5f}" for run, value in last_cosines.items())

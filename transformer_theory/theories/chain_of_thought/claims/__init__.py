@@ -1,9 +1,7 @@
 """The checkable statements of the theory of chains of thought."""
 
-from .chains import CHAINS
-from .steps import STEPS
-from .trained import TRAINED
+from . import chains, steps, trained
 
-CLAIMS = CHAINS + STEPS + TRAINED
+CLAIMS = (*chains.CLAIMS, *steps.CLAIMS, *trained.CLAIMS)
 
 __all__ = ["CLAIMS"]

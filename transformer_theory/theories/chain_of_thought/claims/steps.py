@@ -8,7 +8,7 @@ from collections import Counter
 
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ..arithmetic import Arithmetic
 from ..dynamic import LIS, EditDistance
 from ..learning import correct
@@ -53,19 +53,44 @@ def sensitivity(task: ChainTask, sample: Sample, *, chain: bool) -> int:
     return max(counts.values(), default=0)
 
 
-def _bounded(generator: Generator, *, chain: bool) -> Evidence:
-    """Measures the largest sensitivity over both sizes, as a share of the bound of the task."""
+@claim(
+    "chain_of_thought/bounded",
+    measures="most places of which a single change changes the symbol, as a share of the bound",
+    at_most=1.0,
+    source=OWN,
+    assumptions=(
+        "operators, brackets and bars stay as they are",
+        "arithmetic with 3 and 6 operations, edit distance of 4 and 8 letters, 2 questions each",
+    ),
+    control=but(
+        "the answer in place of a symbol of the chain, as a function of the question alone", chain=False
+    ),
+)
+def bounded(generator: Generator, *, chain: bool = True) -> Measured:
+    """If one number or letter before it changes, a symbol of the chain changes for at most $2$ places in
+    arithmetic and $5$ in edit distance, at twice the size too; the answer without a chain changes for more,
+    and for more as the question grows.
+    """
     shares = {}
     for task, bound in LOCAL:
         shares[str(task)] = (
             max(sensitivity(task, sample, chain=chain) for sample in draw_samples(task, 2, generator)) / bound
         )
-    return Evidence(max(shares.values()), 1.0, "<=", detail=shares)
+    return Measured(max(shares.values()), shares)
 
 
-def _lengths(generator: Generator, *, bounds: tuple[ChainTask, ...]) -> Evidence:
-    """Measures the largest relative difference of a chain's length and its polynomial, of which expressions
-    may stay below.
+@claim(
+    "chain_of_thought/length",
+    measures="largest relative difference of a chain's length and its polynomial; for expressions, by "
+    "which it is longer",
+    at_most=0.0,
+    source=OWN,
+    assumptions=(FIVE, "each in two sizes, 10 questions each"),
+    control=but("for the larger size the polynomials at the smaller size", bounds=SMALL + SMALL),
+)
+def length(generator: Generator, *, bounds: tuple[ChainTask, ...] = SMALL + LARGE) -> Measured:
+    """Chains have polynomial length: at most $k^2 + (k-1)^2$ for k operations, and exactly $m^2(m+2)-1$, $n$,
+    $(n+1)(n+2)-1$, $n(n+1)/2$ in the other tasks.
     """
     errors = {}
     for task, bound in zip(SMALL + LARGE, bounds):
@@ -74,62 +99,31 @@ def _lengths(generator: Generator, *, bounds: tuple[ChainTask, ...]) -> Evidence
             errors[str(task)] = max(
                 errors.get(str(task), 0.0), error if isinstance(task, Arithmetic) else abs(error)
             )
-    return Evidence(max(errors.values()), 0.0, "<=", detail=errors)
+    return Measured(max(errors.values()), errors)
 
 
-def _written(generator: Generator, *, filler: bool) -> Evidence:
-    """Measures the share of questions that the written decoder gets wrong."""
+@claim(
+    "chain_of_thought/written",
+    measures="share of questions with a wrong symbol, with right beginnings and free-running, the larger",
+    at_most=0.0,
+    source=OWN,
+    assumptions=(
+        "hard-max attention, exact arithmetic (integers in float64)",
+        "n from 10 to 40 numbers below n",
+    ),
+    control=but("empty symbols in place of the chain", filler=True),
+)
+def written(generator: Generator, *, filler: bool = False) -> Measured:
+    r"""A decoder of two layers with written weights generates the chain $d_1 \dots d_n$ and the length of the
+    longest increasing subsequence $\max_i d_i$, for every n: its depth does not grow.
+    """
     n = 10 + draw(generator, 31)[0]
     task = LIS(n, n)
     samples = draw_samples(task, 20, generator)
     model = WrittenDecoder(task)
     wrong = 1 - float(whole(model, task, samples, filler=filler).double().mean())
     free = 1 - float(correct(model, task, samples[:3], "filler" if filler else "chain").double().mean())
-    return Evidence(max(wrong, free), 0.0, "<=", detail={"n": n, "free-running": free})
+    return Measured(max(wrong, free), {"n": n, "free-running": free})
 
 
-STEPS = (
-    Claim(
-        id="chain_of_thought/bounded",
-        statement="If one number or letter before it changes, a symbol of the chain changes for at most "
-        "$2$ places in arithmetic and $5$ in edit distance, at twice the size too; the answer without a "
-        "chain changes for more, and for more as the question grows.",
-        measures="most places of which a single change changes the symbol, as a share of the bound",
-        source=OWN,
-        assumptions=(
-            "operators, brackets and bars stay as they are",
-            "arithmetic with 3 and 6 operations, edit distance of 4 and 8 letters, 2 questions each",
-        ),
-        check=lambda generator: _bounded(generator, chain=True),
-        control=lambda generator: _bounded(generator, chain=False),
-        control_description="the answer in place of a symbol of the chain, as a function of the question "
-        "alone",
-    ),
-    Claim(
-        id="chain_of_thought/length",
-        statement="Chains have polynomial length: at most $k^2 + (k-1)^2$ for k operations, and exactly "
-        "$m^2(m+2)-1$, $n$, $(n+1)(n+2)-1$, $n(n+1)/2$ in the other tasks.",
-        measures="largest relative difference of a chain's length and its polynomial; for expressions, by "
-        "which it is longer",
-        source=OWN,
-        assumptions=(FIVE, "each in two sizes, 10 questions each"),
-        check=lambda generator: _lengths(generator, bounds=SMALL + LARGE),
-        control=lambda generator: _lengths(generator, bounds=SMALL + SMALL),
-        control_description="for the larger size the polynomials at the smaller size",
-    ),
-    Claim(
-        id="chain_of_thought/written",
-        statement=r"A decoder of two layers with written weights generates the chain $d_1 \dots d_n$ and "
-        r"the length of the longest increasing subsequence $\max_i d_i$, for every n: its depth does not "
-        "grow.",
-        measures="share of questions with a wrong symbol, with right beginnings and free-running, the larger",
-        source=OWN,
-        assumptions=(
-            "hard-max attention, exact arithmetic (integers in float64)",
-            "n from 10 to 40 numbers below n",
-        ),
-        check=lambda generator: _written(generator, filler=False),
-        control=lambda generator: _written(generator, filler=True),
-        control_description="empty symbols in place of the chain",
-    ),
-)
+CLAIMS = (bounded, length, written)

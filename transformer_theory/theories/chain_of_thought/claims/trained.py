@@ -9,27 +9,31 @@ from typing import NamedTuple
 import torch
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ..arithmetic import Arithmetic
 from ..dynamic import LIS
 from ..learning import Mode, Recipe, Trained, equal_compute_steps, given, train
 from ..tasks import ChainTask, Split, encode, split
 from .drawing import OWN, THEOREM
 
+TRAIN = 20_000
+SETTING = (
+    "a decoder of two layers, width 64, 4 heads, pre-norm; AdamW, rate 0.003, batches of 64",
+    "expressions with 3 operations modulo 5: 20,000 for training, 500 others for the test; free-running "
+    "generation",
+)
+
 
 class Setting(NamedTuple):
-    """A task, its training, and the smallest difference of the accuracies with and without the chain."""
+    """A task and its training."""
 
     task: ChainTask
     steps: int
     test: int
     recipe: Recipe
-    threshold: float
 
 
-TRAIN = 20_000
-EXPRESSIONS = Setting(Arithmetic(3, 5), 1000, 500, Recipe(), 0.5)
-SEQUENCES = Setting(LIS(30, 12), 2000, 300, Recipe(dim=32), 0.1)
+EXPRESSIONS = Setting(Arithmetic(3, 5), 1000, 500, Recipe())
 
 
 @lru_cache(maxsize=2)
@@ -59,7 +63,7 @@ def run(setting: Setting, seed: int, mode: Mode) -> Trained:
     )
 
 
-def _gap(generator: Generator, *, setting: Setting, mode: Mode) -> Evidence:
+def _gap(generator: Generator, *, setting: Setting, mode: Mode) -> Measured:
     """Measures the accuracy with a chain, or with filler, minus the better of those without at equal steps
     and at equal compute.
     """
@@ -72,13 +76,70 @@ def _gap(generator: Generator, *, setting: Setting, mode: Mode) -> Evidence:
         "majority": float(parts_of(setting, seed).guessed.double().mean()),
         "seconds of the pair": with_symbols.seconds + direct.seconds,
     }
-    return Evidence(detail[mode] - max(direct.accuracies.values()), setting.threshold, ">=", detail=detail)
+    return Measured(detail[mode] - max(direct.accuracies.values()), detail)
 
 
-def _reads_the_chain(generator: Generator, *, shift: int) -> Evidence:
-    """Measures the accuracy if the chain is written for the network, its own or that of the question
-    ``shift`` places further.
+@claim(
+    "chain_of_thought/gap",
+    measures="accuracy with the chain after 1,000 steps minus accuracy without, at equal steps or equal "
+    "compute, the better",
+    at_least=0.5,
+    source=THEOREM,
+    assumptions=SETTING,
+    control=but(
+        "empty symbols in place of the chain: equal steps, equal length, no intermediate results",
+        mode="filler",
+    ),
+    cost="training",
+)
+def gap(generator: Generator, *, mode: Mode = "chain") -> Measured:
+    r"""If $\mathrm{TC}^0 \ne \mathrm{NC}^1$, no decoder of bounded depth and polynomial size answers all
+    expressions modulo p directly, but one of constant size does with a chain. Exhibited: a small decoder
+    learns the task with the chain and not without, at equal steps and at equal compute. A small task cannot
+    show the theorem. The threshold is ours.
     """
+    return _gap(generator, setting=EXPRESSIONS, mode=mode)
+
+
+SEQUENCES = Setting(LIS(30, 12), 2000, 300, Recipe(dim=32))
+
+
+@claim(
+    "chain_of_thought/gap-subsequences",
+    measures="accuracy with the chain after 2,000 steps minus accuracy without, at equal steps or equal "
+    "compute, the better",
+    at_least=0.1,
+    source=THEOREM,
+    assumptions=(
+        "a decoder of two layers, width 32, 4 heads, pre-norm; AdamW, rate 0.003, batches of 64",
+        "30 numbers below 12: 20,000 sequences for training, 300 others for the test; free-running "
+        "generation",
+    ),
+    control=but(
+        "empty symbols in place of the chain: equal steps, equal length, no intermediate results",
+        mode="filler",
+    ),
+    cost="training",
+)
+def gap_subsequences(generator: Generator, *, mode: Mode = "chain") -> Measured:
+    """The same for the length of the longest increasing subsequence of $n = 30$ numbers: a small decoder
+    answers more questions with the chain than without, at equal steps and at equal compute. The threshold is
+    ours.
+    """
+    return _gap(generator, setting=SEQUENCES, mode=mode)
+
+
+@claim(
+    "chain_of_thought/reads-its-chain",
+    measures="accuracy of the answer if the right chain is given",
+    at_least=0.95,
+    source=OWN,
+    assumptions=SETTING,
+    control=but("the chain of another question is given", shift=1),
+    cost="training",
+)
+def reads_its_chain(generator: Generator, *, shift: int = 0) -> Measured:
+    """The trained decoder takes the answer $a$ from the chain before it. The threshold is ours."""
     seed = generator.initial_seed()
     samples, task = list(parts_of(EXPRESSIONS, seed).test[:200]), EXPRESSIONS.task
     chains = [sample.chain for sample in samples[shift:] + samples[:shift]]
@@ -86,60 +147,7 @@ def _reads_the_chain(generator: Generator, *, shift: int) -> Evidence:
     expected = [tuple(encode(task, sample.answer)) for sample in samples]
     value = sum(a == b for a, b in zip(found, expected)) / len(samples)
     of_chain = sum(a == tuple(encode(task, chain[-1:])) for a, chain in zip(found, chains)) / len(samples)
-    return Evidence(value, 0.95, ">=", detail={"answer at the end of the given chain": of_chain})
+    return Measured(value, {"answer at the end of the given chain": of_chain})
 
 
-SETTING = (
-    "a decoder of two layers, width 64, 4 heads, pre-norm; AdamW, rate 0.003, batches of 64",
-    "expressions with 3 operations modulo 5: 20,000 for training, 500 others for the test; free-running "
-    "generation",
-)
-TRAINED = (
-    Claim(
-        id="chain_of_thought/gap",
-        statement=r"If $\mathrm{TC}^0 \ne \mathrm{NC}^1$, no decoder of bounded depth and polynomial size "
-        "answers all expressions modulo p directly, but one of constant size does with a chain. Exhibited: "
-        "a small decoder learns the task with the chain and not without, at equal steps and at equal "
-        "compute. A small task cannot show the theorem. The threshold is ours.",
-        measures="accuracy with the chain after 1,000 steps minus accuracy without, at equal steps or equal "
-        "compute, the better",
-        source=THEOREM,
-        assumptions=SETTING,
-        check=lambda generator: _gap(generator, setting=EXPRESSIONS, mode="chain"),
-        control=lambda generator: _gap(generator, setting=EXPRESSIONS, mode="filler"),
-        control_description="empty symbols in place of the chain: equal steps, equal length, no "
-        "intermediate results",
-        cost="training",
-    ),
-    Claim(
-        id="chain_of_thought/gap-subsequences",
-        statement="The same for the length of the longest increasing subsequence of $n = 30$ numbers: a "
-        "small decoder answers more questions with the chain than without, at equal steps and at equal "
-        "compute. The threshold is ours.",
-        measures="accuracy with the chain after 2,000 steps minus accuracy without, at equal steps or equal "
-        "compute, the better",
-        source=THEOREM,
-        assumptions=(
-            "a decoder of two layers, width 32, 4 heads, pre-norm; AdamW, rate 0.003, batches of 64",
-            "30 numbers below 12: 20,000 sequences for training, 300 others for the test; free-running "
-            "generation",
-        ),
-        check=lambda generator: _gap(generator, setting=SEQUENCES, mode="chain"),
-        control=lambda generator: _gap(generator, setting=SEQUENCES, mode="filler"),
-        control_description="empty symbols in place of the chain: equal steps, equal length, no "
-        "intermediate results",
-        cost="training",
-    ),
-    Claim(
-        id="chain_of_thought/reads-its-chain",
-        statement=r"The trained decoder takes the answer $a$ from the chain before it. The threshold is "
-        r"ours.",
-        measures="accuracy of the answer if the right chain is given",
-        source=OWN,
-        assumptions=SETTING,
-        check=lambda generator: _reads_the_chain(generator, shift=0),
-        control=lambda generator: _reads_the_chain(generator, shift=1),
-        control_description="the chain of another question is given",
-        cost="training",
-    ),
-)
+CLAIMS = (gap, gap_subsequences, reads_its_chain)

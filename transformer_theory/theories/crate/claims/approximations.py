@@ -7,7 +7,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....models.crate.compression import coordinates
@@ -22,12 +22,23 @@ MEASURABLE = 1e-8  # smaller predicted errors are lost to rounding
 D, P, K, N, SIGMA = 48, 4, 6, 240, 0.3
 
 
-def _error(generator: torch.Generator, *, more: int) -> Evidence:
-    """Returns evidence about the largest relative difference between the measured error of the series and its
-    closed form.
-
-    The measured series has ``more`` terms in addition to those that the closed form counts.
+@claim(
+    "crate/neumann-error",
+    measures="largest relative difference of the measured error to its closed form",
+    at_most=1e-6,
+    source=SERIES,
+    assumptions=(
+        "A symmetric positive semidefinite",
+        "predicted errors above 1e-8; smaller ones are lost to rounding",
+    ),
+    control=but("the series has one term more than the prediction counts", more=1),
+)
+def error(generator: torch.Generator, *, more: int = 0) -> Measured:
+    r"""The terms of the Neumann series up to order $M$, $\sum_{j \le M} (-A)^j$ in place of $(I + A)^{-1}$,
+    are off by exactly $\rho^{M+1} / (1 + \rho)$ in the spectral norm, $\rho$ the spectral radius of $A$. In
+    CRATE $A = \beta W_k W_k^\top$, $W_k = Z U_k$, $\beta = p / (n \varepsilon^2)$, and $M = 1$.
     """
+    # The measured series has ``more`` terms in addition to those that the closed form counts.
     axes = orthonormalise(torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64))
     spectrum = torch.rand(SIZE, generator=generator, dtype=torch.float64)
     detail = {}
@@ -39,40 +50,30 @@ def _error(generator: torch.Generator, *, more: int) -> Evidence:
             predicted = neumann_error(radius, terms=terms)
             if predicted > MEASURABLE:
                 detail[f"rho {radius}, {terms} terms"] = abs(measured / predicted - 1)
-    return Evidence(max(detail.values()), 1e-6, "<=", detail=detail)
+    return Measured(max(detail.values()), detail)
 
 
-def _more_terms(generator: torch.Generator, *, mean: bool) -> Evidence:
-    """Returns evidence about the largest relative distance to rho of the factor by which one more term
-    changes the error.
-
-    One rho is drawn below 1 and one above. If ``mean``, the mean eigenvalue stands for rho.
+@claim(
+    "crate/neumann-gradient",
+    measures="error of the gradient over rho^(M+1), less 1, or its distance to 1 at equal singular values",
+    at_most=ROUNDING,
+    source=SERIES,
+    assumptions=(
+        "U_k orthonormal, mutually orthogonal, K p = d; random tokens of norm one, and tokens of equal "
+        "singular values from .5 to .9",
+        "the paper replaces the inverse by the series and states no error",
+    ),
+    control=but("the power counts one term more than the series has", more=1),
+)
+def neumann_gradient(generator: torch.Generator, *, more: int = 0) -> Measured:
+    r"""With the terms up to order $M$, $\sum_{j \le M} (-A)^j$ with $A = \beta W_k W_k^\top$, in place of the
+    inverse, the gradient $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} W_k U_k^\top$ of the rate $R^c(Z;
+    U_{[K]})$, $W_k = Z U_k$, is off by at most the share $\rho^{M+1}$ of its norm, $\rho = \max_k \beta
+    \|W_k\|_2^2$, and by exactly this share where all singular values of all $W_k$ are equal.
     """
-    detail, worst = {}, 0.0
-    for name, low, high in (("below", 0.2, 0.99), ("above", 1.01, 3.0)):
-        radius = low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
-        axes = orthonormalise(torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64))
-        spectrum = torch.rand(SIZE, generator=generator, dtype=torch.float64)
-        eigenvalues = radius * spectrum / spectrum.max()
-        A = (eigenvalues * axes) @ axes.mT
-        inverse = torch.linalg.inv(torch.eye(SIZE, dtype=A.dtype) + A)
-        errors = [
-            float(torch.linalg.matrix_norm(inverse - neumann_sum(A, terms=terms), 2)) for terms in range(1, 7)
-        ]
-        factors = [after / before for before, after in pairwise(errors)]
-        predicted = float(eigenvalues.mean()) if mean else radius
-        worst = max(worst, *(abs(factor / predicted - 1) for factor in factors))
-        detail |= {f"rho {name} 1": radius, f"largest factor, rho {name} 1": max(factors)}
-    return Evidence(worst, 1e-6, "<=", detail=detail)
-
-
-def _gradient(generator: torch.Generator, *, more: int) -> Evidence:
-    """Returns evidence about the error of the gradient of R^c by the series, relative to rho^(M+1).
-
-    The error of random tokens must not exceed it; that of tokens whose coordinates have equal singular values
-    must equal it. The value is the larger of two numbers: the first ratio less 1, and the absolute difference
-    of the second ratio to 1. The bound counts ``more`` terms in addition to M.
-    """
+    # The error of random tokens must not exceed it; that of tokens whose coordinates have equal singular
+    # values must equal it. The value is the larger of two numbers: the first ratio less 1, and the absolute
+    # difference of the second ratio to 1. The bound counts ``more`` terms in addition to M.
     tokens, bases = complete_instance(generator)
     p = bases.shape[-1]
     sigma = 0.5 + 0.4 * float(torch.rand((), generator=generator, dtype=torch.float64))
@@ -93,10 +94,46 @@ def _gradient(generator: torch.Generator, *, more: int) -> Evidence:
             f"random, {terms} terms": ratios["random"] - 1,
             f"flat, {terms} terms": abs(ratios["flat"] - 1),
         }
-    return Evidence(max(excess.values()), ROUNDING, "<=", detail={**excess, "sigma": sigma})
+    return Measured(max(excess.values()), {**excess, "sigma": sigma})
 
 
-# denoising
+@claim(
+    "crate/neumann-converges",
+    measures="largest relative distance to rho of the factor by which one more term changes the "
+    "spectral norm of the error",
+    at_most=1e-6,
+    source=SERIES,
+    assumptions=(
+        "A symmetric positive semidefinite; rho drawn between .2 and .99, and between 1.01 and 3; terms "
+        "up to order 1 to 6",
+    ),
+    control=but("the mean eigenvalue stands for the spectral radius", mean=True),
+    corrects=r"Softmax attention is derived from this series with $A = \beta W_k W_k^\top$, without a "
+    r"condition. On layer-normalised tokens it diverges, $\rho$ is 188 to 229 (three heads, torch's "
+    r"initial weights, $d = 192$, 65 tokens, $\varepsilon^2 = 0.5$, 20 seeds) and 456 to 539 for "
+    "orthonormal $U_k$: the paper's step is motivated by the gradient and does not approximate it.",
+)
+def neumann_converges(generator: torch.Generator, *, mean: bool = False) -> Measured:
+    r"""One more term of the Neumann series $\sum_j (-A)^j$ multiplies its error by the spectral radius $\rho$
+    of $A$, so the series converges to the inverse $(I + A)^{-1}$ if and only if $\rho < 1$.
+    """
+    # One rho is drawn below 1 and one above. If ``mean``, the mean eigenvalue stands for rho.
+    detail, worst = {}, 0.0
+    for name, low, high in (("below", 0.2, 0.99), ("above", 1.01, 3.0)):
+        radius = low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
+        axes = orthonormalise(torch.randn(SIZE, SIZE, generator=generator, dtype=torch.float64))
+        spectrum = torch.rand(SIZE, generator=generator, dtype=torch.float64)
+        eigenvalues = radius * spectrum / spectrum.max()
+        A = (eigenvalues * axes) @ axes.mT
+        inverse = torch.linalg.inv(torch.eye(SIZE, dtype=A.dtype) + A)
+        errors = [
+            float(torch.linalg.matrix_norm(inverse - neumann_sum(A, terms=terms), 2)) for terms in range(1, 7)
+        ]
+        factors = [after / before for before, after in pairwise(errors)]
+        predicted = float(eigenvalues.mean()) if mean else radius
+        worst = max(worst, *(abs(factor / predicted - 1) for factor in factors))
+        detail |= {f"rho {name} 1": radius, f"largest factor, rho {name} 1": max(factors)}
+    return Measured(worst, detail)
 
 
 def _mixture(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,9 +158,28 @@ def _over_tokens(tokens: Tensor, bases: Tensor) -> Tensor:
     return estimate * (estimate * tokens).sum() / estimate.square().sum()
 
 
-def _tweedie(generator: torch.Generator, *, over_tokens: bool) -> Evidence:
-    """Returns evidence about the relative distance of the formula to z + sigma^2 grad log p(z) by automatic
-    differentiation.
+def _relative(estimate: Tensor, target: Tensor) -> float:
+    """Returns the relative distance of the estimate to the target."""
+    return float((estimate - target).norm() / target.norm())
+
+
+@claim(
+    "crate/tweedie",
+    measures="relative distance of the formula to z + sigma^2 grad log p(z) by automatic differentiation",
+    at_most=ROUNDING,
+    source=Source("yu2023white", "Eq. (5); Proposition 1, Eq. (21), App. A.1", "confirmed"),
+    assumptions=(
+        "U_k orthonormal, equal weights, known noise; so the paper's condition holds, equal products of "
+        "weight and determinant",
+    ),
+    control=but(
+        "the softmax runs over tokens, as in attention, and the result is scaled to fit", over_tokens=True
+    ),
+)
+def tweedie(generator: torch.Generator, *, over_tokens: bool = False) -> Measured:
+    r"""For $z = z_0 + \sigma w$, $z_0$ from an equal mixture of $\mathcal N(0, U_k U_k^\top)$, the estimate
+    $\frac{1}{1+\sigma^2} \sum_k a_k U_k U_k^\top z$ with $a = \mathrm{softmax}_k(\|U_k^\top z\|^2 /
+    (2\sigma^2(1+\sigma^2)))$ is Tweedie's $z + \sigma^2 \nabla \log p(z)$.
     """
     clean, noisy, bases = _mixture(generator)
     tokens = noisy.clone().requires_grad_()
@@ -131,122 +187,40 @@ def _tweedie(generator: torch.Generator, *, over_tokens: bool) -> Evidence:
     best = noisy + SIGMA**2 * score
     estimate = _over_tokens(noisy, bases) if over_tokens else denoise(noisy, bases, sigma=SIGMA)
     detail = {"remaining noise": _relative(estimate, clean), "noise": _relative(noisy, clean)}
-    return Evidence(_relative(estimate, best), ROUNDING, "<=", detail=detail)
+    return Measured(_relative(estimate, best), detail)
 
 
-def _best(generator: torch.Generator, *, over_tokens: bool) -> Evidence:
-    """Returns evidence about the squared error of the estimate, relative to that of the best one that knows
-    the subspace of each token.
+@claim(
+    "crate/denoiser",
+    measures="squared error over that of the best estimate that knows the subspace of every token",
+    at_most=2.0,
+    source=Source(
+        "yu2023white", "Proposition 1, Eq. (21), App. A.1; Eq. (6) and Approximation 2, Eq. (38)", "own"
+    ),
+    assumptions=(
+        "U_k orthonormal, mutually orthogonal, equal weights, known noise",
+        r"Approximation 2 leaves out the factors $1/(1+\sigma^2)$ of the estimate",
+    ),
+    control=but(
+        "the softmax runs over tokens, as in attention, and the result is scaled to fit", over_tokens=True
+    ),
+    corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that "
+    "of attention over tokens. The paper concedes the difference, as minor, for a single token (end of "
+    "Section 2.3, footnote 7); for many tokens its error is far larger.",
+)
+def denoiser(generator: torch.Generator, *, over_tokens: bool = False) -> Measured:
+    r"""For tokens from six orthogonal subspaces of dimension 4 in 48 dimensions, under noise of standard
+    deviation $\sigma = .3$, the exact estimate of Proposition 1, a softmax over subspaces, leaves at most
+    twice the squared error of the best estimate that knows the subspace of every token.
     """
     clean, noisy, bases = _mixture(generator)
     estimate = _over_tokens(noisy, bases) if over_tokens else denoise(noisy, bases, sigma=SIGMA)
     true_bases = bases[torch.arange(N) % K]
     best = torch.einsum("nd,ndp,nep->ne", noisy, true_bases, true_bases) / (1 + SIGMA**2)
     ratio = float((estimate - clean).square().sum() / (best - clean).square().sum())
-    return Evidence(
-        ratio,
-        2.0,
-        "<=",
-        detail={"remaining noise": _relative(estimate, clean), "subspaces known": _relative(best, clean)},
+    return Measured(
+        ratio, {"remaining noise": _relative(estimate, clean), "subspaces known": _relative(best, clean)}
     )
 
 
-def _relative(estimate: Tensor, target: Tensor) -> float:
-    """Returns the relative distance of the estimate to the target."""
-    return float((estimate - target).norm() / target.norm())
-
-
-CLAIMS = (
-    Claim(
-        id="crate/neumann-error",
-        statement=r"The terms of the Neumann series up to order $M$, $\sum_{j \le M} (-A)^j$ in place of "
-        r"$(I + A)^{-1}$, are off by exactly $\rho^{M+1} / (1 + \rho)$ in the spectral norm, $\rho$ the "
-        r"spectral radius of $A$. In CRATE $A = \beta W_k W_k^\top$, $W_k = Z U_k$, $\beta = p / (n "
-        r"\varepsilon^2)$, and $M = 1$.",
-        measures="largest relative difference of the measured error to its closed form",
-        source=SERIES,
-        assumptions=(
-            "A symmetric positive semidefinite",
-            "predicted errors above 1e-8; smaller ones are lost to rounding",
-        ),
-        check=lambda generator: _error(generator, more=0),
-        control=lambda generator: _error(generator, more=1),
-        control_description="the series has one term more than the prediction counts",
-    ),
-    Claim(
-        id="crate/neumann-gradient",
-        statement=r"With the terms up to order $M$, $\sum_{j \le M} (-A)^j$ with $A = \beta W_k W_k^\top$, "
-        r"in place of the inverse, the gradient $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} W_k U_k^\top$ "
-        r"of the rate $R^c(Z; U_{[K]})$, $W_k = Z U_k$, is off by at most the share $\rho^{M+1}$ of its "
-        r"norm, $\rho = \max_k \beta \|W_k\|_2^2$, and by exactly this share where all singular values of "
-        "all $W_k$ are equal.",
-        measures="error of the gradient over rho^(M+1), less 1, or its distance to 1 at equal singular "
-        "values",
-        source=SERIES,
-        assumptions=(
-            "U_k orthonormal, mutually orthogonal, K p = d; random tokens of norm one, and tokens of equal "
-            "singular values from .5 to .9",
-            "the paper replaces the inverse by the series and states no error",
-        ),
-        check=lambda generator: _gradient(generator, more=0),
-        control=lambda generator: _gradient(generator, more=1),
-        control_description="the power counts one term more than the series has",
-    ),
-    Claim(
-        id="crate/neumann-converges",
-        statement=r"One more term of the Neumann series $\sum_j (-A)^j$ multiplies its error by the "
-        r"spectral radius $\rho$ of $A$, so the series converges to the inverse $(I + A)^{-1}$ if and only "
-        r"if $\rho < 1$.",
-        measures="largest relative distance to rho of the factor by which one more term changes the "
-        "spectral norm of the error",
-        source=SERIES,
-        assumptions=(
-            "A symmetric positive semidefinite; rho drawn between .2 and .99, and between 1.01 and 3; terms "
-            "up to order 1 to 6",
-        ),
-        check=lambda generator: _more_terms(generator, mean=False),
-        control=lambda generator: _more_terms(generator, mean=True),
-        control_description="the mean eigenvalue stands for the spectral radius",
-        corrects=r"Softmax attention is derived from this series with $A = \beta W_k W_k^\top$, without a "
-        r"condition. On layer-normalised tokens it diverges, $\rho$ is 188 to 229 (three heads, torch's "
-        r"initial weights, $d = 192$, 65 tokens, $\varepsilon^2 = 0.5$, 20 seeds) and 456 to 539 for "
-        "orthonormal $U_k$: the paper's step is motivated by the gradient and does not approximate it.",
-    ),
-    Claim(
-        id="crate/tweedie",
-        statement=r"For $z = z_0 + \sigma w$, $z_0$ from an equal mixture of $\mathcal N(0, U_k U_k^\top)$, "
-        r"the estimate $\frac{1}{1+\sigma^2} \sum_k a_k U_k U_k^\top z$ with $a = "
-        r"\mathrm{softmax}_k(\|U_k^\top z\|^2 / (2\sigma^2(1+\sigma^2)))$ is Tweedie's $z + \sigma^2 \nabla "
-        r"\log p(z)$.",
-        measures="relative distance of the formula to z + sigma^2 grad log p(z) by automatic differentiation",
-        source=Source("yu2023white", "Eq. (5); Proposition 1, Eq. (21), App. A.1", "confirmed"),
-        assumptions=(
-            "U_k orthonormal, equal weights, known noise; so the paper's condition holds, equal products of "
-            "weight and determinant",
-        ),
-        check=lambda generator: _tweedie(generator, over_tokens=False),
-        control=lambda generator: _tweedie(generator, over_tokens=True),
-        control_description="the softmax runs over tokens, as in attention, and the result is scaled to fit",
-    ),
-    Claim(
-        id="crate/denoiser",
-        statement="For tokens from six orthogonal subspaces of dimension 4 in 48 dimensions, under noise "
-        r"of standard deviation $\sigma = .3$, the exact estimate of Proposition 1, a softmax over "
-        "subspaces, leaves at most twice the squared error of the best estimate that knows the subspace of "
-        "every token.",
-        measures="squared error over that of the best estimate that knows the subspace of every token",
-        source=Source(
-            "yu2023white", "Proposition 1, Eq. (21), App. A.1; Eq. (6) and Approximation 2, Eq. (38)", "own"
-        ),
-        assumptions=(
-            "U_k orthonormal, mutually orthogonal, equal weights, known noise",
-            r"Approximation 2 leaves out the factors $1/(1+\sigma^2)$ of the estimate",
-        ),
-        check=lambda generator: _best(generator, over_tokens=False),
-        control=lambda generator: _best(generator, over_tokens=True),
-        control_description="the softmax runs over tokens, as in attention, and the result is scaled to fit",
-        corrects="Attention is said to denoise: the softmax of the best denoiser runs over subspaces, that "
-        "of attention over tokens. The paper concedes the difference, as minor, for a single token (end of "
-        "Section 2.3, footnote 7); for many tokens its error is far larger.",
-    ),
-)
+CLAIMS = (error, neumann_gradient, neumann_converges, tweedie, denoiser)

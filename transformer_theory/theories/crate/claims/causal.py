@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....metrics.coding import subspace_coding_rate
 from ....models.crate.compression import (
     causal_memberships,
@@ -62,9 +62,23 @@ def _steps(bases: Tensor, causal: bool) -> Mapping[str, Callable[[Tensor], Tenso
     }
 
 
-def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
-    """Returns evidence about the largest change of the first half when the second is cut off or replaced,
-    relative to a step.
+@claim(
+    "crate/causal",
+    measures="largest change of the first half of a sequence when the second is cut off or replaced, "
+    "relative to a step",
+    at_most=ROUNDING,
+    source=OBJECTIVE,
+    assumptions=(
+        r"$\beta = p / (N \varepsilon^2)$, where $N$ is the length of the longest sequence",
+        "the paper has the forms that are not causal",
+    ),
+    control=but(
+        "the forms without mask or prefix sums; the smallest change over the four counts", causal=False
+    ),
+)
+def no_future(generator: torch.Generator, *, causal: bool = True) -> Measured:
+    """In each of the four causal steps (exact, paper, released, token statistics) the change of token $i$
+    does not depend on later tokens.
     """
     tokens, bases = complete_instance(generator)
     other = torch.cat(
@@ -77,16 +91,32 @@ def _no_future(generator: torch.Generator, *, causal: bool) -> Evidence:
         for variant, sequence in (("cut", tokens[:PAST]), ("replaced", other)):
             changes[f"{name}, {variant}"] = float((step(sequence)[:PAST] - after).norm() / size)
     worst = max(changes.values()) if causal else min(changes.values())  # the control must fail for every form
-    return Evidence(worst, ROUNDING, "<=", detail=changes)
+    return Measured(worst, changes)
 
 
-def _own_rate(generator: torch.Generator, *, times: float) -> Evidence:
-    """Returns evidence about the contributions r_i of the tokens to the rate.
-
-    The value is the larger of two numbers: 1 plus the largest change of r_i when token i alone takes a step,
-    in units of ``times`` the guaranteed decrease; and the relative distance of the sum of all r_i to the
-    rate.
+@claim(
+    "crate/causal-exact-step",
+    measures="largest change of a token's term in units of the guaranteed decrease, plus 1; relative "
+    "distance of the sum of the terms to the rate; the larger",
+    at_most=ROUNDING,
+    source=OBJECTIVE,
+    assumptions=(
+        "the tokens before stay where they are",
+        r"the subspaces may be any matrices $U_k$; $\beta = p / (n \varepsilon^2)$",
+        "the paper has the rate and its gradient",
+    ),
+    control=but("twice the guaranteed decrease is claimed", times=2.0),
+)
+def own_rate(generator: torch.Generator, *, times: float = 1.0) -> Measured:
+    r"""Token $i$ adds $r_i = \frac12 \sum_k (\log\det(I + \beta S_{ik}) - \log\det(I + \beta S_{i-1,k}))$,
+    $S_{ik} = \sum_{j \le i} U_k^\top z_j z_j^\top U_k$, to the rate of the tokens before it, and the sum of
+    all $r_i$ is $R^c(Z; U_{[K]})$. A step $z_i - \kappa \nabla_{z_i} r_i$, $\nabla_{z_i} r_i = \beta \sum_k
+    U_k (I + \beta S_{ik})^{-1} U_k^\top z_i$, lowers $r_i$ by at least $\kappa (1 - \kappa L/2)
+    \|\nabla_{z_i} r_i\|^2$ for $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$.
     """
+    # The value is the larger of two numbers: 1 plus the largest change of r_i when token i alone takes a
+    # step, in units of ``times`` the guaranteed decrease; and the relative distance of the sum of all r_i to
+    # the rate.
     tokens, bases = perturbed_instance(generator)
     L = lipschitz(bases, n=N, eps=EPS)
     before = added_rates(tokens, bases, eps=EPS, context=N)
@@ -101,48 +131,7 @@ def _own_rate(generator: torch.Generator, *, times: float) -> Evidence:
             guaranteed = times * share / L * (1 - share / 2) * gradient[i].square().sum()
             changes[f"token {i + 1}, kappa L = {share}"] = float(change / guaranteed)
     distance = float((before.sum() / rate - 1).abs())
-    return Evidence(
-        max(max(changes.values()) + 1, distance),
-        ROUNDING,
-        "<=",
-        detail={**changes, "distance of the sum": distance},
-    )
+    return Measured(max(max(changes.values()) + 1, distance), {**changes, "distance of the sum": distance})
 
 
-CLAIMS = (
-    Claim(
-        id="crate/causal",
-        statement="In each of the four causal steps (exact, paper, released, token statistics) the change "
-        "of token $i$ does not depend on later tokens.",
-        measures="largest change of the first half of a sequence when the second is cut off or replaced, "
-        "relative to a step",
-        source=OBJECTIVE,
-        assumptions=(
-            r"$\beta = p / (N \varepsilon^2)$, where $N$ is the length of the longest sequence",
-            "the paper has the forms that are not causal",
-        ),
-        check=lambda generator: _no_future(generator, causal=True),
-        control=lambda generator: _no_future(generator, causal=False),
-        control_description="the forms without mask or prefix sums; the smallest change over the four counts",
-    ),
-    Claim(
-        id="crate/causal-exact-step",
-        statement=r"Token $i$ adds $r_i = \frac12 \sum_k (\log\det(I + \beta S_{ik}) - \log\det(I + \beta "
-        r"S_{i-1,k}))$, $S_{ik} = \sum_{j \le i} U_k^\top z_j z_j^\top U_k$, to the rate of the tokens "
-        r"before it, and the sum of all $r_i$ is $R^c(Z; U_{[K]})$. A step $z_i - \kappa \nabla_{z_i} r_i$, "
-        r"$\nabla_{z_i} r_i = \beta \sum_k U_k (I + \beta S_{ik})^{-1} U_k^\top z_i$, lowers $r_i$ by at "
-        r"least $\kappa (1 - \kappa L/2) \|\nabla_{z_i} r_i\|^2$ for $0 < \kappa < 2/L$, $L = \beta "
-        r"\|\sum_k U_k U_k^\top\|_2$.",
-        measures="largest change of a token's term in units of the guaranteed decrease, plus 1; relative "
-        "distance of the sum of the terms to the rate; the larger",
-        source=OBJECTIVE,
-        assumptions=(
-            "the tokens before stay where they are",
-            r"the subspaces may be any matrices $U_k$; $\beta = p / (n \varepsilon^2)$",
-            "the paper has the rate and its gradient",
-        ),
-        check=lambda generator: _own_rate(generator, times=1.0),
-        control=lambda generator: _own_rate(generator, times=2.0),
-        control_description="twice the guaranteed decrease is claimed",
-    ),
-)
+CLAIMS = (no_future, own_rate)

@@ -22,7 +22,7 @@ sums.
 import torch
 from torch import Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....metrics.coding import subspace_coding_rate, unit_norm
 from ....models.crate.compression import coordinates, expansion, memberships, rate_gradient
@@ -59,9 +59,23 @@ def perturbed_instance(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return tokens, bases + 0.3 * torch.randn(bases.shape, generator=generator, dtype=bases.dtype)
 
 
-def _exact_step(generator: torch.Generator, *, times: float) -> Evidence:
-    """Returns evidence about the largest change of R^c over step sizes, in units of ``times`` the guaranteed
-    decrease.
+@claim(
+    "crate/exact-step",
+    measures="largest change of R^c over step sizes, in units of the guaranteed decrease",
+    at_most=-1 + ROUNDING,
+    source=DECREASE,
+    assumptions=(
+        "the subspaces may be any matrices U_k",
+        "the paper states the gradient; the guaranteed decrease is derived in this library "
+        "(`steps.lipschitz`)",
+    ),
+    control=but("twice the guaranteed decrease is claimed", times=2.0),
+)
+def exact_step_compresses(generator: torch.Generator, *, times: float = 1.0) -> Measured:
+    r"""A gradient step $Z - \kappa \nabla R^c$ on the rate of $n$ tokens in their subspaces, $R^c(Z; U_{[K]})
+    = \frac12 \sum_k \log\det(I + \beta\, U_k^\top Z^\top Z U_k)$, $\beta = p / (n \varepsilon^2)$, lowers it
+    by at least $\kappa (1 - \kappa L / 2) \|\nabla R^c\|_F^2$ for every $0 < \kappa < 2/L$, $L = \beta
+    \|\sum_k U_k U_k^\top\|_2$.
     """
     tokens, bases = perturbed_instance(generator)
     eps = 0.5
@@ -75,11 +89,37 @@ def _exact_step(generator: torch.Generator, *, times: float) -> Evidence:
         changes[f"kappa L = {share}"] = float(
             (after - before) / (times * share / L * (1 - share / 2) * slope)
         )
-    return Evidence(max(changes.values()), -1 + ROUNDING, "<=", detail=changes)
+    return Measured(max(changes.values()), changes)
 
 
-def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
-    """Returns evidence about the largest relative change of R^c over step sizes."""
+def _relative_change(before: Tensor, after: Tensor, bases: Tensor, eps: float) -> float:
+    """Returns the relative change of R^c between two sets of tokens."""
+    rate = subspace_coding_rate(before, bases, eps=eps)
+    return float(subspace_coding_rate(after, bases, eps=eps) / rate - 1)
+
+
+@claim(
+    "crate/paper-step",
+    measures="largest relative change of R^c over step sizes",
+    at_most=0.0,
+    source=STEP,
+    assumptions=(
+        "the paper derives the step as an approximation of the gradient step and claims no fall of the rate",
+        "U_k orthonormal, mutually orthogonal, K p = d; the paper asks for incoherent ones",
+        "random tokens of norm one; the paper asks for tokens near the union of the subspaces, too",
+        r"$\beta \|W_k\|_2^2 < 1$: the Neumann series converges",
+        r"$\beta \le 1$: beyond, the rate of a single token rises",
+    ),
+    control=but(
+        r"the shrinkage $1 - \kappa\beta$ is left out, as in a residual connection", tied_residual=True
+    ),
+)
+def paper_step_compresses(generator: torch.Generator, *, tied_residual: bool = False) -> Measured:
+    r"""With orthonormal, complete and mutually orthogonal $U_{[K]}$ the step $(1 - \kappa\beta) Z +
+    \kappa\beta\, \mathrm{MSSA}(Z)$ lowers the rate $R^c(Z; U_{[K]})$ for $0 < \kappa\beta \le 1$, in every
+    instance tried. Here $W_k = Z U_k$, $\beta = p / (n \varepsilon^2)$ and $\mathrm{MSSA}(Z) = \beta \sum_k
+    \mathrm{softmax}(W_k W_k^\top) W_k U_k^\top$, so attention enters with $\kappa\beta^2$.
+    """
     tokens, bases = complete_instance(generator)
     eps = 1.0
     beta = expansion(bases, n=N, eps=eps)
@@ -91,42 +131,79 @@ def _paper_step(generator: torch.Generator, *, tied_residual: bool) -> Evidence:
             after = after + share * tokens  # without the shrinkage: Z + kappa beta MSSA(Z)
         changes[f"kappa beta = {share}"] = _relative_change(tokens, after, bases, eps)
     covered = radius < 1 and beta <= 1
-    return Evidence(
-        max(changes.values()),
-        0.0,
-        "<=",
-        covered=covered,
-        detail={**changes, "beta ||W_k||^2": radius, "beta": beta},
+    return Measured(
+        max(changes.values()), covered=covered, detail={**changes, "beta ||W_k||^2": radius, "beta": beta}
     )
 
 
-def _released_sign(generator: torch.Generator, *, sign: float) -> Evidence:
-    """Returns evidence about the smallest relative change of R^c over sizes of the tied output matrix."""
+@claim(
+    "crate/released-sign",
+    measures="smallest relative change of R^c over sizes of the output",
+    at_least=0.0,
+    source=SIGN,
+    assumptions=(
+        "U_k orthonormal, mutually orthogonal, K p = d: two lines at an angle of 60 degrees and one "
+        "token are a counterexample",
+        "tokens of norm one: long tokens of unequal length are counterexamples",
+    ),
+    control=but(r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$", sign=-1.0),
+    corrects="The paper's layer, Eq. (18), adds attention to the residual stream without the shrinkage "
+    r"$1 - \kappa\beta$ of the step, Eqs. (10)-(12), that it is derived from, and calls it compression; "
+    r"with the derived output $U_k^\top$ it raises the rate for orthogonal subspaces. The free output "
+    "matrix, Eq. (115), is the paper's own, too.",
+)
+def released_sign(generator: torch.Generator, *, sign: float = 1.0) -> Measured:
+    r"""For tokens of norm one and orthonormal, mutually orthogonal $U_k$ the residual form $Z + \sum_k
+    \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k$, $W_k = Z U_k$, raises the rate $R^c(Z; U_{[K]})$ if its
+    output is tied, $V_k = c\, U_k^\top$ with $0 < c \le 1$, in every instance tried: with such $U_k$ a
+    network needs another $V$ to compress.
+    """
     tokens, bases = complete_instance(generator)
     eps = 0.5
     changes = {}
     for size in (0.25, 0.5, 1.0):
         after = released_step(tokens, bases, sign * size * bases.mT)
         changes[f"size {size}"] = _relative_change(tokens, after, bases, eps)
-    return Evidence(min(changes.values()), 0.0, ">=", detail=changes)
+    return Measured(min(changes.values()), changes)
 
 
-def _relative_change(before: Tensor, after: Tensor, bases: Tensor, eps: float) -> float:
-    """Returns the relative change of R^c between two sets of tokens."""
-    rate = subspace_coding_rate(before, bases, eps=eps)
-    return float(subspace_coding_rate(after, bases, eps=eps) / rate - 1)
+def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
+    """Returns the bound with second moments that divide by all n tokens instead of the n_k of the subspace."""
+    moments = (pi.unsqueeze(-1) * coordinates(tokens, bases).square()).sum(-2) / N
+    logs = torch.log1p(bases.shape[-1] / EPS**2 * moments).sum(-1)
+    return 0.5 * (pi.sum(-1) / N * logs).sum(-1)
 
 
-# token statistics
-
-
-def _bound(generator: torch.Generator, *, normalised: bool) -> Evidence:
-    """Returns evidence about the relative excess of the bound over the rate.
-
-    With the bases as drawn, the excess must not be negative. With bases that diagonalise the second moments,
-    it must be zero. The value of the evidence is the smaller of the first excess and minus the absolute value
-    of the second.
+@claim(
+    "crate/tssa-bound",
+    measures="bound over rate, less 1; in diagonalising bases minus its absolute value; the smaller",
+    at_least=-ROUNDING,
+    source=Source(
+        "wu2024token",
+        "variational bound of the rate and its corollary for orthonormal bases",
+        "second-hand",
+    ),
+    assumptions=(
+        "memberships are non-negative; the bases may be any matrices",
+        r"the rate is that of the coordinates in the subspaces, with $p/\varepsilon^2$; the source "
+        r"bounds the rate of whole tokens, with $d/\varepsilon^2$, and needs the image of $Z^\top "
+        r"\mathrm{diag}(\pi_k) Z$ in that of $U_k$",
+    ),
+    control=but(
+        r"the second moments are taken over $n$ tokens, not over the $n_k$ of the "
+        r"subspace",
+        normalised=False,
+    ),
+)
+def tssa_bound(generator: torch.Generator, *, normalised: bool = True) -> Measured:
+    r"""For $n$ tokens with memberships $\pi_{ik}$ and coordinates $W_k = Z U_k$, the rate $\frac12 \sum_k
+    \frac{n_k}{n} \log\det(I + \frac{p}{n_k \varepsilon^2} W_k^\top \mathrm{diag}(\pi_k) W_k)$, $n_k = \sum_i
+    \pi_{ik}$, is at most $\frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 + \frac{p}{n_k \varepsilon^2} \sum_i
+    \pi_{ik} (W_k)_{ic}^2)$, with equality where $W_k^\top \mathrm{diag}(\pi_k) W_k$ is diagonal.
     """
+    # With the bases as drawn, the excess must not be negative. With bases that diagonalise the second
+    # moments, it must be zero. The value of the evidence is the smaller of the first excess and minus the
+    # absolute value of the second.
     tokens, bases = complete_instance(generator)
     pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
     detail = {}
@@ -140,19 +217,26 @@ def _bound(generator: torch.Generator, *, normalised: bool) -> Evidence:
             variational_rate(tokens, bases, pi, eps=EPS) if normalised else _unnormalised(tokens, bases, pi)
         )
         detail[name] = float(bound / rate - 1)
-    return Evidence(min(detail["as drawn"], -abs(detail["diagonalised"])), -ROUNDING, ">=", detail=detail)
+    return Measured(min(detail["as drawn"], -abs(detail["diagonalised"])), detail)
 
 
-def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
-    """Returns the bound with second moments that divide by all n tokens instead of the n_k of the subspace."""
-    moments = (pi.unsqueeze(-1) * coordinates(tokens, bases).square()).sum(-2) / N
-    logs = torch.log1p(bases.shape[-1] / EPS**2 * moments).sum(-1)
-    return 0.5 * (pi.sum(-1) / N * logs).sum(-1)
-
-
-def _tssa_step(generator: torch.Generator, *, times: float) -> Evidence:
-    """Returns evidence about the largest change of the bound over step sizes, in units of ``times`` the
-    guaranteed decrease.
+@claim(
+    "crate/tssa-step",
+    measures="largest change of the bound over step sizes, in units of the guaranteed decrease",
+    at_most=-1 + ROUNDING,
+    source=Source("wu2024token", "gradient of the bound and token update", "own"),
+    assumptions=(
+        "the subspaces may be any matrices U_k, memberships between 0 and 1",
+        "the source states the gradient; the guaranteed decrease is derived in this library "
+        "(`steps.lipschitz`)",
+    ),
+    control=but("twice the guaranteed decrease is claimed", times=2.0),
+)
+def tssa_step(generator: torch.Generator, *, times: float = 1.0) -> Measured:
+    r"""At fixed memberships $\pi_{ik}$ a step $Z - \kappa \nabla B$ on the bound of token statistics, $B(Z) =
+    \frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 + \frac{p}{n_k \varepsilon^2} \sum_i \pi_{ik} (Z U_k)_{ic}^2)$
+    with $n_k = \sum_i \pi_{ik}$, lowers it by at least $\kappa (1 - \kappa L / 2) \|\nabla B\|_F^2$ for every
+    $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$, $\beta = p / (n \varepsilon^2)$.
     """
     tokens, bases = perturbed_instance(generator)
     pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
@@ -164,109 +248,7 @@ def _tssa_step(generator: torch.Generator, *, times: float) -> Evidence:
         changes[f"kappa L = {share}"] = float(
             (after - before) / (times * share / L * (1 - share / 2) * gradient.square().sum())
         )
-    return Evidence(max(changes.values()), -1 + ROUNDING, "<=", detail=changes)
+    return Measured(max(changes.values()), changes)
 
 
-CLAIMS = (
-    Claim(
-        id="crate/exact-step",
-        statement=r"A gradient step $Z - \kappa \nabla R^c$ on the rate of $n$ tokens in their subspaces, "
-        r"$R^c(Z; U_{[K]}) = \frac12 \sum_k \log\det(I + \beta\, U_k^\top Z^\top Z U_k)$, $\beta = p / (n "
-        r"\varepsilon^2)$, lowers it by at least $\kappa (1 - \kappa L / 2) \|\nabla R^c\|_F^2$ for every "
-        r"$0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k U_k^\top\|_2$.",
-        measures="largest change of R^c over step sizes, in units of the guaranteed decrease",
-        source=DECREASE,
-        assumptions=(
-            "the subspaces may be any matrices U_k",
-            "the paper states the gradient; the guaranteed decrease is derived in this library "
-            "(`steps.lipschitz`)",
-        ),
-        check=lambda generator: _exact_step(generator, times=1.0),
-        control=lambda generator: _exact_step(generator, times=2.0),
-        control_description="twice the guaranteed decrease is claimed",
-    ),
-    Claim(
-        id="crate/paper-step",
-        statement="With orthonormal, complete and mutually orthogonal $U_{[K]}$ the step $(1 - "
-        r"\kappa\beta) Z + \kappa\beta\, \mathrm{MSSA}(Z)$ lowers the rate $R^c(Z; U_{[K]})$ for $0 < "
-        r"\kappa\beta \le 1$, in every instance tried. Here $W_k = Z U_k$, $\beta = p / (n \varepsilon^2)$ "
-        r"and $\mathrm{MSSA}(Z) = \beta \sum_k \mathrm{softmax}(W_k W_k^\top) W_k U_k^\top$, so attention "
-        r"enters with $\kappa\beta^2$.",
-        measures="largest relative change of R^c over step sizes",
-        source=STEP,
-        assumptions=(
-            "the paper derives the step as an approximation of the gradient step and claims no fall of the "
-            "rate",
-            "U_k orthonormal, mutually orthogonal, K p = d; the paper asks for incoherent ones",
-            "random tokens of norm one; the paper asks for tokens near the union of the subspaces, too",
-            r"$\beta \|W_k\|_2^2 < 1$: the Neumann series converges",
-            r"$\beta \le 1$: beyond, the rate of a single token rises",
-        ),
-        check=lambda generator: _paper_step(generator, tied_residual=False),
-        control=lambda generator: _paper_step(generator, tied_residual=True),
-        control_description=r"the shrinkage $1 - \kappa\beta$ is left out, as in a residual connection",
-    ),
-    Claim(
-        id="crate/released-sign",
-        statement="For tokens of norm one and orthonormal, mutually orthogonal $U_k$ the residual form $Z "
-        r"+ \sum_k \mathrm{softmax}(W_k W_k^\top / \sqrt p) W_k V_k$, $W_k = Z U_k$, raises the rate "
-        r"$R^c(Z; U_{[K]})$ if its output is tied, $V_k = c\, U_k^\top$ with $0 < c \le 1$, in every "
-        "instance tried: with such $U_k$ a network needs another $V$ to compress.",
-        measures="smallest relative change of R^c over sizes of the output",
-        source=SIGN,
-        assumptions=(
-            "U_k orthonormal, mutually orthogonal, K p = d: two lines at an angle of 60 degrees and one "
-            "token are a counterexample",
-            "tokens of norm one: long tokens of unequal length are counterexamples",
-        ),
-        check=lambda generator: _released_sign(generator, sign=1.0),
-        control=lambda generator: _released_sign(generator, sign=-1.0),
-        control_description=r"the output is tied with a minus sign, $V_k = -c\, U_k^\top$",
-        corrects="The paper's layer, Eq. (18), adds attention to the residual stream without the shrinkage "
-        r"$1 - \kappa\beta$ of the step, Eqs. (10)-(12), that it is derived from, and calls it compression; "
-        r"with the derived output $U_k^\top$ it raises the rate for orthogonal subspaces. The free output "
-        "matrix, Eq. (115), is the paper's own, too.",
-    ),
-    Claim(
-        id="crate/tssa-bound",
-        statement=r"For $n$ tokens with memberships $\pi_{ik}$ and coordinates $W_k = Z U_k$, the rate "
-        r"$\frac12 \sum_k \frac{n_k}{n} \log\det(I + \frac{p}{n_k \varepsilon^2} W_k^\top "
-        r"\mathrm{diag}(\pi_k) W_k)$, $n_k = \sum_i \pi_{ik}$, is at most $\frac12 \sum_k \frac{n_k}{n} "
-        r"\sum_c \log(1 + \frac{p}{n_k \varepsilon^2} \sum_i \pi_{ik} (W_k)_{ic}^2)$, with equality where "
-        r"$W_k^\top \mathrm{diag}(\pi_k) W_k$ is diagonal.",
-        measures="bound over rate, less 1; in diagonalising bases minus its absolute value; the smaller",
-        source=Source(
-            "wu2024token",
-            "variational bound of the rate and its corollary for orthonormal bases",
-            "second-hand",
-        ),
-        assumptions=(
-            "memberships are non-negative; the bases may be any matrices",
-            r"the rate is that of the coordinates in the subspaces, with $p/\varepsilon^2$; the source "
-            r"bounds the rate of whole tokens, with $d/\varepsilon^2$, and needs the image of $Z^\top "
-            r"\mathrm{diag}(\pi_k) Z$ in that of $U_k$",
-        ),
-        check=lambda generator: _bound(generator, normalised=True),
-        control=lambda generator: _bound(generator, normalised=False),
-        control_description=r"the second moments are taken over $n$ tokens, not over the $n_k$ of the "
-        r"subspace",
-    ),
-    Claim(
-        id="crate/tssa-step",
-        statement=r"At fixed memberships $\pi_{ik}$ a step $Z - \kappa \nabla B$ on the bound of token "
-        r"statistics, $B(Z) = \frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 + \frac{p}{n_k \varepsilon^2} "
-        r"\sum_i \pi_{ik} (Z U_k)_{ic}^2)$ with $n_k = \sum_i \pi_{ik}$, lowers it by at least $\kappa (1 - "
-        r"\kappa L / 2) \|\nabla B\|_F^2$ for every $0 < \kappa < 2/L$, $L = \beta \|\sum_k U_k "
-        r"U_k^\top\|_2$, $\beta = p / (n \varepsilon^2)$.",
-        measures="largest change of the bound over step sizes, in units of the guaranteed decrease",
-        source=Source("wu2024token", "gradient of the bound and token update", "own"),
-        assumptions=(
-            "the subspaces may be any matrices U_k, memberships between 0 and 1",
-            "the source states the gradient; the guaranteed decrease is derived in this library "
-            "(`steps.lipschitz`)",
-        ),
-        check=lambda generator: _tssa_step(generator, times=1.0),
-        control=lambda generator: _tssa_step(generator, times=2.0),
-        control_description="twice the guaranteed decrease is claimed",
-    ),
-)
+CLAIMS = (exact_step_compresses, paper_step_compresses, released_sign, tssa_bound, tssa_step)

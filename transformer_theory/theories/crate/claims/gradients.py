@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....metrics.coding import subspace_coding_rate
 from ....models.crate.compression import (
     causal_rate_gradient,
@@ -28,9 +28,26 @@ GROUPS = 5  # groups of identical tokens
 PAIRS = 20  # pairs of token matrices between which the slope of the gradient is measured
 
 
-def _gradients(generator: torch.Generator, *, resolvent: bool) -> Evidence:
-    """Returns evidence about the largest relative distance of a gradient to that by automatic
-    differentiation.
+@claim(
+    "crate/gradients",
+    measures="largest relative distance of a gradient to that by automatic differentiation",
+    at_most=ROUNDING,
+    source=GRADIENT,
+    assumptions=("the subspaces may be any matrices U_k",),
+    control=but(
+        "every inverse is replaced by the identity; the smallest distance of the three counts",
+        resolvent=False,
+    ),
+)
+def gradients(generator: torch.Generator, *, resolvent: bool = True) -> Measured:
+    r"""With $W_k = Z U_k$ and $\beta = p / (n \varepsilon^2)$ the gradient of $R^c(Z; U_{[K]}) = \frac12
+    \sum_k \log\det(I + \beta W_k^\top W_k)$ is $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} W_k U_k^\top$. The
+    other two are not in that paper. That of $r_i$, what token $z_i$ adds to the rate of the tokens before it,
+    is $\beta \sum_k U_k (I + \beta S_{ik})^{-1} U_k^\top z_i$ with $S_{ik} = \sum_{j \le i} U_k^\top z_j
+    z_j^\top U_k$ (derived in this library). That of the bound $\frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 +
+    \frac{p}{\varepsilon^2} m_{kc})$ of token statistics, with memberships $\pi_{ik}$, $n_k = \sum_i
+    \pi_{ik}$, $m_{kc} = \frac{1}{n_k} \sum_i \pi_{ik} (W_k)_{ic}^2$, is $\beta \sum_k \mathrm{diag}(\pi_k)
+    W_k \mathrm{diag}(1 + \frac{p}{\varepsilon^2} m_k)^{-1} U_k^\top$ at fixed memberships (Wu et al., 2024).
     """
     tokens, bases = perturbed_instance(generator)
     pi = memberships(coordinates(tokens, bases), temperature=SHARPNESS)
@@ -52,17 +69,24 @@ def _gradients(generator: torch.Generator, *, resolvent: bool) -> Evidence:
         name: float(((formula() if resolvent else plain) / target.norm() - target / target.norm()).norm())
         for name, (formula, target) in pairs.items()
     }
-    return Evidence(
-        max(distances.values()) if resolvent else min(distances.values()), ROUNDING, "<=", detail=distances
-    )
+    return Measured(max(distances.values()) if resolvent else min(distances.values()), distances)
 
 
-def _lipschitz(generator: torch.Generator, *, subspaces: int) -> Evidence:
-    """Returns evidence about the slope of the gradient, relative to L of the first subspaces.
-
-    The value is the larger of two numbers: the largest slope between two token matrices, less 1; and the
-    absolute difference to 1 of the slope at zero along the leading direction of sum_k U_k U_k^T.
+@claim(
+    "crate/lipschitz",
+    measures="largest slope of the gradient over L, less 1, or distance to 1 of the slope at zero",
+    at_most=ROUNDING,
+    source=OBJECTIVE,
+    assumptions=("the subspaces may be any matrices U_k", "derived in this library (`steps.lipschitz`)"),
+    control=but("L counts all subspaces but one", subspaces=K - 1),
+)
+def lipschitz_constant(generator: torch.Generator, *, subspaces: int = K) -> Measured:
+    r"""The gradient of $R^c(Z; U_{[K]}) = \frac12 \sum_k \log\det(I + \beta\, U_k^\top Z^\top Z U_k)$, $\beta
+    = p / (n \varepsilon^2)$, has the Lipschitz constant $L = \beta \|\sum_k U_k U_k^\top\|_2$, and no smaller
+    one: the slope at $Z = 0$ along the leading direction of $\sum_k U_k U_k^\top$ is $L$.
     """
+    # The value is the larger of two numbers: the largest slope between two token matrices, less 1; and the
+    # absolute difference to 1 of the slope at zero along the leading direction of sum_k U_k U_k^T.
     tokens, bases = perturbed_instance(generator)
     L = lipschitz(bases[:subspaces], n=N, eps=EPS)
     slopes = []
@@ -78,16 +102,31 @@ def _lipschitz(generator: torch.Generator, *, subspaces: int) -> Evidence:
         float(rate_gradient(SMALL * leading.expand(N, -1), bases, eps=EPS).norm() / (SMALL * N**0.5)) / L
     )
     detail = {"largest slope over L": max(slopes), "slope at zero over L": at_zero}
-    return Evidence(max(max(slopes) - 1, abs(at_zero - 1)), ROUNDING, "<=", detail=detail)
+    return Measured(max(max(slopes) - 1, abs(at_zero - 1)), detail)
 
 
-def _groups(generator: torch.Generator, *, swapped: bool) -> Evidence:
-    """Returns evidence about the relative distance of the paper's and the released step to their closed forms
-    for tokens in groups.
-
-    In every subspace the coordinates of the groups are orthogonal and have the squared norm g. The third part
-    has a single group and g = 1/n, where the Gram matrix of every head equals its softmax.
+@claim(
+    "crate/groups",
+    measures="largest relative distance of a step to its closed form",
+    at_most=ROUNDING,
+    source=STEP,
+    assumptions=(
+        "U_k orthonormal, mutually orthogonal, K p = d; five groups of four tokens, g between .5 and 2.5",
+    ),
+    control=but(
+        "the two scales of the scores are exchanged; the smaller distance of the two counts", swapped=True
+    ),
+)
+def groups(generator: torch.Generator, *, swapped: bool = False) -> Measured:
+    r"""Identical tokens attend as one: for $G$ equal groups of tokens $z_1, \ldots, z_G$, with orthogonal
+    coordinates of squared norm $g$ in each of complete orthonormal subspaces, attention is $((e^{sg} - 1) Z +
+    \sum_b z_b) / (e^{sg} + G - 1)$. The scale $s$ of the scores is $p^{-1/2}$ in the released code and 1 in
+    the paper's step, which is $(1 - \kappa\beta) Z$ plus $\kappa\beta^2$ times attention, $\beta = p / (n
+    \varepsilon^2)$. For one group and $g = 1/n$ the paper's step is the gradient step with the first two
+    terms of the Neumann series.
     """
+    # In every subspace the coordinates of the groups are orthogonal and have the squared norm g. The third
+    # part has a single group and g = 1/n, where the Gram matrix of every head equals its softmax.
     _, bases = complete_instance(generator)
     eps, kappa, copies = 1.0, 0.8, N // GROUPS
     groups = torch.stack(
@@ -121,58 +160,7 @@ def _groups(generator: torch.Generator, *, swapped: bool) -> Evidence:
         name: float((step - closed).norm() / closed.norm()) for name, (step, closed) in pairs.items()
     }
     worst = min(distances["paper"], distances["released"]) if swapped else max(distances.values())
-    return Evidence(worst, ROUNDING, "<=", detail={**distances, "g": g})
+    return Measured(worst, {**distances, "g": g})
 
 
-CLAIMS = (
-    Claim(
-        id="crate/gradients",
-        statement=r"With $W_k = Z U_k$ and $\beta = p / (n \varepsilon^2)$ the gradient of $R^c(Z; U_{[K]}) "
-        r"= \frac12 \sum_k \log\det(I + \beta W_k^\top W_k)$ is $\beta \sum_k (I + \beta W_k W_k^\top)^{-1} "
-        r"W_k U_k^\top$. The other two are not in that paper. That of $r_i$, what token $z_i$ adds to the "
-        r"rate of the tokens before it, is $\beta \sum_k U_k (I + \beta S_{ik})^{-1} U_k^\top z_i$ with "
-        r"$S_{ik} = \sum_{j \le i} U_k^\top z_j z_j^\top U_k$ (derived in this library). That of the bound "
-        r"$\frac12 \sum_k \frac{n_k}{n} \sum_c \log(1 + \frac{p}{\varepsilon^2} m_{kc})$ of token "
-        r"statistics, with memberships $\pi_{ik}$, $n_k = \sum_i \pi_{ik}$, $m_{kc} = \frac{1}{n_k} \sum_i "
-        r"\pi_{ik} (W_k)_{ic}^2$, is $\beta \sum_k \mathrm{diag}(\pi_k) W_k \mathrm{diag}(1 + "
-        r"\frac{p}{\varepsilon^2} m_k)^{-1} U_k^\top$ at fixed memberships (Wu et al., 2024).",
-        measures="largest relative distance of a gradient to that by automatic differentiation",
-        source=GRADIENT,
-        assumptions=("the subspaces may be any matrices U_k",),
-        check=lambda generator: _gradients(generator, resolvent=True),
-        control=lambda generator: _gradients(generator, resolvent=False),
-        control_description="every inverse is replaced by the identity; the smallest distance of the three "
-        "counts",
-    ),
-    Claim(
-        id="crate/lipschitz",
-        statement=r"The gradient of $R^c(Z; U_{[K]}) = \frac12 \sum_k \log\det(I + \beta\, U_k^\top Z^\top "
-        r"Z U_k)$, $\beta = p / (n \varepsilon^2)$, has the Lipschitz constant $L = \beta \|\sum_k U_k "
-        r"U_k^\top\|_2$, and no smaller one: the slope at $Z = 0$ along the leading direction of $\sum_k "
-        r"U_k U_k^\top$ is $L$.",
-        measures="largest slope of the gradient over L, less 1, or distance to 1 of the slope at zero",
-        source=OBJECTIVE,
-        assumptions=("the subspaces may be any matrices U_k", "derived in this library (`steps.lipschitz`)"),
-        check=lambda generator: _lipschitz(generator, subspaces=K),
-        control=lambda generator: _lipschitz(generator, subspaces=K - 1),
-        control_description="L counts all subspaces but one",
-    ),
-    Claim(
-        id="crate/groups",
-        statement=r"Identical tokens attend as one: for $G$ equal groups of tokens $z_1, \ldots, z_G$, with "
-        "orthogonal coordinates of squared norm $g$ in each of complete orthonormal subspaces, attention "
-        r"is $((e^{sg} - 1) Z + \sum_b z_b) / (e^{sg} + G - 1)$. The scale $s$ of the scores is $p^{-1/2}$ "
-        r"in the released code and 1 in the paper's step, which is $(1 - \kappa\beta) Z$ plus "
-        r"$\kappa\beta^2$ times attention, $\beta = p / (n \varepsilon^2)$. For one group and $g = 1/n$ the "
-        "paper's step is the gradient step with the first two terms of the Neumann series.",
-        measures="largest relative distance of a step to its closed form",
-        source=STEP,
-        assumptions=(
-            "U_k orthonormal, mutually orthogonal, K p = d; five groups of four tokens, g between .5 and 2.5",
-        ),
-        check=lambda generator: _groups(generator, swapped=False),
-        control=lambda generator: _groups(generator, swapped=True),
-        control_description="the two scales of the scores are exchanged; the smaller distance of the two "
-        "counts",
-    ),
-)
+CLAIMS = (gradients, lipschitz_constant, groups)

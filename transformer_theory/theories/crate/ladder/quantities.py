@@ -22,6 +22,7 @@ update of this size does in U (energy that returns to the mean).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,12 +36,16 @@ from ..in_networks import COMPRESSION, ROTATED, Compression, streams_around_atte
 from ..problem import CURVES, PAPER, incoherence
 from .updates import rates_after_rotated_updates
 
-BEYOND_ROTATED = "compression beyond rotated subspaces"
 INCOHERENCE = "largest cosine between subspaces"
 ROTATED_UPDATES = "rotated updates"
-SECOND = f"null: {ROTATED_UPDATES}"  # setting of the rows with the second null
-BOTH_ROTATED = "both rotated"  # setting of the row whose null has rotated updates in rotated subspaces
-HEADLINE = Ladder(quantity=BEYOND_ROTATED, unit="", side=">=", null_kind=ROTATED)  # without its rungs
+BOTH_ROTATED = "rotated updates in rotated subspaces"
+LADDER = Ladder(
+    theory="crate",
+    quantity="compression beyond rotated subspaces",
+    side=">=",
+    null=ROTATED,
+    source=CURVES,
+)
 
 
 class CompressionInSubspaces(Compression):
@@ -73,31 +78,29 @@ class CompressionInSubspaces(Compression):
             self.rotated[layer] = self.rotated.get(layer, 0) + rates.sum(-1).double().cpu()
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns the rows of :class:`~.in_networks.Compression`; per layer, two rows of compression with the
-        nulls "rotated updates" in U (setting :data:`SECOND`) and in rotations of U (:data:`BOTH_ROTATED`),
-        and one row of :data:`INCOHERENCE`, in [0, 1].
+        """Returns the rows of :class:`~.in_networks.Compression`, and per layer one row of
+        :data:`INCOHERENCE`, in [0, 1]. Compression has two further nulls: rotated updates in U
+        (:data:`ROTATED_UPDATES`) and in rotations of U (:data:`BOTH_ROTATED`).
         """
-        rows = list(super().compute(draws=draws))
-        for place in sorted(self.sums):
-            layer = place[0]
-            after = (self.rotated[layer] / self.sums[place][0])[:, :draws]
-            (before, last), frames = self._means(place, draws)
+        rows = []
+        for row in super().compute(draws=draws):
+            if row.quantity != COMPRESSION:
+                rows.append(row)
+                continue
+            place = (row.layer,)
+            after = (self.rotated[row.layer] / self.sums[place][0])[:, :draws]
+            (before, _), frames = self._means(place, draws)
             in_own = 1 - after[0] / before
             in_rotated = 1 - after[1] / torch.tensor([pair[0] for pair in frames], dtype=after.dtype)
-            for setting, falls in ((SECOND, in_own), (BOTH_ROTATED, in_rotated)):
-                null = Null(ROTATED_UPDATES, tuple(falls.tolist()))
-                columns: dict[str, Any] = {
-                    "nulls": (null,),
-                    "at": {"setting": setting},
-                    "layer": layer,
-                    "n": int(self.sums[place][0]),
-                }
-                rows.append(
-                    Measurement("crate", "rung", COMPRESSION, 1 - last / before, side=">=", **columns)
-                )
-            rows.append(
-                Measurement("crate", "rung", INCOHERENCE, incoherence(self.bases[layer][0]), layer=layer)
+            further = (
+                Null(kind, tuple(falls.tolist()))
+                for kind, falls in ((ROTATED_UPDATES, in_own), (BOTH_ROTATED, in_rotated))
             )
+            rows.append(replace(row, nulls=(*row.nulls, *further)))
+        rows.extend(
+            LADDER.beside(INCOHERENCE, incoherence(self.bases[layer][0]), source=None, layer=layer)
+            for (layer,) in sorted(self.sums)
+        )
         return rows
 
 
@@ -109,30 +112,16 @@ def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
         rows: rows of :class:`CompressionInSubspaces`.
         columns: further columns of the rows.
     """
-    settings = ("", SECOND, BOTH_ROTATED)
-    own, second, both = (
-        over_heads(rows.select(quantity=COMPRESSION, at={"setting": setting})) for setting in settings
+    found = over_heads(rows.select(quantity=COMPRESSION))
+    own, updates, both = found.nulls
+    assert found.value is not None
+    columns = {"n": found.n, **columns}
+    # The draws of the second null are the same statistic T of other updates, hence their own median.
+    shifted = tuple(
+        Null(null.kind, tuple(draw - median for draw in null.draws))
+        for null, median in ((own, own.median), (updates, both.median))
     )
-    columns = {"n": own.n, "source": CURVES, **columns}
-    medians = [row.null.median for row in (own, both) if row.null is not None]
-    assert own.value is not None
-    for row, median in zip((own, second), medians, strict=True):
-        assert row.null is not None
-        # Both rows have the same value, T; the draws of the second are the same statistic of other updates,
-        # hence their own median.
-        shifted = Null(row.null.kind, tuple(draw - median for draw in row.null.draws))
-        yield HEADLINE.row(
-            "crate", own.value - medians[0], nulls=(shifted,), at={"setting": row.setting}, **columns
-        )
-        yield Measurement(
-            "crate",
-            "rung",
-            COMPRESSION,
-            own.value,
-            nulls=(row.null,),
-            side=">=",
-            at={"setting": row.setting},
-            **columns,
-        )
+    yield LADDER.row(found.value - own.median, nulls=shifted, **columns)
+    yield LADDER.beside(COMPRESSION, found.value, nulls=(own, updates), side=">=", **columns)
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
-    yield Measurement("crate", "rung", INCOHERENCE, angle, **{**columns, "source": PAPER})
+    yield LADDER.beside(INCOHERENCE, angle, **columns, source=PAPER)

@@ -1,9 +1,7 @@
 """The checkable statements of the theory of graph tokens."""
 
-from .graphs import GRAPHS
-from .heads import HEADS
-from .layers import LAYERS
+from . import graphs, heads, layers
 
-CLAIMS = HEADS + LAYERS + GRAPHS
+CLAIMS = (*heads.CLAIMS, *layers.CLAIMS, *graphs.CLAIMS)
 
 __all__ = ["CLAIMS"]

@@ -6,22 +6,34 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ..heads import overlap, query_rows
 from ..identifiers import Identifiers, Orthonormal, RandomUnit, adjacency, tokenize_graph
 from ..layers import by_heads, by_sums, random_layer, random_network, relative_difference
 from ..learning import draw_batch, train_heads
 from ..patterns import PATTERNS, normalised_patterns
-from .heads import DENSE, ORTHONORMAL, PAPER, draw_graph, draw_tokens
+from .heads import DENSE, IDENTIFIERS, ORTHONORMAL, PAPER, draw_graph, draw_tokens
 
 WIDTH = 8  # of the identifiers of heads that learn
+LEARNT = Orthonormal(WIDTH)
 
 
-def _span(generator: Generator, *, dropped: int | None) -> Evidence:
-    """Measures the part of a random equivariant map of 4 x 4 tensors that the patterns do not span."""
+@claim(
+    "graph_tokens/basis",
+    measures="share of a random equivariant map (the average over all permutations) outside the span, n = 4",
+    at_most=1e-12,
+    source=Source("maron2019invariant", status="second-hand"),
+    assumptions=("n is at least 4, so that no pattern is empty",),
+    control=but("leaves one of the fifteen patterns out", missing=1),
+)
+def basis(generator: Generator, *, missing: int = 0) -> float:
+    r"""The fifteen patterns span all linear maps of $n \times n$ tensors that commute with permutations of
+    the nodes.
+    """
     from itertools import permutations
 
+    left_out = [int(torch.randint(15, (), generator=generator)) for _ in range(missing)]
     n = 4
     matrix = torch.randn(n * n, n * n, generator=generator, dtype=torch.float64)
     average = torch.zeros_like(matrix)
@@ -31,20 +43,34 @@ def _span(generator: Generator, *, dropped: int | None) -> Evidence:
         average += matrix[index][:, index] / math.factorial(n)
     rest = average.clone()
     for number, pattern in enumerate(PATTERNS):
-        if number != dropped:
+        if number not in left_out:
             B = pattern.matrix(n).double()
             rest -= (average * B).sum() / B.sum() * B  # the patterns are disjoint, so projections add
-    return Evidence(relative_difference(average, average - rest), 1e-12, "<=")
+    return relative_difference(average, average - rest)
 
 
-def _layer(generator: Generator, *, typed: bool) -> Evidence:
-    """Measures the relative error of a layer by heads, and of one by pattern sums, against the fifteen
-    matrices.
+@claim(
+    "graph_tokens/layer",
+    measures="relative error of the layer by heads at a = 40 and by pattern sums, against the matrices, "
+    "the larger",
+    at_most=1e-13,
+    source=Source(PAPER, "Theorem 1", "second-hand"),
+    assumptions=(
+        ORTHONORMAL,
+        DENSE,
+        "the weights may depend on n: the number of keys is multiplied into them",
+        "n = 10, Gaussian weights",
+    ),
+    control=but("all tokens have the same type identifier", typed=False),
+)
+def layer(generator: Generator, *, typed: bool = True) -> Measured:
+    r"""Fifteen heads, whose outputs are gated by the query's type and multiplied by the number of keys,
+    compute any equivariant layer $\sum_\mu B^\mu X w_\mu$ plus its bias.
     """
     n = 10
     layer = random_layer(4, 3, n, generator=generator)
     X = torch.randn(n, n, 4, generator=generator, dtype=torch.float64)
-    tokens = draw_tokens(n, Orthonormal(), generator)
+    tokens = draw_tokens(n, IDENTIFIERS, generator)
     if not typed:
         tokens = replace(tokens, types=torch.full_like(tokens.types, 0.5))
     flat = X.reshape(n * n, 4)
@@ -54,12 +80,24 @@ def _layer(generator: Generator, *, typed: bool) -> Evidence:
     eye = torch.eye(n, dtype=torch.float64)[..., None]
     exact = sums.reshape(n, n, 3) + eye * layer.bias[0] + (1 - eye) * layer.bias[1]
     errors = [relative_difference(exact, other) for other in (by_heads(layer, X, tokens), by_sums(layer, X))]
-    return Evidence(max(errors), 1e-13, "<=", detail={"heads": errors[0], "sums": errors[1]})
+    return Measured(max(errors), {"heads": errors[0], "sums": errors[1]})
 
 
-def _stack(generator: Generator, identifiers: Identifiers) -> Evidence:
-    """Measures the relative error of a network by heads, for the graph and for a permuted copy with new
-    identifiers.
+@claim(
+    "graph_tokens/stack",
+    measures="largest relative error of the output by heads, for a graph and for a permuted copy with "
+    "other identifiers",
+    at_most=1e-12,
+    source=Source(PAPER, "Theorem 2", "second-hand"),
+    assumptions=(ORTHONORMAL, DENSE, "three layers, n = 8, Gaussian weights"),
+    control=but(
+        "identifiers are random unit vectors of 64 dimensions, not orthogonal", identifiers=RandomUnit(64)
+    ),
+)
+def stack(generator: Generator, *, identifiers: Identifiers = IDENTIFIERS) -> float:
+    r"""A stack of such layers with ReLU and the invariant read-out computes an equivariant network of order
+    two (a 2-IGN), $F(\pi X \pi^\top) = F(X)$ for every permutation $\pi$ of the nodes, whichever orthonormal
+    identifiers are drawn.
     """
     n = 8
     graph, network = draw_graph(n, generator), random_network(n, generator=generator)
@@ -73,80 +111,34 @@ def _stack(generator: Generator, identifiers: Identifiers) -> Evidence:
                 exact, network(matrix[..., None], lambda layer, X, t=tokens: by_heads(layer, X, t))
             )
         )
-    return Evidence(max(errors), 1e-12, "<=")
-
-
-def _learnt(generator: Generator, identifiers: Identifiers) -> Evidence:
-    """Measures the overlap of trained heads with the patterns on new graphs."""
-    model = train_heads(identifiers, sizes=(6, 7), width=WIDTH, steps=200, generator=generator)
-    with torch.no_grad():
-        maps = model(draw_batch(7, 4, identifiers, WIDTH, generator)).exp().double()
-    return Evidence(
-        sum(overlap(each, normalised_patterns(7), query_rows(7)) for each in maps) / len(maps), 0.9, ">="
-    )
+    return max(errors)
 
 
 def _no_identifiers(graph, generator: Generator) -> Tensor:
     return torch.zeros(len(graph), 1, dtype=torch.float64)
 
 
-LAYERS = (
-    Claim(
-        id="graph_tokens/basis",
-        statement=r"The fifteen patterns span all linear maps of $n \times n$ tensors that commute with "
-        r"permutations of the nodes.",
-        measures="share of a random equivariant map (the average over all permutations) outside the span, n "
-        "= 4",
-        source=Source("maron2019invariant", status="second-hand"),
-        assumptions=("n is at least 4, so that no pattern is empty",),
-        check=lambda generator: _span(generator, dropped=None),
-        control=lambda generator: _span(generator, dropped=int(torch.randint(15, (), generator=generator))),
-        control_description="leaves one of the fifteen patterns out",
+@claim(
+    "graph_tokens/learnt",
+    measures="overlap of attention and row-normalised pattern (1 - total variation) on new graphs of 7 "
+    "nodes, mean over patterns",
+    at_least=0.9,
+    source=Source(PAPER, status="own"),
+    assumptions=(
+        "orthonormal identifiers, drawn anew for each graph",
+        "200 batches of 4 graphs of 6 or 7 nodes, Adam",
     ),
-    Claim(
-        id="graph_tokens/layer",
-        statement="Fifteen heads, whose outputs are gated by the query's type and multiplied by the number "
-        r"of keys, compute any equivariant layer $\sum_\mu B^\mu X w_\mu$ plus its bias.",
-        measures="relative error of the layer by heads at a = 40 and by pattern sums, against the matrices, "
-        "the larger",
-        source=Source(PAPER, "Theorem 1", "second-hand"),
-        assumptions=(
-            ORTHONORMAL,
-            DENSE,
-            "the weights may depend on n: the number of keys is multiplied into them",
-            "n = 10, Gaussian weights",
-        ),
-        check=lambda generator: _layer(generator, typed=True),
-        control=lambda generator: _layer(generator, typed=False),
-        control_description="all tokens have the same type identifier",
-    ),
-    Claim(
-        id="graph_tokens/stack",
-        statement="A stack of such layers with ReLU and the invariant read-out computes an equivariant "
-        r"network of order two (a 2-IGN), $F(\pi X \pi^\top) = F(X)$ for every permutation $\pi$ of the "
-        "nodes, whichever orthonormal identifiers are drawn.",
-        measures="largest relative error of the output by heads, for a graph and for a permuted copy with "
-        "other identifiers",
-        source=Source(PAPER, "Theorem 2", "second-hand"),
-        assumptions=(ORTHONORMAL, DENSE, "three layers, n = 8, Gaussian weights"),
-        check=lambda generator: _stack(generator, Orthonormal()),
-        control=lambda generator: _stack(generator, RandomUnit(64)),
-        control_description="identifiers are random unit vectors of 64 dimensions, not orthogonal",
-    ),
-    Claim(
-        id="graph_tokens/learnt",
-        statement=r"Fifteen heads $\mathrm{softmax}(\langle W_Q z_i, W_K z_j \rangle / \sqrt{p})$ learn the "
-        "patterns by gradient descent from random graphs and identifiers. The threshold is ours.",
-        measures="overlap of attention and row-normalised pattern (1 - total variation) on new graphs of 7 "
-        "nodes, mean over patterns",
-        source=Source(PAPER, status="own"),
-        assumptions=(
-            "orthonormal identifiers, drawn anew for each graph",
-            "200 batches of 4 graphs of 6 or 7 nodes, Adam",
-        ),
-        check=lambda generator: _learnt(generator, Orthonormal(WIDTH)),
-        control=lambda generator: _learnt(generator, _no_identifiers),
-        control_description="no identifiers, only types",
-        cost="training",
-    ),
+    control=but("no identifiers, only types", identifiers=_no_identifiers),
+    cost="training",
 )
+def learnt(generator: Generator, *, identifiers: Identifiers = LEARNT) -> float:
+    r"""Fifteen heads $\mathrm{softmax}(\langle W_Q z_i, W_K z_j \rangle / \sqrt{p})$ learn the patterns by
+    gradient descent from random graphs and identifiers. The threshold is ours.
+    """
+    model = train_heads(identifiers, sizes=(6, 7), width=WIDTH, steps=200, generator=generator)
+    with torch.no_grad():
+        maps = model(draw_batch(7, 4, identifiers, WIDTH, generator)).exp().double()
+    return sum(overlap(each, normalised_patterns(7), query_rows(7)) for each in maps) / len(maps)
+
+
+CLAIMS = (basis, layer, stack, learnt)

@@ -1,10 +1,7 @@
 """The checkable statements of the theory of learning in context."""
 
-from .algorithms import ALGORITHMS
-from .layers import LAYERS
-from .steps import STEPS
-from .trained import TRAINED
+from . import algorithms, layers, steps, trained
 
-CLAIMS = LAYERS + STEPS + ALGORITHMS + TRAINED
+CLAIMS = (*layers.CLAIMS, *steps.CLAIMS, *algorithms.CLAIMS, *trained.CLAIMS)
 
 __all__ = ["CLAIMS"]

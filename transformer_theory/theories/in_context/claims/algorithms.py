@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ..prompts import Prompts, gaussian_inputs, linear_prompts
 from ..references import ridge, ridge_estimate
@@ -34,8 +34,18 @@ def _one(generator: Generator) -> Prompts:
     return linear_prompts(1, 20, gaussian_inputs(torch.ones(5)), noise=0.1, generator=generator)
 
 
-def _heads(generator: Generator, *, counted: bool) -> Evidence:
-    """Compares three heads with descent on the ridge loss; ``counted`` is whether the values carry (N + 1)/N."""
+@claim(
+    "in_context/ridge-heads",
+    measures="largest relative difference of w after 25 layers",
+    at_most=1e-12,
+    source=Source(BAI, "Theorem 4", "second-hand"),
+    assumptions=(INSTANCE, "keys include the query, so the values of the two data heads carry (N + 1)/N"),
+    control=but("leaves the factor (N + 1)/N out", counted=False),
+)
+def ridge_heads(generator: Generator, *, counted: bool = True) -> float:
+    r"""Three heads of ReLU attention are one step of descent on $\frac{1}{2N} \|X w - y\|^2 + \frac\lambda2
+    \|w\|^2$.
+    """
     prompts, eta, strength = _one(generator), 0.2, STRENGTH
     N, slots = prompts.x.shape[1], Slots(5)
     scale = 1.0 if counted else N / (N + 1)
@@ -43,11 +53,26 @@ def _heads(generator: Generator, *, counted: bool) -> Evidence:
     exact = torch.zeros(5, dtype=torch.float64)
     for _ in range(25):
         exact = exact - eta * ((prompts.x[0] @ exact - prompts.y[0]) @ prompts.x[0] / N + strength * exact)
-    return Evidence(relative(w[0], exact), 1e-12, "<=")
+    return relative(w[0], exact)
 
 
-def _ridge(generator: Generator, *, third_head: bool) -> Evidence:
-    """Measures the distance to ridge after several numbers of layers, as a share of the printed bound."""
+@claim(
+    "in_context/ridge",
+    measures="largest share of the bound that the distance reaches, after 10, 30 and 60 layers",
+    at_most=1.0,
+    source=Source(BAI, "Theorem 4", "second-hand"),
+    assumptions=(
+        INSTANCE,
+        r"$\eta = 1/(\beta + \lambda)$ with the extreme eigenvalues $\alpha, \beta$ of $X^\top X / N$",
+        r"$\lambda = .1$",
+        r"a distance of $10^{-14} \|w_\lambda\|$ is allowed for rounding",
+    ),
+    control=but("leaves the third head out", third_head=False),
+)
+def ridge_rate(generator: Generator, *, third_head: bool = True) -> Measured:
+    r"""After L layers the estimate is within $(1 - 1/\kappa)^L \|w_\lambda\|$ of ridge, $\kappa = (\beta +
+    \lambda)/(\alpha + \lambda)$.
+    """
     prompts = _one(generator)
     low, high = extreme_eigenvalues(prompts)
     kappa, exact, shares = (high + STRENGTH) / (low + STRENGTH), ridge_estimate(prompts, STRENGTH)[0], []
@@ -58,11 +83,21 @@ def _ridge(generator: Generator, *, third_head: bool) -> Evidence:
             w, _ = run(prompts, residual_heads(Slots(5), 1 / (high + STRENGTH), prompts.x.shape[1]), layers)
         # For small kappa the bound after 60 layers lies below the rounding of float64.
         shares.append(float((w[0] - exact).norm() / (((1 - 1 / kappa) ** layers + ROUNDING) * exact.norm())))
-    return Evidence(max(shares), 1.0, "<=", detail={"kappa": kappa})
+    return Measured(max(shares), {"kappa": kappa})
 
 
-def _lasso(generator: Generator, *, mlp: bool) -> Evidence:
-    """Compares 300 layers with the lasso of scikit-learn."""
+@claim(
+    "in_context/lasso",
+    measures="largest difference to the coefficients of scikit-learn after 300 layers",
+    at_most=1e-7,
+    source=Source(BAI, "Theorem 10", "second-hand"),
+    assumptions=(INSTANCE, r"$\eta = 1/\beta$, $\lambda = .1$"),
+    control=but("leaves the MLP out", mlp=False),
+)
+def lasso(generator: Generator, *, mlp: bool = True) -> float:
+    r"""With the MLP $\mathrm{ReLU}(w - \eta\lambda) - \mathrm{ReLU}(-w - \eta\lambda)$ the layers run ISTA
+    and converge to the lasso.
+    """
     from sklearn.linear_model import Lasso
 
     prompts = _one(generator)
@@ -74,11 +109,25 @@ def _lasso(generator: Generator, *, mlp: bool) -> Evidence:
         if mlp
         else run(prompts, residual_heads(Slots(5), eta, 20), 300)
     )
-    return Evidence(float((w[0] - torch.as_tensor(exact)).abs().max()), 1e-7, "<=")
+    return float((w[0] - torch.as_tensor(exact)).abs().max())
 
 
-def _logistic(generator: Generator, *, knots: int) -> Evidence:
-    """Measures the distance to exact descent on the logistic loss, as a share of the bound for the fine link."""
+@claim(
+    "in_context/logistic",
+    measures="distance after 40 layers as a share of the bound",
+    at_most=1.0,
+    source=Source(BAI, "Theorem 7", "second-hand"),
+    assumptions=(
+        INSTANCE,
+        "labels are the signs of y",
+        r"33 knots on $[-8, 8]$, $\varepsilon = .003$, $\eta = .5$",
+    ),
+    control=but("5 knots", knots=5),
+)
+def logistic(generator: Generator, *, knots: int = KNOTS) -> float:
+    r"""Heads that hold the link as a sum of ReLUs, up to $\varepsilon$, stay within $L \eta \varepsilon
+    \frac1N \sum_j \|x_j\|$ of descent on the logistic loss.
+    """
     prompts = _one(generator)
     prompts = replace(prompts, y=(prompts.y > 0).double())
     eta, layers, x = 0.5, 40, prompts.x[0]
@@ -89,11 +138,26 @@ def _logistic(generator: Generator, *, knots: int) -> Evidence:
     # A step of descent with eta <= 2 / smoothness does not expand distances, so the errors of the link add
     # up.
     bound = layers * eta * link_error(KNOTS) * float(x.norm(dim=1).mean())
-    return Evidence(float((w[0] - exact).norm()) / bound, 1.0, "<=")
+    return float((w[0] - exact).norm()) / bound
 
 
-def _selection(generator: Generator, *, own: bool) -> Evidence:
-    """Compares the risk of selection with that of the best single strength, on prompts of two noise levels."""
+@claim(
+    "in_context/selection",
+    measures="risk of selection as a share of the best single strength's",
+    at_most=1.0,
+    source=Source(BAI, "Theorem 16", "second-hand"),
+    assumptions=(
+        "200 prompts of 24 examples in 8 dimensions, 12 of them held out",
+        "noise of variance .01 or 4",
+        "three strengths",
+    ),
+    control=but("losses of a prompt of the other noise level", own=False),
+)
+def selection(generator: Generator, *, own: bool = True) -> Measured:
+    r"""On prompts of two noise levels, 60 layers of ridge (not converged) whose strength $\lambda$ is
+    selected inside the prompt have a smaller risk than the same layers with any one of the strengths, fitted
+    on the same 12 examples.
+    """
     parts = [
         linear_prompts(PROMPTS, 24, gaussian_inputs(torch.ones(8)), noise=noise, generator=generator)
         for noise in NOISES
@@ -111,77 +175,7 @@ def _selection(generator: Generator, *, own: bool) -> Evidence:
         "best strength on all 24 examples": every,
         "selected": chosen,
     }
-    return Evidence(chosen / float(risks.min()), 1.0, "<=", detail=detail)
+    return Measured(chosen / float(risks.min()), detail)
 
 
-ALGORITHMS = (
-    Claim(
-        id="in_context/ridge-heads",
-        statement=r"Three heads of ReLU attention are one step of descent on $\frac{1}{2N} \|X w - y\|^2 + "
-        r"\frac\lambda2 \|w\|^2$.",
-        measures="largest relative difference of w after 25 layers",
-        source=Source(BAI, "Theorem 4", "second-hand"),
-        assumptions=(INSTANCE, "keys include the query, so the values of the two data heads carry (N + 1)/N"),
-        check=lambda generator: _heads(generator, counted=True),
-        control=lambda generator: _heads(generator, counted=False),
-        control_description="leaves the factor (N + 1)/N out",
-    ),
-    Claim(
-        id="in_context/ridge",
-        statement=r"After L layers the estimate is within $(1 - 1/\kappa)^L \|w_\lambda\|$ of ridge, "
-        r"$\kappa = (\beta + \lambda)/(\alpha + \lambda)$.",
-        measures="largest share of the bound that the distance reaches, after 10, 30 and 60 layers",
-        source=Source(BAI, "Theorem 4", "second-hand"),
-        assumptions=(
-            INSTANCE,
-            r"$\eta = 1/(\beta + \lambda)$ with the extreme eigenvalues $\alpha, \beta$ of $X^\top X / N$",
-            r"$\lambda = .1$",
-            r"a distance of $10^{-14} \|w_\lambda\|$ is allowed for rounding",
-        ),
-        check=lambda generator: _ridge(generator, third_head=True),
-        control=lambda generator: _ridge(generator, third_head=False),
-        control_description="leaves the third head out",
-    ),
-    Claim(
-        id="in_context/lasso",
-        statement=r"With the MLP $\mathrm{ReLU}(w - \eta\lambda) - \mathrm{ReLU}(-w - \eta\lambda)$ the "
-        "layers run ISTA and converge to the lasso.",
-        measures="largest difference to the coefficients of scikit-learn after 300 layers",
-        source=Source(BAI, "Theorem 10", "second-hand"),
-        assumptions=(INSTANCE, r"$\eta = 1/\beta$, $\lambda = .1$"),
-        check=lambda generator: _lasso(generator, mlp=True),
-        control=lambda generator: _lasso(generator, mlp=False),
-        control_description="leaves the MLP out",
-    ),
-    Claim(
-        id="in_context/logistic",
-        statement=r"Heads that hold the link as a sum of ReLUs, up to $\varepsilon$, stay within $L \eta "
-        r"\varepsilon \frac1N \sum_j \|x_j\|$ of descent on the logistic loss.",
-        measures="distance after 40 layers as a share of the bound",
-        source=Source(BAI, "Theorem 7", "second-hand"),
-        assumptions=(
-            INSTANCE,
-            "labels are the signs of y",
-            r"33 knots on $[-8, 8]$, $\varepsilon = .003$, $\eta = .5$",
-        ),
-        check=lambda generator: _logistic(generator, knots=KNOTS),
-        control=lambda generator: _logistic(generator, knots=5),
-        control_description="5 knots",
-    ),
-    Claim(
-        id="in_context/selection",
-        statement="On prompts of two noise levels, 60 layers of ridge (not converged) whose strength "
-        r"$\lambda$ is selected inside the prompt have a smaller risk than the same layers with any one of "
-        "the strengths, fitted on the same 12 examples.",
-        measures="risk of selection as a share of the best single strength's",
-        source=Source(BAI, "Theorem 16", "second-hand"),
-        assumptions=(
-            "200 prompts of 24 examples in 8 dimensions, 12 of them held out",
-            "noise of variance .01 or 4",
-            "three strengths",
-        ),
-        check=lambda generator: _selection(generator, own=True),
-        control=lambda generator: _selection(generator, own=False),
-        control_description="losses of a prompt of the other noise level",
-    ),
-)
+CLAIMS = (ridge_heads, ridge_rate, lasso, logistic, selection)

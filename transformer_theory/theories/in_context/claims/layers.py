@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import but, claim
 from ....core.sources import Source
 from ....models.attention import attend
 from ..descent import LinearAttentionGD, plus_plus_answers
@@ -26,8 +26,19 @@ def relative(found: Tensor, exact: Tensor) -> float:
     return float((found - exact).abs().max() / exact.abs().max())
 
 
-def _one_step(generator: Generator, *, query_is_key: bool) -> Evidence:
-    """Compares one layer with a step along the gradient that autograd computes, from random initial weights."""
+@claim(
+    "in_context/one-step",
+    measures="largest difference to a step along autograd's gradient, relative to the largest answer",
+    at_most=1e-13,
+    source=Source(OSWALD, "Proposition 1", "confirmed"),
+    assumptions=(KEYS_ONLY, "N = 10 examples in 5 dimensions, noise of variance .5, random $W_0$"),
+    control=but("the query is a key as well", query_is_key=True),
+)
+def one_step(generator: Generator, *, query_is_key: bool = False) -> float:
+    r"""One layer of linear attention with the values $(0, W_0 x - y)$ of a token $(x, y)$ and $P =
+    \frac{\eta}{N} I$ answers as $W_0 + \Delta W$ does, $\Delta W = -\frac{\eta}{N} \sum_j (W_0 x_j - y_j)
+    x_j^\top$: one step of gradient descent.
+    """
     prompts = _prompts(generator, noise=0.5)
     W, eta = torch.randn(len(SPECTRUM), generator=generator, dtype=torch.float64), 0.3
     model = LinearAttentionGD(eta, initial=W)
@@ -47,24 +58,42 @@ def _one_step(generator: Generator, *, query_is_key: bool) -> Evidence:
         w = W.clone().requires_grad_()
         (gradient,) = torch.autograd.grad((x @ w - y).square().sum() / (2 * len(x)), w)
         exact.append(query @ (W - eta * gradient))
-    return Evidence(relative(answers, torch.stack(exact)), 1e-13, "<=")
+    return relative(answers, torch.stack(exact))
 
 
-def _layers(generator: Generator, *, missing: int) -> Evidence:
-    """Compares stacks of 1 to 20 layers with as many steps of descent."""
+@claim(
+    "in_context/many-steps",
+    measures="largest relative difference to gradient descent after 2, 5 and 20 steps",
+    at_most=1e-13,
+    source=Source(OSWALD, "Proposition 1", "second-hand"),
+    assumptions=(KEYS_ONLY, r"$W_0 = 0$, all layers equal"),
+    control=but("compares with one step fewer", missing=1),
+)
+def layers(generator: Generator, *, missing: int = 0) -> float:
+    r"""L such layers are L steps: the y of the tokens become residuals, $y_j \leftarrow y_j - \Delta W x_j$."""
     prompts = _prompts(generator, noise=0.5)
     errors = [
         relative(LinearAttentionGD(0.2, steps)(prompts), many_steps(prompts, 0.2, steps - missing))
         for steps in (2, 5, 20)
     ]
-    return Evidence(max(errors), 1e-13, "<=")
+    return max(errors)
 
 
-def _plus_plus(generator: Generator, *, second_head: bool) -> Evidence:
-    """Compares five layers of two heads with the product over the eigenvalues."""
+@claim(
+    "in_context/gd-plus-plus",
+    measures="largest relative difference of the answers of 5 layers to the product over eigenvalues",
+    at_most=1e-11,
+    source=Source(OSWALD, status="own"),
+    assumptions=(KEYS_ONLY, "examples without noise", r"$\eta = .15$, $\gamma = .06$"),
+    control=but("leaves the second head out", second_head=False),
+)
+def gd_plus_plus(generator: Generator, *, second_head: bool = True) -> float:
+    r"""A second head that changes the inputs, $x \leftarrow (I - \gamma S) x$, leaves the error $\prod_l (1 -
+    \eta \lambda_l)$ in each eigendirection of S, with $\lambda_{l+1} = \lambda_l (1 - \gamma \lambda_l)^2$.
+    """
     prompts, eta, gamma = _prompts(generator), 0.15, 0.06
     model = LinearAttentionGD(eta, 5, gamma=gamma if second_head else 0.0)
-    return Evidence(relative(model(prompts), plus_plus_answers(prompts, eta, gamma, 5)), 1e-11, "<=")
+    return relative(model(prompts), plus_plus_answers(prompts, eta, gamma, 5))
 
 
 def _context(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,99 +103,55 @@ def _context(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     return queries, keys, values
 
 
-def _dual(generator: Generator, *, softmax: bool) -> Evidence:
-    """Compares attention plus a linear layer with the updated linear layer."""
+@claim(
+    "in_context/dual",
+    measures="largest relative difference of the two sides",
+    at_most=1e-13,
+    source=Source(DAI, status="second-hand"),
+    assumptions=("attention without normalisation",),
+    control=but("softmax attention", softmax=True),
+)
+def dual(generator: Generator, *, softmax: bool = False) -> float:
+    r"""Linear attention is an update of a linear layer: $W_0 q + \sum_j v_j k_j^\top q = (W_0 + \sum_j v_j
+    k_j^\top) q$.
+    """
     queries, keys, values = _context(generator)
     W = torch.randn(4, 4, generator=generator, dtype=torch.float64)
     read = attend(queries, keys, values, scale=1.0) if softmax else queries @ keys.mT @ values
-    return Evidence(relative(queries @ W.mT + read, queries @ (W + values.mT @ keys).mT), 1e-13, "<=")
+    return relative(queries @ W.mT + read, queries @ (W + values.mT @ keys).mT)
 
 
-def _softmax(generator: Generator, *, scale: float) -> Evidence:
-    """Measures the share of softmax attention that no affine map of the queries explains."""
+@claim(
+    "in_context/softmax",
+    measures="share of the outputs' variance outside the best affine map of 64 queries",
+    at_least=0.02,
+    source=Source(DAI, status="own"),
+    assumptions=("scores of standard deviation 2: 4 channels, scale 1, 16 keys",),
+    control=but("scores a hundred times smaller, where softmax is affine", scale=0.01),
+)
+def softmax(generator: Generator, *, scale: float = 1.0) -> float:
+    r"""Softmax attention has no dual form: with Gaussian queries and keys no affine map $q \mapsto A q + c$
+    of the queries explains it, even one that is fitted to the context. The threshold is ours.
+    """
     queries, keys, values = _context(generator)
-    return Evidence(affine_residual(queries, attend(queries, keys, values, scale=scale)), 0.02, ">=")
+    return affine_residual(queries, attend(queries, keys, values, scale=scale))
 
 
-def _first_order(generator: Generator, *, scale: float) -> Evidence:
-    """Measures the error of the dual part of softmax attention, relative to the attention without the mean of
-    the values.
+@claim(
+    "in_context/first-order",
+    measures="error of this sum, relative to the attention without the mean of the values",
+    at_most=0.05,
+    source=Source(DAI, status="own"),
+    assumptions=("scores of standard deviation .02: 4 channels, scale .01, 16 keys",),
+    control=but("scores a hundred times larger", scale=1.0),
+)
+def first_order(generator: Generator, *, scale: float = 0.01) -> float:
+    r"""At small scores $s_j$ softmax attention is the mean of the values plus $\frac1n \sum_j (s_j - \bar s)
+    v_j$, which has a dual form.
     """
     queries, keys, values = _context(generator)
     exact = attend(queries, keys, values, scale=scale) - values.mean(0)
-    return Evidence(
-        float((exact - dual_part(scale * queries @ keys.mT, values)).norm() / exact.norm()), 0.05, "<="
-    )
+    return float((exact - dual_part(scale * queries @ keys.mT, values)).norm() / exact.norm())
 
 
-LAYERS = (
-    Claim(
-        id="in_context/one-step",
-        statement="One layer of linear attention with the values $(0, W_0 x - y)$ of a token $(x, y)$ and "
-        r"$P = \frac{\eta}{N} I$ answers as $W_0 + \Delta W$ does, $\Delta W = -\frac{\eta}{N} \sum_j (W_0 "
-        r"x_j - y_j) x_j^\top$: one step of gradient descent.",
-        measures="largest difference to a step along autograd's gradient, relative to the largest answer",
-        source=Source(OSWALD, "Proposition 1", "confirmed"),
-        assumptions=(KEYS_ONLY, "N = 10 examples in 5 dimensions, noise of variance .5, random $W_0$"),
-        check=lambda generator: _one_step(generator, query_is_key=False),
-        control=lambda generator: _one_step(generator, query_is_key=True),
-        control_description="the query is a key as well",
-    ),
-    Claim(
-        id="in_context/many-steps",
-        statement=r"L such layers are L steps: the y of the tokens become residuals, $y_j \leftarrow y_j - "
-        r"\Delta W x_j$.",
-        measures="largest relative difference to gradient descent after 2, 5 and 20 steps",
-        source=Source(OSWALD, "Proposition 1", "second-hand"),
-        assumptions=(KEYS_ONLY, r"$W_0 = 0$, all layers equal"),
-        check=lambda generator: _layers(generator, missing=0),
-        control=lambda generator: _layers(generator, missing=1),
-        control_description="compares with one step fewer",
-    ),
-    Claim(
-        id="in_context/gd-plus-plus",
-        statement=r"A second head that changes the inputs, $x \leftarrow (I - \gamma S) x$, leaves the "
-        r"error $\prod_l (1 - \eta \lambda_l)$ in each eigendirection of S, with $\lambda_{l+1} = \lambda_l "
-        r"(1 - \gamma \lambda_l)^2$.",
-        measures="largest relative difference of the answers of 5 layers to the product over eigenvalues",
-        source=Source(OSWALD, status="own"),
-        assumptions=(KEYS_ONLY, "examples without noise", r"$\eta = .15$, $\gamma = .06$"),
-        check=lambda generator: _plus_plus(generator, second_head=True),
-        control=lambda generator: _plus_plus(generator, second_head=False),
-        control_description="leaves the second head out",
-    ),
-    Claim(
-        id="in_context/dual",
-        statement=r"Linear attention is an update of a linear layer: $W_0 q + \sum_j v_j k_j^\top q = (W_0 "
-        r"+ \sum_j v_j k_j^\top) q$.",
-        measures="largest relative difference of the two sides",
-        source=Source(DAI, status="second-hand"),
-        assumptions=("attention without normalisation",),
-        check=lambda generator: _dual(generator, softmax=False),
-        control=lambda generator: _dual(generator, softmax=True),
-        control_description="softmax attention",
-    ),
-    Claim(
-        id="in_context/softmax",
-        statement="Softmax attention has no dual form: with Gaussian queries and keys no affine map $q "
-        r"\mapsto A q + c$ of the queries explains it, even one that is fitted to the context. The "
-        "threshold is ours.",
-        measures="share of the outputs' variance outside the best affine map of 64 queries",
-        source=Source(DAI, status="own"),
-        assumptions=("scores of standard deviation 2: 4 channels, scale 1, 16 keys",),
-        check=lambda generator: _softmax(generator, scale=1.0),
-        control=lambda generator: _softmax(generator, scale=0.01),
-        control_description="scores a hundred times smaller, where softmax is affine",
-    ),
-    Claim(
-        id="in_context/first-order",
-        statement=r"At small scores $s_j$ softmax attention is the mean of the values plus $\frac1n \sum_j "
-        r"(s_j - \bar s) v_j$, which has a dual form.",
-        measures="error of this sum, relative to the attention without the mean of the values",
-        source=Source(DAI, status="own"),
-        assumptions=("scores of standard deviation .02: 4 channels, scale .01, 16 keys",),
-        check=lambda generator: _first_order(generator, scale=0.01),
-        control=lambda generator: _first_order(generator, scale=1.0),
-        control_description="scores a hundred times larger",
-    ),
-)
+CLAIMS = (one_step, layers, gd_plus_plus, dual, softmax, first_order)

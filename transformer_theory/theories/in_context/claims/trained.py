@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..learning import train_attention, train_on_functions
@@ -18,9 +18,18 @@ BATCH, STEPS, TESTED = 256, 2000, 2000
 D, EXAMPLES, DECODER_STEPS = 3, 24, 600
 
 
-def _trained(generator: Generator, *, best: bool) -> Evidence:
-    """Trains one layer and compares its matrix with the closed form, or with the nearer one of the inverse
-    covariance and plain descent.
+@claim(
+    "in_context/trained",
+    measures="cosine of the trained layer's matrix",
+    at_least=0.999,
+    source=Source("zhang2024trained", "Theorem 4.1", "second-hand"),
+    assumptions=(SETTING, "2,000 batches of 256 prompts, Adam; the theorem is about gradient flow"),
+    control=but(r"compares with the nearer one of $\Lambda^{-1}$ and I", best=False),
+    cost="training",
+)
+def trained(generator: Generator, *, best: bool = True) -> Measured:
+    r"""One layer of linear attention that is trained on prompts finds $\Gamma^{-1}$, not $\eta I$ and not
+    $\Lambda^{-1}$.
     """
 
     def draw(generator: Generator) -> Prompts:
@@ -36,7 +45,7 @@ def _trained(generator: Generator, *, best: bool) -> Evidence:
     cosines = {name: float(cosine(G, matrix)) for name, matrix in matrices.items()}
     risks = {"risk": risk(G, COVARIANCE, N), "smallest risk": risk(closed, COVARIANCE, N)}
     other = max(cosines["inverse covariance"], cosines["plain descent"])
-    return Evidence(cosines["closed form"] if best else other, 0.999, ">=", detail=cosines | risks)
+    return Measured(cosines["closed form"] if best else other, cosines | risks)
 
 
 def by_signs(prompts: Prompts, rate: float = 1.5) -> Float[Tensor, " n"]:
@@ -64,56 +73,39 @@ def _errors(generator: Generator, kind: str, *, own: bool) -> dict[str, float]:
     return {name: float((each - prompts.target).square().mean() / zero) for name, each in answers.items()}
 
 
-def _trees(generator: Generator, *, own: bool) -> Evidence:
-    """Divides the error of a decoder on decision trees by the smallest one of three algorithms."""
+@claim(
+    "in_context/functions",
+    measures="mean squared error after 24 examples, as a share of that of the answer zero",
+    at_most=0.1,
+    source=Source("garg2022what", status="own"),
+    assumptions=("3 dimensions, no noise", "600 batches of 128 prompts, Adam"),
+    control=but("the examples of another prompt", own=False),
+    cost="training",
+)
+def functions(generator: Generator, *, own: bool = True) -> Measured:
+    """A decoder of two blocks that is trained on linear functions, of a new $w$ in each prompt, answers from
+    its examples: its error is below a tenth of that of the answer zero. The threshold is ours.
+    """
+    errors = _errors(generator, "linear", own=own)
+    return Measured(errors["decoder"], errors)
+
+
+@claim(
+    "in_context/trees",
+    measures="mean squared error after 24 examples, relative to the best of the three algorithms",
+    at_most=1.0,
+    source=Source("garg2022what", status="own"),
+    assumptions=("3 dimensions, no noise", "600 batches of 128 prompts, Adam"),
+    control=but("the examples of another prompt", own=False),
+    cost="training",
+)
+def trees(generator: Generator, *, own: bool = True) -> Measured:
+    """A decoder of two blocks that is trained on decision trees of depth 2 over signs of coordinates, $x_i >
+    0$, has a smaller error than least squares, ridge and the mean of three neighbours.
+    """
     errors = _errors(generator, "tree", own=own)
     others = min(errors[name] for name in ("least squares", "ridge", "3 neighbours"))
-    return Evidence(errors["decoder"] / others, 1.0, "<=", detail=errors)
+    return Measured(errors["decoder"] / others, errors)
 
 
-def _functions(generator: Generator, *, own: bool) -> Evidence:
-    """Measures the error of a decoder on linear functions."""
-    errors = _errors(generator, "linear", own=own)
-    return Evidence(errors["decoder"], 0.1, "<=", detail=errors)
-
-
-TRAINED = (
-    Claim(
-        id="in_context/trained",
-        statement=r"One layer of linear attention that is trained on prompts finds $\Gamma^{-1}$, not $\eta "
-        r"I$ and not $\Lambda^{-1}$.",
-        measures="cosine of the trained layer's matrix",
-        source=Source("zhang2024trained", "Theorem 4.1", "second-hand"),
-        assumptions=(SETTING, "2,000 batches of 256 prompts, Adam; the theorem is about gradient flow"),
-        check=lambda generator: _trained(generator, best=True),
-        control=lambda generator: _trained(generator, best=False),
-        control_description=r"compares with the nearer one of $\Lambda^{-1}$ and I",
-        cost="training",
-    ),
-    Claim(
-        id="in_context/functions",
-        statement="A decoder of two blocks that is trained on linear functions, of a new $w$ in each "
-        "prompt, answers from its examples: its error is below a tenth of that of the answer zero. The "
-        "threshold is ours.",
-        measures="mean squared error after 24 examples, as a share of that of the answer zero",
-        source=Source("garg2022what", status="own"),
-        assumptions=("3 dimensions, no noise", "600 batches of 128 prompts, Adam"),
-        check=lambda generator: _functions(generator, own=True),
-        control=lambda generator: _functions(generator, own=False),
-        control_description="the examples of another prompt",
-        cost="training",
-    ),
-    Claim(
-        id="in_context/trees",
-        statement="A decoder of two blocks that is trained on decision trees of depth 2 over signs of "
-        "coordinates, $x_i > 0$, has a smaller error than least squares, ridge and the mean of three "
-        "neighbours.",
-        measures="mean squared error after 24 examples, relative to the best of the three algorithms",
-        source=Source("garg2022what", status="own"),
-        assumptions=("3 dimensions, no noise", "600 batches of 128 prompts, Adam"),
-        check=lambda generator: _trees(generator, own=True),
-        control=lambda generator: _trees(generator, own=False),
-        control_description="the examples of another prompt",
-        cost="training",
-    ),
-)
+CLAIMS = (trained, functions, trees)

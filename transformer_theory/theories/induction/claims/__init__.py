@@ -1,10 +1,7 @@
 """The checkable statements of the theory of induction heads."""
 
-from .chains import CHAINS
-from .heads import HEADS
-from .memories import MEMORY
-from .training import TRAINING
+from . import chains, heads, memories, training
 
-CLAIMS = HEADS + CHAINS + MEMORY + TRAINING
+CLAIMS = (*heads.CLAIMS, *chains.CLAIMS, *memories.CLAIMS, *training.CLAIMS)
 
 __all__ = ["CLAIMS"]

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ..chains import expected_loss, sample_chains, strategies
 
@@ -38,18 +38,28 @@ def marginal(ids: Int[Tensor, "n length"], states: int) -> Float[Tensor, " n"]:
     return torch.tensor(values, dtype=torch.float64).exp() / states
 
 
-def all_sequences(length: int) -> Int[Tensor, "n length"]:
-    """Returns all sequences of states, ``[states^length, length]``."""
-    return torch.tensor(list(product(range(STATES), repeat=length)))
-
-
-def _posterior(generator: Generator, name: str) -> Evidence:
-    """Measures the largest difference of a strategy from the ratio of marginal probabilities."""
+@claim(
+    "induction/bigram-is-bayes",
+    measures="largest difference from the ratio of marginal probabilities",
+    at_most=1e-12,
+    source=SOURCE,
+    assumptions=(PRIOR, "3 states, sequences of 12"),
+    control=but("the unigram rule", name="unigram"),
+)
+def bigram_is_bayes(generator: Generator, *, name: str = "bigram") -> float:
+    """For chains with Dirichlet(1) rows the rule $(c_{xy} + 1)/(c_x + k)$ is the posterior predictive
+    distribution, so no predictor has a smaller expected loss.
+    """
     ids, _ = sample_chains(6, states=STATES, length=12, generator=generator)
     prediction = strategies(ids, states=STATES)[name][:, -1]
     longer = torch.cat([ids.repeat_interleave(STATES, 0), torch.arange(STATES).repeat(len(ids))[:, None]], 1)
     exact = (marginal(longer, STATES) / marginal(ids, STATES).repeat_interleave(STATES)).view(-1, STATES)
-    return Evidence(float((prediction - exact).abs().max()), 1e-12, "<=")
+    return float((prediction - exact).abs().max())
+
+
+def all_sequences(length: int) -> Int[Tensor, "n length"]:
+    """Returns all sequences of states, ``[states^length, length]``."""
+    return torch.tensor(list(product(range(STATES), repeat=length)))
 
 
 def enumerated(length: int) -> Iterator[tuple[str, float]]:
@@ -60,8 +70,18 @@ def enumerated(length: int) -> Iterator[tuple[str, float]]:
         yield name, float((weight * -prediction[:, -1].gather(1, next_state)[:, 0].log()).sum())
 
 
-def _losses(generator: Generator, *, shuffled: bool) -> Evidence:
-    """Measures the largest distance of sampled losses from the exact ones, in standard errors."""
+@claim(
+    "induction/chain-losses",
+    measures="largest distance of a sampled mean from the exact one, in standard errors",
+    at_most=4.5,
+    source=OWN,
+    assumptions=(PRIOR, "3 states, the last of 7; 20,000 chains"),
+    control=but("earlier states in random order", shuffled=True),
+)
+def chain_losses(generator: Generator, *, shuffled: bool = False) -> Measured:
+    r"""The losses $-\sum_y P_{xy} \ln q_y$ of the three strategies on sampled chains are their exact
+    expectations, summed over all sequences.
+    """
     ids, P = sample_chains(20_000, states=STATES, length=SHORT, generator=generator)
     if shuffled:
         order = torch.rand(len(ids), SHORT - 1, generator=generator).argsort(1)
@@ -70,11 +90,21 @@ def _losses(generator: Generator, *, shuffled: bool) -> Evidence:
     for name, exact in enumerated(SHORT):
         losses = expected_loss(rules[name], ids, P, skip=SHORT - 2)
         scores[name] = abs(float(losses.mean()) - exact) / max(float(losses.std()) / len(losses) ** 0.5, 1e-9)
-    return Evidence(max(scores.values()), 4.5, "<=", detail=scores)
+    return Measured(max(scores.values()), scores)
 
 
-def _order(generator: Generator, *, markov: bool) -> Evidence:
-    """Measures the smaller gap of the losses of successive strategies, in nats."""
+@claim(
+    "induction/strategy-losses",
+    measures="smaller of the two differences of losses, nats",
+    at_least=0.05,
+    source=OWN,
+    assumptions=(PRIOR, "3 states, 64 positions of which the first 10 are left out, 1,000 chains"),
+    control=but("independent states: all rows of the matrix are equal", markov=False),
+)
+def strategy_losses(generator: Generator, *, markov: bool = True) -> Measured:
+    r"""Unigram statistics are worth more than .05 nats over $\ln k$, and bigram statistics more than .05 nats
+    over them.
+    """
     ids, P = sample_chains(1000, states=STATES, generator=generator)
     if not markov:
         P = P[:, :1].expand(-1, STATES, -1).contiguous()  # all rows equal: states are independent
@@ -84,41 +114,7 @@ def _order(generator: Generator, *, markov: bool) -> Evidence:
         for name, rule in strategies(ids, states=STATES).items()
     }
     gaps = losses["uniform"] - losses["unigram"], losses["unigram"] - losses["bigram"]
-    return Evidence(min(gaps), 0.05, ">=", detail=losses)
+    return Measured(min(gaps), losses)
 
 
-CHAINS = (
-    Claim(
-        id="induction/bigram-is-bayes",
-        statement="For chains with Dirichlet(1) rows the rule $(c_{xy} + 1)/(c_x + k)$ is the posterior "
-        "predictive distribution, so no predictor has a smaller expected loss.",
-        measures="largest difference from the ratio of marginal probabilities",
-        source=SOURCE,
-        assumptions=(PRIOR, "3 states, sequences of 12"),
-        check=lambda generator: _posterior(generator, "bigram"),
-        control=lambda generator: _posterior(generator, "unigram"),
-        control_description="the unigram rule",
-    ),
-    Claim(
-        id="induction/chain-losses",
-        statement=r"The losses $-\sum_y P_{xy} \ln q_y$ of the three strategies on sampled chains are their "
-        "exact expectations, summed over all sequences.",
-        measures="largest distance of a sampled mean from the exact one, in standard errors",
-        source=OWN,
-        assumptions=(PRIOR, "3 states, the last of 7; 20,000 chains"),
-        check=lambda generator: _losses(generator, shuffled=False),
-        control=lambda generator: _losses(generator, shuffled=True),
-        control_description="earlier states in random order",
-    ),
-    Claim(
-        id="induction/strategy-losses",
-        statement=r"Unigram statistics are worth more than .05 nats over $\ln k$, and bigram statistics "
-        r"more than .05 nats over them.",
-        measures="smaller of the two differences of losses, nats",
-        source=OWN,
-        assumptions=(PRIOR, "3 states, 64 positions of which the first 10 are left out, 1,000 chains"),
-        check=lambda generator: _order(generator, markov=True),
-        control=lambda generator: _order(generator, markov=False),
-        control_description="independent states: all rows of the matrix are equal",
-    ),
-)
+CLAIMS = (bigram_is_bayes, chain_losses, strategy_losses)

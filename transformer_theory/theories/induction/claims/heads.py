@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.metric import Activations
 from ....core.sources import Source
 from ....models.attention import attention_weights, causal_mask
@@ -24,18 +24,35 @@ COPY = "queries whose token has an earlier copy with a successor"
 ONE_LAYER = "one layer: uniform attention, whose output is the share of each id among the tokens so far"
 
 
-def _bigram(generator: Generator, *, composed: bool) -> Evidence:
-    """Measures the largest error of the explicit head at scale 400 against the in-context bigram
-    distribution.
+@claim(
+    "induction/in-context-bigram",
+    measures="largest error of the output at b = 400",
+    at_most=1e-12,
+    source=SECOND,
+    assumptions=("sequences start with BOS", "softmax at scale b = 400, float64", COPY),
+    control=but(ONE_LAYER, composed=False),
+)
+def bigram(generator: Generator, *, composed: bool = True) -> Measured:
+    r"""Two layers of one head each, written by hand, tend to the bigram statistics of the sequence as $b \to
+    \infty$: $\mathrm{out}_t(v)$ tends to the number of $j \le t$ with $x_{j-1} = x_t$ and $x_j = v$, divided
+    by that with $x_{j-1} = x_t$.
     """
     ids = random_sequences(4, vocabulary=IDS, length=TOKENS, generator=generator)
     target, known = in_context_bigram(ids, IDS)
     error = (InductionHead(IDS, TOKENS, 400.0).output(ids, composed=composed) - target)[known].abs().max()
-    return Evidence(float(error), 1e-12, "<=", detail={"queries": int(known.sum())})
+    return Measured(float(error), {"queries": int(known.sum())})
 
 
-def _bound(generator: Generator, *, composed: bool) -> Evidence:
-    """Measures the largest ratio of error and bound over four scales."""
+@claim(
+    "induction/bound",
+    measures="largest ratio of error and bound, over b = 7, 10, 15, 20",
+    at_most=1.0,
+    source=OWN,
+    assumptions=("sequences start with BOS", COPY),
+    control=but(ONE_LAYER, composed=False),
+)
+def bound(generator: Generator, *, composed: bool = True) -> Measured:
+    r"""At scale b the error is at most $T e^{-b(1 - 2\delta)} + e^{b\delta} - 1$ with $\delta = T e^{-b}$."""
     ids = random_sequences(4, vocabulary=IDS, length=TOKENS, generator=generator)
     target, known = in_context_bigram(ids, IDS)
     errors = {}
@@ -43,23 +60,25 @@ def _bound(generator: Generator, *, composed: bool) -> Evidence:
         head = InductionHead(IDS, TOKENS, scale)
         errors[scale] = float((head.output(ids, composed=composed) - target)[known].abs().max())
     ratio = max(error / InductionHead(IDS, TOKENS, scale).bound() for scale, error in errors.items())
-    return Evidence(
-        ratio, 1.0, "<=", detail={f"error at b = {scale:g}": error for scale, error in errors.items()}
-    )
+    return Measured(ratio, {f"error at b = {scale:g}": error for scale, error in errors.items()})
 
 
-def _previous(generator: Generator, *, shift: int) -> Evidence:
-    """Measures the largest error of the closed form of the previous-token head; ``shift`` changes the number
-    of other keys.
-    """
+@claim(
+    "induction/previous-token",
+    measures="largest error of the closed form",
+    at_most=1e-12,
+    source=OWN,
+    assumptions=("b between 2 and 8", "positions i from 1 to 59; the first token has no predecessor"),
+    control=but("one key more", shift=1),
+)
+def previous_token(generator: Generator, *, shift: int = 0) -> Measured:
+    """The previous-token head of the construction has the weight $a_{i, i-1} = e^b / (e^b + i)$."""
     scale = 2 + 6 * float(torch.rand((), generator=generator))
     ids = random_sequences(2, vocabulary=IDS, length=TOKENS, generator=generator)
     A = InductionHead(IDS, TOKENS, scale).network().run(ids)[1][0][:, 0]
     i = torch.arange(1, TOKENS, dtype=torch.float64)
     predicted = 1 / (1 + (i + shift) * math.exp(-scale))  # e^b / (e^b + i)
-    return Evidence(
-        float((A.diagonal(-1, 1, 2) - predicted).abs().max()), 1e-12, "<=", detail={"scale": scale}
-    )
+    return Measured(float((A.diagonal(-1, 1, 2) - predicted).abs().max()), {"scale": scale})
 
 
 def _random_network(generator: Generator, *, layers: int = 2, heads: int = 2, dim: int = 12) -> AttentionOnly:
@@ -72,30 +91,57 @@ def _random_network(generator: Generator, *, layers: int = 2, heads: int = 2, di
     return AttentionOnly(normal(7, dim), normal(16, dim), each, normal(dim, 7))
 
 
-def _paths(generator: Generator, *, longest: int) -> Evidence:
-    """Measures the relative error of the sum of the paths with at most ``longest`` heads."""
+@claim(
+    "induction/path-expansion",
+    measures="relative error of the sum over all paths",
+    at_most=1e-12,
+    source=SECOND,
+    assumptions=("no norms, MLPs and biases", "two layers of two heads with Gaussian weights"),
+    control=but("paths of two heads (virtual heads) are left out", longest=1),
+)
+def paths(generator: Generator, *, longest: int = 2) -> Measured:
+    r"""The logits of an attention-only network are a sum over paths, $\sum_{h_1 \ldots h_m} A^{h_m} \cdots
+    A^{h_1} x^0 W_{OV}^{h_1} \cdots W_{OV}^{h_m} W_U$.
+    """
     model = _random_network(generator)
     ids = torch.randint(7, (3, 16), generator=generator)
     logits, _ = model.run(ids)
     terms = path_expansion(model, ids)
     kept = torch.stack([term for path, term in terms.items() if len(path) <= longest]).sum(0)
-    return Evidence(float((kept - logits).norm() / logits.norm()), 1e-12, "<=", detail={"paths": len(terms)})
+    return Measured(float((kept - logits).norm() / logits.norm()), {"paths": len(terms)})
 
 
-def _eigenvalues(generator: Generator, *, whole: bool) -> Evidence:
-    """Measures the difference of the copying score by p x p matrices and that of the whole OV circuit, or of
-    W_OV alone.
+@claim(
+    "induction/copying-eigenvalues",
+    measures="largest difference of the two scores",
+    at_most=1e-6,
+    source=OWN,
+    assumptions=("Gaussian matrices of 30 ids, width 16 and head width 5",),
+    control=but("eigenvalues of W_OV without embedding and unembedding", whole=False),
+)
+def copying_eigenvalues(generator: Generator, *, whole: bool = True) -> float:
+    r"""The copying score $\sum \lambda / \sum |\lambda|$ of the OV circuit $W_E W_V W_O W_U$ is that of the
+    small matrix $W_O W_U W_E W_V$.
     """
     W_V, W_O = (torch.randn(4, 16, 5, generator=generator, dtype=torch.float64) for _ in range(2))
     W_E, W_U = (torch.randn(30, 16, generator=generator, dtype=torch.float64) for _ in range(2))
     small = copying_score(W_V, W_O.mT, W_E, W_U.mT)
     large = eigenvalue_share(W_E @ W_V @ W_O.mT @ W_U.mT if whole else W_V @ W_O.mT)
-    return Evidence(float((small - large).abs().max()), 1e-6, "<=")
+    return float((small - large).abs().max())
 
 
-def _matching(generator: Generator, *, composed: bool) -> Evidence:
-    """Measures the distance of the explicit head's prefix matching from 1 on a block that occurs twice, and
-    from that of uniform attention on unrelated blocks; the larger of both.
+@claim(
+    "induction/prefix-matching",
+    measures="larger of the distances of the prefix matching from 1, and from uniform attention on "
+    "unrelated blocks",
+    at_most=0.01,
+    source=Source(OLSSON, status="own"),
+    assumptions=("the explicit head, b between 10 and 16", "blocks of 12 to 25 different ids"),
+    control=but(ONE_LAYER, composed=False),
+)
+def prefix_matching(generator: Generator, *, composed: bool = True) -> Measured:
+    r"""On a block that occurs twice the second head attends to the token after the copy, $A_{i, i-P+1} \to
+    1$; on unrelated blocks it attends uniformly, with the mean of $1/(i+1)$.
     """
     length, scale = (
         int(torch.randint(12, 26, (), generator=generator)),
@@ -112,12 +158,25 @@ def _matching(generator: Generator, *, composed: bool) -> Evidence:
         "block twice": twice,
         "unrelated blocks": unrelated,
     }
-    return Evidence(max(distances), 0.01, "<=", detail=detail)
+    return Measured(max(distances), detail)
 
 
-def _positional(generator: Generator, *, power: int) -> Evidence:
-    """Measures the distance of the positional share from (variance of the positions / sum of both
-    variances)^power.
+@claim(
+    "induction/positional-share",
+    measures="distance of the share from the formula, mean over six heads",
+    at_most=0.06,
+    source=Source(OLSSON, status="own"),
+    assumptions=(
+        "independent tokens and positions",
+        "Gaussian W",
+        "300 sequences of 24 tokens, causal",
+        "ratio of deviations .6 to 1.4",
+    ),
+    control=but("the share of the variance of the tokens, not of the scores", power=1),
+)
+def positional_share(generator: Generator, *, power: int = 2) -> Measured:
+    r"""For tokens $e + p$ of Gaussian vectors with variances $\sigma_e^2$ and $\sigma_p^2$ the positional
+    share of the scores is $(\sigma_p^2 / (\sigma_e^2 + \sigma_p^2))^2$.
     """
     sigma = 0.6 + 0.8 * float(torch.rand((), generator=generator))
     n, T, d = 300, 24, 48
@@ -130,97 +189,10 @@ def _positional(generator: Generator, *, power: int) -> Evidence:
     metric.update(Activations("attention", 0, "attention", x, x, query=query, key=query, weights=weights))
     shares = [row.value for row in metric.compute() if row.value is not None]
     predicted = (sigma**2 / (1 + sigma**2)) ** power
-    return Evidence(
+    return Measured(
         abs(sum(shares) / len(shares) - predicted),
-        0.06,
-        "<=",
-        detail={"share": sum(shares) / len(shares), "predicted": predicted},
+        {"share": sum(shares) / len(shares), "predicted": predicted},
     )
 
 
-HEADS = (
-    Claim(
-        id="induction/in-context-bigram",
-        statement="Two layers of one head each, written by hand, tend to the bigram statistics of the "
-        r"sequence as $b \to \infty$: $\mathrm{out}_t(v)$ tends to the number of $j \le t$ with $x_{j-1} = "
-        "x_t$ and $x_j = v$, divided by that with $x_{j-1} = x_t$.",
-        measures="largest error of the output at b = 400",
-        source=SECOND,
-        assumptions=("sequences start with BOS", "softmax at scale b = 400, float64", COPY),
-        check=lambda generator: _bigram(generator, composed=True),
-        control=lambda generator: _bigram(generator, composed=False),
-        control_description=ONE_LAYER,
-    ),
-    Claim(
-        id="induction/bound",
-        statement=r"At scale b the error is at most $T e^{-b(1 - 2\delta)} + e^{b\delta} - 1$ with $\delta "
-        r"= T e^{-b}$.",
-        measures="largest ratio of error and bound, over b = 7, 10, 15, 20",
-        source=OWN,
-        assumptions=("sequences start with BOS", COPY),
-        check=lambda generator: _bound(generator, composed=True),
-        control=lambda generator: _bound(generator, composed=False),
-        control_description=ONE_LAYER,
-    ),
-    Claim(
-        id="induction/previous-token",
-        statement=r"The previous-token head of the construction has the weight $a_{i, i-1} = e^b / (e^b + "
-        r"i)$.",
-        measures="largest error of the closed form",
-        source=OWN,
-        assumptions=("b between 2 and 8", "positions i from 1 to 59; the first token has no predecessor"),
-        check=lambda generator: _previous(generator, shift=0),
-        control=lambda generator: _previous(generator, shift=1),
-        control_description="one key more",
-    ),
-    Claim(
-        id="induction/path-expansion",
-        statement=r"The logits of an attention-only network are a sum over paths, $\sum_{h_1 \ldots h_m} "
-        r"A^{h_m} \cdots A^{h_1} x^0 W_{OV}^{h_1} \cdots W_{OV}^{h_m} W_U$.",
-        measures="relative error of the sum over all paths",
-        source=SECOND,
-        assumptions=("no norms, MLPs and biases", "two layers of two heads with Gaussian weights"),
-        check=lambda generator: _paths(generator, longest=2),
-        control=lambda generator: _paths(generator, longest=1),
-        control_description="paths of two heads (virtual heads) are left out",
-    ),
-    Claim(
-        id="induction/copying-eigenvalues",
-        statement=r"The copying score $\sum \lambda / \sum |\lambda|$ of the OV circuit $W_E W_V W_O W_U$ "
-        "is that of the small matrix $W_O W_U W_E W_V$.",
-        measures="largest difference of the two scores",
-        source=OWN,
-        assumptions=("Gaussian matrices of 30 ids, width 16 and head width 5",),
-        check=lambda generator: _eigenvalues(generator, whole=True),
-        control=lambda generator: _eigenvalues(generator, whole=False),
-        control_description="eigenvalues of W_OV without embedding and unembedding",
-    ),
-    Claim(
-        id="induction/prefix-matching",
-        statement="On a block that occurs twice the second head attends to the token after the copy, "
-        r"$A_{i, i-P+1} \to 1$; on unrelated blocks it attends uniformly, with the mean of $1/(i+1)$.",
-        measures="larger of the distances of the prefix matching from 1, and from uniform attention on "
-        "unrelated blocks",
-        source=Source(OLSSON, status="own"),
-        assumptions=("the explicit head, b between 10 and 16", "blocks of 12 to 25 different ids"),
-        check=lambda generator: _matching(generator, composed=True),
-        control=lambda generator: _matching(generator, composed=False),
-        control_description=ONE_LAYER,
-    ),
-    Claim(
-        id="induction/positional-share",
-        statement=r"For tokens $e + p$ of Gaussian vectors with variances $\sigma_e^2$ and $\sigma_p^2$ the "
-        r"positional share of the scores is $(\sigma_p^2 / (\sigma_e^2 + \sigma_p^2))^2$.",
-        measures="distance of the share from the formula, mean over six heads",
-        source=Source(OLSSON, status="own"),
-        assumptions=(
-            "independent tokens and positions",
-            "Gaussian W",
-            "300 sequences of 24 tokens, causal",
-            "ratio of deviations .6 to 1.4",
-        ),
-        check=lambda generator: _positional(generator, power=2),
-        control=lambda generator: _positional(generator, power=1),
-        control_description="the share of the variance of the tokens, not of the scores",
-    ),
-)
+CLAIMS = (bigram, bound, previous_token, paths, copying_eigenvalues, prefix_matching, positional_share)

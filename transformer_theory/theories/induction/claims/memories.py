@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Generator, nn
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ..memory import MEMORIES, capacity, first_steps, measured_recall, predicted_recall, train_memories
 
@@ -19,8 +19,29 @@ ALLOWED = (
 )
 
 
-def _recall(generator: Generator, predict: Callable[[int, int], float]) -> Evidence:
-    """Measures the largest difference of measured and predicted recall over three numbers of pairs."""
+def _one_to_one(N: int, d: int) -> float:
+    """The recall if d dimensions stored d pairs, as orthonormal embeddings do, and all others at random."""
+    return min(1.0, d / N)
+
+
+@claim(
+    "induction/recall",
+    measures="largest difference of measured and predicted recall at N = 512, 1024, 2048, mean over "
+    "four draws",
+    at_most=0.03,
+    source=OWN,
+    assumptions=(
+        "random unit vectors, d = 128",
+        "the formula takes cross terms for Gaussian and scores for independent",
+        ALLOWED,
+    ),
+    control=but("as many pairs as dimensions: d of N are recalled", predict=_one_to_one),
+)
+def recall(generator: Generator, *, predict: Callable[[int, int], float] = predicted_recall) -> Measured:
+    r"""A sum of N outer products of random unit vectors recalls the share $E\, P(\|w\| s + s' < r)^{N-1}$ of
+    them, with $r = 1 + \sqrt N z/d$, $\|w\|^2 = r^2 + (N/d^2) \chi^2_{d-1}$ and coordinates s, s' of random
+    unit vectors; N is far above d.
+    """
     pairs = {}
     for N in (512, 1024, 2048):
         draws = [measured_recall(N, WIDTH, generator) for _ in range(4)]
@@ -28,32 +49,46 @@ def _recall(generator: Generator, predict: Callable[[int, int], float]) -> Evide
     detail = {f"recall of {N}": value for N, (value, _) in pairs.items()} | {
         f"predicted for {N}": value for N, (_, value) in pairs.items()
     }
-    return Evidence(max(abs(a - b) for a, b in pairs.values()), 0.03, "<=", detail=detail)
+    return Measured(max(abs(a - b) for a, b in pairs.values()), detail)
 
 
-def _one_to_one(N: int, d: int) -> float:
-    """The recall if d dimensions stored d pairs, as orthonormal embeddings do, and all others at random."""
-    return min(1.0, d / N)
-
-
-def _capacity(generator: Generator, factor: float) -> Evidence:
-    """Measures the largest distance of the recall at ``factor`` times the capacity from 1/2, over three
-    widths.
+@claim(
+    "induction/capacity",
+    measures="largest distance of the recall from 1/2, over d = 48, 96, 192",
+    at_most=0.2,
+    source=OWN,
+    assumptions=("random unit vectors",),
+    control=but("three times as many pairs", factor=3.0),
+)
+def half_at_capacity(generator: Generator, *, factor: float = 1.0) -> Measured:
+    r"""Of $N = d^2/(2 \ln N)$ pairs about half, between .3 and .7, are recalled: the capacity of d x d
+    numbers grows as $d^2$, not as d.
     """
     values = {d: measured_recall(round(factor * capacity(d)), d, generator) for d in (48, 96, 192)}
-    return Evidence(
+    return Measured(
         max(abs(value - 0.5) for value in values.values()),
-        0.2,
-        "<=",
-        detail={f"recall at d = {d}": v for d, v in values.items()},
+        {f"recall at d = {d}": v for d, v in values.items()},
     )
 
 
-def _top_down(
-    generator: Generator, optimiser: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
-) -> Evidence:
-    """Measures the smallest ratio of the steps at which successive memories, from the top, hold half of the
-    mass.
+@claim(
+    "induction/top-down",
+    measures="smallest ratio of the steps at which successive memories hold half of the softmax mass",
+    at_least=1.25,
+    source=SOURCE,
+    assumptions=(
+        "frozen random embeddings; only the three matrices are trained, from zero",
+        "16 ids, 32 tokens, 3 triggers, d = 64, SGD with rate 20, 110 batches of 64",
+    ),
+    control=but("Adam, whose steps do not depend on the size of the gradient", optimiser=OPTIMISERS["Adam"]),
+)
+def top_down(
+    generator: Generator,
+    *,
+    optimiser: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer] = OPTIMISERS["SGD"],
+) -> Measured:
+    """Gradient descent from zero stores the three memories of the induction head from the top: the output
+    $W_{O2}$, then the keys $W_{K2}$, then the keys $W_{K1}$ of the previous-token head.
     """
     _, masses = train_memories(
         optimiser, steps=STEPS, measured=range(0, STEPS + 1, EVERY), generator=generator
@@ -62,51 +97,7 @@ def _top_down(
     # a later time would only increase the ratio
     times = [min(steps[name], float(STEPS)) for name in MEMORIES]
     detail = {f"step of {name}": time for name, time in zip(MEMORIES, times)}
-    return Evidence(min(times[1] / times[0], times[2] / times[1]), 1.25, ">=", detail=detail)
+    return Measured(min(times[1] / times[0], times[2] / times[1]), detail)
 
 
-MEMORY = (
-    Claim(
-        id="induction/recall",
-        statement=r"A sum of N outer products of random unit vectors recalls the share $E\, P(\|w\| s + s' "
-        r"< r)^{N-1}$ of them, with $r = 1 + \sqrt N z/d$, $\|w\|^2 = r^2 + (N/d^2) \chi^2_{d-1}$ and "
-        "coordinates s, s' of random unit vectors; N is far above d.",
-        measures="largest difference of measured and predicted recall at N = 512, 1024, 2048, mean over "
-        "four draws",
-        source=OWN,
-        assumptions=(
-            "random unit vectors, d = 128",
-            "the formula takes cross terms for Gaussian and scores for independent",
-            ALLOWED,
-        ),
-        check=lambda generator: _recall(generator, predicted_recall),
-        control=lambda generator: _recall(generator, _one_to_one),
-        control_description="as many pairs as dimensions: d of N are recalled",
-    ),
-    Claim(
-        id="induction/capacity",
-        statement=r"Of $N = d^2/(2 \ln N)$ pairs about half, between .3 and .7, are recalled: the capacity "
-        "of d x d numbers grows as $d^2$, not as d.",
-        measures="largest distance of the recall from 1/2, over d = 48, 96, 192",
-        source=OWN,
-        assumptions=("random unit vectors",),
-        check=lambda generator: _capacity(generator, 1.0),
-        control=lambda generator: _capacity(generator, 3.0),
-        control_description="three times as many pairs",
-    ),
-    Claim(
-        id="induction/top-down",
-        statement="Gradient descent from zero stores the three memories of the induction head from the "
-        "top: the output $W_{O2}$, then the keys $W_{K2}$, then the keys $W_{K1}$ of the previous-token "
-        "head.",
-        measures="smallest ratio of the steps at which successive memories hold half of the softmax mass",
-        source=SOURCE,
-        assumptions=(
-            "frozen random embeddings; only the three matrices are trained, from zero",
-            "16 ids, 32 tokens, 3 triggers, d = 64, SGD with rate 20, 110 batches of 64",
-        ),
-        check=lambda generator: _top_down(generator, OPTIMISERS["SGD"]),
-        control=lambda generator: _top_down(generator, OPTIMISERS["Adam"]),
-        control_description="Adam, whose steps do not depend on the size of the gradient",
-    ),
-)
+CLAIMS = (recall, half_at_capacity, top_down)

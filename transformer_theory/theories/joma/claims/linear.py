@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ..block import AttentionForm, Block, Contexts, Exponential, Softmax, zero_block
 from ..dynamics import Model, gradient_flow, runge_kutta, signed
@@ -26,6 +26,7 @@ ORBIT_ASSUMPTIONS = (
     FROM_ZERO,
     TOKENS,
 )
+EXPONENTIAL, SOFTMAX = Exponential(NORMALISER), Softmax()
 
 
 def lopsided(generator: Generator, *, tokens: int = 6) -> tuple[Contexts, Tensor]:
@@ -58,61 +59,62 @@ def flow_towards(
     return state
 
 
-def _spread(generator: Generator, *, divisor: float) -> Evidence:
-    """Measures the largest over the smallest erf(v / divisor) / Delta of the tokens, minus one, t*/32 before
-    the blow-up.
+@claim(
+    "joma/linear-orbit",
+    measures=r"largest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the smallest, minus "
+    "1, in the joint flow of attention and MLP",
+    at_most=1e-6,
+    source=Source("tian2024joma", "Theorem 2", "second-hand"),
+    assumptions=ORBIT_ASSUMPTIONS,
+    control=but(
+        r"uses $\operatorname{erf}(v / 2)$ instead of $\operatorname{erf}(v / \sqrt{2})$", divisor=2.0
+    ),
+)
+def linear_orbit(generator: Generator, *, divisor: float = math.sqrt(2)) -> Measured:
+    r"""With a linear MLP $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ is the same for every token, where
+    $\Delta_l = E[g x_l] / A$ and g is the backpropagated gradient.
     """
     contexts, drawn = lopsided(generator)
     discriminancy = drawn / NORMALISER
     lower = flow_towards(contexts, Exponential(NORMALISER), blow_up_time(discriminancy), halvings=5).lower[0]
     constants = progress(lower * math.sqrt(2) / divisor, discriminancy)
-    return Evidence(
-        float(constants.max() / constants.min()) - 1,
-        1e-6,
-        "<=",
-        detail={"leading v": float(lower.abs().max())},
-    )
+    return Measured(float(constants.max() / constants.min()) - 1, {"leading v": float(lower.abs().max())})
 
 
-def _lag(generator: Generator, form: AttentionForm, *, time: float, steps: int = 200) -> Evidence:
-    """Measures one minus the smallest over the largest erf(v / sqrt 2) / Delta of the tokens, at ``time`` t*
-    of the joint flow.
-
-    Delta is E[g b] at the start. A value above 1 means that a token has moved against its Delta. Contexts are
-    shares, so that at the start b is the context in both forms of attention; t* is the blow-up time of the
-    exponential form.
+@claim(
+    "joma/blow-up",
+    measures=r"largest distance of the other tokens from their limits at $(1 - 2^{-13}) t^*$",
+    at_most=1e-3,
+    source=NOT_FOUND,
+    assumptions=ORBIT_ASSUMPTIONS,
+    control=but("uses softmax attention, which is slower and leaves the orbit", form=SOFTMAX),
+)
+def blow_up(generator: Generator, *, form: AttentionForm = EXPONENTIAL) -> Measured:
+    r"""With a linear MLP the token of the largest $|\Delta_l|$, $\Delta_l = E[g x_l] / A$, blows up at $t^* =
+    \sqrt{\pi/2} / |\Delta|_{\max}$; the others are then at $v_l = \sqrt{2}\, \operatorname{erf}^{-1}(\Delta_l
+    / |\Delta|_{\max})$.
     """
-    drawn, _ = lopsided(generator)
-    contexts = Contexts(drawn.counts / drawn.counts.sum(1, keepdim=True), drawn.query, drawn.targets)
-    model, start = Model(form, loss=signed), zero_block(contexts, units=1)
-    discriminancy = model.velocity(start, contexts).lower[0]
-    step = time * blow_up_time(discriminancy) / steps
-    lower = gradient_flow(start, contexts, model, step=step, steps=steps).state(-1).lower[0]
-    constants = progress(lower, discriminancy)
-    return Evidence(
-        1 - float(constants.min() / constants.max()),
-        0.05,
-        ">=",
-        detail={"leading v": float(lower.abs().max())},
-    )
-
-
-def _limits(generator: Generator, form: AttentionForm) -> Evidence:
-    """Measures the largest distance of the other tokens from their limits, 2^-13 t* before the blow-up."""
     contexts, drawn = lopsided(generator)
     discriminancy = drawn / NORMALISER
     state = flow_towards(contexts, form, blow_up_time(discriminancy), halvings=13)
     others = discriminancy.abs() < discriminancy.abs().max()
     gap = float((state.lower[0] - limits(discriminancy))[others].abs().max())
     mean = Model(form).attend(state, contexts).mean(0)
-    return Evidence(
-        gap, 1e-3, "<=", detail={"attention to the leading token": float((mean / mean.sum()).max())}
-    )
+    return Measured(gap, {"attention to the leading token": float((mean / mean.sum()).max())})
 
 
-def _clock(generator: Generator, *, normalised: bool) -> Evidence:
-    """Measures the distance of the normalised flow from the orbit, at the time that the clock gives for r =
-    0.1.
+@claim(
+    "joma/slower-clock",
+    measures="distance from the orbit at the time given by the clock",
+    at_most=1e-5,
+    source=NOT_FOUND,
+    assumptions=(CONSTANT_GRADIENT, "z = v²/2 is kept", FROM_ZERO, TOKENS),
+    control=but("uses the clock of attention without a normaliser", normalised=False),
+)
+def slower_clock(generator: Generator, *, normalised: bool = True) -> Measured:
+    r"""A normaliser common to all samples, $\dot v_l = \Delta_l e^{v_l^2/2} / A$ with $A = \sum_l x_l
+    e^{v_l^2/2}$, keeps the orbit and changes the clock to $t = \int A\, d\tau$, where $\tau$ is the time of
+    the flow without A.
     """
     _, discriminancy = lopsided(generator)
     frequency = torch.rand(len(discriminancy), generator=generator, dtype=torch.float64) + 0.5
@@ -130,65 +132,47 @@ def _clock(generator: Generator, *, normalised: bool) -> Evidence:
 
     for _ in range(steps):
         v = runge_kutta(v, velocity, step=t / steps)
-    return Evidence(float((v - orbit(discriminancy, r)[0]).abs().max()), 1e-5, "<=", detail={"time": t})
+    return Measured(float((v - orbit(discriminancy, r)[0]).abs().max()), {"time": t})
 
 
-CLAIMS = (
-    Claim(
-        id="joma/linear-orbit",
-        statement=r"With a linear MLP $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ is the same for every "
-        r"token, where $\Delta_l = E[g x_l] / A$ and g is the backpropagated gradient.",
-        measures=r"largest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the smallest, minus "
-        "1, in the joint flow of attention and MLP",
-        source=Source("tian2024joma", "Theorem 2", "second-hand"),
-        assumptions=ORBIT_ASSUMPTIONS,
-        check=lambda generator: _spread(generator, divisor=math.sqrt(2)),
-        control=lambda generator: _spread(generator, divisor=2.0),
-        control_description=r"uses $\operatorname{erf}(v / 2)$ instead of $\operatorname{erf}(v / \sqrt{2})$",
+@claim(
+    "joma/softmax-leaves-the-orbit",
+    measures=r"1 minus the smallest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the "
+    "largest at $3 t^*$, $t^*$ the time at which exponential attention blows up",
+    at_least=0.05,
+    source=OWN,
+    assumptions=(
+        CONSTANT_GRADIENT,
+        PLAIN,
+        "two contexts of opposite targets, as shares",
+        FROM_ZERO,
+        TOKENS,
     ),
-    Claim(
-        id="joma/blow-up",
-        statement=r"With a linear MLP the token of the largest $|\Delta_l|$, $\Delta_l = E[g x_l] / A$, "
-        r"blows up at $t^* = \sqrt{\pi/2} / |\Delta|_{\max}$; the others are then at $v_l = \sqrt{2}\, "
-        r"\operatorname{erf}^{-1}(\Delta_l / |\Delta|_{\max})$.",
-        measures=r"largest distance of the other tokens from their limits at $(1 - 2^{-13}) t^*$",
-        source=NOT_FOUND,
-        assumptions=ORBIT_ASSUMPTIONS,
-        check=lambda generator: _limits(generator, Exponential(NORMALISER)),
-        control=lambda generator: _limits(generator, Softmax()),
-        control_description="uses softmax attention, which is slower and leaves the orbit",
-    ),
-    Claim(
-        id="joma/slower-clock",
-        statement=r"A normaliser common to all samples, $\dot v_l = \Delta_l e^{v_l^2/2} / A$ with $A = "
-        r"\sum_l x_l e^{v_l^2/2}$, keeps the orbit and changes the clock to $t = \int A\, d\tau$, where "
-        r"$\tau$ is the time of the flow without A.",
-        measures="distance from the orbit at the time given by the clock",
-        source=NOT_FOUND,
-        assumptions=(CONSTANT_GRADIENT, "z = v²/2 is kept", FROM_ZERO, TOKENS),
-        check=lambda generator: _clock(generator, normalised=True),
-        control=lambda generator: _clock(generator, normalised=False),
-        control_description="uses the clock of attention without a normaliser",
-    ),
-    Claim(
-        id="joma/softmax-leaves-the-orbit",
-        statement=r"Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b "
-        r"\circ (v - b^\top v)]$ drives z away from $v^2/2$, and each sample has its own normaliser, so "
-        r"$\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ becomes unequal. The statement is the library's "
-        "own. The threshold is ours.",
-        measures=r"1 minus the smallest ratio $\operatorname{erf}(v_l / \sqrt{2}) / \Delta_l$ over the "
-        "largest at $3 t^*$, $t^*$ the time at which exponential attention blows up",
-        source=OWN,
-        assumptions=(
-            CONSTANT_GRADIENT,
-            PLAIN,
-            "two contexts of opposite targets, as shares",
-            FROM_ZERO,
-            TOKENS,
-        ),
-        check=lambda generator: _lag(generator, Softmax(), time=3.0),
-        control=lambda generator: _lag(generator, Exponential(), time=31 / 32),
-        control_description="uses exponential attention, which stays on the orbit, and stops at "
+    control=but(
+        "uses exponential attention, which stays on the orbit, and stops at "
         r"$\frac{31}{32} t^*$, since it blows up at $t^*$",
+        form=Exponential(),
+        time=31 / 32,
     ),
 )
+def softmax_leaves_the_orbit(
+    generator: Generator, *, form: AttentionForm = SOFTMAX, time: float = 3.0, steps: int = 200
+) -> Measured:
+    r"""Softmax attention that is trained with the MLP is not only slower: $\dot z = E[g\, b \circ (v - b^\top
+    v)]$ drives z away from $v^2/2$, and each sample has its own normaliser, so $\operatorname{erf}(v_l /
+    \sqrt{2}) / \Delta_l$ becomes unequal. The statement is the library's own. The threshold is ours.
+    """
+    # Delta is E[g b] at the start. A value above 1 means that a token has moved against its Delta. Contexts
+    # are shares, so that at the start b is the context in both forms of attention; t* is the blow-up time of
+    # the exponential form.
+    drawn, _ = lopsided(generator)
+    contexts = Contexts(drawn.counts / drawn.counts.sum(1, keepdim=True), drawn.query, drawn.targets)
+    model, start = Model(form, loss=signed), zero_block(contexts, units=1)
+    discriminancy = model.velocity(start, contexts).lower[0]
+    step = time * blow_up_time(discriminancy) / steps
+    lower = gradient_flow(start, contexts, model, step=step, steps=steps).state(-1).lower[0]
+    constants = progress(lower, discriminancy)
+    return Measured(1 - float(constants.min() / constants.max()), {"leading v": float(lower.abs().max())})
+
+
+CLAIMS = (linear_orbit, blow_up, slower_clock, softmax_leaves_the_orbit)

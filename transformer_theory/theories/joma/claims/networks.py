@@ -8,7 +8,7 @@ import torch
 from torch import Generator
 from torch.nn import functional
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import stable_rank
 from ....models.embedding import build
@@ -20,9 +20,21 @@ from .sources import OWN
 UNITS, CLASSES, HIERARCHIES = 400, 20, 100
 
 
-def _by_chance(generator: Generator, *, asymptotic: bool) -> Evidence:
-    """Measures the distance of the recovery by random units, mean over 100 hierarchies, from the expected
-    largest correlation.
+@claim(
+    "joma/recovery-by-chance",
+    measures="distance of the recovery, mean over 100 hierarchies, from this level",
+    at_most=0.008,
+    source=Source("tian2024joma", "Table 1", "own"),
+    assumptions=(
+        "400 independent units, 20 classes, the lowest latents of the smaller setting of Table 1",
+        "latents that are active in all classes or in none have no correlation and are left out",
+    ),
+    control=but(r"uses the asymptotic level $\sqrt{2 \ln m / C}$", asymptotic=True),
+)
+def recovery_by_chance(generator: Generator, *, asymptotic: bool = False) -> Measured:
+    r"""m independent Gaussian units recover latents over C classes at the level $E \max_{u \le m} r_u$ of
+    independent correlations r, where $r \sqrt{(C-2)/(1-r^2)}$ has Student's distribution with $C - 2$ degrees
+    of freedom: .63 for m = 400, C = 20. The statement is the library's own. The threshold is ours.
     """
     values = []
     for _ in range(HIERARCHIES):
@@ -34,15 +46,21 @@ def _by_chance(generator: Generator, *, asymptotic: bool) -> Evidence:
         )
     predicted = math.sqrt(2 * math.log(UNITS) / CLASSES) if asymptotic else chance_recovery(UNITS, CLASSES)
     value = sum(values) / len(values)
-    return Evidence(abs(value - predicted), 0.008, "<=", detail={"recovery": value, "predicted": predicted})
+    return Measured(abs(value - predicted), {"recovery": value, "predicted": predicted})
 
 
-def _padded(generator: Generator, *, repeated: bool) -> Evidence:
-    """Measures the largest distance of logits and entropies of a stack from those computed on whole
-    sequences, padding included.
-
-    ``repeated`` states whether the sequences that the stack reads keep their padding; if not, one copy of it
-    is left.
+@claim(
+    "joma/repeated-padding",
+    measures="largest distance of logits and entropies from a computation on whole sequences",
+    at_most=1e-10,
+    source=OWN,
+    assumptions=("no positional encoding", "two layers, thirteen positions, nine of them padding"),
+    control=but("counts the padding once", repeated=False),
+)
+def repeated_padding(generator: Generator, *, repeated: bool = True) -> float:
+    r"""Under causal attention k copies of one token at the start of a sequence stay equal in all layers, and
+    act as one token with $\ln k$ added to its score, which makes the training of Table 1 cheap. The statement
+    is the library's own.
     """
     model = build(lambda: Stack(vocabulary=12, classes=4, dim=16, width=10, depth=2), generator).double()
     assert isinstance(model, Stack)
@@ -66,61 +84,29 @@ def _padded(generator: Generator, *, repeated: bool) -> Evidence:
         wanted = [model.head(tokens[:, -1]), *entropies]
         logits, traces = model.trace(ids if repeated else ids[:, 8:])
     found = [logits, *(trace.entropy for trace in traces)]
-    return Evidence(max(float((a - b).abs().max()) for a, b in zip(found, wanted)), 1e-10, "<=")
+    return max(float((a - b).abs().max()) for a, b in zip(found, wanted))
 
 
-def _gaussian(generator: Generator, *, finite: bool) -> Evidence:
-    """Measures the largest relative distance of a formula for the typical stable rank from mean stable ranks
-    of Gaussian matrices.
+@claim(
+    "joma/gaussian-stable-rank",
+    measures="largest relative distance from the mean of 400 draws",
+    at_most=0.03,
+    source=Source("johnstone2001distribution", status="own"),
+    assumptions=("64 x 16 and 48 x 32 matrices of independent normal entries",),
+    control=but(r"uses the limit of large matrices, $mn / (\sqrt m + \sqrt n)^2$", finite=False),
+)
+def gaussian_stable_rank(generator: Generator, *, finite: bool = True) -> float:
+    r"""The mean stable rank of an m x n Gaussian matrix, $m \ge n$, is nearly $mn / (\mu - 1.2065\, s)$ with
+    $\mu = (\sqrt{m-1} + \sqrt n)^2$ and $s = (\sqrt{m-1} + \sqrt n)(1/\sqrt{m-1} + 1/\sqrt n)^{1/3}$, by the
+    Tracy-Widom law of the largest singular value. Stable ranks in networks are compared with such matrices.
+    The statement is the library's own. The threshold is ours.
     """
     gaps = []
     for m, n in ((64, 16), (48, 32)):
         ranks = stable_rank(torch.randn(400, m, n, generator=generator, dtype=torch.float64))
         predicted = gaussian_rank(m, n) if finite else m * n / (math.sqrt(m) + math.sqrt(n)) ** 2
         gaps.append(abs(predicted / float(ranks.mean()) - 1))
-    return Evidence(max(gaps), 0.03, "<=")
+    return max(gaps)
 
 
-CLAIMS = (
-    Claim(
-        id="joma/recovery-by-chance",
-        statement=r"m independent Gaussian units recover latents over C classes at the level $E \max_{u \le "
-        r"m} r_u$ of independent correlations r, where $r \sqrt{(C-2)/(1-r^2)}$ has Student's distribution "
-        "with $C - 2$ degrees of freedom: .63 for m = 400, C = 20. The statement is the library's own. The "
-        "threshold is ours.",
-        measures="distance of the recovery, mean over 100 hierarchies, from this level",
-        source=Source("tian2024joma", "Table 1", "own"),
-        assumptions=(
-            "400 independent units, 20 classes, the lowest latents of the smaller setting of Table 1",
-            "latents that are active in all classes or in none have no correlation and are left out",
-        ),
-        check=lambda generator: _by_chance(generator, asymptotic=False),
-        control=lambda generator: _by_chance(generator, asymptotic=True),
-        control_description=r"uses the asymptotic level $\sqrt{2 \ln m / C}$",
-    ),
-    Claim(
-        id="joma/repeated-padding",
-        statement="Under causal attention k copies of one token at the start of a sequence stay equal in "
-        r"all layers, and act as one token with $\ln k$ added to its score, which makes the training of "
-        "Table 1 cheap. The statement is the library's own.",
-        measures="largest distance of logits and entropies from a computation on whole sequences",
-        source=OWN,
-        assumptions=("no positional encoding", "two layers, thirteen positions, nine of them padding"),
-        check=lambda generator: _padded(generator, repeated=True),
-        control=lambda generator: _padded(generator, repeated=False),
-        control_description="counts the padding once",
-    ),
-    Claim(
-        id="joma/gaussian-stable-rank",
-        statement=r"The mean stable rank of an m x n Gaussian matrix, $m \ge n$, is nearly $mn / (\mu - "
-        r"1.2065\, s)$ with $\mu = (\sqrt{m-1} + \sqrt n)^2$ and $s = (\sqrt{m-1} + \sqrt n)(1/\sqrt{m-1} + "
-        r"1/\sqrt n)^{1/3}$, by the Tracy-Widom law of the largest singular value. Stable ranks in networks "
-        "are compared with such matrices. The statement is the library's own. The threshold is ours.",
-        measures="largest relative distance from the mean of 400 draws",
-        source=Source("johnstone2001distribution", status="own"),
-        assumptions=("64 x 16 and 48 x 32 matrices of independent normal entries",),
-        check=lambda generator: _gaussian(generator, finite=True),
-        control=lambda generator: _gaussian(generator, finite=False),
-        control_description=r"uses the limit of large matrices, $mn / (\sqrt m + \sqrt n)^2$",
-    ),
-)
+CLAIMS = (recovery_by_chance, repeated_padding, gaussian_stable_rank)

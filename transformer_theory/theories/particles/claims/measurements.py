@@ -5,7 +5,7 @@ shared contents do.
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.measurement import Measurement
 from ....core.metric import Activations
 from ....core.sources import Source
@@ -27,23 +27,38 @@ def _tokens(generator: Generator, *, shared: float, sequences: int = SEQUENCES) 
     return everywhere + positions + shared**0.5 * common[:, :1] + (1 - shared) ** 0.5 * own
 
 
-def _positions(generator: Generator, *, shared: float) -> Evidence:
-    """Measures the distance of D from the mean of its null, in standard deviations of the null."""
+@claim(
+    "particles/positions-are-no-clusters",
+    measures="distance of D from the mean of 99 null draws, standard deviations",
+    at_most=4.5,
+    source=OWN,
+    assumptions=("200 sequences of 8 Gaussian tokens, 16 dimensions, independent between positions",),
+    control=but("a tenth of the contents is common to a sequence", shared=0.1),
+)
+def positions_are_no_clusters(generator: Generator, *, shared: float = 0.0) -> Measured:
+    """A common direction and positions do not count as clustering: $D$ of tokens with independent contents
+    lies within the null that permutes the sequences at each position.
+    """
     u, valid = directions(_tokens(generator, shared=shared))
     sums = pair_sums(u, valid, draws=DRAWS)
     chance = torch.tensor(sums.chance, dtype=torch.float64)
     value = abs(sums.difference - float(chance.mean())) / float(chance.std())
-    return Evidence(
-        value,
-        4.5,
-        "<=",
-        detail={"D": sums.difference, "null, standard deviation": float(chance.std()), "share": sums.share},
+    return Measured(
+        value, {"D": sums.difference, "null, standard deviation": float(chance.std()), "share": sums.share}
     )
 
 
-def _other_positions(generator: Generator, *, other: bool) -> Evidence:
-    """Measures the distance of D from the difference of the means over explicit pairs, also with a sequence
-    without tokens.
+@claim(
+    "particles/other-positions",
+    measures="distance of D from the difference of the means over all pairs",
+    at_most=1e-12,
+    source=OWN,
+    assumptions=("12 sequences of 8 tokens, none missing",),
+    control=but("the second mean over all positions", other=False),
+)
+def other_positions(generator: Generator, *, other: bool = True) -> Measured:
+    """$D$ is the mean cosine within a sequence less that between sequences at other positions, over explicit
+    pairs. A sequence without tokens does not change it.
     """
     u, valid = directions(_tokens(generator, shared=0.3, sequences=12))
     gram = torch.einsum("sid,rjd->srij", u, u)
@@ -55,14 +70,23 @@ def _other_positions(generator: Generator, *, other: bool) -> Evidence:
     absent = torch.cat([u, torch.zeros_like(u[:1])]), torch.cat([valid, torch.zeros_like(valid[:1])])
     found = [pair_sums(u, valid).difference, pair_sums(*absent).difference]
     distance = max(abs(difference - float(within - between)) for difference in found)
-    return Evidence(
-        distance, 1e-12, "<=", detail={"D": found[0], "D with a sequence without tokens": found[1]}
-    )
+    return Measured(distance, {"D": found[0], "D with a sequence without tokens": found[1]})
 
 
-def _missing(generator: Generator, *, pooled: bool) -> Evidence:
-    """Measures the distance of the mean of D from 0, in standard errors over 40 sets; sequences lack early or
-    late tokens.
+@claim(
+    "particles/missing-tokens",
+    measures="distance of the mean of D over 40 sets from 0, standard errors",
+    at_most=4.5,
+    source=OWN,
+    assumptions=(
+        "24 sequences of 8 tokens, nine tenths of the first or of the second half missing",
+        "positions of one half share a direction",
+    ),
+    control=but("means over all present pairs, whatever their positions", pooled=True),
+)
+def missing_tokens(generator: Generator, *, pooled: bool = False) -> Measured:
+    """If tokens are missing, and which ones depends on the sequence, $D$ of independent tokens still has mean
+    0.
     """
     values = []
     for _ in range(40):
@@ -86,32 +110,67 @@ def _missing(generator: Generator, *, pooled: bool) -> Evidence:
             values.append(pair_sums(u, valid).difference)
     found = torch.tensor(values, dtype=torch.float64)
     error = float(found.std()) / len(found) ** 0.5
-    return Evidence(
-        abs(float(found.mean())) / error,
-        4.5,
-        "<=",
-        detail={"mean": float(found.mean()), "standard error": error},
-    )
+    return Measured(abs(float(found.mean())) / error, {"mean": float(found.mean()), "standard error": error})
 
 
-def _share(generator: Generator, *, scaled: bool) -> Evidence:
-    """Measures the distance of the share, or of D, from the share of the contents that a sequence has in
-    common, with 128 dimensions.
-    """
+@claim(
+    "particles/share-of-contents",
+    measures="distance of the share from that of the contents",
+    at_most=0.05,
+    source=OWN,
+    assumptions=(
+        "positions of four times the variance of the contents, of about one length",
+        "128 dimensions, common share between .2 and .8",
+    ),
+    control=but("D itself", scaled=False),
+)
+def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
+    """$D$ divided by its largest value is the share of the contents' variance that a sequence has in common."""
     shared = 0.2 + 0.6 * float(torch.rand((), generator=generator))
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 128, generator=generator, dtype=torch.float64)
     places = 2 * torch.randn(POSITIONS, 128, generator=generator, dtype=torch.float64)
     u, valid = directions(places + shared**0.5 * common[:, :1] + (1 - shared) ** 0.5 * own)
     sums = pair_sums(u, valid)
     value = sums.share if scaled else sums.difference
-    return Evidence(
-        abs(value - shared), 0.05, "<=", detail={"common": shared, "D": sums.difference, "share": sums.share}
-    )
+    return Measured(abs(value - shared), {"common": shared, "D": sums.difference, "share": sums.share})
 
 
-def _mixing(generator: Generator, *, exchanged: bool) -> Evidence:
-    """Measures the distance of D after one layer on independent tokens from that on exchanged tokens, in
-    standard deviations.
+@claim(
+    "particles/size-of-positions",
+    measures="relative change of the share",
+    at_most=0.1,
+    source=OWN,
+    assumptions=(
+        "256 dimensions; all positions have one length",
+        "36 % of the contents are common to a sequence",
+    ),
+    control=but("D itself, which falls", share=False),
+)
+def size_of_positions(generator: Generator, *, share: bool = True) -> Measured:
+    """$D$ over its largest value does not change if the positions of the same contents become three times as
+    large.
+    """
+    own, common = torch.randn(2, SEQUENCES, POSITIONS, 256, generator=generator, dtype=torch.float64)
+    places, contents = uniform((POSITIONS, 256), generator) * 256**0.5, 0.6 * common[:, :1] + 0.8 * own
+    found = [pair_sums(*directions(scale * places + contents)) for scale in (1.0, 3.0)]
+    before, after = (each.share if share else each.difference for each in found)
+    return Measured(abs(after / before - 1), {"before": before, "after": after})
+
+
+@claim(
+    "particles/mixing",
+    measures="distance of D from the mean over 49 exchanges of tokens, standard deviations",
+    at_most=4.5,
+    source=OWN,
+    assumptions=(
+        "200 sequences of 8 tokens, independent between positions",
+        "one layer of softmax attention with random V",
+    ),
+    control=but("tokens exchanged after the layer", exchanged=False),
+)
+def mixing(generator: Generator, *, exchanged: bool = True) -> Measured:
+    """Attention mixes unrelated tokens, and $D$ rises. The chance level of exchanged inputs contains this: on
+    independent tokens $D$ after a layer lies within it.
     """
     x, draws = _tokens(generator, shared=0.0), []
     V = torch.randn(DIM, DIM, generator=generator, dtype=torch.float64) / DIM**0.5
@@ -130,7 +189,7 @@ def _mixing(generator: Generator, *, exchanged: bool) -> Evidence:
             draws.append(pair_sums(u, valid).difference)
     chance = torch.tensor(draws, dtype=torch.float64)
     value = abs(after(x) - float(chance.mean())) / float(chance.std())
-    return Evidence(value, 4.5, "<=", detail={"D": after(x), "null": float(chance.mean())})
+    return Measured(value, {"D": after(x), "null": float(chance.mean())})
 
 
 def _displaced(generator: Generator, value: Tensor) -> dict[str, Measurement]:
@@ -144,8 +203,18 @@ def _displaced(generator: Generator, value: Tensor) -> dict[str, Measurement]:
     return {row.quantity: row for row in metric.compute(draws=19)}
 
 
-def _alignment(generator: Generator, *, identity: bool) -> Evidence:
-    """Measures 1 minus the alignment, with a random positive multiple of I or a random V."""
+@claim(
+    "particles/value-alignment",
+    measures="1 minus the mean cosine",
+    at_most=1e-12,
+    source=OWN,
+    assumptions=("softmax attention on uniform tokens",),
+    control=but("a random orthogonal V", identity=False),
+)
+def value_alignment(generator: Generator, *, identity: bool = True) -> Measured:
+    """If $V = cI$ with $c > 0$, the displacement of each token by attention has cosine 1 with the attended
+    mean, both without their component along the token.
+    """
     scale = 0.1 + float(torch.rand((), generator=generator))
     value = scale * (
         torch.eye(DIM, dtype=torch.float64)
@@ -153,128 +222,33 @@ def _alignment(generator: Generator, *, identity: bool) -> Evidence:
         else torch.linalg.qr(torch.randn(DIM, DIM, generator=generator).double()).Q
     )
     row = _displaced(generator, value)[ALIGNMENT]
-    return Evidence(
-        1 - float(row.value or 0.0), 1e-12, "<=", detail={"covered": float(row.verdict == "holds")}
-    )
+    return Measured(1 - float(row.value or 0.0), {"covered": float(row.verdict == "holds")})
 
 
-def _rise(generator: Generator, *, sign: float) -> Evidence:
-    """Measures the distance of the rise of the mean cosine from its prediction."""
+@claim(
+    "particles/predicted-rise",
+    measures="distance of the rise from its prediction",
+    at_most=1e-12,
+    source=OWN,
+    assumptions=("softmax attention on uniform tokens",),
+    control=but("V = -I", sign=-1.0),
+)
+def predicted_rise(generator: Generator, *, sign: float = 1.0) -> Measured:
+    """If $V = cI$ with $c > 0$, the rise of the mean cosine is the one predicted from the lengths of the
+    displacements alone.
+    """
     row = _displaced(generator, sign * torch.eye(DIM, dtype=torch.float64))[RISE]
     rise, predicted = float(row.value or 0.0), float(row.predicted or 0.0)
-    return Evidence(abs(rise - predicted), 1e-12, "<=", detail={"rise": rise, "predicted": predicted})
-
-
-def _anisotropy(generator: Generator, *, share: bool) -> Evidence:
-    """Measures the relative change of the share, or of D, if the positions of the same contents become three
-    times as large.
-    """
-    own, common = torch.randn(2, SEQUENCES, POSITIONS, 256, generator=generator, dtype=torch.float64)
-    places, contents = uniform((POSITIONS, 256), generator) * 256**0.5, 0.6 * common[:, :1] + 0.8 * own
-    found = [pair_sums(*directions(scale * places + contents)) for scale in (1.0, 3.0)]
-    before, after = (each.share if share else each.difference for each in found)
-    return Evidence(abs(after / before - 1), 0.1, "<=", detail={"before": before, "after": after})
+    return Measured(abs(rise - predicted), {"rise": rise, "predicted": predicted})
 
 
 CLAIMS = (
-    Claim(
-        id="particles/positions-are-no-clusters",
-        statement="A common direction and positions do not count as clustering: $D$ of tokens with "
-        "independent contents lies within the null that permutes the sequences at each position.",
-        measures="distance of D from the mean of 99 null draws, standard deviations",
-        source=OWN,
-        assumptions=("200 sequences of 8 Gaussian tokens, 16 dimensions, independent between positions",),
-        check=lambda generator: _positions(generator, shared=0.0),
-        control=lambda generator: _positions(generator, shared=0.1),
-        control_description="a tenth of the contents is common to a sequence",
-    ),
-    Claim(
-        id="particles/other-positions",
-        statement="$D$ is the mean cosine within a sequence less that between sequences at other "
-        "positions, over explicit pairs. A sequence without tokens does not change it.",
-        measures="distance of D from the difference of the means over all pairs",
-        source=OWN,
-        assumptions=("12 sequences of 8 tokens, none missing",),
-        check=lambda generator: _other_positions(generator, other=True),
-        control=lambda generator: _other_positions(generator, other=False),
-        control_description="the second mean over all positions",
-    ),
-    Claim(
-        id="particles/missing-tokens",
-        statement=r"If tokens are missing, and which ones depends on the sequence, $D$ of independent "
-        r"tokens still has mean 0.",
-        measures="distance of the mean of D over 40 sets from 0, standard errors",
-        source=OWN,
-        assumptions=(
-            "24 sequences of 8 tokens, nine tenths of the first or of the second half missing",
-            "positions of one half share a direction",
-        ),
-        check=lambda generator: _missing(generator, pooled=False),
-        control=lambda generator: _missing(generator, pooled=True),
-        control_description="means over all present pairs, whatever their positions",
-    ),
-    Claim(
-        id="particles/share-of-contents",
-        statement=r"$D$ divided by its largest value is the share of the contents' variance that a sequence "
-        r"has in common.",
-        measures="distance of the share from that of the contents",
-        source=OWN,
-        assumptions=(
-            "positions of four times the variance of the contents, of about one length",
-            "128 dimensions, common share between .2 and .8",
-        ),
-        check=lambda generator: _share(generator, scaled=True),
-        control=lambda generator: _share(generator, scaled=False),
-        control_description="D itself",
-    ),
-    Claim(
-        id="particles/size-of-positions",
-        statement=r"$D$ over its largest value does not change if the positions of the same contents become "
-        r"three times as large.",
-        measures="relative change of the share",
-        source=OWN,
-        assumptions=(
-            "256 dimensions; all positions have one length",
-            "36 % of the contents are common to a sequence",
-        ),
-        check=lambda generator: _anisotropy(generator, share=True),
-        control=lambda generator: _anisotropy(generator, share=False),
-        control_description="D itself, which falls",
-    ),
-    Claim(
-        id="particles/mixing",
-        statement="Attention mixes unrelated tokens, and $D$ rises. The chance level of exchanged inputs "
-        "contains this: on independent tokens $D$ after a layer lies within it.",
-        measures="distance of D from the mean over 49 exchanges of tokens, standard deviations",
-        source=OWN,
-        assumptions=(
-            "200 sequences of 8 tokens, independent between positions",
-            "one layer of softmax attention with random V",
-        ),
-        check=lambda generator: _mixing(generator, exchanged=True),
-        control=lambda generator: _mixing(generator, exchanged=False),
-        control_description="tokens exchanged after the layer",
-    ),
-    Claim(
-        id="particles/value-alignment",
-        statement="If $V = cI$ with $c > 0$, the displacement of each token by attention has cosine 1 with "
-        "the attended mean, both without their component along the token.",
-        measures="1 minus the mean cosine",
-        source=OWN,
-        assumptions=("softmax attention on uniform tokens",),
-        check=lambda generator: _alignment(generator, identity=True),
-        control=lambda generator: _alignment(generator, identity=False),
-        control_description="a random orthogonal V",
-    ),
-    Claim(
-        id="particles/predicted-rise",
-        statement="If $V = cI$ with $c > 0$, the rise of the mean cosine is the one predicted from the "
-        "lengths of the displacements alone.",
-        measures="distance of the rise from its prediction",
-        source=OWN,
-        assumptions=("softmax attention on uniform tokens",),
-        check=lambda generator: _rise(generator, sign=1.0),
-        control=lambda generator: _rise(generator, sign=-1.0),
-        control_description="V = -I",
-    ),
+    positions_are_no_clusters,
+    other_positions,
+    missing_tokens,
+    share_of_contents,
+    size_of_positions,
+    mixing,
+    value_alignment,
+    predicted_rise,
 )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....metrics.coding import segmented_coding_length, unit_norm
@@ -23,6 +23,12 @@ DIM, RANKS, PER_GROUP, NOISE = 12, (2, 3, 4), 40, 0.03  # settings of the sample
 SEGMENTATION_EPS = NOISE * DIM**0.5  # ε² is the energy of the noise
 # smallest share of samples in the group of their subspace; a few lie near two subspaces
 RECOVERED_SHARE = 0.95
+AROUND_SUBSPACES = (
+    f"{PER_GROUP} samples around each of three subspaces of dimensions 2, 3, 4 in "
+    f"$\\mathbb{{R}}^{{{DIM}}}$, noise {NOISE:g}",
+    "the subspaces go through the origin and are drawn",
+    "ε² is the energy of the noise",
+)
 
 
 def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
@@ -35,21 +41,45 @@ def _instances(generator: Generator) -> dict[str, tuple[Tensor, Tensor]]:
     }
 
 
-def _smallest_rise(generator: Generator, *, times: float) -> Evidence:
-    """Measures the smallest change of ΔR by a layer for steps of ``times`` the guaranteed length, in units of
-    the largest ΔR.
+@claim(
+    "rate_reduction/redunet-ascent",
+    measures="smallest change of the rate reduction by a layer, in units of the largest rate reduction",
+    at_least=-ROUNDING,
+    source=Source("chan2022redunet", "", "own"),
+    assumptions=(
+        "features have norm 1",
+        r"the step is at most $8 n \epsilon^2/(9 d)$, derived here from $\nabla^2 \Delta R \succeq "
+        r"-\frac98 \alpha$",
+        "training samples move by their labels; in the source they, too, move by estimated memberships",
+    ),
+    control=but("takes steps ten times as long", times=10.0),
+    corrects=r"A rise at every layer is a property of short steps. The bound on $\eta$ is derived here; "
+    r"the usual $\eta = 0.5$ is not always below it.",
+)
+def redunet_ascent(generator: Generator, *, times: float = 1.0) -> Measured:
+    r"""No layer of ReduNet, $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \pi_j\, xC_j)$ on the unit
+    sphere, lowers $\Delta R$ of its training features if $0 < \eta \le \frac{8 n \epsilon^2}{9 d}$.
     """
     rises = {}
     for name, (features, labels) in _instances(generator).items():
         step = times * guaranteed_step(*features.shape, eps=REDUNET_EPS)
         reductions = construct(features, labels, layers=30, eps=REDUNET_EPS, step=step).reductions
         rises[name] = float(reductions.diff().min() / reductions.max())
-    return Evidence(min(rises.values()), -ROUNDING, ">=", detail=rises)
+    return Measured(min(rises.values()), rises)
 
 
-def _shift_gap(generator: Generator, *, vector: bool) -> Evidence:
-    """Measures the largest difference between the features of shifted images and the shifted features of the
-    images, over all shifts.
+@claim(
+    "rate_reduction/shift-equivariance",
+    measures="largest difference between features of shifted images and shifted features, over all "
+    "shifts; features have norm 1",
+    at_most=ROUNDING,
+    source=Source("chan2022redunet", "", "not found"),
+    assumptions=("shifts are cyclic: the grid is a ring or a torus",),
+    control=but("builds the network from the samples alone, without their shifts", vector=True),
+)
+def shift_equivariance(generator: Generator, *, vector: bool = False) -> Measured:
+    r"""ReduNet $f$ built from all cyclic shifts of the samples commutes with each cyclic shift $\tau$:
+    $f(\tau x) = \tau f(x)$.
     """
     samples = torch.randn(12, 2, 4, 5, dtype=torch.float64, generator=generator)
     unseen = torch.randn(6, 2, 4, 5, dtype=torch.float64, generator=generator)
@@ -67,7 +97,7 @@ def _shift_gap(generator: Generator, *, vector: bool) -> Evidence:
     gaps = [
         float((features[0].roll(shift, (2, 3)) - moved).abs().max()) for shift, moved in zip(shifts, features)
     ]
-    return Evidence(max(gaps), ROUNDING, "<=", detail={"shifts": len(gaps)})
+    return Measured(max(gaps), {"shifts": len(gaps)})
 
 
 def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, Tensor]:
@@ -86,8 +116,18 @@ def _samples(generator: Generator, *, subspaces: bool = True) -> tuple[Tensor, T
     return clean + noise, torch.arange(len(RANKS)).repeat_interleave(PER_GROUP)
 
 
-def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
-    """Measures the excess bits per sample of the shortest wrong grouping over the true grouping."""
+@claim(
+    "rate_reduction/subspaces-compress",
+    measures="smallest excess of another grouping's coding length, bits per sample",
+    at_least=0.0,
+    source=Source("ma2007segmentation", "", "not found"),
+    assumptions=AROUND_SUBSPACES,
+    control=but("draws all groups from one subspace", subspaces=False),
+)
+def subspaces_compress(generator: Generator, *, subspaces: bool = True) -> Measured:
+    """Samples around distinct subspaces have a shorter code $L^s$ grouped by subspace than all in one group,
+    with two groups united, with one split, or with labels shuffled.
+    """
     features, truth = _samples(generator, subspaces=subspaces)
     groups = range(len(RANKS))
     groupings = {
@@ -105,12 +145,21 @@ def _shortest_other(generator: Generator, *, subspaces: bool) -> Evidence:
         / len(truth)
         for name, grouping in groupings.items()
     }
-    return Evidence(min(excess.values()), 0.0, ">=", detail=excess)
+    return Measured(min(excess.values()), excess)
 
 
-def _recovered(generator: Generator, *, subspaces: bool) -> Evidence:
-    """Measures the share of samples that merging puts into the group of their subspace, without knowing the
-    number of groups.
+@claim(
+    "rate_reduction/merging-finds-subspaces",
+    measures="share of samples in the group of their subspace",
+    at_least=RECOVERED_SHARE,
+    source=Source("ma2007segmentation", "", "not found"),
+    assumptions=AROUND_SUBSPACES,
+    control=but("draws all groups from one subspace", subspaces=False),
+)
+def merging_finds_subspaces(generator: Generator, *, subspaces: bool = True) -> Measured:
+    """Merging the pair of groups that shortens $L^s$ most, from single samples until none does, finds the
+    subspaces: it puts at least 95 % of the samples (a threshold chosen here) into the group of their
+    subspace. The number of groups is not given.
     """
     from ..clustering import CodingLengthClustering  # imports scikit-learn
     from ..evaluation import clustering_accuracy
@@ -118,17 +167,22 @@ def _recovered(generator: Generator, *, subspaces: bool) -> Evidence:
     features, truth = _samples(generator, subspaces=subspaces)
     clustering = CodingLengthClustering(SEGMENTATION_EPS).fit(features.numpy())
     share = clustering_accuracy(truth.numpy(), clustering.labels_)
-    return Evidence(
-        share,
-        RECOVERED_SHARE,
-        ">=",
-        detail={"groups": clustering.n_clusters_, "bits": float(clustering.lengths_[-1])},
-    )
+    return Measured(share, {"groups": clustering.n_clusters_, "bits": float(clustering.lengths_[-1])})
 
 
-def _merging(generator: Generator, *, eps: float) -> Evidence:
-    """Measures the largest of: rise of L^s by a merge, error of the recorded lengths, excess over the true
-    groups; bits per sample.
+@claim(
+    "rate_reduction/merging-shortens",
+    measures="largest of: rise of the coding length by a merge; error of the recorded lengths; excess "
+    "over the code by the true subspaces; bits per sample",
+    at_most=1e-9,
+    source=Source("ma2007segmentation", "", "own"),
+    assumptions=AROUND_SUBSPACES,
+    control=but("takes a hundredth of ε, far below the noise", eps=SEGMENTATION_EPS / 100),
+)
+def merging_shortens(generator: Generator, *, eps: float = SEGMENTATION_EPS) -> Measured:
+    """Merging the pair of groups that shortens $L^s$ most, until none does, shortens the code at every merge,
+    from $L^s$ of single samples to $L^s$ of the groups found. In every instance tried the latter is no longer
+    than the code by the true subspaces.
     """
     from ..clustering import CodingLengthClustering  # imports scikit-learn
 
@@ -147,81 +201,7 @@ def _merging(generator: Generator, *, eps: float) -> Evidence:
         clustering.lengths_[-1] - segmented_coding_length(features, truth, eps=eps)
     )
     bits = {name: value / len(truth) for name, value in lengths.items()}
-    return Evidence(max(bits.values()), 1e-9, "<=", detail=bits)
+    return Measured(max(bits.values()), bits)
 
 
-AROUND_SUBSPACES = (
-    f"{PER_GROUP} samples around each of three subspaces of dimensions 2, 3, 4 in "
-    f"$\\mathbb{{R}}^{{{DIM}}}$, noise {NOISE:g}",
-    "the subspaces go through the origin and are drawn",
-    "ε² is the energy of the noise",
-)
-CLAIMS = (
-    Claim(
-        id="rate_reduction/redunet-ascent",
-        statement=r"No layer of ReduNet, $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \pi_j\, xC_j)$ "
-        r"on the unit sphere, lowers $\Delta R$ of its training features if $0 < \eta \le \frac{8 n "
-        r"\epsilon^2}{9 d}$.",
-        measures="smallest change of the rate reduction by a layer, in units of the largest rate reduction",
-        source=Source("chan2022redunet", "", "own"),
-        assumptions=(
-            "features have norm 1",
-            r"the step is at most $8 n \epsilon^2/(9 d)$, derived here from $\nabla^2 \Delta R \succeq "
-            r"-\frac98 \alpha$",
-            "training samples move by their labels; in the source they, too, move by estimated memberships",
-        ),
-        check=lambda generator: _smallest_rise(generator, times=1.0),
-        control=lambda generator: _smallest_rise(generator, times=10.0),
-        control_description="takes steps ten times as long",
-        corrects=r"A rise at every layer is a property of short steps. The bound on $\eta$ is derived here; "
-        r"the usual $\eta = 0.5$ is not always below it.",
-    ),
-    Claim(
-        id="rate_reduction/shift-equivariance",
-        statement="ReduNet $f$ built from all cyclic shifts of the samples commutes with each cyclic shift "
-        r"$\tau$: $f(\tau x) = \tau f(x)$.",
-        measures="largest difference between features of shifted images and shifted features, over all "
-        "shifts; features have norm 1",
-        source=Source("chan2022redunet", "", "not found"),
-        assumptions=("shifts are cyclic: the grid is a ring or a torus",),
-        check=lambda generator: _shift_gap(generator, vector=False),
-        control=lambda generator: _shift_gap(generator, vector=True),
-        control_description="builds the network from the samples alone, without their shifts",
-    ),
-    Claim(
-        id="rate_reduction/subspaces-compress",
-        statement="Samples around distinct subspaces have a shorter code $L^s$ grouped by subspace than "
-        "all in one group, with two groups united, with one split, or with labels shuffled.",
-        measures="smallest excess of another grouping's coding length, bits per sample",
-        source=Source("ma2007segmentation", "", "not found"),
-        assumptions=AROUND_SUBSPACES,
-        check=lambda generator: _shortest_other(generator, subspaces=True),
-        control=lambda generator: _shortest_other(generator, subspaces=False),
-        control_description="draws all groups from one subspace",
-    ),
-    Claim(
-        id="rate_reduction/merging-finds-subspaces",
-        statement="Merging the pair of groups that shortens $L^s$ most, from single samples until none "
-        "does, finds the subspaces: it puts at least 95 % of the samples (a threshold chosen here) into "
-        "the group of their subspace. The number of groups is not given.",
-        measures="share of samples in the group of their subspace",
-        source=Source("ma2007segmentation", "", "not found"),
-        assumptions=AROUND_SUBSPACES,
-        check=lambda generator: _recovered(generator, subspaces=True),
-        control=lambda generator: _recovered(generator, subspaces=False),
-        control_description="draws all groups from one subspace",
-    ),
-    Claim(
-        id="rate_reduction/merging-shortens",
-        statement="Merging the pair of groups that shortens $L^s$ most, until none does, shortens the code "
-        "at every merge, from $L^s$ of single samples to $L^s$ of the groups found. In every instance "
-        "tried the latter is no longer than the code by the true subspaces.",
-        measures="largest of: rise of the coding length by a merge; error of the recorded lengths; excess "
-        "over the code by the true subspaces; bits per sample",
-        source=Source("ma2007segmentation", "", "own"),
-        assumptions=AROUND_SUBSPACES,
-        check=lambda generator: _merging(generator, eps=SEGMENTATION_EPS),
-        control=lambda generator: _merging(generator, eps=SEGMENTATION_EPS / 100),
-        control_description="takes a hundredth of ε, far below the noise",
-    ),
-)
+CLAIMS = (redunet_ascent, shift_equivariance, subspaces_compress, merging_finds_subspaces, merging_shortens)

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....metrics.coding import rate_reduction, rate_reduction_gradient
 from ..ascent import ascend, polish
@@ -40,6 +40,11 @@ SMALL_SIZES, SMALL_DIM = (3, 3, 4), 3  # sizes of the problem with a penalty
 GRADIENT_RTOL = 1e-9  # largest gradient of a critical point, in units of the penalty
 LEVEL_ATOL = 1e-6  # a smaller disorder or entry of X counts as zero
 ROUNDING = 1e-9
+PENALTY = "the problem has the penalty λ‖X‖²/2 instead of the constraint on the scale"
+DRAWN = (
+    "one instance: classes of 3, 3 and 4 samples, d = 3, ε² = 1/2, λ half of its bound; the starts are drawn"
+)
+ASSUMED = (PENALTY, r"$0 < \lambda < \alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})$")
 
 
 def _problem() -> Regularised:
@@ -80,20 +85,25 @@ def _constructed(problem: Regularised, generator: Generator) -> list[Tensor]:
     return [*points, polish(problem, start)]
 
 
-def _searched(problem: Regularised, generator: Generator, count: int) -> list[Tensor]:
-    """Returns those zeros of the gradient, from searches that begin at random starts, that do not have the
-    shape of a maximiser.
-    """
-    ends = (polish(problem, _start(problem, generator)) for _ in range(count))
-    return [X for X in ends if _critical(problem, X) and problem.disorder(X) > LEVEL_ATOL]
-
-
 def _critical(problem: Regularised, X: Tensor) -> bool:
     """Returns whether the gradient at X is zero up to rounding."""
     return float(problem.gradient(X).norm()) <= GRADIENT_RTOL * problem.penalty
 
 
-def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
+@claim(
+    "rate_reduction/maximisers",
+    measures="largest distance from the shape of a maximiser",
+    at_most=LEVEL_ATOL,
+    source=LANDSCAPE_THEOREM,
+    assumptions=(*ASSUMED, DRAWN),
+    control=but("takes critical points that are not maximisers", of_saddles=True),
+)
+def maximisers(generator: Generator, *, of_saddles: bool = False) -> Measured:
+    r"""Ascents of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ end at critical points with orthogonal
+    classes of singular values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root of $\frac{\alpha}{1 +
+    \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$. The numbers of non-zero ones may differ: these are
+    the local maximisers.
+    """
     problem = _problem()
     points = _constructed(problem, generator) if of_saddles else _ends(problem, generator, 2)
     zeros = sum(float(X.abs().max()) < LEVEL_ATOL for X in points)
@@ -103,10 +113,37 @@ def _disorder(generator: Generator, *, of_saddles: bool) -> Evidence:
         "of them zero, whose disorder is 0 by definition": zeros,
     }
     critical = all(_critical(problem, X) for X in points)
-    return Evidence(max(map(problem.disorder, points)), LEVEL_ATOL, "<=", converged=critical, detail=detail)
+    return Measured(max(map(problem.disorder, points)), converged=critical, detail=detail)
 
 
-def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
+def _searched(problem: Regularised, generator: Generator, count: int) -> list[Tensor]:
+    """Returns those zeros of the gradient, from searches that begin at random starts, that do not have the
+    shape of a maximiser.
+    """
+    ends = (polish(problem, _start(problem, generator)) for _ in range(count))
+    return [X for X in ends if _critical(problem, X) and problem.disorder(X) > LEVEL_ATOL]
+
+
+@claim(
+    "rate_reduction/strict-saddles",
+    measures="smallest of the largest eigenvalues of the Hessian, in units of λ, over five constructed "
+    "and up to four searched points",
+    at_least=1e-3,
+    source=LANDSCAPE_THEOREM,
+    assumptions=(
+        *ASSUMED,
+        DRAWN,
+        "searched points are kept if the gradient is below 1e-9 λ and their shape is not that of a "
+        "maximiser, with a tolerance of 1e-6",
+    ),
+    control=but("takes the maximisers instead", of_maximisers=True),
+)
+def strict_saddles(generator: Generator, *, of_maximisers: bool = False) -> Measured:
+    r"""Critical points of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$, local minimisers included,
+    have a direction of ascent unless the classes are orthogonal with singular values $0$ or $\sqrt{\bar
+    s_j}$, $\bar s_j$ the larger root of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} =
+    \lambda$: the largest eigenvalue of $\nabla^2 F$ is positive (here: above $\lambda / 1000$).
+    """
     problem = _problem()
     points = _ends(problem, generator, 1) if of_maximisers else _constructed(problem, generator)
     detail: dict[str, float] = {"points": len(points)}
@@ -123,7 +160,7 @@ def _steepness(generator: Generator, *, of_maximisers: bool) -> Evidence:
             detail["distinct values of F of searched points"] = len(
                 {round(problem.value(X) / problem.penalty, 6) for X in searched}
             )
-    return Evidence(min(steepness), 1e-3, ">=", converged=critical, detail=detail)
+    return Measured(min(steepness), converged=critical, detail=detail)
 
 
 def _unequal_sizes(generator: Generator) -> tuple[int, ...]:
@@ -131,9 +168,24 @@ def _unequal_sizes(generator: Generator) -> tuple[int, ...]:
     return tuple((torch.randperm(4, generator=generator)[:3] + 2).tolist())
 
 
-def _bound_gap(generator: Generator, *, smallest_class: bool) -> Evidence:
-    """Measures the relative error of the bound on λ against the largest slope of ΔR along one singular value,
-    found numerically.
+@claim(
+    "rate_reduction/penalty-bound",
+    measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both sides",
+    at_most=1e-6,
+    source=LANDSCAPE_THEOREM,
+    assumptions=(PENALTY, "other classes are zero"),
+    control=but("lets the smallest class decide", smallest_class=True),
+    corrects=r"A later text restates the interval of $\lambda$ with a closed right end. There the two "
+    "roots coincide, and $F$ falls with the singular value on both sides: no maximiser of the largest "
+    "class is left.",
+)
+def penalty_bound(generator: Generator, *, smallest_class: bool = False) -> Measured:
+    r"""$F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ has maximisers with non-zero class $j$ if and only
+    if $0 < \lambda < \alpha \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}$, the largest slope of $2 \Delta
+    R$ along a squared singular value. All classes have them if and only if $\lambda$ is below the bound of
+    the largest class. At the bound the two roots of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j
+    s} = \lambda$ coincide in an inflection. (The source has the bound as a sufficient condition; that it is
+    necessary is derived here.)
     """
     from scipy.optimize import minimize_scalar
 
@@ -167,7 +219,7 @@ def _bound_gap(generator: Generator, *, smallest_class: bool) -> Evidence:
     }
     detail["F above the root"] = level(1.25 * s)
     inflection = detail["F below the root"] > detail["at it"] > detail["F above the root"]
-    return Evidence(abs(bound / found - 1) + (not inflection), 1e-6, "<=", detail=detail)
+    return Measured(abs(bound / found - 1) + (not inflection), detail)
 
 
 def _gains(problem: Regularised) -> list[float]:
@@ -189,9 +241,24 @@ def _filled(problem: Regularised, order: Sequence[int], gains: Sequence[float]) 
     return total
 
 
-def _global_excess(generator: Generator, *, smaller_first: bool) -> Evidence:
-    """Measures the largest distance of the best maximiser, over all ranks, from the closed form; ascents must
-    not exceed it.
+@claim(
+    "rate_reduction/global-maximisers",
+    measures="larger of: distance of the best maximiser from the closed form; excess of an ascent over "
+    "it; nats",
+    at_most=ROUNDING,
+    source=LANDSCAPE_THEOREM,
+    assumptions=(*ASSUMED, "the classes differ in size"),
+    control=but("fills the larger classes first", smaller_first=False),
+    corrects=r"A later text restates that global maximisers have $\sum_j r_j = \min(n, d)$ for every "
+    r"$\lambda$ of the interval. Near its right end a dimension of the largest class, or of any class, "
+    "gains less than nothing, and lower ranks or $X = 0$ are better.",
+)
+def global_maximisers(generator: Generator, *, smaller_first: bool = True) -> Measured:
+    r"""At the largest $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ the $d$ dimensions go to the
+    smaller classes first, at most $n_j$ to class $j$, as long as a dimension gains $\frac12[\log(1 + \alpha
+    \bar s_j) - \gamma_j \log(1 + \alpha_j \bar s_j) - \lambda \bar s_j] > 0$, $\bar s_j$ the larger root of
+    $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$. (The gains per dimension are
+    derived here.)
     """
     gaps, detail = [], {}
     sizes, dim = _unequal_sizes(generator), 3
@@ -217,7 +284,7 @@ def _global_excess(generator: Generator, *, smaller_first: bool) -> Evidence:
         detail[f"largest F of {len(ranks)} maximisers, share {share:.2f} of the bound"] = best
         detail[f"F of an ascent, share {share:.2f} of the bound"] = reached
         detail[f"smallest gain of a dimension, share {share:.2f} of the bound"] = min(gains)
-    return Evidence(max(gaps), ROUNDING, "<=", detail=detail)
+    return Measured(max(gaps), detail)
 
 
 def _slopes(problem: OnSpheres, size: int, s: float) -> tuple[float, float]:
@@ -268,9 +335,25 @@ def _new_values(problem: OnSpheres, X: Tensor) -> list[float]:
     return found
 
 
-def _on_spheres(generator: Generator, *, flat: bool) -> Evidence:
-    """Measures the largest error of gradient, second derivatives, largest eigenvalue and bound on the rank,
-    in units of α.
+@claim(
+    "rate_reduction/spheres",
+    measures="largest error of the gradient, of second derivatives, of their signs and of the largest "
+    "eigenvalue, in units of α",
+    at_most=ROUNDING,
+    source=Source("yu2020learning", "", "own"),
+    assumptions=(
+        "the sum of the ranks is below d",
+        "two sets of ranks at two distortions, below and above the bound; d = 7",
+    ),
+    control=but("takes spectra that are not flat", flat=False),
+)
+def spheres(generator: Generator, *, flat: bool = True) -> float:
+    r"""Under $\|X_j\|_F^2 = n_j$ orthogonal classes with $r_j$ equal squared singular values $s = n_j / r_j$
+    are critical. With $f_j(s) = \frac12 \log(1 + \alpha s) - \frac{\gamma_j}{2} \log(1 + \alpha_j s)$ the
+    second derivative is $4 s f_j''(s)$ if one of them grows at the expense of the others and $-2 f_j'(s)$ if
+    a new one appears. They are local maximisers (observed beyond these two directions) if $r_j <
+    \sqrt{n_j/n}\, d / \epsilon^2$ wherever $r_j > 1$, and saddles otherwise. Spectra $(a, b, \dots, b)$ of a
+    class with $a < b$ and $ab = \frac{n_j}{n} / \alpha^2$ are saddles, too.
     """
     differences, sizes, dim = [], (6, 6, 8), 7
     for eps, ranks in itertools.product((1.0, 2.0**0.5), ((2, 2, 2), (1, 2, 3))):
@@ -308,104 +391,7 @@ def _on_spheres(generator: Generator, *, flat: bool) -> Evidence:
         # At the bound on the rank the second derivative is zero.
         levels = [size / largest_rank(size, sum(sizes), dim, eps=eps) for size in sizes]
         differences += [4 * s * _slopes(problem, size, s)[1] for size, s in zip(sizes, levels)]
-    return Evidence(max(map(abs, differences)) / problem.unit, ROUNDING, "<=")
+    return max(map(abs, differences)) / problem.unit
 
 
-PENALTY = "the problem has the penalty λ‖X‖²/2 instead of the constraint on the scale"
-DRAWN = (
-    "one instance: classes of 3, 3 and 4 samples, d = 3, ε² = 1/2, λ half of its bound; the starts are drawn"
-)
-ASSUMED = (PENALTY, r"$0 < \lambda < \alpha \min_j (1 - \sqrt{\gamma_j}) / (1 + \sqrt{\gamma_j})$")
-CLAIMS = (
-    Claim(
-        id="rate_reduction/maximisers",
-        statement=r"Ascents of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ end at critical points "
-        r"with orthogonal classes of singular values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root "
-        r"of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$. The numbers of "
-        "non-zero ones may differ: these are the local maximisers.",
-        measures="largest distance from the shape of a maximiser",
-        source=LANDSCAPE_THEOREM,
-        assumptions=(*ASSUMED, DRAWN),
-        check=lambda generator: _disorder(generator, of_saddles=False),
-        control=lambda generator: _disorder(generator, of_saddles=True),
-        control_description="takes critical points that are not maximisers",
-    ),
-    Claim(
-        id="rate_reduction/strict-saddles",
-        statement=r"Critical points of $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$, local "
-        "minimisers included, have a direction of ascent unless the classes are orthogonal with singular "
-        r"values $0$ or $\sqrt{\bar s_j}$, $\bar s_j$ the larger root of $\frac{\alpha}{1 + \alpha s} - "
-        r"\frac{\alpha}{1 + \alpha_j s} = \lambda$: the largest eigenvalue of $\nabla^2 F$ is positive "
-        r"(here: above $\lambda / 1000$).",
-        measures="smallest of the largest eigenvalues of the Hessian, in units of λ, over five constructed "
-        "and up to four searched points",
-        source=LANDSCAPE_THEOREM,
-        assumptions=(
-            *ASSUMED,
-            DRAWN,
-            "searched points are kept if the gradient is below 1e-9 λ and their shape is not that of a "
-            "maximiser, with a tolerance of 1e-6",
-        ),
-        check=lambda generator: _steepness(generator, of_maximisers=False),
-        control=lambda generator: _steepness(generator, of_maximisers=True),
-        control_description="takes the maximisers instead",
-    ),
-    Claim(
-        id="rate_reduction/penalty-bound",
-        statement=r"$F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ has maximisers with non-zero class "
-        r"$j$ if and only if $0 < \lambda < \alpha \frac{1 - \sqrt{\gamma_j}}{1 + \sqrt{\gamma_j}}$, the "
-        r"largest slope of $2 \Delta R$ along a squared singular value. All classes have them if and only "
-        r"if $\lambda$ is below the bound of the largest class. At the bound the two roots of "
-        r"$\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = \lambda$ coincide in an "
-        "inflection. (The source has the bound as a sufficient condition; that it is necessary is derived "
-        "here.)",
-        measures="relative error of the bound against the largest slope; plus 1 if F does not fall on both "
-        "sides",
-        source=LANDSCAPE_THEOREM,
-        assumptions=(PENALTY, "other classes are zero"),
-        check=lambda generator: _bound_gap(generator, smallest_class=False),
-        control=lambda generator: _bound_gap(generator, smallest_class=True),
-        control_description="lets the smallest class decide",
-        corrects=r"A later text restates the interval of $\lambda$ with a closed right end. There the two "
-        "roots coincide, and $F$ falls with the singular value on both sides: no maximiser of the largest "
-        "class is left.",
-    ),
-    Claim(
-        id="rate_reduction/global-maximisers",
-        statement=r"At the largest $F(X) = \Delta R(X|y) - \frac{\lambda}{2}\|X\|_F^2$ the $d$ dimensions "
-        "go to the smaller classes first, at most $n_j$ to class $j$, as long as a dimension gains "
-        r"$\frac12[\log(1 + \alpha \bar s_j) - \gamma_j \log(1 + \alpha_j \bar s_j) - \lambda \bar s_j] > "
-        r"0$, $\bar s_j$ the larger root of $\frac{\alpha}{1 + \alpha s} - \frac{\alpha}{1 + \alpha_j s} = "
-        r"\lambda$. (The gains per dimension are derived here.)",
-        measures="larger of: distance of the best maximiser from the closed form; excess of an ascent over "
-        "it; nats",
-        source=LANDSCAPE_THEOREM,
-        assumptions=(*ASSUMED, "the classes differ in size"),
-        check=lambda generator: _global_excess(generator, smaller_first=True),
-        control=lambda generator: _global_excess(generator, smaller_first=False),
-        control_description="fills the larger classes first",
-        corrects=r"A later text restates that global maximisers have $\sum_j r_j = \min(n, d)$ for every "
-        r"$\lambda$ of the interval. Near its right end a dimension of the largest class, or of any class, "
-        "gains less than nothing, and lower ranks or $X = 0$ are better.",
-    ),
-    Claim(
-        id="rate_reduction/spheres",
-        statement=r"Under $\|X_j\|_F^2 = n_j$ orthogonal classes with $r_j$ equal squared singular values "
-        r"$s = n_j / r_j$ are critical. With $f_j(s) = \frac12 \log(1 + \alpha s) - \frac{\gamma_j}{2} "
-        r"\log(1 + \alpha_j s)$ the second derivative is $4 s f_j''(s)$ if one of them grows at the expense "
-        "of the others and $-2 f_j'(s)$ if a new one appears. They are local maximisers (observed beyond "
-        r"these two directions) if $r_j < \sqrt{n_j/n}\, d / \epsilon^2$ wherever $r_j > 1$, and saddles "
-        r"otherwise. Spectra $(a, b, \dots, b)$ of a class with $a < b$ and $ab = \frac{n_j}{n} / \alpha^2$ "
-        "are saddles, too.",
-        measures="largest error of the gradient, of second derivatives, of their signs and of the largest "
-        "eigenvalue, in units of α",
-        source=Source("yu2020learning", "", "own"),
-        assumptions=(
-            "the sum of the ranks is below d",
-            "two sets of ranks at two distortions, below and above the bound; d = 7",
-        ),
-        check=lambda generator: _on_spheres(generator, flat=True),
-        control=lambda generator: _on_spheres(generator, flat=False),
-        control_description="takes spectra that are not flat",
-    ),
-)
+CLAIMS = (maximisers, strict_saddles, penalty_bound, global_maximisers, spheres)

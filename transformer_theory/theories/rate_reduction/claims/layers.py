@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....metrics.coding import SecondMoments, rate_reduction, unit_norm
 from ..loss import MaximalCodingRateReduction
@@ -69,9 +69,97 @@ def _loss_gradient(
     return gradient
 
 
-def _layer_gap(generator: Generator, *, weighted: bool) -> Evidence:
-    """Measures the largest difference of features after one layer from those of the formulas, for training
-    and for new samples.
+@claim(
+    "rate_reduction/training-loss",
+    measures="largest relative error of the loss and of its gradient, by the library and by the formula",
+    at_most=ROUNDING,
+    source=SETTING,
+    assumptions=(
+        "features have norm 1",
+        "each sample belongs to one class, and no class is empty",
+        "the published values: γ₁ = γ₂ = 1, and γ₁ = 20 with γ₂ = 0.05",
+    ),
+    control=but("takes γ₁ = γ₂ = 1 in the definition and in the formula for both pairs", weighted=False),
+)
+def training_loss(generator: Generator, *, weighted: bool = True) -> Measured:
+    r"""The gradient of the training loss $R^c - \gamma_2 R_{\gamma_1}$, $R_{\gamma_1} = \frac12 \log\det(I +
+    \gamma_1 \alpha X^\top X)$, is $\sum_j \frac{n_j}{n} \Pi_j X C_j - \gamma_1 \gamma_2\, \alpha X (I +
+    \gamma_1 \alpha X^\top X)^{-1}$ with $C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.
+    """
+    gaps = {}
+    for (n, d, k), (gamma1, gamma2) in itertools.product(
+        ((40, 6, 3), (9, 20, 2), (60, 8, 20)), ((1.0, 1.0), (20.0, 0.05))
+    ):
+        features = unit_norm(_normal(generator, n, d))
+        labels = torch.cat([torch.arange(k), torch.randint(k, (n - k,), generator=generator)])
+        leaf, again = features.clone().requires_grad_(), features.clone().requires_grad_()
+        loss = MaximalCodingRateReduction(eps=EPS, gamma1=gamma1, gamma2=gamma2)(leaf, labels).loss
+        loss.backward()
+        settings = {"gamma1": gamma1, "gamma2": gamma2} if weighted else {}
+        expected = -_reduction(again, labels, eps=EPS, **settings)
+        (gradient,) = torch.autograd.grad(expected, again)
+        assert leaf.grad is not None
+        name = f"{n} samples, {d} dimensions, γ₁ = {gamma1:g}"
+        formula = _loss_gradient(features, labels, eps=EPS, **settings)
+        gaps[f"value, {name}"] = abs(float(loss.detach() / expected.detach()) - 1)
+        gaps[f"gradient, {name}"] = float((leaf.grad - gradient).abs().max() / gradient.abs().max())
+        gaps[f"formula, {name}"] = float((leaf.grad - formula).abs().max() / formula.abs().max())
+    return Measured(max(gaps.values()), gaps)
+
+
+@claim(
+    "rate_reduction/moments-suffice",
+    measures="largest relative change of the rate reduction",
+    at_most=ROUNDING,
+    source=SETTING,
+    assumptions=("each sample belongs to one class",),
+    control=but("rotates the features of each class, which changes its second moment", same=False),
+)
+def moments_suffice(generator: Generator, *, same: bool = True) -> Measured:
+    r"""$\Delta R$ depends on the samples only through $n_j$ and the second moments $X_j^\top X_j$: it does
+    not change if the samples of each class are mixed by an orthogonal matrix, $X_j \to Q_j X_j$, and sums of
+    moments over parts of the data suffice.
+    """
+    gaps = {}
+    for n, d, k in ((60, 5, 3), (200, 8, 4)):
+        labels = torch.cat([torch.arange(n - n // 3) % k, torch.zeros(n // 3, dtype=torch.int64)])
+        features = _normal(generator, n, d) @ _normal(generator, d, d)
+        # Q X has the second moment of X for every orthogonal Q. Within classes this changes each sample and
+        # no moment.
+        others = features.clone()
+        for j in range(k):
+            members = labels == j
+            turn = torch.linalg.qr(_normal(generator, int(members.sum()), int(members.sum()))).Q
+            others[members] = (
+                turn @ features[members]
+                if same
+                else features[members] @ torch.linalg.qr(_normal(generator, d, d)).Q
+            )
+        first, second = SecondMoments(), SecondMoments()
+        first.update(others[::2], labels[::2])
+        second.update(others[1::2], labels[1::2])
+        first.merge(second)
+        expected = float(_reduction(features, labels, eps=EPS))
+        gaps[f"other samples, d = {d}"] = abs(float(rate_reduction(others, labels, eps=EPS)) / expected - 1)
+        gaps[f"summed moments, d = {d}"] = abs(float(first.rate_reduction(eps=EPS)) / expected - 1)
+    return Measured(max(gaps.values()) if same else min(gaps.values()), gaps)
+
+
+@claim(
+    "rate_reduction/redunet-layer",
+    measures="largest difference of features from the formulas",
+    at_most=ROUNDING,
+    source=LAYER,
+    assumptions=(
+        "features have norm 1",
+        "training samples move by their labels; in the source they, too, move by estimated memberships",
+    ),
+    control=but("leaves out n_j / n for new samples", weighted=False),
+)
+def redunet_layer(generator: Generator, *, weighted: bool = True) -> Measured:
+    r"""A layer of ReduNet takes training samples one step along the gradient, $X^+ \propto X + \eta\, \nabla
+    \Delta R(X)$, and new samples to $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} \hat\pi_j\, xC_j)$,
+    $\hat\pi_j = \mathrm{softmax}_j(-\lambda \|xC_j\|)$, on the unit sphere.
     """
     gaps = {}
     for n, d, k in ((30, 5, 3), (12, 8, 2)):
@@ -97,12 +185,27 @@ def _layer_gap(generator: Generator, *, weighted: bool) -> Evidence:
             (net.features - unit_norm(x + step * gradient)).abs().max()
         )
         gaps[f"new samples, d = {d}"] = float((net.transform(new) - unit_norm(moved)).abs().max())
-    return Evidence(max(gaps.values()), ROUNDING, "<=", detail=gaps)
+    return Measured(max(gaps.values()), gaps)
 
 
-def _shifts_gap(generator: Generator, *, unitary: bool) -> Evidence:
-    """Measures the largest difference of features from those of the network on vectors, built from all
-    shifted samples.
+@claim(
+    "rate_reduction/shifts-are-samples",
+    measures="largest difference of features, memberships and rates of the two networks",
+    at_most=ROUNDING,
+    source=LAYER,
+    assumptions=(
+        "shifts are cyclic: the grid is a ring or a torus",
+        r"the Fourier transform is not normalised: $\hat x(0) = \sum_t x(t)$",
+    ),
+    control=but(
+        "takes the unitary Fourier transform, as in the released code, with the same settings", unitary=True
+    ),
+    corrects="The released code takes the unitary transform in the same formulas. Its network is the "
+    r"one here with $\epsilon^2$, $\eta$ and $\lambda$ multiplied by $T$.",
+)
+def shifts_are_samples(generator: Generator, *, unitary: bool = False) -> Measured:
+    r"""The shift-invariant ReduNet, with operators $c \times c$ at each frequency of the grid, is ReduNet on
+    vectors in $\mathbb{R}^{cT}$ built from all $nT$ cyclic shifts of the samples, $T$ the number of places.
     """
     gaps = {}
     for grid in GRIDS:
@@ -125,124 +228,7 @@ def _shifts_gap(generator: Generator, *, unitary: bool) -> Evidence:
         gaps[f"rates, grid {grid}"] = float((net.rates - vectors.rates).abs().max())
         probabilities = net.probabilities(moved) - vectors.probabilities(expected)
         gaps[f"memberships, grid {grid}"] = float(probabilities.abs().max())
-    return Evidence(max(gaps.values()), ROUNDING, "<=", detail=gaps)
+    return Measured(max(gaps.values()), gaps)
 
 
-def _loss_gap(generator: Generator, *, weighted: bool) -> Evidence:
-    """Measures the largest relative error of the loss and of its gradient, over shapes and both published
-    pairs of γ_1 and γ_2.
-    """
-    gaps = {}
-    for (n, d, k), (gamma1, gamma2) in itertools.product(
-        ((40, 6, 3), (9, 20, 2), (60, 8, 20)), ((1.0, 1.0), (20.0, 0.05))
-    ):
-        features = unit_norm(_normal(generator, n, d))
-        labels = torch.cat([torch.arange(k), torch.randint(k, (n - k,), generator=generator)])
-        leaf, again = features.clone().requires_grad_(), features.clone().requires_grad_()
-        loss = MaximalCodingRateReduction(eps=EPS, gamma1=gamma1, gamma2=gamma2)(leaf, labels).loss
-        loss.backward()
-        settings = {"gamma1": gamma1, "gamma2": gamma2} if weighted else {}
-        expected = -_reduction(again, labels, eps=EPS, **settings)
-        (gradient,) = torch.autograd.grad(expected, again)
-        assert leaf.grad is not None
-        name = f"{n} samples, {d} dimensions, γ₁ = {gamma1:g}"
-        formula = _loss_gradient(features, labels, eps=EPS, **settings)
-        gaps[f"value, {name}"] = abs(float(loss.detach() / expected.detach()) - 1)
-        gaps[f"gradient, {name}"] = float((leaf.grad - gradient).abs().max() / gradient.abs().max())
-        gaps[f"formula, {name}"] = float((leaf.grad - formula).abs().max() / formula.abs().max())
-    return Evidence(max(gaps.values()), ROUNDING, "<=", detail=gaps)
-
-
-def _moments_gap(generator: Generator, *, same: bool) -> Evidence:
-    """Measures the largest difference of ΔR between samples, their moments summed over parts, and other
-    samples with these moments.
-    """
-    gaps = {}
-    for n, d, k in ((60, 5, 3), (200, 8, 4)):
-        labels = torch.cat([torch.arange(n - n // 3) % k, torch.zeros(n // 3, dtype=torch.int64)])
-        features = _normal(generator, n, d) @ _normal(generator, d, d)
-        # Q X has the second moment of X for every orthogonal Q. Within classes this changes each sample and
-        # no moment.
-        others = features.clone()
-        for j in range(k):
-            members = labels == j
-            turn = torch.linalg.qr(_normal(generator, int(members.sum()), int(members.sum()))).Q
-            others[members] = (
-                turn @ features[members]
-                if same
-                else features[members] @ torch.linalg.qr(_normal(generator, d, d)).Q
-            )
-        first, second = SecondMoments(), SecondMoments()
-        first.update(others[::2], labels[::2])
-        second.update(others[1::2], labels[1::2])
-        first.merge(second)
-        expected = float(_reduction(features, labels, eps=EPS))
-        gaps[f"other samples, d = {d}"] = abs(float(rate_reduction(others, labels, eps=EPS)) / expected - 1)
-        gaps[f"summed moments, d = {d}"] = abs(float(first.rate_reduction(eps=EPS)) / expected - 1)
-    return Evidence(max(gaps.values()) if same else min(gaps.values()), ROUNDING, "<=", detail=gaps)
-
-
-CLAIMS = (
-    Claim(
-        id="rate_reduction/training-loss",
-        statement=r"The gradient of the training loss $R^c - \gamma_2 R_{\gamma_1}$, $R_{\gamma_1} = "
-        r"\frac12 \log\det(I + \gamma_1 \alpha X^\top X)$, is $\sum_j \frac{n_j}{n} \Pi_j X C_j - \gamma_1 "
-        r"\gamma_2\, \alpha X (I + \gamma_1 \alpha X^\top X)^{-1}$ with $C_j = \alpha_j (I + \alpha_j "
-        r"X^\top \Pi_j X)^{-1}$.",
-        measures="largest relative error of the loss and of its gradient, by the library and by the formula",
-        source=SETTING,
-        assumptions=(
-            "features have norm 1",
-            "each sample belongs to one class, and no class is empty",
-            "the published values: γ₁ = γ₂ = 1, and γ₁ = 20 with γ₂ = 0.05",
-        ),
-        check=lambda generator: _loss_gap(generator, weighted=True),
-        control=lambda generator: _loss_gap(generator, weighted=False),
-        control_description="takes γ₁ = γ₂ = 1 in the definition and in the formula for both pairs",
-    ),
-    Claim(
-        id="rate_reduction/moments-suffice",
-        statement=r"$\Delta R$ depends on the samples only through $n_j$ and the second moments $X_j^\top "
-        r"X_j$: it does not change if the samples of each class are mixed by an orthogonal matrix, $X_j \to "
-        "Q_j X_j$, and sums of moments over parts of the data suffice.",
-        measures="largest relative change of the rate reduction",
-        source=SETTING,
-        assumptions=("each sample belongs to one class",),
-        check=lambda generator: _moments_gap(generator, same=True),
-        control=lambda generator: _moments_gap(generator, same=False),
-        control_description="rotates the features of each class, which changes its second moment",
-    ),
-    Claim(
-        id="rate_reduction/redunet-layer",
-        statement=r"A layer of ReduNet takes training samples one step along the gradient, $X^+ \propto X + "
-        r"\eta\, \nabla \Delta R(X)$, and new samples to $x^+ \propto x + \eta\,(xE - \sum_j \frac{n_j}{n} "
-        r"\hat\pi_j\, xC_j)$, $\hat\pi_j = \mathrm{softmax}_j(-\lambda \|xC_j\|)$, on the unit sphere.",
-        measures="largest difference of features from the formulas",
-        source=LAYER,
-        assumptions=(
-            "features have norm 1",
-            "training samples move by their labels; in the source they, too, move by estimated memberships",
-        ),
-        check=lambda generator: _layer_gap(generator, weighted=True),
-        control=lambda generator: _layer_gap(generator, weighted=False),
-        control_description="leaves out n_j / n for new samples",
-    ),
-    Claim(
-        id="rate_reduction/shifts-are-samples",
-        statement=r"The shift-invariant ReduNet, with operators $c \times c$ at each frequency of the grid, "
-        r"is ReduNet on vectors in $\mathbb{R}^{cT}$ built from all $nT$ cyclic shifts of the samples, $T$ "
-        "the number of places.",
-        measures="largest difference of features, memberships and rates of the two networks",
-        source=LAYER,
-        assumptions=(
-            "shifts are cyclic: the grid is a ring or a torus",
-            r"the Fourier transform is not normalised: $\hat x(0) = \sum_t x(t)$",
-        ),
-        check=lambda generator: _shifts_gap(generator, unitary=False),
-        control=lambda generator: _shifts_gap(generator, unitary=True),
-        control_description="takes the unitary Fourier transform, as in the released code, with the same "
-        "settings",
-        corrects="The released code takes the unitary transform in the same formulas. Its network is the "
-        r"one here with $\epsilon^2$, $\eta$ and $\lambda$ multiplied by $T$.",
-    ),
-)
+CLAIMS = (training_loss, moments_suffice, redunet_layer, shifts_are_samples)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....metrics.coding import centred_coding_length, coding_length, segmented_coding_length
 
@@ -34,9 +34,22 @@ def _normal(generator: Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=generator)
 
 
-def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
-    """Measures the excess bits per vector over the rate-distortion function, as the smaller distance to zero
-    and to the bound.
+@claim(
+    "rate_reduction/coding-length",
+    measures="smallest distance of the excess bits per vector from their bounds",
+    at_least=-1e-9,
+    source=LENGTHS,
+    assumptions=(
+        "the second moment has full rank",
+        "the distortion is at most that of the smallest eigenvalue",
+    ),
+    control=but("counts nats for bits", unit=math.log(2)),
+)
+def excess_bits(generator: Generator, *, unit: float = 1.0) -> Measured:
+    r"""$L = (n + d)\, R / \ln 2$ counts bits: for $\epsilon^2 \le d \lambda_d$ each of the $n + d$ vectors
+    takes no fewer than the rate-distortion function $\frac12 \sum_i \log_2 \frac{d\lambda_i}{\epsilon^2}$ of
+    a Gaussian with the same second moment, eigenvalues $\lambda_1 \ge \dots \ge \lambda_d$, and at most
+    $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ more.
     """
     slack, detail = [], {}
     for n, d in ((50, 3), (400, 8)):
@@ -50,12 +63,22 @@ def _excess_bits(generator: Generator, *, unit: float) -> Evidence:
             bound = eps**2 / (2 * d * math.log(2)) * (1 / variances).sum()
             slack += [excess, bound - excess]
             detail[f"excess bits, n = {n}, share {share:g}"] = float(excess)
-    return Evidence(float(min(slack)), -1e-9, ">=", detail=detail)
+    return Measured(float(min(slack)), detail)
 
 
-def _saved_by_the_mean(generator: Generator, *, dimensions: bool) -> Evidence:
-    """Measures the largest distance of the bits that a mean saves from its limit, in units of the bound on
-    the remainder.
+@claim(
+    "rate_reduction/coding-length-of-a-mean",
+    measures="largest error of the formula for the bits saved, in units of its bound",
+    at_most=1.0,
+    source=LENGTHS,
+    assumptions=("the second moment of the deviations has full rank",),
+    control=but("counts the mean as one number instead of d", dimensions=False),
+)
+def coding_length_of_a_mean(generator: Generator, *, dimensions: bool = True) -> Measured:
+    r"""Coding the mean $\mu$ separately saves $\frac{n+d}{2} \log_2(1 + \mu^\top \Sigma^{-1} \mu) - \frac d2
+    \log_2(1 + \|\mu\|^2/\epsilon^2)$ bits, $\Sigma$ the second moment of the deviations from it, with an
+    error of at most $\frac{n+d}{2 \ln 2} \sum_i \frac{\epsilon^2}{d \sigma_i}$, $\sigma_i$ the eigenvalues of
+    $\Sigma$.
     """
     worst, detail = 0.0, {}
     for n, d in ((40, 3), (200, 6)):
@@ -79,12 +102,20 @@ def _saved_by_the_mean(generator: Generator, *, dimensions: bool) -> Evidence:
             )
             worst = max(worst, abs(saved - limit) / remainder)
             detail[f"bits saved, n = {n}, eps = {eps:g}"] = saved
-    return Evidence(worst, 1.0, "<=", detail=detail)
+    return Measured(worst, detail)
 
 
-def _grouping_bits(generator: Generator, *, named: bool) -> Evidence:
-    """Measures the smallest distance of the bits for the groups, L^s less the lengths of the groups, from
-    their two bounds.
+@claim(
+    "rate_reduction/grouping-bits",
+    measures="smallest distance of the bits for the groups from their bounds",
+    at_least=-1e-6,
+    source=LENGTHS,
+    assumptions=("no group is empty",),
+    control=but("leaves out the bits for the groups", named=False),
+)
+def grouping_bits(generator: Generator, *, named: bool = True) -> Measured:
+    r"""$L^s$ exceeds the sum of the groups' lengths $L(X_j)$ by enough bits to name the grouping, at least
+    $\log_2 \frac{n!}{\prod_j n_j!}$, and by at most $k \log_2(n + 1)$ more than that.
     """
     slack, detail = [], {}
     for n, d, k in ((30, 4, 2), (90, 6, 5), (300, 3, 10)):
@@ -97,50 +128,7 @@ def _grouping_bits(generator: Generator, *, named: bool) -> Evidence:
         slack += [bits - groupings, groupings + k * math.log2(n + 1) - bits]
         detail[f"bits for {k} groups of {n} samples"] = bits
         detail[f"log2 of the number of groupings, {k} groups of {n} samples"] = groupings
-    return Evidence(min(slack), -1e-6, ">=", detail=detail)
+    return Measured(min(slack), detail)
 
 
-CLAIMS = (
-    Claim(
-        id="rate_reduction/coding-length",
-        statement=r"$L = (n + d)\, R / \ln 2$ counts bits: for $\epsilon^2 \le d \lambda_d$ each of the $n "
-        r"+ d$ vectors takes no fewer than the rate-distortion function $\frac12 \sum_i \log_2 "
-        r"\frac{d\lambda_i}{\epsilon^2}$ of a Gaussian with the same second moment, eigenvalues $\lambda_1 "
-        r"\ge \dots \ge \lambda_d$, and at most $\frac{\epsilon^2}{2d \ln 2} \sum_i \frac{1}{\lambda_i}$ "
-        "more.",
-        measures="smallest distance of the excess bits per vector from their bounds",
-        source=LENGTHS,
-        assumptions=(
-            "the second moment has full rank",
-            "the distortion is at most that of the smallest eigenvalue",
-        ),
-        check=lambda generator: _excess_bits(generator, unit=1.0),
-        control=lambda generator: _excess_bits(generator, unit=math.log(2)),
-        control_description="counts nats for bits",
-    ),
-    Claim(
-        id="rate_reduction/coding-length-of-a-mean",
-        statement=r"Coding the mean $\mu$ separately saves $\frac{n+d}{2} \log_2(1 + \mu^\top \Sigma^{-1} "
-        r"\mu) - \frac d2 \log_2(1 + \|\mu\|^2/\epsilon^2)$ bits, $\Sigma$ the second moment of the "
-        r"deviations from it, with an error of at most $\frac{n+d}{2 \ln 2} \sum_i \frac{\epsilon^2}{d "
-        r"\sigma_i}$, $\sigma_i$ the eigenvalues of $\Sigma$.",
-        measures="largest error of the formula for the bits saved, in units of its bound",
-        source=LENGTHS,
-        assumptions=("the second moment of the deviations has full rank",),
-        check=lambda generator: _saved_by_the_mean(generator, dimensions=True),
-        control=lambda generator: _saved_by_the_mean(generator, dimensions=False),
-        control_description="counts the mean as one number instead of d",
-    ),
-    Claim(
-        id="rate_reduction/grouping-bits",
-        statement="$L^s$ exceeds the sum of the groups' lengths $L(X_j)$ by enough bits to name the "
-        r"grouping, at least $\log_2 \frac{n!}{\prod_j n_j!}$, and by at most $k \log_2(n + 1)$ more than "
-        "that.",
-        measures="smallest distance of the bits for the groups from their bounds",
-        source=LENGTHS,
-        assumptions=("no group is empty",),
-        check=lambda generator: _grouping_bits(generator, named=True),
-        control=lambda generator: _grouping_bits(generator, named=False),
-        control_description="leaves out the bits for the groups",
-    ),
-)
+CLAIMS = (excess_bits, coding_length_of_a_mean, grouping_bits)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....metrics.coding import rate_reduction
 from ..optimum import RANK_RTOL, disorder, flat_reduction, maximise, optimum
 from ..problem import MCR2, OPTIMUM_THEOREM, orthogonal_classes
@@ -27,25 +27,61 @@ def _best_of_ascents(generator: Generator, count: int) -> float:
     return max(float(rate_reduction(features, labels, eps=EPS)) for features, labels, _ in ends)
 
 
-def _optimum(generator: Generator) -> Evidence:
-    """Measures the excess of ascents over the closed form, and the distance of a constructed optimum from it."""
+def _optimum_control(generator: Generator) -> float:
+    collapsed = flat_reduction(SIZES, (1, 1, 1), DIM, eps=EPS)
+    return _best_of_ascents(generator, 1) - collapsed
+
+
+@claim(
+    "rate_reduction/optimum",
+    measures="larger of: excess of ascents over the closed form; distance of a constructed optimum from "
+    "it; nats",
+    at_most=ROUNDING,
+    source=replace(OPTIMUM_THEOREM, status="own"),
+    assumptions=(
+        "the ranks fit: their sum is at most d",
+        "one instance: three classes of 20 samples, ranks up to 4, d = 12, ε² = 1/2; the starts are drawn",
+        f"the best of {STARTS} ascents is taken",
+    ),
+    control=but(
+        "replaces the value of the optimum by that of collapsed classes, of rank one each", _optimum_control
+    ),
+    corrects=r"A later text restates the condition on the distortion as $\epsilon^4 < c \min_j "
+    r"(n_j/n)\, d^2/r_j^2$ with a constant $c > 0$. At $c = 1$ it does not make every dimension pay: "
+    "the best $s_j$ may be smaller than $r_j$. No fixed $c$ does at all class shares: the $c$ needed "
+    r"falls like $1/\log(n/n_j)$ as $n_j/n \to 0$.",
+)
+def optimum_value(generator: Generator) -> Measured:
+    r"""Under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$, $\sum_j r_j \le d$, the largest rate
+    reduction is $\sum_j \frac{s_j}{2}\left[\log(1 + \frac{\alpha n_j}{s_j}) - \frac{n_j}{n}\log(1 +
+    \frac{\alpha_j n_j}{s_j})\right]$ with the best $1 \le s_j \le r_j$.
+    """
     best = optimum(SIZES, DIM, eps=EPS, budget=RANKS)
     reached = _best_of_ascents(generator, STARTS)
     constructed = float(
         rate_reduction(*orthogonal_classes(SIZES, best.ranks, DIM, generator=generator), eps=EPS)
     )
     detail = {"reached by ascents": reached, "closed form": best.value, "constructed": constructed}
-    return Evidence(max(reached - best.value, abs(constructed - best.value)), ROUNDING, "<=", detail=detail)
+    return Measured(max(reached - best.value, abs(constructed - best.value)), detail)
 
 
-def _optimum_control(generator: Generator) -> Evidence:
-    collapsed = flat_reduction(SIZES, (1, 1, 1), DIM, eps=EPS)
-    return Evidence(_best_of_ascents(generator, 1) - collapsed, ROUNDING, "<=")
-
-
-def _best_ranks(generator: Generator, *, equal: bool) -> Evidence:
-    """Measures the largest excess of ΔR of other ranks over the optimum, and the distance of the optimum from
-    its own construction.
+@claim(
+    "rate_reduction/best-ranks",
+    measures="larger of: excess of any other ranks over the optimum; distance of the optimum from its "
+    "construction; nats",
+    at_most=ROUNDING,
+    source=replace(MCR2, status="own"),
+    assumptions=(
+        "each class has at least as many samples as dimensions",
+        "three classes, one of them four times as large as another, in 6 or 7 dimensions",
+    ),
+    control=but("takes equal ranks, which are worse in at least one of three settings", equal=True),
+)
+def best_ranks(generator: Generator, *, equal: bool = False) -> Measured:
+    r"""Among orthogonal classes with equal singular values, $\|X_j\|_F^2 = n_j$ and ranks $s_j \ge 1$,
+    $\sum_j s_j \le d$, the largest $\Delta R$ over all ranks is $\max_s \sum_j h_j(s_j)$, $h_j(s) = \frac s2
+    \log(1 + \frac{\alpha n_j}{s}) - \frac{n_j}{n} \frac s2 \log(1 + \frac{\alpha_j n_j}{s})$. Equal ranks
+    need not be the best for unequal classes.
     """
     gaps, detail = [], {}
     for dim, eps in ((6, 0.3), (6, 0.7), (7, 1.0)):
@@ -68,12 +104,33 @@ def _best_ranks(generator: Generator, *, equal: bool) -> Evidence:
         )
         gaps += [max(values) - value, abs(constructed - value)]
         detail[f"closed form, classes of {sizes[0]}, {sizes[1]} and {sizes[2]}, eps = {eps:g}"] = value
-    return Evidence(max(gaps), ROUNDING, "<=", detail=detail)
+    return Measured(max(gaps), detail)
 
 
-def _geometry(generator: Generator) -> Evidence:
-    """Measures the largest disorder at the ends of three ascents; only the two smaller distortions meet the
-    condition of the theorem.
+def _geometry_control(generator: Generator) -> Measured:
+    features, labels, gradient = maximise((10,) * 5, (2,) * 5, 3, eps=EPS, generator=generator, steps=30)
+    return Measured(disorder(features, labels), {"gradient": gradient})
+
+
+@claim(
+    "rate_reduction/orthogonal-flat",
+    measures="largest distance of the end of an ascent from orthogonal classes with flat spectra",
+    at_most=1e-5,
+    source=OPTIMUM_THEOREM,
+    assumptions=(
+        "the ranks fit: their sum is at most d",
+        "drawn: three classes of 12 to 30 samples, ranks up to 4, d = 12",
+        f"singular values below {RANK_RTOL:g} of the largest of their class count as zero",
+    ),
+    control=but("takes five classes in three dimensions, where they cannot be orthogonal", _geometry_control),
+    corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its "
+    "others; at a maximum there is none. (The theorem of Wang et al. (2024) is on the problem with a "
+    "penalty.)",
+)
+def orthogonal_flat(generator: Generator) -> Measured:
+    r"""The maximum under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$ has orthogonal classes, $X_i
+    X_j^\top = 0$ for $i \ne j$, and equal non-zero singular values in each class; so have, in every instance
+    tried, the ends of ascents.
     """
     sizes = torch.randint(12, 31, (3,), generator=generator).tolist()
     ends = {eps: maximise(sizes, RANKS, DIM, eps=eps, generator=generator) for eps in DISTORTIONS}
@@ -82,78 +139,9 @@ def _geometry(generator: Generator) -> Evidence:
         for eps, (features, labels, _) in ends.items()
     }
     steepest = max(gradient for *_, gradient in ends.values())
-    return Evidence(
-        max(detail.values()),
-        1e-5,
-        "<=",
-        converged=steepest < 1e-6,
-        detail={**detail, "largest gradient": steepest},
+    return Measured(
+        max(detail.values()), converged=steepest < 1e-6, detail={**detail, "largest gradient": steepest}
     )
 
 
-def _geometry_control(generator: Generator) -> Evidence:
-    features, labels, gradient = maximise((10,) * 5, (2,) * 5, 3, eps=EPS, generator=generator, steps=30)
-    return Evidence(disorder(features, labels), 1e-5, "<=", detail={"gradient": gradient})
-
-
-CLAIMS = (
-    Claim(
-        id="rate_reduction/optimum",
-        statement=r"Under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$, $\sum_j r_j \le d$, the "
-        r"largest rate reduction is $\sum_j \frac{s_j}{2}\left[\log(1 + \frac{\alpha n_j}{s_j}) - "
-        r"\frac{n_j}{n}\log(1 + \frac{\alpha_j n_j}{s_j})\right]$ with the best $1 \le s_j \le r_j$.",
-        measures="larger of: excess of ascents over the closed form; distance of a constructed optimum from "
-        "it; nats",
-        source=replace(OPTIMUM_THEOREM, status="own"),
-        assumptions=(
-            "the ranks fit: their sum is at most d",
-            "one instance: three classes of 20 samples, ranks up to 4, d = 12, ε² = 1/2; the starts are "
-            "drawn",
-            f"the best of {STARTS} ascents is taken",
-        ),
-        check=_optimum,
-        control=_optimum_control,
-        control_description="replaces the value of the optimum by that of collapsed classes, of rank one "
-        "each",
-        corrects=r"A later text restates the condition on the distortion as $\epsilon^4 < c \min_j "
-        r"(n_j/n)\, d^2/r_j^2$ with a constant $c > 0$. At $c = 1$ it does not make every dimension pay: "
-        "the best $s_j$ may be smaller than $r_j$. No fixed $c$ does at all class shares: the $c$ needed "
-        r"falls like $1/\log(n/n_j)$ as $n_j/n \to 0$.",
-    ),
-    Claim(
-        id="rate_reduction/best-ranks",
-        statement=r"Among orthogonal classes with equal singular values, $\|X_j\|_F^2 = n_j$ and ranks $s_j "
-        r"\ge 1$, $\sum_j s_j \le d$, the largest $\Delta R$ over all ranks is $\max_s \sum_j h_j(s_j)$, "
-        r"$h_j(s) = \frac s2 \log(1 + \frac{\alpha n_j}{s}) - \frac{n_j}{n} \frac s2 \log(1 + "
-        r"\frac{\alpha_j n_j}{s})$. Equal ranks need not be the best for unequal classes.",
-        measures="larger of: excess of any other ranks over the optimum; distance of the optimum from its "
-        "construction; nats",
-        source=replace(MCR2, status="own"),
-        assumptions=(
-            "each class has at least as many samples as dimensions",
-            "three classes, one of them four times as large as another, in 6 or 7 dimensions",
-        ),
-        check=lambda generator: _best_ranks(generator, equal=False),
-        control=lambda generator: _best_ranks(generator, equal=True),
-        control_description="takes equal ranks, which are worse in at least one of three settings",
-    ),
-    Claim(
-        id="rate_reduction/orthogonal-flat",
-        statement=r"The maximum under $\|X_j\|_F^2 = n_j$ and $\mathrm{rank}\, X_j \le r_j$ has orthogonal "
-        r"classes, $X_i X_j^\top = 0$ for $i \ne j$, and equal non-zero singular values in each class; so "
-        "have, in every instance tried, the ends of ascents.",
-        measures="largest distance of the end of an ascent from orthogonal classes with flat spectra",
-        source=OPTIMUM_THEOREM,
-        assumptions=(
-            "the ranks fit: their sum is at most d",
-            "drawn: three classes of 12 to 30 samples, ranks up to 4, d = 12",
-            f"singular values below {RANK_RTOL:g} of the largest of their class count as zero",
-        ),
-        check=_geometry,
-        control=_geometry_control,
-        control_description="takes five classes in three dimensions, where they cannot be orthogonal",
-        corrects="Yu et al. (2020) allow each class one non-zero singular value that is smaller than its "
-        "others; at a maximum there is none. (The theorem of Wang et al. (2024) is on the problem with a "
-        "penalty.)",
-    ),
-)
+CLAIMS = (optimum_value, best_ranks, orthogonal_flat)

@@ -10,7 +10,7 @@ perspective of that concave function. Source: :cite:t:`yu2020learning`, :cite:t:
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....maths.linalg import orthonormalise
 from ....metrics.coding import (
@@ -47,27 +47,33 @@ def _random_labels(generator: Generator, n: int, k: int) -> Tensor:
     return torch.randint(k, (n,), generator=generator)
 
 
-def _nonnegative(generator: Generator) -> Evidence:
-    hard, soft = [], []
-    for n, d, k in SHAPES:
-        features = _random_features(generator, n, d)
-        hard.append(float(rate_reduction(features, _random_labels(generator, n, k), eps=EPS)))
-        soft.append(float(rate_reduction(features, _random_memberships(generator, n, k), eps=EPS)))
-    return Evidence(
-        min(*hard, *soft),
-        -1e-12,
-        ">=",
-        detail={"smallest with labels": min(hard), "smallest with memberships": min(soft)},
-    )
-
-
-def _nonnegative_control(generator: Generator) -> Evidence:
+def _nonnegative_control(generator: Generator) -> float:
     unweighted = []
     for n, d, k in SHAPES:
         features = _random_features(generator, n, d)
         within = class_coding_rates(features, _random_labels(generator, n, k), eps=EPS).sum()
         unweighted.append(float(coding_rate(features, eps=EPS) - within))
-    return Evidence(max(unweighted), -1e-12, ">=")
+    return max(unweighted)
+
+
+@claim(
+    "rate_reduction/nonnegative",
+    measures="smallest rate reduction, nats",
+    at_least=-1e-12,
+    source=Source("yu2020learning", "", "not found"),
+    assumptions=("each sample's memberships sum to one",),
+    control=but("adds the classes' rates without their weights n_j / n", _nonnegative_control),
+)
+def nonnegative(generator: Generator) -> Measured:
+    r"""$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft memberships $\Pi_j$."""
+    hard, soft = [], []
+    for n, d, k in SHAPES:
+        features = _random_features(generator, n, d)
+        hard.append(float(rate_reduction(features, _random_labels(generator, n, k), eps=EPS)))
+        soft.append(float(rate_reduction(features, _random_memberships(generator, n, k), eps=EPS)))
+    return Measured(
+        min(*hard, *soft), {"smallest with labels": min(hard), "smallest with memberships": min(soft)}
+    )
 
 
 def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
@@ -84,29 +90,7 @@ def _spread(features: Tensor, labels: Tensor) -> tuple[float, float]:
     return spread, max(float(torch.linalg.eigvalsh(S)[-1]) for S in moments)
 
 
-def _equal_moments(generator: Generator) -> Evidence:
-    """Measures the smallest factor by which ΔR satisfies a bound, for second moments from very different to
-    equal.
-    """
-    features, labels = equal_moments((15, 20, 40), 6, generator=generator)
-    beta, change = 6 / EPS**2, _normal(generator, 6, 6)
-    # βσ = 1, which the change of one class raises
-    features = features / (beta * _spread(features, labels)[1]) ** 0.5
-    ratios, largest = {}, {}
-    for size in (1.0, 1e-1, 1e-2, 1e-3):
-        unequal = torch.where((labels == 0)[:, None], features + size * features @ change, features)
-        reduction, (spread, sigma) = float(rate_reduction(unequal, labels, eps=EPS)), _spread(unequal, labels)
-        ratios[f"ΔR over the lower bound, moments changed by {size:g}"] = reduction / (
-            0.25 * (beta / (1 + beta * sigma)) ** 2 * spread
-        )
-        ratios[f"upper bound over ΔR, moments changed by {size:g}"] = 0.25 * beta**2 * spread / reduction
-        largest[f"βσ, moments changed by {size:g}"] = beta * sigma
-    equal = abs(float(rate_reduction(features, labels, eps=EPS)))
-    ratios["1e-12 over ΔR of equal moments"] = 1e-12 / max(equal, 1e-16)
-    return Evidence(min(ratios.values()), 1.0, ">=", detail=ratios | largest)
-
-
-def _equal_moments_control(generator: Generator) -> Evidence:
+def _equal_moments_control(generator: Generator) -> Measured:
     """Uses classes with equal covariances and different means: distances of covariances do not bound ΔR from
     above.
     """
@@ -124,16 +108,62 @@ def _equal_moments_control(generator: Generator) -> Evidence:
     scale = (beta * _spread(centred, labels)[1]) ** -0.5
     reduction = float(rate_reduction(scale * (centred + means[labels]), labels, eps=EPS))
     spread = _spread(scale * centred, labels)[0]
-    return Evidence(
-        0.25 * beta**2 * spread / reduction,
-        1.0,
-        ">=",
-        detail={"distance of the covariances": spread, "ΔR": reduction},
+    return Measured(
+        0.25 * beta**2 * spread / reduction, {"distance of the covariances": spread, "ΔR": reduction}
     )
 
 
-def _above_the_chord(generator: Generator, *, of_memberships: bool) -> Evidence:
-    """Measures the largest excess of ΔR over the chord between two memberships, or between two features."""
+@claim(
+    "rate_reduction/equal-moments",
+    measures="smallest of: the rate reduction over its lower bound; its upper bound over it; at equal "
+    "moments, 1e-12 nats over it",
+    at_least=1.0,
+    source=Source("yu2020learning", "", "own"),
+    assumptions=(
+        "each sample belongs to one class",
+        "drawn: equal second moments, scaled to βσ = 1; then one class is changed by a linear map",
+    ),
+    control=but(
+        "takes covariances instead of second moments, in classes with equal covariances and different means",
+        _equal_moments_control,
+    ),
+)
+def zero_reduction(generator: Generator) -> Measured:
+    r"""$\Delta R = 0$ if and only if all second moments $S_j = X_j^\top X_j / n_j$ are equal: with $V =
+    \sum_j \frac{n_j}{n} \|S_j - \frac1n X^\top X\|_F^2$, $\beta = d/\epsilon^2$ and $\sigma$ the largest
+    eigenvalue of any $S_j$, $\frac{\beta^2}{4(1 + \beta\sigma)^2} V \le \Delta R \le \frac{\beta^2}{4} V$.
+    The two bounds are derived here.
+    """
+    features, labels = equal_moments((15, 20, 40), 6, generator=generator)
+    beta, change = 6 / EPS**2, _normal(generator, 6, 6)
+    # βσ = 1, which the change of one class raises
+    features = features / (beta * _spread(features, labels)[1]) ** 0.5
+    ratios, largest = {}, {}
+    for size in (1.0, 1e-1, 1e-2, 1e-3):
+        unequal = torch.where((labels == 0)[:, None], features + size * features @ change, features)
+        reduction, (spread, sigma) = float(rate_reduction(unequal, labels, eps=EPS)), _spread(unequal, labels)
+        ratios[f"ΔR over the lower bound, moments changed by {size:g}"] = reduction / (
+            0.25 * (beta / (1 + beta * sigma)) ** 2 * spread
+        )
+        ratios[f"upper bound over ΔR, moments changed by {size:g}"] = 0.25 * beta**2 * spread / reduction
+        largest[f"βσ, moments changed by {size:g}"] = beta * sigma
+    equal = abs(float(rate_reduction(features, labels, eps=EPS)))
+    ratios["1e-12 over ΔR of equal moments"] = 1e-12 / max(equal, 1e-16)
+    return Measured(min(ratios.values()), ratios | largest)
+
+
+@claim(
+    "rate_reduction/soft-memberships",
+    measures="largest excess of the rate reduction over the chord, nats",
+    at_most=1e-12,
+    source=Source("ma2007segmentation", "", "not found"),
+    assumptions=("each sample's memberships sum to one",),
+    control=but("mixes features instead of memberships", of_memberships=False),
+)
+def soft_memberships(generator: Generator, *, of_memberships: bool = True) -> float:
+    r"""$\Delta R(X|\Pi)$ is convex in the memberships $\Pi$: it lies on or below the chord between any two,
+    so uncertain memberships never save more than the best labels.
+    """
     rises = []
     for n, d, k in SHAPES:
         features = _random_features(generator, n, d)
@@ -150,7 +180,7 @@ def _above_the_chord(generator: Generator, *, of_memberships: bool) -> Evidence:
         for share in (0.1, 0.5, 0.9):
             between = [(1 - share) * start + share * end for start, end in zip(*ends)]
             rises.append(float(rate_reduction(*between, eps=EPS)) - (1 - share) * first - share * last)
-    return Evidence(max(rises), 1e-12, "<=")
+    return max(rises)
 
 
 def _plain_reduction(features: Tensor, memberships: Tensor) -> Tensor:
@@ -166,9 +196,17 @@ def _plain_reduction(features: Tensor, memberships: Tensor) -> Tensor:
     return value
 
 
-def _gradient_gap(generator: Generator, *, weighted: bool) -> Evidence:
-    """Measures the largest relative error of the gradient by functions and by operators, over shapes, labels
-    and memberships.
+@claim(
+    "rate_reduction/gradients",
+    measures="largest relative error of the gradient",
+    at_most=1e-9,
+    source=Source("chan2022redunet", "", "not found"),
+    assumptions=("each sample's memberships sum to one and are held fixed",),
+    control=but("leaves out the weights n_j / n of the classes", weighted=False),
+)
+def gradients(generator: Generator, *, weighted: bool = True) -> float:
+    r"""$\nabla_X \Delta R = XE - \sum_j \frac{n_j}{n} \Pi_j X C_j$ with $E = \alpha(I + \alpha X^\top
+    X)^{-1}$ and $C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.
     """
     gaps = []
     for n, d, k in ((40, 7, 3), (10, 20, 3), (30, 8, 10)):
@@ -186,59 +224,7 @@ def _gradient_gap(generator: Generator, *, weighted: bool) -> Evidence:
                 [operators, rate_reduction_gradient(features, classes, eps=EPS)] if weighted else [operators]
             )
             gaps += [float((automatic - closed).abs().max() / automatic.abs().max()) for closed in candidates]
-    return Evidence(max(gaps) if weighted else min(gaps), 1e-9, "<=")
+    return max(gaps) if weighted else min(gaps)
 
 
-CLAIMS = (
-    Claim(
-        id="rate_reduction/nonnegative",
-        statement=r"$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft "
-        r"memberships $\Pi_j$.",
-        measures="smallest rate reduction, nats",
-        source=Source("yu2020learning", "", "not found"),
-        assumptions=("each sample's memberships sum to one",),
-        check=_nonnegative,
-        control=_nonnegative_control,
-        control_description="adds the classes' rates without their weights n_j / n",
-    ),
-    Claim(
-        id="rate_reduction/equal-moments",
-        statement=r"$\Delta R = 0$ if and only if all second moments $S_j = X_j^\top X_j / n_j$ are equal: "
-        r"with $V = \sum_j \frac{n_j}{n} \|S_j - \frac1n X^\top X\|_F^2$, $\beta = d/\epsilon^2$ and "
-        r"$\sigma$ the largest eigenvalue of any $S_j$, $\frac{\beta^2}{4(1 + \beta\sigma)^2} V \le \Delta "
-        r"R \le \frac{\beta^2}{4} V$. The two bounds are derived here.",
-        measures="smallest of: the rate reduction over its lower bound; its upper bound over it; at equal "
-        "moments, 1e-12 nats over it",
-        source=Source("yu2020learning", "", "own"),
-        assumptions=(
-            "each sample belongs to one class",
-            "drawn: equal second moments, scaled to βσ = 1; then one class is changed by a linear map",
-        ),
-        check=_equal_moments,
-        control=_equal_moments_control,
-        control_description="takes covariances instead of second moments, in classes with equal covariances "
-        "and different means",
-    ),
-    Claim(
-        id="rate_reduction/soft-memberships",
-        statement=r"$\Delta R(X|\Pi)$ is convex in the memberships $\Pi$: it lies on or below the chord "
-        "between any two, so uncertain memberships never save more than the best labels.",
-        measures="largest excess of the rate reduction over the chord, nats",
-        source=Source("ma2007segmentation", "", "not found"),
-        assumptions=("each sample's memberships sum to one",),
-        check=lambda generator: _above_the_chord(generator, of_memberships=True),
-        control=lambda generator: _above_the_chord(generator, of_memberships=False),
-        control_description="mixes features instead of memberships",
-    ),
-    Claim(
-        id="rate_reduction/gradients",
-        statement=r"$\nabla_X \Delta R = XE - \sum_j \frac{n_j}{n} \Pi_j X C_j$ with $E = \alpha(I + \alpha "
-        r"X^\top X)^{-1}$ and $C_j = \alpha_j (I + \alpha_j X^\top \Pi_j X)^{-1}$.",
-        measures="largest relative error of the gradient",
-        source=Source("chan2022redunet", "", "not found"),
-        assumptions=("each sample's memberships sum to one and are held fixed",),
-        check=lambda generator: _gradient_gap(generator, weighted=True),
-        control=lambda generator: _gradient_gap(generator, weighted=False),
-        control_description="leaves out the weights n_j / n of the classes",
-    ),
-)
+CLAIMS = (nonnegative, zero_reduction, soft_memberships, gradients)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ..closed_form import B, exact_common_logit, gamma, h, h_discrete, scanning_time
 from ..families import with_overlap
@@ -38,11 +38,6 @@ ASSUMPTION_2 = (
 )
 
 
-def uniform(low: float, high: float, generator: Generator) -> float:
-    """Draws a number, uniform in [low, high]."""
-    return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
-
-
 def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
     """Draws two to four classes of one query, with one common token and three to five distinct tokens each."""
     K, D = (
@@ -52,6 +47,44 @@ def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceC
     weights = 0.1 + torch.rand(K, D, generator=generator, dtype=torch.float64)
     share = 0.05 + 0.4 * torch.rand(K, generator=generator, dtype=torch.float64)
     return single_common(weights, share, vocab_size=vocab_size)
+
+
+@claim(
+    "scan_snap/relative-gain",
+    measures="largest relative error of r(0) chi",
+    at_most=1e-9,
+    source=Source(PAPER, "Thm. 3, Eq. (11)", "confirmed"),
+    assumptions=(
+        "infinitely many, infinitely long sequences",
+        "Lemma 4's flow: the decoder follows Lemma 3",
+        "distinct tokens of different probabilities",
+    ),
+    control=but(
+        "follows the exact population flow, whose decoder depends on past attention, instead of Lemma 4's",
+        flow=exact_flow,
+    ),
+)
+def relative_gain(generator: Generator, *, flow: Callable[..., Flow] = lemma4_flow) -> Measured:
+    r"""In Lemma 4's flow the relative gain $r(t) = c_l^2 / c_{l'}^2 - 1$ of two distinct tokens of a class is
+    $r(t) = r(0)\, \chi_l(t)$ with $\chi_l = e^{2 (z_l(t) - z_l(0))}$.
+    """
+    classes = random_classes(generator)
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    path: Flow = flow(
+        classes,
+        t0 * torch.tensor([0.3, 1.0, 10.0, 100.0], dtype=torch.float64),
+        eta_y=1.0,
+        eta_z=0.1,
+        tolerance=1e-9,
+    )
+    gains = relative_gains(classes, path.logits)
+    grown = float((gains.predicted[-1] / gains.start).max())
+    return Measured(gains.error, {"largest chi": grown, "pairs": len(gains.start)})
+
+
+def uniform(low: float, high: float, generator: Generator) -> float:
+    """Draws a number, uniform in [low, high]."""
+    return low + (high - low) * float(torch.rand((), generator=generator, dtype=torch.float64))
 
 
 def weakly_overlapping(generator: Generator, *, vocab_size: int = 20_000) -> SequenceClasses:
@@ -72,6 +105,83 @@ def weakly_overlapping(generator: Generator, *, vocab_size: int = 20_000) -> Seq
     return single_common(weights, odds / (1 + odds), vocab_size=vocab_size)
 
 
+@claim(
+    "scan_snap/gain-bounds",
+    measures="smallest distance of ln chi to the exponent of a bound, as a share of ln chi",
+    at_least=0.0,
+    source=Source(PAPER, "Thm. 3, Eq. (12); Eq. (98)", "confirmed"),
+    assumptions=(
+        "infinitely many, infinitely long sequences",
+        "one common token, which falls",
+        ASSUMPTION_2,
+        "$l_0$ is the likeliest distinct token at the start",
+    ),
+    control=but("uses the printed bounds, without the share of the class", bounds=printed_gain_bounds),
+    corrects=r"Lemma 4 (Eqs. (10) and (94)) drops the class shares, while $\gamma$ counts all steps, "
+    "$h(t/K)$. The printed bounds follow from the printed flow; with the shares they need $w_n B_n$ "
+    "for $B_n$, and the printed lower bound is violated, as the control shows.",
+)
+def slack(generator: Generator, *, bounds: Callable = gain_bounds) -> Measured:
+    r"""In Lemma 4's flow the likeliest distinct token $l_0$ of a class obeys $e^{2 f_{nl_0}(0)^2 w_n B_n(t)}
+    \le \chi_{l_0}(t) \le e^{2 w_n B_n(t)}$, where $w_n$ is the share of class $n$ and $\dot B_n = \eta_Z
+    \xi_n$. Here: the smallest distance of $\ln \chi_{l_0}$ to the exponent of a bound, as a share of $\ln
+    \chi_{l_0}$, up to $10^8\, t_0'$.
+    """
+    classes = weakly_overlapping(generator)
+    eta_z = 10 ** uniform(-2.5, -0.5, generator)
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([1.0, 10.0, 1e4, 1e8], dtype=torch.float64)
+    path = lemma4_flow(classes, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9)
+    gains = bounds(classes, path)
+    covered = classes.weak_overlap().holds
+    return Measured(
+        float(gains.slack.min()), covered=covered, detail={"largest ln chi": float(gains.log_chi.max())}
+    )
+
+
+@claim(
+    "scan_snap/first-gain",
+    measures="largest relative distance of the lower exponent, or f^2 times the upper one, to ln chi",
+    at_most=0.01,
+    source=Source(PAPER, "Thm. 3; Eq. (98)", "own"),
+    assumptions=(
+        "infinitely many, infinitely long sequences",
+        ASSUMPTION_2,
+        "$l_0$ is the likeliest distinct token at the start",
+        r"$\eta_Z < \eta_Y$",
+    ),
+    control=but("uses the printed bounds, without the share of the class", bounds=printed_gain_bounds),
+)
+def first_gain(generator: Generator, *, bounds: Callable = gain_bounds) -> Measured:
+    r"""At the start of Lemma 4's flow the likeliest distinct token $l_0$ of a class has $\ln \chi_{l_0}(t)
+    \approx 2 f_{nl_0}(0)^2 w_n B_n(t)$, by Eq. (98). This is the exponent of Theorem 3's lower bound, which
+    is sharp there, and $f_{nl_0}(0)^2$ times that of the upper one. Here: the larger of the two relative
+    distances to $\ln \chi_{l_0}$, at $t_0'/20$.
+    """
+    classes = weakly_overlapping(generator)
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    eta_z, t = 10 ** uniform(-2.5, -0.5, generator), torch.tensor([0.05 * t0], dtype=torch.float64)
+    gains = bounds(classes, lemma4_flow(classes, t, eta_y=1.0, eta_z=eta_z, tolerance=1e-9))
+    f = classes.features().gather(1, gains.token[:, None])[:, 0]
+    expected = torch.cat([gains.lower, f**2 * gains.upper])
+    return Measured(float((expected / gains.log_chi - 1).abs().max()), covered=classes.weak_overlap().holds)
+
+
+def _smallest_move(flow: Callable[..., Flow], classes: SequenceClasses) -> Measured:
+    """Measures the smallest move in the predicted direction (distinct tokens up, common tokens down) between
+    0, .5, 2 and 50 t0'.
+
+    It is a share of the largest move between the same two times.
+    """
+    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
+    times = t0 * torch.tensor([0.0, 0.5, 2.0, 50.0], dtype=torch.float64)
+    moves = flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits[:, 0].diff(dim=0)
+    signed = torch.where(classes.common(), -moves, moves) / moves.abs().amax(1, keepdim=True)
+    return Measured(
+        float(signed.min()), covered=classes.weak_overlap().holds and int(classes.common().sum()) == 1
+    )
+
+
 def several_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
     """Draws two classes with two common tokens; the second one is likely in one class only, so its attention
     logit grows.
@@ -79,6 +189,35 @@ def several_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceC
     a, b = uniform(0.28, 0.32, generator), uniform(0.0005, 0.0015, generator)
     P = torch.tensor([[a, a, 1 - 2 * a, 0.0], [a, b, 0.0, 1 - a - b]], dtype=torch.float64)
     return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
+
+
+def _two_common_tokens(generator: Generator) -> Measured:
+    return _smallest_move(lemma4_flow, several_common(generator))
+
+
+@claim(
+    "scan_snap/single-common-token",
+    measures="smallest move in the predicted direction between two times, as a share of the largest one",
+    at_least=0.0,
+    source=Source(PAPER, "Thm. 2(a) and (b)", "confirmed"),
+    assumptions=(
+        "infinitely many, infinitely long sequences",
+        "one common token",
+        "distinct tokens in every class",
+        ASSUMPTION_2,
+    ),
+    control=but(
+        "has two common tokens, one of them rare in one of the classes: its logit grows", _two_common_tokens
+    ),
+)
+def single_common_token(generator: Generator) -> Measured:
+    r"""In Lemma 4's flow distinct tokens gain attention, $\dot z_l > 0$, and a single common token loses it,
+    $\dot z_l < 0$, at all times. Here: the smallest move in the predicted direction between the times $0$,
+    $t_0'/2$, $2 t_0'$ and $50\, t_0'$, as a share of the largest move between the same two times.
+    """
+    classes = weakly_overlapping(generator)
+    exact = _smallest_move(exact_flow, classes)
+    return replace(_smallest_move(lemma4_flow, classes), detail={"exact flow": exact.value})
 
 
 def equally_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
@@ -90,87 +229,28 @@ def equally_common(generator: Generator, *, vocab_size: int = 1000) -> SequenceC
     return SequenceClasses(P, torch.zeros(2, dtype=torch.long), vocab_size)
 
 
-# ---- checks
-
-
-def _gain_error(generator: Generator, flow: Callable[..., Flow]) -> Evidence:
-    """Measures the largest relative error of Theorem 3's law of relative gains."""
-    classes = random_classes(generator)
-    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
-    path: Flow = flow(
-        classes,
-        t0 * torch.tensor([0.3, 1.0, 10.0, 100.0], dtype=torch.float64),
-        eta_y=1.0,
-        eta_z=0.1,
-        tolerance=1e-9,
-    )
-    gains = relative_gains(classes, path.logits)
-    grown = float((gains.predicted[-1] / gains.start).max())
-    return Evidence(gains.error, 1e-9, "<=", detail={"largest chi": grown, "pairs": len(gains.start)})
-
-
-def _slack(generator: Generator, bounds: Callable) -> Evidence:
-    """Measures the smallest distance of ln chi of the likeliest distinct tokens to a bound, as a share of ln
-    chi.
-    """
-    classes = weakly_overlapping(generator)
-    eta_z = 10 ** uniform(-2.5, -0.5, generator)
-    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
-    times = t0 * torch.tensor([1.0, 10.0, 1e4, 1e8], dtype=torch.float64)
-    path = lemma4_flow(classes, times, eta_y=1.0, eta_z=eta_z, tolerance=1e-9)
-    gains = bounds(classes, path)
-    covered = classes.weak_overlap().holds
-    return Evidence(
-        float(gains.slack.min()),
-        0.0,
-        ">=",
-        covered=covered,
-        detail={"largest ln chi": float(gains.log_chi.max())},
-    )
-
-
-def _first_gain(generator: Generator, bounds: Callable) -> Evidence:
-    """Measures the largest relative distance of the lower bound, and of f^2 times the upper bound, to ln chi
-    at t0'/20.
-    """
-    classes = weakly_overlapping(generator)
-    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
-    eta_z, t = 10 ** uniform(-2.5, -0.5, generator), torch.tensor([0.05 * t0], dtype=torch.float64)
-    gains = bounds(classes, lemma4_flow(classes, t, eta_y=1.0, eta_z=eta_z, tolerance=1e-9))
-    f = classes.features().gather(1, gains.token[:, None])[:, 0]
-    expected = torch.cat([gains.lower, f**2 * gains.upper])
-    return Evidence(
-        float((expected / gains.log_chi - 1).abs().max()), 0.01, "<=", covered=classes.weak_overlap().holds
-    )
-
-
-def _smallest_move(flow: Callable[..., Flow], classes: SequenceClasses) -> Evidence:
-    """Measures the smallest move in the predicted direction (distinct tokens up, common tokens down) between
-    0, .5, 2 and 50 t0'.
-
-    It is a share of the largest move between the same two times.
-    """
-    t0 = scanning_time(classes=classes.classes, vocab_size=classes.vocab_size, eta_y=1.0)
-    times = t0 * torch.tensor([0.0, 0.5, 2.0, 50.0], dtype=torch.float64)
-    moves = flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits[:, 0].diff(dim=0)
-    signed = torch.where(classes.common(), -moves, moves) / moves.abs().amax(1, keepdim=True)
-    return Evidence(
-        float(signed.min()),
-        0.0,
-        ">=",
-        covered=classes.weak_overlap().holds and int(classes.common().sum()) == 1,
-    )
-
-
-def _one_common_token(generator: Generator) -> Evidence:
-    classes = weakly_overlapping(generator)
-    exact = _smallest_move(exact_flow, classes)
-    return replace(_smallest_move(lemma4_flow, classes), detail={"exact flow": exact.value})
-
-
-def _growing_common(generator: Generator, instance: Callable[[Generator], SequenceClasses]) -> Evidence:
-    """Measures the largest upward move of a common token, as a share of the largest move; the smallest value
-    of the three flows.
+@claim(
+    "scan_snap/several-common-tokens",
+    measures="largest move of a common token, as a share of the largest move; the smallest one of the "
+    "three flows",
+    at_least=0.0,
+    source=Source(PAPER, "Thm. 2(b); Corollary 2, App. E", "own"),
+    assumptions=(
+        "infinitely many, infinitely long sequences",
+        "two common tokens, the second of different probability in the classes",
+    ),
+    control=but(
+        "makes the common tokens equally likely in both classes (Corollary 2), so all of them lose attention",
+        instance=equally_common,
+    ),
+)
+def several_common_tokens(
+    generator: Generator, *, instance: Callable[[Generator], SequenceClasses] = several_common
+) -> Measured:
+    r"""Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class and rare in the
+    other, it behaves like a distinct token, in the exact, the modified and Lemma 4's flow. The paper's
+    theorem is about a single common token; the example is the library's own. Here: its move as a share of the
+    largest move, in the flow where it is smallest.
     """
     classes = instance(generator)
     t0 = scanning_time(classes=2, vocab_size=classes.vocab_size, eta_y=1.0)
@@ -179,11 +259,7 @@ def _growing_common(generator: Generator, instance: Callable[[Generator], Sequen
     for flow in (exact_flow, modified_flow, lemma4_flow):
         move = flow(classes, times, eta_y=1.0, eta_z=0.05, tolerance=1e-8).logits[-1, 0]
         upward.append(float(move[classes.common()].max() / move.abs().max()))
-    return Evidence(min(upward), 0.0, ">=", detail=dict(zip((EXACT, MODIFIED, LEMMA4), upward)))
-
-
-def _two_common_tokens(generator: Generator) -> Evidence:
-    return _smallest_move(lemma4_flow, several_common(generator))
+    return Measured(min(upward), dict(zip((EXACT, MODIFIED, LEMMA4), upward)))
 
 
 def _weights(generator: Generator) -> Tensor:
@@ -192,12 +268,20 @@ def _weights(generator: Generator) -> Tensor:
     return 0.1 + torch.rand(D, generator=generator, dtype=torch.float64)
 
 
-def _power(generator: Generator, start: float) -> Evidence:
-    """Measures the distance to 2 of the slope of ln |z| against ln t, over half a decade from ``start`` t0',
-    in Lemma 4's flow.
-
-    The slope is negative if the token gains attention.
+@claim(
+    "scan_snap/quadratic-start",
+    measures="distance of the power of t to 2",
+    at_most=0.1,
+    source=Source(PAPER, "Thm. 4, Eq. (14), line 1; Lemma 9; Eq. (130)", "confirmed"),
+    assumptions=("one common token, all classes alike", r"$\eta_Z \ll \eta_Y$"),
+    control=but("measures the same after t0', when attention has snapped", start=3.0),
+)
+def quadratic_start(generator: Generator, *, start: float = 0.01) -> Measured:
+    r"""In Lemma 4's flow the logit of a single common token falls as $-t^2$ long before $t_0' = K \ln M /
+    \eta_Y$: there $\gamma(t) \approx \eta_Y t / K$. Here: the distance of the power of $t$ to 2, over half a
+    decade from $t_0'/100$.
     """
+    # The slope is negative if the token gains attention.
     K, M = int(torch.randint(2, 7, (), generator=generator)), int(10 ** uniform(3, 5, generator))
     classes = with_overlap(
         K, vocab_size=M, weights=_weights(generator), overlap=uniform(0.05, 0.3, generator)
@@ -209,23 +293,47 @@ def _power(generator: Generator, start: float) -> Evidence:
     )
     z = symmetric_lemma4_flow(classes, t, eta_y=1.0, eta_z=10 ** uniform(-3, -1.5, generator)).common[:, 0]
     slope = float(-z[1].sign() * (z[1] / z[0]).abs().log() / (t[1] / t[0]).log())
-    return Evidence(abs(slope - 2), 0.1, "<=", detail={"slope": slope, "K": K, "M": M})
+    return Measured(abs(slope - 2), {"slope": slope, "K": K, "M": M})
 
 
-def _snapped(generator: Generator, decades: float) -> Evidence:
-    """Measures the distance to 1/2 of dB/dln ln(M eta_Y t/K) at 10 to the power ``decades`` times t0'."""
+@claim(
+    "scan_snap/double-logarithm",
+    measures="distance of dB / d ln ln(M eta_Y t / K) to 1/2",
+    at_most=0.001,
+    source=Source(PAPER, "Thm. 4, Eq. (14), line 2; Eqs. (124), (132), (133)", "confirmed"),
+    assumptions=("one common token, all classes alike", "times that no training reaches"),
+    control=but(
+        r"measures at $t_0 = 2 t_0'$, where the paper's second regime begins", decades=math.log10(2.0)
+    ),
+)
+def double_logarithm(generator: Generator, *, decades: float = 280.0) -> Measured:
+    r"""In closed form $B(t) \sim \frac12 \ln \ln t$: $dB / d \ln\ln(M \eta_Y t / K) \to \frac12$. Here: the
+    distance to $\frac12$ at $10^{280}\, t_0'$.
+    """
     K, M = int(torch.randint(2, 11, (), generator=generator)), int(10 ** uniform(2, 5, generator))
     t = torch.tensor([10.0**decades * scanning_time(classes=K, vocab_size=M, eta_y=1.0)], dtype=torch.float64)
     eta_z, overlap = 10 ** uniform(-1, 1, generator), uniform(0.1, 0.4, generator)
     slope = float(
         growth_exponents(t, classes=K, vocab_size=M, eta_y=1.0, eta_z=eta_z, overlap=overlap).per_loglog[0]
     )
-    return Evidence(abs(slope - 0.5), 0.001, "<=", detail={"slope": slope, "K": K, "M": M})
+    return Measured(abs(slope - 0.5), {"slope": slope, "K": K, "M": M})
 
 
-def _late_speed(generator: Generator, *, printed: bool) -> Evidence:
-    """Measures the largest ratio of gamma(t) eta_Y t / K to ln(M eta_Y t / K), or to the printed ln(eta_Y t /
-    K), from 2 t0' on.
+@claim(
+    "scan_snap/late-speed",
+    measures="largest ratio of gamma(t) eta_Y t / K to ln(M eta_Y t / K)",
+    at_most=2.5,
+    source=Source(PAPER, "Thm. 1(b); Lemma 9", "confirmed"),
+    assumptions=("the decoder follows Lemma 3", "equal shares", r"$M$ from 100 to $10^{100}$"),
+    control=but(r"divides by the printed $\ln(\eta_Y t / K)$", printed=True),
+    corrects=r"Theorem 1(b) and the second bullet of Theorem 4 print $\ln(\eta_Y t / K)$; as a rate in "
+    r"$M$ it must be $\ln(M \eta_Y t / K)$, as in Lemma 9 and Eq. (14). For a fixed $M$ both have the "
+    "same limit.",
+)
+def late_speed(generator: Generator, *, printed: bool = False) -> Measured:
+    r"""From $2 t_0'$ on the speed of attention is $\gamma(t) = O(K \ln(M \eta_Y t / K) / (\eta_Y t))$, with a
+    constant that holds for every $M$. Here: the largest ratio of $\gamma(t)\, \eta_Y t / K$ to $\ln(M \eta_Y
+    t / K)$, from $2 t_0'$ to $10^6\, t_0'$. The bound 2.5 is the library's own.
     """
     K, M, eta_y = (
         int(torch.randint(2, 50, (), generator=generator)),
@@ -238,24 +346,7 @@ def _late_speed(generator: Generator, *, printed: bool) -> Evidence:
     s = eta_y * t / K
     logarithm = s.log() if printed else math.log(M) + s.log()
     ratio = float((gamma(t, classes=K, vocab_size=M, eta_y=eta_y) * s / logarithm).max())
-    return Evidence(ratio, 2.5, "<=", detail={"K": K, "log10 M": math.log10(M)})
-
-
-def _law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
-    """Measures the largest relative distance of the law to the exact flow's common logit, M = K, up to 1e30
-    steps per class.
-    """
-    K = int(torch.randint(8, 200, (), generator=generator))
-    overlap, eta_z = 10 ** uniform(-3, -1, generator), 10 ** uniform(-2, 0, generator)
-    # The largest error of any instance that can be drawn is 0.085: eight classes, overlap 0.1, weights 1.1,
-    # 0.1 and 0.1.
-    return _distance(law, generator, K=K, overlap=overlap, eta_z=eta_z, threshold=0.1)
-
-
-def _slow_law_error(generator: Generator, law: Callable[..., Tensor]) -> Evidence:
-    """Measures the same as :func:`_law_error` for attention that is a million times slower than the decoder."""
-    K, overlap = int(torch.randint(8, 51, (), generator=generator)), uniform(0.05, 0.1, generator)
-    return _distance(law, generator, K=K, overlap=overlap, eta_z=1e-6, threshold=0.01, tolerance=1e-9)
+    return Measured(ratio, {"K": K, "log10 M": math.log10(M)})
 
 
 def _distance(
@@ -265,9 +356,8 @@ def _distance(
     K: int,
     overlap: float,
     eta_z: float,
-    threshold: float,
     **options: float,
-) -> Evidence:
+) -> Measured:
     """Returns the largest relative distance of the law to the exact flow's common logit; the options are
     those of the flow.
     """
@@ -275,17 +365,7 @@ def _distance(
     t = K * torch.logspace(0, 30, 16, dtype=torch.float64)
     z = symmetric_exact_flow(classes, t, eta_y=1.0, eta_z=eta_z, **options).common[:, 0]
     predicted = law(t, classes=K, eta_y=1.0, eta_z=eta_z, overlap=overlap)
-    return Evidence(
-        float((predicted / z - 1).abs().max()),
-        threshold,
-        "<=",
-        detail={"K": K, "overlap": overlap, "z": float(z[-1])},
-    )
-
-
-def _without_slowing(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Tensor:
-    """Returns the law with h(t/K) for h((1 - E_0) t/K)."""
-    return exact_common_logit(t / (1 - overlap), classes=classes, eta_y=eta_y, eta_z=eta_z, overlap=overlap)
+    return Measured(float((predicted / z - 1).abs().max()), {"K": K, "overlap": overlap, "z": float(z[-1])})
 
 
 def _minus_B(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Tensor:
@@ -293,9 +373,79 @@ def _minus_B(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: fl
     return -B(t, classes=classes, vocab_size=classes, eta_y=eta_y, eta_z=eta_z, overlap=overlap)
 
 
-def _decoder_gap(generator: Generator, *, linear_term: bool) -> Evidence:
-    """Measures how far the gap of the recursion for h and its closed form leaves [0, 2 eta_Y / M], in units
-    of 2 eta_Y / M.
+@claim(
+    "scan_snap/exact-common-logit",
+    measures="largest relative difference of formula and exact flow",
+    at_most=0.1,
+    source=Source(PAPER, status="own"),
+    assumptions=(
+        "one common token, all classes alike",
+        "M = K",
+        r"eight classes and more, $E_0 \le 0.1$",
+        "derived here, not in the paper",
+    ),
+    control=but(
+        "uses the closed form of Theorem 4, $z = -B$, which assumes the modified decoder and large $M$",
+        law=_minus_B,
+    ),
+)
+def law_error(generator: Generator, *, law: Callable[..., Tensor] = exact_common_logit) -> Measured:
+    r"""If every token of the vocabulary is some class's next token, $M = K$, a single common token's logit in
+    the exact flow is $z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} [K h((1 - E_0) t /
+    K)]^2)$, up to what distinct tokens gain. Here: the largest relative difference, for $\eta_Z$ from $.01\,
+    \eta_Y$ to $\eta_Y$.
+    """
+    K = int(torch.randint(8, 200, (), generator=generator))
+    overlap, eta_z = 10 ** uniform(-3, -1, generator), 10 ** uniform(-2, 0, generator)
+    # The largest error of any instance that can be drawn is 0.085: eight classes, overlap 0.1, weights 1.1,
+    # 0.1 and 0.1.
+    return _distance(law, generator, K=K, overlap=overlap, eta_z=eta_z)
+
+
+def _without_slowing(t: Tensor, *, classes: int, eta_y: float, eta_z: float, overlap: float) -> Tensor:
+    """Returns the law with h(t/K) for h((1 - E_0) t/K)."""
+    return exact_common_logit(t / (1 - overlap), classes=classes, eta_y=eta_y, eta_z=eta_z, overlap=overlap)
+
+
+@claim(
+    "scan_snap/exact-slow-logit",
+    measures="largest relative difference of formula and exact flow",
+    at_most=0.01,
+    source=Source(PAPER, status="own"),
+    assumptions=(
+        "one common token, all classes alike",
+        "M = K",
+        r"eight to fifty classes, $E_0$ from .05 to .1",
+        r"$\eta_Z = 10^{-6} \eta_Y$",
+        "derived here, not in the paper",
+    ),
+    control=but(
+        "has $h(t/K)$ instead of $h((1 - E_0) t/K)$: a decoder that does not slow down where classes overlap",
+        law=_without_slowing,
+    ),
+)
+def exact_slow_logit(generator: Generator, *, law: Callable[..., Tensor] = exact_common_logit) -> Measured:
+    r"""In the same setting, $M = K$, while attention has moved little, the exact flow's common logit is $z =
+    -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} [K h((1 - E_0) t / K)]^2)$ to 1 %. Here:
+    the largest relative difference for $\eta_Z = 10^{-6} \eta_Y$.
+    """
+    K, overlap = int(torch.randint(8, 51, (), generator=generator)), uniform(0.05, 0.1, generator)
+    return _distance(law, generator, K=K, overlap=overlap, eta_z=1e-6, tolerance=1e-9)
+
+
+@claim(
+    "scan_snap/closed-form-h",
+    measures="distance of the excess to [0, 2 eta_Y / M], in units of 2 eta_Y / M",
+    at_most=1e-9,
+    source=Source(PAPER, "Lemma 5, Eq. (33); Lemma 6, Eq. (45); Lemma 7(a)", "confirmed"),
+    assumptions=("Lemma 3's decoder from zero",),
+    control=but("omits the linear term (M - 1) M h of the equation, as for large t", linear_term=False),
+)
+def closed_form_h(generator: Generator, *, linear_term: bool = True) -> Measured:
+    r"""The decoder's gain under gradient descent, $h^*(s) = h^*(s-1) + \eta_Y / (M - 1 + e^{M h^*(s-1)})$,
+    exceeds the root $h$ of $e^{Mh} + (M-1) M h = M \eta_Y t + 1$ at $t = s$ by at most $2 \eta_Y / M$. Here:
+    how far the excess leaves $[0, 2 \eta_Y / M]$ within 3000 steps, in units of $2 \eta_Y / M$, for $\eta_Y$
+    from .001 to 100.
     """
     steps = 3000
     t, outside, largest = torch.arange(steps, dtype=torch.float64), 0.0, 0.0
@@ -307,189 +457,19 @@ def _decoder_gap(generator: Generator, *, linear_term: bool) -> Evidence:
             gap = (h_discrete(steps, vocab_size=M, eta_y=eta_y) - closed) * M / (2 * eta_y)
             outside = max(outside, float((-gap).max()), float((gap - 1).max()))
             largest = max(largest, float(gap.max()))
-    return Evidence(outside, 1e-9, "<=", detail={"largest gap in units of 2 eta_Y / M": largest})
+    return Measured(outside, {"largest gap in units of 2 eta_Y / M": largest})
 
 
 CLAIMS = (
-    Claim(
-        id="scan_snap/relative-gain",
-        statement="In Lemma 4's flow the relative gain $r(t) = c_l^2 / c_{l'}^2 - 1$ of two distinct "
-        r"tokens of a class is $r(t) = r(0)\, \chi_l(t)$ with $\chi_l = e^{2 (z_l(t) - z_l(0))}$.",
-        measures="largest relative error of r(0) chi",
-        source=Source(PAPER, "Thm. 3, Eq. (11)", "confirmed"),
-        assumptions=(
-            "infinitely many, infinitely long sequences",
-            "Lemma 4's flow: the decoder follows Lemma 3",
-            "distinct tokens of different probabilities",
-        ),
-        check=lambda generator: _gain_error(generator, lemma4_flow),
-        control=lambda generator: _gain_error(generator, exact_flow),
-        control_description="follows the exact population flow, whose decoder depends on past attention, "
-        "instead of Lemma 4's",
-    ),
-    Claim(
-        id="scan_snap/gain-bounds",
-        statement="In Lemma 4's flow the likeliest distinct token $l_0$ of a class obeys $e^{2 "
-        r"f_{nl_0}(0)^2 w_n B_n(t)} \le \chi_{l_0}(t) \le e^{2 w_n B_n(t)}$, where $w_n$ is the share of "
-        r"class $n$ and $\dot B_n = \eta_Z \xi_n$. Here: the smallest distance of $\ln \chi_{l_0}$ to the "
-        r"exponent of a bound, as a share of $\ln \chi_{l_0}$, up to $10^8\, t_0'$.",
-        measures="smallest distance of ln chi to the exponent of a bound, as a share of ln chi",
-        source=Source(PAPER, "Thm. 3, Eq. (12); Eq. (98)", "confirmed"),
-        assumptions=(
-            "infinitely many, infinitely long sequences",
-            "one common token, which falls",
-            ASSUMPTION_2,
-            "$l_0$ is the likeliest distinct token at the start",
-        ),
-        check=lambda generator: _slack(generator, gain_bounds),
-        control=lambda generator: _slack(generator, printed_gain_bounds),
-        control_description="uses the printed bounds, without the share of the class",
-        corrects=r"Lemma 4 (Eqs. (10) and (94)) drops the class shares, while $\gamma$ counts all steps, "
-        "$h(t/K)$. The printed bounds follow from the printed flow; with the shares they need $w_n B_n$ "
-        "for $B_n$, and the printed lower bound is violated, as the control shows.",
-    ),
-    Claim(
-        id="scan_snap/first-gain",
-        statement=r"At the start of Lemma 4's flow the likeliest distinct token $l_0$ of a class has $\ln "
-        r"\chi_{l_0}(t) \approx 2 f_{nl_0}(0)^2 w_n B_n(t)$, by Eq. (98). This is the exponent of Theorem "
-        "3's lower bound, which is sharp there, and $f_{nl_0}(0)^2$ times that of the upper one. Here: the "
-        r"larger of the two relative distances to $\ln \chi_{l_0}$, at $t_0'/20$.",
-        measures="largest relative distance of the lower exponent, or f^2 times the upper one, to ln chi",
-        source=Source(PAPER, "Thm. 3; Eq. (98)", "own"),
-        assumptions=(
-            "infinitely many, infinitely long sequences",
-            ASSUMPTION_2,
-            "$l_0$ is the likeliest distinct token at the start",
-            r"$\eta_Z < \eta_Y$",
-        ),
-        check=lambda generator: _first_gain(generator, gain_bounds),
-        control=lambda generator: _first_gain(generator, printed_gain_bounds),
-        control_description="uses the printed bounds, without the share of the class",
-    ),
-    Claim(
-        id="scan_snap/single-common-token",
-        statement=r"In Lemma 4's flow distinct tokens gain attention, $\dot z_l > 0$, and a single common "
-        r"token loses it, $\dot z_l < 0$, at all times. Here: the smallest move in the predicted direction "
-        r"between the times $0$, $t_0'/2$, $2 t_0'$ and $50\, t_0'$, as a share of the largest move between "
-        "the same two times.",
-        measures="smallest move in the predicted direction between two times, as a share of the largest one",
-        source=Source(PAPER, "Thm. 2(a) and (b)", "confirmed"),
-        assumptions=(
-            "infinitely many, infinitely long sequences",
-            "one common token",
-            "distinct tokens in every class",
-            ASSUMPTION_2,
-        ),
-        check=_one_common_token,
-        control=_two_common_tokens,
-        control_description="has two common tokens, one of them rare in one of the classes: its logit grows",
-    ),
-    Claim(
-        id="scan_snap/several-common-tokens",
-        statement=r"Of several common tokens one may gain attention, $\dot z_l > 0$: frequent in one class "
-        "and rare in the other, it behaves like a distinct token, in the exact, the modified and Lemma 4's "
-        "flow. The paper's theorem is about a single common token; the example is the library's own. Here: "
-        "its move as a share of the largest move, in the flow where it is smallest.",
-        measures="largest move of a common token, as a share of the largest move; the smallest one of the "
-        "three flows",
-        source=Source(PAPER, "Thm. 2(b); Corollary 2, App. E", "own"),
-        assumptions=(
-            "infinitely many, infinitely long sequences",
-            "two common tokens, the second of different probability in the classes",
-        ),
-        check=lambda generator: _growing_common(generator, several_common),
-        control=lambda generator: _growing_common(generator, equally_common),
-        control_description="makes the common tokens equally likely in both classes (Corollary 2), so all "
-        "of them lose attention",
-    ),
-    Claim(
-        id="scan_snap/quadratic-start",
-        statement="In Lemma 4's flow the logit of a single common token falls as $-t^2$ long before $t_0' "
-        r"= K \ln M / \eta_Y$: there $\gamma(t) \approx \eta_Y t / K$. Here: the distance of the power of "
-        "$t$ to 2, over half a decade from $t_0'/100$.",
-        measures="distance of the power of t to 2",
-        source=Source(PAPER, "Thm. 4, Eq. (14), line 1; Lemma 9; Eq. (130)", "confirmed"),
-        assumptions=("one common token, all classes alike", r"$\eta_Z \ll \eta_Y$"),
-        check=lambda generator: _power(generator, 0.01),
-        control=lambda generator: _power(generator, 3.0),
-        control_description="measures the same after t0', when attention has snapped",
-    ),
-    Claim(
-        id="scan_snap/double-logarithm",
-        statement=r"In closed form $B(t) \sim \frac12 \ln \ln t$: $dB / d \ln\ln(M \eta_Y t / K) \to "
-        r"\frac12$. Here: the distance to $\frac12$ at $10^{280}\, t_0'$.",
-        measures="distance of dB / d ln ln(M eta_Y t / K) to 1/2",
-        source=Source(PAPER, "Thm. 4, Eq. (14), line 2; Eqs. (124), (132), (133)", "confirmed"),
-        assumptions=("one common token, all classes alike", "times that no training reaches"),
-        check=lambda generator: _snapped(generator, 280.0),
-        control=lambda generator: _snapped(generator, math.log10(2.0)),
-        control_description=r"measures at $t_0 = 2 t_0'$, where the paper's second regime begins",
-    ),
-    Claim(
-        id="scan_snap/late-speed",
-        statement=r"From $2 t_0'$ on the speed of attention is $\gamma(t) = O(K \ln(M \eta_Y t / K) / "
-        r"(\eta_Y t))$, with a constant that holds for every $M$. Here: the largest ratio of $\gamma(t)\, "
-        r"\eta_Y t / K$ to $\ln(M \eta_Y t / K)$, from $2 t_0'$ to $10^6\, t_0'$. The bound 2.5 is the "
-        "library's own.",
-        measures="largest ratio of gamma(t) eta_Y t / K to ln(M eta_Y t / K)",
-        source=Source(PAPER, "Thm. 1(b); Lemma 9", "confirmed"),
-        assumptions=("the decoder follows Lemma 3", "equal shares", r"$M$ from 100 to $10^{100}$"),
-        check=lambda generator: _late_speed(generator, printed=False),
-        control=lambda generator: _late_speed(generator, printed=True),
-        control_description=r"divides by the printed $\ln(\eta_Y t / K)$",
-        corrects=r"Theorem 1(b) and the second bullet of Theorem 4 print $\ln(\eta_Y t / K)$; as a rate in "
-        r"$M$ it must be $\ln(M \eta_Y t / K)$, as in Lemma 9 and Eq. (14). For a fixed $M$ both have the "
-        "same limit.",
-    ),
-    Claim(
-        id="scan_snap/exact-common-logit",
-        statement="If every token of the vocabulary is some class's next token, $M = K$, a single common "
-        r"token's logit in the exact flow is $z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 "
-        "- E_0} [K h((1 - E_0) t / K)]^2)$, up to what distinct tokens gain. Here: the largest relative "
-        r"difference, for $\eta_Z$ from $.01\, \eta_Y$ to $\eta_Y$.",
-        measures="largest relative difference of formula and exact flow",
-        source=Source(PAPER, status="own"),
-        assumptions=(
-            "one common token, all classes alike",
-            "M = K",
-            r"eight classes and more, $E_0 \le 0.1$",
-            "derived here, not in the paper",
-        ),
-        check=lambda generator: _law_error(generator, exact_common_logit),
-        control=lambda generator: _law_error(generator, _minus_B),
-        control_description="uses the closed form of Theorem 4, $z = -B$, which assumes the modified "
-        "decoder and large $M$",
-    ),
-    Claim(
-        id="scan_snap/exact-slow-logit",
-        statement="In the same setting, $M = K$, while attention has moved little, the exact flow's common "
-        r"logit is $z = -\frac12 \ln(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} [K h((1 - E_0) t / "
-        r"K)]^2)$ to 1 %. Here: the largest relative difference for $\eta_Z = 10^{-6} \eta_Y$.",
-        measures="largest relative difference of formula and exact flow",
-        source=Source(PAPER, status="own"),
-        assumptions=(
-            "one common token, all classes alike",
-            "M = K",
-            r"eight to fifty classes, $E_0$ from .05 to .1",
-            r"$\eta_Z = 10^{-6} \eta_Y$",
-            "derived here, not in the paper",
-        ),
-        check=lambda generator: _slow_law_error(generator, exact_common_logit),
-        control=lambda generator: _slow_law_error(generator, _without_slowing),
-        control_description="has $h(t/K)$ instead of $h((1 - E_0) t/K)$: a decoder that does not slow down "
-        "where classes overlap",
-    ),
-    Claim(
-        id="scan_snap/closed-form-h",
-        statement=r"The decoder's gain under gradient descent, $h^*(s) = h^*(s-1) + \eta_Y / (M - 1 + e^{M "
-        r"h^*(s-1)})$, exceeds the root $h$ of $e^{Mh} + (M-1) M h = M \eta_Y t + 1$ at $t = s$ by at most "
-        r"$2 \eta_Y / M$. Here: how far the excess leaves $[0, 2 \eta_Y / M]$ within 3000 steps, in units "
-        r"of $2 \eta_Y / M$, for $\eta_Y$ from .001 to 100.",
-        measures="distance of the excess to [0, 2 eta_Y / M], in units of 2 eta_Y / M",
-        source=Source(PAPER, "Lemma 5, Eq. (33); Lemma 6, Eq. (45); Lemma 7(a)", "confirmed"),
-        assumptions=("Lemma 3's decoder from zero",),
-        check=lambda generator: _decoder_gap(generator, linear_term=True),
-        control=lambda generator: _decoder_gap(generator, linear_term=False),
-        control_description="omits the linear term (M - 1) M h of the equation, as for large t",
-    ),
+    relative_gain,
+    slack,
+    first_gain,
+    single_common_token,
+    several_common_tokens,
+    quadratic_start,
+    double_logarithm,
+    late_speed,
+    law_error,
+    exact_slow_logit,
+    closed_form_h,
 )

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ....core.sources import Source
 from ....data.bridges import one_hot
 from ..dynamics import (
@@ -27,6 +27,7 @@ from ..problem import SequenceClasses, synthetic
 PAPER = "tian2023scan"
 DELTA = 0.05  # delta of Hoeffding's bound
 REPEATS = 16  # copies of each drawn token in the control
+MOMENTUM = HeavyBall(0.9)
 
 
 def _explicit_gradients(
@@ -55,9 +56,24 @@ def _unprojected(f: Tensor, target: Tensor, query: Tensor, Y: Tensor, queries: i
     return one_hot(query, queries).T @ (f * g) / len(f)
 
 
-def _gradient_error(generator: Generator, *, projection: bool) -> Evidence:
-    """Measures the largest difference between closed-form gradients and autograd of the explicit model,
-    relative to the largest entry.
+def _relative(value: Tensor, expected: Tensor) -> float:
+    return float((value - expected).abs().max() / expected.abs().max())
+
+
+@claim(
+    "scan_snap/gradient",
+    measures="largest relative difference to automatic differentiation",
+    at_most=1e-12,
+    source=Source(PAPER, "Lemma 1, Eqs. (3) and (4)", "confirmed"),
+    assumptions=("no positions", "the query is not a key", "attended tokens have Euclidean norm one"),
+    control=but(
+        "omits the projection that follows from the normalisation of the attended tokens", projection=False
+    ),
+)
+def gradient(generator: Generator, *, projection: bool = True) -> Measured:
+    r"""The descent directions are $\dot Y = f (e_n - \alpha)^\top$ for the decoder and $\dot z = f \circ (g -
+    f (f^\top g))$, $g = Y (e_n - \alpha)$, for the attention logits, functions of the tokens' counts alone.
+    Here: the largest relative difference to automatic differentiation of the explicit model.
     """
     S, Q, K, M, context, batch = 6, 2, 3, 11, 9, 5
     ids = torch.randint(S, (batch, context), generator=generator)
@@ -73,12 +89,28 @@ def _gradient_error(generator: Generator, *, projection: bool) -> Evidence:
     closed = forward(Weights(Y[:, : K + 1], Z, M - K), Batch(one_hot(ids, S).sum(1), query, target))
     attention = closed.attention if projection else _unprojected(f, target, query, Y, Q)
     errors = {"decoder": _relative(closed.decoder, -dY[:, : K + 1]), "attention": _relative(attention, -dZ)}
-    return Evidence(max(errors.values()), 1e-12, "<=", detail=errors)
+    return Measured(max(errors.values()), errors)
 
 
-def _grouped_gradient_error(generator: Generator, *, projection: bool) -> Evidence:
-    """Measures the same for sampled sequences, grouped by class and as lists of tokens, in two runs, with few
-    and with many classes.
+@claim(
+    "scan_snap/grouped-gradient",
+    measures="largest relative difference to automatic differentiation",
+    at_most=1e-12,
+    source=Source(PAPER, status="own"),
+    assumptions=(
+        "no positions",
+        "the query is not a key",
+        "attended tokens have Euclidean norm one",
+        "sequences drawn from the classes",
+    ),
+    control=but(
+        "omits the projection that follows from the normalisation of the attended tokens", projection=False
+    ),
+)
+def grouped_gradient(generator: Generator, *, projection: bool = True) -> Measured:
+    r"""Sorting the sequences by class, or storing only the tokens that occur in them, leaves $\dot Y$ and
+    $\dot Z$ of gradient descent unchanged, in several runs at once. Here: the largest relative difference to
+    automatic differentiation of the explicit model.
     """
     errors = []
     for K in (
@@ -115,16 +147,28 @@ def _grouped_gradient_error(generator: Generator, *, projection: bool) -> Eviden
                     descent.attention[run] if projection else _unprojected(f, target, query, Y[run], Q)
                 )
                 errors += [_relative(descent.decoder[run], -dY[:, : K + 1]), _relative(attention, -dZ)]
-    return Evidence(max(errors), 1e-12, "<=", detail={"comparisons": len(errors)})
+    return Measured(max(errors), {"comparisons": len(errors)})
 
 
-def _relative(value: Tensor, expected: Tensor) -> float:
-    return float((value - expected).abs().max() / expected.abs().max())
+def _share(sum_changes: Tensor, entry_changes: Tensor) -> float:
+    return float(sum_changes.abs().max() / entry_changes.abs().max())
 
 
-def _drift(generator: Generator, optimiser: Optimiser) -> Evidence:
-    """Measures the largest change of a row sum of Y or Z, as a share of the matrix's largest change of an
-    entry.
+@claim(
+    "scan_snap/row-sums",
+    measures="largest change of a row sum, as a share of the largest change of an entry",
+    at_most=1e-12,
+    source=Source(PAPER, "Section 3.1, after Lemma 1", "confirmed"),
+    assumptions=(
+        "the update is a linear function of past gradients",
+        "attended tokens have Euclidean norm one",
+    ),
+    control=but("uses Adam, which scales every entry separately", optimiser=Adam()),
+)
+def row_sums(generator: Generator, *, optimiser: Optimiser = MOMENTUM) -> Measured:
+    """Descent conserves the sum of every row of $Y$ and of $Z$, with momentum too. The paper states it
+    without momentum. Here: the largest change of a row sum over 60 steps with momentum, as a share of the
+    largest change of an entry.
     """
     K = 2 * int(torch.randint(2, 5, (), generator=generator))
     classes = synthetic(K, per_query=2, common=3, distinct=4)
@@ -146,39 +190,23 @@ def _drift(generator: Generator, optimiser: Optimiser) -> Evidence:
             path.final.attention.sum(-1) - start.attention.sum(-1), path.final.attention - start.attention
         ),
     }
-    return Evidence(max(drift.values()), 1e-12, "<=", detail=drift)
+    return Measured(max(drift.values()), drift)
 
 
-def _share(sum_changes: Tensor, entry_changes: Tensor) -> float:
-    return float(sum_changes.abs().max() / entry_changes.abs().max())
-
-
-def _two_tokens(generator: Generator) -> SequenceClasses:
-    p = 0.3 + 0.4 * torch.rand((), generator=generator, dtype=torch.float64)
-    return SequenceClasses(torch.stack([p, 1 - p])[None], torch.zeros(1, dtype=torch.long), 3)
-
-
-def _exceeding(generator: Generator, repeats: int) -> Evidence:
-    """Measures the share of 2000 sequences in which a token's share differs from P(l | n) by more than the
-    bound for delta.
+@claim(
+    "scan_snap/long-sequences",
+    measures="|slope + 1/2| on logarithmic axes",
+    at_most=0.05,
+    source=Source(PAPER, "Eq. (5), Lemma 2, Eq. (6); the rate: Lemma 18, Eq. (136)", "confirmed"),
+    assumptions=("contextual tokens are drawn independently, given the class",),
+    control=but("fills every sequence with copies of 64 drawn tokens", independent=64),
+)
+def long_sequences(generator: Generator, *, independent: int | None = None) -> Measured:
+    r"""The attention that a sequence of $T - 1$ contextual tokens pays to each kind of token approaches $c_n
+    \propto P(l | n) e^{z_l}$ as $1/\sqrt{T}$. Here: $|\text{slope} + 1/2|$ of their distance against $T - 1$,
+    logarithmically.
     """
-    classes = _two_tokens(generator)
-    context = REPEATS * int(torch.randint(4, 65, (), generator=generator))
-    counts, _ = classes.sample_counts(2000, context=context // repeats, generator=generator)
-    distance = (counts[:, 0] * repeats / context - classes.conditional[0, 0]).abs()
-    bound = math.sqrt(math.log(2 / DELTA) / (2 * context))
-    return Evidence(
-        float((distance > bound).double().mean()), DELTA, "<=", detail={"T - 1": context, "bound": bound}
-    )
-
-
-def _slope(generator: Generator, *, independent: int | None) -> Evidence:
-    r"""Measures |slope + 1/2| of the distance between a sequence's attention and c_n against its length, on
-    logarithmic axes.
-
-    Args:
-        independent: independent tokens per sequence, repeated to fill it. None: all tokens are independent.
-    """
+    # independent: independent tokens per sequence, repeated to fill it. None: all tokens are independent.
     classes = synthetic(2, common=4, distinct=4)
     z = torch.randn(2, classes.tokens, generator=generator, dtype=torch.float64)
     weights = Weights.zeros(classes.tokens, 2, 2, classes.vocab_size)
@@ -192,77 +220,33 @@ def _slope(generator: Generator, *, independent: int | None) -> Evidence:
     x, y = lengths.double().log(), torch.stack(distance).log()
     x = x - x.mean()
     slope = float((x * y).sum() / (x * x).sum())
-    return Evidence(abs(slope + 0.5), 0.05, "<=", detail={"slope": slope})
+    return Measured(abs(slope + 0.5), {"slope": slope})
 
 
-CLAIMS = (
-    Claim(
-        id="scan_snap/gradient",
-        statement=r"The descent directions are $\dot Y = f (e_n - \alpha)^\top$ for the decoder and $\dot z "
-        r"= f \circ (g - f (f^\top g))$, $g = Y (e_n - \alpha)$, for the attention logits, functions of the "
-        "tokens' counts alone. Here: the largest relative difference to automatic differentiation of the "
-        "explicit model.",
-        measures="largest relative difference to automatic differentiation",
-        source=Source(PAPER, "Lemma 1, Eqs. (3) and (4)", "confirmed"),
-        assumptions=("no positions", "the query is not a key", "attended tokens have Euclidean norm one"),
-        check=lambda generator: _gradient_error(generator, projection=True),
-        control=lambda generator: _gradient_error(generator, projection=False),
-        control_description="omits the projection that follows from the normalisation of the attended tokens",
-    ),
-    Claim(
-        id="scan_snap/grouped-gradient",
-        statement="Sorting the sequences by class, or storing only the tokens that occur in them, leaves "
-        r"$\dot Y$ and $\dot Z$ of gradient descent unchanged, in several runs at once. Here: the largest "
-        "relative difference to automatic differentiation of the explicit model.",
-        measures="largest relative difference to automatic differentiation",
-        source=Source(PAPER, status="own"),
-        assumptions=(
-            "no positions",
-            "the query is not a key",
-            "attended tokens have Euclidean norm one",
-            "sequences drawn from the classes",
-        ),
-        check=lambda generator: _grouped_gradient_error(generator, projection=True),
-        control=lambda generator: _grouped_gradient_error(generator, projection=False),
-        control_description="omits the projection that follows from the normalisation of the attended tokens",
-    ),
-    Claim(
-        id="scan_snap/row-sums",
-        statement="Descent conserves the sum of every row of $Y$ and of $Z$, with momentum too. The paper "
-        "states it without momentum. Here: the largest change of a row sum over 60 steps with momentum, as "
-        "a share of the largest change of an entry.",
-        measures="largest change of a row sum, as a share of the largest change of an entry",
-        source=Source(PAPER, "Section 3.1, after Lemma 1", "confirmed"),
-        assumptions=(
-            "the update is a linear function of past gradients",
-            "attended tokens have Euclidean norm one",
-        ),
-        check=lambda generator: _drift(generator, HeavyBall(0.9)),
-        control=lambda generator: _drift(generator, Adam()),
-        control_description="uses Adam, which scales every entry separately",
-    ),
-    Claim(
-        id="scan_snap/long-sequences",
-        statement="The attention that a sequence of $T - 1$ contextual tokens pays to each kind of token "
-        r"approaches $c_n \propto P(l | n) e^{z_l}$ as $1/\sqrt{T}$. Here: $|\text{slope} + 1/2|$ of their "
-        "distance against $T - 1$, logarithmically.",
-        measures="|slope + 1/2| on logarithmic axes",
-        source=Source(PAPER, "Eq. (5), Lemma 2, Eq. (6); the rate: Lemma 18, Eq. (136)", "confirmed"),
-        assumptions=("contextual tokens are drawn independently, given the class",),
-        check=lambda generator: _slope(generator, independent=None),
-        control=lambda generator: _slope(generator, independent=64),
-        control_description="fills every sequence with copies of 64 drawn tokens",
-    ),
-    Claim(
-        id="scan_snap/concentration",
-        statement=r"A token's share $q_l$ of the contextual tokens has $|q_l - P(l | n)| \le "
-        r"\sqrt{\ln(2/\delta) / (2 (T-1))}$ with probability at least $1 - \delta$ (Hoeffding). Here: the "
-        r"share of sequences beyond it, for $\delta = 0.05$.",
-        measures="share of sequences beyond the bound",
-        source=Source(PAPER, "Lemma 18, Eq. (136), App. H", "confirmed"),
-        assumptions=("contextual tokens are drawn independently, given the class",),
-        check=lambda generator: _exceeding(generator, 1),
-        control=lambda generator: _exceeding(generator, REPEATS),
-        control_description="repeats every drawn token sixteen times",
-    ),
+def _two_tokens(generator: Generator) -> SequenceClasses:
+    p = 0.3 + 0.4 * torch.rand((), generator=generator, dtype=torch.float64)
+    return SequenceClasses(torch.stack([p, 1 - p])[None], torch.zeros(1, dtype=torch.long), 3)
+
+
+@claim(
+    "scan_snap/concentration",
+    measures="share of sequences beyond the bound",
+    at_most=DELTA,
+    source=Source(PAPER, "Lemma 18, Eq. (136), App. H", "confirmed"),
+    assumptions=("contextual tokens are drawn independently, given the class",),
+    control=but("repeats every drawn token sixteen times", repeats=REPEATS),
 )
+def concentration(generator: Generator, *, repeats: int = 1) -> Measured:
+    r"""A token's share $q_l$ of the contextual tokens has $|q_l - P(l | n)| \le \sqrt{\ln(2/\delta) / (2
+    (T-1))}$ with probability at least $1 - \delta$ (Hoeffding). Here: the share of sequences beyond it, for
+    $\delta = 0.05$.
+    """
+    classes = _two_tokens(generator)
+    context = REPEATS * int(torch.randint(4, 65, (), generator=generator))
+    counts, _ = classes.sample_counts(2000, context=context // repeats, generator=generator)
+    distance = (counts[:, 0] * repeats / context - classes.conditional[0, 0]).abs()
+    bound = math.sqrt(math.log(2 / DELTA) / (2 * context))
+    return Measured(float((distance > bound).double().mean()), {"T - 1": context, "bound": bound})
+
+
+CLAIMS = (gradient, grouped_gradient, row_sums, long_sequences, concentration)

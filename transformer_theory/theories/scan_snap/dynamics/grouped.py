@@ -4,7 +4,8 @@ A sequence contains only *shared* tokens, which occur in several classes, and it
 therefore stored as a row of W = shared + own counts instead of a row over all S tokens. The shared part of
 every product is one matrix product, and the own part is one small product per class:
 
-    v = x e^{z - max}, f = v / |v|_2, logits = f Y, r = e_n - alpha, dz = f o (Y r - f (f.Y r)), dY = f r^T
+    v = x e^{z - max},   f = v / |v|_2,   logits = f Y,   r = e_n - alpha,   dz = f o (Y r - f (f.Y r)),
+                         dY = f r^T
 
 Only the direction of v enters, so :math:`e^{z - \max}` is computed once per class; if that underflows, once
 per sequence.

@@ -4,8 +4,8 @@ A sequence of 34 words contains few of the thousands of words of a text, so most
 :class:`SparseBatch` stores, for each sequence, the tokens that occur in it and the logarithms of their
 counts. Its products involve the rows of Y of these tokens only:
 
-    scores = z + ln x, c = softmax(scores), f = c / |c|_2, logits = f Y, r = e_n - alpha, dz = f o (Y r - f
-    (f.Y r)), dY = f r^T
+    scores = z + ln x,   c = softmax(scores),   f = c / |c|_2,   logits = f Y,   r = e_n - alpha,
+                         dz = f o (Y r - f (f.Y r)),   dY = f r^T
 
 Source: :cite:t:`tian2023scan` (Lemma 1).
 """

@@ -5,7 +5,8 @@ r"""Gradient descent of the one-layer model, with a learning rate per matrix and
 The update u follows from a descent direction d:
 
     heavy ball     u = beta u + d                                            (beta = 0: plain descent)
-    Adam m = b1 m + (1 - b1) d, s = b2 s + (1 - b2) d^2, u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
+    Adam           m = b1 m + (1 - b1) d,  s = b2 s + (1 - b2) d^2,
+                   u = (m / (1 - b1^t)) / (sqrt(s / (1 - b2^t)) + eps)
 
 The theory assumes plain descent; the experiments of :cite:t:`tian2023scan` use momentum and Adam. A step on
 the pooled column of Y ("rest") is the step of each of the equal columns that it represents.

@@ -4,8 +4,8 @@ flow.
 The first two train the decoder. With :math:`\alpha_n = \mathrm{softmax}(Y^\top f_n)`, :math:`r_n = e_n -
 \alpha_n` and class shares :math:`w_n`,
 
-    dY/dt = eta_Y sum_n w_n d_n r_n^T, dz_m/dt = eta_Z sum_{n: psi(n) = m} w_n f_n o (g_n - f_n (f_n.g_n)),
-    g_n = Y r_n
+    dY/dt = eta_Y sum_n w_n d_n r_n^T,    dz_m/dt = eta_Z sum_{n: psi(n) = m} w_n f_n o (g_n - f_n (f_n.g_n)),
+                                          g_n = Y r_n
 
 where :math:`d_n = f_n` in the *exact* flow and :math:`d_n = F (F^\top F)^{-1} e_n`, the dual basis, in the
 *modified* one. In the modified flow the logits :math:`F^\top Y` of a class depend on its own sequences alone,
@@ -14,8 +14,8 @@ as long as attention is constant (Lemma 3).
 In Lemma 4's flow, the subject of the theorems, the decoder is known in closed form and only the attention
 logits move:
 
-    g_n = sum_k a_kn f_k, a_.n = (F^T F)^{-1} [gamma_kn q_kn]_k, dz_m/dt = eta_Z sum_{n: psi(n) = m} w_n f_n o
-    (g_n - f_n (f_n.g_n))
+    g_n = sum_k a_kn f_k,    a_.n = (F^T F)^{-1} [gamma_kn q_kn]_k,
+                             dz_m/dt = eta_Z sum_{n: psi(n) = m} w_n f_n o (g_n - f_n (f_n.g_n))
 
 with :math:`q_{nn} = M/(M-1)`, :math:`q_{kn} = -M/(M-1)^2` and
 :math:`\gamma_{kn} = (M-1) h(w_k t) \cdot (M-1)/(M-1+e^{M h(w_n t)})`; for equal shares :math:`w_n = 1/K` this
@@ -44,7 +44,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.errors import Infeasible
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..problem import SequenceClasses

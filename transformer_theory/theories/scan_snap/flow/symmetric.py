@@ -16,7 +16,8 @@ flow, in the time :math:`s = \eta_Y t`, is
 
     du_c/ds = f_c M alpha_r / K      dv_d/ds = f_d (rho + alpha_o) / K      dx_d/ds = f_d (rho + alpha_r) / K
     g_c = (M-K) alpha_r u_c          g_d = (K-1) alpha_o v_d + (M-K) alpha_r x_d
-    dz/ds = (eta_Z / eta_Y) w f o (g - f (f.g)) w = per_query / K for common tokens, 1 / K for distinct ones
+    dz/ds = (eta_Z / eta_Y) w f o (g - f (f.g))
+        w = per_query / K for common tokens, 1 / K for distinct ones
 
 In the modified flow the dual basis replaces f in the first line: :math:`f_c / (1 + (K-1) \varepsilon)` in u,
 :math:`f_d / (1 - \varepsilon)` in v and x, and x loses :math:`\kappa M \alpha_r` inside the bracket,
@@ -49,7 +50,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..families import SymmetricClasses

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ..construction import PerezTransformer, compile_machine, without_normal_form
 from ..machine import TuringMachine
 from .instances import SECOND_HAND, SETTING, Run, random_run, rewriting_runs, runs_without_normal_form
@@ -30,16 +30,7 @@ def four_machines(generator: Generator) -> tuple[Run, ...]:
     return (*rewriting_runs(generator, STEPS), random_run(generator, STEPS))
 
 
-def check_trace(generator: Generator) -> Evidence:
-    """The transformer in exact arithmetic against four machines."""
-    wrong = {
-        run.name: float(len(run.trace().wrong_times(run.reference, PARTS)))
-        for run in four_machines(generator)
-    }
-    return Evidence(sum(wrong.values()), 0, "<=", detail=wrong)
-
-
-def printed_lemma(generator: Generator) -> Evidence:
+def printed_lemma(generator: Generator) -> Measured:
     """The times at which v^(l+1), as the survey prints it, is not the symbol of a visited cell."""
     wrong = {}
     for run in rewriting_runs(generator, 2 * STEPS):
@@ -47,7 +38,34 @@ def printed_lemma(generator: Generator) -> Evidence:
         wrong[run.name] = float(
             sum(run.written[last + 1] != symbol for time, last, symbol in found if last < time - 1)
         )
-    return Evidence(sum(wrong.values()), 0, "<=", detail=wrong)
+    return Measured(sum(wrong.values()), wrong)
+
+
+@claim(
+    "turing/trace",
+    measures="number of times at which state, symbol, head or attended position differ from the machine's",
+    at_most=0,
+    source=SECOND_HAND,
+    assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
+    control=but(
+        r"a visited cell holds $v^{(\ell + 1)}$, Lemma C.5 of Wong et al. (2023) "
+        f"({2 * STEPS} steps of the first three)",
+        printed_lemma,
+    ),
+    corrects="The survey of Wong et al. (2023) (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is "
+    r"stored at time i; it is $v^{(i)}$, since $\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, "
+    "m^{(i)})$. The sum of the moves must start at $m^{(0)}$, not $m^{(1)}$; otherwise all cells after "
+    "the first step are off by one.",
+)
+def trace(generator: Generator) -> Measured:
+    r"""The transformer runs the machine: at every time state $q^{(i)}$, symbol $s^{(i)}$, head $c^{(i)}$ and
+    attended position $\ell(i)$ are the machine's.
+    """
+    wrong = {
+        run.name: float(len(run.trace().wrong_times(run.reference, PARTS)))
+        for run in four_machines(generator)
+    }
+    return Measured(sum(wrong.values()), wrong)
 
 
 def without_tie_break(transformer: PerezTransformer) -> PerezTransformer:
@@ -55,14 +73,24 @@ def without_tie_break(transformer: PerezTransformer) -> PerezTransformer:
     return transformer.changed("decoder.3.query", {("1/p^2", "c"): 0})
 
 
-def always_visited(transformer: PerezTransformer) -> PerezTransformer:
-    """Takes every cell for a visited one: the output map reads the tape whatever l is."""
-    off = {(row, f"visited {sign}"): 0 for row in ("p", "x7", "1") for sign in "+-"}
-    return transformer.changed("map.1", {**off, ("1", "visited +"): 1})
-
-
-def least_gap(generator: Generator, change: Change = lambda transformer: transformer) -> Evidence:
-    """The smallest gap between the best score of the third layer and the next, times (i + 1)^5."""
+@claim(
+    "turing/latest-visit",
+    measures="smallest gap between the two best scores, times (i + 1)^5",
+    at_least=float(GAP),
+    source=SETTING,
+    assumptions=(
+        NORMAL_FORM,
+        EXACT,
+        f"{STEPS} steps of a counter and a zigzag, {LONG_WALK} of a closed random walk",
+    ),
+    control=but(
+        "drops the term $1/(3p^2)$ from the query: all visits of a cell tie", change=without_tie_break
+    ),
+)
+def latest_visit(generator: Generator, *, change: Change = lambda transformer: transformer) -> Measured:
+    r"""The third layer has one best position, and its score is larger than every other by at least $\frac43
+    (i+1)^{-5}$.
+    """
     least, several = float("inf"), 0
     counter, turning, walk = rewriting_runs(generator, STEPS)
     for run in (counter, turning, replace(walk, steps=LONG_WALK)):
@@ -71,14 +99,29 @@ def least_gap(generator: Generator, change: Change = lambda transformer: transfo
                 second, best = sorted(step.scores)[-2:]
                 least = min(least, (best - second) * time**5)
                 several += len(step.attended) > 1
-    return Evidence(
-        float(least), float(GAP), ">=", detail={"times with several best positions": float(several)}
-    )
+    return Measured(float(least), {"times with several best positions": float(several)})
 
 
-def first_visits(generator: Generator, change: Change = lambda transformer: transformer) -> Evidence:
-    """The number of times at which the head is in a cell for the first time and finds a wrong symbol or
-    position.
+def always_visited(transformer: PerezTransformer) -> PerezTransformer:
+    """Takes every cell for a visited one: the output map reads the tape whatever l is."""
+    off = {(row, f"visited {sign}"): 0 for row in ("p", "x7", "1") for sign in "+-"}
+    return transformer.changed("map.1", {**off, ("1", "visited +"): 1})
+
+
+@claim(
+    "turing/first-visit",
+    measures="number of first visits with another attended position or a wrong symbol",
+    at_most=0,
+    source=SETTING,
+    assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
+    control=but("the output map reads the tape whatever $\\ell$ is", change=always_visited),
+    corrects=r"The survey of Wong et al. (2023) calls $\ell(i)$ the last time at which the head was in "
+    r"the cell $c^{(i)}$, which does not exist at a first visit. The value $\ell(i) = i - 1$ is free to "
+    r"mark it: the head always moves, so a second visit has $\ell(i) \le i - 2$.",
+)
+def first_visit(generator: Generator, *, change: Change = lambda transformer: transformer) -> Measured:
+    r"""In a cell that the head has not visited, the third layer finds $\ell(i+1) = i$, and the symbol is that
+    of the word, or blank.
     """
     new = wrong = 0
     for run in four_machines(generator):
@@ -89,11 +132,33 @@ def first_visits(generator: Generator, change: Change = lambda transformer: tran
             (steps[time].attended, steps[time].symbol) != ((time - 1,), run.reference.symbols[time])
             for time in times
         )
-    return Evidence(wrong, 0, "<=", detail={"new cells": float(new)})
+    return Measured(wrong, {"new cells": float(new)})
 
 
-def normal_form(generator: Generator, build: Callable[[TuringMachine], PerezTransformer]) -> Evidence:
-    """Walks and a random table, as transformers, against the machines themselves."""
+@claim(
+    "turing/normal-form",
+    measures="share of the times with another state or symbol than the machine's, or not reached, mean "
+    "over machines",
+    at_most=0.0,
+    source=SETTING,
+    assumptions=(
+        f"{WALKS} closed random walks over words of 20 bits, 60 steps, and a random table with moves by "
+        "0, 30 steps",
+        "float64, hard-max attention",
+    ),
+    control=but(
+        "the construction without normal form: the symbols of the word are indexed by time, not by cell",
+        build=without_normal_form,
+    ),
+    corrects="The survey of Wong et al. (2023) omits the normal form. Without it the symbol "
+    r"$\alpha^{(i+1)}$ that the encoder returns at time i is not the one under the head.",
+)
+def normal_form(
+    generator: Generator, *, build: Callable[[TuringMachine], PerezTransformer] = compile_machine
+) -> Measured:
+    """A machine that does not read its word first runs in normal form, $2n + 3$ or a few more steps later,
+    with the same states $q^{(i)}$ and symbols $s^{(i)}$ except where it moves by 0, which takes two steps.
+    """
     wrong = []
     for run in runs_without_normal_form(generator, WALKS):
         # The normal form runs the machine after it has read the word. From then on both have the same states
@@ -102,79 +167,9 @@ def normal_form(generator: Generator, build: Callable[[TuringMachine], PerezTran
         own = [(q, s) for q, s in zip(found.states, found.symbols) if q in run.machine.states]
         right = sum(one == other for one, other in zip(own, zip(run.reference.states, run.reference.symbols)))
         wrong.append(1 - right / (run.steps + 1))  # a time that the transformer does not reach is an error
-    return Evidence(
-        sum(wrong) / len(wrong),
-        0.0,
-        "<=",
-        detail={"machines with an error": float(sum(share > 0 for share in wrong))},
+    return Measured(
+        sum(wrong) / len(wrong), {"machines with an error": float(sum(share > 0 for share in wrong))}
     )
 
 
-CLAIMS = (
-    Claim(
-        id="turing/trace",
-        statement="The transformer runs the machine: at every time state $q^{(i)}$, symbol $s^{(i)}$, head "
-        r"$c^{(i)}$ and attended position $\ell(i)$ are the machine's.",
-        measures="number of times at which state, symbol, head or attended position differ from the "
-        "machine's",
-        source=SECOND_HAND,
-        assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
-        check=check_trace,
-        control=printed_lemma,
-        control_description=r"a visited cell holds $v^{(\ell + 1)}$, Lemma C.5 of Wong et al. (2023) "
-        f"({2 * STEPS} steps of the first three)",
-        corrects="The survey of Wong et al. (2023) (Lemma C.5) prints $v^{(i+1)}$ for the symbol that is "
-        r"stored at time i; it is $v^{(i)}$, since $\delta(q^{(i)}, s^{(i)}) = (q^{(i+1)}, v^{(i)}, "
-        "m^{(i)})$. The sum of the moves must start at $m^{(0)}$, not $m^{(1)}$; otherwise all cells after "
-        "the first step are off by one.",
-    ),
-    Claim(
-        id="turing/latest-visit",
-        statement=r"The third layer has one best position, and its score is larger than every other by at "
-        r"least $\frac43 (i+1)^{-5}$.",
-        measures="smallest gap between the two best scores, times (i + 1)^5",
-        source=SETTING,
-        assumptions=(
-            NORMAL_FORM,
-            EXACT,
-            f"{STEPS} steps of a counter and a zigzag, {LONG_WALK} of a closed random walk",
-        ),
-        check=least_gap,
-        control=lambda generator: least_gap(generator, without_tie_break),
-        control_description="drops the term $1/(3p^2)$ from the query: all visits of a cell tie",
-    ),
-    Claim(
-        id="turing/first-visit",
-        statement=r"In a cell that the head has not visited, the third layer finds $\ell(i+1) = i$, and the "
-        "symbol is that of the word, or blank.",
-        measures="number of first visits with another attended position or a wrong symbol",
-        source=SETTING,
-        assumptions=(NORMAL_FORM, EXACT, FOUR_MACHINES),
-        check=first_visits,
-        control=lambda generator: first_visits(generator, always_visited),
-        control_description="the output map reads the tape whatever $\\ell$ is",
-        corrects=r"The survey of Wong et al. (2023) calls $\ell(i)$ the last time at which the head was in "
-        r"the cell $c^{(i)}$, which does not exist at a first visit. The value $\ell(i) = i - 1$ is free to "
-        r"mark it: the head always moves, so a second visit has $\ell(i) \le i - 2$.",
-    ),
-    Claim(
-        id="turing/normal-form",
-        statement="A machine that does not read its word first runs in normal form, $2n + 3$ or a few more "
-        "steps later, with the same states $q^{(i)}$ and symbols $s^{(i)}$ except where it moves by 0, "
-        "which takes two steps.",
-        measures="share of the times with another state or symbol than the machine's, or not reached, mean "
-        "over machines",
-        source=SETTING,
-        assumptions=(
-            f"{WALKS} closed random walks over words of 20 bits, 60 steps, and a random table with moves by "
-            "0, 30 steps",
-            "float64, hard-max attention",
-        ),
-        check=lambda generator: normal_form(generator, compile_machine),
-        control=lambda generator: normal_form(generator, without_normal_form),
-        control_description="the construction without normal form: the symbols of the word are indexed by "
-        "time, not by cell",
-        corrects="The survey of Wong et al. (2023) omits the normal form. Without it the symbol "
-        r"$\alpha^{(i+1)}$ that the encoder returns at time i is not the one under the head.",
-    ),
-)
+CLAIMS = (trace, latest_visit, first_visit, normal_form)

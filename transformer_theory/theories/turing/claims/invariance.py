@@ -5,7 +5,7 @@
 import torch
 from torch import Generator, Tensor
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ..invariance import (
     Pool,
     hard_weights,
@@ -32,18 +32,7 @@ def causal_mask(ids: Tensor) -> Tensor:
     return torch.ones(len(ids), len(ids)).tril().bool()
 
 
-def check_invariance(generator: Generator) -> Evidence:
-    """Words of equal proportions, with softmax and hard-max."""
-    network, changes = random_network(generator), {}
-    for name, pool in POOLS.items():
-        pairs = [same_proportions(generator) for _ in range(5)]
-        changes[name] = max(
-            change(network.output(u, pool=pool), network.output(w, pool=pool)) for u, w in pairs
-        )
-    return Evidence(max(changes.values()), RTOL, "<=", detail=changes)
-
-
-def control_invariance(generator: Generator) -> Evidence:
+def control_invariance(generator: Generator) -> Measured:
     """The smallest of the changes that a token at the start, a causal mask and a sum over the keys cause."""
     network, found = (
         random_network(generator),
@@ -56,7 +45,40 @@ def control_invariance(generator: Generator) -> Evidence:
         summed = [network.output(x, pool=sum_weights) for x in (u, w)]
         for name, (left, right) in zip(found, (started, causal, summed)):
             found[name] = max(found[name], change(left, right))
-    return Evidence(min(found.values()), RTOL, "<=", detail=found)
+    return Measured(min(found.values()), found)
+
+
+@claim(
+    "turing/proportions",
+    measures="largest relative change of the output between words of equal proportions",
+    at_most=RTOL,
+    source=SECOND_HAND,
+    assumptions=(
+        "attention averages over the keys (softmax, or hard-max with ties within 1e-9), without mask",
+        "no positions and no further token in the sequence",
+        "random weights, three layers of encoder, two of decoder, three symbols, two or three times as "
+        "many of each",
+    ),
+    control=but(
+        "a token at the start, a causal mask, or a sum over the keys (the smallest of the three changes)",
+        control_invariance,
+    ),
+    corrects=r"In the survey of Wong et al. (2023) $\mathrm{PropInv}(w)$ can be read as the "
+    "permutations of w. It holds words of every length with the same proportions, and only those of "
+    "another length refute parity; the statement is about encoders without mask and without a further "
+    "token.",
+)
+def proportions(generator: Generator) -> Measured:
+    r"""Without positions the output depends on proportions only: $T(u) = T(w)$ for $u \in
+    \mathrm{PropInv}(w)$.
+    """
+    network, changes = random_network(generator), {}
+    for name, pool in POOLS.items():
+        pairs = [same_proportions(generator) for _ in range(5)]
+        changes[name] = max(
+            change(network.output(u, pool=pool), network.output(w, pool=pool)) for u, w in pairs
+        )
+    return Measured(max(changes.values()), changes)
 
 
 def opposite_pairs(generator: Generator) -> list[tuple[Tensor, Tensor]]:
@@ -72,9 +94,23 @@ def opposite_pairs(generator: Generator) -> list[tuple[Tensor, Tensor]]:
     return pairs
 
 
-def parity_answers(generator: Generator, *, causal: bool = False) -> Evidence:
-    """The largest share of right answers of ten networks, each of which accepts by the sign of an entry of
-    its output.
+@claim(
+    "turing/parity",
+    measures="largest share of right answers of ten random networks, on pairs of equal proportions and "
+    "opposite parity",
+    at_most=0.5,
+    source=SECOND_HAND,
+    assumptions=(
+        "attention averages over the keys, without mask",
+        "no positions and no further token",
+        "the statement on all transformers follows from turing/proportions; the check draws ten with softmax",
+    ),
+    control=but("the same networks with a causal mask", causal=True),
+)
+def parity(generator: Generator, *, causal: bool = False) -> Measured:
+    """Without positions no transformer accepts the words with an even number of a: pairs such as $ab$ and
+    $aabb$ have equal proportions, so their outputs are equal, and half of the answers on such pairs are
+    wrong.
     """
     pairs, best = opposite_pairs(generator), 0.0
     for _ in range(10):
@@ -86,12 +122,21 @@ def parity_answers(generator: Generator, *, causal: bool = False) -> Evidence:
         share = right / (2 * len(pairs))
         # positive entries accept, or negative ones
         best = max(best, float(torch.maximum(share, 1 - share).max()))
-    return Evidence(best, 0.5, "<=", detail={"words": 2.0 * len(pairs)})
+    return Measured(best, {"words": 2.0 * len(pairs)})
 
 
-def majority(generator: Generator, preference: float = 0.0) -> Evidence:
-    """The share of words whose output is at least 1/n if the symbol 0 occurs more often than 1, and at most 0
-    if not.
+@claim(
+    "turing/majority",
+    measures="share of the words whose output lies on the right side of these bounds",
+    at_least=1.0,
+    source=SECOND_HAND,
+    assumptions=("random words of 1 to 301 symbols", "float64: both bounds with a tolerance of 1e-9/n"),
+    control=but("attention that prefers a", preference=1.0),
+)
+def majority(generator: Generator, *, preference: float = 0.0) -> Measured:
+    """Without positions a transformer accepts the words with more a than b: uniform attention over the values
+    1 and $-1$ gives the difference of the shares, at least $1/n$ for accepted words and at most 0 for all
+    others.
     """
     network, right, count, margins = majority_network(preference), 0, 200, []
     for _ in range(count):
@@ -100,59 +145,7 @@ def majority(generator: Generator, preference: float = 0.0) -> Evidence:
         more = 2 * int((ids == 0).sum()) > len(ids)
         right += margin >= 1 - RTOL if more else margin <= RTOL
         margins += [margin] * more
-    return Evidence(right / count, 1.0, ">=", detail={"smallest accepted output times length": min(margins)})
+    return Measured(right / count, {"smallest accepted output times length": min(margins)})
 
 
-CLAIMS = (
-    Claim(
-        id="turing/proportions",
-        statement=r"Without positions the output depends on proportions only: $T(u) = T(w)$ for $u \in "
-        r"\mathrm{PropInv}(w)$.",
-        measures="largest relative change of the output between words of equal proportions",
-        source=SECOND_HAND,
-        assumptions=(
-            "attention averages over the keys (softmax, or hard-max with ties within 1e-9), without mask",
-            "no positions and no further token in the sequence",
-            "random weights, three layers of encoder, two of decoder, three symbols, two or three times as "
-            "many of each",
-        ),
-        check=check_invariance,
-        control=control_invariance,
-        control_description="a token at the start, a causal mask, or a sum over the keys (the smallest of "
-        "the three changes)",
-        corrects=r"In the survey of Wong et al. (2023) $\mathrm{PropInv}(w)$ can be read as the "
-        "permutations of w. It holds words of every length with the same proportions, and only those of "
-        "another length refute parity; the statement is about encoders without mask and without a further "
-        "token.",
-    ),
-    Claim(
-        id="turing/parity",
-        statement="Without positions no transformer accepts the words with an even number of a: pairs such "
-        "as $ab$ and $aabb$ have equal proportions, so their outputs are equal, and half of the answers on "
-        "such pairs are wrong.",
-        measures="largest share of right answers of ten random networks, on pairs of equal proportions and "
-        "opposite parity",
-        source=SECOND_HAND,
-        assumptions=(
-            "attention averages over the keys, without mask",
-            "no positions and no further token",
-            "the statement on all transformers follows from turing/proportions; the check draws ten with "
-            "softmax",
-        ),
-        check=parity_answers,
-        control=lambda generator: parity_answers(generator, causal=True),
-        control_description="the same networks with a causal mask",
-    ),
-    Claim(
-        id="turing/majority",
-        statement="Without positions a transformer accepts the words with more a than b: uniform attention "
-        "over the values 1 and $-1$ gives the difference of the shares, at least $1/n$ for accepted words "
-        "and at most 0 for all others.",
-        measures="share of the words whose output lies on the right side of these bounds",
-        source=SECOND_HAND,
-        assumptions=("random words of 1 to 301 symbols", "float64: both bounds with a tolerance of 1e-9/n"),
-        check=majority,
-        control=lambda generator: majority(generator, 1.0),
-        control_description="attention that prefers a",
-    ),
-)
+CLAIMS = (proportions, parity, majority)

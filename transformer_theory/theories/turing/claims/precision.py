@@ -1,11 +1,12 @@
 """What finite precision and softmax do to the construction. Source: :cite:t:`perez2021attention`."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ..machines import parity
 from .construction import NORMAL_FORM
 from .instances import SETTING, Run, letters, rewriting_runs
@@ -16,12 +17,25 @@ DELTA = Fraction(1, 2**400)  # so small that its square does not matter
 MACHINES = "a counter, a zigzag of width 5 to 20, a closed random walk of period 40"
 
 
-def least_agreement(generator: Generator, steps: int, **settings) -> Evidence:
+def least_agreement(generator: Generator, steps: int, **settings) -> Measured:
     """The smallest share of steps before the first wrong state, symbol or head of three machines."""
     shares = {
         run.name: run.trace(**settings).agreement(run.reference) for run in rewriting_runs(generator, steps)
     }
-    return Evidence(min(shares.values()), 1.0, ">=", detail=shares)
+    return Measured(min(shares.values()), shares)
+
+
+@claim(
+    "turing/double-precision",
+    measures="smallest share of steps before the first wrong state, symbol or head",
+    at_least=1.0,
+    source=SETTING,
+    assumptions=(NORMAL_FORM, MACHINES, "hard-max attention"),
+    control=but("float32", arithmetic="float32"),
+)
+def double_precision(generator: Generator, *, arithmetic: str = "float64") -> Measured:
+    """In float64 the trace is the machine's for $400$ steps that rewrite cells."""
+    return least_agreement(generator, LONG, arithmetic=arithmetic)
 
 
 def sufficient_inverse_temperature(steps: int) -> float:
@@ -34,13 +48,21 @@ def sufficient_inverse_temperature(steps: int) -> float:
     return 0.75 * steps**5 * (steps * math.log(2) + 6 * math.log(steps))
 
 
-def soft(generator: Generator, slack: float = 1.0) -> Evidence:
-    """Three machines with softmax at a part of the sufficient inverse temperature."""
+@claim(
+    "turing/softmax",
+    measures="smallest share of steps before the first wrong state, symbol or head",
+    at_least=1.0,
+    source=SETTING,
+    assumptions=(NORMAL_FORM, MACHINES, f"float64, T = {SOFT}"),
+    control=but(f"an inverse temperature ${SLACK}$ times smaller", slack=SLACK),
+)
+def softmax(generator: Generator, *, slack: float = 1.0) -> Measured:
+    r"""Softmax with inverse temperature $\frac34 T^5 (T \ln 2 + 6 \ln T)$ runs a machine for T steps."""
     beta = sufficient_inverse_temperature(SOFT) / slack
     return least_agreement(generator, SOFT, arithmetic="float64", score="softmax", inverse_temperature=beta)
 
 
-def growth(run: Run) -> Evidence:
+def growth(run: Run) -> Measured:
     r"""The factor by which a missing share :math:`\delta` of the first state has grown in the last, as a
     base-2 logarithm per step.
     """
@@ -50,7 +72,12 @@ def growth(run: Run) -> Evidence:
     *_, last = run.transformer.changed("decoder.1.down", {entry: 1 - DELTA}).steps(run.word, run.steps)
     place = run.transformer.coordinates.index(f"q1[{run.reference.states[-1]}]")
     missing = math.log2((1 - last.token.get(place, 0)) / DELTA)
-    return Evidence(missing / run.steps, 0.05, ">=", detail={"factor, log2": missing})
+    return Measured(missing / run.steps, {"factor, log2": missing})
+
+
+def walk(generator: Generator) -> Run:
+    """Draws a closed random walk, which rewrites and revisits its cells."""
+    return rewriting_runs(generator, 100)[2]
 
 
 def sweep(generator: Generator) -> Run:
@@ -58,42 +85,26 @@ def sweep(generator: Generator) -> Run:
     return Run("sweep", parity().normalise(), letters(98, generator, "ab"), 98)
 
 
-CLAIMS = (
-    Claim(
-        id="turing/double-precision",
-        statement=rf"In float64 the trace is the machine's for ${LONG}$ steps that rewrite cells.",
-        measures="smallest share of steps before the first wrong state, symbol or head",
-        source=SETTING,
-        assumptions=(NORMAL_FORM, MACHINES, "hard-max attention"),
-        check=lambda generator: least_agreement(generator, LONG, arithmetic="float64"),
-        control=lambda generator: least_agreement(generator, LONG, arithmetic="float32"),
-        control_description="float32",
+@claim(
+    "turing/errors-grow",
+    measures="log2 of the growth of a missing share of the state, per step",
+    at_least=0.05,
+    source=SETTING,
+    assumptions=(
+        NORMAL_FORM,
+        "exact arithmetic, hard-max attention, $\\delta = 2^{-400}$",
+        "a closed random walk of period 40, 100 steps",
     ),
-    Claim(
-        id="turing/softmax",
-        statement=r"Softmax with inverse temperature $\frac34 T^5 (T \ln 2 + 6 \ln T)$ runs a machine for T "
-        r"steps.",
-        measures="smallest share of steps before the first wrong state, symbol or head",
-        source=SETTING,
-        assumptions=(NORMAL_FORM, MACHINES, f"float64, T = {SOFT}"),
-        check=soft,
-        control=lambda generator: soft(generator, SLACK),
-        control_description=f"an inverse temperature ${SLACK}$ times smaller",
-    ),
-    Claim(
-        id="turing/errors-grow",
-        statement=r"The construction does not correct errors: a share $\delta$ that is missing in the first "
-        "state grows exponentially in the number of steps where cells are rewritten and revisited within a "
-        "bounded time.",
-        measures="log2 of the growth of a missing share of the state, per step",
-        source=SETTING,
-        assumptions=(
-            NORMAL_FORM,
-            "exact arithmetic, hard-max attention, $\\delta = 2^{-400}$",
-            "a closed random walk of period 40, 100 steps",
-        ),
-        check=lambda generator: growth(rewriting_runs(generator, 100)[2]),
-        control=lambda generator: growth(sweep(generator)),
-        control_description="a machine that sweeps over its word once and rewrites nothing",
+    control=but(
+        "a machine that sweeps over its word once and rewrites nothing",
+        draw=sweep,
     ),
 )
+def errors_grow(generator: Generator, *, draw: Callable[[Generator], Run] = walk) -> Measured:
+    r"""The construction does not correct errors: a share $\delta$ that is missing in the first state grows
+    exponentially in the number of steps where cells are rewritten and revisited within a bounded time.
+    """
+    return growth(draw(generator))
+
+
+CLAIMS = (double_precision, softmax, errors_grow)

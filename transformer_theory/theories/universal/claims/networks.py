@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Generator
 
-from ....core.claims import Claim, Evidence
+from ....core.claims import Measured, but, claim
 from ..approximator import Approximation, UniversalApproximator, expected_layers
 from ..functions import random_function
 from ..layers import Attention, FeedForward, Layer, quantiser, run
@@ -51,8 +51,24 @@ def through_layers(
     return run(layers, (points.numpy() + positions) * approximation.k) / approximation.k
 
 
-def _layers(generator: Generator, *, heads: int = 2) -> Evidence:
-    """Measures the largest difference between the network, run layer by layer, and the step function."""
+@claim(
+    "universal/layers",
+    measures="largest difference between the network and the step function at random points off the ramps",
+    at_most=TOLERANCE,
+    source=THEOREM_2,
+    assumptions=(
+        HARD,
+        "points off the ramps of the ReLUs",
+        "float64",
+        "random smooth functions",
+        listed(SIZES),
+    ),
+    control=but("keeps only the first head of each attention layer", heads=1),
+)
+def layers(generator: Generator, *, heads: int = 2) -> Measured:
+    r"""Run layer by layer, with hard-max attention of two heads of size one and feed-forward layers of width
+    four, the network computes the step function $\bar f$ off its ramps.
+    """
     approximation = network(generator, equivariant=bool(torch.randint(2, (), generator=generator)))
     points = inputs(approximation, generator, ramp=RAMP, inside=False)
     layers = tuple(
@@ -60,20 +76,7 @@ def _layers(generator: Generator, *, heads: int = 2) -> Evidence:
         for layer in approximation.layers(ramp=RAMP)
     )
     gap = np.abs(through_layers(approximation, layers, points) - approximation(points).numpy()).max()
-    return Evidence(float(gap), TOLERANCE, "<=", detail={"layers": len(layers)})
-
-
-def _ramps(generator: Generator, *, inside: bool) -> Evidence:
-    """Measures the largest error of the continuous network against the step function, on its ramps or off
-    them.
-    """
-    approximation = network(generator, equivariant=False)
-    errors = []
-    for ramp in (2.0**-4, 2.0**-8, 2.0**-12):
-        points = inputs(approximation, generator, ramp=ramp, inside=inside)
-        outputs = through_layers(approximation, approximation.layers(ramp=ramp), points)
-        errors.append(np.abs(outputs - approximation(points).numpy()).max())
-    return Evidence(float(min(errors)), 0.1, ">=", detail={"largest": float(max(errors))})
+    return Measured(float(gap), {"layers": len(layers)})
 
 
 def _width(layer: FeedForward) -> int:
@@ -81,8 +84,29 @@ def _width(layer: FeedForward) -> int:
     return int(((layer.inner != 0).any(1) & (layer.outer != 0).any(0)).sum())
 
 
-def _size(generator: Generator, *, quotient: bool) -> Evidence:
-    """Measures the largest deviation of heads, width and layer counts from the statement."""
+@claim(
+    "universal/size",
+    measures="largest deviation of the counted heads, width and numbers of layers from the statement",
+    at_most=0,
+    source=THEOREM_2,
+    assumptions=(
+        "layers of values are counted for grids that the theorem covers",
+        "attention layers that move nothing are left out",
+        "heads have size one by construction",
+        listed(SIZES),
+    ),
+    control=but(
+        r"counts $n k^{dn} / n!$ layers of values without positions, the leading order "
+        r"for large k",
+        quotient=True,
+    ),
+    corrects="With positions the entries of the j-th token lie in $[j-1, j)$, so the quantisers number "
+    "$ndk$, not $dk$, unless the positions are added after them.",
+)
+def size(generator: Generator, *, quotient: bool = False) -> Measured:
+    r"""Two heads per layer and width four suffice. The layers number $dk$, $k^d + 1$ and $n \binom{k^d}{n}$
+    (quantisers, attention, values) without positions, and $ndk$, $nk^d + 1$ and $nk^{dn}$ with positions.
+    """
     equivariant = bool(torch.randint(2, (), generator=generator)) or quotient
     approximation = network(generator, equivariant=equivariant)
     layers, counts = approximation.layers(), approximation.layer_counts()
@@ -97,17 +121,28 @@ def _size(generator: Generator, *, quotient: bool) -> Evidence:
             settings.n * approximation.k ** (settings.d * settings.n) / np.prod(np.arange(1, settings.n + 1))
         )
     deviations = [*largest.values(), *(counts[name] - formula[name] for name in formula)]
-    return Evidence(
-        float(max(abs(deviation) for deviation in deviations)),
-        0,
-        "<=",
-        detail={name: counts[name] for name in counts},
+    return Measured(
+        float(max(abs(deviation) for deviation in deviations)), {name: counts[name] for name in counts}
     )
 
 
-def _half_open(generator: Generator, *, closed: bool) -> Evidence:
-    """Measures the largest error of the quantised tokens at points of which some entries lie on walls of
-    cubes.
+@claim(
+    "universal/half-open",
+    measures="largest error of the quantised tokens at points with entries on walls, in units of delta",
+    at_most=1e-9,
+    source=CUBES,
+    assumptions=(GRID, "half of the entries lie on walls, the others off the ramps", listed(SIZES)),
+    control=but(
+        r"the formula of a sum over closed cubes, where a point on m walls lies in "
+        r"$2^m$ cubes",
+        closed=True,
+    ),
+    corrects=r"The survey of Wong et al. (2023) defines closed cubes, $L \le Y \le L + \delta$; then "
+    r"$\bar f$ adds up to $2^{dn}$ values on the walls.",
+)
+def half_open(generator: Generator, *, closed: bool = False) -> float:
+    r"""The cubes are half-open, $[L, L + \delta)$: the quantisers map a point on a wall to the cube above it,
+    so that each point has one L.
     """
     k, d, n = one_of(SIZES, generator)
     cells = torch.randint(1, k, (POINTS, n, d), generator=generator).double()
@@ -122,76 +157,33 @@ def _half_open(generator: Generator, *, closed: bool) -> Evidence:
         quantised = copies * np.where(on_wall.numpy(), cells - 0.5, cells)
     else:
         quantised = run([quantiser(i, t, d, ramp=2.0**-10) for i in range(d) for t in range(k)], points)
-    return Evidence(float(np.abs(quantised - cells.numpy()).max()), 1e-9, "<=")
+    return float(np.abs(quantised - cells.numpy()).max())
 
 
-CLAIMS = (
-    Claim(
-        id="universal/layers",
-        statement="Run layer by layer, with hard-max attention of two heads of size one and feed-forward "
-        r"layers of width four, the network computes the step function $\bar f$ off its ramps.",
-        measures="largest difference between the network and the step function at random points off the "
-        "ramps",
-        source=THEOREM_2,
-        assumptions=(
-            HARD,
-            "points off the ramps of the ReLUs",
-            "float64",
-            "random smooth functions",
-            listed(SIZES),
-        ),
-        check=lambda generator: _layers(generator),
-        control=lambda generator: _layers(generator, heads=1),
-        control_description="keeps only the first head of each attention layer",
+@claim(
+    "universal/not-uniform",
+    measures="largest error on the ramps, the smallest of three ramp widths",
+    at_least=0.1,
+    source=OWN,
+    assumptions=(
+        "hard-max attention, with positions",
+        "ramps of 1/16, 1/256 and 1/4096 of a cube",
+        "random smooth functions",
+        listed(SIZES),
     ),
-    Claim(
-        id="universal/size",
-        statement="Two heads per layer and width four suffice. The layers number $dk$, $k^d + 1$ and $n "
-        r"\binom{k^d}{n}$ (quantisers, attention, values) without positions, and $ndk$, $nk^d + 1$ and "
-        "$nk^{dn}$ with positions.",
-        measures="largest deviation of the counted heads, width and numbers of layers from the statement",
-        source=THEOREM_2,
-        assumptions=(
-            "layers of values are counted for grids that the theorem covers",
-            "attention layers that move nothing are left out",
-            "heads have size one by construction",
-            listed(SIZES),
-        ),
-        check=lambda generator: _size(generator, quotient=False),
-        control=lambda generator: _size(generator, quotient=True),
-        control_description=r"counts $n k^{dn} / n!$ layers of values without positions, the leading order "
-        r"for large k",
-        corrects="With positions the entries of the j-th token lie in $[j-1, j)$, so the quantisers number "
-        "$ndk$, not $dk$, unless the positions are added after them.",
-    ),
-    Claim(
-        id="universal/half-open",
-        statement=r"The cubes are half-open, $[L, L + \delta)$: the quantisers map a point on a wall to the "
-        "cube above it, so that each point has one L.",
-        measures="largest error of the quantised tokens at points with entries on walls, in units of delta",
-        source=CUBES,
-        assumptions=(GRID, "half of the entries lie on walls, the others off the ramps", listed(SIZES)),
-        check=lambda generator: _half_open(generator, closed=False),
-        control=lambda generator: _half_open(generator, closed=True),
-        control_description=r"the formula of a sum over closed cubes, where a point on m walls lies in "
-        r"$2^m$ cubes",
-        corrects=r"The survey of Wong et al. (2023) defines closed cubes, $L \le Y \le L + \delta$; then "
-        r"$\bar f$ adds up to $2^{dn}$ values on the walls.",
-    ),
-    Claim(
-        id="universal/not-uniform",
-        statement="This network does not approximate in the supremum norm: on the ramps of its ReLUs, of "
-        "width $2^{-4}$ to $2^{-12}$ cubes, it stays far from the step function.",
-        measures="largest error on the ramps, the smallest of three ramp widths",
-        source=OWN,
-        assumptions=(
-            "hard-max attention, with positions",
-            "ramps of 1/16, 1/256 and 1/4096 of a cube",
-            "random smooth functions",
-            listed(SIZES),
-        ),
-        check=lambda generator: _ramps(generator, inside=True),
-        control=lambda generator: _ramps(generator, inside=False),
-        control_description="takes points off the ramps",
-    ),
+    control=but("takes points off the ramps", inside=False),
 )
+def not_uniform(generator: Generator, *, inside: bool = True) -> Measured:
+    """This network does not approximate in the supremum norm: on the ramps of its ReLUs, of width $2^{-4}$ to
+    $2^{-12}$ cubes, it stays far from the step function.
+    """
+    approximation = network(generator, equivariant=False)
+    errors = []
+    for ramp in (2.0**-4, 2.0**-8, 2.0**-12):
+        points = inputs(approximation, generator, ramp=ramp, inside=inside)
+        outputs = through_layers(approximation, approximation.layers(ramp=ramp), points)
+        errors.append(np.abs(outputs - approximation(points).numpy()).max())
+    return Measured(float(min(errors)), {"largest": float(max(errors))})
+
+
+CLAIMS = (layers, size, half_open, not_uniform)

@@ -1,0 +1,92 @@
+"""The cells (theory, rung, seed) of a reach, and the file in which they are stored as soon as they are
+measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .. import __version__
+from ..core.cluster import sources
+from ..core.journal import Journal
+from ..core.ladder import Rung
+from ..core.measurement import Measurement, from_records
+from ..core.theory import Theory
+
+CELLS = "cells.jsonl"  # name of the file
+FORMAT = 1
+
+Cell = tuple[Theory, Rung, int]
+Key = tuple[str, str, int]
+
+
+def key_of(cell: Cell) -> Key:
+    """Returns the names of the theory and of the rung, and the seed."""
+    theory, rung, seed = cell
+    return theory.name, rung.name, seed
+
+
+class Store:
+    """The finished cells of a folder, one line of JSON each. A line that was cut off when the process ended
+    is dropped.
+
+    Args:
+        folder: the folder; it is created if it does not exist.
+        names: name and size of the data of this run, by kind.
+        checksums: checksums of the data, by kind.
+
+    Attributes:
+        older: cells that other sources of this library have measured, which may have been another rung of
+            this name.
+
+    Raises:
+        ValueError: the folder holds cells of another version or of other data, or something else.
+    """
+
+    def __init__(self, folder: Path, names: Mapping[str, str], checksums: Mapping[str, str]):
+        self.path, self.names, self.checksums = folder / CELLS, names, checksums
+        self.older: set[Key] = set()
+        if folder.exists() and not self.path.exists() and any(folder.iterdir()):
+            raise ValueError(f"{folder} holds other files, not a reach; choose another --out")
+        folder.mkdir(parents=True, exist_ok=True)
+        self.journal = Journal(self.path, {"format": FORMAT, "version": __version__})
+
+    def read(self) -> dict[Key, list[Measurement]]:
+        """Returns the stored cells."""
+        self.path.touch()  # marks the folder as that of a reach
+        try:
+            head, lines = self.journal.read()
+            stored = head["format"], head["version"]
+            cells = {tuple(line["cell"]): list(from_records(line["rows"])) for line in lines}
+            data = dict(item for line in lines for item in line["data"].items())
+            checksums = dict(item for line in lines for item in line.get("checksums", {}).items())
+            self.older = {tuple(line["cell"]) for line in lines if line.get("sources") != sources()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{self.path} does not hold the cells of a reach ({error}); choose another --out"
+            ) from error
+        if stored != (FORMAT, __version__):
+            got, expected = (
+                f"version {version}, format {format}" for format, version in (stored, (FORMAT, __version__))
+            )
+            raise ValueError(
+                f"{self.path} holds cells of {got}, expected {expected}; choose another --out, or pass "
+                "--overwrite"
+            )
+        for kind, name in self.names.items():
+            if data.get(kind, name) != name:
+                raise ValueError(
+                    f"{self.path} holds cells of {kind} {data[kind]!r}, got {name!r}; choose another --out"
+                )
+            if checksums.get(kind, self.checksums[kind]) != self.checksums[kind]:
+                raise ValueError(
+                    f"{self.path} holds cells of other {kind} with the name and size {name!r}; choose "
+                    "another --out"
+                )
+        return cells
+
+    def append(self, cell: Cell, rows: Sequence[Measurement]) -> None:
+        """Adds a cell."""
+        needs = cell[1].needs
+        data, checksums = ({needs: texts[needs]} if needs else {} for texts in (self.names, self.checksums))
+        line = {"cell": key_of(cell), "data": data, "checksums": checksums, "sources": sources()}
+        self.journal.append({**line, "rows": [row.to_json() for row in rows]})

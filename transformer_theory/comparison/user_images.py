@@ -1,0 +1,127 @@
+"""Images as inputs of a user's network: side, channels and normalisation as the configuration of the network
+says.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ..core.statistics import fixed_generator
+from ..data import Images
+from ..data.image_sets import NAMES, images
+from ..models.user_model import UserModel
+
+MAX_VALUES = 2**28  # largest number of values in all inputs, 1 GiB in float32
+NORMALISATION = "preprocessor_config.json"
+
+
+def with_images(
+    user: UserModel, source: str | Path, *, size: int | None = None, max_samples: int
+) -> tuple[UserModel, Images, str]:
+    """Returns the model with test images as its inputs and their classes as its labels, the images, and the
+    inputs in words.
+
+    The images of a folder are scaled and cropped to the side that the configuration of the network names.
+    Other images are scaled only if ``size`` asks for it. Grey images are repeated in the channels of the
+    network. Pixels lie in [0, 1]; if the folder of the model holds ``preprocessor_config.json``, its mean and
+    standard deviation are applied.
+
+    Args:
+        user: model without inputs.
+        source: name or path of the images, see :func:`.image_sets.images`.
+        size: side in pixels to which the images are scaled.
+        max_samples: number of images, drawn from the test images.
+    Raises:
+        ValueError: the images cannot be read, do not have the side of the network, or are too large for the
+            memory.
+    """
+    side, channels = _side(user.network), _number(user.network, "num_channels", "in_chans")
+    if size is not None and side is not None and size != side:
+        raise ValueError(
+            f"size must be {side}, the side of the images of {user.name}, got {size}; leave it out"
+        )
+    wanted = size or side
+    values = max_samples * (channels or 3) * (wanted or 1) ** 2
+    if values > MAX_VALUES:
+        needed = f"{4 * values / 2**30:,.0f} GiB for {max_samples:,} images of {wanted or 1:,} pixels"
+        limit = f"{4 * MAX_VALUES / 2**30:.0f} GiB"
+        raise ValueError(
+            f"the inputs must fit into {limit}, got {needed}; choose a smaller size or fewer sequences"
+        )
+    folder = str(source) not in NAMES and Path(source).is_dir()
+    chosen = images(source, size=wanted if folder else None)[1].mixed(fixed_generator())[:max_samples]
+    remarks = [f"{len(chosen)} test images of {chosen.name}"]
+    if wanted is not None and chosen.size != wanted:
+        if size is None:
+            shape = f"{chosen.size} × {chosen.size} of {chosen.name}"
+            raise ValueError(
+                f"{user.name} takes images of {wanted} × {wanted} pixels, got {shape}; size={wanted} scales "
+                "them"
+            )
+        remarks.append(f"scaled from {chosen.size} to {wanted} pixels")
+        chosen = replace(chosen, pixels=_scaled(chosen.pixels, wanted))
+    if channels is not None and chosen.channels != channels:
+        remarks.append(f"{chosen.channels} channel{'s' * (chosen.channels > 1)} as {channels}")
+        grey = chosen.pixels.float().mean(1, keepdim=True).round().to(torch.uint8)
+        chosen = replace(chosen, pixels=grey.expand(-1, channels, -1, -1).contiguous())
+    pixels = chosen.pixels.float() / 255
+    constants = None if user.folder is None else _constants(user.folder, chosen.channels)
+    if constants is not None:
+        pixels = (pixels - constants[0]) / constants[1]
+        remarks.append("normalised by its preprocessor_config.json")
+    else:
+        remarks.append("pixels in [0, 1]")
+    return replace(user, inputs=pixels, labels=chosen.labels), chosen, ", ".join(remarks)
+
+
+def _scaled(pixels: Tensor, side: int) -> Tensor:
+    scaled = functional.interpolate(pixels.float(), (side, side), mode="bicubic", antialias=True)
+    return scaled.round().clamp(0, 255).to(torch.uint8)
+
+
+def _side(network: nn.Module) -> int | None:
+    return _number(network, "image_size", "img_size")
+
+
+def _number(network: nn.Module, *names: str) -> int | None:
+    """Returns a size from the configuration of a network, which may be a number or a pair; None if it has
+    none.
+    """
+    config = getattr(network, "config", None)
+    for name in names:
+        value: Any = getattr(config, name, None)
+        value = value[0] if isinstance(value, list | tuple) and value else value
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _constants(folder: Path, channels: int) -> tuple[Tensor, Tensor] | None:
+    """Reads mean and standard deviation of the normalisation, ``[channels, 1, 1]``; None if the folder states
+    none.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = folder / NORMALISATION
+    if not path.is_file():
+        return None
+    try:
+        stated = json.loads(path.read_text(encoding="utf-8"))
+        if not stated.get("do_normalize", True) or "image_mean" not in stated:
+            return None
+        mean, std = (
+            torch.tensor(stated[name], dtype=torch.float32).expand(channels)
+            for name in ("image_mean", "image_std")
+        )
+    except (ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
+        raise ValueError(
+            f"{path} must hold image_mean and image_std for {channels} channels ({error}); remove it or "
+            "mend it"
+        ) from error
+    return mean.view(-1, 1, 1), std.view(-1, 1, 1)

@@ -1,0 +1,343 @@
+"""The theories' quantities in one network of a user, on the user's inputs.
+
+Metrics measure every attention and every block in passes over the inputs, the tests of the theories
+(:attr:`.InNetworks.responses`) make inputs of their own. Rows without a null of their own are compared with
+networks of the same kind and random weights. A quantity that cannot be measured has one row with the reason.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import first_line
+from ..core.result import Result, provenance
+from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, spaced
+from ..core.theory import Theory
+from ..core.validation import integers
+from ..data import Images
+from ..metrics.class_token import TokenLayout
+from ..models.user_model import UserModel, checked, untrained_network
+from ..probes.attention_maps import attention_maps, first_samples
+from ..probes.evaluation import evaluation, forward, logits_of
+from ..probes.measure import measure_network
+from ..probes.passes import Inputs, batches, count, run, selected
+from ..theories import choose
+
+# sequences of ids, whose nulls cost most; images and tokens, fewer for a network above SMALL
+SEQUENCES, IMAGES, FEW_IMAGES = 8, 128, 64
+BATCH = 8  # sequences per forward pass: attention maps of a large model fill the memory soon
+BATCH_IMAGES = 32
+RESPONSE_SEQUENCES = 60  # of synthetic inputs: 20 sets of three where one set is the value
+# parameters of a network up to which it is drawn anew 19 times, which permits a test; a larger one is drawn
+# three times
+SMALL = 5_000_000
+FEW_UNTRAINED = 3  # each costs as much as the model itself
+CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; half precision rounds to 4e-3
+# sequences whose attention maps are stored, and the largest number of entries, 4 MiB
+PICTURED, MAP_NUMBERS = 4, 2**20
+
+
+def measure(
+    model: nn.Module | UserModel,
+    inputs: Any = None,
+    labels: Any = None,
+    *,
+    name: str | None = None,
+    theories: Sequence[str | Theory] | None = None,
+    networks: int | None = None,
+    max_samples: int | None = None,
+    seed: int = 0,
+    described: str = "",
+    images: Images | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Measures a network with the metrics and the tests of all theories; ``report.write`` makes a page of the
+    result.
+
+    Args:
+        model: network; an :class:`.UserModel` brings its inputs and labels.
+        inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by
+            the name of the argument.
+        labels: class of each sequence, ``[n]``, for quantities of classes.
+        name: name of the network. None: the name of its type.
+        theories: theories or their names. None: all.
+        networks: number of networks with random weights, the null of quantities that have none of their own.
+            None: 19, or 3 for more than 5 million weights.
+        max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
+        seed: seed of synthetic inputs and untrained networks.
+        described: the inputs in words. Empty: their number and shape.
+        images, progress: images before normalisation, for the pictures; receives a line per step.
+    Returns:
+        Rows of kind "in network" and "network" by layer and head, each with its null where there is one, and
+        attention maps.
+    Raises:
+        ValueError: weights are not finite, inputs or labels do not fit (:func:`.checked`), the network raises
+            on them, or it has neither attention nor a list of blocks.
+    """
+    if not isinstance(model, nn.Module | UserModel):
+        raise ValueError(
+            f"model must be a torch.nn.Module, got {type(model).__name__}; build or load the network first"
+        )
+    if networks is not None:
+        integers(networks=networks)
+    user = (
+        model
+        if isinstance(model, UserModel)
+        else checked(model, inputs, labels, name=name or type(model).__name__)
+    )
+    if user.inputs is None:
+        raise ValueError(f"{user.name} must have inputs to be measured on, got none; pass a tensor [n, ...]")
+    limit = max_samples or default_samples(user.network, ids=_are_ids(user.inputs))
+    data, classes = (
+        _spaced(user.inputs, limit),
+        None if user.labels is None else user.labels[spaced(len(user.labels), limit)],
+    )
+    check_weights(user.network, user.name)
+    outputs = _first_pass(user, data)
+    causal = (
+        isinstance(data, Tensor)
+        and not data.is_floating_point()
+        and is_causal(user.network, data[:1], outputs)
+    )
+    vocabulary = (
+        max(int(data.max()) + 1, outputs.shape[-1])
+        if causal and outputs is not None and isinstance(data, Tensor)
+        else 0
+    )
+    limits = (
+        {"vocabulary": vocabulary, "length": int(data.shape[1])}
+        if causal and isinstance(data, Tensor)
+        else {}
+    )
+    given = count(user.inputs)
+    words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(user.inputs)}"
+    settings = {"inputs": words, "labels": 0 if classes is None else len(classes.unique())}
+    if (
+        classes is not None
+        and outputs is not None
+        and outputs.ndim == 2
+        and int(classes.max()) < outputs.shape[1]
+    ):
+        settings["right"] = _right(user.network, data, classes)
+    return measure_user_model(
+        user,
+        data,
+        classes,
+        limits=limits,
+        theories=theories,
+        networks=networks,
+        seed=seed,
+        settings=settings,
+        pictured=images,
+        progress=progress,
+    )
+
+
+probe_model = measure  # the former name, for one release
+
+
+def measure_user_model(
+    user: UserModel,
+    data: Inputs,
+    labels: Tensor | None,
+    *,
+    limits: Mapping[str, int],
+    theories: Sequence[str | Theory] | None,
+    networks: int | None = None,
+    seed: int,
+    settings: Mapping[str, Any],
+    pictured: Images | None = None,
+    progress: Callable[[str], None],
+) -> Result:
+    """Measures a network on inputs that were checked.
+
+    Args:
+        user: the network with its name.
+        data: inputs, tensors ``[n, ...]``.
+        labels: class of each sequence, ``[n]``, or None.
+        limits: "vocabulary" and "length" of a causal language model; empty for other networks, in which tests
+            on ids do not run.
+        theories, networks, seed, progress: see :func:`measure`.
+        settings: settings of the result that the caller knows.
+        pictured: images of the inputs.
+    """
+    chosen = [theory for theory in choose(theories) if theory.in_networks]
+    number = sum(parameter.numel() for parameter in user.network.parameters())
+    wanted = networks or (RANGE_DRAWS if number <= SMALL else FEW_UNTRAINED)
+    drawn: list[int] = []  # numbers of the untrained networks that were measured
+
+    def untrained() -> Iterator[nn.Module]:
+        for index in range(wanted):
+            progress(f"untrained network {index + 1} of {wanted}")
+            yield untrained_network(user.network, seed + index)
+            drawn.append(index)
+
+    table = measure_network(
+        user.network,
+        data,
+        chosen,
+        name=user.name,
+        labels=labels,
+        untrained=untrained(),
+        limits={"sequences": RESPONSE_SEQUENCES, **limits},
+        seed=seed,
+        batch_size=_batch_size(data),
+        draws=HEADLINE_DRAWS,
+        progress=progress,
+    )
+    maps, layout = ({}, {}) if isinstance(data, Mapping) else _maps(user, data, pictured)
+    shape = {} if isinstance(data, Mapping) else {"shape": " × ".join(map(str, data.shape[1:]))}
+    config = getattr(user.network, "config", None)
+    parameter = next(user.network.parameters(), None)
+    record = {
+        "model": user.name,
+        "class": type(user.network).__name__,
+        "parameters": number,
+        "sequences": count(data),
+        **shape,
+        **layout,
+        "causal": bool(limits),
+        "precision": "" if parameter is None else str(parameter.dtype).removeprefix("torch."),
+        "attention": str(getattr(config, "_attn_implementation", None) or ""),
+        "untrained_networks": len(drawn),
+        "theories": [theory.name for theory in chosen],
+        **settings,
+        "seed": seed,
+    }
+    sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
+    return Result("probe", record, table, maps, sources=sources, provenance=provenance())
+
+
+def default_samples(network: nn.Module, *, ids: bool) -> int:
+    """Returns the largest number of inputs on which a network is measured if the user names none."""
+    small = sum(parameter.numel() for parameter in network.parameters()) <= SMALL
+    return SEQUENCES if ids else IMAGES if small else FEW_IMAGES
+
+
+def check_weights(network: nn.Module, name: str) -> None:
+    """Checks that the weights of a network are finite.
+
+    Raises:
+        ValueError: a weight is NaN or infinite.
+    """
+    for key, weight in network.named_parameters():
+        if not bool(weight.isfinite().all()):
+            raise ValueError(
+                f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint"
+            )
+
+
+def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> bool:
+    """Returns whether a network of ids returns logits for each of them that do not depend on later ids.
+
+    Args:
+        network: network of ids.
+        sequence: one sequence ``[1, seq]``.
+        outputs: its logits ``[1, seq, vocabulary]``, or another output.
+    """
+    if outputs is None or outputs.ndim != 3 or outputs.shape[:2] != sequence.shape or sequence.shape[1] < 2:
+        return False
+    if int(sequence.max()) >= outputs.shape[-1]:  # features, not logits over the vocabulary
+        return False
+    changed = sequence.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % (int(sequence.max()) + 1)
+    if torch.equal(changed, sequence):
+        changed[:, -1] = 1
+    with evaluation(network), torch.random.fork_rng():
+        other = logits_of(forward(network, changed))
+    first, second = (
+        outputs[:, :-1].float(),
+        other[:, :-1].float() if other is not None else outputs[:, 1:].float(),
+    )
+    return float((first - second).abs().max()) <= CAUSAL_RTOL * float(first.abs().max())
+
+
+def _first_pass(user: UserModel, data: Inputs) -> Tensor | None:
+    """Runs the network on one sequence and returns its output; a ValueError names the error of the network."""
+    one = _spaced(data, 1)
+    shape = (
+        list(one.shape)
+        if isinstance(one, Tensor)
+        else ", ".join(f"{key} {list(value.shape)}" for key, value in one.items())
+    )
+    try:
+        with evaluation(user.network), torch.random.fork_rng():
+            return logits_of(run(user.network, one))
+    except Exception as error:  # a network of a user raises errors of many kinds
+        raise ValueError(
+            f"{user.name} must run on inputs {shape}, but raised {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def _batch_size(data: Inputs) -> int:
+    return BATCH if _are_ids(data) else BATCH_IMAGES
+
+
+def _spaced(data: Inputs, limit: int) -> Inputs:
+    """Returns at most ``limit`` sequences, evenly spaced."""
+    return selected(data, spaced(count(data), limit))
+
+
+def _are_ids(data: Inputs) -> bool:
+    tensors = [data] if isinstance(data, Tensor) else list(data.values())
+    return not any(tensor.is_floating_point() for tensor in tensors)
+
+
+def _described(data: Inputs) -> str:
+    if isinstance(data, Mapping):
+        return f"{count(data)} sequences of {', '.join(data)}"
+    kind = (
+        {2: "ids", 3: "tokens"}.get(data.ndim, "images")
+        if not data.is_floating_point() or data.ndim != 2
+        else "rows"
+    )
+    return (
+        f"{len(data)} sequences of {data.shape[1]} ids"
+        if kind == "ids"
+        else f"{len(data)} {kind} of shape {list(data.shape[1:])}"
+    )
+
+
+def _maps(
+    user: UserModel, data: Tensor, images: Images | None
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their
+    images in [0, 1], and the numbers of tokens and of class and register tokens in the first block.
+    """
+    layout, first = TokenLayout(), data[: _batch_size(data)]
+    with torch.random.fork_rng():
+        maps = attention_maps(user.network, first, keep=PICTURED, others=[layout])
+    if maps is None:
+        return {}, {}
+    numbers = {"tokens": layout.tokens, "leading": layout.leading or 0} if layout.tokens else {}
+    # too large for two sequences: figures show the mean over heads
+    if maps.size and 2 * maps[:, :, 0].size > MAP_NUMBERS:
+        maps = maps.mean(1, keepdims=True)
+    maps = first_samples(maps, MAP_NUMBERS)
+    if not maps.size:
+        return {}, numbers
+    arrays = {
+        f"network/{user.name}/attention": maps[None],
+        f"network/{user.name}/steps": np.zeros(1, dtype=int),
+    }
+    if images is not None:
+        arrays["network/images"] = images.pixels[:PICTURED].double().numpy() / 255
+    elif data.ndim == 4 and data.shape[1] in (1, 3):
+        # each image fills [0, 1], since its normalisation is not known
+        pixels = data[:PICTURED].double()
+        low, high = (
+            bound.view(-1, 1, 1, 1) for bound in (pixels.flatten(1).amin(1), pixels.flatten(1).amax(1))
+        )
+        arrays["network/images"] = ((pixels - low) / (high - low).clamp(min=1e-12)).cpu().numpy()
+    return arrays, numbers
+
+
+def _right(network: nn.Module, data: Inputs, labels: Tensor) -> float:
+    """Returns the share of sequences whose largest output is their label."""
+    with evaluation(network), torch.random.fork_rng():
+        found = [logits_of(run(network, batch.inputs)) for batch in batches(data, None, _batch_size(data))]
+    largest = torch.cat([each.argmax(1).cpu() for each in found if each is not None])
+    return float((largest == labels.cpu()).double().mean())

@@ -1,0 +1,332 @@
+"""The measurement of a network with the theories' metrics and tests.
+
+:func:`measure_network` runs the metrics in passes over the inputs and the theories' tests on synthetic inputs
+(:attr:`.InNetworks.responses`), averages headlines over heads and layers, and compares all of them with
+networks of the caller that have random weights. Trainings take the parts: :func:`.passes.measure_metrics` at
+each checkpoint, :func:`run_synthetic_tests` at the end, :func:`headline_mean` when the untrained networks are
+known.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ..core.errors import first_line
+from ..core.measurement import Measurement, Null, Table
+from ..core.metric import Metric
+from ..core.statistics import HEADLINE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of
+from ..core.theory import InNetworks, Response, Theory
+from ..metrics.class_features import NeuralCollapse
+from ..metrics.networks import AttentionStatistics, Geometry
+from .forward_pass import NoAttention
+from .passes import Inputs, batches, count, measure_metrics
+from .respond import response
+
+BLOCKS = "of an image, a block of pixels stands for a token"
+NEEDS_CAUSAL = "the test needs a causal language model, which returns logits for every id"
+ONE_TENSOR = "the tests change one tensor of inputs, and the network takes several"
+
+
+def metrics_of(theories: Iterable[Theory]) -> list[Metric]:
+    """Returns new metrics of all theories."""
+    return [metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()]
+
+
+def with_general(metrics: Sequence[Metric]) -> list[Metric]:
+    """Returns the metrics and the general ones, which belong to no theory: attention statistics, geometry of
+    features, neural collapse.
+    """
+    return [*metrics, AttentionStatistics(), Geometry(), NeuralCollapse()]
+
+
+def measure_network(
+    model: nn.Module,
+    inputs: Inputs,
+    theories: Sequence[Theory],
+    *,
+    name: str,
+    labels: Tensor | None = None,
+    untrained: Iterable[nn.Module] = (),
+    limits: dict[str, int],
+    seed: int,
+    batch_size: int,
+    draws: int = HEADLINE_DRAWS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Table:
+    """Measures a network with the metrics and the tests of theories, and with the general metrics.
+
+    Args:
+        model: the network.
+        inputs: inputs that the network accepts, tensors ``[n, ...]``.
+        theories: theories with :attr:`.Theory.in_networks`.
+        name: column ``model`` of the rows.
+        labels: class of each sequence, ``[n]``.
+        untrained: networks of the same kind with random weights. They are drawn only if a metric has no null
+            of its own; a ValueError ends them, and a row has its message.
+        limits: sizes that the inputs of the tests must not exceed, see :func:`.responses`; "vocabulary" only
+            if the network is a causal language model.
+        seed: seed of the synthetic inputs.
+        batch_size: number of sequences per forward pass.
+        draws: number of null draws of the metrics' own nulls.
+        progress: receives a line per step.
+    Returns:
+        Rows by layer and head, each with the null of its metric, or else with that of the untrained networks;
+        the headlines that have both, averaged over heads and layers (:func:`headline_mean`); and the rows of
+        the tests. What cannot be measured has one row with the reason.
+    Raises:
+        ValueError: the network has neither attention nor a list of similar blocks.
+    """
+
+    def metric_rows(network: nn.Module, draws: int, progress: Callable[[str], None]) -> list[Measurement]:
+        return _metric_rows(
+            network, inputs, labels, theories, name=name, draws=draws, size=batch_size, progress=progress
+        )
+
+    title = f"metrics of {len(theories)} theories"
+    rows = metric_rows(model, draws, lambda done: progress(f"{title}, {done}"))
+    random_rows: list[list[Measurement]] = []
+    if any(row.null is None and row.value is not None for row in rows):
+        try:
+            for network in untrained:
+                random_rows.append(metric_rows(network, 0, lambda done: None))
+        except ValueError as error:
+            reason = f"{str(error).rstrip('.')}: quantities without a null of their own stand alone"
+            rows.append(Measurement("network", "network", UNTRAINED, None, reason=reason, model=name))
+    rows = [*_without_zeros(with_nulls(rows, nulls_of(random_rows, UNTRAINED)))]
+    answers: list[Measurement] = []
+    for theory in theories:
+        if theory.in_networks is not None and theory.in_networks.responses:
+            progress(f"responses to synthetic inputs: {theory.title}")
+            generator = torch.Generator().manual_seed(seed)
+            tests = theory.in_networks.responses
+            answers += run_synthetic_tests(
+                model, theory.name, tests, inputs, limits=limits, generator=generator, name=name
+            )
+    means = (
+        headline_mean(theory.name, theory.in_networks, rows, untrained=random_rows, answers=answers)
+        for theory in theories
+        if theory.in_networks is not None
+    )
+    # Where untrained networks are the only null, the rows by layer and head have it already.
+    return Table([*rows, *(mean for mean in means if mean is not None and len(mean.nulls) > 1), *answers])
+
+
+def _metric_rows(
+    model: nn.Module,
+    inputs: Inputs,
+    labels: Tensor | None,
+    theories: Sequence[Theory],
+    *,
+    name: str,
+    draws: int,
+    size: int,
+    progress: Callable[[str], None],
+) -> list[Measurement]:
+    """Measures the metrics of the theories and the general ones; those of attention are left out if the
+    network has none.
+
+    Raises:
+        ValueError: the network has neither attention nor a list of similar blocks.
+    """
+    metrics, number = with_general(metrics_of(theories)), count(inputs)
+
+    def passes() -> Iterator:
+        for index, batch in enumerate(batches(inputs, labels, size)):
+            progress(f"sequence {index * size + 1} of {number}")
+            yield batch
+
+    missing: list[Measurement] = []
+    for attempt in (metrics, [metric for metric in metrics if "attention" not in metric.kinds]):
+        try:
+            with torch.random.fork_rng():
+                rows, unmeasured = measure_metrics(model, passes(), attempt, name=name, draws=draws, n=number)
+        except NoAttention as error:
+            missing = [Measurement("network", "network", "attention", None, reason=str(error), model=name)]
+            continue
+        return [*missing, *rows, *_label_unmeasured(unmeasured, rows, theories)]
+    raise ValueError(f"{name} must have attention or a list of similar blocks to be measured, got neither")
+
+
+def _label_unmeasured(
+    unmeasured: Iterable[Measurement], rows: Sequence[Measurement], theories: Sequence[Theory]
+) -> Iterator[Measurement]:
+    """Yields the rows of metrics that measured nothing, with their theory: its headline if that is missing,
+    or the metric in words.
+    """
+    owners = {type(metric).__name__: theory for theory in theories for metric in metrics_of([theory])}
+    kinds = {*owners, *(type(metric).__name__ for metric in with_general([]))}
+    words = {kind: re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).lower() for kind in kinds}
+    measured = {(row.theory, row.quantity) for row in rows}
+    for row in unmeasured:
+        name, theory = words.get(row.quantity, row.quantity), owners.get(row.quantity)
+        if theory is None or theory.in_networks is None:
+            yield replace(row, quantity=name)
+            continue
+        headline = (theory.name, theory.in_networks.headline)
+        if headline not in measured:
+            measured.add(headline)
+            name = headline[1]
+        yield replace(row, theory=theory.name, kind="in network", quantity=name)
+
+
+def with_nulls(rows: Sequence[Measurement], nulls: dict[tuple, Null]) -> list[Measurement]:
+    """Returns the rows; a row without a null distribution gets that of its quantity, layer and head."""
+    return [
+        replace(row, nulls=(nulls[place_of(row)],)) if row.null is None and place_of(row) in nulls else row
+        for row in rows
+    ]
+
+
+def _without_zeros(rows: Sequence[Measurement]) -> Iterator[Measurement]:
+    """Yields the rows, and one with the reason for a quantity that is 0 at every place, here and with random
+    weights.
+
+    Such are changes since an earlier measurement of the same network.
+    """
+    groups: dict[tuple, list[Measurement]] = {}
+    for row in rows:
+        groups.setdefault((row.theory, row.quantity, row.at), []).append(row)
+    for group in groups.values():
+        nulls = [
+            row.null.draws if row.null is not None and row.null.kind == UNTRAINED else () for row in group
+        ]
+        if all(row.value == 0 and draws and not any(draws) for row, draws in zip(group, nulls)):
+            reason = (
+                "0 at every place, and also with random weights: one measurement of one network does not "
+                "change it"
+            )
+            yield replace(group[0], value=None, nulls=(), layer=None, head=None, reason=reason)
+        else:
+            yield from group
+
+
+def mean_over_heads(rows: Iterable[Measurement]) -> list[Measurement]:
+    """Averages over heads: one row per model, quantity, layer and step, with the null distribution of the
+    mean.
+    """
+    groups: dict[tuple, list[Measurement]] = {}
+    for row in rows:
+        if row.value is not None:
+            place = (row.model, row.theory, row.quantity, row.at, row.layer, row.step)
+            groups.setdefault(place, []).append(row)
+    return [over_heads(heads) for heads in groups.values()]
+
+
+def headline_mean(
+    theory: str,
+    in_networks: InNetworks,
+    rows: Sequence[Measurement],
+    *,
+    untrained: Sequence[Sequence[Measurement]] = (),
+    answers: Sequence[Measurement] = (),
+) -> Measurement | None:
+    """Returns the headline of a theory in a network at the last step, averaged over heads and layers.
+
+    Its first null are the means in untrained networks, if there are any, so that its scope is the training.
+    The null of the metric itself follows. If tests on synthetic inputs measured the headline with a null,
+    which a passive metric cannot draw, that null follows instead, with the value on these inputs. A null whose kind is known, but which the
+    mean lacks since a head lacks draws, has none: the comparison with it needs more draws. No theorem covers
+    a network of several layers trained by AdamW, so there is no verdict.
+
+    Args:
+        theory: name of the theory.
+        in_networks: its quantities in networks.
+        rows: measurements of the network.
+        untrained: measurements of each untrained network.
+        answers: rows of the theory's tests in the network (:func:`run_synthetic_tests`).
+    Returns:
+        The mean; None if the headline was measured in no layer.
+    """
+    measured = _at_last_step(rows, theory, in_networks.headline)
+    if not measured:
+        return None
+    step = measured[0].step or 0
+    mean = replace(
+        over_heads(measured),
+        layer=None,
+        step=None,
+        side=in_networks.side,
+        note="mean over layers and heads" + (f" after {step:,} steps" if step else ""),
+    )
+    tested = Table(answers).select(theory=theory, quantity=in_networks.headline)
+    tested = tested.where(lambda row: row.value is not None and row.null is not None)
+    own = _own_nulls(tested or measured)
+    if tested and (value := over_heads(tested).value) != mean.value:  # the tests have other inputs
+        own = [null.beside(value) for null in own]
+    if not untrained:
+        return replace(mean, nulls=tuple(null for null in own if null.draws))
+    draws = [
+        over_heads(last).value
+        for network in untrained
+        if (last := _at_last_step(network, theory, in_networks.headline))
+    ]
+    random = Null(UNTRAINED, tuple(draw for draw in draws if draw is not None))
+    return replace(mean, nulls=(random, *own) if random.draws or own else (), scope="training")
+
+
+def _at_last_step(rows: Sequence[Measurement], theory: str, quantity: str) -> Table:
+    """Returns the rows with a value of a quantity at its last step."""
+    measured = Table(rows).select(theory=theory, quantity=quantity).where(lambda row: row.value is not None)
+    last = max((row.step or 0 for row in measured), default=0)
+    return measured.where(lambda row: (row.step or 0) == last)
+
+
+def _own_nulls(rows: Sequence[Measurement]) -> list[Null]:
+    """Returns the nulls of the mean of the rows that the metrics drew themselves; one without draws if a row
+    lacks it.
+    """
+    own = [null for null in Null.means_of(rows) if null.kind != UNTRAINED]
+    kinds = sorted({null.kind for row in rows for null in row.nulls} - {UNTRAINED})
+    return own if own or not kinds else [Null(" and ".join(kinds), ())]
+
+
+def run_synthetic_tests(
+    model: nn.Module,
+    theory: str,
+    tests: Iterable[Response],
+    inputs: Inputs,
+    *,
+    limits: dict[str, int],
+    generator: torch.Generator,
+    name: str,
+) -> Iterator[Measurement]:
+    """Yields the rows of a theory's tests on synthetic inputs. A test that does not fit the network has one
+    row with the reason.
+
+    Args:
+        model: the network.
+        theory: name of the theory.
+        tests: its tests.
+        inputs: inputs that the network accepts, tensors ``[n, ...]``.
+        limits: sizes that the synthetic inputs must not exceed, see :func:`.responses`; the length of
+            sequences of tokens is added. Without "vocabulary" the network is no causal language model, and
+            tests that read ids do not run.
+        generator: random generator of the synthetic inputs.
+        name: column ``model`` of the rows.
+    """
+    for test in tests:
+        reason = ""
+        if not isinstance(inputs, Tensor):
+            reason = ONE_TENSOR
+        elif test.reads == "ids" and "vocabulary" not in limits:
+            reason = NEEDS_CAUSAL
+        else:
+            sizes = {"length": inputs.shape[1]} if inputs.ndim == 3 else {}
+            try:
+                rows = response(
+                    model, theory, test, inputs, limits={**sizes, **limits}, generator=generator, name=name
+                )
+                yield from (replace(row, note=row.note or BLOCKS) if inputs.ndim > 3 else row for row in rows)
+            except Exception as error:
+                # the test needs longer sequences, more ids, or inputs that the network refuses
+                first = first_line(error)
+                reason = (
+                    first
+                    if isinstance(error, ValueError)
+                    else f"the network raised {type(error).__name__}: {first}"
+                )
+        if reason:
+            yield Measurement(theory, "in network", test.name, None, reason=reason, model=name)

@@ -1,0 +1,389 @@
+"""What the results of a report found: headlines of a comparison, rungs of a ladder, and quantities of one
+network, each with its judgement (:mod:`~transformer_theory.core.judgement`).
+
+* Headlines: the one quantity that stands for a theory on data, and another one in networks. The tests about
+  the data are one family, those about training another one. A headline that holds for any data is in none.
+* Rungs: the tests of a ladder are one family.
+* Quantities of one network: the headlines of the theories are one family. A quantity is measured in many
+  places, heads or layers; its value is their mean, and draw i of its null the mean of their draws i.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from ..core import format
+from ..core.judgement import HEADLINES, ONE_NETWORK, RUNGS, Judged, judge, side_of_null
+from ..core.ladder import ORDER
+from ..core.measurement import Measurement, Null
+from ..core.result import Result
+from ..core.statistics import LEVEL, UNTRAINED, over_heads, over_seeds
+from ..core.theory import Theory
+from .aggregate import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
+
+View = Literal["raw tokens", "features", "network"]
+VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
+MAX_COLUMNS = 8  # of one matrix; with several data sets, features are omitted first
+MIN_PLACES = 3  # with fewer tested places, the strongest one is not worth a line
+
+
+# ---- headlines of comparisons
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """One headline of a theory in one place.
+
+    Attributes:
+        theory: the theory.
+        judged: the headline over seeds. In networks the first null is untrained networks, the second, if
+            there is one, that of the metric itself.
+        view: the tokens or networks on which it was measured.
+        data: name of the data set.
+        results: names of the results behind it, ``"R1, R2"``.
+    """
+
+    theory: Theory
+    judged: Judged
+    view: View
+    data: str
+    results: str = ""
+
+    @property
+    def model(self) -> str:
+        """Name of the network; empty for the raw tokens."""
+        return self.judged.row.model
+
+    @property
+    def column(self) -> tuple[str, View, str]:
+        """The column of the matrix."""
+        return self.data, self.view, self.model
+
+    @property
+    def where(self) -> str:
+        """The tokens or the network in words: ``"raw tokens"``, ``"features of ViT"``, ``"trained ViT"``."""
+        return f"trained {self.model}" if self.view == "network" else format.view_name(self.model)
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """The findings of one or several comparisons.
+
+    Attributes:
+        all: findings sorted by theory; within a theory raw tokens, then features, then networks.
+    """
+
+    all: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.all)
+
+    @property
+    def tests(self) -> int:
+        """The number of p-values in both families."""
+        return sum(finding.judged.q is not None for finding in self.all)
+
+    @property
+    def theories(self) -> list[Theory]:
+        """The theories with findings: the rows of the matrix."""
+        return list({finding.theory.name: finding.theory for finding in self.all}.values())
+
+    @property
+    def columns(self) -> list[tuple[str, View, str]]:
+        """The columns of the matrix: for each data set the raw tokens, the features and the networks."""
+        seen = dict.fromkeys(finding.column for finding in self.all)
+        data = list(dict.fromkeys(column[0] for column in seen))
+        return sorted(seen, key=lambda column: (data.index(column[0]), VIEWS.index(column[1])))
+
+    def of(self, theory: Theory) -> list[Finding]:
+        """Returns the findings of one theory."""
+        return [finding for finding in self.all if finding.theory is theory]
+
+    def at(self, theory: Theory, column: tuple[str, View, str]) -> Finding | None:
+        """Returns the finding in one cell of the matrix; None if the theory was not measured there."""
+        return next((finding for finding in self.of(theory) if finding.column == column), None)
+
+    def few_columns(self) -> list[tuple[str, View, str]]:
+        """Returns the columns of a figure: all of them, or without features if there are more than
+        :data:`MAX_COLUMNS`.
+        """
+        columns = self.columns
+        if len(columns) <= MAX_COLUMNS:
+            return columns
+        return [column for column in columns if column[1] != "features"]
+
+
+def findings(aggregate: Aggregate) -> Findings:
+    """Returns the findings of the comparisons in an aggregate; none if it holds no comparison."""
+    places = [place for theory in aggregate.theories for place in _headlines(aggregate, theory)]
+    found: dict[int, Finding] = {}
+    for scope in dict.fromkeys(entry.row.scope for *_, entry in places):
+        indices = [index for index, (*_, entry) in enumerate(places) if entry.row.scope == scope]
+        family = [(places[index][-1].row, places[index][-1].rows) for index in indices]
+        for index, judged in zip(indices, judge(family, HEADLINES)):
+            theory, view, data, entry = places[index]
+            found[index] = Finding(theory, judged, view, data, aggregate.labels(entry))
+    return Findings(tuple(_distinct([found[index] for index in range(len(places))])))
+
+
+def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View, str, Entry]]:
+    """Returns the headlines of one theory with the view and the name of the data, in the order of the views."""
+    chosen: list[tuple[View, Entry]] = []
+    if theory.on_data is not None:
+        place: dict[str, Any] = {"kind": "on data", "quantity": theory.on_data.headline, "layer": None}
+        for entry in aggregate.select(theory=theory.name, **place):
+            chosen.append(("features" if entry.row.model else "raw tokens", entry))
+    if theory.in_networks is not None:
+        place = {"kind": "in network", "quantity": theory.in_networks.headline, "layer": None, "head": None}
+        chosen += [("network", entry) for entry in aggregate.select(theory=theory.name, **place)]
+    places = []
+    for view, entry in sorted(chosen, key=lambda pair: VIEWS.index(pair[0])):
+        result = aggregate.results[entry.results[0]]
+        if result.name == COMPARE and not entry.row.at:
+            data = entry.row.data or str(result.settings.get("data") or "data")
+            places.append((theory, view, data, entry))
+    return places
+
+
+def _distinct(found: list[Finding]) -> list[Finding]:
+    """Adds the names of the results to the data of columns in which a theory was measured twice, with
+    different settings.
+    """
+    count = Counter((finding.theory.name, finding.column) for finding in found)
+    twice = {column for (_, column), number in count.items() if number > 1}
+    return [
+        replace(finding, data=f"{finding.data} ({finding.results})") if finding.column in twice else finding
+        for finding in found
+    ]
+
+
+# ---- rungs of ladders
+
+
+@dataclass(frozen=True, eq=False)
+class RungResult:
+    """One rung of a theory.
+
+    Attributes:
+        theory: the theory.
+        judged: the ladder's quantity over seeds.
+        name, relaxes, column, covered: see :class:`~transformer_theory.core.ladder.Rung`.
+    """
+
+    theory: Theory
+    judged: Judged
+    name: str
+    relaxes: str
+    column: str
+    covered: bool
+
+    @property
+    def number(self) -> str:
+        """The effect, followed by "×" if it is relative to the first rung; the value if there is no effect;
+        empty without value.
+        """
+        row = self.judged.row
+        if row.value is None:
+            return ""
+        if self.judged.effect is None:
+            return format.of_row(row.value, row)
+        return f"{format.effect(self.judged.effect)}{'×' if row.basis == 'own setting' else ''}"
+
+
+def rung_results(aggregate: Aggregate) -> tuple[RungResult, ...]:
+    """Returns all rungs of the results of :func:`~transformer_theory.reach`, theory by theory in the order of
+    the ladders.
+    """
+    return tuple(rung for theory in aggregate.theories for rung in _rungs(aggregate, theory))
+
+
+def by_theory(rungs: Sequence[RungResult]) -> list[list[RungResult]]:
+    """Groups rungs by their theory, in the order of the first rungs."""
+    groups: dict[str, list[RungResult]] = {}
+    for rung in rungs:
+        groups.setdefault(rung.theory.name, []).append(rung)
+    return list(groups.values())
+
+
+def _rungs(aggregate: Aggregate, theory: Theory) -> list[RungResult]:
+    """Returns the rungs of one theory."""
+    ladders = [
+        result.settings["ladders"].get(theory.name) for result in aggregate.results if result.name == REACH
+    ]
+    described: dict[str, dict[str, Any]] = {
+        rung["name"]: rung for ladder in ladders if ladder for rung in ladder["rungs"]
+    }
+    quantities = {ladder["quantity"] for ladder in ladders if ladder}
+    measured: list[tuple[dict[str, Any], Entry]] = []
+    for name, rung in sorted(described.items(), key=lambda item: ORDER.index(item[1]["column"])):
+        entries = [
+            entry
+            for entry in aggregate.select(theory=theory.name, kind="rung", rung=name)
+            if entry.row.quantity in quantities and not entry.row.at
+        ]
+        if entries:  # a result without the data of the rung has no value
+            measured.append((rung, max(entries, key=lambda entry: entry.seeds)))
+    family = judge([(entry.row, entry.rows) for _, entry in measured], RUNGS)
+    return [
+        RungResult(theory, judged, rung["name"], rung["relaxes"], rung["column"], rung["covered"])
+        for (rung, _), judged in zip(measured, family)
+    ]
+
+
+# ---- quantities of one network
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """One quantity of a theory in one network, in all its heads or layers.
+
+    Attributes:
+        theory: name of the theory.
+        name, setting: the quantity, and the test on synthetic inputs that measured it; empty for the user's
+            inputs.
+        rows: rows with a value, one per place.
+        judged: the mean over places. Its first null is the mean of the places' nulls, its second one networks
+            with random weights, if the first null is another one.
+        headline: whether it is the headline of its theory, so that its p-value is adjusted over the theories.
+        meaning: what a headline is, in words.
+    """
+
+    theory: str
+    name: str
+    setting: str
+    rows: tuple[Measurement, ...]
+    judged: Judged
+    headline: bool = False
+    meaning: str = ""
+
+    @property
+    def label(self) -> str:
+        """The quantity with its setting."""
+        return f"{self.name}, {self.setting}" if self.setting else self.name
+
+    @property
+    def mean(self) -> Measurement:
+        """The mean over places with the null of the mean."""
+        return self.judged.row
+
+    @cached_property
+    def beyond(self) -> list[Measurement]:
+        """The places beyond their null on the predicted side, those farthest from its median first."""
+        found = [row for row in self.rows if side_of_null(row) == 1]
+        return sorted(
+            found,
+            key=lambda row: -abs((row.value or 0.0) - (row.null.median if row.null is not None else 0.0)),
+        )
+
+    @cached_property
+    def tested(self) -> int:
+        """The number of places with a test."""
+        return sum(side_of_null(row) is not None for row in self.rows)
+
+    @property
+    def places(self) -> str:
+        """The number of places in words: ``"16 heads in 4 layers"``."""
+        layers = {row.layer for row in self.rows} - {None}
+        heads = sum(row.head is not None for row in self.rows)
+        if heads:
+            return f"{format.several(heads, 'head')} in {format.several(len(layers), 'layer')}"
+        return format.several(len(layers), "layer") if layers else "the network"
+
+
+def is_of_one_network(result: Result) -> bool:
+    """Returns whether a result is one measurement of one network, not a curve over the steps of a training."""
+    steps = {row.step for row in result.table} - {None}
+    return (
+        result.name == PROBE
+        and len(steps) <= 1
+        and len({row.model for row in result.table}) <= 1
+        and bool(len(result.table))
+    )
+
+
+def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
+    """Returns the quantities of a network in the order of the theories; those of no theory come last.
+
+    The headline of a theory has the side that the theory expects.
+    """
+    sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
+    groups: dict[tuple[str, str, str], list[Measurement]] = {}
+    for row in result.table:
+        groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
+    found = []
+    for (theory, name, setting), rows in groups.items():
+        own = sides.get(theory)
+        is_headline = own is not None and name == own.headline
+        places, untrained = _places([row for row in rows if row.value is not None])
+        if own is not None and is_headline and not setting:
+            places = [replace(row, side=own.side) for row in places]
+        mean = over_seeds([_mean(places, untrained)]) if places else rows[0]
+        (judged,) = judge([(mean, (mean,))], ONE_NETWORK)
+        meaning = own.meaning if own is not None and is_headline else ""
+        found.append(Quantity(theory, name, setting, tuple(places), judged, meaning=meaning))
+    order = {theory.name: index for index, theory in enumerate(theories)}
+    return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
+
+
+def _places(rows: Sequence[Measurement]) -> tuple[list[Measurement], Null | None]:
+    """Separates the rows of a quantity into its places and the null of the mean over them, networks with
+    random weights: the row without layer among rows with layers, or a further null, has it.
+    """
+    in_layers = [row for row in rows if row.layer is not None]
+    wholes = [row for row in rows if row.layer is None]
+    nulls = [null for row in wholes for null in (row.nulls if in_layers else row.nulls[1:])]
+    return in_layers or wholes, next((null for null in nulls if null.kind == UNTRAINED), None)
+
+
+def _mean(places: Sequence[Measurement], untrained: Null | None) -> Measurement:
+    """Returns the mean over places with its null and, behind it, the networks with random weights."""
+    mean = over_heads(places)
+    return replace(mean, nulls=(*mean.nulls[:1], untrained) if mean.nulls else ())
+
+
+def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Quantity]:
+    """Returns the headline of each theory, with p-values adjusted over the theories; theories without any row
+    are left out.
+    """
+    chosen = []
+    for theory in theories:
+        own = [quantity for quantity in found if quantity.theory == theory.name]
+        if theory.in_networks is None or not own:
+            continue
+        name = theory.in_networks.headline
+        named = sorted(
+            (each for each in own if each.name == name), key=lambda each: (not each.rows, each.setting)
+        )
+        reason = next((each.judged.reason for each in own if not each.rows), "not measured in this network")
+        missing = Measurement(theory.name, "in network", name, None, reason=reason)
+        nothing = Quantity(theory.name, name, "", (), Judged(missing, (), "not measured", reason=reason))
+        chosen.append(named[0] if named else nothing)
+    family = judge([(each.mean, each.judged.rows) for each in chosen], ONE_NETWORK)
+    return [replace(each, judged=judged, headline=True) for each, judged in zip(chosen, family)]
+
+
+def notable(found: Sequence[Quantity]) -> list[Quantity]:
+    """Returns the quantities of which more places are beyond their null than chance explains, the largest
+    share first.
+
+    So many places would have to have a probability of at most 5 % if each were beyond its null with
+    probability 1/20, independently.
+    """
+    chosen = [
+        each
+        for each in found
+        if each.theory != NETWORK and each.tested >= MIN_PLACES and _more_than_chance(each)
+    ]
+    return sorted(chosen, key=lambda each: -len(each.beyond) / each.tested)
+
+
+def _more_than_chance(quantity: Quantity) -> bool:
+    """Returns whether the number of places beyond their null is in the upper 5 % of the binomial distribution
+    with probability 1/20.
+    """
+    from scipy.stats import binom
+
+    count = len(quantity.beyond)
+    return bool(count) and float(binom.sf(count - 1, quantity.tested, LEVEL)) <= LEVEL

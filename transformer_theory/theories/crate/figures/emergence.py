@@ -257,7 +257,8 @@ def _iou_panel(ax: "Axes", result: Result, kind: str) -> None:
             (random.column("value"), (0, (1, 2)), "_"),
         ):
             look = {"linestyle": linestyle, "color": COLOURS[name], "linewidth": 1.2}
-            # The rule on the excess is another rule, not another share, so it is not connected with the others.
+            # The rule on the excess is another rule, not another share, so it is not connected with the
+            # others.
             ax.plot(range(len(CUTS)), values[: len(CUTS)], label=label, **look)
             for place, value in enumerate(values[len(CUTS) :], start=len(CUTS)):
                 ax.plot([place - 0.3, place + 0.3], [value] * 2, **look)

@@ -139,8 +139,8 @@ class MembershipMaps(RandomExperiment):
     sources = (SOURCE, Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracies and the agreements with their nulls; arrays with the agreements of the seeds and
-        with pictures of the first.
+        """Yields the accuracies and the agreements with their nulls; arrays with the agreements of the seeds
+        and with pictures of the first.
         """
         sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
         # Seeds advance by two, because the untrained network of a seed has the next one.
@@ -177,8 +177,8 @@ class MembershipMaps(RandomExperiment):
     def _agreement(
         self, data: str, values: np.ndarray, nulls: dict[str, np.ndarray], **place: Any
     ) -> Measurement:
-        """Returns the mean over seeds with its chance levels; ``values`` is [seeds, trained or untrained], a null
-        [seeds, draws].
+        """Returns the mean over seeds with its chance levels; ``values`` is [seeds, trained or untrained], a
+        null [seeds, draws].
         """
         # draw i of the mean is the mean of the seeds' draws i
         drawn = [Null(kind, tuple(draws.mean(0))) for kind, draws in nulls.items()]
@@ -242,9 +242,9 @@ class MembershipMaps(RandomExperiment):
             "its smallest value (dark) to its largest (bright); framed: the head with the best agreement. "
             "Below: the probability that a foreground patch has a larger membership than a background "
             "patch of its image (or a smaller one). Layer, head and direction are chosen on validation "
-            "images. Bars: means of the seeds; dots: the seeds, or for the two grey bars in the middle the smallest and the largest draw. Other images: the same map and the "
-            "foreground of another image, that is, what the position alone says. Dashed: chance, 1/2."
-            + networks.chance_note(result, ACCURACY),
+            "images. Bars: means of the seeds; dots: the seeds, or the ends of the draws. Other images: the "
+            "same map and the foreground of another image, that is, what the position alone says. Dashed: "
+            "chance, 1/2." + networks.chance_note(result, ACCURACY),
         )
         return figure
 

@@ -194,8 +194,8 @@ class Variants(RandomExperiment):
         caption(
             figure,
             "Rows: compressions; markers: sparsifications, at the mean of the seeds (for times, at the "
-            "median of the rounds); bars: range. Token statistics: attention that needs only one second moment per "
-            "channel." + networks.chance_note(result, ACCURACY),
+            "median of the rounds); bars: range. Token statistics: attention that needs only one second "
+            "moment per channel." + networks.chance_note(result, ACCURACY),
         )
         return figure
 

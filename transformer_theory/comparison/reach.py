@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..core import parallel
+from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
 from ..core.measurement import Measurement, Table
@@ -161,11 +161,11 @@ def reach(
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
-        parallel.one_thread(),
+        threads.one_thread(),
         shown(progress, "reach"),
     ):
         jobs, count = _jobs(missing), len(cells) - len(missing)
-        parallel.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
+        listeners.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
         # Only jobs that need data receive them: they are large, and are sent to other processes.
         arguments = (
             {"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()}
@@ -178,7 +178,7 @@ def reach(
                     count += 1
                     if store is not None:
                         store.append(cell, rows)
-                    parallel.progress(
+                    listeners.progress(
                         f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})"
                     )
         except (ConnectionError, KeyboardInterrupt) as error:
@@ -286,7 +286,7 @@ def _stored_rungs(
     assert inputs.images is not None
     rungs: dict[str, list[tuple[int, Measurement]]] = {}
     for network in networks:
-        parallel.progress(f"{theory.name}: {network.name}")
+        listeners.progress(f"{theory.name}: {network.name}")
         model, kind = network.saved.model, network.saved.network
         row = headline_in(
             model, inputs.images[1], theory.name, theory.in_networks, name=network.name, steps=network.step

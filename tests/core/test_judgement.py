@@ -12,7 +12,7 @@ import pytest
 from transformer_theory.core.judgement import HEADLINES, ONE_NETWORK, OUTCOMES, RUNGS, Judged, judge
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
-from transformer_theory.core.statistics import UNTRAINED, over_seeds
+from transformer_theory.core.statistics import over_seeds
 from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.judged import rung_results
 

@@ -23,9 +23,7 @@ IDENTITY = ("theory", "kind", "scope", "quantity", "unit", "split", "data", "mod
 IDENTITY += ("layer", "head", "step", "seed")
 MEASURED = ("value", "interval", "interval_kind", "predicted", "basis", "op", "threshold", "verdict", "side")
 MEASURED += ("p", "agreement", "on_noise", "n", "reason", "note", "source")
-PLACE = tuple(
-    name for name in IDENTITY if name not in ("scope", "unit", "split")
-)  # which a second null shares
+PLACE = ("theory", "kind", "quantity", "rung", "layer", "head", "step", "seed")  # of a second null, too
 SHOWN = 30  # differences that are printed per part
 NUMBER = r"(?<![\w.])-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -93,11 +91,26 @@ def bounded_interval(difference: Difference) -> bool:
     return least <= low <= new["value"] <= high <= most
 
 
+def other_inputs(difference: Difference) -> bool:
+    """Returns whether a second null of the particles loses its own value, which a new row of the same ladder has."""
+    few = "within-less-between cosine, share of its largest value, on the sequences that the second null exchanges"
+    if difference.item != "particles":
+        return False
+    if difference.column == "row of one version":
+        return difference.old is None and difference.rows[0]["quantity"] == few
+    return difference.column == "null.inputs with tokens of other sequences.value" and difference.new is None
+
+
 EXPLAINED: list[Explained] = [
     Explained(
         "",
         bounded_interval,
         "Intervals over seeds of bounded quantities are computed on the logit scale, within the bounds.",
+    ),
+    Explained(
+        "reach",
+        other_inputs,
+        "The value of the particles on the few sequences of the second null has a row and a name of its own.",
     ),
 ]
 
@@ -129,12 +142,16 @@ def joined(rows: Sequence[Record]) -> list[Record]:
             mains.setdefault(_key(row, PLACE), []).append(row)
     others = []
     for row in copies:
-        setting, main = str(row["at"].get("setting", "")), mains.get(_key(row, PLACE), [])
-        if len(main) != 1 or not (setting.startswith("null: ") or setting == "untrained networks"):
+        setting = str(row["at"].get("setting", ""))
+        second = setting.startswith("null: ") or setting == "untrained networks"
+        found = mains.get(_key(row, PLACE), []) if second else []
+        # The row of a second null names the data and the model of its main row, or none.
+        found = [main for main in found if all(row[name] in ("", main[name]) for name in ("data", "model"))]
+        if len(found) != 1:
             others.append(row)
             continue
-        value = {} if same(row["value"], main[0]["value"]) else {"value": row["value"]}
-        main[0]["nulls"] += [null | value for null in row["nulls"] if null["draws"]]
+        value = {} if same(row["value"], found[0]["value"]) else {"value": row["value"]}
+        found[0]["nulls"] += [null | value for null in row["nulls"] if null["draws"]]
     return others
 
 

@@ -102,7 +102,7 @@ THEORY = Theory(
     sources=(SOURCE,),
     assumptions=("v is a number",),
     claims=(_claim("good", 0.5, 2.0), _claim("violated", 2.0, 3.0), _claim("powerless", 0.5, 0.6)),
-    ladder=Ladder("largest token", "", "<=", "none"),
+    ladder=Ladder(theory="stand_in", quantity="largest token", side="<=", null="none"),
     experiments=(Coin,),
     on_data=OnData(read=lambda data: data, measure=_measure, headline="largest token", plot=_plot),
     in_networks=InNetworks(metrics=lambda: (), headline="nothing"),

@@ -19,7 +19,7 @@ from transformer_theory.cli import main
 from transformer_theory.comparison.cells import CELLS
 from transformer_theory.comparison.reach import reach
 from transformer_theory.core import cluster as module
-from transformer_theory.core import parallel
+from transformer_theory.core import listeners, parallel
 from transformer_theory.core.claims import verify_claims
 from transformer_theory.training import seeds as training
 from transformer_theory.training.loop import train
@@ -72,13 +72,13 @@ def test_a_sweep_gives_the_same_rows(cluster):
 
 
 def _where(*, seed: int) -> tuple[int, int, int]:
-    parallel.progress(f"at {seed}")
+    listeners.progress(f"at {seed}")
     return seed, 0, os.getpid()
 
 
 def test_progress_arrives_and_an_error_is_that_of_the_call(cluster):
     lines = []
-    with parallel.workers(cluster.scheduler_address), parallel.progress_listener(lines.append):
+    with parallel.workers(cluster.scheduler_address), listeners.progress_listener(lines.append):
         assert sorted(number for number, _ in parallel.as_completed(_where, [{"seed": 3}, {"seed": 4}])) == [
             0,
             1,

@@ -192,9 +192,9 @@ def test_quantities_without_a_null_get_that_of_untrained_networks(runs):
 def test_each_run_is_compared_once(result):
     rows = result.select(quantity=ACCURACY, split="validation", step=None)
     for setting in (EQUAL_STEPS, EQUAL_TIME):
-        assert rows.select(at={"setting": setting}).column("model") == ["crate", "vit"]
+        assert rows.select(at={"compared at": setting}).column("model") == ["crate", "vit"]
     # a ViT of this width has more parameters
-    assert rows.select(at={"setting": EQUAL_PARAMETERS}).one().value is None
+    assert rows.select(at={"compared at": EQUAL_PARAMETERS}).one().value is None
 
 
 def test_small_networks_beside_them_learn_training_images(runs):
@@ -286,7 +286,7 @@ def test_the_command_refuses_what_it_cannot_compare(runs, tmp_path, capsys, data
 
 
 def test_stored_networks_are_rungs_of_a_reach(runs):
-    own = Rung("own", "", lambda generator: [THEORY.ladder.row(THEORY.name, 0.5)], COLUMNS[0])
+    own = Rung("own", "", lambda generator: [THEORY.ladder.row(0.5)], COLUMNS[0])
     theory = replace(THEORY, ladder=replace(THEORY.ladder, rungs=(own,)))
     models = [runs / "crate", runs / "second", runs / "vit"]
     result = tt.reach(theory, seeds=1, images=(TRAIN, TEST), models=models)

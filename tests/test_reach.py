@@ -33,19 +33,19 @@ def draw(shift: float, predicted: float | None, draws: int, generator: torch.Gen
     """A value near ``shift`` among normal draws around zero, and a second quantity."""
     CALLS.append(generator.initial_seed())
     value, *null = (0.1 * torch.randn(draws + 1, generator=generator, dtype=torch.float64)).tolist()
-    yield LADDER.row("toy", shift + value, nulls=(Null("normal draws", tuple(null)),), predicted=predicted)
+    yield LADDER.row(shift + value, nulls=(Null("normal draws", tuple(null)),), predicted=predicted)
     yield Measurement("toy", "rung", "draws", float(draws))
 
 
 def count(generator: torch.Generator, text: Text):
-    yield LADDER.row("toy", float(len(text)))
+    yield LADDER.row(float(len(text)))
 
 
 def stop(generator: torch.Generator):
     raise NotConverged("the iteration stopped")
 
 
-LADDER = Ladder("height", "", ">=", "normal draws")
+LADDER = Ladder(theory="toy", quantity="height", side=">=", null="normal draws")
 
 
 def rung(

@@ -29,9 +29,7 @@ def old_rows():
         for rate in (1e-3, 1e-2)
     ]
     main = measured(0.5, nulls=(Null(KIND, (0.1, 0.3)),), model="ViT")
-    second = measured(0.5, nulls=(Null(SECOND, (0.4,)),), model="ViT") | {
-        "at": {"setting": f"null: {SECOND}"}
-    }
+    second = measured(0.5, nulls=(Null(SECOND, (0.4,)),)) | {"at": {"setting": f"null: {SECOND}"}}
     return [*rows, main, second]
 
 

@@ -161,7 +161,7 @@ def test_it_runs_is_stored_and_drawn_and_the_seed_decides(
     )
     if theory == "attention_svm":
         assert fits_a_page(figure)
-    if theory in ("joma", "scan_snap"):
+    if theory in ("attention_svm", "joma", "scan_snap"):
         assert not borrowed(figure, theory), "a theory's colour stands for something else"
 
     if seconds < REPEATED:

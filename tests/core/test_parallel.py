@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from transformer_theory.core import parallel
+from transformer_theory.core import listeners, parallel
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.experiment import RandomExperiment, sweep
+from transformer_theory.core.listeners import progress, progress_listener
 from transformer_theory.core.measurement import Arrays, Measurement
-from transformer_theory.core.parallel import one_thread, progress, progress_listener, single_threaded
 from transformer_theory.core.result import Result
+from transformer_theory.core.threads import one_thread, single_threaded
 
 
 def _spectrum(*, seed: int, size: int) -> tuple[list[float], int, int]:
@@ -99,14 +100,14 @@ def test_progress_reaches_the_listener():
 
 
 def _announce(number: int) -> int:
-    parallel.progress(f"announced {number}")
+    listeners.progress(f"announced {number}")
     time.sleep(3 * parallel.PROGRESS_INTERVAL)
     return number
 
 
 def test_progress_of_worker_processes_arrives_while_they_work(alone):
     events = []
-    with parallel.workers(2), parallel.progress_listener(lambda text: events.append(text)):
+    with parallel.workers(2), listeners.progress_listener(lambda text: events.append(text)):
         for result in parallel.stream(_announce, [{"number": number} for number in range(4)]):
             events.append(result)
     assert {event for event in events if isinstance(event, str)} == {

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import transformer_theory as tt
-from transformer_theory.core import parallel, progress
+from transformer_theory.core import listeners, progress
 from transformer_theory.core.progress import line, shown
 
 
@@ -42,14 +42,14 @@ def notebook(monkeypatch) -> list[str]:
 
 def test_a_script_is_silent(capsys):
     with shown(None, "name"):
-        parallel.progress("unseen")
+        listeners.progress("unseen")
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_prompt_shows_lines(monkeypatch, capsys):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     with shown(None, "name"):
-        parallel.progress("seen")
+        listeners.progress("seen")
     assert capsys.readouterr().err.endswith("s  seen\n")
 
 
@@ -65,8 +65,8 @@ def test_a_terminal_shows_one_line_that_vanishes(monkeypatch):
 
 def test_a_notebook_updates_one_line(notebook):
     with shown(None, "compare"):
-        parallel.progress("first")
-        parallel.progress("second")
+        listeners.progress("first")
+        listeners.progress("second")
     assert [text.partition("  ")[2] for text in notebook[1:3]] == ["first", "second"]
     assert notebook[0] == "compare: starting"
     assert notebook[-1] == "compare: done in 0 s"
@@ -82,14 +82,14 @@ def test_a_notebook_is_not_flooded(notebook, monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 60)
     with shown(None, "compare"):
         for number in range(1000):
-            parallel.progress(str(number))
+            listeners.progress(str(number))
     assert len(notebook) == 3
 
 
 def test_the_outer_listener_keeps_the_lines(notebook):
     lines: list[str] = []
-    with parallel.progress_listener(lines.append), shown(None, "inner"):
-        parallel.progress("kept")
+    with listeners.progress_listener(lines.append), shown(None, "inner"):
+        listeners.progress("kept")
     assert (lines, notebook) == (["kept"], [])
 
 
@@ -97,10 +97,10 @@ def test_truth_values_and_functions(notebook, capsys):
     lines: list[str] = []
     for value in (False, lines.append):
         with shown(value, "name"):
-            parallel.progress("line")
+            listeners.progress("line")
     assert (lines, notebook) == (["line"], [])
     with shown(True, "name"):
-        parallel.progress("line")
+        listeners.progress("line")
     assert len(notebook) == 3
     assert capsys.readouterr() == ("", "")
 

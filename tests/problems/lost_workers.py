@@ -18,7 +18,7 @@ from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.core.sources import Source
 from transformer_theory.core.theory import Theory
 
-LADDER = Ladder("height", "", ">=", "normal draws")
+LADDER = Ladder(theory="toy", quantity="height", side=">=", null="normal draws")
 
 
 def die_once(marker: Path) -> None:
@@ -73,7 +73,7 @@ def rung(marker: Path, generator: torch.Generator):
     if generator.initial_seed() == 1:
         die_once(marker)
     value, *null = torch.randn(20, generator=generator, dtype=torch.float64).tolist()
-    yield LADDER.row("toy", value, nulls=(Null("normal draws", tuple(null)),), predicted=1.0)
+    yield LADDER.row(value, nulls=(Null("normal draws", tuple(null)),), predicted=1.0)
 
 
 def theory(marker: Path) -> Theory:

@@ -11,11 +11,13 @@ from torch.testing import assert_close
 from tests.problems.image_trainings import noise
 from tests.problems.networks import theory_metrics
 from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.theory import InNetworks
 from transformer_theory.metrics import neural_collapse, unit_norm
 from transformer_theory.metrics import rate_reduction as delta
 from transformer_theory.models import build
 from transformer_theory.models.image_networks import Pixels, Sizes
-from transformer_theory.probes.measure import mean_over_heads
+from transformer_theory.probes.measure import headline_mean, mean_over_heads
 from transformer_theory.training import monitor
 from transformer_theory.training.monitor import Monitor, measured_network
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding, Objective
@@ -110,3 +112,39 @@ def test_means_over_heads_average_values_and_draws():
     first, second = mean_over_heads([*rows, replace(rows[0], value=None, reason="none")])
     assert (first.value, first.head, first.null) == (1.0, None, Null("n", (1.0, 10.0)))
     assert (second.value, second.layer, second.null) == (5.0, 1, None)
+
+
+def test_a_headline_of_a_network_has_all_its_nulls():
+    """Two heads in two layers; a test on other inputs has a null of its own, with the value on these inputs."""
+    in_networks = InNetworks(metrics=lambda: (), headline="q", side="<=")
+
+    def rows(*values: float, kind: str = "", **columns) -> list[Measurement]:
+        return [
+            Measurement(
+                "joma",
+                "in network",
+                "q",
+                value,
+                layer=layer,
+                head=0,
+                nulls=(Null(kind, (value - 1, value + 1)),) if kind else (),
+                **columns,
+            )
+            for layer, value in enumerate(values)
+        ]
+
+    untrained = [rows(1.0, 2.0, step=0), rows(3.0, 4.0, step=0)]
+    measured = [*rows(9.0, 9.0, step=0), *rows(5.0, 7.0, step=3, kind="flips")]
+    mean = headline_mean("joma", in_networks, measured, untrained=untrained)
+    assert (mean.value, mean.layer, mean.head, mean.step, mean.side) == (6.0, None, None, None, "<=")
+    assert mean.nulls == (Null(UNTRAINED, (1.5, 3.5)), Null("flips", (5.0, 7.0)))
+    assert mean.note == "mean over layers and heads after 3 steps"
+    assert headline_mean("joma", in_networks, measured).nulls == (Null("flips", (5.0, 7.0)),)
+
+    answers = rows(4.0, 5.0, kind="other inputs", at={"test": "exchanged"})
+    tested = headline_mean("joma", in_networks, measured, untrained=untrained, answers=answers)
+    assert (tested.value, tested.nulls[1]) == (6.0, Null("other inputs", (3.5, 5.5), 4.5))
+    # a head without draws: the null is known, and has none
+    lacking = [measured[2], replace(measured[3], nulls=())]
+    assert headline_mean("joma", in_networks, lacking, untrained=untrained).nulls[1] == Null("flips", ())
+    assert headline_mean("joma", in_networks, [], untrained=untrained) is None

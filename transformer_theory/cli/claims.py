@@ -32,7 +32,7 @@ def verify_claims(options: argparse.Namespace) -> int:
             ``--out``.
         OSError: the folder exists or cannot be written, or the dask scheduler does not answer.
     """
-    from ..core import parallel
+    from ..core import parallel, threads
     from ..core.claims import verify_claims
     from ..core.files import atomic_directory
     from ..core.measurement import Table
@@ -64,7 +64,7 @@ def verify_claims(options: argparse.Namespace) -> int:
         )
         progress = stack.enter_context(progress_line())
         active = stack.enter_context(parallel.workers(options.workers))
-        stack.enter_context(parallel.one_thread())
+        stack.enter_context(threads.one_thread())
         # An iterator of verifications, in the order of the selection.
         outcomes = verify_claims(selection, seeds, done=unfinished.done, finished=unfinished.add)
         verified = []

@@ -31,7 +31,7 @@ from pathlib import Path
 import torch
 
 from .. import data as data_module
-from ..core import parallel
+from ..core import listeners, parallel, threads
 from ..core.errors import nearest
 from ..core.measurement import Table, collect
 from ..core.progress import Progress, shown
@@ -115,7 +115,7 @@ def compare(
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
-        parallel.one_thread(),
+        threads.one_thread(),
         shown(progress, "compare"),
     ):
         plan = Plan(
@@ -129,7 +129,7 @@ def compare(
             claim_seeds=claim_seeds,
             device=device,
         )
-        parallel.progress(
+        listeners.progress(
             f"{plan.data.name}: {len(theories)} theories, {len(recipes)} small networks, {len(plan.claims)} "
             "claims"
         )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from ..core import parallel
+from ..core import listeners
 from ..core.measurement import Arrays, Measurement
 from ..core.statistics import HEADLINE_DRAWS
 from ..core.theory import Theory, Unsupported
@@ -81,7 +81,7 @@ def _on_data(
     for theory in theories:
         assert theory.on_data is not None
         view = f"features of {model}" if model else "raw tokens"
-        parallel.progress(
+        listeners.progress(
             f"{view}, seed {seed}: {theory.title}"
             if draws
             else f"noise of the shape of the {view}: {theory.title}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from ..core import parallel
+from ..core import listeners, parallel
 from ..core.claims import Claim
 from ..core.format import several
 from ..core.statistics import fixed_generator
@@ -121,12 +121,12 @@ def collected(results: Iterable[tuple[Key, Any]], plan: Plan) -> dict[Key, Any]:
     for key, result in results:
         found[key] = result
         if key.kind == "network":
-            parallel.progress(f"{key.name}, seed {key.seed}: trained and measured")
+            listeners.progress(f"{key.name}, seed {key.seed}: trained and measured")
         elif key.kind == "claim":
             theory = key.name.partition("/")[0]
             missing[theory] -= 1
             if not missing[theory]:
-                parallel.progress(f"{theory}: {several(claims[theory], 'claim')} with controls")
+                listeners.progress(f"{theory}: {several(claims[theory], 'claim')} with controls")
     return found
 
 
@@ -147,7 +147,7 @@ def prepared(
     if isinstance(data, TokenData):
         tokens, images = data, None
     else:
-        parallel.progress(f"{len(data[1])} test images: conversion to tokens")
+        listeners.progress(f"{len(data[1])} test images: conversion to tokens")
         train, test = (part.mixed(fixed_generator()) for part in data)
         tokens, images = image_sets.tokens_of(test, fixed_generator()), (train, test)
     split = None

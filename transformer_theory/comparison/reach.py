@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..core import parallel
+from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
 from ..core.measurement import Measurement, Table
@@ -161,11 +161,11 @@ def reach(
     with (
         torch.random.fork_rng(devices=[]),
         parallel.workers(workers),
-        parallel.one_thread(),
+        threads.one_thread(),
         shown(progress, "reach"),
     ):
         jobs, count = _jobs(missing), len(cells) - len(missing)
-        parallel.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
+        listeners.progress(f"{len(cells)} cells (theory, rung, seed), {count} of them stored")
         # Only jobs that need data receive them: they are large, and are sent to other processes.
         arguments = (
             {"cells": job, "inputs": inputs if any(rung.needs for _, rung, _ in job) else Inputs()}
@@ -178,7 +178,7 @@ def reach(
                     count += 1
                     if store is not None:
                         store.append(cell, rows)
-                    parallel.progress(
+                    listeners.progress(
                         f"{cell[0].name}: {cell[1].name}, seed {cell[2]} ({count} of {len(cells)})"
                     )
         except (ConnectionError, KeyboardInterrupt) as error:
@@ -286,7 +286,7 @@ def _stored_rungs(
     assert inputs.images is not None
     rungs: dict[str, list[tuple[int, Measurement]]] = {}
     for network in networks:
-        parallel.progress(f"{theory.name}: {network.name}")
+        listeners.progress(f"{theory.name}: {network.name}")
         model, kind = network.saved.model, network.saved.network
         row = headline_in(
             model, inputs.images[1], theory.name, theory.in_networks, name=network.name, steps=network.step
@@ -327,7 +327,7 @@ def _measured(theory: Theory, rung: Rung, seed: int, inputs: Inputs) -> list[Mea
     try:
         rows = list(rung.measure(generator, *arguments))
     except (Infeasible, NotConverged) as error:
-        rows = [theory.ladder.row(theory.name, None, reason=" ".join(str(error).split()))]
+        rows = [theory.ladder.row(None, reason=" ".join(str(error).split()))]
     quantity = theory.ladder.quantity
     if sum(row.quantity == quantity and not row.at for row in rows) != 1 or any(
         row.kind != "rung" for row in rows
@@ -364,7 +364,6 @@ def _rows(
         if not rows:
             option = {"images": "--data cifar10", "text": "--data FILE.txt"}.get(rung.needs, "")
             yield ladder.row(
-                theory.name,
                 None,
                 rung=rung.name,
                 reason=f"needs {rung.needs} ({option})",
@@ -380,7 +379,7 @@ def _described(theory: Theory, rungs: Sequence[Rung]) -> dict[str, Any]:
     assert theory.ladder is not None
     return {
         "quantity": theory.ladder.quantity,
-        "null": theory.ladder.null_kind,
+        "null": theory.ladder.null,
         "rungs": [
             {
                 "name": rung.name,

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..core import parallel
+from ..core import listeners
 from ..core.measurement import Arrays, Measurement
 from ..core.statistics import RANGE_DRAWS
 from ..core.theory import Theory
@@ -66,7 +66,7 @@ def small_network(
         seed=seed,
         featured=FEATURE_SEQUENCES,
         device=device,
-        progress=lambda text: parallel.progress(f"{text} (seed {seed})"),
+        progress=lambda text: listeners.progress(f"{text} (seed {seed})"),
     )
     generator = torch.Generator().manual_seed(seed)
     tokens = features_with_words(
@@ -95,7 +95,7 @@ def untrained_networks(
     train, validation = split
     measured = []
     for number in range(RANGE_DRAWS):
-        parallel.progress(f"{recipe.name}: untrained network {number + 1} of {RANGE_DRAWS}")
+        listeners.progress(f"{recipe.name}: untrained network {number + 1} of {RANGE_DRAWS}")
         monitor = Monitor(validation, partial(metrics_of, theories), name=recipe.name, untrained=None)
         network = build(lambda: recipe.build(train), torch.Generator().manual_seed(UNTRAINED_SEED + number))
         measured.append(monitor.measure(network.to(device).eval(), 0, draws=0))

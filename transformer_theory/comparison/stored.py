@@ -5,7 +5,7 @@ from functools import partial
 
 import torch
 
-from ..core import parallel
+from ..core import listeners
 from ..core.measurement import Arrays, Measurement, Table
 from ..core.theory import Theory
 from ..data import Images, TokenData
@@ -47,7 +47,7 @@ def measure_stored_networks(
     yield images_and_labels(data, test.pixels[:PICTURED].double() / 255)
     rows: list[Measurement] = []
     for network in networks:
-        parallel.progress(f"{network.name}: {len(test)} test images")
+        listeners.progress(f"{network.name}: {len(test)} test images")
         rows += measure_objective(network, train, test)
     rows += side_by_side(runs_of(networks))
     shares = {row.quantity: row.unit == "share" for row in rows}
@@ -62,7 +62,7 @@ def _network(
     network: StoredNetwork, data: TokenData, test: Images, theories: Sequence[Theory], seed: int
 ) -> Stream:
     """Yields the measurements of one stored network."""
-    parallel.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
+    listeners.progress(f"{network.name}: metrics of all theories, here and in untrained networks")
     measured, untrained = measure_metrics(network, test, metrics=partial(metrics_of, theories))
     yield from _timeline(network, theories, measured)
     pixels = scaled(test.pixels[:RESPONSE_SEQUENCES], next(network.measured.parameters()))

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import torch
 
-from . import format, parallel
+from . import format, listeners, parallel
 from .errors import NotConverged
 from .measurement import Measurement, Null, Op, VerdictName, judge
 from .presentation import presenting
@@ -263,7 +263,7 @@ class Claim:
             raise ValueError("seeds must name at least one seed, got none; pass e.g. seeds=range(5)")
         outcomes = []
         for number, seed in enumerate(seeds, 1):
-            parallel.progress(f"check and control on seed {seed} ({number} of {len(seeds)})")
+            listeners.progress(f"check and control on seed {seed} ({number} of {len(seeds)})")
             outcomes.append(self.run(seed))
         return Verification.of(self, seeds, outcomes)
 

@@ -29,6 +29,8 @@ import torch
 
 from .. import __version__
 from .errors import first_line
+from .listeners import progress_listener
+from .threads import one_thread
 
 T = TypeVar("T")
 SCHEMES = ("tcp", "tls", "ws", "wss", "ucx")  # URL schemes of dask schedulers
@@ -163,8 +165,6 @@ def _there(
 ) -> T:
     """Runs one call in a worker."""
     from distributed import get_worker
-
-    from .parallel import one_thread, progress_listener
 
     worker = get_worker()
     if problem := _problem(worker.address, worker.state.nthreads, versions(), expected):

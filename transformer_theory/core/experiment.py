@@ -22,11 +22,11 @@ import torch
 
 from . import parallel
 from .measurement import Arrays, Basis, Measurement, collect
-from .parallel import one_thread
-from .parallel import sweep as sweep  # re-exported for experiments
+from .parallel import sweep as sweep
 from .progress import Progress, shown
 from .result import Result, jsonable, provenance
 from .sources import Source
+from .threads import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -75,21 +75,28 @@ class Reading:
     Attributes:
         quantity: name of the quantity.
         value: the number; None if it is missing, with a reason among the columns.
-        reference: published number and its basis, which hold at the default settings.
+        reference: published number and its basis.
+        needs: settings that must have their defaults for a published reference; None: all except the axes.
         columns: further columns of the row.
     """
 
     quantity: str
     value: float | None
     reference: tuple[float, Basis] | None = None
+    needs: tuple[str, ...] | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 def reading(
-    quantity: str, value: float | None, *, reference: tuple[float, Basis] | None = None, **columns: Any
+    quantity: str,
+    value: float | None,
+    *,
+    reference: tuple[float, Basis] | None = None,
+    needs: tuple[str, ...] | None = None,
+    **columns: Any,
 ) -> Reading:
     """Returns a reading; the columns are those of :class:`~.measurement.Measurement`."""
-    return Reading(quantity, value, reference, columns)
+    return Reading(quantity, value, reference, needs, columns)
 
 
 def share(quantity: str, successes: Any, n: int | None = None, **columns: Any) -> Reading:
@@ -225,13 +232,13 @@ def _measure(experiment: Any) -> Iterator[Measurement]:
     if experiment.seed is not None:
         first, stride = (experiment.seed, 0) if made.one_seed else (experiment.seed * len(calls), 1)
         calls = [call | {"seed": first + stride * k} for k, call in enumerate(calls)]
-    usual = experiment.at_defaults(*keywords)
     for point, found in zip(points, sweep(_at_point, calls)):
         for one in readings(found, made.quantity):
             reference = one.reference
             if made.reference and (number := _passing(made.reference, point)) is not None:
                 reference = (number, made.basis)
-            if reference and not usual and reference[1] in MARKERS:
+            needs = keywords if one.needs is None else one.needs
+            if reference and reference[1] in MARKERS and needs and not experiment.at_defaults(*needs):
                 reference = None
             place = {"at": point | one.columns.get("at", {})}
             yield experiment.row(one.quantity, one.value, reference=reference, **{**one.columns, **place})
@@ -272,19 +279,10 @@ class Panel:
     x: str = ""
 
     def rows(self, table: Table) -> Table:
-        """Returns the rows of the panel.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Returns the rows of the panel."""
         columns = {name: value for name, value in self.at.items() if name in COLUMNS and name != "n"}
         columns |= {"quantity": self.quantity} if self.quantity else {}
-        rows = table.select(at={name: v for name, v in self.at.items() if name not in columns}, **columns)
-        if not rows:
-            raise ValueError(
-                f"a panel needs rows of {self.quantity or 'a quantity'}, got none; run the figure again"
-            )
-        return rows
+        return table.select(at={name: v for name, v in self.at.items() if name not in columns}, **columns)
 
 
 def coordinate(row: Measurement, name: str) -> Any:
@@ -365,12 +363,14 @@ def draw_curves(
     # A change of scale would replace the ticks, so it comes first.
     ax.set(**{name: value for name, value in layers[0].axes.items() if name.endswith("scale")})
     for panel in layers:
-        rows, across = panel.rows(result.table), panel.x or x
+        across = panel.x or x
+        rows = Table(row for row in panel.rows(result.table) if coordinate(row, across) is not None)
         for line, look in _lines(rows, panel, result):
             _curve(ax, line, across, look)
             if spread and look.get("band", True):
                 _spread_band(ax, line, across, result.table, spread, look)
-            _null_band(ax, [row for row in _ordered(line, across) if row.null and row.null.draws], across)
+            if drawn := [row for row in _ordered(line, across) if row.null and row.null.draws]:
+                _null_band(ax, drawn, across)
         _annotate(ax, rows, panel, across)
     if layers[0].title:
         ax.set_title(layers[0].title)
@@ -574,13 +574,21 @@ def mark(ax: "Axes", rows: Iterable[Measurement], x: str) -> None:
 
 
 def _view(draw, panels, xlabel, ylabel, log, text, size) -> "Callable[[Result], Figure]":
-    """Returns the view that draws each panel with ``draw(ax, result, layers)``."""
+    """Returns the view that draws each panel with ``draw(ax, result, layers)``.
+
+    Raises:
+        ValueError: the result has no row of any panel, as one of a former version, whose rows had no coordinates.
+    """
+    panels = [(layers,) if isinstance(layers, Panel) else layers for layers in panels]
 
     @style()
     def view(result: Result) -> "Figure":
+        if not any(len(panel.rows(result.table)) for layers in panels for panel in layers):
+            raise ValueError(
+                f"the result must hold rows of the panels of {result.name}, got none; run it again"
+            )
         drawn, grid = axes(1, len(panels), width=size[0], height=size[1])
         for ax, layers in zip(grid, panels):
-            layers = (layers,) if isinstance(layers, Panel) else layers
             ax.set(title=layers[0].title, xlabel=xlabel, ylabel=ylabel)
             if "x" in log:
                 ax.set_xscale("log")
@@ -636,7 +644,7 @@ def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
         ax.plot(list(place), list(place.values()), **look)
     mark(ax, known, x)
     places = distinct(rows, x)
-    if len(places) <= FEW_TICKS and not isinstance(places[0], str):
+    if 0 < len(places) <= FEW_TICKS and not isinstance(places[0], str):
         ax.set_xticks(places, [_text(value) for value in places])
         ax.minorticks_off()
 

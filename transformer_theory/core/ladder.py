@@ -6,10 +6,12 @@ measures the rungs on several seeds.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from .measurement import Measurement, Side, Unit
+from .sources import Source
 
 COLUMNS = (
     "own setting",
@@ -42,6 +44,7 @@ Needs = Literal["", "images", "text"]
 """The data that a rung needs from the caller of :func:`~transformer_theory.reach`: none, images (CIFAR-10),
 or a text (WikiText-2).
 """
+Measure = TypeVar("Measure", bound=Callable[..., Iterable[Measurement]])
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,8 @@ class Rung:
             the first rung.
         measure: ``(generator) -> rows``, or ``(generator, data) -> rows`` for rungs that need data. Draws an
             instance and measures it. Rows are of kind "rung"; one of them has the ladder's quantity, with its
-            null distribution, and possibly a prediction. A second row of the quantity, whose ``setting`` is
-            not empty, has a second null, which may explain the value as well. Rows without a value have a
-            reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not
+            null distribution, and possibly a prediction. Further nulls of this row are other explanations of
+            the value. Rows without a value have a reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not
             draw independently, because they share the data, come from :func:`~.statistics.permutations`.
         column: the entry of :data:`COLUMNS` or :data:`CONSTRUCTION_COLUMNS` to which the rung belongs.
             Several rungs may belong to one column.
@@ -84,51 +86,111 @@ class Rung:
         return next(columns for columns in MAPS if self.column in columns)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, kw_only=True)
 class Ladder:
     """One quantity, measured from the theory's own setting outwards.
 
+    The rungs stand above the functions that measure them, from the theory's own setting outwards; their
+    columns are in the order of :data:`COLUMNS`, or of :data:`CONSTRUCTION_COLUMNS`:
+
+    .. code-block:: python
+
+        LADDER = Ladder(theory="averaging", quantity="diameter", side="<=", null="rotated tokens")
+
+        @LADDER.rung("Gaussian tokens", column="own setting", covered=True)
+        @LADDER.rung("skip connection", relaxes="no skip connection", column="full block", skip=True)
+        def share(generator: Generator, *, skip: bool = False) -> Iterator[Measurement]:
+            ...
+            yield LADDER.row(value, nulls=(Null(LADDER.null, draws),))
+
     Attributes:
+        theory: name of the theory.
         quantity, unit: name and unit of the quantity.
         side: side of the null on which the theory predicts the value.
-        null_kind: method by which the null is drawn.
-        rungs: settings, from the theory's own setting outwards; their columns are in the order of
-            :data:`COLUMNS`, or of :data:`CONSTRUCTION_COLUMNS`.
+        null: method by which the first null is drawn.
+        source: source of the rows that name no other.
+        rungs: the settings.
 
     Raises:
         ValueError: two rungs have the same name, their columns are out of order or of different maps, or the
             first rung relaxes an assumption.
     """
 
+    theory: str
     quantity: str
-    unit: Unit
+    unit: Unit = ""
     side: Side
-    null_kind: str
+    null: str
+    source: Source | None = None
     rungs: tuple[Rung, ...] = ()
 
     def __post_init__(self):
-        names = [rung.name for rung in self.rungs]
+        self._check(self.rungs)
+
+    def rung(
+        self,
+        name: str,
+        *,
+        column: str,
+        relaxes: str = "",
+        covered: bool = False,
+        needs: Needs = "",
+        **arguments: Any,
+    ) -> Callable[[Measure], Measure]:
+        """Adds a rung; the result is a decorator of the function that measures it.
+
+        Args:
+            name, column, relaxes, covered, needs: see :class:`Rung`.
+            arguments: keyword arguments of the function, which several rungs may share.
+        Raises:
+            ValueError: see :class:`Ladder`.
+        """
+        # The rung takes its place here, not when the function arrives: of two decorators above one function
+        # the upper one is evaluated first and applied last.
+        place = len(self.rungs)
+        rungs = (*self.rungs, Rung(name, relaxes, _not_defined, column, covered, needs))
+        self._check(rungs)
+        self.rungs = rungs
+
+        def measured_by(function: Measure) -> Measure:
+            rung = replace(self.rungs[place], measure=partial(function, **arguments))
+            self.rungs = (*self.rungs[:place], rung, *self.rungs[place + 1 :])
+            return function
+
+        return measured_by
+
+    def row(self, value: float | None, **columns: Any) -> Measurement:
+        """Returns a row of the ladder's quantity, with its unit and side; ``columns`` are further columns of
+        the row.
+        """
+        return self.beside(self.quantity, value, **{"unit": self.unit, "side": self.side, **columns})
+
+    def beside(self, quantity: str, value: float | None, **columns: Any) -> Measurement:
+        """Returns a row of another quantity that a rung measures beside that of the ladder."""
+        return Measurement(self.theory, "rung", quantity, value, **{"source": self.source, **columns})
+
+    @staticmethod
+    def _check(rungs: tuple[Rung, ...]) -> None:
+        names = [rung.name for rung in rungs]
         if len(set(names)) < len(names):
             raise ValueError(f"the rungs of a ladder must have different names, got {names}")
-        names = [rung.column for rung in self.rungs]
+        names = [rung.column for rung in rungs]
         if sorted(names, key=ORDER.index) != names:
             raise ValueError(
                 "the columns of the rungs must be in the order of COLUMNS or of CONSTRUCTION_COLUMNS, got "
                 f"{names}"
             )
-        if len({rung.columns for rung in self.rungs}) > 1:
+        if len({rung.columns for rung in rungs}) > 1:
             raise ValueError(
                 "the columns of the rungs must all be of COLUMNS, or all of CONSTRUCTION_COLUMNS, got "
                 f"{names}"
             )
-        if self.rungs and self.rungs[0].relaxes:
+        if rungs and rungs[0].relaxes:
             raise ValueError(
-                "the first rung is the theory's own setting and relaxes nothing, got "
-                f"{self.rungs[0].relaxes!r}"
+                f"the first rung is the theory's own setting and relaxes nothing, got {rungs[0].relaxes!r}"
             )
 
-    def row(self, theory: str, value: float | None, **columns: Any) -> Measurement:
-        """Returns a row of the ladder's quantity, of kind "rung", with its unit and side; ``columns`` are
-        further columns of the row.
-        """
-        return Measurement(theory, "rung", self.quantity, value, unit=self.unit, side=self.side, **columns)
+
+def _not_defined(*_: Any, **__: Any) -> Iterable[Measurement]:
+    """Stands for the function of a rung until it is defined."""
+    raise TypeError("the rung has no function; write LADDER.rung(...) above the function that measures it")

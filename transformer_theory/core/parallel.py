@@ -1,5 +1,4 @@
-"""Parallel execution of sweeps over processes of this machine or a dask cluster, the number of threads, and
-the memory.
+"""Parallel execution of sweeps over processes of this machine or a dask cluster, and the memory.
 
 An experiment calls :func:`sweep`; its caller chooses the workers, with :func:`workers` or joblib's
 ``parallel_config``. Each call runs on one thread, so results do not depend on the workers. Small matrices are
@@ -19,56 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ParamSpec, TypeVar
 
-import torch
-
 from .cluster import Cluster, connected
+from .listeners import listener, progress, progress_listener
+from .threads import one_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
 PROGRESS_INTERVAL = 0.5  # seconds between two looks at the lines of progress of the workers
-
-# Whether one_thread is active.
-_limited: ContextVar[bool] = ContextVar("limited", default=False)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Limits torch and the numerical libraries to one thread inside the block; the previous numbers of
-    threads are restored afterwards.
-    """
-    if _limited.get():  # nested: the outermost block has set the limit and will restore it
-        yield
-        return
-    threads, token = torch.get_num_threads(), _limited.set(True)
-    torch.set_num_threads(1)
-    try:
-        with _pools().limit(limits=1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-        _limited.reset(token)
-
-
-@functools.cache
-def _pools() -> Any:
-    """Finds the thread pools of the libraries behind numpy and scipy. The search takes a millisecond, so its
-    result is cached.
-    """
-    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, which would not be found otherwise
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
-    """Returns the function limited to :func:`one_thread`, for use as a decorator."""
-
-    @functools.wraps(function)
-    def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-        with one_thread():
-            return function(*args, **kwargs)
-
-    return limited
 
 
 @dataclass
@@ -87,7 +43,6 @@ class Workers:
 
 
 _active: ContextVar[Workers | None] = ContextVar("active", default=None)
-_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
 
 
 def stream(function: Callable[..., T], settings: Iterable[dict[str, Any]]) -> Iterator[T]:
@@ -201,33 +156,6 @@ def _append(path: str, line: str) -> None:
             os.write(file, f"{line}\n".encode())
         finally:
             os.close(file)
-
-
-def progress(text: str) -> None:
-    """Sends one line of progress to the active listener, if there is one."""
-    listener()(text)
-
-
-def listening() -> bool:
-    """Returns whether there is an active listener."""
-    return _listener.get() is not None
-
-
-def listener() -> Callable[[str], None]:
-    """Returns the active listener of :func:`progress`, for code that runs in another context; without one, a
-    function that does nothing.
-    """
-    return _listener.get() or (lambda text: None)
-
-
-@contextlib.contextmanager
-def progress_listener(listener: Callable[[str], None]) -> Iterator[None]:
-    """Calls ``listener`` with each line of :func:`progress` inside the block."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
 
 
 @contextlib.contextmanager

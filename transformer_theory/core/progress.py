@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .parallel import listening, progress_listener
+from .listeners import listening, progress_listener
 
 Progress = Callable[[str], None] | bool | None
 """A function that is called with each line of text; whether to show the lines; None shows them in a notebook
@@ -37,7 +37,7 @@ def _shell() -> Any:
 
 @contextlib.contextmanager
 def shown(progress: Progress, name: str) -> Iterator[None]:
-    """Passes the lines of :func:`~.parallel.progress` inside the block to a function, or shows them.
+    """Passes the lines of :func:`~.listeners.progress` inside the block to a function, or shows them.
 
     An outer block that listens already keeps the lines, unless this one is given a function or a truth value.
 

@@ -74,8 +74,8 @@ def measure_network(
         progress: receives a line per step.
     Returns:
         Rows by layer and head, each with the null of its metric, or else with that of the untrained networks;
-        the headline of each theory, averaged over heads and layers, with both (:func:`headline_mean`); and
-        the rows of the tests. What cannot be measured has one row with the reason.
+        the headlines that have both, averaged over heads and layers (:func:`headline_mean`); and the rows of
+        the tests. What cannot be measured has one row with the reason.
     Raises:
         ValueError: the network has neither attention nor a list of similar blocks.
     """
@@ -105,12 +105,13 @@ def measure_network(
             answers += run_synthetic_tests(
                 model, theory.name, tests, inputs, limits=limits, generator=generator, name=name
             )
-    means = [
+    means = (
         headline_mean(theory.name, theory.in_networks, rows, untrained=random_rows, answers=answers)
         for theory in theories
         if theory.in_networks is not None
-    ]
-    return Table([*rows, *(mean for mean in means if mean is not None), *answers])
+    )
+    # Where untrained networks are the only null, the rows by layer and head have it already.
+    return Table([*rows, *(mean for mean in means if mean is not None and len(mean.nulls) > 1), *answers])
 
 
 def _metric_rows(
@@ -226,7 +227,7 @@ def headline_mean(
 
     Its first null are the means in untrained networks, if there are any, so that its scope is the training.
     The null of the metric itself follows. If tests on synthetic inputs measured the headline with a null,
-    which a passive metric cannot draw, that null follows instead. A null whose kind is known, but which the
+    which a passive metric cannot draw, that null follows instead, with the value on these inputs. A null whose kind is known, but which the
     mean lacks since a head lacks draws, has none: the comparison with it needs more draws. No theorem covers
     a network of several layers trained by AdamW, so there is no verdict.
 
@@ -253,6 +254,8 @@ def headline_mean(
     tested = Table(answers).select(theory=theory, quantity=in_networks.headline)
     tested = tested.where(lambda row: row.value is not None and row.null is not None)
     own = _own_nulls(tested or measured)
+    if tested and (value := over_heads(tested).value) != mean.value:  # the tests have other inputs
+        own = [null.beside(value) for null in own]
     if not untrained:
         return replace(mean, nulls=tuple(null for null in own if null.draws))
     draws = [

@@ -74,6 +74,16 @@ def _dot(ax: "Axes", x: float, y: float, tint: str, size: float, **options) -> N
     ax.plot(x, y, "o", color=tint, markersize=size, **edge, **options)
 
 
+def _band(ax: "Axes", x: "Sequence[float] | np.ndarray", low, high) -> None:
+    """Fills the band of a null, from its smallest to its largest draw."""
+    ax.fill_between(x, low, high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1)
+
+
+def _above(ax: "Axes", text: str, x: float, offset: float, **options) -> None:
+    """Writes a text ``offset`` points above a panel, at the share ``x`` of its width."""
+    ax.annotate(text, (x, 1), (0, offset), xycoords="axes fraction", textcoords="offset points", **options)
+
+
 # ---- the timeline
 
 
@@ -115,16 +125,8 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
             ax.tick_params(labelsize=SMALL, length=2, labelleft=ax is row[0])
             of_panel = [s for s in of_row if s.model == model]
             if not of_panel:
-                ax.text(
-                    0.5,
-                    0.5,
-                    "not measured",
-                    transform=ax.transAxes,
-                    ha="center",
-                    va="center",
-                    fontsize=SMALL,
-                    color=COLOURS["null"],
-                )
+                centred = {"transform": ax.transAxes, "ha": "center", "va": "center"}
+                ax.text(0.5, 0.5, "not measured", fontsize=SMALL, color=COLOURS["null"], **centred)
             for s in of_panel:
                 _draw_series(ax, s)
             square_root |= _steps(
@@ -138,20 +140,9 @@ def timeline(group: Sequence[Series]) -> "Figure | None":
         # reserves the height of the heading, which may extend over other panels
         row[0].set_title("\n" if two else " ", fontsize=7, pad=3)
         text = "\n".join(textwrap.wrap(_heading(of_row[0]), HEADING)) if two else _heading(of_row[0])
-        heading = row[0].annotate(
-            text, (0, 1), (0, 3), xycoords="axes fraction", textcoords="offset points", fontsize=7
-        )
-        heading.set(color=colour(of_row[0].theory), in_layout=False)
+        _above(row[0], text, 0, 3, fontsize=7, color=colour(of_row[0].theory), in_layout=False)
     for ax, model in zip(grid[0], () if two else models):
-        ax.annotate(
-            plain(model),
-            (0.5, 1),
-            (0, 15),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            ha="center",
-            fontweight="bold",
-        )
+        _above(ax, plain(model), 0.5, 15, ha="center", fontweight="bold")
     if two:
         figure.suptitle(plain(models[0]), fontsize=9, fontweight="bold")
     for ax in lowest:
@@ -173,9 +164,7 @@ def _draw_series(ax: "Axes", s: Series) -> None:
     """
     tint = colour(s.theory)
     if s.null_low is not None and s.null_high is not None:
-        ax.fill_between(
-            s.steps, s.null_low, s.null_high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1
-        )
+        _band(ax, s.steps, s.null_low, s.null_high)
     if s.nulls is not None:
         line(ax, s.steps, s.nulls, color=COLOURS["null"], linewidth=0.8, linestyle=DASHES, zorder=1.5)
     faint = s.judged and s.within
@@ -576,68 +565,32 @@ def _panel(ax: "Axes", quantity: "Quantity", title: str) -> None:
     tint = colour(quantity.theory)
     layers = sorted({row.layer for row in quantity.rows if row.layer is not None})
     means = [over_heads([row for row in quantity.rows if row.layer == layer]) for layer in layers]
-    _band(ax, layers, means)
+    for layer, mean in zip(layers, means):
+        if mean.null is not None and mean.null.draws:
+            box = (layer - 0.42, layer + 0.42)
+            _band(ax, box, mean.null.low, mean.null.high)
+            median = {"linewidth": 0.9, "linestyle": (0, (3, 2)), "zorder": 1.5}
+            ax.plot(box, [mean.null.median] * 2, color=COLOURS["null"], **median)
     for layer in layers:
         _heads(ax, layer, [row for row in quantity.rows if row.layer == layer], tint)
     values = [float("nan") if row.value is None else row.value for row in means]
-    ax.plot(
-        layers,
-        values,
-        color=tint,
-        linewidth=1.3,
-        marker="_" if len(layers) == 1 else None,
-        markersize=12,
-        zorder=3,
-    )
+    marker = "_" if len(layers) == 1 else None  # a line of one point cannot be seen
+    ax.plot(layers, values, color=tint, linewidth=1.3, marker=marker, markersize=12, zorder=3)
     arrow = {">=": " ↑", "<=": " ↓"}.get(quantity.mean.side or "", "")
     name = textwrap.fill(f"{plain(quantity.label)}{arrow}", 42, max_lines=2, placeholder=" …")
     null = quantity.mean.null
-    name += (
-        ""
-        if null is None or not null.draws
-        else f"\n{textwrap.shorten(f'null: {null.kind}', 46, placeholder=' …')}"
-    )
-    lines = "\n" * (1 + name.count("\n"))  # room for the name below the title
-    ax.set_title(
-        f"{textwrap.shorten(plain(title.partition(':')[0]), 38, placeholder=' …')}{lines}",
-        fontsize=7,
-        color=tint,
-        pad=3,
-    )
-    ax.annotate(
-        name,
-        (0, 1),
-        (0, 2),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=SMALL - 0.3,
-        color=COLOURS["raw"],
-        va="bottom",
-    )
+    if null is not None and null.draws:
+        name += "\n" + textwrap.shorten(f"null: {null.kind}", 46, placeholder=" …")
+    heading = textwrap.shorten(plain(title.partition(":")[0]), 38, placeholder=" …")
+    room = "\n" * (1 + name.count("\n"))  # for the name below the heading
+    ax.set_title(heading + room, fontsize=7, color=tint, pad=3)
+    _above(ax, name, 0, 2, fontsize=SMALL - 0.3, color=COLOURS["raw"], va="bottom")
     ax.set_xlim(min(layers) - 0.5, max(layers) + 0.5)
     ax.set_xticks([layers[position] for position in positions(len(layers), MAX_TICKS)])
     ax.locator_params(axis="y", nbins=4)
     ax.tick_params(labelsize=SMALL, length=2)
     if quantity.mean.unit == "share":
         per_cent(ax)
-
-
-def _band(ax: "Axes", layers: Sequence[int], means: Sequence[Measurement]) -> None:
-    """Draws the null of each layer as a box from its smallest to its largest draw, with the median."""
-    for layer, row in zip(layers, means):
-        if row.null is not None and row.null.draws:
-            box = (layer - 0.42, layer + 0.42)
-            ax.fill_between(
-                box, row.null.low, row.null.high, color=COLOURS["null"], alpha=0.3, linewidth=0, zorder=1
-            )
-            ax.plot(
-                box,
-                [row.null.median] * 2,
-                color=COLOURS["null"],
-                linewidth=0.9,
-                linestyle=(0, (3, 2)),
-                zorder=1.5,
-            )
 
 
 def _heads(ax: "Axes", layer: int, rows: Sequence[Measurement], tint: str) -> None:

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from ..core.measurement import Arrays, Measurement, Table
 from ..core.metric import Metric
-from ..core.parallel import one_thread
 from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of
+from ..core.threads import one_thread
 from ..data.image_data import Images
 from ..data.tokens import TokenData
 from ..metrics.class_features import ClassFeatures

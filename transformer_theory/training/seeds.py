@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..core import parallel
+from ..core import listeners, parallel
 from ..core.errors import NotConverged
 from ..core.measurement import Measurement, Table
 from ..core.result import Result, provenance
@@ -229,14 +229,14 @@ def _outcome(
 
     def report(moment: Moment) -> None:
         if moment.measured is not None:
-            parallel.progress(f"seed {settings.seed}: {moment}")
+            listeners.progress(f"seed {settings.seed}: {moment}")
 
     def training() -> Result:
         torch.set_num_threads(threads)
-        with parallel.progress_listener(listener):
+        with listeners.progress_listener(listener):
             return train(data, settings, folder, callback=report, **options)
 
-    listener = parallel.listener()
+    listener = listeners.listener()
 
     # A worker limits each call to one thread and marks its context, so that limits inside the call are
     # ignored. In an empty context the training can set its number of threads, and its measurements are

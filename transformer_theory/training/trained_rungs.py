@@ -4,54 +4,91 @@ The networks are those of :data:`.recipes.RECIPES`, trained as in a comparison: 
 that the caller provides.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 from torch import nn
 
-from ..core.ladder import Rung
+from ..core.ladder import Ladder, Measure
 from ..core.measurement import Measurement, Table
 from ..core.statistics import LADDER_DRAWS, fixed_generator
 from ..core.theory import InNetworks
 from ..data import Images, TokenData, digits, image_sets
-from ..models import build
+from ..models import ViT, build
 from ..probes.measure import headline_mean
+from .fitting import fit
 from .monitor import Monitor
 from .recipes import RECIPES
 from .supervised import train_classifier
+from .tasks import Classification
 
 STEPS = 600  # optimiser steps, as in a comparison
 TRAIN_SHARE = 0.7
 NETWORKS = {"ViT": "ViT", "CRATE": "CRATE (released form)"}  # recipe of each network
+RELAXES = {
+    "ViT on digits": "a network trained on its task alone",
+    "CRATE on digits": "another network",
+    "ViT on images": "the digits",
+}
+RATE = 3e-3  # of :func:`fit_classifier`
 
 
-def trained_network_rungs(measure: Callable[..., Iterable[Measurement]]) -> tuple[Rung, ...]:
-    """Returns the rungs of the column "trained network": two networks on the digits, and a ViT on images of
-    the caller.
+def trained_networks(ladder: Ladder, relaxes: Mapping[str, str] = RELAXES) -> Callable[[Measure], Measure]:
+    """Adds the rungs of the column "trained network": two networks on the digits, and a ViT on images of the
+    caller. The result is a decorator of the function that measures the :func:`trained_network` of a recipe
+    and the generator's seed, ``(generator, images=None, *, recipe) -> rows``.
 
     Args:
-        measure: ``(recipe, generator, images=None) -> rows``: measures the :func:`trained_network` of the
-            recipe and the generator's seed.
+        ladder: the ladder.
+        relaxes: the names of the rungs, "NETWORK on DATA", and what each of them relaxes.
     """
-    rungs = [
-        Rung(
-            f"{name} on digits",
-            "a network trained on its task alone" if number == 0 else "another network",
-            partial(measure, recipe),
-            column="trained network",
-        )
-        for number, (name, recipe) in enumerate(NETWORKS.items())
-    ]
-    images = Rung(
-        "ViT on images",
-        "the digits",
-        partial(measure, NETWORKS["ViT"]),
-        column="trained network",
-        needs="images",
+
+    def measured_by(function: Measure) -> Measure:
+        for name, relaxed in relaxes.items():
+            network, _, data = name.partition(" on ")
+            ladder.rung(
+                name,
+                column="trained network",
+                relaxes=relaxed,
+                needs="images" if data == "images" else "",
+                recipe=NETWORKS[network],
+            )(function)
+        return function
+
+    return measured_by
+
+
+def vit_for(
+    data: TokenData, generator: torch.Generator, *, depth: int, width: int = 32, heads: int = 2
+) -> nn.Module:
+    """Builds a vision transformer for the tokens and classes of the data."""
+    _, seq, dim = data.tokens.shape
+    return build(
+        lambda: ViT.for_tokens(seq, dim, data.classes, dim=width, depth=depth, heads=heads), generator
     )
-    return (*rungs, images)
+
+
+def fit_classifier(
+    model: nn.Module,
+    train: TokenData,
+    validation: TokenData,
+    generator: torch.Generator,
+    *,
+    steps: int,
+    weight_decay: float = 0.01,
+) -> float:
+    """Trains a small network on labelled tokens by AdamW at a constant rate; returns its validation accuracy.
+
+    Unlike :func:`.train_classifier` it has no schedule. Parameters that require no gradient stay as they are.
+    """
+    task = Classification(train, validation)
+    if steps:
+        parameters = [each for each in model.parameters() if each.requires_grad]
+        optimiser = torch.optim.AdamW(parameters, lr=RATE, weight_decay=weight_decay)
+        fit(model, task, optimiser=optimiser, steps=steps, clip=1.0, generator=generator)
+    return float(task.evaluate(model.eval())[0].value or 0.0)
 
 
 @lru_cache(maxsize=1)

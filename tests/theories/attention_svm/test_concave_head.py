@@ -108,17 +108,15 @@ def test_a_lost_token_has_its_margin_under_the_direction():
 
 def test_the_figure_compares_with_the_prediction_and_with_controls(run):
     result = run(ConcaveHead(penalties=(0.2, 1.6), trials=30, steps=3000))
-    value = {(row.quantity, row.setting): row for row in result.table}
-    for penalty in ("0.2", "1.6"):
-        count, error = (value[quantity, f"lambda={penalty}"] for quantity in (COUNT, ERROR))
+    value = {(row.quantity, row.at["lambda"], row.at.get("target")): row for row in result.table}
+    for penalty in (0.2, 1.6):
+        count, error = (value[quantity, penalty, None] for quantity in (COUNT, ERROR))
         assert count.value == pytest.approx(count.predicted, abs=0.25)
         assert error.value < 0.01
-        near, alone, one, other = (
-            value[DISTANCE, f"{target}, lambda={penalty}"].value for target in TARGETS.values()
-        )
+        near, alone, one, other = (value[DISTANCE, penalty, target].value for target in TARGETS)
         assert near < alone
         assert 3 * near < one < other
-    assert value[COUNT, "lambda=1.6"].value > 3.9 > 2 * value[COUNT, "lambda=0.2"].predicted
+    assert value[COUNT, 1.6, None].value > 3.9 > 2 * value[COUNT, 0.2, None].predicted
     assert all(row.predicted == 1 for row in result.table if row.quantity == LOST)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from transformer_theory.core.figure import published, short
 from transformer_theory.core.result import Result
 from transformer_theory.theories.attention_svm.figures import (
     joint,
@@ -13,14 +14,12 @@ from transformer_theory.theories.attention_svm.figures import (
     multi_input,
     single_input,
 )
-from transformer_theory.theories.attention_svm.figures.common import references
 from transformer_theory.theories.attention_svm.figures.joint import Joint
 from transformer_theory.theories.attention_svm.figures.loss_comparison import LossComparison
 from transformer_theory.theories.attention_svm.figures.multi_input import MultiInput
-from transformer_theory.theories.attention_svm.figures.probability_map import ProbabilityMap
-from transformer_theory.theories.attention_svm.figures.rank_map import RankMap
+from transformer_theory.theories.attention_svm.figures.probability_map import probability_map
+from transformer_theory.theories.attention_svm.figures.rank_map import rank_map
 from transformer_theory.theories.attention_svm.figures.single_input import SingleInput
-from transformer_theory.theories.attention_svm.figures.size_map import short
 from transformer_theory.theories.attention_svm.figures.trajectories import COSINES, Trajectories, example
 
 
@@ -35,7 +34,7 @@ def crosses(ax, marker: str) -> set[tuple[float, float]]:
 
 def compared(result: Result) -> set[str]:
     """The quantities with a reference number."""
-    return set(references(result.table).column("quantity"))
+    return set(published(result.table).column("quantity"))
 
 
 def stationary(_, state, *, steps, **settings):
@@ -50,7 +49,7 @@ def test_three_inputs_separate_numbers_read_off_from_numbers_computed(run):
     assert crosses(attention, "+") == {(50, 0.9931), (50, 0.8177), (199, 0.9719)}
     assert not crosses(norm, "+")
     assert not crosses(attention, "x")
-    for row in references(result.table).select(basis=("recomputed", "printed")):
+    for row in published(result.table).select(basis=("recomputed", "printed")):
         digits = len(str(row.predicted).partition(".")[2])
         assert round(row.value, digits) == row.predicted, row
 
@@ -58,25 +57,25 @@ def test_three_inputs_separate_numbers_read_off_from_numbers_computed(run):
 def test_three_inputs_drop_numbers_of_other_settings(monkeypatch, unchecked):
     for descent in ("normalised_descent", "plain_descent"):
         monkeypatch.setattr(multi_input, descent, stationary)
-    plain = references(MultiInput(rate=0.2).run().table).select(basis=("figure", "recomputed"))
-    assert set(plain.column("setting")) == {multi_input.VARIANTS["plain"]}
+    plain = published(MultiInput(rate=0.2).run().table).select(basis=("figure", "recomputed"))
+    assert {row.at.get("descent") for row in plain} == {multi_input.VARIANTS["plain"]}
     assert compared(MultiInput(rate=0.2, plain_rate=0.5).run()) == {multi_input.OBJECTIVE}
 
 
 def test_one_input_drops_numbers_of_other_settings(run):
     for experiment in (SingleInput.quick(), SingleInput(rate=0.05)):
-        known = references(run(experiment).table)
+        known = published(run(experiment).table)
         assert known.select(quantity=single_input.OBJECTIVE) == known
         assert known.column("predicted") == [0.49505, 0.5]
     # objectives, tokens of the local case, cosines
-    assert len(references(run(SingleInput()).table)) == 2 + 6 + 5
+    assert len(published(run(SingleInput()).table)) == 2 + 6 + 5
 
 
 def test_joint_training_drops_numbers_of_other_settings(run, monkeypatch, unchecked):
     objectives, probabilities = {"|p_mm|^2 / 2", "|v_mm|^2 / 2"}, {joint.ATTENTION, joint.PROBABILITY}
     early = run(Joint.quick())
     assert compared(early) == objectives | probabilities
-    assert early.select(quantity=joint.ATTENTION, at={"setting": "tight"}, step=90).one().predicted == 0.996
+    assert early.select(quantity=joint.ATTENTION, at={"case": "tight"}, step=90).one().predicted == 0.996
     monkeypatch.setattr(inspect.getmodule(Joint), "joint_descent", stationary)
     usual, slow = (experiment.run() for experiment in (Joint(), Joint(rate=0.05)))
     assert compared(usual) == objectives | probabilities | {
@@ -95,7 +94,7 @@ def test_the_plane_names_its_axes_and_the_cosines(run):
         assert ax.get_ylabel() == "second coordinate"
         assert "first coordinate" in ax.get_xlabel()
         if "paths" in ax.get_title(loc="left"):
-            row = result.select(quantity=COSINES["frobenius"], at={"setting": example(number, "W")}).one()
+            row = result.select(quantity=COSINES["frobenius"], at=example(number, "W")).one()
             assert f"{row.value:.5f}" in ax.get_xlabel()
     assert not compared(result) & set(COSINES.values())
 
@@ -105,8 +104,8 @@ def test_the_published_eps_is_plotted_where_it_stalls(run):
     result = run(experiment)
     last = experiment.plot(result).axes[2]
     assert [text.get_text() for text in last.texts] == ["−11.92", "−47.04"]
-    variant = f"loss logistic, C = 100, eps = {loss_comparison.EPS:.0e} as released"
-    stalled = result.select(quantity=loss_comparison.COORDINATE, at={"setting": variant}).one().value
+    variant = {"loss": "logistic", "C": 100.0, "gradient": loss_comparison.RELEASED}
+    stalled = result.select(quantity=loss_comparison.COORDINATE, at=variant).one().value
     assert any(y == stalled for _, y in crosses(last, "s"))
 
 
@@ -117,15 +116,11 @@ def test_numbers_of_a_map_are_short(number, text):
     assert short(number) == text
 
 
-@pytest.mark.parametrize("kind", [ProbabilityMap, RankMap])
+@pytest.mark.parametrize("kind", [probability_map, rank_map])
 def test_maps_give_the_farther_end_of_their_intervals(kind, run):
     experiment = kind.quick()
     result = run(experiment)
     figure = experiment.plot(result)
-    share, low, high = (
-        result.arrays[f"attention_svm/{name}"][0, 0, 0]
-        for name in ("feasible", "feasible_low", "feasible_high")
-    )
+    share, (low, high) = result.table[0].value, result.table[0].interval
     assert figure.axes[0].texts[0].get_text() == f"{short(share)}\n±{short(max(high - share, share - low))}"
     assert f"{experiment.trials} random problems" in " ".join(figure.get_supxlabel().split())
-    assert result.table[0].interval == (low, high)

@@ -2,7 +2,7 @@
 and the figures.
 """
 
-import inspect
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,20 +10,15 @@ import torch
 from scipy.stats import binom
 
 from transformer_theory.core.errors import Infeasible
+from transformer_theory.core.figure import published, share
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.figures.common import references, size
 from transformer_theory.theories.attention_svm.figures.global_convergence import (
-    DIMS,
     KNOWN,
-    GlobalConvergence,
-    count_best,
+    KNOWN_DIMS,
+    global_convergence,
 )
-from transformer_theory.theories.attention_svm.figures.probability_map import (
-    QUANTITIES,
-    ProbabilityMap,
-    count,
-)
+from transformer_theory.theories.attention_svm.figures.probability_map import QUANTITIES, probability_map
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
@@ -32,8 +27,8 @@ from transformer_theory.theories.attention_svm.selection import locally_optimal
 )
 def test_counts_of_the_published_seeds(inputs, tokens, dim, unchecked):
     """Exact counts of another implementation, over the same 100 problems."""
-    count = count_best(inputs, tokens, dim, trials=100, steps=1000, rate=0.1, threshold=1e-3)
-    assert count / 100 == KNOWN[inputs, tokens][DIMS.index(dim)]
+    found = global_convergence.sweep.function(inputs, tokens, dim)
+    assert found.value == KNOWN[inputs, tokens][KNOWN_DIMS.index(dim)]
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 20), (3, 20), (20, 20), (487, 1000)])
@@ -51,35 +46,35 @@ def test_the_interval_without_trials_is_everything():
 
 
 def test_the_figure_shows_each_curve_and_the_known_numbers(run):
-    experiment = GlobalConvergence(inputs=(5, 6), tokens=(5,), dims=(2, 5), trials=100, steps=1000)
+    experiment = global_convergence(inputs=(5, 6), tokens=(5,), dims=(2, 5), trials=100, steps=1000)
     result = run(experiment)
     left, right = experiment.plot(result).axes
     assert left.get_legend_handles_labels()[1] == ["n = 5", "n = 6", "recomputed independently"]
     assert right.get_legend_handles_labels()[1] == ["T = 5", "recomputed independently"]
-    known = references(result.table)
-    assert known.column("setting") == [size(5, 5, 2), size(5, 5, 5)]
+    known = published(result.table)
+    assert [dict(row.at) for row in known] == [{"n": 5, "T": 5, "d": d} for d in (2, 5)]
     assert known.column("value") == known.column("predicted")
     assert set(known.column("basis")) == {"recomputed"}
-    a = result.arrays
-    assert (a["attention_svm/low"] <= a["attention_svm/share"]).all()
-    assert (a["attention_svm/share"] <= a["attention_svm/high"]).all()
+    assert all(row.interval[0] <= row.value <= row.interval[1] for row in result.table)
 
 
 @pytest.mark.parametrize("changed", [{"trials": 10}, {"steps": 50}, {"rate": 0.2}, {"threshold": 0.01}])
 def test_other_settings_have_no_known_number(changed, monkeypatch):
-    monkeypatch.setattr(inspect.getmodule(GlobalConvergence), "count_best", lambda trials, **_: trials)
+    made = replace(global_convergence.sweep, function=lambda n, T, d, **settings: share("share", 1, 1))
+    monkeypatch.setattr(global_convergence, "sweep", made)
     usual, other = (
-        GlobalConvergence(inputs=(5,), tokens=(5,), dims=(2,), **settings).run().table
+        global_convergence(inputs=(5,), tokens=(5,), dims=(2,), **settings).run().table
         for settings in ({}, changed)
     )
-    assert len(references(usual)) == len(usual)
-    assert not references(other)
+    assert len(published(usual)) == len(usual)
+    assert not published(other)
 
 
 @pytest.mark.parametrize(("inputs", "tokens", "dim"), [(2, 5, 3), (6, 4, 3)])
 def test_the_map_counts_what_single_problems_show(inputs, tokens, dim):
     """The same problems one at a time: single solver, :func:`locally_optimal`, descent without a batch."""
-    counted = count(inputs, tokens, dim, trials=8, steps=500, rate=0.1, threshold=1e-3, seed=5)
+    settings = {"trials": 8, "steps": 500, "seed": 5}
+    counted = probability_map.sweep.function(inputs, tokens, dim, **settings)
     batch = attention_svm.cross_attention(
         inputs=inputs, tokens=tokens, dim=dim, generator=torch.Generator().manual_seed(5), trials=8
     )
@@ -105,18 +100,18 @@ def test_the_map_counts_what_single_problems_show(inputs, tokens, dim):
                     problem.scores, select, pairs, attention_svm.frobenius_max_margin(pairs)
                 ).all()
             )
-    counts = (counted.trials, counted.feasible, counted.best, counted.settled, counted.locally_optimal)
-    assert counts == (8, feasible, best, settled, locally)
+    counts = [(round(one.value * one.columns["n"]), one.columns["n"]) for one in counted]
+    assert counts == [(feasible, 8), (best, 8), (locally, settled)]
     assert settled > 0
 
 
 def test_the_map_shows_where_the_theory_predicts():
-    experiment = ProbabilityMap(inputs=(2, 5), tokens=(3,), dims=(3, 6), trials=10, steps=300)
+    experiment = probability_map(inputs=(2, 5), tokens=(3,), dims=(3, 6), trials=10, steps=300)
     result = experiment.run()
-    predicted = result.table.select(quantity=QUANTITIES["feasible"], basis="theory").where(
+    predicted = result.table.select(quantity=next(iter(QUANTITIES)), basis="theory").where(
         lambda row: row.predicted is not None
     )
-    assert predicted.column("setting") == [size(2, 3, 3), size(2, 3, 6), size(5, 3, 6)]
+    assert [(row.at["n"], row.at["d"]) for row in predicted] == [(2, 3), (2, 6), (5, 6)]
     assert predicted.column("value") == [1, 1, 1]
     panels = experiment.plot(result).axes
     assert [ax.get_title(loc="left") for ax in panels] == ["d = 3", "d = 6", "", "", "", ""]

@@ -7,7 +7,7 @@ import torch
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, next_token, solvers
-from transformer_theory.theories.attention_svm.figures.graph import QUANTITIES, Graph
+from transformer_theory.theories.attention_svm.figures.graph import ANOTHER_DRAW, KNOWN, Graph
 from transformer_theory.theories.attention_svm.graph import priority_graph
 from transformer_theory.theories.attention_svm.next_token import LOG, finite_span, project, random_sequences
 
@@ -156,15 +156,16 @@ def test_the_stored_run_is_repeated_in_distribution(run):
     starts and embeddings.
     """
     result = run(Graph(trials=8, steps=1000))
-    printed = result.table.select(basis="printed")
-    at = list(result.arrays["attention_svm/stored/steps"]).index(1000)
-    for name, quantity in QUANTITIES.items():
-        rows = printed.select(quantity=quantity)
-        assert len(rows) == (name != "free")
-        for row in rows:
-            curves = result.arrays[f"attention_svm/stored/{name}"][:, at]
-            assert curves.min() <= row.predicted <= curves.max()
-            assert row.setting == "stored, another draw"
+    at, step = {"data set": ANOTHER_DRAW}, 1000
+    printed = result.select(basis="printed")
+    assert {row.quantity: row.predicted for row in printed} == KNOWN
+    assert all((row.at, row.step) == (at, step) for row in printed)
+    for quantity, number in KNOWN.items():
+        low, high = (
+            result.select(quantity=f"{end} of {quantity}", at=at, step=step).one().value
+            for end in ("smallest", "largest")
+        )
+        assert low <= number <= high
     assert len(Graph().plot(result).get_axes()) == 3
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_theory.core.figure import published
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.claims.common import direction_error
-from transformer_theory.theories.attention_svm.figures.common import references
 from transformer_theory.theories.attention_svm.figures.long_run import (
     AUTOGRAD,
     DISTANCE,
@@ -84,14 +84,14 @@ def test_steps_are_logarithmic_and_end_at_the_last():
 
 
 def test_the_rows_hold_the_measurements(result):
-    late = result.select(quantity=DISTANCE, at={"setting": EXACT}, step=1000).one()
+    late = result.select(quantity=DISTANCE, at={"gradient": EXACT}, step=1000).one()
     assert late.predicted is None  # of another number of problems
     assert 0 < late.value < 0.05
     slope = result.select(quantity=SLOPE, step=3000).one()
     assert (slope.predicted, slope.basis) == (-1, "limit")
-    assert result.select(quantity=DISTANCE, at={"setting": AUTOGRAD["naive"]}, step=1500).one().value > 0
-    assert all(math.isfinite(row.value) and row.note for row in result.table)
-    assert result.arrays["attention_svm/error"].shape[1] == 4
+    assert result.select(quantity=DISTANCE, at={"gradient": AUTOGRAD["naive"]}, step=1500).one().value > 0
+    assert all(math.isfinite(row.value) for row in result.table)
+    assert {row.n for row in result.select(quantity=DISTANCE)} == {4}
 
 
 def test_the_figure_shows_three_descents_and_the_known_numbers(result, run):
@@ -101,7 +101,7 @@ def test_the_figure_shows_three_descents_and_the_known_numbers(result, run):
     assert len(right.get_lines()) == 4
     usual = LongRun(steps=120, naive_steps=20)
     stored = run(usual)
-    assert {row.step: row.predicted for row in references(stored.table)} == {
+    assert {row.step: row.predicted for row in published(stored.table)} == {
         step: KNOWN[step] for step in (30, 100)
     }
     assert "recomputed independently" in [

@@ -13,6 +13,7 @@ from transformer_theory.theories.attention_svm.figures.rank_bound import (
     FREE,
     MARGIN,
     PRICE,
+    TARGETS,
     RankBound,
 )
 from transformer_theory.theories.attention_svm.problem import cross_attention
@@ -95,27 +96,21 @@ def test_refused_factors_and_constraints():
 def test_the_figure_shows_that_the_bound_matters_below_the_rank_only(run):
     experiment = RankBound(widths=(1, 4), trials=10, steps=2000)
     result = run(experiment)
-    below, enough = (
-        "m=1, below the rank of the nuclear solution",
-        "m=4, at least the rank of the nuclear solution",
-    )
-    free = {row.setting: row.value for row in result.select(quantity=FREE)}
-    assert free == {below: 0, enough: 1}
-    price = {row.setting: row.value for row in result.select(quantity=PRICE)}
-    assert price[below] > 1.5
-    assert price[enough] == pytest.approx(1, abs=1e-5)
-    margin = {row.setting: row for row in result.select(quantity=MARGIN)}
-    for text in (below, enough):
-        row = margin[f"descent, {text}"]
+    table = result.table.where(lambda row: "rank" in row.at)
+    below, enough = 1, 4  # columns; the rank of the nuclear solutions lies between
+
+    def values(quantity, **at):
+        return {row.at["m"]: row.value for row in table.select(quantity=quantity, at=at)}
+
+    assert values(FREE) == {below: 0, enough: 1}
+    assert values(PRICE)[below] > 1.5
+    assert values(PRICE)[enough] == pytest.approx(1, abs=1e-5)
+    for row in table.select(quantity=MARGIN, at={"of": "descent"}):
         assert row.value == pytest.approx(row.predicted, abs=0.03)
         assert row.value <= row.predicted
-    assert (
-        margin[f"nuclear solution cut to the rank, {below}"].value < margin[f"descent, {below}"].value - 0.1
-    )
-    distance = {row.setting: row.value for row in result.select(quantity=DISTANCE)}
-    assert (
-        distance[f"max-margin solution of bounded rank, {below}"]
-        < 0.01 * distance[f"nuclear solution, {below}"]
-    )
-    assert np.isfinite(result.arrays["attention_svm/width_4"]).all()
+    truncated = values(MARGIN, of="nuclear solution cut to the rank")
+    assert truncated[below] < values(MARGIN, of="descent")[below] - 0.1
+    bounded, nuclear = (values(DISTANCE, target=target)[below] for target in TARGETS.values())
+    assert bounded < 0.01 * nuclear
+    assert np.isfinite(result.arrays["attention_svm/prices_4"]).all()
     assert len(experiment.plot(result).axes) == 3

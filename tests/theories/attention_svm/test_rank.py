@@ -10,16 +10,17 @@ from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories.attention_svm import solvers
 from transformer_theory.theories.attention_svm.claims import solutions as claims
+from transformer_theory.theories.attention_svm.figures.common import mean_interval
 from transformer_theory.theories.attention_svm.figures.rank import (
-    MEAN_RANK,
-    Rank,
-    Ranks,
+    FEASIBLE_SHARE,
+    FROBENIUS,
+    NUCLEAR,
+    RECIPE,
     feasible_interval,
-    half_width,
     published_constraints,
-    ranks,
+    rank,
 )
-from transformer_theory.theories.attention_svm.figures.rank_map import RankMap, feasible_ranks
+from transformer_theory.theories.attention_svm.figures.rank_map import rank_map
 
 
 @pytest.mark.parametrize(
@@ -33,18 +34,19 @@ from transformer_theory.theories.attention_svm.figures.rank_map import RankMap, 
 )
 def test_means_of_the_published_seeds(size, tried, frobenius, nuclear, unchecked):
     """Means and numbers of seeds of an independent computation."""
-    found = ranks(*size, feasible=100, max_seeds=400, official=0)
-    assert found.tried == tried
-    assert found.unverified == 0
-    assert found.frobenius.mean() == pytest.approx(frobenius, abs=1e-9)
-    assert found.nuclear.mean() == pytest.approx(nuclear, abs=1e-9)
+    found = {one.quantity: one for one in rank.sweep.function(*size, official=0)}
+    assert found[FEASIBLE_SHARE].columns["n"] == tried
+    assert found[FROBENIUS].columns["n"] == found[NUCLEAR].columns["n"]  # all are verified
+    assert found[FROBENIUS].value == pytest.approx(frobenius, abs=1e-9)
+    assert found[NUCLEAR].value == pytest.approx(nuclear, abs=1e-9)
 
 
 def test_few_feasible_seeds_are_all_taken():
-    found = ranks(10, 5, 3, feasible=40, max_seeds=40, official=0)
+    readings = rank.sweep.function(10, 5, 3, feasible=40, max_seeds=40, official=0)
+    found = {one.quantity: one.columns["n"] for one in readings}
     share = solvers.frobenius_max_margins(published_constraints(range(40), 10, 5, 3)).solved
     assert 0 < share.sum() < 40
-    assert (found.tried, len(found.frobenius), len(found.nuclear)) == (40, int(share.sum()), int(share.sum()))
+    assert found == {FEASIBLE_SHARE: 40, FROBENIUS: int(share.sum()), NUCLEAR: int(share.sum())}
 
 
 def test_the_published_recipe_counts_errors_and_failures():
@@ -68,64 +70,68 @@ def test_the_published_recipe_counts_errors_and_failures():
 
 
 def test_the_figure_has_a_panel_per_size_and_gaps_where_nothing_is_feasible():
-    experiment = Rank(inputs=(5, 15), tokens=(5,), dims=(1, 10), feasible=5, max_seeds=10, official=1)
+    experiment = rank(inputs=(5, 15), tokens=(5,), dims=(1, 10), feasible=5, max_seeds=10, official=1)
     result = experiment.run()
-    a = result.arrays
-    assert np.isnan(a["attention_svm/nuclear"][:, 0]).all()
-    assert (a["attention_svm/feasible"] == [[0, 1], [0, 1]]).all()
-    assert (a["attention_svm/official_nuclear"][:, 0] == 1).all()
+    assert not result.select(quantity=NUCLEAR, at={"d": 1})
+    assert result.select(quantity=FEASIBLE_SHARE).column("value") == [0, 1, 0, 1]
+    assert result.select(quantity=RECIPE["nuclear"], at={"d": 1}).column("value") == [1, 1]
     assert all(row.predicted is None for row in result.table)  # one seed, where the paper has 100
     first, second, legend = experiment.plot(result).axes[:3]
     assert (first.get_title(loc="left"), second.get_title(loc="left")) == ("n = 5, T = 5", "n = 15, T = 5")
     assert len(legend.get_legend().get_texts()) == 5
 
 
-def test_reference_means_need_enough_problems():
-    found = Ranks(100, np.full(100, 10), np.full(100, 4), 0, np.full(10, 10), np.full(10, 9))
+def test_reference_means_need_enough_problems(monkeypatch):
+    found = {settings: rank.sweep.function(15, 5, 4, official=settings) for settings in (9, 10)}
 
-    def beside(**settings):
-        rows = Rank(**settings)._rows(15, 5, 10, found)
-        names = {quantity: name for name, quantity in MEAN_RANK.items()}
-        return {names[row.quantity]: (row.predicted, row.basis) for row in rows if row.predicted is not None}
+    def beside(official=10, **settings):
+        made = dataclasses.replace(
+            rank.sweep, function=lambda n, T, d, **settings: found[settings["official"]]
+        )
+        monkeypatch.setattr(rank, "sweep", made)
+        rows = rank(inputs=(15,), tokens=(5,), dims=(4,), official=official, **settings).run().table
+        return {row.quantity: (row.predicted, row.basis) for row in rows if row.predicted is not None}
 
-    true = {"frobenius": (10, "recomputed"), "nuclear": (4.67, "recomputed")}
-    paper = {"official_frobenius": (10, "figure"), "official_nuclear": (9.6, "figure")}
+    true, paper = (
+        {FROBENIUS: (4, "recomputed"), NUCLEAR: (3.75, "recomputed")},
+        {RECIPE["frobenius"]: (1.4, "figure")},
+    )
     assert beside() == true | paper
     assert beside(feasible=50) == beside(max_seeds=300) == paper
     assert beside(official=9) == true
-    assert beside(official=100) == true | paper
 
 
 def test_half_widths():
     values = np.array([3, 4, 4, 5])
-    assert half_width(values) == pytest.approx(1.96 * np.std(values, ddof=1) / 2)
-    assert half_width(values[:1]) == 0
+    mean, columns = mean_interval(values, "")
+    half = 1.96 * np.std(values, ddof=1) / 2
+    assert columns["interval"] == pytest.approx((mean - half, mean + half))
+    assert mean_interval(values[:1], "")[1]["interval"] == (3, 3)
 
 
 def test_the_map_respects_the_bound_and_has_intervals(run):
-    experiment = RankMap(inputs=(2, 5), tokens=(3,), dims=(2, 6), trials=15)
+    experiment = rank_map(inputs=(2, 5), tokens=(3,), dims=(2, 6), trials=15)
     result = run(experiment)
-    a = {name.split("/")[1]: value for name, value in result.arrays.items()}
-    assert (a["nuclear"] <= a["frobenius"]).all()
-    assert (a["frobenius"] <= np.minimum(a["inputs"][:, None, None], a["dims"])).all()
-    assert (a["feasible"][:, :, 1] == 1).all()  # d >= max(T - 1, n)
-    k = round(15 * a["feasible"][1, 0, 0])
-    assert binom.sf(k - 1, 15, a["feasible_low"][1, 0, 0]) == pytest.approx(0.025)
+    for row in result.select(quantity=NUCLEAR):
+        frobenius = result.select(quantity=FROBENIUS, at=dict(row.at)).one()
+        assert row.value <= frobenius.value <= min(row.at["n"], row.at["d"])
+    feasible = result.select(quantity=FEASIBLE_SHARE)
+    assert set(feasible.select(at={"d": 6}).column("value")) == {1}  # d >= max(T - 1, n)
+    row = feasible.select(at={"n": 5, "d": 2}).one()
+    assert binom.sf(round(15 * row.value) - 1, 15, row.interval[0]) == pytest.approx(0.025)
     assert len(result.table) == 12
     assert len(experiment.plot(result).axes) == 6
 
 
 def test_the_map_writes_whole_numbers():
-    experiment = RankMap(inputs=(10,), tokens=(3,), dims=(12,), trials=4)
+    experiment = rank_map(inputs=(10,), tokens=(3,), dims=(12,), trials=4)
     feasible, frobenius, _ = experiment.plot(experiment.run()).axes
     assert feasible.texts[0].get_text().startswith("1.00\n")
     assert frobenius.texts[0].get_text() == "10.0\n±.00"
 
 
 def test_a_size_without_feasible_problems():
-    frobenius, nuclear = feasible_ranks(15, 15, 2, trials=5, seed=0)
-    assert len(frobenius) == len(nuclear) == 0
-    experiment = RankMap(inputs=(15,), tokens=(15,), dims=(2,), trials=5)
+    experiment = rank_map(inputs=(15,), tokens=(15,), dims=(2,), trials=5)
     result = experiment.run()
     assert [row.value for row in result.table] == [0, None, None]
     experiment.plot(result)

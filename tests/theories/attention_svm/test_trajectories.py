@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.problems.attention_svm import PICTURES
+from transformer_theory.core.figure import published
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.figures.common import references
 from transformer_theory.theories.attention_svm.figures.trajectories import COSINES, Trajectories, example
 from transformer_theory.theories.attention_svm.problem import published_instance
 from transformer_theory.theories.attention_svm.published import published_instances, published_picture
@@ -25,7 +25,7 @@ def digits(value: float, shown: float) -> bool:
 
 
 def test_every_published_number_is_met_to_the_last_digit(result):
-    known = references(result.table)
+    known = published(result.table)
     assert len(known) == 2 * (4 + 4 + 2 + 1 + 1)
     for row in known:
         assert digits(row.value, row.predicted), row
@@ -48,7 +48,7 @@ def test_the_data_are_those_of_the_picture(number):
 @pytest.mark.parametrize("number", [1, 2])
 def test_factors_go_to_the_nuclear_solution_and_w_to_the_frobenius_one(result, number):
     def reached(norm, run):
-        return result.select(quantity=COSINES[norm], at={"setting": example(number, run)}).one().value
+        return result.select(quantity=COSINES[norm], at=example(number, run)).one().value
 
     assert reached("nuclear", "KQ") > 0.997 > 0.94 > reached("frobenius", "KQ")
     assert reached("frobenius", "W") > 0.999 > 0.94 > reached("nuclear", "W")

@@ -107,7 +107,7 @@ def test_rungs_without_training_keep_the_contract(name):
     rows = measured(name)
     assert {row.kind for row in rows} == {"rung"}
     row, raw = headline(rows), Table(rows).select(quantity=COMPRESSION).one()
-    assert LADDER.null_kind == ROTATED
+    assert LADDER.null == ROTATED
     assert (
         [null.kind for null in row.nulls] == [null.kind for null in raw.nulls] == [ROTATED, ROTATED_UPDATES]
     )
@@ -298,7 +298,9 @@ def test_without_norms_a_layer_is_the_derived_step():
 
 def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_the_null_of_non_zeros():
     rows = Table(
-        networks.trained_rows(partial(networks.small_crate, sparsify=Mlp), lambda *_: None, seeded(3))
+        networks.trained_rows(
+            seeded(3), constructor=partial(networks.small_crate, sparsify=Mlp), training=lambda *_: None
+        )
     )
     assert [len(null.draws) for null in headline(rows).nulls] == [DRAWS, DRAWS]
     shares = rows.select(quantity=NONZEROS).one()
@@ -311,7 +313,7 @@ def test_the_rows_of_a_network_are_means_over_layers_with_untrained_networks_as_
 def test_training_changes_the_network_and_not_the_null_of_the_non_zeros(monkeypatch):
     monkeypatch.setattr(networks, "ADAMW_STEPS", 3)
     untrained, trained = (
-        list(networks.trained_rows(networks.small_crate, training, seeded()))
+        list(networks.trained_rows(seeded(), constructor=networks.small_crate, training=training))
         for training in (lambda *_: None, networks.adamw)
     )
     assert headline(untrained).value != headline(trained).value
@@ -325,7 +327,7 @@ def test_a_training_that_diverges_gives_a_row_with_the_reason():
     def diverge(*_):
         raise NotConverged("step 3: the loss is nan")
 
-    (row,) = networks.trained_rows(networks.small_crate, diverge, seeded())
+    (row,) = networks.trained_rows(seeded(), constructor=networks.small_crate, training=diverge)
     assert row.value is None
     assert row.quantity == LADDER.quantity
     assert row.reason == "step 3: the loss is nan"

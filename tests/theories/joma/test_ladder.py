@@ -97,8 +97,8 @@ def test_a_rung_repeats_its_rows_and_has_two_nulls(name: str):
 
 @pytest.mark.usefixtures("short")
 def test_the_own_setting_agrees_and_a_broken_one_does_not():
-    own = list(measure_block(Setting(flow), generator()))
-    broken = values(measure_block(Setting(flow, decay=0.1), generator()))
+    own = list(measure_block(generator(), setting=Setting(flow)))
+    broken = values(measure_block(generator(), setting=Setting(flow, decay=0.1)))
     assert values(own)[ERROR] < 1e-6 < 0.05 < broken[ERROR]
     assert own[0].value == pytest.approx(1, abs=1e-12)
     assert own[0].null.p(own[0].value, ">=") == 1 / (1 + LADDER_DRAWS)
@@ -306,7 +306,7 @@ def test_the_logits_of_a_vision_transformer_are_its_scores():
 
 def test_a_training_that_diverges_gives_its_reason(monkeypatch):
     monkeypatch.setattr(blocks, "TIME_STEP", 1e4)
-    (row,) = measure_block(Setting(descent, real=True), generator())
+    (row,) = measure_block(generator(), setting=Setting(descent, real=True))
     assert row.value is None
     assert "NaN or infinity" in row.reason
 

@@ -9,6 +9,8 @@ from transformer_theory.theories.rate_reduction.figures.label_corruption import 
     ACCURACY,
     METHODS,
     PIXELS,
+    STOPPED,
+    TO_THE_END,
     TRAIN,
     VALIDATION,
     LabelCorruption,
@@ -29,7 +31,13 @@ from transformer_theory.theories.rate_reduction.figures.shifts import (
     Shifts,
 )
 from transformer_theory.theories.rate_reduction.figures.shifts import PIXELS as PIXEL_NETWORK
-from transformer_theory.theories.rate_reduction.figures.training_dynamics import TrainingDynamics
+from transformer_theory.theories.rate_reduction.figures.training_dynamics import (
+    CLASS_RATE,
+    OPTIMUM,
+    RATE,
+    REDUCTION,
+    TrainingDynamics,
+)
 from transformer_theory.theories.rate_reduction.on_data import LAYERS_RAISE
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # the contract checks shapes
@@ -60,13 +68,10 @@ def test_redunet_on_digits_reaches_the_known_numbers():
 def test_redunet_on_gaussians_reaches_the_known_numbers():
     experiment = ReduNetGaussians.quick()
     result = experiment.run()
-    for setting, before, after in (("d = 2", 0.790, 0.875), ("d = 3", 1.640, 1.879)):
-        assert result.select(
-            quantity="rate reduction before", at={"setting": setting}
-        ).one().value == pytest.approx(before, abs=0.03)
-        assert result.select(
-            quantity="rate reduction after", at={"setting": setting}
-        ).one().value == pytest.approx(after, abs=0.001)
+    for d, before, after in ((2, 0.790, 0.875), (3, 1.640, 1.879)):
+        rows = result.select(at={"d": d})
+        assert rows.select(quantity="rate reduction before").one().value == pytest.approx(before, abs=0.03)
+        assert rows.select(quantity="rate reduction after").one().value == pytest.approx(after, abs=0.001)
     assert len(experiment.plot(result).axes) == 2
 
 
@@ -137,29 +142,28 @@ def test_wrong_labels_hurt_and_pixels_are_the_null():
     assert corrupted[1] < clean[1] - 0.05
     assert corrupted[0] < 0.6  # validation labels are wrong too
     result = LabelCorruption(ratios=(0.0, 0.4), seeds=1, steps=8, rates=(0.01,), ranks=(4,)).run()
-    null = {row.setting: row.value for row in result.select(quantity=ACCURACY, model=PIXELS)}
+    null = {row.at: row.value for row in result.select(quantity=ACCURACY, model=PIXELS)}
     assert len(null) == 4
     for method in METHODS[:3]:
-        assert all(
-            row.null.mean == null[row.setting] for row in result.select(quantity=ACCURACY, model=method)
-        )
+        rows = result.select(quantity=ACCURACY, model=method, at={"training": (TO_THE_END, STOPPED)})
+        assert len(rows) == 4
+        assert all(row.null.mean == null[row.at] for row in rows)
 
 
 def test_training_raises_the_rate_reduction_to_nearly_its_optimum():
     experiment = TrainingDynamics(seeds=1, steps=40)
     result = experiment.run()
-    steps, rates = result.arrays["rate_reduction/steps"], result.arrays["rate_reduction/rates"]
-    assert (len(steps), steps[0], steps[-1]) == (26, 0, 40)
-    assert rates.shape == (26, 2, 3)
-    reductions = rates[..., 0] - rates[..., 1]
-    best = float(result.arrays["rate_reduction/optimum"])
-    assert reductions[0, 0] < 0.2 * best
-    assert 0.6 * best < reductions[-1, 0] < best
-    assert rates[-1, 0, 0] > 3 * rates[0, 0, 0]  # R rises ...
-    # ... and R^c much less
-    assert rates[-1, 0, 1] - rates[0, 0, 1] < 0.5 * (rates[-1, 0, 0] - rates[0, 0, 0])
+    R, within, reductions = (
+        result.select(quantity=quantity, split="train") for quantity in (RATE, CLASS_RATE, REDUCTION)
+    )
+    assert [row.at["trained"] for row in R] == pytest.approx(np.linspace(0, 1, 26))
+    best = result.select(quantity=OPTIMUM).one().value
+    assert reductions[0].value < 0.2 * best
+    assert 0.6 * best < reductions[-1].value < best
+    assert R[-1].value > 3 * R[0].value  # R rises ...
+    assert within[-1].value - within[0].value < 0.5 * (R[-1].value - R[0].value)  # ... and R^c much less
     for split in ("train", "test"):
-        row = result.select(quantity="rate reduction", at={"setting": "after training"}, split=split).one()
+        row = result.select(quantity=REDUCTION, at={"trained": 1.0}, split=split).one()
         assert row.value > 1.5 * row.null.mean
     assert len(experiment.plot(result).axes) == 2
 

@@ -177,14 +177,14 @@ def test_every_rung_has_the_headline_with_both_nulls(rung, short):
     assert rows == again
     assert [row.quantity for row in rows].count(LADDER.quantity) == 1
     assert [(null.kind, len(null.draws)) for null in rows[0].nulls] == [
-        (LADDER.null_kind, 19),
+        (LADDER.null, 19),
         (PROJECTIONS, 19),
     ]
     for row in rows:
         assert (row.theory, row.kind, row.n, row.side) == ("rate_reduction", "rung", trainings.HELD_OUT, ">=")
         assert not row.at
         assert row.null is not None
-        assert row.null.kind == LADDER.null_kind
+        assert row.null.kind == LADDER.null
         assert len(set(row.null.draws)) == 19
         assert row.source is not None
     assert rows[0].quantity == LADDER.quantity
@@ -271,7 +271,7 @@ def test_the_last_layer_of_a_trained_network_is_that_of_the_metric(monkeypatch):
     )
     monkeypatch.setattr(ladder, "trained_network", lambda recipe, seed, images: (model, data))
     monkeypatch.setattr(ladder, "_training_tokens", lambda images: training)
-    rows = list(ladder._in_trained_network("ViT", generator()))
+    rows = list(ladder.in_trained_network(generator(), recipe="ViT"))
     assert [row.quantity for row in rows] == [
         SHARE,
         quantities.INPUTS,
@@ -299,7 +299,7 @@ def test_a_diverging_training_is_a_row_with_a_reason():
     def diverge(generator):
         raise NotConverged("step 3: the loss is nan", state=None)
 
-    (row,) = ladder._measure(diverge, generator())
+    (row,) = ladder.trained(generator(), train=diverge)
     assert (row.quantity, row.value, row.reason) == (LADDER.quantity, None, "step 3: the loss is nan")
 
 
@@ -311,7 +311,7 @@ def test_trained_networks_come_last():
 
 
 def test_the_second_null_on_the_digits_is_that_of_centred_pixels(short):
-    rows = {row.quantity: row for row in ladder._measure(trainings.on_digits, generator())}
+    rows = {row.quantity: row for row in ladder.trained(generator(), train=trainings.on_digits)}
     train, held_out = trainings.digit_parts()
     expected = share_of(held_out.tokens.flatten(1) - train.tokens.flatten(1).mean(0), held_out.labels)
     assert rows[quantities.INPUTS].value == pytest.approx(expected, rel=1e-9)

@@ -1,14 +1,18 @@
 """Figures of scan-and-snap: panels and legends without empty entries, one name and one colour per dynamics."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
+from transformer_theory.core.measurement import Table
 from transformer_theory.core.plotting import shades
 from transformer_theory.core.result import Result
+from transformer_theory.metrics.networks import ENTROPY
 from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap
-from transformer_theory.theories.scan_snap.figures.syn_medium import SynMedium
+from transformer_theory.theories.scan_snap.figures.syn_medium import DISTINCT_ENTROPY, SPREAD, SynMedium
 from transformer_theory.theories.scan_snap.figures.syn_small import SynSmall
-from transformer_theory.theories.scan_snap.figures.text_attention import TextAttention
+from transformer_theory.theories.scan_snap.figures.text_attention import SHUFFLED, TextAttention
 from transformer_theory.theories.scan_snap.figures.token_growth import COMMON_LOGIT, GAIN_ERROR, TokenGrowth
 from transformer_theory.theories.scan_snap.flow import CLOSED, EXACT, LEMMA4, MODIFIED
 from transformer_theory.theories.scan_snap.plots import DYNAMICS_COLOURS
@@ -39,14 +43,12 @@ def test_the_legend_of_the_regime_map_lists_occurring_patterns():
 
 @pytest.mark.parametrize("known", [(), (0,), (0, 1)])
 def test_panels_without_numbers_are_omitted(known: tuple[int, ...]):
-    published = np.full((2, 1, 2), np.nan)
-    published[list(known)] = 1.9
-    arrays = {"entropy": np.full((2, 1, 2), 2.0), "published": published, "classes": np.array([2, 6])}
-    arrays["entropy_sd"] = np.zeros((2, 1, 2))  # of one seed
-    arrays |= {"eta_z": np.array([1.0]), "ratios": np.array([1.0, 5.0])}
-    figure = SynMedium().plot(
-        Result("scan_snap.syn_medium", arrays={f"scan_snap/{key}": value for key, value in arrays.items()})
-    )
+    experiment, rows = SynMedium(last=(1, 3), eta_z=(1.0,), ratios=(1.0, 5.0), seeds=1), []
+    for (k, K), ratio in product(enumerate((2, 6)), experiment.ratios):
+        at, reference = {"K": K, "eta_Z": 1.0, "ratio": ratio}, (1.9, "printed") if k in known else None
+        rows.append(experiment.row(DISTINCT_ENTROPY, 2.0, at=at, reference=reference))
+        rows.append(experiment.row(SPREAD, 0.0, at=at))
+    figure = experiment.plot(Result("scan_snap.syn_medium", table=Table(rows)))
     columns = [f"$K$ = {2 + 4 * k}" for k in known]
     rows = [
         *(f"Released, {k}" for k in columns),
@@ -65,7 +67,7 @@ def test_the_quick_table_has_no_published_cells():
     figure = experiment.plot(result)
     assert titles(figure) == [f"{row}, $K$ = {K}" for row in ("Ours", "SD over seeds") for K in (2, 6)]
     written = [text.get_text() for ax in figure.axes[2:4] for text in ax.texts]
-    assert written == [f"{value:.3f}" for value in result.arrays["scan_snap/entropy_sd"].ravel()]
+    assert written == [f"{value:.3f}" for value in result.select(quantity=SPREAD).column("value")]
 
 
 def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
@@ -78,13 +80,14 @@ def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
     assert all(ax.get_ylabel() for ax in figure.axes)
     assert "$t_0'$" in figure.get_supxlabel()
     exact, lemma4 = (
-        result.select(quantity=COMMON_LOGIT, at={"setting": dynamics}).one() for dynamics in (EXACT, LEMMA4)
+        result.select(quantity=COMMON_LOGIT, at={"dynamics": dynamics}, op="<=").one()
+        for dynamics in (EXACT, LEMMA4)
     )
     assert lemma4.value < exact.value < 0
     # Theorem 4 describes Lemma 4's flow only
     assert (lemma4.verdict, exact.verdict) == ("consistent", "not covered")
     errors = [
-        result.select(quantity=GAIN_ERROR, at={"setting": dynamics}).one().value
+        result.select(quantity=GAIN_ERROR, at={"dynamics": dynamics}).one().value
         for dynamics in (LEMMA4, EXACT)
     ]
     assert errors[0] < 1e-9 < 1e-6 < errors[1]
@@ -100,9 +103,14 @@ def test_the_legend_of_the_losses_does_not_cover_them():
 
 
 def test_ticks_are_whole_steps():
-    arrays = {"steps": np.array([0, 10, 20]), "pictured": np.array([0, 20]), "1/maps": np.ones((2, 1, 4, 4))}
-    arrays |= {f"1/{name}": np.ones((3, 1)) for name in ("entropy", "shuffled")}
+    experiment = TextAttention(layers=(1,))
+    arrays = {"pictured": np.array([0, 20]), "1/maps": np.ones((2, 1, 4, 4))}
+    rows = [
+        experiment.row(ENTROPY, 1.0, model="1 layer", layer=0, step=step, at=at)
+        for step, at in product((0, 10, 20), ({}, {"text": SHUFFLED}))
+    ]
     stored = {f"scan_snap/text/{key}": value for key, value in arrays.items()}
-    figure = TextAttention().plot(Result("scan_snap.text_attention", {"layers": [1]}, arrays=stored))
+    result = Result("scan_snap.text_attention", {"layers": [1]}, Table(rows), stored)
+    figure = experiment.plot(result)
     figure.draw_without_rendering()
     assert all(tick == round(tick) for tick in figure.axes[-1].get_xticks())

@@ -18,12 +18,13 @@ from transformer_theory.theories.scan_snap import (
     symmetric_lemma4_flow,
 )
 from transformer_theory.theories.scan_snap.claims import flows, theorems
-from transformer_theory.theories.scan_snap.figures.b_growth import B_AT_END, BGrowth
+from transformer_theory.theories.scan_snap.figures import chi as chi_figure
+from transformer_theory.theories.scan_snap.figures.b_growth import B_AT_END, B_SNAPPED, BGrowth
 from transformer_theory.theories.scan_snap.figures.chi import Chi
-from transformer_theory.theories.scan_snap.figures.decoder_gain import DecoderGain
-from transformer_theory.theories.scan_snap.figures.exponents import Exponents
+from transformer_theory.theories.scan_snap.figures.decoder_gain import DISTANCE, DecoderGain
+from transformer_theory.theories.scan_snap.figures.exponents import POWER, SLOPE, Exponents
 from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap, pattern_numbers
-from transformer_theory.theories.scan_snap.flow import DrivenFlow
+from transformer_theory.theories.scan_snap.flow import CLOSED, EXACT, LEMMA4, DrivenFlow
 from transformer_theory.theories.scan_snap.gains import printed_gain_bounds
 from transformer_theory.theories.scan_snap.growth import decades_near_half, longest_logarithmic_growth
 
@@ -160,11 +161,15 @@ def test_snapping_takes_twice_as_long_as_scanning():
 def test_figure_9():
     """B at the end of both panels, and at t0, where the rates do not matter."""
     result = BGrowth().run()
-    left, right = result.arrays["scan_snap/b_0"][:, -1], result.arrays["scan_snap/b_1"][:, -1]
-    assert left.round(3).tolist() == [0.620, 0.671, 0.713, 0.749, 0.783]
-    assert right.round(3).tolist() == [1.408, 1.450, 1.481, 1.509, 1.533]
-    assert result.arrays["scan_snap/b_t0_0"].round(3).tolist() == [0.510] * 5
-    assert result.arrays["scan_snap/b_t0_1"].round(3).tolist() == [1.382] * 5
+    for M, ends, snapped in (
+        (100, [0.620, 0.671, 0.713, 0.749, 0.783], 0.510),
+        (10_000, [1.408, 1.450, 1.481, 1.509, 1.533], 1.382),
+    ):
+        at_end, at_t0 = (
+            result.select(quantity=name, at={"M": M}).column("value") for name in (B_AT_END, B_SNAPPED)
+        )
+        assert np.round(at_end, 3).tolist() == ends
+        assert np.round(at_t0, 3).tolist() == [snapped] * 5
     assert all(
         row.value == pytest.approx(row.predicted, rel=1e-9) for row in result.select(quantity=B_AT_END)
     )
@@ -172,27 +177,32 @@ def test_figure_9():
 
 def test_no_quantity_of_figure_3_but_gamma_fills_its_axis():
     result = Chi().run()
-    ends = {key: result.arrays[f"scan_snap/{key}"][:, -1] for key in ("chi", "bound", "printed", "Gamma")}
-    assert ends["printed"].round().tolist() == [45, 35, 26, 18]
-    assert ends["Gamma"].round().tolist() == [511, 301, 173, 81]
-    assert (ends["chi"] < ends["bound"]).all()
-    assert ends["chi"].max() < 1.2
+    printed, big_gamma, chi, bound = (
+        np.array(result.select(quantity=name, at={"t": 700.0}).column("value"))
+        for name in (chi_figure.PRINTED, chi_figure.GAMMA, chi_figure.CHI, chi_figure.BOUND)
+    )
+    assert printed.round().tolist() == [45, 35, 26, 18]
+    assert big_gamma.round().tolist() == [511, 301, 173, 81]
+    assert (chi < bound).all()
+    assert chi.max() < 1.2
 
 
 def test_figure_8_stays_far_inside_its_bound():
-    values = DecoderGain().run().table.column("value")
+    values = DecoderGain().run().select(quantity=DISTANCE).column("value")
     assert 0.08 < min(values) < max(values) < 0.12
 
 
 def test_the_exponents_of_the_flows():
-    arrays = Exponents(decades=12.0).run().arrays
-    power = arrays["scan_snap/power_lemma4"]
-    assert power[3] == pytest.approx(2.0, abs=0.01)
-    assert (
-        np.abs(arrays["scan_snap/per_loglog_lemma4"] / arrays["scan_snap/per_loglog_closed"] - 1)[2:-2].max()
-        < 0.5
-    )
-    assert (arrays["scan_snap/per_loglog_exact"][:40] < arrays["scan_snap/per_loglog_lemma4"][:40]).all()
+    result = Exponents(decades=12.0).run()
+
+    def curve(quantity, dynamics):
+        rows = result.select(quantity=quantity, at={"dynamics": dynamics}).where(lambda row: row.op is None)
+        return np.array([row.value for row in rows if row.note == ""])
+
+    assert curve(POWER, LEMMA4)[1] == pytest.approx(2.0, abs=0.01)
+    closed, lemma4, exact = (curve(SLOPE, dynamics) for dynamics in (CLOSED, LEMMA4, EXACT))
+    assert np.abs(lemma4 / closed - 1)[1:-1].max() < 0.5
+    assert (exact[:14] < lemma4[:14]).all()
 
 
 def test_the_map_of_regimes(unchecked):  # the contract checks shapes

@@ -183,7 +183,7 @@ def test_rungs_are_deterministic_and_have_a_null(name: str):
     row = first[0]
     assert (row.kind, row.quantity, row.side, row.predicted) == ("rung", LADDER.quantity, ">=", 1.0)
     assert row.null is not None
-    assert (row.null.kind, len(row.null.draws)) == (LADDER.null_kind, LADDER_DRAWS)
+    assert (row.null.kind, len(row.null.draws)) == (LADDER.null, LADDER_DRAWS)
     assert row.null.low < row.null.median < row.null.high
 
 
@@ -231,7 +231,7 @@ def test_retrained_models_are_compared_with_the_prediction_for_their_own_next_to
         return agreement.predicted_change(learnt, share, vocab_size=sequences.vocab_size)[0]
 
     sequences, prediction = rungs.visual_words(1)
-    first, *others = rungs.retrained_rung(train, "", generator(1))
+    first, *others = rungs.retrained_rung(generator(1), train=train, note="")
     assert LADDER.quantity not in [row.quantity for row in others]
     _, second = first.nulls
     assert second.kind == rungs.RETRAINED

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
 from ...core.measurement import Null
-from ...core.parallel import single_threaded
 from ...core.statistics import RANGE_DRAWS
+from ...core.threads import single_threaded
 from ...core.validation import converted, integers
 from ...maths.linalg import cosine
 from .analysis_plot import plot_analysis

@@ -39,7 +39,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from ...core.validation import integers, positive
 from .dynamics import LOGISTIC, Factors, HeadInstance, Loss, descent_direction
 from .dynamics.descent import NORM_FLOOR

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from .constraint_set import HINT, Constraints
 from .validation import check_type
 

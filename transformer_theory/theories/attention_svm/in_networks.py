@@ -25,10 +25,10 @@ from torch import Tensor
 from ...core.errors import Infeasible, NotConverged
 from ...core.measurement import Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
-from ...core.parallel import one_thread, single_threaded
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
+from ...core.threads import one_thread, single_threaded
 from ...core.validation import converted, finite, integers
 from ...metrics.own_tokens import attends_elsewhere
 from .constraint_set import Constraints

@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.errors import NotConverged
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from ...core.validation import converted
 from .dynamics import Loss
 from .graph import PriorityGraph, check_graph, check_sequences, priority_graph

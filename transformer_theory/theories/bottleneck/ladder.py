@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, fixed_generator, permutations
@@ -27,14 +27,20 @@ from ...data import Images, digits
 from ...training.fitting import fit
 from ...training.tasks import StreamTask
 from ...training.trained_rungs import STEPS as NETWORK_STEPS
-from ...training.trained_rungs import headline_in, trained_network, trained_network_rungs
+from ...training.trained_rungs import headline_in, trained_network, trained_networks
 from .curve import Curve, information_bottleneck, random_joint
 from .first_beta import onset
 from .in_networks import IN_NETWORKS, NULL_KIND, SHARE
 from .information import information, table
 
-NAME, SOURCE = "bottleneck", Source("tishby1999information", status="own")
-LADDER = Ladder(quantity=SHARE, unit="share", side=">=", null_kind=NULL_KIND)
+LADDER = Ladder(
+    theory="bottleneck",
+    quantity=SHARE,
+    unit="share",
+    side=">=",
+    null=NULL_KIND,
+    source=Source("tishby1999information", status="own"),
+)
 # beta over the onset; code words, steps and batch of learnt encoders
 FACTOR, CODES, STEPS, BATCH = 4.0, 16, 400, 256
 # trade-offs of a curve, over the onset
@@ -88,6 +94,7 @@ def share_of(
     return information(encoder.mT @ joint) / max(curve.at(compression), 1e-12)
 
 
+@LADDER.rung("random laws, solver", column="own setting", covered=True)
 def own_setting(generator: Generator) -> Iterator[Measurement]:
     """Measures the solver between two trade-offs of the curve, on a random law with a uniform x."""
     joint = random_joint(16, 4, generator)
@@ -97,9 +104,7 @@ def own_setting(generator: Generator) -> Iterator[Measurement]:
     encoder = information_bottleneck(joint, 1.05 * FACTOR * first).points[0].encoder
     nulls = share_of(joint[permutations(len(joint), LADDER_DRAWS, generator)], encoder, curve)
     value = float(share_of(joint, encoder, curve))
-    yield LADDER.row(
-        NAME, value, predicted=1.0, nulls=(Null(NULL_KIND, tuple(nulls.tolist())),), n=16, source=SOURCE
-    )
+    yield LADDER.row(value, predicted=1.0, nulls=(Null(NULL_KIND, tuple(nulls.tolist())),), n=16)
 
 
 @lru_cache(maxsize=1)
@@ -124,7 +129,15 @@ def digit_words() -> tuple[Int[Tensor, "n seq"], Int[Tensor, " n"], Tensor, floa
     return test.ids, test.labels, laws[0], FACTOR * first, curve, permutations(len(test), LADDER_DRAWS)
 
 
-def on_digits(generator: Generator, how: str) -> Iterator[Measurement]:
+@LADDER.rung("digits' words", relaxes="the law is known", column="real tokens", how="solver")
+@LADDER.rung("encoder learnt", relaxes="the solver", column="everything trained", how="law")
+@LADDER.rung(
+    "batches, AdamW",
+    relaxes="the whole law in each step",
+    column="AdamW and mini-batches",
+    how="batches",
+)
+def on_digits(generator: Generator, *, how: str) -> Iterator[Measurement]:
     """Measures an encoder of the words of one half of the digits on the other half."""
     ids, labels, law, beta, curve, orders = digit_words()
     if how == "solver":
@@ -137,12 +150,10 @@ def on_digits(generator: Generator, how: str) -> Iterator[Measurement]:
     values = share_of(table(ids.flatten(), shuffled, (32, 10)) / ids.numel(), encoder, curve).tolist()
     note = f"{ids.numel()} words of {len(labels)} held-out images, beta = {beta:.1f}"
     yield LADDER.row(
-        NAME,
         values[0],
         predicted=1.0,
         nulls=(Null(NULL_KIND, tuple(values[1:])),),
         n=len(labels),
-        source=SOURCE,
         note=note,
     )
 
@@ -153,27 +164,11 @@ def batch_law(law: Float[Tensor, "x y"], generator: Generator) -> Float[Tensor, 
     return torch.bincount(drawn, minlength=law.numel()).double().view_as(law) / BATCH
 
 
+@trained_networks(LADDER)
 def in_network(
-    recipe: str, generator: Generator, images: tuple[Images, Images] | None = None
+    generator: Generator, images: tuple[Images, Images] | None = None, *, recipe: str
 ) -> Iterator[Measurement]:
     """Measures the words of the blocks of a trained network, on validation images."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
-    row = headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=NETWORK_STEPS)
-    yield replace(row, predicted=1.0, source=SOURCE)
-
-
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung("random laws, solver", "", own_setting, column="own setting", covered=True),
-        Rung("digits' words", "the law is known", partial(on_digits, how="solver"), column="real tokens"),
-        Rung("encoder learnt", "the solver", partial(on_digits, how="law"), column="everything trained"),
-        Rung(
-            "batches, AdamW",
-            "the whole law in each step",
-            partial(on_digits, how="batches"),
-            column="AdamW and mini-batches",
-        ),
-        *trained_network_rungs(in_network),
-    ),
-)
+    row = headline_in(model, validation, LADDER.theory, IN_NETWORKS, name=recipe, steps=NETWORK_STEPS)
+    yield replace(row, predicted=1.0, source=LADDER.source)

@@ -16,14 +16,13 @@ not tell. Source: :cite:t:`feng2023towards`.
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool
 from torch import Generator, Tensor
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS
@@ -33,7 +32,6 @@ from .learning import Mode, Recipe, Trained, correct, train
 from .tasks import Split, split
 from .written import WrittenDecoder, whole
 
-NAME, SOURCE = "chain_of_thought", Source("feng2023towards", status="second-hand")
 GAP, WITH, WITHOUT, MAJORITY, WHOLE = (
     "accuracy with the chain minus without",
     "accuracy with the chain",
@@ -42,7 +40,14 @@ GAP, WITH, WITHOUT, MAJORITY, WHOLE = (
     "share of questions without a wrong symbol",
 )
 NULL_KIND = "outcomes exchanged at random for each question: chance over questions, for these two networks"
-LADDER = Ladder(quantity=GAP, unit="share", side=">=", null_kind=NULL_KIND)
+LADDER = Ladder(
+    theory="chain_of_thought",
+    quantity=GAP,
+    unit="share",
+    side=">=",
+    null=NULL_KIND,
+    source=Source("feng2023towards", status="second-hand"),
+)
 QUESTIONS, TEST = 60, 300  # of a written decoder, and of a trained one
 STEPS = {2: 350, 3: 700}  # by number of operations
 TRAIN = {2: 1800, 3: 20_000}
@@ -68,14 +73,24 @@ def gap_rows(
     """
     n, accuracies = len(with_chain), [float(each.double().mean()) for each in (with_chain, without, common)]
     null = exchanged(with_chain, without, generator)
-    yield LADDER.row(
-        NAME, accuracies[0] - accuracies[1], predicted=1 - accuracies[1], nulls=(null,), n=n, source=SOURCE
-    )
+    yield LADDER.row(accuracies[0] - accuracies[1], predicted=1 - accuracies[1], nulls=(null,), n=n)
     for quantity, value in zip((WITH, WITHOUT, MAJORITY), accuracies):
-        yield Measurement(NAME, "rung", quantity, value, unit="share", n=n, source=SOURCE)
+        yield LADDER.beside(quantity, value, unit="share", n=n)
 
 
-def written(n: int, dtype: torch.dtype, scale: float, generator: Generator) -> Iterator[Measurement]:
+@LADDER.rung("n = 30, hard-max", column="exact construction", covered=True, n=30)
+@LADDER.rung("n = 100", relaxes="100 numbers instead of 30", column="exact construction")
+@LADDER.rung("float32", relaxes="float32 instead of float64", column="floating point", dtype=torch.float32)
+@LADDER.rung("bfloat16", relaxes="bfloat16 instead of float32", column="floating point", dtype=torch.bfloat16)
+@LADDER.rung(
+    "softmax, b = 5", relaxes="hard-max attention", column="softmax", dtype=torch.bfloat16, scale=5.0
+)
+@LADDER.rung(
+    "softmax, b = 2", relaxes="a scale of 2 instead of 5", column="softmax", dtype=torch.bfloat16, scale=2.0
+)
+def written(
+    generator: Generator, *, n: int = 100, dtype: torch.dtype = torch.float64, scale: float = math.inf
+) -> Iterator[Measurement]:
     """Measures the written decoder on random questions."""
     task = LIS(n, n)
     samples = tuple(task.sample(generator) for _ in range(2 * QUESTIONS))
@@ -90,9 +105,7 @@ def written(n: int, dtype: torch.dtype, scale: float, generator: Generator) -> I
             model, task, [sample for sample, each in zip(parts.test, every) if not each], "chain"
         )
     yield from gap_rows(right, parts.guessed, parts.guessed, generator)
-    yield Measurement(
-        NAME, "rung", WHOLE, float(every.double().mean()), unit="share", n=QUESTIONS, source=SOURCE
-    )
+    yield LADDER.beside(WHOLE, float(every.double().mean()), unit="share", n=QUESTIONS)
 
 
 @lru_cache(maxsize=1)
@@ -113,8 +126,31 @@ def network(seed: int, operations: int, depth: int, mode: Mode) -> Trained:
     return train(parts_of(seed, operations), mode, steps=STEPS[operations], recipe=recipe, generator=draws)
 
 
+@LADDER.rung(
+    "learnt, depth 1",
+    relaxes="weights written by hand, for another task (2 operations modulo 5)",
+    column="learnt",
+    depth=1,
+)
+@LADDER.rung("learnt, depth 2", relaxes="depth 2 instead of 1", column="learnt", depth=2)
+@LADDER.rung("learnt, depth 3", relaxes="depth 3 instead of 2", column="learnt", depth=3)
+@LADDER.rung("learnt, depth 5", relaxes="depth 5 instead of 3", column="learnt", depth=5)
+@LADDER.rung(
+    "depth 5, bfloat16",
+    relaxes="bfloat16 instead of float32, in generation",
+    column="learnt",
+    depth=5,
+    dtype=torch.bfloat16,
+)
+@LADDER.rung(
+    "3 operations, depth 2",
+    relaxes="3 operations instead of 2; the depth is 2 again, in float32",
+    column="learnt",
+    depth=2,
+    operations=3,
+)
 def learnt(
-    operations: int, depth: int, dtype: torch.dtype | None, generator: Generator
+    generator: Generator, *, depth: int, operations: int = 2, dtype: torch.dtype | None = None
 ) -> Iterator[Measurement]:
     """Trains two decoders, or takes them from the rung before, and measures them on new questions."""
     seed = generator.initial_seed()
@@ -125,32 +161,3 @@ def learnt(
         for mode in modes
     ]
     yield from gap_rows(outcomes[0], outcomes[1], parts.guessed, generator)
-
-
-def _written(
-    name: str, relaxes: str, column: str, n: int, dtype: torch.dtype, scale: float, *, covered: bool = False
-) -> Rung:
-    return Rung(name, relaxes, partial(written, n, dtype, scale), column, covered=covered)
-
-
-def _learnt(name: str, relaxes: str, operations: int, depth: int, dtype: torch.dtype | None = None) -> Rung:
-    return Rung(name, relaxes, partial(learnt, operations, depth, dtype), "learnt")
-
-
-LADDER = replace(
-    LADDER,
-    rungs=(
-        _written("n = 30, hard-max", "", "exact construction", 30, torch.float64, math.inf, covered=True),
-        _written("n = 100", "30 numbers", "exact construction", 100, torch.float64, math.inf),
-        _written("float32", "64 bits", "floating point", 100, torch.float32, math.inf),
-        _written("bfloat16", "32 bits", "floating point", 100, torch.bfloat16, math.inf),
-        _written("softmax, b = 5", "hard-max attention", "softmax", 100, torch.bfloat16, 5.0),
-        _written("softmax, b = 2", "a scale of 5", "softmax", 100, torch.bfloat16, 2.0),
-        _learnt("learnt, depth 1", "weights written by hand, for another task (2 operations modulo 5)", 2, 1),
-        _learnt("learnt, depth 2", "one layer", 2, 2),
-        _learnt("learnt, depth 3", "two layers", 2, 3),
-        _learnt("learnt, depth 5", "three layers", 2, 5),
-        _learnt("depth 5, bfloat16", "32 bits, in generation", 2, 5, torch.bfloat16),
-        _learnt("3 operations, depth 2", "2 operations; the depth is 2 again, and 32 bits", 3, 2),
-    ),
-)

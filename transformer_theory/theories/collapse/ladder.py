@@ -10,13 +10,11 @@ Source: :cite:t:`dong2021attention` (the residual), own derivations.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Generator
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null, Table
 from ...core.metric import Activations
 from ...core.sources import Source
@@ -27,9 +25,13 @@ from .initialisation import equiangular, gaussian_scores_matrix, squared_contrac
 from .learning import Head, digit_tokens, measured, train_head, train_vit
 from .residuals import weights
 
-NAME, SOURCE = "collapse", Source("dong2021attention", status="own")
-RATIO = "contraction over its level with permuted keys"
-LADDER = Ladder(quantity=RATIO, unit="", side=">=", null_kind=PERMUTED)
+LADDER = Ladder(
+    theory="collapse",
+    quantity="contraction over its level with permuted keys",
+    side=">=",
+    null=PERMUTED,
+    source=Source("dong2021attention", status="own"),
+)
 TOKENS, DIM, RHO, DEVIATION, OWN, SEQUENCES = 64, 32, 0.3, 0.6, 8, 32  # OWN: sequences of the own setting
 STORED, STEPS, RATE, ADAM_STEPS, ADAM_RATE, BATCH, NETWORK_STEPS = 256, 300, 0.5, 600, 0.02, 64, 150
 
@@ -43,20 +45,15 @@ def rows_of(table: Table, *, predicted: float | None = None, note: str = "") -> 
         note: note of the first row.
     """
     found = over_heads(table.select(quantity=CONTRACTION))
-    columns = {"n": found.n, "source": SOURCE}
     if found.value is None or found.null is None or not any(found.null.draws):
-        yield LADDER.row(
-            NAME,
-            None,
-            reason=found.reason or "attention is uniform, so permuted keys keep nothing",
-            **columns,
-        )
+        reason = found.reason or "attention is uniform, so permuted keys keep nothing"
+        yield LADDER.row(None, reason=reason, n=found.n)
         return
     level = (sum(draw**2 for draw in found.null.draws) / len(found.null.draws)) ** 0.5
     null = Null(PERMUTED, tuple(draw / level for draw in found.null.draws))
     expected = None if predicted is None else predicted / level
-    yield LADDER.row(NAME, found.value / level, predicted=expected, nulls=(null,), note=note, **columns)
-    yield Measurement(NAME, "rung", CONTRACTION, found.value, predicted=predicted, side=">=", **columns)
+    yield LADDER.row(found.value / level, predicted=expected, nulls=(null,), note=note, n=found.n)
+    yield LADDER.beside(CONTRACTION, found.value, predicted=predicted, side=">=", n=found.n)
 
 
 def bare(
@@ -79,6 +76,7 @@ def bare(
     )
 
 
+@LADDER.rung("random weights", column="own setting", covered=True)
 def own(generator: Generator) -> Iterator[Measurement]:
     """Measures random weights on equiangular tokens, new weights for each sequence."""
     x = torch.stack([equiangular(TOKENS, DIM, RHO, generator) for _ in range(OWN)])
@@ -87,6 +85,7 @@ def own(generator: Generator) -> Iterator[Measurement]:
     yield from bare(x, A, predicted=formula, note=f"{TOKENS} tokens of {DIM} dimensions, cosine {RHO}")
 
 
+@LADDER.rung("tokens of the digits", relaxes="equiangular tokens", column="real tokens")
 def real(generator: Generator) -> Iterator[Measurement]:
     """Measures random weights on the digits, new weights for each image."""
     x, _ = digit_tokens(STORED)
@@ -95,7 +94,16 @@ def real(generator: Generator) -> Iterator[Measurement]:
     yield from bare(x, A, random=True)
 
 
-def head(generator: Generator, *, batch: int) -> Iterator[Measurement]:
+@LADDER.rung(
+    "one trained head", relaxes="random weights: gradient descent on all images", column="everything trained"
+)
+@LADDER.rung(
+    "AdamW on batches",
+    relaxes="gradient descent on all images",
+    column="AdamW and mini-batches",
+    batch=BATCH,
+)
+def head(generator: Generator, *, batch: int = 0) -> Iterator[Measurement]:
     """Trains a head without skip connection, from the random weights of the rung before."""
     x, labels = digit_tokens(STORED)
     start = Head.start(x.shape[-1], 10, DEVIATION, generator)
@@ -104,48 +112,26 @@ def head(generator: Generator, *, batch: int) -> Iterator[Measurement]:
     yield from bare(x, weights(x, trained.W), note=f"{steps} steps")
 
 
-def network(
-    generator: Generator, *, depth: int, steps: int = NETWORK_STEPS, width: int = 32, heads: int = 2
-) -> Iterator[Measurement]:
+@LADDER.rung(
+    "one block of a ViT",
+    relaxes="one head without skip connection and MLP",
+    column="full block",
+    depth=1,
+)
+@LADDER.rung("two blocks", relaxes="two blocks instead of one", column="depth", depth=2)
+@LADDER.rung(
+    "a wider ViT on digits",
+    relaxes="two heads of width 16",
+    column="trained network",
+    depth=2,
+    width=64,
+    heads=4,
+)
+def network(generator: Generator, *, depth: int, width: int = 32, heads: int = 2) -> Iterator[Measurement]:
     """Trains a vision transformer on the digits and measures it on the validation images."""
     train, validation = digits().split(0.7, fixed_generator())
     model, accuracy = train_vit(
-        train, validation, generator, depth=depth, steps=steps, width=width, heads=heads
+        train, validation, generator, depth=depth, steps=NETWORK_STEPS, width=width, heads=heads
     )
-    yield from rows_of(measured(model, validation, draws=LADDER_DRAWS), note=f"{steps} steps")
-    columns = {"unit": "share", "side": ">=", "source": SOURCE}
-    yield Measurement(NAME, "rung", "accuracy", accuracy, **columns)
-
-
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung("random weights", "", own, column="own setting", covered=True),
-        Rung("tokens of the digits", "equiangular tokens", real, column="real tokens"),
-        Rung(
-            "one trained head",
-            "random weights: gradient descent on all images",
-            partial(head, batch=0),
-            column="everything trained",
-        ),
-        Rung(
-            "AdamW on batches",
-            "gradient descent on all images",
-            partial(head, batch=BATCH),
-            column="AdamW and mini-batches",
-        ),
-        Rung(
-            "one block of a ViT",
-            "one head without skip connection and MLP",
-            partial(network, depth=1),
-            column="full block",
-        ),
-        Rung("two blocks", "one block", partial(network, depth=2), column="depth"),
-        Rung(
-            "a wider ViT on digits",
-            "two heads of width 16",
-            partial(network, depth=2, steps=NETWORK_STEPS, width=64, heads=4),
-            column="trained network",
-        ),
-    ),
-)
+    yield from rows_of(measured(model, validation, draws=LADDER_DRAWS), note=f"{NETWORK_STEPS} steps")
+    yield LADDER.beside("accuracy", accuracy, unit="share", side=">=")

@@ -12,16 +12,13 @@ from torch.nn import functional
 from ...core.measurement import Table
 from ...data.digits import digits
 from ...data.tokens import TokenData
-from ...models.embedding import build
-from ...models.vit import ViT
 from ...probes.evaluation import evaluation
 from ...probes.probing import probe
-from ...training.fitting import fit
-from ...training.tasks import Classification
+from ...training.trained_rungs import fit_classifier, vit_for
 from .in_networks import CONTRACTION, HeadContraction
 from .initialisation import gaussian_scores_matrix
 
-RATE, MEASURED = 3e-3, 256
+MEASURED = 256
 
 
 @dataclass(frozen=True)
@@ -106,10 +103,7 @@ def train_vit(
         depth, steps, width, heads: number of blocks and steps, width, number of heads.
         train_scores: whether W_Q and W_K are trained.
     """
-    _, seq, dim = train.tokens.shape
-    model = build(
-        lambda: ViT.for_tokens(seq, dim, train.classes, dim=width, depth=depth, heads=heads), generator
-    )
+    model = vit_for(train, generator, depth=depth, width=width, heads=heads)
     if not train_scores:
         for block in model.get_submodule("blocks").children():
             weight = block.get_parameter("attention.qkv.weight")
@@ -117,11 +111,7 @@ def train_vit(
             weight.register_hook(
                 lambda gradient: torch.cat([torch.zeros_like(gradient[: 2 * width]), gradient[2 * width :]])
             )
-    task = Classification(train, validation)
-    if steps:
-        optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-        fit(model, task, optimiser=optimiser, steps=steps, clip=1.0, generator=generator)
-    return model, float(task.evaluate(model)[0].value or 0.0)
+    return model, fit_classifier(model, train, validation, generator, steps=steps, weight_decay=0.0)
 
 
 def measured(model: nn.Module, data: TokenData, *, draws: int = 0) -> Table:

@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.parallel import single_threaded
 from ...core.sources import Source
+from ...core.threads import single_threaded
 from ...core.validation import converted, integers
 from ...metrics.coding import coding_rate, subspace_coding_rate, unit_norm
 from ...models.crate.compression import Bases

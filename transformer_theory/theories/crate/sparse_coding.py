@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.errors import NotConverged
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from ...core.validation import converted, finite, integers, number, positive
 from ...models.crate.compression import Bases
 from ...models.crate.sparsification import Code, Dictionary, Tokens, check_dictionary, curvature, ista_step

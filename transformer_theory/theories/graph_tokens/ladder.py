@@ -14,14 +14,13 @@ Source: :cite:t:`kim2022pure`.
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
@@ -30,12 +29,21 @@ from .identifiers import Identifiers, Laplacian, Orthonormal, RandomUnit, permut
 from .learning import draw_batch, train_heads
 from .patterns import normalised_patterns
 
-NAME, SOURCE = "graph_tokens", Source("kim2022pure", "Lemma 1", "second-hand")
 NULL_KIND = "identifiers of the keys permuted among the nodes"
-LADDER = Ladder(quantity="overlap of attention and pattern", unit="share", side=">=", null_kind=NULL_KIND)
+LADDER = Ladder(
+    theory="graph_tokens",
+    quantity="overlap of attention and pattern",
+    unit="share",
+    side=">=",
+    null=NULL_KIND,
+    source=Source("kim2022pure", "Lemma 1", "second-hand"),
+)
 WORST = "worst error of an attention weight"
 NODES, KEPT = 10, 5  # nodes of the graphs; dimensions that are kept where there are fewer than nodes
 STEPS, HELD_OUT = 300, 4
+ORTHONORMAL = Orthonormal()
+# arguments of the rungs after bfloat16 and softmax
+COARSE: dict[str, Any] = {"dtype": torch.bfloat16, "scale": 5.0}
 
 
 def null_overlaps(
@@ -55,8 +63,55 @@ def null_overlaps(
     return tuple(values)
 
 
+@LADDER.rung("integers, hard-max", column="exact construction", covered=True, identifiers=permutation)
+@LADDER.rung("float64", relaxes="identifiers with integer products", column="floating point")
+@LADDER.rung("float32", relaxes="float32 instead of float64", column="floating point", dtype=torch.float32)
+@LADDER.rung("bfloat16", relaxes="bfloat16 instead of float32", column="floating point", dtype=torch.bfloat16)
+@LADDER.rung(
+    "softmax, a = 20", relaxes="hard-max attention", column="softmax", dtype=torch.bfloat16, scale=20.0
+)
+@LADDER.rung(
+    "softmax, a = 10",
+    relaxes="a scale of 10 instead of 20",
+    column="softmax",
+    dtype=torch.bfloat16,
+    scale=10.0,
+)
+@LADDER.rung("softmax, a = 5", relaxes="a scale of 5 instead of 10", column="softmax", **COARSE)
+@LADDER.rung(
+    "Laplacian, all n",
+    relaxes="identifiers independent of the graph",
+    column="relaxed encoding",
+    identifiers=Laplacian(),
+    **COARSE,
+)
+@LADDER.rung(
+    "random, 1024 dimensions",
+    relaxes="orthogonal identifiers",
+    column="relaxed encoding",
+    identifiers=RandomUnit(1024),
+    **COARSE,
+)
+@LADDER.rung(
+    "random, 64 dimensions",
+    relaxes="64 dimensions instead of 1,024",
+    column="relaxed encoding",
+    identifiers=RandomUnit(64),
+    **COARSE,
+)
+@LADDER.rung(
+    "Laplacian, 5 of 10",
+    relaxes="as many dimensions as nodes",
+    column="relaxed encoding",
+    identifiers=Laplacian(KEPT),
+    **COARSE,
+)
 def written(
-    identifiers: Identifiers, dtype: torch.dtype, scale: float, generator: Generator
+    generator: Generator,
+    *,
+    identifiers: Identifiers = ORTHONORMAL,
+    dtype: torch.dtype = torch.float64,
+    scale: float = math.inf,
 ) -> Iterator[Measurement]:
     """Measures the explicit heads on one graph of Barabási and Albert."""
     import networkx
@@ -69,11 +124,29 @@ def written(
         query_rows(NODES),
     )
     null = Null(NULL_KIND, null_overlaps(maps, targets, rows, generator))
-    yield LADDER.row(NAME, overlap(maps, targets, rows), predicted=1.0, nulls=(null,), n=NODES, source=SOURCE)
-    yield Measurement(NAME, "rung", WORST, worst_error(maps, NODES), predicted=0.0, n=NODES, source=SOURCE)
+    yield LADDER.row(overlap(maps, targets, rows), predicted=1.0, nulls=(null,), n=NODES)
+    yield LADDER.beside(WORST, worst_error(maps, NODES), predicted=0.0, n=NODES)
 
 
-def learnt(identifiers: Identifiers, generator: Generator) -> Iterator[Measurement]:
+@LADDER.rung(
+    "learnt, orthonormal",
+    relaxes="weights written by hand; identifiers are orthonormal",
+    column="learnt",
+    identifiers=ORTHONORMAL,
+)
+@LADDER.rung(
+    "learnt, Laplacian",
+    relaxes="identifiers independent of the graph",
+    column="learnt",
+    identifiers=Laplacian(),
+)
+@LADDER.rung(
+    "learnt, 5 of n",
+    relaxes="as many dimensions as nodes",
+    column="learnt",
+    identifiers=Laplacian(KEPT),
+)
+def learnt(generator: Generator, *, identifiers: Identifiers) -> Iterator[Measurement]:
     """Trains fifteen heads on graphs of 8 to 10 nodes and measures them on new graphs."""
     model = train_heads(identifiers, sizes=(8, 9, NODES), width=NODES, steps=STEPS, generator=generator)
     targets, rows = normalised_patterns(NODES), query_rows(NODES)
@@ -82,88 +155,10 @@ def learnt(identifiers: Identifiers, generator: Generator) -> Iterator[Measureme
     values = [overlap(each, targets, rows) for each in maps]
     draws = [null_overlaps(each, targets, rows, generator) for each in maps]
     null = Null(NULL_KIND, tuple(sum(draw) / len(draw) for draw in zip(*draws)))
-    yield LADDER.row(NAME, sum(values) / len(values), predicted=1.0, nulls=(null,), n=HELD_OUT, source=SOURCE)
-    yield Measurement(
-        NAME,
-        "rung",
+    yield LADDER.row(sum(values) / len(values), predicted=1.0, nulls=(null,), n=HELD_OUT)
+    yield LADDER.beside(
         WORST,
         max(worst_error(each, NODES) for each in maps),
         predicted=0.0,
         n=HELD_OUT,
-        source=SOURCE,
     )
-
-
-def _written(
-    name: str,
-    relaxes: str,
-    column: str,
-    identifiers: Identifiers,
-    dtype: torch.dtype,
-    scale: float,
-    *,
-    covered: bool = False,
-) -> Rung:
-    return Rung(name, relaxes, partial(written, identifiers, dtype, scale), column, covered=covered)
-
-
-_HALF, _ORTHONORMAL = torch.bfloat16, Orthonormal()
-LADDER = replace(
-    LADDER,
-    rungs=(
-        _written(
-            "integers, hard-max", "", "exact construction", permutation, torch.float64, math.inf, covered=True
-        ),
-        _written(
-            "float64",
-            "identifiers with integer products",
-            "floating point",
-            _ORTHONORMAL,
-            torch.float64,
-            math.inf,
-        ),
-        _written("float32", "64 bits", "floating point", _ORTHONORMAL, torch.float32, math.inf),
-        _written("bfloat16", "32 bits", "floating point", _ORTHONORMAL, _HALF, math.inf),
-        _written("softmax, a = 20", "hard-max attention", "softmax", _ORTHONORMAL, _HALF, 20.0),
-        _written("softmax, a = 10", "a scale of 20", "softmax", _ORTHONORMAL, _HALF, 10.0),
-        _written("softmax, a = 5", "a scale of 10", "softmax", _ORTHONORMAL, _HALF, 5.0),
-        _written(
-            "Laplacian, all n",
-            "identifiers independent of the graph",
-            "relaxed encoding",
-            Laplacian(),
-            _HALF,
-            5.0,
-        ),
-        _written(
-            "random, 1024 dimensions",
-            "orthogonal identifiers",
-            "relaxed encoding",
-            RandomUnit(1024),
-            _HALF,
-            5.0,
-        ),
-        _written("random, 64 dimensions", "many dimensions", "relaxed encoding", RandomUnit(64), _HALF, 5.0),
-        _written(
-            "Laplacian, 5 of 10",
-            "as many dimensions as nodes",
-            "relaxed encoding",
-            Laplacian(KEPT),
-            _HALF,
-            5.0,
-        ),
-        Rung(
-            "learnt, orthonormal",
-            "weights written by hand; identifiers are orthonormal",
-            partial(learnt, _ORTHONORMAL),
-            "learnt",
-        ),
-        Rung(
-            "learnt, Laplacian",
-            "identifiers independent of the graph",
-            partial(learnt, Laplacian()),
-            "learnt",
-        ),
-        Rung("learnt, 5 of n", "as many dimensions as nodes", partial(learnt, Laplacian(KEPT)), "learnt"),
-    ),
-)

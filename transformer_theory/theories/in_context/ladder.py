@@ -29,7 +29,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, RANGE_DRAWS, permutations
@@ -49,10 +49,14 @@ from .preconditioned import fourth_moment, optimal_step, preconditioner
 from .prompts import Prompts, gaussian_inputs, linear_prompts
 from .references import NAME, OTHERS, Answers, answers_of, many_steps, one_step, ridge
 
-SOURCE, ALGORITHMS = Source("zhang2024trained", "Theorem 4.1", "second-hand"), "other algorithms"
+ALGORITHMS = "other algorithms"
 STRENGTHS, ETA, DESCENTS = np.geomspace(0.025, 0.8, 10), 0.3, range(2, 11)
 LADDER = Ladder(
-    quantity="cosine of the answers and one preconditioned step", unit="", side=">=", null_kind=OTHERS
+    theory=NAME,
+    quantity="cosine of the answers and one preconditioned step",
+    side=">=",
+    null=OTHERS,
+    source=Source("zhang2024trained", "Theorem 4.1", "second-hand"),
 )
 ERROR = "error of the answers as a share of that of the answer zero"
 N, TESTED, BATCH, NOISE = 20, 2000, 128, 0.5
@@ -115,23 +119,50 @@ def compared(answers: Model, setting: Setting, generator: Generator, note: str =
         Null(OTHERS, tuple(float(cosine(found, each)) for each in other)),
         Null(ALGORITHMS, tuple(float(cosine(each, step)) for each in algorithms)),
     )
-    columns = {"predicted": 1.0, "n": TESTED, "source": SOURCE, "note": note}
-    yield LADDER.row(NAME, float(cosine(found, step)), nulls=nulls, **columns)
+    yield LADDER.row(float(cosine(found, step)), predicted=1.0, nulls=nulls, n=TESTED, note=note)
     zero = prompts.target.square().mean()
     for name, each in (("model", found), ("one step", step), ("ridge", best)):
         error = float((each - prompts.target).square().mean() / zero)
-        yield Measurement(
-            NAME, "rung", ERROR, error, unit="share", at={"answers of": name}, n=TESTED, source=SOURCE
-        )
+        yield LADDER.beside(ERROR, error, unit="share", at={"answers of": name}, n=TESTED)
 
 
+@LADDER.rung("written layer", column="own setting", covered=True)
 def constructed(generator: Generator) -> Iterator[Measurement]:
     """Measures the written layer with the best step, for isotropic inputs."""
     setting = gaussian(ISOTROPIC, 0.0)
     yield from compared(LinearAttentionGD(optimal_step(setting.covariance, N)), setting, generator)
 
 
-def attention(setting: Callable[[], Setting], softmax: bool, generator: Generator) -> Iterator[Measurement]:
+@LADDER.rung(
+    "trained layer",
+    relaxes="written weights",
+    column="own setting",
+    covered=True,
+    setting=partial(gaussian, ISOTROPIC, 0.0),
+)
+@LADDER.rung(
+    "noise",
+    relaxes="labels without noise",
+    column="own setting",
+    setting=partial(gaussian, ISOTROPIC, NOISE),
+)
+@LADDER.rung(
+    "anisotropic inputs",
+    relaxes="isotropic inputs",
+    column="own setting",
+    setting=partial(gaussian, SPECTRUM, NOISE),
+)
+@LADDER.rung("patches of digits", relaxes="Gaussian inputs", column="real tokens", setting=digit_setting)
+@LADDER.rung(
+    "softmax",
+    relaxes="softmax instead of linear attention",
+    column="everything trained",
+    setting=digit_setting,
+    softmax=True,
+)
+def attention(
+    generator: Generator, *, setting: Callable[[], Setting], softmax: bool = False
+) -> Iterator[Measurement]:
     """Trains one layer of attention and measures it."""
     chosen = setting()
     model = train_attention(
@@ -140,6 +171,13 @@ def attention(setting: Callable[[], Setting], softmax: bool, generator: Generato
     yield from compared(partial(answers_of, model), chosen, generator)
 
 
+@LADDER.rung(
+    "GPT block",
+    relaxes="one bare head: causal block with embedding, LayerNorm, two heads, MLP",
+    column="full block",
+    depth=1,
+)
+@LADDER.rung("two GPT blocks", relaxes="two blocks instead of one", column="depth", depth=2)
 def blocks(generator: Generator, note: str = "", **shape: Any) -> Iterator[Measurement]:
     """Trains causal pre-norm blocks of this shape on prompts of digits' patches, see
     :class:`.RegressionDecoder`, and measures them.
@@ -149,6 +187,12 @@ def blocks(generator: Generator, note: str = "", **shape: Any) -> Iterator[Measu
     yield from compared(partial(answers_of, model), chosen, generator, note)
 
 
+@LADDER.rung(
+    "blocks trained on text",
+    relaxes="blocks trained on prompts: only linear maps learn",
+    column="trained network",
+    needs="text",
+)
 def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
     """Trains a decoder on a text, measures its in-context score, then its frozen blocks on prompts, beside
     blocks with random weights.
@@ -199,46 +243,3 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
         predicted=None,
         side=None,
     )
-
-
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung("written layer", "", constructed, "own setting", covered=True),
-        Rung(
-            "trained layer",
-            "written weights",
-            partial(attention, lambda: gaussian(ISOTROPIC, 0.0), False),
-            "own setting",
-            covered=True,
-        ),
-        Rung(
-            "noise",
-            "labels without noise",
-            partial(attention, lambda: gaussian(ISOTROPIC, NOISE), False),
-            "own setting",
-        ),
-        Rung(
-            "anisotropic inputs",
-            "isotropic inputs",
-            partial(attention, lambda: gaussian(SPECTRUM, NOISE), False),
-            "own setting",
-        ),
-        Rung("patches of digits", "Gaussian inputs", partial(attention, digit_setting, False), "real tokens"),
-        Rung("softmax", "linear attention", partial(attention, digit_setting, True), "everything trained"),
-        Rung(
-            "GPT block",
-            "one bare head: causal block with embedding, LayerNorm, two heads, MLP",
-            partial(blocks, depth=1),
-            "full block",
-        ),
-        Rung("two GPT blocks", "one layer", partial(blocks, depth=2), "depth"),
-        Rung(
-            "blocks trained on text",
-            "blocks trained on prompts: only linear maps learn",
-            text_decoder,
-            "trained network",
-            needs="text",
-        ),
-    ),
-)

@@ -13,14 +13,13 @@ and data. Source: :cite:t:`olsson2022incontext`, :cite:t:`elhage2021mathematical
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.errors import NotConverged
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...data.text import CONTEXT, Text
@@ -41,13 +40,19 @@ from .scores import (
     uniform_score,
 )
 
-NAME, SOURCE = "induction", Source("olsson2022incontext", status="own")
 BEST = "prefix matching of the best head"
 PREDICTED = "share of the second block that is predicted"
 DRAWS, BLOCKS = 99, 32  # draws of the null, and blocks per draw and value
 MODEL_DRAWS, MODEL_BLOCKS = 19, 8  # the same in models of the user, whose forward passes are expensive
 STEPS, TEXT_STEPS, SCALE = 200, 600, 10.0
-LADDER = Ladder(quantity=BEST, unit="share", side=">=", null_kind=f"{UNRELATED}, best head of each draw")
+LADDER = Ladder(
+    theory="induction",
+    quantity=BEST,
+    unit="share",
+    side=">=",
+    null=f"{UNRELATED}, best head of each draw",
+    source=Source("olsson2022incontext", status="own"),
+)
 
 
 def rows_of(
@@ -66,11 +71,9 @@ def rows_of(
         f"{uniform_score(tokens):.3f}"
     )
     note = f"{best}. {note}".strip()
-    columns = {"predicted": 1.0, "n": len(value), "source": SOURCE, "note": note}
-    yield LADDER.row(NAME, float(means.max()), nulls=(Null(LADDER.null_kind, tuple(draws)),), **columns)
-    yield Measurement(
-        NAME, "rung", PREDICTED, accuracy, unit="share", side=">=", predicted=1.0, n=len(value), source=SOURCE
-    )
+    columns = {"predicted": 1.0, "n": len(value), "note": note}
+    yield LADDER.row(float(means.max()), nulls=(Null(LADDER.null, tuple(draws)),), **columns)
+    yield LADDER.beside(PREDICTED, accuracy, unit="share", side=">=", predicted=1.0, n=len(value))
 
 
 def measured(
@@ -93,6 +96,7 @@ def measured(
     )
 
 
+@LADDER.rung("weights by hand", column="own setting", covered=True)
 def written(generator: Generator) -> Iterator[Measurement]:
     """Measures the explicit head at scale 10, on sequences that start with BOS; the scores leave BOS out.
 
@@ -118,6 +122,12 @@ def written(generator: Generator) -> Iterator[Measurement]:
     )
 
 
+@LADDER.rung("attention only, trained", relaxes="weights written by hand", column="everything trained")
+@LADDER.rung("LayerNorm", relaxes="LayerNorm instead of no norms", column="full block", norm=True)
+@LADDER.rung(
+    "MLP", relaxes="an MLP in each block instead of attention only", column="full block", norm=True, mlp=True
+)
+@LADDER.rung("4 layers", relaxes="four layers instead of two", column="depth", layers=4, norm=True, mlp=True)
 def trained(
     generator: Generator, *, layers: int = 2, norm: bool = False, mlp: bool = False
 ) -> Iterator[Measurement]:
@@ -128,6 +138,7 @@ def trained(
     )
 
 
+@LADDER.rung("decoder on WikiText", relaxes="patterns that repeat", column="trained network", needs="text")
 def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
     """Trains a decoder of four layers on a text, and measures it on blocks of its most frequent words, which
     no text contains.
@@ -135,7 +146,6 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
     vocabulary, length = len(text.vocabulary), CONTEXT // 2
     if vocabulary < 2 * length:
         yield LADDER.row(
-            NAME,
             None,
             reason=f"{text.name}: two blocks need {2 * length} words, it has {vocabulary}; choose a longer "
             "text",
@@ -153,7 +163,7 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
             network, NextWord(text), optimiser=optimiser, steps=TEXT_STEPS, clip=1.0, generator=generator
         )
     except (NotConverged, ValueError) as error:
-        yield LADDER.row(NAME, None, reason=" ".join(str(error).split()))
+        yield LADDER.row(None, reason=" ".join(str(error).split()))
         return
     note = f"{TEXT_STEPS} steps, loss {float(run.losses[-20:].mean()):.2f} nats."
     common = min(vocabulary, 1000)  # the vocabulary is ordered by frequency
@@ -172,22 +182,3 @@ def given(model: nn.Module, limits: Mapping[str, int], generator: Generator) -> 
         blocks=MODEL_BLOCKS,
     )
     yield from (replace(row, model=type(model).__name__) for row in rows)
-
-
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung("weights by hand", "", written, column="own setting", covered=True),
-        Rung("attention only, trained", "weights written by hand", trained, column="everything trained"),
-        Rung("LayerNorm", "no norms", partial(trained, norm=True), column="full block"),
-        Rung("MLP", "attention only", partial(trained, norm=True, mlp=True), column="full block"),
-        Rung("4 layers", "two layers", partial(trained, layers=4, norm=True, mlp=True), column="depth"),
-        Rung(
-            "decoder on WikiText",
-            "patterns that repeat",
-            text_decoder,
-            column="trained network",
-            needs="text",
-        ),
-    ),
-)

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.errors import NotConverged
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from ...core.validation import positive
 from .block import AttentionForm, Block, Contexts
 

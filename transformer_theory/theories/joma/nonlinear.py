@@ -46,7 +46,7 @@ from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from ...core.validation import converted, finite, positive
 from ...maths.linalg import stable_rank
 from ...metrics.attention import entropy

@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from ...core.validation import converted
 
 Vector = Float[Tensor, " M"]

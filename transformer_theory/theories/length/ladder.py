@@ -14,8 +14,6 @@ return to the retrieval of the largest of n numbers, where a head has something 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from statistics import mean
 from typing import ClassVar
 
@@ -24,7 +22,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.sources import Source
@@ -37,15 +35,20 @@ from ...probes.evaluation import evaluation
 from ...probes.probing import probe
 from ...training.fitting import fit
 from ...training.tasks import StreamTask
-from ...training.trained_rungs import trained_network, trained_network_rungs
+from ...training.trained_rungs import trained_network, trained_networks
 from .in_networks import allowed_keys, fitted_scores
 from .longer import gaussian_top_weight, resampled_top_weight, top_weight
 from .retrieval import BATCH, CLASSES, KEYS, draw, short_scores, train_head
 
-NAME, SOURCE = "length", Source("velickovic2025softmax", status="own")
-WEIGHT, SHORT = "largest weight at 16 times the keys", "largest weight"
-FIRST = "largest weight at 16 times the keys, first block"
-LADDER = Ladder(quantity=WEIGHT, unit="share", side="==", null_kind="Gaussian scores of the same variance")
+LADDER = Ladder(
+    theory="length",
+    quantity="largest weight at 16 times the keys",
+    unit="share",
+    side="==",
+    null="Gaussian scores of the same variance",
+    source=Source("velickovic2025softmax", status="own"),
+)
+SHORT, FIRST = "largest weight", f"{LADDER.quantity}, first block"
 TIMES, SIZE, STEPS, BLOCK_STEPS, STORED, WIDTH = 16, 80.0, 600, 400, 1024, 32
 SEQUENCES, DRAWN = 1000, 60  # measured sequences; sequences of a draw of the null
 Scores = Sequence[Float[Tensor, "_ _"]]
@@ -75,22 +78,16 @@ def rows_of(
             [gaussian_top_weight(part, keys, generator=generator) for part in spread.split(2**21 // keys)]
         )
         draws += chance.reshape(LADDER_DRAWS, -1).mean(1) / heads
-    null = Null(LADDER.null_kind, tuple(draws.tolist()))
-    columns = {"n": len(long[0]), "source": SOURCE}
-    yield LADDER.row(NAME, mean(values), predicted=mean(predicted), nulls=(null,), note=note, **columns)
-    yield Measurement(NAME, "rung", SHORT, mean(now), unit="share", **columns)
+    null = Null(LADDER.null, tuple(draws.tolist()))
+    n = len(long[0])
+    yield LADDER.row(mean(values), predicted=mean(predicted), nulls=(null,), note=note, n=n)
+    yield LADDER.beside(SHORT, mean(now), unit="share", n=n)
     if first:
-        yield Measurement(
-            NAME,
-            "rung",
-            FIRST,
-            mean(values[:first]),
-            predicted=mean(predicted[:first]),
-            unit="share",
-            **columns,
-        )
+        expected = mean(predicted[:first])
+        yield LADDER.beside(FIRST, mean(values[:first]), predicted=expected, unit="share", n=n)
 
 
+@LADDER.rung("written head, uniform keys", column="own setting", covered=True)
 def written(generator: Generator) -> Iterator[Measurement]:
     """Measures a written head, whose scores are 80 times uniform keys."""
     short, long = (
@@ -100,6 +97,7 @@ def written(generator: Generator) -> Iterator[Measurement]:
     yield from rows_of([short], [long], generator)
 
 
+@LADDER.rung("patches of the digits", relaxes="independent scores", column="real tokens")
 def real_tokens(generator: Generator) -> Iterator[Measurement]:
     """Measures a random query on the patches of the digits; long sequences are the patches of 16 other
     images.
@@ -113,6 +111,14 @@ def real_tokens(generator: Generator) -> Iterator[Measurement]:
     yield from rows_of([short], [long], generator, note="a standard deviation of 4")
 
 
+@LADDER.rung("trained head", relaxes="written scores", column="everything trained")
+@LADDER.rung(
+    "AdamW, 1,024 sequences",
+    relaxes="new sequences in each step",
+    column="AdamW and mini-batches",
+    stored=STORED,
+    decay=True,
+)
 def trained(generator: Generator, *, stored: int = 0, decay: bool = False) -> Iterator[Measurement]:
     """Trains a head with a learnt query on the retrieval of the largest key among 16."""
     model = train_head("maximum", generator=generator, steps=STEPS, stored=stored, decay=decay)
@@ -192,6 +198,8 @@ def collected(
     return heads, first if first < len(heads) else 0
 
 
+@LADDER.rung("one block", relaxes="attention alone, with one head", column="full block", depth=1)
+@LADDER.rung("two blocks", relaxes="keys that do not depend on the others", column="depth", depth=2)
 def block(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     """Trains blocks without positions on the retrieval of the largest key among 16 stored ones, by AdamW."""
     model = build(lambda: SetTransformer(depth=depth), generator)
@@ -220,8 +228,9 @@ def block(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     )
 
 
+@trained_networks(LADDER)
 def in_network(
-    recipe: str, generator: Generator, images: tuple[Images, Images] | None = None
+    generator: Generator, images: tuple[Images, Images] | None = None, *, recipe: str
 ) -> Iterator[Measurement]:
     """Measures a trained network; the class token of an image sees the keys of 15 further images. The
     prediction has other images.
@@ -231,25 +240,6 @@ def in_network(
     inputs, others = validation.tokens[: 2 * half].float().split(half)
     (short, first), (long, _) = collected(model, others), collected(model, inputs, images=TIMES)
     if not short:
-        yield LADDER.row(
-            NAME, None, reason=f"scores of {recipe} are not products of queries and keys", source=SOURCE
-        )
+        yield LADDER.row(None, reason=f"scores of {recipe} are not products of queries and keys")
         return
     yield from rows_of(short, long, generator, first=first, note="keys of 16 images at the same positions")
-
-
-_STORED = partial(trained, stored=STORED, decay=True)
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung("written head, uniform keys", "", written, column="own setting", covered=True),
-        Rung("patches of the digits", "independent scores", real_tokens, column="real tokens"),
-        Rung("trained head", "written scores", trained, column="everything trained"),
-        Rung(
-            "AdamW, 1,024 sequences", "new sequences in each step", _STORED, column="AdamW and mini-batches"
-        ),
-        Rung("one block", "attention alone, with one head", partial(block, depth=1), column="full block"),
-        Rung("two blocks", "keys that do not depend on the others", partial(block, depth=2), column="depth"),
-        *trained_network_rungs(in_network),
-    ),
-)

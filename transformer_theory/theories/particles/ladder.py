@@ -12,7 +12,7 @@ V free.
 Source: :cite:t:`geshkovski2025mathematical`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null, present
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, over_heads
@@ -28,21 +28,29 @@ from ...data.digits import digits as load_digits
 from ...data.image_data import Images
 from ...data.tokens import TokenData
 from ...models.embedding import build
-from ...models.vit import ViT
 from ...probes.respond import respond
-from ...training.fitting import fit
-from ...training.tasks import Classification
-from ...training.trained_rungs import STEPS, headline_in, trained_network, trained_network_rungs
+from ...training.trained_rungs import (
+    STEPS,
+    fit_classifier,
+    headline_in,
+    trained_network,
+    trained_networks,
+    vit_for,
+)
 from .clusters import mean_cosine
 from .dynamics import flow, softmax_field, unit
 from .equiangular import common_cosine
 from .in_networks import EXCHANGED, IN_NETWORKS, MOSAIC_SEQUENCES, MOSAICS, SHARE, exchanged
 from .within_between import PERMUTED, directions, pair_sums
 
-NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
 COSINE, ACCURACY = "mean cosine within a sequence", "accuracy"
-FEW = f"{SHARE}, on the sequences that the second null exchanges"
-LADDER = Ladder(quantity=SHARE, unit="", side=">=", null_kind=PERMUTED)
+LADDER = Ladder(
+    theory="particles",
+    quantity=SHARE,
+    side=">=",
+    null=PERMUTED,
+    source=Source("geshkovski2025mathematical", status="own"),
+)
 SEQUENCES, TOKENS, DIM, BETA, TIME = 64, 16, 128, 1.0, 6.0
 LAYERS, WIDTH, TRAINING_STEPS, MEASURED = 4, 32, 150, 256
 EXCHANGES = 99  # draws of the second null, each a forward pass
@@ -57,20 +65,17 @@ def rows_of(
     scale = float(sums.variance[0] / sums.variance[1])
     null = Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
     yield LADDER.row(
-        NAME,
         sums.share,
         predicted=1.0,
         basis="limit",
         nulls=present(null, second),
         n=len(tokens),
-        source=SOURCE,
         **columns,
     )
-    yield Measurement(
-        NAME, "rung", COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens), source=SOURCE
-    )
+    yield LADDER.beside(COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens))
 
 
+@LADDER.rung("SA, independent tokens", column="own setting", covered=True)
 def independent(generator: Generator) -> Iterator[Measurement]:
     """Measures SA on independent uniform tokens, and the common cosine that the equation predicts."""
     X = unit(torch.randn(SEQUENCES, TOKENS, DIM, generator=generator, dtype=torch.float64))
@@ -91,6 +96,14 @@ def digit_tokens(generator: Generator) -> Float[Tensor, "n T d"]:
     return torch.stack([x for x in kept if len(x) == 10][:SEQUENCES]).double()
 
 
+@LADDER.rung(
+    "SA, patches of digits",
+    relaxes="independent uniform tokens",
+    column="real tokens",
+    covered=True,
+    scores=False,
+)
+@LADDER.rung("random scores", relaxes="scores with B = I", column="real tokens", covered=True, scores=True)
 def real(generator: Generator, *, scores: bool) -> Iterator[Measurement]:
     """Measures SA on the patches of digits, with B = I or with random scores."""
     X = digit_tokens(generator)
@@ -133,12 +146,19 @@ class ParticleModel(nn.Module):
         return self.head(self.states(tokens)[-1].mean(1))
 
 
+@LADDER.rung(
+    "B trained, V = I",
+    relaxes="scores not trained for a task; no positions",
+    column="everything trained",
+    free_value=False,
+)
+@LADDER.rung("B and V trained", relaxes="V = I", column="everything trained", free_value=True)
 def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
     """Trains the model of this file on the digits and measures its last tokens."""
     train, validation = load_digits().split(0.7, generator)
     _, seq, dim = train.tokens.shape
     model = build(lambda: ParticleModel(seq, dim, train.classes, free_value=free_value), generator)
-    task = _fitted(model, train, validation, generator, steps=MODEL_STEPS)
+    accuracy = fit_classifier(model, train, validation, generator, steps=MODEL_STEPS)
     assert isinstance(model, ParticleModel)
     inputs = validation.tokens[:MEASURED].float()
     few = inputs[:MOSAIC_SEQUENCES]
@@ -147,41 +167,15 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
             pair_sums(*directions(model.states(each)[-1].double())).share
             for each in (few, *exchanged(few, EXCHANGES))
         )
-        yield from rows_of(model.states(inputs)[-1].double(), Null(EXCHANGED, tuple(draws)))
-    yield on_exchanged(value)
-    yield Measurement(
-        NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE
-    )
-
-
-def _fitted(
-    model: nn.Module,
-    train: TokenData,
-    validation: TokenData,
-    generator: Generator,
-    *,
-    steps: int = TRAINING_STEPS,
-) -> Classification:
-    """Trains a model by AdamW and returns its task."""
-    task = Classification(train, validation)
-    parameters = [each for each in model.parameters() if each.requires_grad]
-    fit(
-        model,
-        task,
-        optimiser=torch.optim.AdamW(parameters, lr=3e-3),
-        steps=steps,
-        clip=1.0,
-        generator=generator,
-    )
-    model.eval()
-    return task
+        yield from rows_of(model.states(inputs)[-1].double(), Null(EXCHANGED, tuple(draws), value))
+    yield LADDER.beside(ACCURACY, accuracy, unit="share")
 
 
 def in_network(
     model: nn.Module, samples: TokenData | Images, *, name: str, steps: int
 ) -> Iterator[Measurement]:
     """Yields the headline in a network, with its value on inputs with exchanged tokens as the second null."""
-    row = headline_in(model, samples, NAME, IN_NETWORKS, name=name, steps=steps)
+    row = headline_in(model, samples, LADDER.theory, IN_NETWORKS, name=name, steps=steps)
     few = (
         samples.tokens[:MOSAIC_SEQUENCES].float()
         if isinstance(samples, TokenData)
@@ -192,66 +186,25 @@ def in_network(
         respond(model, inputs, MOSAICS.metrics(), name=name, null_kind=EXCHANGED).table.select(quantity=SHARE)
     )
     # After attention, tokens of different images that share a sequence are alike as well.
-    nulls = (*row.nulls, *found.nulls)
-    yield replace(row, predicted=1.0, basis="limit", nulls=nulls, source=SOURCE)
-    if found.value is not None:
-        yield on_exchanged(found.value)
+    nulls = (*row.nulls, *(null.beside(found.value) for null in found.nulls))
+    yield replace(row, predicted=1.0, basis="limit", nulls=nulls, source=LADDER.source)
 
 
-def on_exchanged(value: float) -> Measurement:
-    """Returns the row of the share on the few sequences whose tokens the second null exchanges."""
-    return Measurement(NAME, "rung", FEW, value, n=MOSAIC_SEQUENCES, source=SOURCE)
-
-
+@LADDER.rung("one block of a ViT", relaxes="tokens on a sphere, no MLP", column="full block", depth=1)
+@LADDER.rung("four blocks", relaxes="four blocks instead of one", column="depth", depth=4)
 def vision(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     """Trains a vision transformer of this depth on the digits and measures it."""
     train, validation = load_digits().split(0.7, generator)
-    _, seq, dim = train.tokens.shape
-    model = build(lambda: ViT.for_tokens(seq, dim, train.classes, dim=WIDTH, depth=depth, heads=2), generator)
-    task = _fitted(model, train, validation, generator)
+    model = vit_for(train, generator, depth=depth)
+    accuracy = fit_classifier(model, train, validation, generator, steps=TRAINING_STEPS)
     yield from in_network(model, validation[:MEASURED], name="ViT", steps=TRAINING_STEPS)
-    yield Measurement(
-        NAME, "rung", ACCURACY, task.evaluate(model)[0].value or 0.0, unit="share", source=SOURCE
-    )
+    yield LADDER.beside(ACCURACY, accuracy, unit="share")
 
 
-def recipe(
-    name: str, generator: Generator, images: tuple[Images, Images] | None = None
-) -> Iterable[Measurement]:
+@trained_networks(LADDER)
+def shared(
+    generator: Generator, images: tuple[Images, Images] | None = None, *, recipe: str
+) -> Iterator[Measurement]:
     """Measures the network of a recipe that all theories share."""
-    model, samples = trained_network(name, generator.initial_seed(), images)
-    return in_network(model, samples, name=name, steps=STEPS)
-
-
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung("SA, independent tokens", "", independent, column="own setting", covered=True),
-        Rung(
-            "SA, patches of digits",
-            "independent uniform tokens",
-            partial(real, scores=False),
-            column="real tokens",
-            covered=True,
-        ),
-        Rung(
-            "random scores",
-            "scores with B = I",
-            partial(real, scores=True),
-            column="real tokens",
-            covered=True,
-        ),
-        Rung(
-            "B trained, V = I",
-            "scores not trained for a task; no positions",
-            partial(trained, free_value=False),
-            column="everything trained",
-        ),
-        Rung("B and V trained", "V = I", partial(trained, free_value=True), column="everything trained"),
-        Rung(
-            "one block of a ViT", "tokens on a sphere, no MLP", partial(vision, depth=1), column="full block"
-        ),
-        Rung("four blocks", "one block", partial(vision, depth=4), column="depth"),
-        *trained_network_rungs(recipe),
-    ),
-)
+    model, samples = trained_network(recipe, generator.initial_seed(), images)
+    return in_network(model, samples, name=recipe, steps=STEPS)

@@ -13,7 +13,7 @@ Source: :cite:t:`fu2023what`.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from ...core.errors import NotConverged
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
@@ -30,20 +30,20 @@ from ...data import Images, TokenData, digits
 from ...models import ViT, build
 from ...probes.features import features
 from ...training.supervised import train_classifier
-from ...training.trained_rungs import trained_network, trained_network_rungs
+from ...training.trained_rungs import trained_network, trained_networks
 from .features import RandomFeatureAttention, RidgePath
 from .kernels import Inputs
 from .on_data import Split, split
 from .targets import NAME, Target, correlation, sphere, square
 
-SOURCE = Source("fu2023what", status="own")
 HEADS, TRAIN, VALIDATION, TEST, SPREAD = 100, 512, 128, 512, 4.0
 STEPS, BATCH = 300, 64
 LADDER = Ladder(
+    theory=NAME,
     quantity="correlation of predictions and targets on held-out inputs",
-    unit="",
     side=">=",
-    null_kind="permuted targets of the held-out inputs",
+    null="permuted targets of the held-out inputs",
+    source=Source("fu2023what", status="own"),
 )
 
 
@@ -54,14 +54,12 @@ def row(
     predicted, target = (each - each.mean(0) for each in (predicted, target))
     norm = float(predicted.norm() * target.norm())
     if norm == 0:
-        return LADDER.row(NAME, None, reason="predictions or targets are all equal", source=SOURCE, **columns)
+        return LADDER.row(None, reason="predictions or targets are all equal", **columns)
     draws = [
         float((predicted * target[order]).sum()) / norm for order in permutations(len(target), LADDER_DRAWS)
     ]
-    null = Null(LADDER.null_kind, tuple(draws))
-    return LADDER.row(
-        NAME, float((predicted * target).sum()) / norm, nulls=(null,), n=len(target), source=SOURCE, **columns
-    )
+    null = Null(LADDER.null, tuple(draws))
+    return LADDER.row(float((predicted * target).sum()) / norm, nulls=(null,), n=len(target), **columns)
 
 
 def read_by_heads(
@@ -75,6 +73,15 @@ def read_by_heads(
     return row(fitted.test, target[test], note=f"penalty {fitted.penalty:.0e}", **columns)
 
 
+@LADDER.rung("target of keys", column="own setting", covered=True, target=square, spread=0.0)
+@LADDER.rung(
+    "target of correlations",
+    relaxes="a target of keys alone; from here on heads favour the correlation",
+    column="own setting",
+    covered=True,
+    target=correlation,
+    spread=SPREAD,
+)
 def on_sphere(generator: Generator, *, target: Target, spread: float) -> Iterator[Measurement]:
     """Measures a target of the paper's kind on the sphere."""
     x = sphere(TRAIN + VALIDATION + TEST, generator=generator)
@@ -91,12 +98,14 @@ def digit_tokens() -> Split:
     return problem
 
 
+@LADDER.rung("digits' patches", relaxes="tokens on the sphere", column="real tokens")
 def patches(generator: Generator) -> Iterator[Measurement]:
     """Measures the target of the correlation on patches of the digits."""
     problem = digit_tokens()
     yield read_by_heads(problem, correlation(problem.inputs)[:, None], generator, spread=SPREAD)
 
 
+@LADDER.rung("labels of digits", relaxes="an average of a function of query and key", column="real tokens")
 def labels(generator: Generator) -> Iterator[Measurement]:
     """Measures the classes of the digits."""
     problem = digit_tokens()
@@ -125,6 +134,35 @@ class TrainedHeads(nn.Module):
         return self.values((scores @ tokens[:, 1:] / (x.shape[1] - 1)).flatten(1))
 
 
+@LADDER.rung(
+    "weights trained",
+    relaxes="frozen heads",
+    column="everything trained",
+    model="heads",
+    batch_size=10_000,
+)
+@LADDER.rung(
+    "mini-batches",
+    relaxes="all inputs in each step",
+    column="AdamW and mini-batches",
+    model="heads",
+    batch_size=BATCH,
+)
+@LADDER.rung(
+    "transformer block",
+    relaxes="attention alone, relu",
+    column="full block",
+    model="blocks",
+    batch_size=BATCH,
+)
+@LADDER.rung(
+    "two blocks",
+    relaxes="two blocks instead of one",
+    column="depth",
+    model="blocks",
+    batch_size=BATCH,
+    depth=2,
+)
 def trained(
     generator: Generator, *, model: str, batch_size: int, depth: int = 1, learning_rate: float = 3e-3
 ) -> Iterator[Measurement]:
@@ -149,69 +187,22 @@ def trained(
             network, *parts, steps=STEPS, learning_rate=learning_rate, batch_size=size, generator=generator
         )
     except NotConverged as error:
-        yield LADDER.row(NAME, None, reason=str(error), source=SOURCE)
+        yield LADDER.row(None, reason=str(error))
         return
     with torch.no_grad():
         predicted = network.eval()(problem.inputs[test].float()).double().softmax(-1)
     yield row(predicted, targets[test], note=f"{STEPS} steps of AdamW in batches of {size}")
 
 
+@trained_networks(LADDER)
 def in_trained_network(
-    recipe: str, generator: Generator, images: tuple[Images, Images] | None = None
+    generator: Generator, images: tuple[Images, Images] | None = None, *, recipe: str
 ) -> Iterator[Measurement]:
     """Measures frozen heads on the tokens after the last block of a trained network."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
     problem = split(features(model, validation))
     columns = {"data": validation.name, "model": recipe}
     if isinstance(problem, Unsupported):
-        yield LADDER.row(NAME, None, reason=problem.reason, source=SOURCE, **columns)
+        yield LADDER.row(None, reason=problem.reason, **columns)
         return
     yield read_by_heads(problem, classes_of(problem), generator, spread=SPREAD, **columns)
-
-
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung(
-            "target of keys",
-            "",
-            partial(on_sphere, target=square, spread=0.0),
-            column="own setting",
-            covered=True,
-        ),
-        Rung(
-            "target of correlations",
-            "a target of keys alone; from here on heads favour the correlation",
-            partial(on_sphere, target=correlation, spread=SPREAD),
-            column="own setting",
-            covered=True,
-        ),
-        Rung("digits' patches", "tokens on the sphere", patches, column="real tokens"),
-        Rung("labels of digits", "an average of a function of query and key", labels, column="real tokens"),
-        Rung(
-            "weights trained",
-            "frozen heads",
-            partial(trained, model="heads", batch_size=10_000),
-            column="everything trained",
-        ),
-        Rung(
-            "mini-batches",
-            "all inputs in each step",
-            partial(trained, model="heads", batch_size=BATCH),
-            column="AdamW and mini-batches",
-        ),
-        Rung(
-            "transformer block",
-            "attention alone, relu",
-            partial(trained, model="blocks", batch_size=BATCH),
-            column="full block",
-        ),
-        Rung(
-            "two blocks",
-            "one layer",
-            partial(trained, model="blocks", batch_size=BATCH, depth=2),
-            column="depth",
-        ),
-        *trained_network_rungs(in_trained_network),
-    ),
-)

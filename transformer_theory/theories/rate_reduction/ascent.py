@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 
 
 @runtime_checkable

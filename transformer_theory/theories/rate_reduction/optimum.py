@@ -39,7 +39,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.parallel import single_threaded
+from ...core.threads import single_threaded
 from ...core.validation import converted, integers, positive
 from ...maths.linalg import orthonormalise
 from ...metrics.coding import rate_reduction

@@ -12,29 +12,37 @@ median patch. Patches of one image resemble each other, so a label-blind choice 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import cache, partial
+from functools import cache
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import HEADLINE_DRAWS
 from .needle import KEY_DIM, Needles, draw_needles, marked_keys
 from .selector import BATCH, NETWORKS, measure_selectors, train_selectors
 
-NAME, SOURCE = "router", Source("lei2016rationalizing", status="own")
+NAME = "router"
 HIT, ACCURACY = "hit of the choice", "accuracy"
 SUCCESS = "share of selectors with a hit above .9"
 INFORMATION = "information of the choice about the label, given the needle"
 GOOD, TESTED, STORED, STEPS = 0.9, 1000, 1024, 300
 WITH_BLOCKS = 2  # selectors with transformer blocks, which take longer to train
 NULL_KIND = "choices of other sequences"
-LADDER = Ladder(quantity=HIT, unit="share", side=">=", null_kind=NULL_KIND)
-
+LADDER = Ladder(
+    theory=NAME,
+    quantity=HIT,
+    unit="share",
+    side=">=",
+    null=NULL_KIND,
+    source=Source("lei2016rationalizing", status="own"),
+)
+# arguments of the rungs with a fixed training set
+STORED_SEQUENCES: dict[str, Any] = {"sees": None, "stored": STORED, "decay": 0.01}
 Sampler = Callable[..., Needles]
 
 
@@ -65,11 +73,41 @@ def draw_digits(*shape: int, generator: Generator) -> Needles:
     return Needles(torch.cat([keys, contents], -1), (ink > median).long(), needle)
 
 
+@LADDER.rung(
+    "router sees keys only", column="own setting", covered=True, sampler=draw_needles, dim=KEY_DIM + 1
+)
+@LADDER.rung("digits as contents", relaxes="independent contents", column="real tokens")
+@LADDER.rung(
+    "router sees contents",
+    relaxes="a router that sees keys only",
+    column="everything trained",
+    sees=None,
+)
+@LADDER.rung(
+    "AdamW, 1,024 sequences",
+    relaxes="new sequences in each step, no decay",
+    column="AdamW and mini-batches",
+    **STORED_SEQUENCES,
+)
+@LADDER.rung(
+    "one transformer block",
+    relaxes="tokens that are not mixed",
+    column="full block",
+    **STORED_SEQUENCES,
+    blocks=1,
+)
+@LADDER.rung(
+    "two transformer blocks",
+    relaxes="two blocks instead of one",
+    column="depth",
+    **STORED_SEQUENCES,
+    blocks=2,
+)
 def measured(
-    sampler: Sampler,
     generator: Generator,
     *,
-    dim: int,
+    sampler: Sampler = draw_digits,
+    dim: int = KEY_DIM + 4,
     sees: int | None = KEY_DIM,
     stored: int = 0,
     decay: float = 0.0,
@@ -78,8 +116,8 @@ def measured(
     """Trains selectors with the annealed schedule and measures them on 1,000 new sequences each.
 
     Args:
-        sampler: draws sequences.
         generator: draws weights, sequences and noise.
+        sampler: draws sequences.
         dim, sees, decay, blocks: see :func:`.train_selectors`.
         stored: number of sequences of a fixed training set; 0: new sequences in each step.
     """
@@ -100,52 +138,14 @@ def measured(
     found = measure_selectors(model, data)
     orders = [torch.randperm(TESTED, generator=generator) for _ in range(HEADLINE_DRAWS)]
     null = tuple(float((found.choices[:, order] == data.needle).double().mean()) for order in orders)
-    columns = {"n": networks, "source": SOURCE, "unit": "share"}
-    row = LADDER.row(
-        NAME,
+    yield LADDER.row(
         float(found.hit.mean()),
         predicted=1.0,
         nulls=(Null(NULL_KIND, null),),
         n=TESTED * networks,
-        source=SOURCE,
+        note="hits of the selectors: " + ", ".join(f"{hit:.2f}" for hit in found.hit.tolist()),
     )
-    yield replace(row, note="hits of the selectors: " + ", ".join(f"{hit:.2f}" for hit in found.hit.tolist()))
-    yield Measurement(
-        NAME, "rung", SUCCESS, float((found.hit > GOOD).double().mean()), predicted=1.0, **columns
-    )
-    yield Measurement(NAME, "rung", ACCURACY, float(found.accuracy.mean()), predicted=1.0, **columns)
-    yield Measurement(
-        NAME, "rung", INFORMATION, float(found.information.mean()), **{**columns, "unit": "nats"}
-    )
-
-
-_DIGITS = partial(measured, draw_digits, dim=KEY_DIM + 4)
-_ALL = partial(_DIGITS, sees=None)
-_STORED = partial(_ALL, stored=STORED, decay=0.01)
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung(
-            "router sees keys only",
-            "",
-            partial(measured, draw_needles, dim=KEY_DIM + 1),
-            column="own setting",
-            covered=True,
-        ),
-        Rung("digits as contents", "independent contents", _DIGITS, column="real tokens"),
-        Rung("router sees contents", "a router that sees keys only", _ALL, column="everything trained"),
-        Rung(
-            "AdamW, 1,024 sequences",
-            "new sequences in each step, no decay",
-            _STORED,
-            column="AdamW and mini-batches",
-        ),
-        Rung(
-            "one transformer block",
-            "tokens that are not mixed",
-            partial(_STORED, blocks=1),
-            column="full block",
-        ),
-        Rung("two transformer blocks", "one block", partial(_STORED, blocks=2), column="depth"),
-    ),
-)
+    columns = {"predicted": 1.0, "n": networks, "unit": "share"}
+    yield LADDER.beside(SUCCESS, float((found.hit > GOOD).double().mean()), **columns)
+    yield LADDER.beside(ACCURACY, float(found.accuracy.mean()), **columns)
+    yield LADDER.beside(INFORMATION, float(found.information.mean()), unit="nats", n=networks)

@@ -10,11 +10,12 @@ from ...core.sources import Source
 from ...core.theory import Theory
 from . import invariance, machines
 from .claims import CLAIMS
-from .construction import Matrix, PerezTransformer, compile_machine
+from .construction import PerezTransformer, compile_machine
 from .figures import EXPERIMENTS
 from .in_networks import IN_NETWORKS, CloseCalls
 from .ladder import LADDER
 from .machine import Trace, TuringMachine
+from .matrices import Matrix
 
 THEORY = Theory(
     name="turing",

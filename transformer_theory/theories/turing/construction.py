@@ -34,69 +34,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from ...core.errors import nearest
 from ...core.validation import positive
+from . import exact, floating
 from .machine import Trace, TuringMachine, check_type
-
-if TYPE_CHECKING:
-    from .exact import Step
+from .matrices import LAYERS, Matrix, Number, coordinates
 
 Arithmetic = Literal["exact", "float64", "float32", "bfloat16"]
 Score = Literal["hard", "softmax"]
-Number = int | Fraction
-LAYERS = (1, 2, 3)
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A sparse matrix of rational numbers that acts on rows, ``x @ W``.
-
-    Attributes:
-        rows, columns: names of the rows and columns, such as ``"q1[read]"``.
-        entries: nonzero entries ``(row, column) -> number``.
-    """
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    entries: Mapping[tuple[str, str], Number] = field(hash=False)
-
-    @cached_property
-    def by_row(self) -> dict[int, list[tuple[int, Number]]]:
-        """The nonzero entries of each row: number of the row -> (number of the column, entry)."""
-        row, column = (
-            {name: number for number, name in enumerate(names)} for names in (self.rows, self.columns)
-        )
-        found: dict[int, list[tuple[int, Number]]] = {}
-        for (r, c), value in self.entries.items():
-            found.setdefault(row[r], []).append((column[c], value))
-        return found
-
-    def dense(self, dtype: torch.dtype = torch.float64) -> Float[Tensor, "rows columns"]:
-        """Returns the matrix as a tensor ``[rows, columns]``."""
-        matrix = torch.zeros(len(self.rows), len(self.columns), dtype=torch.float64)
-        for row, entries in self.by_row.items():
-            for column, value in entries:
-                matrix[row, column] = float(value)
-        return matrix.to(dtype)
-
-    def __str__(self) -> str:
-        lines = [f"{r} -> {c}: {value}" for (r, c), value in self.entries.items()]
-        return "\n".join([f"[{len(self.rows)}, {len(self.columns)}], {len(lines)} nonzero", *lines])
-
-
-def coordinates(machine: TuringMachine) -> tuple[str, ...]:
-    """Returns the names of the d coordinates of a token."""
-    q, s = machine.states, machine.alphabet
-    first = [*(f"q1[{a}]" for a in q), *(f"s1[{a}]" for a in s), "x1"]
-    second = [*(f"q2[{a}]" for a in q), *(f"s2[{a}]" for a in s), "x2", "x3", "x4", "x5"]
-    third = [*(f"s3[{a}]" for a in s), "x6", *(f"s4[{a}]" for a in s), "x7"]
-    return (*first, *second, *third, "1", "p", "1/p", "1/p^2")
 
 
 @dataclass(frozen=True)
@@ -183,8 +132,6 @@ class PerezTransformer:
             ValueError: a name is unknown, the word has foreign symbols, ``steps`` is negative, or softmax is
                 combined with exact arithmetic or has no positive inverse temperature.
         """
-        from . import exact, floating
-
         check_choice("arithmetic", arithmetic, get_args(Arithmetic))
         check_choice("score", score, get_args(Score))
         self.machine.check_run(word, steps)
@@ -206,17 +153,20 @@ class PerezTransformer:
         if arithmetic == "exact":
             return exact.trace(self.steps(word, steps))
         return floating.trace(
-            self, word, steps, dtype=getattr(torch, arithmetic), inverse_temperature=inverse_temperature
+            self.machine,
+            self.weights,
+            word,
+            steps,
+            dtype=getattr(torch, arithmetic),
+            inverse_temperature=inverse_temperature,
         )
 
-    def steps(self, word: str, steps: int) -> "Iterator[Step]":
+    def steps(self, word: str, steps: int) -> Iterator[exact.Step]:
         """Yields the steps of a run in exact arithmetic, with the scores of the third layer; errors as in
         :meth:`run`.
         """
-        from . import exact
-
         self.machine.check_run(word, steps)
-        return exact.run(self, word, steps)
+        return exact.run(self.machine, self.weights, word, steps)
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from .construction import LAYERS, Matrix, Number, PerezTransformer
-from .machine import Trace
+from .machine import Trace, TuringMachine
+from .matrices import LAYERS, Matrix, Number, coordinates
 
 Vector = dict[int, Number]
 
@@ -71,10 +71,9 @@ def attend(
     return {column: Fraction(number, 1) / len(chosen) for column, number in total.items()}, chosen, scores
 
 
-def run(transformer: PerezTransformer, word: str, steps: int) -> Iterator[Step]:
+def run(machine: TuringMachine, weights: Mapping[str, Matrix], word: str, steps: int) -> Iterator[Step]:
     """Yields the steps 0 to ``steps`` of a run."""
-    machine, weights = transformer.machine, transformer.weights
-    place = {name: number for number, name in enumerate(transformer.coordinates)}
+    place = {name: number for number, name in enumerate(coordinates(machine))}
 
     def position(p: int) -> Vector:
         return {

@@ -11,12 +11,14 @@ parts of the sum are computed in another order than they are written, without a 
 Source: :cite:t:`perez2021attention`.
 """
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .construction import LAYERS, PerezTransformer
-from .machine import Trace
+from .machine import Trace, TuringMachine
+from .matrices import LAYERS, Matrix, coordinates
 
 
 def positions(count: int, dtype: torch.dtype) -> Float[Tensor, "count 4"]:
@@ -39,7 +41,8 @@ def pooled(
 
 @torch.inference_mode()
 def trace(
-    transformer: PerezTransformer,
+    machine: TuringMachine,
+    weights: Mapping[str, Matrix],
     word: str,
     steps: int,
     *,
@@ -50,16 +53,17 @@ def trace(
     """Runs the transformer and decodes its tokens; those after an overflow become "?".
 
     Args:
-        transformer, word, steps: as in :meth:`.PerezTransformer.run`.
+        machine, weights: of the transformer.
+        word, steps: as in :meth:`.PerezTransformer.run`.
         dtype: number type of weights and activations.
         inverse_temperature: factor of the scores in the softmax; None for hard-max.
         all_scores: matrix to be filled with the scores of the third layer at the first times, one row per
             query.
     """
-    machine, T = transformer.machine, steps
-    W = {name: matrix.dense(dtype) for name, matrix in transformer.weights.items()}
-    place = {name: number for number, name in enumerate(transformer.coordinates)}
-    d, last = transformer.d, slice(transformer.d - 4, transformer.d)
+    T = steps
+    W = {name: matrix.dense(dtype) for name, matrix in weights.items()}
+    place = {name: number for number, name in enumerate(coordinates(machine))}
+    d, last = len(place), slice(len(place) - 4, len(place))
 
     # Encoder, and the decoder's attention over it, for all times.
     letters = word or machine.blank

@@ -11,14 +11,12 @@ Source: :cite:t:`perez2021attention`.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder, Measure
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS
@@ -27,11 +25,18 @@ from .claims.instances import Run, rewriting_runs
 from .construction import PerezTransformer, compile_machine
 from .machine import TuringMachine
 
-NAME, SOURCE = "turing", Source("perez2021attention")
-FLOAT64: dict[str, Any] = {"arithmetic": "float64"}
+NAME = "turing"
 STEPS = 300  # float64 does not fail in them, float32 fails in most runs
 FIRST_ERROR = "share of the steps before the first error"
 NULL_KIND, VISITS = "symbols of random earlier times", "symbols of random visits of the same cell"
+LADDER = Ladder(
+    theory=NAME,
+    quantity=FIRST_ERROR,
+    unit="share",
+    side=">=",
+    null=NULL_KIND,
+    source=Source("perez2021attention"),
+)
 
 
 def chance(run: Run, draws: int, generator: torch.Generator) -> dict[str, np.ndarray]:
@@ -64,10 +69,48 @@ def chance(run: Run, draws: int, generator: torch.Generator) -> dict[str, np.nda
     return shares
 
 
+def softmax(temperature: str, *, relaxes: str) -> Callable[[Measure], Measure]:
+    """Adds a rung with softmax attention at this inverse temperature, in float64."""
+    return LADDER.rung(
+        f"softmax at {temperature}",
+        relaxes=relaxes,
+        column="softmax",
+        arithmetic="float64",
+        score="softmax",
+        inverse_temperature=float(temperature),
+    )
+
+
+def without_inverse_square(machine: TuringMachine) -> PerezTransformer:
+    """Builds the transformer without the position 1/p^2."""
+    return without_tie_break(compile_machine(machine))
+
+
+@LADDER.rung("exact arithmetic", column="exact construction", covered=True, arithmetic="exact")
+@LADDER.rung("float64", relaxes="exact arithmetic", column="floating point", arithmetic="float64")
+@LADDER.rung(
+    "float32", relaxes="24 binary digits instead of 53", column="floating point", arithmetic="float32"
+)
+@LADDER.rung(
+    "bfloat16", relaxes="8 binary digits instead of 24", column="floating point", arithmetic="bfloat16"
+)
+@softmax("1e12", relaxes="hard-max attention (in float64)")
+@softmax("1e8", relaxes="inverse temperature 1e8 instead of 1e12")
+@softmax("1e6", relaxes="inverse temperature 1e6 instead of 1e8")
+@softmax("1e4", relaxes="inverse temperature 1e4 instead of 1e6")
+@softmax("1e3", relaxes="inverse temperature 1e3 instead of 1e4")
+@LADDER.rung(
+    "positions p and 1/p",
+    relaxes="the position 1/p^2 (hard-max, float64)",
+    column="relaxed encoding",
+    build=without_inverse_square,
+    arithmetic="float64",
+)
 def measure(
     generator: torch.Generator,
+    *,
     build: Callable[[TuringMachine], PerezTransformer] = compile_machine,
-    **settings,
+    **settings: Any,
 ) -> Iterator[Measurement]:
     """Measures the mean share over a counter, a zigzag and a random walk that the generator draws, with the
     weights of ``build``.
@@ -82,48 +125,4 @@ def measure(
         Null(kind, tuple(np.mean([each[kind] for each in draws], axis=0).tolist()))
         for kind in (NULL_KIND, VISITS)
     )
-    columns = {"predicted": 1.0, "nulls": nulls, "n": len(runs), "source": SOURCE}
-    yield LADDER.row(NAME, float(np.mean(shares)), note=note, **columns)
-
-
-def without_inverse_square(machine: TuringMachine) -> PerezTransformer:
-    """Builds the transformer without the position 1/p^2."""
-    return without_tie_break(compile_machine(machine))
-
-
-def _rung(column: str, name: str, relaxes: str, *, covered: bool = False, **settings) -> Rung:
-    return Rung(name, relaxes, partial(measure, **settings), column, covered=covered)
-
-
-def _soft(power: int) -> Rung:
-    relaxes = (
-        "hard-max attention (in float64)" if power == 12 else f"a larger inverse temperature than 1e{power}"
-    )
-    return _rung(
-        "softmax",
-        f"softmax at 1e{power}",
-        relaxes,
-        **FLOAT64,
-        score="softmax",
-        inverse_temperature=10.0**power,
-    )
-
-
-LADDER = Ladder(quantity=FIRST_ERROR, unit="share", side=">=", null_kind=NULL_KIND)
-LADDER = replace(
-    LADDER,
-    rungs=(
-        _rung("exact construction", "exact arithmetic", "", covered=True, arithmetic="exact"),
-        _rung("floating point", "float64", "exact arithmetic", **FLOAT64),
-        _rung("floating point", "float32", "53 binary digits", arithmetic="float32"),
-        _rung("floating point", "bfloat16", "24 binary digits", arithmetic="bfloat16"),
-        *(_soft(power) for power in (12, 8, 6, 4, 3)),
-        _rung(
-            "relaxed encoding",
-            "positions p and 1/p",
-            "the position 1/p^2 (hard-max, float64)",
-            build=without_inverse_square,
-            **FLOAT64,
-        ),
-    ),
-)
+    yield LADDER.row(float(np.mean(shares)), predicted=1.0, nulls=nulls, n=len(runs), note=note)

@@ -32,7 +32,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from ...core.errors import NotConverged
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS
@@ -42,11 +42,16 @@ from ...training.fitting import State, fit
 from .approximator import Approximation, UniversalApproximator
 from .layers import run
 
-NAME, SOURCE = "universal", Source("yun2020transformers", "Theorem 3", "second-hand")
 K, N = 4, 3  # grid: d = 1, 64 grids, 192 codes
 NULL_KIND = "targets permuted among the contexts of the same token and position"
 BLIND_KIND = "functions of token and position alone"
-SHARE = "share of the contextual part of the target that is reproduced"
+LADDER = Ladder(
+    theory="universal",
+    quantity="share of the contextual part of the target that is reproduced",
+    side=">=",
+    null=NULL_KIND,
+    source=Source("yun2020transformers", "Theorem 3", "second-hand"),
+)
 PARAMETERS = "number of parameters"
 # width and depth of the trained transformers: 2,609 and 497 parameters; the construction: 2,537
 SIZES = {"equal": (8, 3), "small": (4, 2)}
@@ -116,9 +121,38 @@ def measured(
     draws = reproduced(outputs, permuted(targets, LADDER_DRAWS, generator))
     blind = reproduced(context_free(targets, LADDER_DRAWS, generator), targets)
     nulls = Null(NULL_KIND, tuple(draws.tolist())), Null(BLIND_KIND, tuple(blind.tolist()))
-    return LADDER.row(NAME, value, predicted=1.0, nulls=nulls, n=targets.numel(), source=SOURCE, **more)
+    return LADDER.row(value, predicted=1.0, nulls=nulls, n=targets.numel(), **more)
 
 
+@LADDER.rung("integers", column="exact construction", covered=True)
+@LADDER.rung(
+    "float64",
+    relaxes="exact integers, and a table in place of the layers",
+    column="floating point",
+    dtype=np.float64,
+)
+@LADDER.rung("float32", relaxes="float32 instead of float64", column="floating point", dtype=np.float32)
+@LADDER.rung(
+    "softmax, 10,000",
+    relaxes="hard-max attention; in float64, since float32 fails",
+    column="softmax",
+    dtype=np.float64,
+    inverse_temperature=1e4,
+)
+@LADDER.rung(
+    "softmax, 1,000",
+    relaxes="inverse temperature 1,000 instead of 10,000",
+    column="softmax",
+    dtype=np.float64,
+    inverse_temperature=1e3,
+)
+@LADDER.rung(
+    "softmax, 100",
+    relaxes="inverse temperature 100 instead of 1,000",
+    column="softmax",
+    dtype=np.float64,
+    inverse_temperature=1e2,
+)
 def constructed(
     generator: Generator, *, dtype: type | None = None, inverse_temperature: float | None = None
 ) -> Iterator[Measurement]:
@@ -136,7 +170,7 @@ def constructed(
                 run(approximation.layers(), mapping.embed(mapping.grids(), dtype=dtype), scale=scale) / K
             )
     yield measured(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
-    yield Measurement(NAME, "rung", PARAMETERS, approximation.parameters(), source=SOURCE)
+    yield LADDER.beside(PARAMETERS, approximation.parameters())
 
 
 class Network(nn.Module):
@@ -187,6 +221,17 @@ def decay(state: State) -> float:
     return min(state.done / WARMUP, (1 - state.done) / (1 - WARMUP)) + 1e-3
 
 
+@LADDER.rung(
+    "gradient descent",
+    relaxes="weights that are written down; as many are trained, in float32",
+    column="learnt",
+)
+@LADDER.rung(
+    "a fifth of the weights",
+    relaxes="as many parameters as the construction has",
+    column="learnt",
+    size="small",
+)
 def learnt(generator: Generator, *, size: str = "equal", steps: int = STEPS) -> Iterator[Measurement]:
     """Trains the transformer with Adam on the target and measures it on the same grids."""
     _, targets = instance(generator)
@@ -195,54 +240,9 @@ def learnt(generator: Generator, *, size: str = "equal", steps: int = STEPS) -> 
     try:
         fit(model, task, optimiser=optimiser, steps=steps, schedule=decay, clip=1.0, generator=generator)
     except NotConverged as error:
-        yield LADDER.row(NAME, None, reason=str(error), source=SOURCE)
+        yield LADDER.row(None, reason=str(error))
         return
     with torch.no_grad():
         outputs = model(task.inputs).double()
     yield measured(outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch")
-    yield Measurement(
-        NAME, "rung", PARAMETERS, sum(part.numel() for part in model.parameters()), source=SOURCE
-    )
-
-
-def _softmax(beta: float, text: str) -> Rung:
-    relaxes = "hard-max attention; in float64, since float32 fails" if beta == 1e4 else "a sharper softmax"
-    return Rung(
-        f"softmax, {text}",
-        relaxes,
-        partial(constructed, dtype=np.float64, inverse_temperature=beta),
-        "softmax",
-    )
-
-
-LADDER = Ladder(
-    quantity=SHARE,
-    unit="",
-    side=">=",
-    null_kind=NULL_KIND,
-    rungs=(
-        Rung("integers", "", constructed, "exact construction", covered=True),
-        Rung(
-            "float64",
-            "exact integers, and a table in place of the layers",
-            partial(constructed, dtype=np.float64),
-            "floating point",
-        ),
-        Rung("float32", "64 bits", partial(constructed, dtype=np.float32), "floating point"),
-        _softmax(1e4, "10,000"),
-        _softmax(1e3, "1,000"),
-        _softmax(1e2, "100"),
-        Rung(
-            "gradient descent",
-            "weights that are written down; as many are trained, in float32",
-            learnt,
-            "learnt",
-        ),
-        Rung(
-            "a fifth of the weights",
-            "as many parameters as the construction has",
-            partial(learnt, size="small"),
-            "learnt",
-        ),
-    ),
-)
+    yield LADDER.beside(PARAMETERS, sum(part.numel() for part in model.parameters()))

@@ -10,35 +10,36 @@ Source: :cite:t:`jelassi2022vision`.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 
 import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...core.ladder import Ladder, Rung
+from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
 from ...data.digits import digits as load_digits
 from ...data.tokens import TokenData
-from ...models.embedding import build
-from ...models.vit import ViT
 from ...probes.evaluation import evaluation
 from ...probes.probing import probe
-from ...training.fitting import fit
-from ...training.tasks import Classification
+from ...training.trained_rungs import fit_classifier, vit_for
 from .association import group_attention, group_mass, group_ranking
 from .in_networks import PatchAttention
 from .learning import train_patches
 from .patches import SpatialPatchData
 
-NAME, SOURCE = "vision", Source("jelassi2022vision", status="own")
-MASS, RANKING, ACCURACY = "mass on the own group", "ranking of the own group", "accuracy"
-LADDER = Ladder(quantity=MASS, unit="share", side=">=", null_kind="permuted groups")
+LADDER = Ladder(
+    theory="vision",
+    quantity="mass on the own group",
+    unit="share",
+    side=">=",
+    null="permuted groups",
+    source=Source("jelassi2022vision", status="own"),
+)
+RANKING, ACCURACY = "ranking of the own group", "accuracy"
 DATA = SpatialPatchData(q=0.1)
-STEPS, STORED, WIDTH, NETWORK_STEPS, DIGIT_STEPS = 800, 1024, 32, 200, 150
+STEPS, STORED, NETWORK_STEPS, DIGIT_STEPS = 800, 1024, 200, 150
 QUADRANTS = torch.tensor([0, 0, 1, 1] * 2 + [2, 2, 3, 3] * 2)  # of a grid of 4 x 4
 
 
@@ -47,25 +48,16 @@ def rows_of(
 ) -> Iterator[Measurement]:
     """Yields mass, ranking and accuracy of one attention matrix."""
     chance = Null(
-        LADDER.null_kind,
+        LADDER.null,
         tuple(float(group_mass(S, groups[order])) for order in permutations(len(groups), LADDER_DRAWS)),
     )
-    yield LADDER.row(
-        NAME,
-        float(group_mass(S, groups)),
-        predicted=1.0,
-        nulls=(chance,),
-        n=len(groups),
-        source=SOURCE,
-        note=note,
-    )
-    columns = {"unit": "share", "side": ">=", "source": SOURCE}
-    yield Measurement(
-        NAME, "rung", RANKING, group_ranking(S, groups), predicted=1.0, n=len(groups), **columns
-    )
-    yield Measurement(NAME, "rung", ACCURACY, accuracy, **columns)
+    n = len(groups)
+    yield LADDER.row(float(group_mass(S, groups)), predicted=1.0, nulls=(chance,), n=n, note=note)
+    yield LADDER.beside(RANKING, group_ranking(S, groups), unit="share", side=">=", predicted=1.0, n=n)
+    yield LADDER.beside(ACCURACY, accuracy, unit="share", side=">=")
 
 
+@LADDER.rung("written by hand", column="own setting", covered=True)
 def written(generator: Generator) -> Iterator[Measurement]:
     """Measures attention that is written for a random partition of the patches."""
     groups = DATA.groups[torch.randperm(DATA.patches, generator=generator)]
@@ -74,6 +66,17 @@ def written(generator: Generator) -> Iterator[Measurement]:
     )
 
 
+@LADDER.rung(
+    "P P^T, trained", relaxes="scores written by hand", column="everything trained", rank=DATA.patches
+)
+@LADDER.rung("free A", relaxes="A = P P^T", column="everything trained")
+@LADDER.rung(
+    "AdamW, 1,024 images",
+    relaxes="new images in each step",
+    column="AdamW and mini-batches",
+    stored=STORED,
+    decay=0.01,
+)
 def trained(
     generator: Generator, *, rank: int = 0, stored: int = 0, decay: float = 0.0
 ) -> Iterator[Measurement]:
@@ -92,6 +95,8 @@ def trained(
     yield from rows_of(found.model.weights().detach().double(), DATA.groups, found.accuracy)
 
 
+@LADDER.rung("one block of a ViT", relaxes="attention without contents", column="full block", depth=1)
+@LADDER.rung("two blocks", relaxes="two blocks instead of one", column="depth", depth=2)
 def network(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     """Trains a vision transformer on stored images of the theory's data."""
     w = DATA.direction(generator)
@@ -104,6 +109,7 @@ def network(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     yield from measured(parts[0], parts[1], DATA.groups, generator, depth=depth, steps=NETWORK_STEPS)
 
 
+@LADDER.rung("ViT on the digits", relaxes="groups by construction", column="trained network")
 def digits(generator: Generator) -> Iterator[Measurement]:
     """Trains a vision transformer on the digits; the groups are the quadrants."""
     train, validation = load_digits().split(0.7, generator)
@@ -120,41 +126,10 @@ def measured(
     steps: int,
 ) -> Iterator[Measurement]:
     """Trains a vision transformer by AdamW and measures its mean attention on the validation data."""
-    _, seq, dim = train.tokens.shape
-    model = build(lambda: ViT.for_tokens(seq, dim, train.classes, dim=WIDTH, depth=depth, heads=2), generator)
-    task = Classification(train, validation)
-    fit(
-        model,
-        task,
-        optimiser=torch.optim.AdamW(model.parameters(), lr=3e-3),
-        steps=steps,
-        clip=1.0,
-        generator=generator,
-    )
+    model, seq = vit_for(train, generator, depth=depth), train.tokens.shape[1]
+    accuracy = fit_classifier(model, train, validation, generator, steps=steps)
     metric = PatchAttention()
     with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.accumulate(0):
         model(validation.tokens[:256].float())
     maps = torch.cat([sums[:, 1:] / sums[:, :1] for sums in metric.sums.values()]).mean(0).reshape(seq, seq)
-    yield from rows_of(maps / maps.sum(1, keepdim=True), groups, float(task.evaluate(model)[0].value or 0.0))
-
-
-_STORED = partial(trained, stored=STORED, decay=0.01)
-LADDER = replace(
-    LADDER,
-    rungs=(
-        Rung("written by hand", "", written, column="own setting", covered=True),
-        Rung(
-            "P P^T, trained",
-            "scores written by hand",
-            partial(trained, rank=DATA.patches),
-            column="everything trained",
-        ),
-        Rung("free A", "A = P P^T", trained, column="everything trained"),
-        Rung("AdamW, 1,024 images", "new images in each step", _STORED, column="AdamW and mini-batches"),
-        Rung(
-            "one block of a ViT", "attention without contents", partial(network, depth=1), column="full block"
-        ),
-        Rung("two blocks", "one block", partial(network, depth=2), column="depth"),
-        Rung("ViT on the digits", "groups by construction", digits, column="trained network"),
-    ),
-)
+    yield from rows_of(maps / maps.sum(1, keepdim=True), groups, accuracy)

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import converted, integers
 from ..problem import Instance, token_logits
 from ..validation import check_positions, check_real, check_shape

@@ -37,7 +37,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import converted, integers, positive
 from ..builders import prompt
 from ..constraint_set import Constraints

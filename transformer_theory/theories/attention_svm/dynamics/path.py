@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import integers, positive
 from ..problem import Instance
 from .gradient import Gradient, unit

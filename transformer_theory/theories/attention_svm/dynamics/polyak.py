@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import converted, integers, positive
 from ..problem import Instance, token_logits
 from ..validation import check_finite_weights

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.files import replacing
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import as_float64, integers
 from ..problem import Instance
 from ..validation import check_real, check_shape, check_type

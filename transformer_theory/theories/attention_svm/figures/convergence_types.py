@@ -115,6 +115,7 @@ def convergence_types(
             at = {"norm": NORMS[descent]} if quantity == SUPPORT else {"descent": descent}
             known = KNOWN.get(quantity, {}).get(d) if descent == W else None
             columns = {} if known is None else {"reference": (known, "recomputed")}
+            columns |= {"needs": ("inputs", "tokens", "trials")} if quantity == SUPPORT else {}
             readings.append(
                 share(quantity, count, trials, at=at, step=0 if quantity == SUPPORT else steps, **columns)
             )

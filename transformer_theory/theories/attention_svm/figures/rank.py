@@ -177,7 +177,8 @@ def rank(
                 note += f"; {unverified} more problems could not be verified"
             value, columns = mean_interval(np.array(values), "")
             reference = None if number is None else (float(number), basis)
-            readings.append(reading(quantity, value, reference=reference, note=note, **columns))
+            needs = () if quantity in RECIPE.values() else ("feasible", "max_seeds")
+            readings.append(reading(quantity, value, reference=reference, needs=needs, note=note, **columns))
     return readings
 
 

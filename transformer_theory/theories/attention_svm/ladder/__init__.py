@@ -10,27 +10,24 @@ A finite run need not reach its limit, so each rung also measures how far traini
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.ladder import Rung
 from ....core.measurement import Measurement
 from ....core.statistics import LADDER_DRAWS
 from ....data import Images
 from ....probes import probe
 from ....probes.evaluation import evaluation
-from ....training.trained_rungs import trained_network, trained_network_rungs
+from ....training.trained_rungs import trained_network, trained_networks
 from ..analysis import RATE, STEPS
 from ..balance import common_norm_descent
 from ..dynamics import Factors, normalised_descent, random_factors, start
 from ..in_networks import AlignmentMetric
 from ..problem import Instance, equal_distractors, token_scores
 from ..selection import first_step_condition
-from .quantities import BASE, NAME, Head, mean_rows, rows, untested_rows
+from .quantities import LADDER, Head, mean_rows, rows, untested_rows
 from .trainings import BATCH, POSITION, Layers, OneHead, Pair, Positions, descend_with_head, trained
 
 # images; with more, descent within the budget is too short for the limit, and few directions fit the
@@ -46,6 +43,7 @@ SAMPLE = 16  # validation images whose constraints are solved in the networks of
 NO_SCORES = "tokens have no scores: the head is not linear in them"
 
 
+@LADDER.rung("own instances", column="own setting", covered=True)
 def own_instances(generator: torch.Generator) -> Iterator[Measurement]:
     """Yields the quantities of descent on W on a random instance that meets the assumptions of the global
     theorem.
@@ -59,8 +57,8 @@ def own_instances(generator: torch.Generator) -> Iterator[Measurement]:
         if first_step_condition(instance) > 0:
             break
     else:
-        yield BASE.row(
-            NAME, None, reason=f"none of {MAX_DRAWS} instances has a first step that raises the best tokens"
+        yield LADDER.row(
+            None, reason=f"none of {MAX_DRAWS} instances has a first step that raises the best tokens"
         )
         return
     yield from rows(
@@ -68,6 +66,11 @@ def own_instances(generator: torch.Generator) -> Iterator[Measurement]:
     )
 
 
+@LADDER.rung(
+    "16 real inputs",
+    relaxes="tokens in general position, others that score the same",
+    column="real tokens",
+)
 def weights(generator: torch.Generator) -> Iterator[Measurement]:
     """Yields the quantities of descent on W on images of two digits."""
     instance = Pair.draw(generator).few(INPUTS).instance
@@ -93,7 +96,14 @@ def _on_all(pair: Pair, state: Factors) -> tuple[Factors, Float[Tensor, " d"]]:
     return descend_with_head(pair, state, pair.head, steps=DESCENT, rate=RATE)
 
 
-def factors(descent: Descent, generator: torch.Generator) -> Iterator[Measurement]:
+@LADDER.rung(
+    "K and Q",
+    relaxes="descent on W itself from zero: random factors, the nuclear norm in place of the Frobenius norm",
+    column="everything trained",
+    descent=_on_factors,
+)
+@LADDER.rung("head trained", relaxes="a fixed linear head", column="everything trained", descent=_on_all)
+def factors(generator: torch.Generator, *, descent: Descent) -> Iterator[Measurement]:
     """Yields the quantities of descent on K and Q. For factors the theory names the nuclear max-margin
     solution.
     """
@@ -103,7 +113,20 @@ def factors(descent: Descent, generator: torch.Generator) -> Iterator[Measuremen
     yield from rows(head, generator, limit=True, note=f"{DESCENT:,} normalised steps with one common norm")
 
 
-def one_head(embedded: bool, generator: torch.Generator) -> Iterator[Measurement]:
+@LADDER.rung(
+    "AdamW",
+    relaxes=f"gradient descent on all inputs: AdamW on batches of {BATCH}, for which the theory names no "
+    "limit",
+    column="AdamW and mini-batches",
+    embedded=False,
+)
+@LADDER.rung(
+    "embedding and positions",
+    relaxes="fixed tokens, and a linear head that starts from a regression",
+    column="full block",
+    embedded=True,
+)
+def one_head(generator: torch.Generator, *, embedded: bool) -> Iterator[Measurement]:
     """Yields the quantities of a head whose K, Q and linear head, and embedding if there is one, are trained
     by AdamW.
 
@@ -129,7 +152,15 @@ def one_head(embedded: bool, generator: torch.Generator) -> Iterator[Measurement
     yield from rows(head, generator, draws=WIDE_DRAWS if embedded else LADDER_DRAWS, note=note)
 
 
-def layers(depth: int, generator: torch.Generator) -> Iterator[Measurement]:
+@LADDER.rung(
+    "LayerNorm and MLP",
+    relaxes=f"one head that is linear in its tokens: residual stream, LayerNorm, MLP, {HEADS} heads; "
+    f"{BLOCK_STEPS:,} steps",
+    column="full block",
+    depth=1,
+)
+@LADDER.rung("two layers", relaxes="attention on the inputs alone", column="depth", depth=2)
+def layers(generator: torch.Generator, *, depth: int) -> Iterator[Measurement]:
     """Yields the quantities of the last layer of a network of pre-norm blocks, averaged over heads.
 
     The last layer has one query per input, the one that is read out, so all constraints of its training are
@@ -158,8 +189,9 @@ def layers(depth: int, generator: torch.Generator) -> Iterator[Measurement]:
     )
 
 
+@trained_networks(LADDER)
 def recipe_rows(
-    recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
+    generator: torch.Generator, images: tuple[Images, Images] | None = None, *, recipe: str
 ) -> Iterator[Measurement]:
     """Yields the quantities of a network of a comparison on validation images, averaged over heads and
     layers.
@@ -181,46 +213,3 @@ def recipe_rows(
             measured.append(list(untested_rows(head, generator, no_scores=NO_SCORES)))
     note = f"{SAMPLE} validation images: a sample of the constraints, on which no null is fair"
     yield from mean_rows(measured, data=validation.name, model=recipe, note=note)
-
-
-LADDER = replace(
-    BASE,
-    rungs=(
-        Rung("own instances", "", own_instances, column="own setting", covered=True),
-        Rung(
-            "16 real inputs",
-            "tokens in general position, others that score the same",
-            weights,
-            column="real tokens",
-        ),
-        Rung(
-            "K and Q",
-            "descent on W itself from zero: random factors, the nuclear norm in place of the Frobenius norm",
-            partial(factors, _on_factors),
-            column="everything trained",
-        ),
-        Rung("head trained", "a fixed linear head", partial(factors, _on_all), column="everything trained"),
-        Rung(
-            "AdamW",
-            f"gradient descent on all inputs: AdamW on batches of {BATCH}, for which the theory names no "
-            "limit",
-            partial(one_head, False),
-            column="AdamW and mini-batches",
-        ),
-        Rung(
-            "embedding and positions",
-            "fixed tokens, and a linear head that starts from a regression",
-            partial(one_head, True),
-            column="full block",
-        ),
-        Rung(
-            "LayerNorm and MLP",
-            f"one head that is linear in its tokens: residual stream, LayerNorm, MLP, {HEADS} heads; "
-            f"{BLOCK_STEPS:,} steps",
-            partial(layers, 1),
-            column="full block",
-        ),
-        Rung("two layers", "attention on the inputs alone", partial(layers, 2), column="depth"),
-        *trained_network_rungs(recipe_rows),
-    ),
-)

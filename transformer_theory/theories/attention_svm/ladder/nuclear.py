@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ....core.errors import Infeasible, NotConverged
 from ....core.measurement import Null
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....maths.linalg import cosine
 from ..builders import distinct_constraints
 from ..in_networks import NULL_KIND, ZERO, Alignment

@@ -37,7 +37,6 @@ from ..problem import Instance
 from ..selection import SATURATION_ATOL, locally_optimal
 from .nuclear import nuclear_alignment, nuclear_solution
 
-NAME = "attention_svm"
 NORM = "norm of W, relative to the max-margin solution"
 SATURATED = "share of inputs with attention of at least .999 on one token"
 LOCALLY_OPTIMAL = "share of selected tokens that are locally optimal"
@@ -50,7 +49,7 @@ RANDOM_TOKENS = "tokens selected at random"
 # budget of constraints that no rung exceeds: the prediction concerns all constraints, not a sample
 ALL = 10**9
 
-BASE = Ladder(quantity=COSINE, unit="", side=">=", null_kind=NULL_KIND)
+LADDER = Ladder(theory="attention_svm", quantity=COSINE, side=">=", null=NULL_KIND, source=SOURCE)
 
 
 @dataclass(frozen=True)
@@ -105,16 +104,14 @@ def rows(
     nulls: tuple[Null, ...] = ()
     if aligned.cosine is not None:
         nulls = aligned.null or Null(NULL_KIND, ()), permuted_null(head, generator.initial_seed())
-    yield BASE.row(
-        NAME,
+    yield LADDER.row(
         aligned.cosine,
         nulls=nulls,
         reason=aligned.reason,
-        source=SOURCE,
         note=note,
         **columns,
     )
-    yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
+    yield LADDER.beside(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
     yield from selection_rows(head, generator, predicted, no_scores)
 
 
@@ -123,8 +120,8 @@ def untested_rows(head: Head, generator: torch.Generator, *, no_scores: str) -> 
     training.
     """
     aligned = head.aligned(head.query, generator=generator, draws=0)
-    yield BASE.row(NAME, aligned.cosine, reason=aligned.reason, source=SOURCE, n=len(head.query))
-    yield row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", n=len(head.query))
+    yield LADDER.row(aligned.cosine, reason=aligned.reason, n=len(head.query))
+    yield LADDER.beside(MARGIN, aligned.margin, reason=aligned.reason, unit="share", n=len(head.query))
     yield from selection_rows(head, generator, {}, no_scores)
 
 
@@ -163,13 +160,13 @@ def selection_rows(
         other = dataclasses.replace(head, norm="Frobenius").aligned(
             head.query, generator=generator, draws=RANGE_DRAWS
         )
-        yield row(FROBENIUS, other.cosine, nulls=(other.null,), side=">=", reason=other.reason, n=n)
+        yield LADDER.beside(FROBENIUS, other.cosine, nulls=(other.null,), side=">=", reason=other.reason, n=n)
     selection = selection_in(head.norm, instance, instance.selected(head.W))
     length = float(torch.linalg.matrix_norm(head.W, ord="nuc" if head.norm == "nuclear" else "fro"))
     size = None if selection.solution is None else length / selection.solution.norm
-    yield row(NORM, size, reason=selection.reason, n=n)
+    yield LADDER.beside(NORM, size, reason=selection.reason, n=n)
     saturated = largest_attention(instance, head.W) >= 1 - SATURATION_ATOL
-    yield row(SATURATED, float(saturated.double().mean()), unit="share", n=n, **predicted)
+    yield LADDER.beside(SATURATED, float(saturated.double().mean()), unit="share", n=n, **predicted)
     if head.scores is None:
         for quantity, unit in (
             (LOCALLY_OPTIMAL, "share"),
@@ -177,12 +174,12 @@ def selection_rows(
             (BEST, "share"),
             (BEST_COSINE, ""),
         ):
-            yield row(quantity, None, reason=no_scores, unit=unit)
+            yield LADDER.beside(quantity, None, reason=no_scores, unit=unit)
         return
     yield from score_rows(instance, selection, generator, predicted)
     best = selection_in(head.norm, instance, instance.optimal())
     value = None if best.solution is None else float(cosine(head.W, best.solution.W))
-    yield row(BEST_COSINE, value, reason=best.reason, n=n)
+    yield LADDER.beside(BEST_COSINE, value, reason=best.reason, n=n)
 
 
 def selection_in(norm: str, instance: Instance, tokens: Int[Tensor, " n"]) -> Selection:
@@ -228,8 +225,8 @@ def score_rows(
     counted = near.any(-1)
     if solution is None or not bool(counted.any()):
         reason = selection.reason or "no selected token has a neighbour"
-        yield row(LOCALLY_OPTIMAL, None, reason=reason, unit="share")
-        yield row(ABOVE_RANDOM, None, reason=reason, unit="share")
+        yield LADDER.beside(LOCALLY_OPTIMAL, None, reason=reason, unit="share")
+        yield LADDER.beside(ABOVE_RANDOM, None, reason=reason, unit="share")
     else:
         optimal = locally_optimal(scores, selected, pairs, solution)[counted]
         count = {**shares, "n": int(counted.sum())}
@@ -237,7 +234,9 @@ def score_rows(
             RANDOM_TOKENS,
             random_shares(scores[counted], selected[counted], near[counted], random[:, counted]),
         )
-        yield row(LOCALLY_OPTIMAL, float(optimal.double().mean()), nulls=(chance,), **predicted, **count)
+        yield LADDER.beside(
+            LOCALLY_OPTIMAL, float(optimal.double().mean()), nulls=(chance,), **predicted, **count
+        )
         # The k tokens that come first in the random order stand for the k neighbours.
         rank = keys.argsort(-1, descending=True).argsort(-1)
         stand_in = (rank < near.sum(-1, keepdim=True)) & others
@@ -245,13 +244,13 @@ def score_rows(
         above = (own > scores.masked_fill(~stand_in, -torch.inf).amax(-1, keepdim=True)).squeeze(-1)[
             :, counted
         ]
-        yield row(
+        yield LADDER.beside(
             ABOVE_RANDOM,
             float(above.double().mean()),
             note="mean over draws of the random tokens",
             **{**count, "side": None},
         )
-    yield row(BEST, value, nulls=(null,), **{**shares, "n": len(scores)})
+    yield LADDER.beside(BEST, value, nulls=(null,), **{**shares, "n": len(scores)})
 
 
 def random_shares(
@@ -307,8 +306,3 @@ def mean_rows(measured: Sequence[Iterable[Measurement]], **columns: Any) -> Iter
         together.setdefault((row.quantity, row.setting), []).append(row)
     for same in together.values():
         yield dataclasses.replace(over_heads(same), **{"layer": None, **columns})
-
-
-def row(quantity: str, value: float | None, **columns: Any) -> Measurement:
-    """Returns a row of this theory, of kind "rung"."""
-    return Measurement(NAME, "rung", quantity, value, **{"source": SOURCE, **columns})

@@ -28,7 +28,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....data import digits
 from ....data.tokens import TokenData
 from ....models import build

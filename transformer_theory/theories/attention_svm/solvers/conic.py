@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from ....core.errors import NotConverged
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import number
 from ..constraint_set import HINT, Constraints
 from ..solution import MaxMargin, kkt_residual

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.errors import Infeasible, NotConverged
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import positive
 from ..constraint_set import HINT, Constraints
 from ..solution import Farkas, MaxMargin, kkt_residual

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ....core.errors import Infeasible, NotConverged
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ..constraint_set import Constraints
 from ..solution import MaxMargins, kkt_residual
 from .frobenius import check_batch, solve_problem

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import as_float64, converted, number
 from ..builders import multi_token
 from ..constraint_set import Constraints

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.errors import NotConverged
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ..constraint_set import HINT, Constraints
 from ..validation import check_real, check_type
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ....core.errors import NotConverged
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ..constraint_set import Constraints
 from ..solution import RANK_RTOL, MaxMargin, MaxMargins, kkt_residual
 from .dense import dot, transposed

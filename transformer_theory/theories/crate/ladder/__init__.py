@@ -17,92 +17,76 @@ with untrained networks.
 Source: :cite:t:`yu2023white`; the guarantee is the descent lemma.
 """
 
-from dataclasses import replace
 from functools import partial
 
-from ....core.ladder import COLUMNS, Rung
+from ....core.ladder import COLUMNS
 from ....models.crate import PaperAttention
 from ....models.image_networks import Mlp
-from ....training.trained_rungs import trained_network_rungs
+from ....training.trained_rungs import trained_networks
 from .given_tokens import digit_rows, mixture_rows, network_scale_rows, paper_rows
-from .networks import Constructor, Training, adamw, descend, recipe_rows, small_crate, small_vit, trained_rows
-from .quantities import HEADLINE
+from .networks import descend, recipe_rows, small_crate, small_vit, trained_rows
+from .quantities import LADDER
 
 OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH, _ = COLUMNS
 LAYERS = 4  # of the rung "four layers"
 SEPARATE = {  # a recipe changes several things at once, so these rungs are not cumulative
     "ViT on digits": "a separate recipe: two layers, more steps",
     "CRATE on digits": "a separate recipe: a CRATE, released form with ISTA",
+    "ViT on images": "the digits",
 }
 derived = partial(small_crate, attention=PaperAttention, norms=False)  # the layer of the paper's derivation
 
-
-def _network(
-    name: str, relaxes: str, column: str, constructor: Constructor, training: Training = adamw
-) -> Rung:
-    return Rung(name, relaxes, partial(trained_rows, constructor, training), column)
-
-
-LADDER = replace(
-    HEADLINE,
-    rungs=(
-        Rung("exact steps", "", partial(mixture_rows, fitted=False), OWN, covered=True),
-        Rung(
-            "fitted subspaces",
-            "known subspaces: fitted to other tokens of the mixture",
-            partial(mixture_rows, fitted=True),
-            OWN,
-        ),
-        Rung("digits", "tokens near orthogonal subspaces: digits, one token an image", digit_rows, TOKENS),
-        Rung(
-            "paper's step",
-            "the exact gradient: softmax for the inverse, identity for the sum of the projections",
-            partial(paper_rows, embedded=False),
-            TOKENS,
-        ),
-        Rung(
-            "embedded patches",
-            "tokens that are images: patches and a class token, mostly position embeddings",
-            partial(paper_rows, embedded=True),
-            TOKENS,
-        ),
-        Rung(
-            "network's scale",
-            "tokens of norm one, the step 1/L: lengths, kappa and eps of a network",
-            network_scale_rows,
-            TOKENS,
-        ),
-        _network(
-            "trained end to end",
-            "subspaces fitted to the tokens: all parameters learn to classify",
-            TRAINED,
-            derived,
-            descend,
-        ),
-        _network("AdamW", "gradient descent on the loss of all images", ADAMW, derived),
-        _network(
-            "LayerNorm",
-            "a step on the tokens themselves",
-            BLOCK,
-            partial(small_crate, attention=PaperAttention),
-        ),
-        _network(
-            "released form",
-            "an output tied to the subspaces, the shrinkage, unscaled scores",
-            BLOCK,
-            small_crate,
-        ),
-        _network("MLP", "ISTA", BLOCK, partial(small_crate, sparsify=Mlp)),
-        _network(
-            "ViT block",
-            "one matrix for query, key and value: the subspaces are those of the keys",
-            BLOCK,
-            small_vit,
-        ),
-        _network("four layers", "a single layer", DEPTH, partial(small_vit, depth=LAYERS)),
-        *(
-            replace(rung, relaxes=SEPARATE.get(rung.name, rung.relaxes))
-            for rung in trained_network_rungs(recipe_rows)
-        ),
-    ),
+LADDER.rung("exact steps", column=OWN, covered=True, fitted=False)(mixture_rows)
+LADDER.rung(
+    "fitted subspaces",
+    relaxes="known subspaces: fitted to other tokens of the mixture",
+    column=OWN,
+    fitted=True,
+)(mixture_rows)
+LADDER.rung("digits", relaxes="tokens near orthogonal subspaces: digits, one token an image", column=TOKENS)(
+    digit_rows
 )
+LADDER.rung(
+    "paper's step",
+    relaxes="the exact gradient: softmax for the inverse, identity for the sum of the projections",
+    column=TOKENS,
+    embedded=False,
+)(paper_rows)
+LADDER.rung(
+    "embedded patches",
+    relaxes="tokens that are images: patches and a class token, mostly position embeddings",
+    column=TOKENS,
+    embedded=True,
+)(paper_rows)
+LADDER.rung(
+    "network's scale",
+    relaxes="tokens of norm one, the step 1/L: lengths, kappa and eps of a network",
+    column=TOKENS,
+)(network_scale_rows)
+LADDER.rung(
+    "trained end to end",
+    relaxes="subspaces fitted to the tokens: all parameters learn to classify",
+    column=TRAINED,
+    constructor=derived,
+    training=descend,
+)(trained_rows)
+for name, relaxes, column, constructor in (
+    ("AdamW", "gradient descent on the loss of all images", ADAMW, derived),
+    ("LayerNorm", "a step on the tokens themselves", BLOCK, partial(small_crate, attention=PaperAttention)),
+    (
+        "released form",
+        "an output tied to the subspaces, the shrinkage, unscaled scores",
+        BLOCK,
+        small_crate,
+    ),
+    ("MLP", "an MLP instead of ISTA", BLOCK, partial(small_crate, sparsify=Mlp)),
+    (
+        "ViT block",
+        "one matrix for query, key and value: the subspaces are those of the keys",
+        BLOCK,
+        small_vit,
+    ),
+    ("four layers", "four layers instead of one", DEPTH, partial(small_vit, depth=LAYERS)),
+):
+    LADDER.rung(name, relaxes=relaxes, column=column, constructor=constructor)(trained_rows)
+trained_networks(LADDER, SEPARATE)(recipe_rows)

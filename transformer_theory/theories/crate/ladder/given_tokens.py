@@ -28,7 +28,7 @@ from ..sparse_coding import optimal_code
 from ..steps import exact_step, lipschitz, paper_step
 from ..unrolled import LAM, Sequences, Step, sparse_code
 from .networks import LENGTH, SAMPLES, small_crate
-from .quantities import CompressionInSubspaces, compression_rows
+from .quantities import LADDER, CompressionInSubspaces, compression_rows
 
 RANK = DIM // HEADS  # dimension of each subspace
 SEQUENCES, NOISE = 128, 0.1  # as in the experiment crate.unrolled
@@ -163,7 +163,7 @@ def exact_rows(tokens: Sequences, bases: Bases, *, data: str) -> Iterator[Measur
         "side": ">=",
         "source": DECREASE,
     }
-    yield Measurement("crate", "rung", LENGTHS_KEPT, fall, data=data, n=len(tokens), **columns)
+    yield LADDER.beside(LENGTHS_KEPT, fall, data=data, n=len(tokens), **columns)
 
 
 def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iterator[Measurement]:
@@ -195,7 +195,7 @@ def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iter
         "side": "<=",
         "source": PAPER,
     }
-    yield Measurement("crate", "rung", NONZEROS, share, unit="share", n=len(flat), data=data, **columns)
+    yield LADDER.beside(NONZEROS, share, unit="share", n=len(flat), data=data, **columns)
 
 
 def compression(before: Sequences, after: Sequences, bases: Bases, *, draws: int) -> Table:

@@ -24,8 +24,7 @@ from ....training.tasks import Classification
 from ....training.trained_rungs import digit_parts, trained_network
 from ..in_networks import NONZEROS, Sparsity
 from ..networks import DIM, HEADS
-from ..problem import CURVES
-from .quantities import HEADLINE, CompressionInSubspaces, compression_rows
+from .quantities import LADDER, CompressionInSubspaces, compression_rows
 
 LENGTH = 17  # tokens of a digit, with the class token
 SAMPLES = 256  # sequences per measurement; of these, R^c takes 16, evenly spaced
@@ -76,7 +75,7 @@ def adamw(model: nn.Module, train: TokenData, validation: TokenData, generator: 
 
 
 def trained_rows(
-    constructor: Constructor, training: Training, generator: torch.Generator
+    generator: torch.Generator, *, constructor: Constructor, training: Training = adamw
 ) -> Iterator[Measurement]:
     """Yields the rows of a network that is trained on the digits; a row with the reason if the training
     diverges.
@@ -86,13 +85,13 @@ def trained_rows(
     try:
         training(model, train, validation, generator)
     except NotConverged as error:
-        yield HEADLINE.row("crate", None, reason=str(error), data=validation.name)
+        yield LADDER.row(None, reason=str(error), data=validation.name)
         return
     yield from network_rows(model, constructor, validation, name=type(model).__name__)
 
 
 def recipe_rows(
-    recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
+    generator: torch.Generator, images: tuple[Images, Images] | None = None, *, recipe: str
 ) -> Iterator[Measurement]:
     """Yields the rows of a network of a comparison, trained on the digits or on the caller's images."""
     model, validation = trained_network(recipe, generator.initial_seed(), images)
@@ -122,18 +121,9 @@ def network_rows(
     )
     null = Null(UNTRAINED, untrained)
     columns = {"unit": "share", "split": "validation", **columns}
-    yield Measurement(
-        "crate",
-        "rung",
-        NONZEROS,
-        _nonzeros(rows),
-        side="<=",
-        nulls=(null,),
-        n=min(SAMPLES, len(data)),
-        source=CURVES,
-        **columns,
-    )
-    yield Measurement("crate", "rung", ACCURACY, accuracy(model, data), n=len(data), **columns)
+    n = min(SAMPLES, len(data))
+    yield LADDER.beside(NONZEROS, _nonzeros(rows), side="<=", nulls=(null,), n=n, **columns)
+    yield LADDER.beside(ACCURACY, accuracy(model, data), source=None, n=len(data), **columns)
 
 
 def _probed(model: nn.Module, data: TokenData, *, draws: int) -> Table:

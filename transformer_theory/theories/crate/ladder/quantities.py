@@ -36,11 +36,16 @@ from ..in_networks import COMPRESSION, ROTATED, Compression, streams_around_atte
 from ..problem import CURVES, PAPER, incoherence
 from .updates import rates_after_rotated_updates
 
-BEYOND_ROTATED = "compression beyond rotated subspaces"
 INCOHERENCE = "largest cosine between subspaces"
 ROTATED_UPDATES = "rotated updates"
 BOTH_ROTATED = "rotated updates in rotated subspaces"
-HEADLINE = Ladder(quantity=BEYOND_ROTATED, unit="", side=">=", null_kind=ROTATED)  # without its rungs
+LADDER = Ladder(
+    theory="crate",
+    quantity="compression beyond rotated subspaces",
+    side=">=",
+    null=ROTATED,
+    source=CURVES,
+)
 
 
 class CompressionInSubspaces(Compression):
@@ -93,7 +98,7 @@ class CompressionInSubspaces(Compression):
             )
             rows.append(replace(row, nulls=(*row.nulls, *further)))
         rows.extend(
-            Measurement("crate", "rung", INCOHERENCE, incoherence(self.bases[layer][0]), layer=layer)
+            LADDER.beside(INCOHERENCE, incoherence(self.bases[layer][0]), source=None, layer=layer)
             for (layer,) in sorted(self.sums)
         )
         return rows
@@ -110,13 +115,13 @@ def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
     found = over_heads(rows.select(quantity=COMPRESSION))
     own, updates, both = found.nulls
     assert found.value is not None
-    columns = {"n": found.n, "source": CURVES, **columns}
+    columns = {"n": found.n, **columns}
     # The draws of the second null are the same statistic T of other updates, hence their own median.
     shifted = tuple(
         Null(null.kind, tuple(draw - median for draw in null.draws))
         for null, median in ((own, own.median), (updates, both.median))
     )
-    yield HEADLINE.row("crate", found.value - own.median, nulls=shifted, **columns)
-    yield Measurement("crate", "rung", COMPRESSION, found.value, nulls=(own, updates), side=">=", **columns)
+    yield LADDER.row(found.value - own.median, nulls=shifted, **columns)
+    yield LADDER.beside(COMPRESSION, found.value, nulls=(own, updates), side=">=", **columns)
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
-    yield Measurement("crate", "rung", INCOHERENCE, angle, **{**columns, "source": PAPER})
+    yield LADDER.beside(INCOHERENCE, angle, **columns, source=PAPER)

@@ -6,58 +6,52 @@ own block, and :mod:`.networks` transformers.
 """
 
 from dataclasses import replace
-from functools import partial
 
-from ....core.ladder import Rung
+from ....core.ladder import COLUMNS
 from .blocks import DECAY, Setting, adamw, descent, flow, measure_block
-from .comparison import LADDER as QUANTITY
+from .comparison import LADDER
 from .networks import digit_decoder, text_decoder, vision_transformer
 
-_FLOW = Setting(flow)
-_BATCHES = Setting(descent)
-_WORDS = replace(_BATCHES, real=True)
+OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH, NETWORK = COLUMNS
+_WORDS = Setting(descent, real=True)
 _SOFTMAX = replace(_WORDS, softmax=True)
 _DECAY = replace(_SOFTMAX, decay=DECAY)
 _UNITS = replace(_DECAY, units=10)
 _CLASSES = replace(_UNITS, classes=10)
-_ADAMW = replace(_CLASSES, decay=0.0, train=adamw)  # AdamW has its own weight decay
-_QUERIES = replace(_ADAMW, queries=True)
+_STEPS = replace(_CLASSES, decay=0.0, train=adamw)  # AdamW has its own weight decay
 
-
-def _block(name: str, relaxes: str, setting: Setting, column: str, *, covered: bool = False) -> Rung:
-    return Rung(name, relaxes, partial(measure_block, setting), column, covered=covered)
-
-
-LADDER = replace(
-    QUANTITY,
-    rungs=(
-        _block("own flow", "", _FLOW, "own setting", covered=True),
-        _block(
-            "finite batch",
-            "the exact gradient flow: descent in finite steps, each on a batch",
-            _BATCHES,
-            "own setting",
-        ),
-        _block("visual words", "synthetic contexts", _WORDS, "real tokens"),
-        _block("joint softmax", "exponential attention", _SOFTMAX, "everything trained"),
-        _block("weight decay", "no weight decay", _DECAY, "everything trained"),
-        _block("ten units", "one unit: all ten learn whether the digit is odd", _UNITS, "everything trained"),
-        _block(
-            "ten classes",
-            "two classes and a loss per unit: cross-entropy over ten digits",
-            _CLASSES,
-            "everything trained",
-        ),
-        _block("AdamW", "steps along the gradient", _ADAMW, "AdamW and mini-batches"),
-        _block("several queries", "one query", _QUERIES, "full block"),
-        Rung(
-            "MLP with LayerNorm",
-            "orthonormal embeddings, free logits, one head, no LayerNorm, no upper layer",
-            partial(digit_decoder, 1),
-            "full block",
-        ),
-        Rung("two layers", "one layer", partial(digit_decoder, 2), "depth"),
-        Rung("ViT on digits", "discrete tokens, a token as the query", vision_transformer, "trained network"),
-        Rung("decoder on WikiText", "digits", text_decoder, "trained network", needs="text"),
+for name, relaxes, column, setting in (
+    ("own flow", "", OWN, Setting(flow)),
+    (
+        "finite batch",
+        "the exact gradient flow: descent in finite steps, each on a batch",
+        OWN,
+        Setting(descent),
     ),
+    ("visual words", "synthetic contexts", TOKENS, _WORDS),
+    ("joint softmax", "softmax instead of exponential attention", TRAINED, _SOFTMAX),
+    ("weight decay", "weight decay instead of none", TRAINED, _DECAY),
+    ("ten units", "one unit: all ten learn whether the digit is odd", TRAINED, _UNITS),
+    (
+        "ten classes",
+        "two classes and a loss per unit: cross-entropy over ten digits",
+        TRAINED,
+        _CLASSES,
+    ),
+    ("AdamW", "steps along the gradient", ADAMW, _STEPS),
+    ("several queries", "several queries instead of one", BLOCK, replace(_STEPS, queries=True)),
+):
+    LADDER.rung(name, relaxes=relaxes, column=column, covered=not relaxes, setting=setting)(measure_block)
+LADDER.rung(
+    "MLP with LayerNorm",
+    relaxes="orthonormal embeddings, free logits, one head, no LayerNorm, no upper layer",
+    column=BLOCK,
+    depth=1,
+)(digit_decoder)
+LADDER.rung("two layers", relaxes="two layers instead of one", column=DEPTH, depth=2)(digit_decoder)
+LADDER.rung("ViT on digits", relaxes="discrete tokens, a token as the query", column=NETWORK)(
+    vision_transformer
+)
+LADDER.rung("decoder on WikiText", relaxes="a text instead of the digits", column=NETWORK, needs="text")(
+    text_decoder
 )

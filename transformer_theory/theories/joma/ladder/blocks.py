@@ -26,7 +26,7 @@ from ..dynamics import Hidden, Model, Path, cross_entropy, gradient_descent, gra
 from ..invariants import first_term, fixed_mean, goodness_of_fit, shift_invariant
 from ..on_data import read
 from ..query_data import SCALE, TIME_STEP, QueryData, Sample
-from .comparison import NAME, SOURCE, Change, failed, rows_of
+from .comparison import LADDER, Change, failed, rows_of
 
 STEPS, BATCH = 400, 32  # steps of TIME_STEP, that is time 200, and sequences per batch
 DECAY = 5e-4  # weight decay of descent
@@ -158,7 +158,7 @@ def adamw(start: Block, contexts: Contexts, model: Model, generator: Generator) 
     return _path(states)
 
 
-def measure_block(setting: Setting, generator: Generator) -> Iterator[Measurement]:
+def measure_block(generator: Generator, *, setting: Setting) -> Iterator[Measurement]:
     """Yields the rows of a rung of the theory's block; one row with the reason if the training does not
     converge.
 
@@ -207,11 +207,9 @@ def measure_block(setting: Setting, generator: Generator) -> Iterator[Measuremen
             "Keeps the term E[g b] (b·v), which the factorisation loses. Not a function of the weights: "
             "integrated along the training."
         )
-        columns = {"source": SOURCE, "data": data, "note": note}
-        yield Measurement(
-            NAME, "rung", CORRECTED[0], float(found.correlation), side=">=", predicted=1.0, **columns
-        )
-        yield Measurement(NAME, "rung", CORRECTED[1], float(found.error), side="<=", predicted=0.0, **columns)
+        columns = {"data": data, "note": note}
+        yield LADDER.beside(CORRECTED[0], float(found.correlation), side=">=", predicted=1.0, **columns)
+        yield LADDER.beside(CORRECTED[1], float(found.error), side="<=", predicted=0.0, **columns)
 
 
 def _rows(contexts: Contexts, batch: Tensor) -> Contexts:

@@ -36,10 +36,13 @@ from ....core.sources import Source
 from ....core.statistics import LADDER_DRAWS, permutations
 from ..invariants import goodness_of_fit
 
-NAME, SOURCE = "joma", Source("tian2024joma", "Theorem 1", "second-hand")
 NULL_KIND = "tokens of the prediction permuted among tokens of similar frequency"
 LADDER = Ladder(
-    quantity="cosine of predicted and measured logit change", unit="", side=">=", null_kind=NULL_KIND
+    theory="joma",
+    quantity="cosine of predicted and measured logit change",
+    side=">=",
+    null=NULL_KIND,
+    source=Source("tian2024joma", "Theorem 1", "second-hand"),
 )
 EARLY, SIZE, ERROR = (
     f"{LADDER.quantity}, early in training",
@@ -105,7 +108,7 @@ def rows_of(
     """
     M = len(change.frequency)
     orders = similar_orders(change.frequency, permutations(M, LADDER_DRAWS, generator))
-    columns = {"source": SOURCE, "data": data, "model": model, "n": M}
+    columns = {"data": data, "model": model, "n": M}
 
     def with_orders(predicted: Tensor) -> Tensor:
         """Returns the prediction and, after it, its permutations."""
@@ -119,14 +122,14 @@ def rows_of(
     # Theirs is the prediction from other weights of the same logits: only p changes, m stays.
     theirs = _cosines(others, change.measured)
     if not all(map(math.isfinite, [cosine, *cosines, *theirs])):
-        yield LADDER.row(NAME, None, reason=NO_CHANGE, **columns, note=change.note)
+        yield LADDER.row(None, reason=NO_CHANGE, **columns, note=change.note)
         return
     nulls = Null(NULL_KIND, tuple(cosines)), Null(kind, tuple(theirs))
-    yield LADDER.row(NAME, cosine, predicted=1.0, nulls=nulls, **columns, note=change.note)
+    yield LADDER.row(cosine, predicted=1.0, nulls=nulls, **columns, note=change.note)
     size, *sizes = _mean_over_heads(
         _log_ratio(torch.cat([change.predicted[None], others]), change.measured)
     ).tolist()
-    predicted, row = (0.0 if change.sized else None), partial(Measurement, NAME, "rung", **columns)
+    predicted, row = (0.0 if change.sized else None), partial(LADDER.beside, **columns)
     yield row(
         SIZE,
         size,
@@ -171,4 +174,4 @@ def _mean_over_heads(values: Float[Tensor, "draws *heads"]) -> Float[Tensor, " d
 
 def failed(error: Exception) -> Iterator[Measurement]:
     """Yields the row of a training that did not converge."""
-    yield LADDER.row(NAME, None, reason=str(error), source=SOURCE)
+    yield LADDER.row(None, reason=str(error))

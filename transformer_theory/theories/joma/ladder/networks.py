@@ -179,7 +179,7 @@ def change_of(snapshots: list[Snapshot], probe: Probe, *, early: bool = True, no
     )
 
 
-def digit_decoder(depth: int, generator: Generator) -> Iterator[Measurement]:
+def digit_decoder(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     """Trains a decoder without positions on the visual words of the digits, and measures it where the most
     frequent word is the query.
     """

@@ -12,7 +12,7 @@ Source: :cite:t:`yu2020learning`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,23 +20,20 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
-from ....core.plotting import axes, colour, style
-from ....core.result import Result
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement, Null
+from ....core.plotting import COLOURS, TINTS
 from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
 from ....training.fitting import State, at_steps, fit, permuted
 from ....training.tasks import StreamTask
 from ..evaluation import nearest_subspace
 from ..loss import MaximalCodingRateReduction
-from ..problem import MCR2, NAME
+from ..problem import MCR2
 from .redunet_digits import digit_images
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 ACCURACY, DIFFERENCE = "accuracy", "accuracy of rate reduction less that of cross-entropy"
-TO_THE_END, STOPPED = "trained to the end", "stopped by validation"
+TO_THE_END, STOPPED, BY_STEP = "trained to the end", "stopped by validation", "by step"
 LOSSES = ("rate reduction", "cross-entropy")
 PIXELS = "pixels, nearest subspace"
 METHODS = (
@@ -44,6 +41,15 @@ METHODS = (
     "cross-entropy, largest logit",
     "cross-entropy, nearest subspace",
     PIXELS,
+)
+ANEW = {"xlabel": "share of labels drawn anew"}
+LINES = (
+    "model",
+    {
+        METHODS[0]: {"color": COLOURS["rate_reduction"]},
+        METHODS[1]: {"color": TINTS[1]},
+        METHODS[2]: {"color": TINTS[1], "linestyle": ":"},
+    },
 )
 TRAIN, VALIDATION = 1200, 300  # numbers of samples; the other 297 of 1797 are test samples
 CLASSES, FEATURES, HIDDEN = 10, 64, 256
@@ -80,10 +86,30 @@ class LabelCorruption(RandomExperiment):
         """Returns a small version: two shares of wrong labels, one seed and 16 steps."""
         return cls(ratios=(0.0, 0.4), seeds=1, steps=16, rates=(0.01,), ranks=(4,))
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields mean accuracies over the seeds with their range, and arrays with accuracies by share and by
-        step.
-        """
+    view = bands(
+        x="drawn anew",
+        spread=("smallest", "largest"),
+        panels=(
+            Panel("Trained to the end", ACCURACY, {"training": TO_THE_END}, LINES, axes=ANEW),
+            Panel("Stopped by validation", ACCURACY, {"training": STOPPED}, LINES, legend="", axes=ANEW),
+            Panel(
+                "By step, most drawn anew",
+                ACCURACY,
+                {"training": BY_STEP},
+                LINES,
+                legend="",
+                x="step",
+                axes={"xlabel": "step", "ylabel": ""},
+            ),
+        ),
+        ylabel="accuracy on unseen samples",
+        caption="Lines: mean of the seeds; bands: their range. Grey: nearest subspace of the pixels, which needs no "
+        "training.",
+        size=(8.4, 3.1),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields mean accuracies over the seeds with their range, by share of wrong labels and by step."""
         shared = {"steps": self.steps, "batch": self.batch, "ranks": self.ranks, "eps": self.eps}
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
         cases = [(ratio, seed) for ratio in self.ratios for seed in seeds]
@@ -111,109 +137,40 @@ class LabelCorruption(RandomExperiment):
         to_the_end = {method: chosen(values[:, :, :, -1:]) for method, values in candidates.items()}
         stopped = {method: chosen(values) for method, values in candidates.items()}
         for stop, choices in ((TO_THE_END, to_the_end), (STOPPED, stopped)):
-            yield from self._accuracies(stop, choices)
-            yield from self._differences(stop, choices)
-        yield Arrays(
-            {
-                f"{NAME}/ratios": np.array(self.ratios),
-                f"{NAME}/to_the_end": np.stack([to_the_end[method][0] for method in METHODS]),
-                f"{NAME}/stopped": np.stack([stopped[method][0] for method in METHODS]),
-                f"{NAME}/steps": np.array(_stops(self.steps)),
-                f"{NAME}/curves": np.stack([by_step(candidates[method])[-1] for method in METHODS[:2]]),
-            }
-        )
+            for index, ratio in enumerate(self.ratios):
+                at = {"drawn anew": ratio, "training": stop}
+                yield from self._accuracies(
+                    at, {method: (values[index], rates[index]) for method, (values, rates) in choices.items()}
+                )
+        at = {"drawn anew": self.ratios[-1], "training": BY_STEP}
+        for method in METHODS[:2]:
+            for step, values in zip(_stops(self.steps), by_step(candidates[method])[-1].T):
+                yield from self._with_range(values, at=at, model=method, step=step)
 
     def _accuracies(
-        self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]
+        self, at: dict[str, Any], choices: dict[str, tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[Measurement]:
-        """Yields the mean accuracy of each method at each share of wrong labels."""
-        for method, (accuracies, rate_indices) in choices.items():
-            for ratio, values, null, indices in zip(
-                self.ratios, accuracies, choices[PIXELS][0], rate_indices
-            ):
-                note = f"mean over seeds, {values.min():.3f} to {values.max():.3f}"
-                if method != PIXELS:
-                    best_rates = ", ".join(f"{self.rates[i]:g}" for i in sorted(set(indices.tolist())))
-                    note += f"; learning rates chosen: {best_rates}"
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    ACCURACY,
-                    float(values.mean()),
-                    unit="share",
-                    nulls=(Null(PIXELS, tuple(null)),),
-                    side=">=",
-                    n=len(values),
-                    split="test",
-                    at={"setting": corruption_setting(ratio, stop)},
-                    model=method,
-                    source=MCR2,
-                    note=note,
-                )
-
-    def _differences(
-        self, stop: str, choices: dict[str, tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[Measurement]:
-        """Yields accuracy of MCR² minus accuracy of cross-entropy, each with its classifier, for the same
-        split, corruption and seed.
+        """Yields the mean accuracy of each method, and accuracy of MCR² minus accuracy of cross-entropy, each with
+        its classifier, for the same split, corruption and seed.
         """
-        for ratio, values in zip(self.ratios, choices[METHODS[0]][0] - choices[METHODS[1]][0]):
-            note = (
-                f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in "
-                f"{int((values > 0).sum())}"
-            )
-            columns = {
-                "n": len(values),
-                "split": "test",
-                "at": {"setting": corruption_setting(ratio, stop)},
-                "source": MCR2,
-                "note": note,
-            }
-            yield Measurement(NAME, "figure", DIFFERENCE, float(values.mean()), **columns)
+        null = Null(PIXELS, tuple(choices[PIXELS][0]))
+        for method, (values, indices) in choices.items():
+            note = f"mean over seeds, {values.min():.3f} to {values.max():.3f}"
+            if method != PIXELS:
+                best_rates = ", ".join(f"{self.rates[i]:g}" for i in sorted(set(indices.tolist())))
+                note += f"; learning rates chosen: {best_rates}"
+            yield from self._with_range(values, at=at, model=method, nulls=(null,), side=">=", note=note)
+        values = choices[METHODS[0]][0] - choices[METHODS[1]][0]
+        note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {int((values > 0).sum())}"
+        yield self.row(DIFFERENCE, float(values.mean()), n=len(values), split="test", at=at, note=note)
 
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots accuracy by share of labels drawn anew, trained to the end and stopped early; and by step for
-        the last share.
-        """
-        # one per method
-        lines = (
-            (colour(NAME), "-"),
-            (colour("scan_snap"), "-"),
-            (colour("scan_snap"), ":"),
-            (colour("null"), "--"),
-        )
-        figure, panels = axes(1, 3, width=8.4, height=3.1)
-        ratios = result.arrays[f"{NAME}/ratios"]
-        for ax, key, title in zip(
-            panels, ("to_the_end", "stopped"), ("Trained to the end", "Stopped by validation")
-        ):
-            for method, (tint, dash), values in zip(METHODS, lines, 100 * result.arrays[f"{NAME}/{key}"]):
-                ax.plot(ratios, values.mean(1), dash, color=tint, label=method, marker=".")
-                ax.fill_between(ratios, values.min(1), values.max(1), color=tint, alpha=0.12, linewidth=0)
-            ax.set_title(title)
-            ax.set_xlabel("share of labels drawn anew")
-        panels[0].set_ylabel("accuracy on unseen samples, %")
-        panels[1].sharey(panels[0])
-        figure.legend(
-            *panels[0].get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=4,
-            fontsize=7.5,
-            frameon=False,
-        )
-        steps = result.arrays[f"{NAME}/steps"]
-        for (tint, dash), values in zip(lines, 100 * result.arrays[f"{NAME}/curves"]):
-            panels[2].plot(steps, values.mean(0), dash, color=tint)
-            panels[2].fill_between(steps, values.min(0), values.max(0), color=tint, alpha=0.12, linewidth=0)
-        panels[2].set_title(f"By step, {ratios[-1]:g} drawn anew")
-        panels[2].set_xlabel("step")
-        return figure
-
-
-def corruption_setting(ratio: float, stop: str) -> str:
-    """Returns the text of the column ``setting``: the share of labels drawn anew, and the end of training."""
-    return f"{ratio:g} of the labels drawn anew, {stop}"
+    def _with_range(self, values: np.ndarray, **columns: Any) -> Iterator[Measurement]:
+        """Yields the mean accuracy over the seeds, and the smallest and the largest."""
+        shared = {"unit": "share", "split": "test", "n": len(values)}
+        yield self.row(ACCURACY, float(values.mean()), **shared, **columns)
+        place = {name: column for name, column in columns.items() if name in ("at", "model", "step")}
+        for name, end in (("smallest", values.min()), ("largest", values.max())):
+            yield self.row(f"{name} of {ACCURACY}", float(end), **shared, **place)
 
 
 def chosen(accuracies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

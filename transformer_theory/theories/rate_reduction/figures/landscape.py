@@ -11,7 +11,7 @@ import torch
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, line, null_band, style
+from ....core.plotting import COLOURS, TINTS, axes, line, null_band, style
 from ....core.result import Result
 from ....metrics.coding import rate_reduction
 from ..ascent import ascend, polish
@@ -31,10 +31,11 @@ LEVEL_ATOL = 1e-6
 CONSTRAINED, PENALTY, SPHERES = "constrained scale and rank", "penalty", "spheres"
 # label, marker and colour of each kind of critical point, in the order of their numbers in the arrays
 KINDS = (
-    ("end of an ascent", "o", "rate_reduction"),
-    ("zero of the gradient, searched", "x", "attention_svm"),
-    ("constructed", "s", "null"),
+    ("end of an ascent", "o", COLOURS["rate_reduction"]),
+    ("zero of the gradient, searched", "x", TINTS[1]),
+    ("constructed", "s", COLOURS["null"]),
 )
+OPTIMUM = "optimum of the rate reduction"
 DISORDER = "largest disorder of a critical point without direction of ascent"
 STEEPNESS = "smallest of the largest Hessian eigenvalues at all other critical points"
 
@@ -110,12 +111,8 @@ class Landscape(RandomExperiment):
             n=len(reached),
             source=OPTIMUM_THEOREM,
         )
-        yield Arrays(
-            {
-                f"{NAME}/reached": values.sort().values.numpy(),
-                f"{NAME}/closed_form": torch.tensor(best).numpy(),
-            }
-        )
+        yield _row(OPTIMUM, best, CONSTRAINED, unit="nats", source=OPTIMUM_THEOREM)
+        yield Arrays({f"{NAME}/reached": values.sort().values.numpy()})
 
     def _regularised(self, generator: torch.Generator) -> Iterator[Measurement | Arrays]:
         """Yields the numbers and the shape of the critical points of the problem with a penalty."""
@@ -230,7 +227,7 @@ class Landscape(RandomExperiment):
         figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
         values = result.arrays[f"{NAME}/reached"]
         line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
-        null_band(left, float(result.arrays[f"{NAME}/closed_form"]), label="optimum, closed form")
+        null_band(left, result.table.select(quantity=OPTIMUM).one().value, label="optimum, closed form")
         left.set_xlabel("start, sorted by value reached")
         left.set_ylabel("ΔR reached, nats")
         left.set_title("Ascents under the constraint")
@@ -240,11 +237,7 @@ class Landscape(RandomExperiment):
         right.axhline(0, color=COLOURS["null"], linewidth=0.9)
         for number, (label, marker, tint) in enumerate(KINDS):
             members = points[points[:, 0] == number]
-            hollow = (
-                {"facecolors": "none", "edgecolors": COLOURS[tint]}
-                if marker == "s"
-                else {"color": COLOURS[tint]}
-            )
+            hollow = {"facecolors": "none", "edgecolors": tint} if marker == "s" else {"color": tint}
             right.scatter(
                 members[:, 1], members[:, 3], s=22, marker=marker, linewidths=1.0, label=label, **hollow
             )
@@ -262,7 +255,7 @@ def _extreme(
     values: torch.Tensor,
     op: Literal["<=", ">="],
     threshold: float | None,
-    setting: str,
+    problem: str,
     *,
     predicted: float | None = None,
     **columns,
@@ -271,7 +264,7 @@ def _extreme(
     threshold and any value.
     """
     if not len(values):
-        return _row(quantity, None, setting, n=0, reason="the searches found no such point", **columns)
+        return _row(quantity, None, problem, n=0, reason="the searches found no such point", **columns)
     value = float(values.max() if op == "<=" else values.min())
     if threshold is not None:
         columns |= {
@@ -280,8 +273,8 @@ def _extreme(
             "threshold": threshold,
             "verdict": judge(value, op, threshold),
         }
-    return _row(quantity, value, setting, n=len(values), **columns)
+    return _row(quantity, value, problem, n=len(values), **columns)
 
 
-def _row(quantity: str, value: float | None, setting: str, **columns) -> Measurement:
-    return Measurement(NAME, "figure", quantity, value, at={"setting": setting}, **columns)
+def _row(quantity: str, value: float | None, problem: str, **columns) -> Measurement:
+    return Measurement(NAME, "figure", quantity, value, at={"problem": problem}, **columns)

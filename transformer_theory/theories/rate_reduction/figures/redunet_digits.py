@@ -124,9 +124,7 @@ class ReduNetOnSplits(RandomExperiment):
         judged = {}
         if quantity == LAYERS_RAISE:
             judged = {"op": ">=", "threshold": 1.0, "predicted": 1.0, "verdict": judge(mean, ">=", 1.0)}
-        return Measurement(
-            NAME,
-            "figure",
+        return self.row(
             quantity,
             mean,
             unit="nats" if quantity in REDUCTIONS else "share",

@@ -5,11 +5,14 @@ Source: :cite:t:`chan2022redunet`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, label_ends, line, style
+from ....core.plotting import COLOURS, TINTS, axes, label_ends, line, style
 from ....core.result import Result
 from ..on_data import LAYERS_RAISE
 from ..optimum import optimum
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OPTIMUM = "optimum of the rate reduction"
+REDUCTION = "rate reduction"
+DRAWN = 60  # points of a curve
 REFERENCE_LAYERS = 300
 REFERENCE = {2: 0.875, 3: 1.879}  # d -> ΔR after 300 layers, computed independently with other noise
 
@@ -47,8 +52,8 @@ class ReduNetGaussians(RandomExperiment):
         return cls(layers=300)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with ΔR, cosines and accuracy per dimension; arrays with ΔR by layer and the unseen
-        samples in the plane.
+        """Yields rows with ΔR, by layer too, cosines and accuracy per dimension; arrays with the unseen samples in
+        the plane.
         """
         generator = self.generator()
         for dim in (2, 3):
@@ -61,11 +66,7 @@ class ReduNetGaussians(RandomExperiment):
             cosine = (transformed @ transformed.mT).abs()[truth[:, None] != truth].mean()
             accuracy = float((net.predict(transformed) == truth).double().mean())
 
-            def row(quantity: str, value: float, setting: str = f"d = {dim}", **columns) -> Measurement:
-                return Measurement(
-                    NAME, "figure", quantity, value, at={"setting": setting}, **{"source": REDUNET, **columns}
-                )
-
+            row = partial(self.row, at={"d": dim})
             judged = {"op": ">=", "threshold": 1.0, "predicted": 1.0, "verdict": judge(rising, ">=", 1.0)}
             yield row(LAYERS_RAISE, rising, unit="share", **judged)
             yield row("rate reduction before", float(net.reductions[0]), unit="nats")
@@ -77,7 +78,10 @@ class ReduNetGaussians(RandomExperiment):
             yield row(OPTIMUM, best, unit="nats", source=MCR2)
             yield row("mean |cosine| across classes", float(cosine), split="test")
             yield row("accuracy", accuracy, unit="share", split="test")
-            yield Arrays({f"{NAME}/reductions_{dim}": net.reductions.numpy()})
+            for layer in (
+                np.linspace(0, self.layers, min(DRAWN, self.layers + 1)).round().astype(int).tolist()
+            ):
+                yield row(REDUCTION, float(net.reductions[layer]), unit="nats", layer=layer)
             if dim == 2:
                 yield Arrays(
                     {f"{NAME}/plane_before": unseen.numpy(), f"{NAME}/plane_after": transformed.numpy()}
@@ -87,10 +91,11 @@ class ReduNetGaussians(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Plots ΔR by layer for each dimension with its optimum, and the plane before and after."""
         figure, panels = axes(1, 2, height=2.8)
-        for colour, dim in (("rate_reduction", 2), ("attention_svm", 3)):
-            values = result.arrays[f"{NAME}/reductions_{dim}"]
-            best = result.select(quantity=OPTIMUM, at={"setting": f"d = {dim}"}).one().value
-            line(panels[0], range(len(values)), values, name=colour, label=f"d = {dim}", null=best)
+        for tint, dim in zip(TINTS, (2, 3)):
+            rows = result.table.select(at={"d": dim})
+            curve, best = rows.select(quantity=REDUCTION), rows.select(quantity=OPTIMUM).one().value
+            layers, values = curve.column("layer"), curve.column("value")
+            line(panels[0], layers, values, color=tint, label=f"d = {dim}", null=best)
         panels[0].set_title("Rate reduction, nats (dashed: optimum)")
         panels[0].set_xlabel("layer of ReduNet")
         for key, name in (("before", "null"), ("after", NAME)):

@@ -26,6 +26,7 @@ GRID = 8
 INVARIANT, BALANCED, PIXELS = "shift-invariant", "shift-invariant, balanced", "pixels"
 NETWORKS = (INVARIANT, BALANCED, PIXELS)
 AT_ORIGIN, SHIFTED = "accuracy at the training position", "accuracy at shifted positions"
+REDUCTION = "rate reduction of all shifts"
 EQUIVARIANCE = "largest difference between features of shifted images and shifted features"
 
 
@@ -84,20 +85,14 @@ class Shifts(RandomExperiment):
                     accuracy[name][down, across] = (classes == labels[test]).double().mean()
         rising = float((invariant.reductions.diff() > 0).double().mean())
         yield from self._rows(accuracy, gap, rising, len(test))
-        yield Arrays(
-            {
-                f"{NAME}/reductions": invariant.reductions.numpy(),
-                f"{NAME}/example": images[test[0], 0].numpy(),
-            }
-        )
-        yield Arrays({f"{NAME}/accuracy/{name}": values.numpy() for name, values in accuracy.items()})
+        for layer, value in enumerate(invariant.reductions.tolist()):
+            yield self.row(REDUCTION, value, unit="nats", at={"network": INVARIANT}, layer=layer)
+        yield Arrays({f"{NAME}/example": images[test[0], 0].numpy()})
+        yield Arrays({f"{NAME}/accuracy/{name}": accuracy[name].numpy() for name in (PIXELS, INVARIANT)})
 
     def _rows(self, accuracy: dict[str, Tensor], gap: float, rising: float, n: int) -> Iterator[Measurement]:
-        def row(quantity: str, value: float, **columns) -> Measurement:
-            return Measurement(NAME, "figure", quantity, value, source=REDUNET, **columns)
-
         note = "entries of features of norm 1"
-        yield row(
+        yield self.row(
             EQUIVARIANCE,
             gap,
             predicted=0.0,
@@ -107,17 +102,17 @@ class Shifts(RandomExperiment):
             note=note,
         )
         for name, values in accuracy.items():
-            columns = {"unit": "share", "at": {"setting": name}, "split": "test", "n": n}
+            columns = {"unit": "share", "at": {"network": name}, "split": "test", "n": n}
             shifted = values.flatten()[1:]
             note = f"mean over 63 shifts, {float(shifted.min()):.3f} to {float(shifted.max()):.3f}"
-            yield row(AT_ORIGIN, float(values[0, 0]), note=f"{self.training} training digits", **columns)
-            yield row(SHIFTED, float(shifted.mean()), note=note, **columns)
+            yield self.row(AT_ORIGIN, float(values[0, 0]), note=f"{self.training} training digits", **columns)
+            yield self.row(SHIFTED, float(shifted.mean()), note=note, **columns)
         judged = {"predicted": 1.0, "op": ">=", "threshold": 1.0, "verdict": judge(rising, ">=", 1.0)}
-        yield row(
+        yield self.row(
             LAYERS_RAISE,
             rising,
             unit="share",
-            at={"setting": INVARIANT},
+            at={"network": INVARIANT},
             note="rate reduction of all shifts",
             **judged,
         )
@@ -151,8 +146,8 @@ class Shifts(RandomExperiment):
             ax.set_yticks(range(0, values.shape[0], 2))
         panels[0].set_xticks([])
         panels[0].set_yticks([])
-        values = result.arrays[f"{NAME}/reductions"]
-        line(panels[3], range(len(values)), values, name=NAME)
+        curve = result.table.select(quantity=REDUCTION)
+        line(panels[3], curve.column("layer"), curve.column("value"), name=NAME)
         panels[3].set_title("Rate reduction")
         panels[3].set_ylabel("ΔR of all shifts, nats")
         panels[3].set_xlabel("layer")

@@ -9,7 +9,7 @@ Source: :cite:t:`yu2020learning`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
-from ....core.plotting import COLOURS, axes, line, style
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement, Null
+from ....core.plotting import COLOURS, TINTS, style
 from ....core.result import Result
 from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
 from ....training.fitting import State, at_steps, fit, permuted
@@ -33,7 +34,12 @@ if TYPE_CHECKING:
 
 RATE, CLASS_RATE, REDUCTION = "coding rate", "class coding rate", "rate reduction"
 SHARE = "share of the optimum after training"
-BEFORE, AFTER = "before training", "after training"
+OPTIMUM = "optimum of the rate reduction"
+LOOKS = {
+    RATE: {"label": "R", "color": TINTS[0]},
+    CLASS_RATE: {"label": "$R^c$", "color": TINTS[1]},
+    REDUCTION: {"label": "ΔR", "color": COLOURS[NAME]},
+}
 SPLITS = ("train", "test")
 PERMUTED = "permuted labels"
 STOPS = 25  # number of steps at which the rates are computed, besides the start
@@ -57,9 +63,27 @@ class TrainingDynamics(RandomExperiment):
         """Returns a small version: one seed and 100 steps."""
         return cls(seeds=1, steps=100)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rates before and after training, means over the seeds with their range; arrays with the
-        rates by step.
+    view = bands(
+        x="trained",
+        panels=tuple(
+            Panel(
+                title,
+                tuple(LOOKS),
+                {"split": split},
+                ("quantity", LOOKS),
+                axes={"xlabel": "share of the steps"},
+            )
+            for split, title in zip(SPLITS, ("Training samples", "Unseen samples"))
+        ),
+        ylabel="nats per sample",
+        caption="Lines: mean of the seeds over {steps} steps. Grey: $R^c$ (above) and ΔR (below) of permuted labels, "
+        "range of the seeds. Green, dashed: the optimum of ΔR.",
+        size=(7.0, 2.8),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
+        """Yields rates from the start (at 0) to the end of training (at 1), means over the seeds with their
+        range.
         """
         seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
         shared = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "eps": self.eps}
@@ -70,77 +94,34 @@ class TrainingDynamics(RandomExperiment):
         reductions = rates[..., 0] - rates[..., 1]
         nulls = rates[..., 0] - rates[..., 2]
         for number, split in enumerate(SPLITS):
-            for stop, setting_name in ((0, BEFORE), (-1, AFTER)):
+            for stop in range(STOPS + 1):
                 whole, within, permuted_within = rates[:, stop, number].T
+                place = {"split": split, "at": {"trained": stop / STOPS}}
+                yield self._mean(RATE, whole, **place)
+                yield self._mean(CLASS_RATE, within, null=permuted_within, side="<=", **place)
                 null = nulls[:, stop, number]
-                yield _row(RATE, whole, split=split, at={"setting": setting_name})
-                yield _row(
-                    CLASS_RATE,
-                    within,
-                    null=permuted_within,
-                    side="<=",
-                    split=split,
-                    at={"setting": setting_name},
-                )
-                yield _row(
-                    REDUCTION,
-                    reductions[:, stop, number],
-                    null=null,
-                    side=">=",
-                    split=split,
-                    at={"setting": setting_name},
-                )
-        yield _row(
-            SHARE,
-            reductions[:, -1, 0] / best,
-            unit="share",
-            null=nulls[:, -1, 0] / best,
-            side=">=",
-            source=OPTIMUM_THEOREM,
-            split="train",
-        )
-        yield Arrays(
-            {
-                f"{NAME}/steps": np.array(_stops(self.steps)),
-                f"{NAME}/rates": rates.mean(0),
-                f"{NAME}/optimum": np.array(best.mean()),
-            }
-        )
+                yield self._mean(REDUCTION, reductions[:, stop, number], null=null, side=">=", **place)
+        share, null = reductions[:, -1, 0] / best, nulls[:, -1, 0] / best
+        columns = {"unit": "share", "source": OPTIMUM_THEOREM, "split": "train"}
+        yield self._mean(SHARE, share, null=null, side=">=", **columns)
+        yield self._mean(OPTIMUM, best, source=OPTIMUM_THEOREM, split="train")
+
+    def _mean(
+        self, quantity: str, values: np.ndarray, *, null: np.ndarray | None = None, **columns: Any
+    ) -> Measurement:
+        """Returns the mean over the seeds."""
+        note = f"mean over seeds, {values.min():.4g} to {values.max():.4g}"
+        draws = {} if null is None else {"nulls": (Null(PERMUTED, tuple(null.tolist())),)}
+        columns = {"unit": "nats", **columns, **draws}
+        return self.row(quantity, float(values.mean()), n=len(values), note=note, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots R, R^c and ΔR by step, means over the seeds, for training samples (with the optimum of ΔR)
-        and for unseen samples.
-        """
-        figure, panels = axes(1, 2, height=2.8)
-        steps, rates = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/rates"]
-        for number, (panel, title) in enumerate(zip(panels, ("Training samples", "Unseen samples"))):
-            whole, within, permuted_within = rates[:, number].T
-            line(panel, steps, whole, name="crate", label="R")
-            line(panel, steps, within, name="attention_svm", label=r"$R^c$")
-            line(panel, steps, whole - within, name=NAME, label="ΔR")
-            line(panel, steps, whole - permuted_within, name="null", label=f"ΔR, {PERMUTED}", linestyle=":")
-            panel.set_title(title)
-            panel.set_xlabel("step")
-            panel.set_ylabel("nats per sample")
-        optimum_line = {"color": COLOURS[NAME], "linestyle": (0, (4, 3)), "linewidth": 1.0, "zorder": 1}
-        panels[0].axhline(float(result.arrays[f"{NAME}/optimum"]), label="optimum of ΔR", **optimum_line)
-        figure.legend(
-            *panels[0].get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=5,
-            fontsize=7,
-            frameon=False,
-        )
+        """Draws the view with the optimum of the training samples."""
+        figure = super().plot(result)
+        best = result.table.select(quantity=OPTIMUM).one().value
+        figure.axes[0].axhline(best, color=COLOURS[NAME], linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
         return figure
-
-
-def _row(quantity: str, values: np.ndarray, *, null: np.ndarray | None = None, **columns) -> Measurement:
-    """Returns the mean over the seeds."""
-    note = f"mean over seeds, {values.min():.4g} to {values.max():.4g}"
-    draws = {} if null is None else {"nulls": (Null(PERMUTED, tuple(null.tolist())),)}
-    columns = {"unit": "nats", "source": MCR2, **columns, **draws}
-    return Measurement(NAME, "figure", quantity, float(values.mean()), n=len(values), note=note, **columns)
 
 
 def rates_by_step(

@@ -19,20 +19,19 @@ Source: :cite:t:`yu2020learning` (the optimum).
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 
 from ....core.errors import NotConverged
-from ....core.ladder import COLUMNS, Rung
+from ....core.ladder import COLUMNS
 from ....core.measurement import Measurement
 from ....core.statistics import LADDER_DRAWS, fixed_generator, permutations
 from ....data import Images, TokenData, image_sets
-from ....training.trained_rungs import STEPS, digit_parts, headline_in, trained_network, trained_network_rungs
+from ....training.trained_rungs import STEPS, digit_parts, headline_in, trained_network, trained_networks
 from ..in_networks import IN_NETWORKS
-from ..problem import NAME, OPTIMUM_THEOREM
 from . import trainings
-from .quantities import HEADLINE, Evaluated, angle_row, inputs_null, inputs_row, last_layer_row, rows
+from .quantities import LADDER, Evaluated, angle_row, inputs_null, inputs_row, last_layer_row, rows
 
 OWN, TOKENS, TRAINED, ADAMW, BLOCK, DEPTH, _ = COLUMNS
 # What changes in the networks of the last column. They are not cumulative.
@@ -43,26 +42,26 @@ RECIPES = {
 }
 
 
-def _measure(
-    train: Callable[[torch.Generator], Evaluated], generator: torch.Generator
+def trained(
+    generator: torch.Generator, *, train: Callable[[torch.Generator], Evaluated]
 ) -> Iterator[Measurement]:
     """Trains, and yields the rows of the features; a row with the reason if the training diverges."""
     try:
         evaluated = train(generator)
     except NotConverged as error:
-        yield HEADLINE.row(NAME, None, reason=str(error), source=OPTIMUM_THEOREM)
+        yield LADDER.row(None, reason=str(error))
         return
     yield from rows(evaluated)
 
 
-def _in_trained_network(
-    recipe: str, generator: torch.Generator, images: tuple[Images, Images] | None = None
+def in_trained_network(
+    generator: torch.Generator, images: tuple[Images, Images] | None = None, *, recipe: str
 ) -> Iterator[Measurement]:
     """Yields the headline of a trained network, a mean over layers, with both nulls, then the share of the
     inputs, and the share and the angle of the last layer.
     """
     model, validation = trained_network(recipe, generator.initial_seed(), images)
-    headline = headline_in(model, validation, NAME, IN_NETWORKS, name=recipe, steps=STEPS)
+    headline = headline_in(model, validation, LADDER.theory, IN_NETWORKS, name=recipe, steps=STEPS)
     held_out = validation[: trainings.HELD_OUT]
     assert held_out.labels is not None
     labels = held_out.labels.unique(return_inverse=True)[1]
@@ -92,41 +91,23 @@ def _training_tokens(images: tuple[Images, Images] | None) -> TokenData:
     )
 
 
-def _rung(
-    name: str,
-    relaxes: str,
-    train: Callable[[torch.Generator], Evaluated],
-    column: str,
-    *,
-    covered: bool = False,
-) -> Rung:
-    return Rung(name, relaxes, partial(_measure, train), column=column, covered=covered)
-
-
-LADDER = replace(
-    HEADLINE,
-    rungs=(
-        _rung("free features", "", trainings.free_features, OWN, covered=True),
-        _rung("network, training set", "the features are free", trainings.on_training_samples, OWN),
-        _rung("network, held-out", "the measured samples are those that ascend", trainings.on_mixture, OWN),
-        _rung("digits", "each class lies in a subspace", trainings.on_digits, TOKENS),
-        _rung("cross-entropy, norm 1", "the loss is the rate reduction", trainings.normalised, TRAINED),
-        _rung("plain cross-entropy", "training scales the features to norm 1", trainings.plain, TRAINED),
-        _rung("mini-batches", "all samples enter each step", trainings.mini_batches, ADAMW),
-        _rung("AdamW", "gradient descent", trainings.adamw, ADAMW),
-        _rung(
-            "transformer block",
-            "the network is a perceptron, trained in 150 steps (now 400)",
-            trainings.one_block,
-            BLOCK,
-        ),
-        _rung("three blocks", "there is one block", trainings.several_blocks, DEPTH),
-        _rung(
-            "wrong labels", "the training labels are right (on this rung only)", trainings.wrong_labels, DEPTH
-        ),
-        *(
-            replace(rung, relaxes=RECIPES.get(rung.name, rung.relaxes))
-            for rung in trained_network_rungs(_in_trained_network)
-        ),
+for name, relaxes, train, column in (
+    ("free features", "", trainings.free_features, OWN),
+    ("network, training set", "the features are free", trainings.on_training_samples, OWN),
+    ("network, held-out", "the measured samples are those that ascend", trainings.on_mixture, OWN),
+    ("digits", "each class lies in a subspace", trainings.on_digits, TOKENS),
+    ("cross-entropy, norm 1", "the loss is the rate reduction", trainings.normalised, TRAINED),
+    ("plain cross-entropy", "training scales the features to norm 1", trainings.plain, TRAINED),
+    ("mini-batches", "all samples enter each step", trainings.mini_batches, ADAMW),
+    ("AdamW", "gradient descent", trainings.adamw, ADAMW),
+    (
+        "transformer block",
+        "the network is a perceptron, trained in 150 steps (now 400)",
+        trainings.one_block,
+        BLOCK,
     ),
-)
+    ("three blocks", "three blocks instead of one", trainings.several_blocks, DEPTH),
+    ("wrong labels", "the training labels are right (on this rung only)", trainings.wrong_labels, DEPTH),
+):
+    LADDER.rung(name, relaxes=relaxes, column=column, covered=not relaxes, train=train)(trained)
+trained_networks(LADDER, RECIPES)(in_trained_network)

@@ -58,8 +58,7 @@ INPUTS = "rate reduction as a share of the optimum, centred inputs"
 LAST_LAYER = "rate reduction as a share of the optimum, last layer"
 ORTHOGONAL = 90.0  # degrees
 COLLAPSE = Source("papyan2020prevalence")
-# without rungs: its `row` makes the headline
-HEADLINE = Ladder(quantity=SHARE, unit="share", side=">=", null_kind=NULL_KIND)
+LADDER = Ladder(theory=NAME, quantity=SHARE, unit="share", side=">=", null=NULL_KIND, source=OPTIMUM_THEOREM)
 
 
 @dataclass(frozen=True)
@@ -109,26 +108,21 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
     shares = [value / best for value in values]
     share: dict[str, Any] = {"unit": "share", "side": ">=", "predicted": 1.0, **columns}
     nulls = present(permuted_labels(shares[1:]), inputs_null(evaluated))
-    yield HEADLINE.row(
-        NAME, shares[0], predicted=1.0, basis="theory", source=OPTIMUM_THEOREM, nulls=nulls, **columns
-    )
+    yield LADDER.row(shares[0], predicted=1.0, basis="theory", nulls=nulls, **columns)
     yield angle_row(evaluated, **columns)
     yield inputs_row(evaluated, **columns)
     if evaluated.collapse:
         reference = collapsed_reduction(evaluated.sizes, evaluated.features.shape[1], eps=EPS)
         relative = [value / reference for value in values]
         null = permuted_labels(relative[1:])
-        yield Measurement(
-            NAME, "rung", COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=present(null), **share
+        yield LADDER.beside(
+            COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=present(null), **share
         )
     if evaluated.before is not None:
         shares = [value / best for value in _reductions(evaluated.before, evaluated)]
-        yield Measurement(
-            NAME,
-            "rung",
+        yield LADDER.beside(
             BEFORE,
             shares[0],
-            source=OPTIMUM_THEOREM,
             nulls=present(permuted_labels(shares[1:])),
             **share,
         )
@@ -154,11 +148,10 @@ def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     columns |= {
         "unit": "share",
         "side": ">=",
-        "source": OPTIMUM_THEOREM,
         "note": "inputs without the mean training input",
     }
-    return Measurement(
-        NAME, "rung", INPUTS, shares[0], predicted=1.0, nulls=present(permuted_labels(shares[1:])), **columns
+    return LADDER.beside(
+        INPUTS, shares[0], predicted=1.0, nulls=present(permuted_labels(shares[1:])), **columns
     )
 
 
@@ -167,9 +160,7 @@ def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     angles = mean_angles(unit_norm(evaluated.features.double()), _groups(evaluated), evaluated.sizes).tolist()
     reason = "" if math.isfinite(angles[0]) else "a class has no features other than zero"
     null = permuted_labels(angles[1:])
-    return Measurement(
-        NAME,
-        "rung",
+    return LADDER.beside(
         ANGLE,
         angles[0],
         predicted=ORTHOGONAL,
@@ -186,16 +177,14 @@ def last_layer_row(evaluated: Evaluated, **columns: Any) -> Measurement:
 
     The row has a reason instead of a value if there are more classes than dimensions.
     """
-    columns |= {"unit": "share", "side": ">=", "source": OPTIMUM_THEOREM}
+    columns |= {"unit": "share", "side": ">="}
     sizes, dim = evaluated.sizes, evaluated.features.shape[1]
     if len(sizes) > dim:
         reason = f"{len(sizes)} classes do not fit into orthogonal subspaces of {dim} dimensions"
-        return Measurement(NAME, "rung", LAST_LAYER, None, reason=reason, **columns)
+        return LADDER.beside(LAST_LAYER, None, reason=reason, **columns)
     best = optimum(sizes, dim, eps=EPS).value
     shares = [value / best for value in _reductions(evaluated.features, evaluated)]
-    return Measurement(
-        NAME,
-        "rung",
+    return LADDER.beside(
         LAST_LAYER,
         shares[0],
         predicted=1.0,

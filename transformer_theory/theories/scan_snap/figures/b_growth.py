@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, shades, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement, judge
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..closed_form import gamma, printed_B, snapping_time
@@ -19,8 +20,10 @@ from ..closed_form import gamma, printed_B, snapping_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, FIGURE = "scan_snap", Source("tian2023scan", "Fig. 9")
+FIGURE = Source("tian2023scan", "Fig. 9")
+B_CURVE, B_SNAPPED = "B", "B at the snapping time t0"
 B_AT_END, B_SPREAD = "B at the last step", "largest minus smallest B(t0) over eta_Z"
+POINTS = 101  # points of a curve
 SPREAD_ATOL = 1e-12
 
 
@@ -62,82 +65,68 @@ class BGrowth(Experiment):
                 "make them equal"
             )
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields B at the end of each curve, with a numerical integral of gamma, and the spread of B(t0) over
-        the learning rates.
+    def measure(self) -> Iterator[Measurement]:
+        """Yields B over time, at the end with a numerical integral of gamma, and at t0 with its spread over the
+        learning rates.
         """
-        for panel, (M, ratio, end) in enumerate(zip(self.vocab_sizes, self.ratios, self.ends)):
-            times = torch.linspace(0, end, 201, dtype=torch.float64)
-            curves, snapping_times, at_t0 = [], [], []
+        for M, ratio, end in zip(self.vocab_sizes, self.ratios, self.ends):
+            times, at, at_t0 = (
+                torch.linspace(0, end, POINTS, dtype=torch.float64),
+                {"M": M, "ratio": ratio},
+                [],
+            )
             for eta_z in self.eta_z:
                 rates = {"classes": self.classes, "vocab_size": M, "eta_y": ratio * eta_z}
-                curves.append(printed_B(times, eta_z=eta_z, constant=self.constant, **rates))
-                snapping_times.append(snapping_time(**rates))
-                t0 = torch.tensor([snapping_times[-1]], dtype=torch.float64)
-                at_t0.append(float(printed_B(t0, eta_z=eta_z, constant=self.constant, **rates)[0]))
-                yield self._end(eta_z, end, rates, float(curves[-1][-1]))
+                t0 = snapping_time(**rates)
+                found = torch.cat([times, torch.tensor([t0], dtype=torch.float64)])
+                *curve, snapped = printed_B(found, eta_z=eta_z, constant=self.constant, **rates).tolist()
+                here = at | {"eta_Z": eta_z}
+                for t, value in zip(times.tolist()[:-1], curve):
+                    yield self.row(B_CURVE, value, at=here | {"t": t})
+                yield self.row(B_CURVE, curve[-1], at=here | {"t": end})
+                yield self.row(B_SNAPPED, snapped, at=here | {"t": t0})
+                yield self._end(here | {"t": end}, rates, curve[-1])
+                at_t0.append(snapped)
             spread = max(at_t0) - min(at_t0)
-            yield Measurement(
-                NAME,
-                "figure",
+            yield self.row(
                 B_SPREAD,
                 spread,
                 predicted=0.0,
                 op="<=",
                 threshold=SPREAD_ATOL,
                 verdict=judge(spread, "<=", SPREAD_ATOL),
-                source=FIGURE,
-                at={"setting": f"M = {M}, eta_Y / eta_Z = {ratio:g}"},
+                at=at,
                 note=f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y",
             )
-            arrays = {
-                "times": times.numpy(),
-                "b": torch.stack(curves).numpy(),
-                "t0": np.array(snapping_times),
-                "b_t0": np.array(at_t0),
-            }
-            yield Arrays({f"{NAME}/{key}_{panel}": value for key, value in arrays.items()})
 
-    def _end(self, eta_z: float, end: float, rates: dict, value: float) -> Measurement:
+    def _end(self, at: dict[str, float], rates: dict, value: float) -> Measurement:
         from scipy.integrate import quad
 
         def rate(t: float) -> float:
             return float(gamma(torch.tensor([t], dtype=torch.float64), **rates)[0])
 
         # The printed B is ln(C_0 + 4 Gamma) / 4, where Gamma is eta_Z times the integral of gamma.
-        big_gamma = eta_z * quad(rate, 0, end, epsabs=0, epsrel=1e-10, limit=200)[0]
-        return Measurement(
-            NAME,
-            "figure",
-            B_AT_END,
-            value,
-            predicted=float(np.log(self.constant + 4 * big_gamma) / 4),
-            basis="recomputed",
-            source=FIGURE,
-            at={"setting": f"M = {rates['vocab_size']}, eta_Z = {eta_z:g}, t = {end:g}"},
-            note="predicted: gamma integrated numerically instead of in closed form",
-        )
+        big_gamma = at["eta_Z"] * quad(rate, 0, at["t"], epsabs=0, epsrel=1e-10, limit=200)[0]
+        reference = float(np.log(self.constant + 4 * big_gamma) / 4), "recomputed"
+        note = "predicted: gamma integrated numerically instead of in closed form"
+        return self.row(B_AT_END, value, reference=reference, at=at, note=note)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots B over the steps, one curve per learning rate. A dot marks t0; all dots have the same height."""
-        settings = result.settings
-        figure, panels = axes(1, len(settings["ends"]), height=2.8)
-        for panel, ax in enumerate(panels):
-            a = {key: result.arrays[f"{NAME}/{key}_{panel}"] for key in ("times", "b", "t0", "b_t0")}
-            for k, (eta_z, curve, tint) in enumerate(
-                zip(settings["eta_z"], a["b"], shades(len(settings["eta_z"])))
-            ):
-                ax.plot(a["times"], curve, color=tint, label=f"{eta_z:g}")
-                if a["t0"][k] <= a["times"][-1]:
-                    ax.plot(a["t0"][k], a["b_t0"][k], "o", color=tint, markersize=4)
-            ax.axhline(a["b_t0"][0], color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-            ax.set_ylim(bottom=0)
-            ax.set_title(
-                f"$B(t)$, $M$ = {settings['vocab_sizes'][panel]}, $\\eta_Y/\\eta_Z$ = "
-                f"{settings['ratios'][panel]:g}"
+        figure, panels = axes(1, len(self.ends), height=2.8)
+        for ax, M, ratio, end in zip(panels, self.vocab_sizes, self.ratios, self.ends):
+            at, title = {"M": M, "ratio": ratio}, f"$B(t)$, $M$ = {M}, $\\eta_Y/\\eta_Z$ = {ratio:g}"
+            draw_curves(
+                ax, result, Panel(title, B_CURVE, at, "eta_Z", legend="", axes={"xlabel": "step"}), x="t"
             )
-            ax.set_xlabel("step")
-            ax.legend(title="$\\eta_Z$", loc="lower right")  # the curves end too close together for labels
+            dots = {
+                rate: {"linestyle": "", "marker": "o", "markersize": 4, "label": "_"} for rate in self.eta_z
+            }
+            draw_curves(ax, result, Panel("", B_SNAPPED, at, ("eta_Z", dots), legend=""), x="t")
+            level = result.select(quantity=B_SNAPPED, at=at)[0].value
+            ax.axhline(level, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+            ax.set(ylim=(0, None), xlim=(-0.05 * end, 1.05 * end))
+            ax.legend([f"{rate:g}" for rate in self.eta_z], title="$\\eta_Z$", loc="lower right")
         caption(figure, "Dots: the snapping time $t_0$. Dashed: B at $t_0$, the same for all.")
         return figure

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import axes, caption, label_ends, shades, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement, judge
+from ....core.plotting import axes, caption, shades, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..closed_form import Gamma, printed_B, snapping_time
@@ -19,9 +20,10 @@ from ..flow import symmetric_lemma4_flow
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, PAPER = "scan_snap", "tian2023scan"
+PAPER = "tian2023scan"
 CHI = "chi of the likeliest distinct token, Lemma 4's flow"
-PANELS = (("chi", "$\\chi$, Lemma 4"), ("printed", "$\\exp(2B)$, as printed"), ("Gamma", "$\\Gamma$"))
+BOUND, PRINTED, GAMMA = "exp(2 B / K)", "exp(2 B)", "Gamma"
+PANELS = {CHI: "$\\chi$, Lemma 4", PRINTED: "$\\exp(2B)$, as printed", GAMMA: "$\\Gamma$"}
 
 
 @dataclass(frozen=True)
@@ -47,72 +49,58 @@ class Chi(Experiment):
     name: ClassVar[str] = "scan_snap.chi"
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 3"),)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields chi at the end, its bounds exp(2 B / K) and exp(2 B), and Gamma."""
+    def measure(self) -> Iterator[Measurement]:
+        """Yields chi, its bounds exp(2 B / K) and exp(2 B), and Gamma over time, and chi with its bound at the
+        end.
+        """
         t = torch.linspace(0, self.end, 141, dtype=torch.float64)[1:]
-        family = with_overlap(
-            self.classes,
-            vocab_size=self.vocab_size,
-            weights=torch.linspace(0.1, 1, 10, dtype=torch.float64),
-            overlap=self.overlap,
-        )
+        weights = torch.linspace(0.1, 1, 10, dtype=torch.float64)
+        family = with_overlap(self.classes, vocab_size=self.vocab_size, weights=weights, overlap=self.overlap)
         constant = 1 / ((self.classes - 1) * self.overlap**2)
-        collected: dict[str, list[np.ndarray]] = {"chi": [], "bound": [], "printed": [], "Gamma": []}
-        starts = []
         for eta_y in self.eta_y:
             rates = {"classes": self.classes, "vocab_size": self.vocab_size, "eta_y": eta_y}
-            starts.append(snapping_time(**rates))
             B = printed_B(t, eta_z=self.eta_z, constant=constant, **rates) - np.log(constant) / 4
             flow = symmetric_lemma4_flow(family, t, eta_y=eta_y, eta_z=self.eta_z)
             curves = {
-                "chi": torch.exp(2 * flow.distinct[:, -1]),
-                "bound": torch.exp(2 * B / self.classes),
-                "printed": torch.exp(2 * B),
-                "Gamma": Gamma(t, eta_z=self.eta_z, **rates),
+                CHI: torch.exp(2 * flow.distinct[:, -1]),
+                BOUND: torch.exp(2 * B / self.classes),
+                PRINTED: torch.exp(2 * B),
+                GAMMA: Gamma(t, eta_z=self.eta_z, **rates),
             }
-            for key, curve in curves.items():
-                collected[key].append(curve.numpy())
-            end = {key: float(curve[-1]) for key, curve in curves.items()}
-            yield Measurement(
-                NAME,
-                "figure",
+            for quantity, curve in curves.items():
+                for time, value in zip(t.tolist()[1::2], curve.tolist()[1::2]):
+                    if quantity != CHI or time < self.end:
+                        yield self.row(quantity, value, at={"eta_Y": eta_y, "t": time})
+            end, bound, printed, big_gamma = (float(curve[-1]) for curve in curves.values())
+            yield self.row(
                 CHI,
-                end["chi"],
+                end,
                 op="<=",
-                threshold=end["bound"],
-                verdict=judge(end["chi"], "<=", end["bound"], covered=family.weak_overlap().holds),
+                threshold=bound,
+                verdict=judge(end, "<=", bound, covered=family.weak_overlap().holds),
                 source=Source(PAPER, "Thm. 3"),
-                at={"setting": f"eta_Y = {eta_y:g}"},
-                note=f"the threshold is exp(2 B/K); exp(2 B) = {end['printed']:.2f}, Gamma = "
-                f"{end['Gamma']:.1f}",
+                at={"eta_Y": eta_y, "t": self.end},
+                note=f"the threshold is exp(2 B/K); exp(2 B) = {printed:.2f}, Gamma = {big_gamma:.1f}",
             )
-        yield Arrays(
-            {f"{NAME}/times": t.numpy(), f"{NAME}/t0": np.array(starts)}
-            | {f"{NAME}/{key}": np.stack(curves) for key, curves in collected.items()}
-        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots chi with its bound, the printed bound, and Gamma; short marks at the top show t0 of each
         rate.
         """
-        a, t, rates = result.arrays, result.arrays[f"{NAME}/times"], result.settings["eta_y"]
         figure, panels = axes(1, 3, width=7.4, height=2.9)
-        for ax, (key, title) in zip(panels, PANELS):
-            for k, (eta_y, tint) in enumerate(zip(rates, shades(len(rates)))):
-                ax.plot(t, a[f"{NAME}/{key}"][k], color=tint, label=f"{eta_y:g}")
-                if key == "chi":
-                    ax.plot(t, a[f"{NAME}/bound"][k], color=tint, linewidth=0.9, linestyle=(0, (4, 3)))
-                if a[f"{NAME}/t0"][k] <= t[-1]:
-                    ax.plot(
-                        2 * [a[f"{NAME}/t0"][k]], [0.94, 1.0], color=tint, transform=ax.get_xaxis_transform()
-                    )
-            ax.set_title(title)
-            ax.set_xlabel("step")
-            if key == "chi":  # the curves end too close together for labels
-                ax.legend(title="$\\eta_Y$", loc="center right", bbox_to_anchor=(1.0, 0.56), ncols=2)
-            else:
-                label_ends(ax)
+        dashed = {rate: {"linewidth": 0.9, "linestyle": (0, (4, 3)), "label": "_"} for rate in self.eta_y}
+        labels = {rate: {"label": f"{rate:g}"} for rate in self.eta_y}
+        for ax, (quantity, title) in zip(panels, PANELS.items()):
+            bound = [Panel("", BOUND, lines=("eta_Y", dashed))] if quantity == CHI else []
+            legend = "" if quantity == CHI else "ends"  # the curves of chi end too close together for labels
+            panel = Panel(title, quantity, lines=("eta_Y", labels), legend=legend, axes={"xlabel": "step"})
+            draw_curves(ax, result, panel, *bound, x="t")
+            for eta_y, tint in zip(self.eta_y, shades(len(self.eta_y))):
+                t0 = snapping_time(classes=self.classes, vocab_size=self.vocab_size, eta_y=eta_y)
+                if t0 <= self.end:
+                    ax.plot([t0, t0], [0.94, 1.0], color=tint, transform=ax.get_xaxis_transform())
+        panels[0].legend(title="$\\eta_Y$", loc="center right", bbox_to_anchor=(1.0, 0.56), ncols=2)
         caption(
             figure,
             "Labels at the right: $\\eta_Y$. Dashed: the bound $\\exp(2B/K)$. Marks at the top: $t_0$. The "

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import axes, caption, label_ends, shades, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement, judge
+from ....core.plotting import axes, caption, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..closed_form import h, h_discrete
@@ -16,9 +17,11 @@ from ..closed_form import h, h_discrete
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, FIGURE = "scan_snap", Source("tian2023scan", "Fig. 8")
+FIGURE = Source("tian2023scan", "Fig. 8")
 DISTANCE = "largest distance of h to its closed form, in units of 2 eta_Y / M"
-PLOTTED_STEPS = 20  # approximate number of dots per curve
+STEPPED, CLOSED_FORM = "M h under gradient descent", "M h in closed form"
+GAP = "distance of h to its closed form, in units of 2 eta_Y / M"
+PLOTTED_STEPS = 40  # approximate number of dots per curve
 
 
 @dataclass(frozen=True)
@@ -36,58 +39,51 @@ class DecoderGain(Experiment):
     name: ClassVar[str] = "scan_snap.decoder_gain"
     sources: ClassVar[tuple[Source, ...]] = (FIGURE,)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the largest distance, and both curves."""
-        t = torch.arange(self.steps, dtype=torch.float64)
-        for panel, M in enumerate(self.vocab_sizes):
-            closed, stepped = [], []
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the largest distance, and at some steps both curves and their distance."""
+        t, plotted = (
+            torch.arange(self.steps, dtype=torch.float64),
+            range(0, self.steps, max(1, self.steps // PLOTTED_STEPS)),
+        )
+        for M in self.vocab_sizes:
             for eta_y in self.eta_y:
-                closed.append(h(t, vocab_size=M, eta_y=eta_y))
-                stepped.append(h_discrete(self.steps, vocab_size=M, eta_y=eta_y))
-                gap = (stepped[-1] - closed[-1]).abs()
+                closed = h(t, vocab_size=M, eta_y=eta_y)
+                stepped = h_discrete(self.steps, vocab_size=M, eta_y=eta_y)
+                gap, at = (stepped - closed).abs(), {"M": M, "eta_Y": eta_y}
                 value = float(gap.max()) * M / (2 * eta_y)
-                yield Measurement(
-                    NAME,
-                    "figure",
+                yield self.row(
                     DISTANCE,
                     value,
                     op="<=",
                     threshold=1.0,
                     verdict=judge(value, "<=", 1.0),
-                    source=FIGURE,
-                    at={"setting": f"M = {M}, eta_Y = {eta_y:g}"},
-                    note=f"relative distance at the end {float(gap[-1] / closed[-1][-1]):.1e}",
+                    at=at,
+                    note=f"relative distance at the end {float(gap[-1] / closed[-1]):.1e}",
                 )
-            arrays = {"closed": torch.stack(closed).numpy(), "stepped": torch.stack(stepped).numpy()}
-            yield Arrays({f"{NAME}/{key}_{panel}": value for key, value in arrays.items()})
+                curves = {STEPPED: M * stepped, CLOSED_FORM: M * closed, GAP: gap * M / (2 * eta_y)}
+                for quantity, curve in curves.items():
+                    for step in plotted:
+                        yield self.row(quantity, float(curve[step]), at=at, step=step)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots M h over the steps (closed form: curves, some steps of descent: dots), and below it the
         distance of h.
         """
-        settings = result.settings
-        figure, panels = axes(2, len(settings["vocab_sizes"]), height=4.4)
-        above, below = panels[: len(panels) // 2], panels[len(panels) // 2 :]
-        for panel, M in enumerate(settings["vocab_sizes"]):
-            closed, stepped = (result.arrays[f"{NAME}/{key}_{panel}"] for key in ("closed", "stepped"))
-            steps = range(closed.shape[1])
-            stride = max(1, closed.shape[1] // PLOTTED_STEPS)
-            for k, (eta_y, tint) in enumerate(zip(settings["eta_y"], shades(len(settings["eta_y"])))):
-                above[panel].plot(steps, M * closed[k], color=tint, linewidth=1.2, label=f"{eta_y:g}")
-                above[panel].plot(steps[::stride], M * stepped[k][::stride], ".", color=tint, markersize=4)
-                below[panel].plot(
-                    steps,
-                    abs(stepped[k] - closed[k]) * M / (2 * eta_y),
-                    color=tint,
-                    linewidth=1.2,
-                    label=f"{eta_y:g}",
-                )
-            above[panel].set_title(f"$M h(t)$, $M$ = {M}")
-            below[panel].set_title("Distance of $h$, in units of $2\\eta_Y / M$")
-            below[panel].set_xlabel("step")
-            label_ends(above[panel])
-            label_ends(below[panel])
+        count = len(self.vocab_sizes)
+        figure, panels = axes(2, count, height=4.4)
+        looks = {rate: {"label": f"{rate:g}", "linewidth": 1.2} for rate in self.eta_y}
+        dots = {rate: {"label": "_", "linestyle": "", "marker": ".", "markersize": 4} for rate in self.eta_y}
+        for M, above, below in zip(self.vocab_sizes, panels[:count], panels[count:]):
+            lines, at = ("eta_Y", looks), {"M": M}
+            closed = Panel(f"$M h(t)$, $M$ = {M}", CLOSED_FORM, at, lines, legend="")
+            draw_curves(above, result, closed, Panel("", STEPPED, at, ("eta_Y", dots)), x="step")
+            title = "Distance of $h$, in units of $2\\eta_Y / M$"
+            draw_curves(
+                below, result, Panel(title, GAP, at, lines, legend="", axes={"xlabel": "step"}), x="step"
+            )
+            label_ends(above)
+            label_ends(below)
         caption(
             figure,
             "Labels at the right: $\\eta_Y$. Lines: closed form; dots: every few steps of gradient descent.",

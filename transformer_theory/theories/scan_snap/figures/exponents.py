@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, line, style
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement, judge
+from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..closed_form import scanning_time
@@ -22,12 +23,21 @@ from ..plots import DYNAMICS_COLOURS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, THEOREM = "scan_snap", Source("tian2023scan", "Thm. 4")
+THEOREM = Source("tian2023scan", "Thm. 4")
 POWER, DECADES = "dln B/dln t", "decades of logarithmic growth"
 TIMES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)  # times at which the power is reported, in units of t0'
 # until this time, the smallest power that counts as close to its limit 2
 QUADRATIC_UNTIL, MIN_POWER = 0.1, 1.95
-CURVES = (("closed", CLOSED, "--"), ("lemma4", LEMMA4, "-"), ("exact", EXACT, "-"))
+SLOPE = "d|z|/dln ln(M eta_Y t/K)"
+DENSE_DECADES = 6  # decades from the first point of the curves with several points each
+LINES = (
+    "dynamics",
+    {
+        CLOSED: {"color": DYNAMICS_COLOURS[CLOSED], "linestyle": "--", "zorder": 3},
+        LEMMA4: {"color": DYNAMICS_COLOURS[LEMMA4], "zorder": 2},
+        EXACT: {"color": DYNAMICS_COLOURS[EXACT], "zorder": 2},
+    },
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,30 @@ class Exponents(Experiment):
     def quick(cls) -> "Exponents":
         return cls(decades=12.0)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    view = curves(
+        "t",
+        panels=(
+            Panel(
+                "Power: $\\mathrm{d}\\,\\ln |z| / \\mathrm{d}\\,\\ln t$",
+                POWER,
+                lines=LINES,
+                legend="upper right",
+            ),
+            Panel(
+                "Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$",
+                SLOPE,
+                lines=LINES,
+                legend="",
+            ),
+        ),
+        xlabel="$t / t_0'$",
+        log="x",
+        caption="z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and 1/2 for "
+        "large t (right).",
+        size=(7.0, 3.0),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
         """Yields exponents at selected times in closed form, and curves of the closed form, Lemma 4's flow
         and the exact flow.
         """
@@ -74,68 +107,41 @@ class Exponents(Experiment):
                 f"dB/dln t = {float(growth.per_log[0]):.4f}, dB/dln ln(M eta_Y t/K) = "
                 f"{float(growth.per_loglog[0]):.4f}"
             )
-            yield Measurement(
-                NAME,
-                "figure",
-                POWER,
-                power,
-                source=THEOREM,
-                at={"setting": f"t = {time:g} t0'"},
-                note=note,
-                **columns,
-            )
+            yield self.row(POWER, power, at={"dynamics": CLOSED, "t": time}, note=note, **columns)
         length = longest_logarithmic_growth(
             classes=K, vocab_size=M, eta_y=1.0, eta_z=self.eta_z, overlap=self.overlap
         )
         note = "dB/dln t within 10 % of 1/2, in closed form"
-        yield Measurement(NAME, "figure", DECADES, length, source=THEOREM, note=note)
+        yield self.row(DECADES, length, note=note)
         t = t0 * torch.logspace(-2, self.decades, int(12 * (self.decades + 2)), dtype=torch.float64)
         family = with_overlap(
             K, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=self.overlap
         )
         closed = exponents_at(t)
         inner = (M * t / K).log().numpy()
-        curves = {"closed": (closed.power.numpy(), closed.per_loglog.numpy())}
-        for key, flow in (("lemma4", symmetric_lemma4_flow), ("exact", symmetric_exact_flow)):
+        found = {CLOSED: (closed.power, closed.per_loglog)}
+        for dynamics, flow in ((LEMMA4, symmetric_lemma4_flow), (EXACT, symmetric_exact_flow)):
             fall = -flow(family, t, eta_y=1.0, eta_z=self.eta_z, tolerance=1e-11).common[:, 0].numpy()
             # Numerical derivative on the logarithmic grid; then d|z|/dln ln u = (dln|z|/dln t) |z| ln u, with
             # u = M t / K.
             power = np.gradient(np.log(fall), t.log().numpy())
-            curves[key] = (power, power * fall * inner)
-        yield Arrays(
-            {f"{NAME}/times": (t / t0).numpy()}
-            | {f"{NAME}/power_{key}": power for key, (power, _) in curves.items()}
-            | {f"{NAME}/per_loglog_{key}": slope for key, (_, slope) in curves.items()}
-        )
+            found[dynamics] = (power, power * fall * inner)
+        # three points per decade at first, then one for two decades
+        plotted = [
+            k for k in range(len(t)) if k % (3 if k < 12 * DENSE_DECADES else 24) == 0 or k == len(t) - 1
+        ]
+        for dynamics, (power, slope) in found.items():
+            for k in plotted:
+                at = {"dynamics": dynamics, "t": float(t[k] / t0)}
+                yield self.row(POWER, float(power[k]), at=at)
+                yield self.row(SLOPE, float(slope[k]), at=at)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the power of t (left) and the slope in the double logarithm, whose limit in closed form is
-        1/2 (right).
-        """
-        a = result.arrays
-        figure, (left, right) = axes(1, 2, height=3.0)
-        for ax, key, limit in ((left, "power", 2), (right, "per_loglog", 0.5)):
-            for dynamics, label, dash in CURVES:
-                values, zorder = a[f"{NAME}/{key}_{dynamics}"], 3 if dash == "--" else 2
-                line(
-                    ax,
-                    a[f"{NAME}/times"],
-                    values,
-                    color=DYNAMICS_COLOURS[label],
-                    label=label,
-                    linestyle=dash,
-                    zorder=zorder,
-                )
+        """Adds the limits of the closed form, 2 for small t and 1/2 for large t."""
+        figure = super().plot(result)
+        for ax, limit in zip(figure.axes, (2, 0.5)):
             ax.axhline(limit, color=COLOURS["null"], linewidth=0.9)
-            ax.set(xscale="log", xlabel="$t / t_0'$")
             ax.locator_params(axis="x", numticks=6)
-        left.set(title="Power: $\\mathrm{d}\\,\\ln |z| / \\mathrm{d}\\,\\ln t$", yscale="log")
-        right.set_title("Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$")
-        left.legend(loc="upper right")
-        caption(
-            figure,
-            "z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and "
-            "1/2 for large t (right).",
-        )
+        figure.axes[0].set_yscale("log")
         return figure

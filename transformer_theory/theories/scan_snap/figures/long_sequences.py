@@ -8,8 +8,9 @@ import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, shades, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..dynamics import Weights, gradient_descent, sampled
@@ -20,7 +21,7 @@ from ..problem import synthetic
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "scan_snap", Source("tian2023scan", "Lemma 2")
+SOURCE = Source("tian2023scan", "Lemma 2")
 DISTINCT_LOGIT, COMMON_LOGIT = "logit of the likeliest distinct token", "logit of the common token"
 RECORDED_STEPS = 40  # largest number of steps at which the logits are stored
 
@@ -47,8 +48,8 @@ class LongSequences(RandomExperiment):
     def quick(cls) -> "LongSequences":
         return cls(lengths=(32, 1024), steps=60, seeds=2)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields two rows per length, means over seeds, with the exact flow as the limit."""
+    def measure(self) -> Iterator[Measurement]:
+        """Yields both logits over the steps, means over seeds, with the exact flow as the limit."""
         classes = synthetic(2)
         recorded = sorted({int(t) for t in np.geomspace(1, self.steps, RECORDED_STEPS)})
         flow = exact_flow(
@@ -66,51 +67,45 @@ class LongSequences(RandomExperiment):
         # [lengths, recorded, runs, 2]
         z = np.stack(sweep(train_logits, [{"length": length, **shared} for length in self.lengths]))
         limit = _two_logits(flow)  # [recorded, 2]
-        for length, final in zip(self.lengths, z[:, -1]):
-            for i, quantity in enumerate((DISTINCT_LOGIT, COMMON_LOGIT)):
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    quantity,
-                    float(final[:, i].mean()),
-                    predicted=float(limit[-1, i]),
-                    basis="limit",
-                    step=self.steps,
-                    source=SOURCE,
-                    at={"setting": f"T = {length}"},
-                    n=self.seeds,
-                    note=f"{final[:, i].min():.4f} to {final[:, i].max():.4f} over runs; predicted: the "
-                    "exact population flow",
-                )
-        yield Arrays(
-            {
-                f"{NAME}/lengths": np.array(self.lengths),
-                f"{NAME}/steps": np.array(recorded),
-                f"{NAME}/logits": z.mean(2),
-                f"{NAME}/limit": limit,
-            }
-        )
+        for length, runs in zip(self.lengths, z):
+            for (step, values), known in zip(zip(recorded, runs[-len(recorded) :]), limit):
+                for i, quantity in enumerate((DISTINCT_LOGIT, COMMON_LOGIT)):
+                    spread = f"{values[:, i].min():.4f} to {values[:, i].max():.4f} over runs"
+                    yield self.row(
+                        quantity,
+                        float(values[:, i].mean()),
+                        reference=(float(known[i]), "limit"),
+                        step=step,
+                        at={"T": length},
+                        n=self.seeds,
+                        note=f"{spread}; predicted: the exact population flow",
+                    )
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots both logits over the steps, one curve per length, and their distance from the flow at the
         end.
         """
-        lengths, steps, z, limit = (
-            result.arrays[f"{NAME}/{name}"] for name in ("lengths", "steps", "logits", "limit")
-        )
         figure, (paths, gap) = axes(1, 2, height=2.8)
-        for tint, length, run in zip(shades(len(lengths)), lengths, z[:, -len(limit) :]):
-            for i in (0, 1):
-                paths.plot(steps, run[:, i], color=tint, label=f"$T$ = {length}" if i == 0 else "_")
-        for i in (0, 1):
-            paths.plot(
-                steps, limit[:, i], "--", color=COLOURS["raw"], linewidth=1.0, label=EXACT if i == 0 else "_"
-            )
-        paths.set_xscale("log")
-        paths.set(title="Training against the flow", xlabel="step", ylabel="attention logit z")
-        paths.legend(loc="upper left")
-        distance = np.abs(z[:, -1] - limit[-1])
+        labels = {length: {"label": f"$T$ = {length}"} for length in self.lengths}
+        unlabelled = {length: {"label": "_"} for length in self.lengths}
+        draw_curves(
+            paths,
+            result,
+            Panel(
+                "Training against the flow",
+                DISTINCT_LOGIT,
+                lines=("T", labels),
+                predicted=EXACT,
+                legend="upper left",
+                axes={"xlabel": "step", "ylabel": "attention logit z", "xscale": "log"},
+            ),
+            Panel("", COMMON_LOGIT, lines=("T", unlabelled), predicted="_"),
+            x="step",
+        )
+        lengths = np.array(self.lengths)
+        ends = [result.select(quantity=q, step=self.steps) for q in (DISTINCT_LOGIT, COMMON_LOGIT)]
+        distance = np.array([[abs(row.value - row.predicted) for row in rows] for rows in ends]).T
         for i, (label, kind) in enumerate(
             (("likeliest distinct token", "distinct"), ("common token", "common"))
         ):

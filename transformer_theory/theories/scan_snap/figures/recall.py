@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
-from ....core.plotting import axes, colour, shades, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement, Null
+from ....core.plotting import axes, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..problem import SequenceClasses, synthetic
@@ -19,7 +21,7 @@ from .syn_medium import PER_QUERY, UNIFORM, trained_attention
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "scan_snap", Source("tian2023scan", "Figs. 11, 12")
+SOURCE = Source("tian2023scan", "Figs. 11, 12")
 RECALL = "recall of distinct tokens"
 POINTS = 21  # thresholds per curve
 
@@ -45,8 +47,8 @@ class Recall(RandomExperiment):
     def quick(cls) -> "Recall":
         return cls(last=(1, 3), eta_z=(1.0, 3.0), seeds=2, steps=30)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields one row per cell, at the middle threshold, and curves over all thresholds."""
+    def measure(self) -> Iterator[Measurement]:
+        """Yields one row per cell and threshold, the mean over the seeds."""
         shared = {
             "eta_z": self.eta_z,
             "ratios": self.ratios,
@@ -66,67 +68,43 @@ class Recall(RandomExperiment):
         shares = np.array(sweep(recalls, settings)).reshape(
             len(self.last), self.seeds, len(self.eta_z), len(self.ratios), POINTS
         )
-        mean, middle = shares.mean(1), POINTS // 2
         for i, last in enumerate(self.last):
-            uniform = Null(UNIFORM, (float(share_above(*_uniform(last), thresholds[i])[middle]),))
+            uniform = share_above(*_uniform(last), thresholds[i])
             for j, eta_z in enumerate(self.eta_z):
                 for k, ratio in enumerate(self.ratios):
-                    yield Measurement(
-                        NAME,
-                        "figure",
-                        RECALL,
-                        float(mean[i, j, k, middle]),
-                        unit="share",
-                        nulls=(uniform,),
-                        source=SOURCE,
-                        at={
-                            "setting": f"K = {PER_QUERY * last}, eta_Z = {eta_z:g}, eta_Y = {ratio * eta_z:g}"
-                        },
-                        n=self.seeds,
-                        note=f"attention above {thresholds[i][middle]:.4g}",
-                    )
-        yield Arrays(
-            {
-                f"{NAME}/recall": mean,
-                f"{NAME}/thresholds": np.array(thresholds),
-                f"{NAME}/start": np.array(
-                    [share_above(*_uniform(last), t) for last, t in zip(self.last, thresholds)]
-                ),
-                f"{NAME}/classes": PER_QUERY * np.array(self.last),
-                f"{NAME}/eta_z": np.array(self.eta_z),
-                f"{NAME}/ratios": np.array(self.ratios),
-            }
-        )
+                    at = {"K": PER_QUERY * last, "eta_Z": eta_z, "ratio": ratio}
+                    for threshold, value, null in zip(thresholds[i], shares.mean(1)[i, j, k], uniform):
+                        yield self.row(
+                            RECALL,
+                            float(value),
+                            unit="share",
+                            nulls=(Null(UNIFORM, (float(null),)),),
+                            at=at | {"level": threshold},
+                            n=self.seeds,
+                            note=f"attention above {threshold:.4g}",
+                        )
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the share of distinct tokens above a threshold: rows are ratios, columns numbers of classes,
         curves learning rates.
         """
-        K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
-        thresholds, share = result.arrays[f"{NAME}/thresholds"], result.arrays[f"{NAME}/recall"]
+        K = [PER_QUERY * last for last in self.last]
         figure, panels = axes(
-            len(ratios), len(K), width=max(4.0, 2.0 * len(K)), height=0.9 + 1.9 * len(ratios)
+            len(self.ratios), len(K), width=max(4.0, 2.0 * len(K)), height=0.9 + 1.9 * len(self.ratios)
         )
-        for i, k in enumerate(K):
-            for j, ratio in enumerate(ratios):
-                ax = panels[j * len(K) + i]
-                ax.plot(
-                    thresholds[i],
-                    result.arrays[f"{NAME}/start"][i],
-                    "--",
-                    color=colour("null"),
-                    label=UNIFORM,
-                )
-                for rate, curve, tint in zip(eta_z, share[i, :, j], shades(len(eta_z))):
-                    ax.plot(thresholds[i], curve, color=tint, label=f"$\\eta_Z$ = {rate:g}")
-                ax.set_ylim(-0.03, 1.03)
-                ax.locator_params(axis="x", nbins=3)
-                ax.set_title(f"$K$ = {k}, $\\eta_Y$ = {ratio:g} $\\eta_Z$")
-                if j == len(ratios) - 1:
-                    ax.set_xlabel("threshold on attention")
-                if i == 0:
-                    ax.set_ylabel("share above it")
+        looks = {rate: {"label": f"$\\eta_Z$ = {rate:g}", "marker": ""} for rate in self.eta_z}
+        for number, (ax, (ratio, k)) in enumerate(zip(panels, product(self.ratios, K))):
+            title = f"$K$ = {k}, $\\eta_Y$ = {ratio:g} $\\eta_Z$"
+            panel = Panel(title, RECALL, {"K": k, "ratio": ratio}, ("eta_Z", looks), legend="")
+            draw_curves(ax, result, panel, x="level")
+            ax.set_ylim(-0.03, 1.03)
+            ax.locator_params(axis="x", nbins=3)
+            if number >= len(panels) - len(K):
+                ax.set_xlabel("threshold on attention")
+            if number % len(K) == 0:
+                ax.set_ylabel("share above it")
+        panels[0].plot([], [], linestyle=(0, (4, 3)), linewidth=1.0, color=colour("null"), label=UNIFORM)
         figure.legend(
             *panels[0].get_legend_handles_labels(),
             loc="outside lower center",

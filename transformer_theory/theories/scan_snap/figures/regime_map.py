@@ -122,18 +122,16 @@ class RegimeMap(Experiment):
         )
         for group, members in groups:
             for dynamics, share in zip(DYNAMICS, agree[members].mean(0) if members.any() else ()):
-                where = {"at": {"setting": f"{dynamics}, {group}"}, "n": int(members.sum()), "source": SOURCE}
+                where = {"at": {"dynamics": dynamics, "cells": group}, "n": int(members.sum())}
                 note = f"from t0' to {10**self.decades:g} t0', within {self.within:.0%}"
-                yield Measurement(NAME, "figure", AGREES, float(share), unit="share", note=note, **where)
+                yield self.row(AGREES, float(share), unit="share", note=note, **where)
         for column, dynamics in ((3, EXACT), (4, CLOSED)):
             for speed, members in (("eta_Z <= eta_Y / 10", slow), ("eta_Z > eta_Y / 10", ~slow)):
                 share = float((measured[members, column] >= MIN_DECADES).mean()) if members.any() else None
-                where = {"at": {"setting": f"{dynamics}, {speed}"}, "n": int(members.sum()), "source": SOURCE}
+                where = {"at": {"dynamics": dynamics, "rates": speed}, "n": int(members.sum())}
                 note = "half a decade or more with the slope by ln t within 10 % of 1/2"
                 reason = "" if share is not None else "no cell has such rates"
-                yield Measurement(
-                    NAME, "figure", SCANS, share, unit="share", reason=reason, note=note, **where
-                )
+                yield self.row(SCANS, share, unit="share", reason=reason, note=note, **where)
         shape = (
             len(self.classes),
             len(self.overlaps),

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.measurement import Measurement, Null
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -26,8 +26,8 @@ from ..published import ENTROPY, ETA_Z, LAST, RATIOS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, PAPER = "scan_snap", "tian2023scan"
 DISTINCT_ENTROPY = "entropy over distinct tokens"
+SPREAD = f"standard deviation of {DISTINCT_ENTROPY}"
 UNIFORM = "uniform attention"
 PER_QUERY = 2  # classes that share a query
 PUBLISHED_AXES = (LAST, ETA_Z, RATIOS)
@@ -51,13 +51,13 @@ class SynMedium(RandomExperiment):
     momentum: float = setting(0.9, ge=0, lt=1, help="momentum of gradient descent")
 
     name: ClassVar[str] = "scan_snap.syn_medium"
-    sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 6"),)
+    sources: ClassVar[tuple[Source, ...]] = (Source("tian2023scan", "Fig. 6"),)
 
     @classmethod
     def quick(cls) -> "SynMedium":
         return cls(last=(1, 3), eta_z=(1.0, 3.0), ratios=(1.0, 5.0), seeds=2, steps=30)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields one row per cell, the mean over the seeds."""
         shared = {"eta_z": self.eta_z, "ratios": self.ratios, "steps": self.steps, "batch": self.batch}
         shared |= {"length": self.length, "momentum": self.momentum}
@@ -70,38 +70,21 @@ class SynMedium(RandomExperiment):
         mean, spread = entropy.mean(1), entropy.std(1)
         published = self.published()
         for i, last in enumerate(self.last):
-            uniform = Null(
-                UNIFORM, (float(distinct_entropy(synthetic(PER_QUERY * last, per_query=PER_QUERY))),)
-            )
+            start = float(distinct_entropy(synthetic(PER_QUERY * last, per_query=PER_QUERY)))
             for j, eta_z in enumerate(self.eta_z):
                 for k, ratio in enumerate(self.ratios):
-                    known = np.isfinite(published[i, j, k])
-                    printed = {"predicted": float(published[i, j, k]), "basis": "printed"} if known else {}
-                    yield Measurement(
-                        NAME,
-                        "figure",
+                    here = {"unit": "nats", "at": {"K": PER_QUERY * last, "eta_Z": eta_z, "ratio": ratio}}
+                    here |= {"n": self.seeds}
+                    known, note = published[i, j, k], f"standard deviation over seeds {spread[i, j, k]:.3f}"
+                    yield self.row(
                         DISTINCT_ENTROPY,
                         float(mean[i, j, k]),
-                        unit="nats",
-                        nulls=(uniform,),
-                        source=Source(PAPER, "Fig. 6"),
-                        at={
-                            "setting": f"K = {PER_QUERY * last}, eta_Z = {eta_z:g}, eta_Y = {ratio * eta_z:g}"
-                        },
-                        n=self.seeds,
-                        note=f"standard deviation over seeds {spread[i, j, k]:.3f}",
-                        **printed,
+                        nulls=(Null(UNIFORM, (start,)),),
+                        reference=(float(known), "printed") if np.isfinite(known) else None,
+                        note=note,
+                        **here,
                     )
-        yield Arrays(
-            {
-                f"{NAME}/entropy": mean,
-                f"{NAME}/entropy_sd": spread,
-                f"{NAME}/published": published,
-                f"{NAME}/classes": PER_QUERY * np.array(self.last),
-                f"{NAME}/eta_z": np.array(self.eta_z),
-                f"{NAME}/ratios": np.array(self.ratios),
-            }
-        )
+                    yield self.row(SPREAD, float(spread[i, j, k]), **here)
 
     def published(self) -> Float[np.ndarray, "last eta_z ratios"]:
         """Returns the released cells at these settings; NaN where there is none."""
@@ -122,9 +105,17 @@ class SynMedium(RandomExperiment):
 
         Where there is one seed the spread is omitted.
         """
-        K, eta_z, ratios = (result.arrays[f"{NAME}/{name}"] for name in ("classes", "eta_z", "ratios"))
-        spread = result.arrays[f"{NAME}/entropy_sd"]
-        ours, released = result.arrays[f"{NAME}/entropy"], result.arrays[f"{NAME}/published"]
+        K, eta_z, ratios = [PER_QUERY * last for last in self.last], self.eta_z, self.ratios
+
+        def cells(quantity: str, column: str = "value") -> np.ndarray:
+            values = result.select(quantity=quantity).column(column)
+            return np.array(values, dtype=float).reshape(len(K), len(eta_z), len(ratios))
+
+        ours, released, spread = (
+            cells(DISTINCT_ENTROPY),
+            cells(DISTINCT_ENTROPY, "predicted"),
+            cells(SPREAD),
+        )
         both = np.concatenate([ours.ravel(), released[np.isfinite(released)]])
         gap = ours - released
         largest = max([0.05, *np.abs(gap[np.isfinite(gap)])])
@@ -142,12 +133,12 @@ class SynMedium(RandomExperiment):
         for row, (label, values, limits) in enumerate(rows):
             columns = [column for column in range(len(K)) if np.isfinite(values[column]).any()]
             for column, k in enumerate(K):
-                ax, cells = panels[row * len(K) + column], values[column]
+                ax, of_classes = panels[row * len(K) + column], values[column]
                 if column not in columns:
                     ax.axis("off")
                     continue
-                heatmap(ax, cells, "nats", bar=column == columns[-1], **limits)
-                for (i, j), value in np.ndenumerate(cells):
+                heatmap(ax, of_classes, "nats", bar=column == columns[-1], **limits)
+                for (i, j), value in np.ndenumerate(of_classes):
                     if np.isfinite(value):
                         dark = (
                             abs(value) < 0.5 * largest

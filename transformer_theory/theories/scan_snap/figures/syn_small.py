@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, heatmap, shades, style
+from ....core.experiment import Experiment, RandomExperiment, setting
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Arrays, Basis, Measurement, judge
+from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..dynamics import HeavyBall, Optimiser, Trajectory, Weights, gradient_descent, sampled
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 NAME, PAPER = "scan_snap", "tian2023scan"
 TRAINING_LOSS = "loss"
+EXTREMES = ("smallest", "largest")  # the band over the runs
 COMMON_ATTENTION = "attention to common tokens after training"
 TOP_ATTENTION = "attention to the likeliest distinct token"
 GAINING_SHARE = "share of distinct tokens that gained attention"
@@ -72,64 +74,31 @@ class SynSmall(RandomExperiment):
         log = LOSS if self.at_defaults("batch", "length", "eta_z", "momentum") else {}
         for i, eta_y in enumerate(self.eta_y):
             yield from self._losses(eta_y, loss[:, i], log if eta_y == 1.0 else {})
-            yield from final_attention(classes, c[:, i], f"eta_Y = {eta_y:g}", Source(PAPER, "Fig. 4"))
-        yield Arrays(
-            {
-                f"{NAME}/loss": loss.numpy(),
-                f"{NAME}/published_steps": np.array(list(log), dtype=int),
-                f"{NAME}/published_loss": np.array(list(log.values()), dtype=float),
-                f"{NAME}/eta_y": np.array(self.eta_y),
-                f"{NAME}/steps": path.steps.numpy(),
-                f"{NAME}/attended": c[:, :, 0, 0, classes.conditional[0] > 0].numpy(),
-            }
-        )
+            yield from final_attention(self, classes, c[:, i], {"eta_Y": eta_y})
+        attended = c[:, :, 0, 0, classes.conditional[0] > 0]
+        yield Arrays({f"{NAME}/steps": path.steps.numpy(), f"{NAME}/attended": attended.numpy()})
 
     def _losses(self, eta_y: float, loss: torch.Tensor, log: dict[int, float]) -> Iterator[Measurement]:
-        for step in sorted({*(s for s in LOSS if s < self.steps), self.steps - 1}):
-            printed = {"predicted": log[step], "basis": "printed"} if step in log else {}
-            note = (
-                f"{float(loss[step].min()):.3g} to {float(loss[step].max()):.3g} over runs; the log is one "
-                "run of other random numbers"
-            )
-            columns = {
-                "unit": "nats",
-                "n": self.seeds,
-                "at": {"setting": f"eta_Y = {eta_y:g}"},
-                "step": step,
-                "note": note,
-            } | printed
-            yield Measurement(
-                NAME,
-                "figure",
-                TRAINING_LOSS,
-                float(loss[step].mean()),
-                source=Source(PAPER, "Fig. 4"),
-                **columns,
-            )
+        for step, values in enumerate(loss):
+            low, high = float(values.min()), float(values.max())
+            here = {"unit": "nats", "n": self.seeds, "at": {"eta_Y": eta_y}, "step": step}
+            note = f"{low:.3g} to {high:.3g} over runs; the log is one run of other random numbers"
+            reference: tuple[float, Basis] | None = (log[step], "printed") if step in log else None
+            yield self.row(TRAINING_LOSS, float(values.mean()), reference=reference, note=note, **here)
+            for name, value in zip(EXTREMES, (low, high)):
+                yield self.row(f"{name} of {TRAINING_LOSS}", value, **here)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the loss with the released log, and attention of the first class in one run, one panel per
         decoder rate.
         """
-        rates, c = result.arrays[f"{NAME}/eta_y"], result.arrays[f"{NAME}/attended"]
+        rates, c = self.eta_y, result.arrays[f"{NAME}/attended"]
         figure, (left, *others) = axes(1, 1 + len(rates), width=2.6 * (1 + len(rates)), height=3.0)
-        losses = np.moveaxis(result.arrays[f"{NAME}/loss"], 1, 0)
-        for rate, loss, tint in zip(rates, losses, shades(len(rates))):
-            left.plot(loss.mean(1), color=tint, label=f"$\\eta_Y$ = {rate:g}")
-            left.fill_between(range(len(loss)), loss.min(1), loss.max(1), color=tint, alpha=0.2, linewidth=0)
-        steps, log = result.arrays[f"{NAME}/published_steps"], result.arrays[f"{NAME}/published_loss"]
-        if len(steps):
-            left.plot(
-                steps,
-                log,
-                "o",
-                color=COLOURS["raw"],
-                markerfacecolor="white",
-                label="released log, $\\eta_Y$ = 1",
-            )
-        left.set_yscale("log")
-        left.set(title="Loss, nats", xlabel="step")
+        looks = {rate: {"label": f"$\\eta_Y$ = {rate:g}", "marker": ""} for rate in rates}
+        look = {"xlabel": "step", "yscale": "log"}
+        panel = Panel("Loss, nats", TRAINING_LOSS, lines=("eta_Y", looks), legend="", axes=look)
+        draw_curves(left, result, panel, x="step", spread=EXTREMES)
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=1 + len(rates))
         for i, (ax, rate) in enumerate(zip(others, rates)):
             title = f"Attention, $\\eta_Y$ = {rate:g}"
@@ -170,7 +139,7 @@ def train_side_by_side(
 
 
 def final_attention(
-    classes: SequenceClasses, c: torch.Tensor, setting: str, source: Source
+    experiment: Experiment, classes: SequenceClasses, c: torch.Tensor, at: dict[str, float | str]
 ) -> Iterator[Measurement]:
     """Yields the final attention to common tokens and the likeliest distinct one, and the share of distinct
     tokens that gained.
@@ -180,18 +149,18 @@ def final_attention(
     Args:
         c: attention, ``[recorded, seeds, K, S]``.
     """
-    where = {"at": {"setting": setting}, "source": source, "n": c.shape[1], "unit": "share"}
+    where = {"at": at, "n": c.shape[1], "unit": "share"}
     common = c[..., classes.common()].sum(-1).mean(-1)
     value, start = float(common[-1].mean()), float(common[0].mean())
     verdict = judge(value, "<=", start, covered=False)
     note = "the threshold is attention before training; the theory does not cover this optimiser"
-    yield Measurement(
-        NAME, "figure", COMMON_ATTENTION, value, op="<=", threshold=start, verdict=verdict, note=note, **where
+    yield experiment.row(
+        COMMON_ATTENTION, value, op="<=", threshold=start, verdict=verdict, note=note, **where
     )
     before, after = (c[i][:, classes.distinct()] for i in (0, -1))
     top = float(after.unflatten(-1, (classes.classes, -1)).amax(-1).mean())
-    yield Measurement(NAME, "figure", TOP_ATTENTION, top, **where)
-    yield Measurement(NAME, "figure", GAINING_SHARE, float((after > before).double().mean()), **where)
+    yield experiment.row(TOP_ATTENTION, top, **where)
+    yield experiment.row(GAINING_SHARE, float((after > before).double().mean()), **where)
 
 
 def plot_attention(

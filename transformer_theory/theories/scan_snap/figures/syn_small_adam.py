@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
@@ -48,10 +47,9 @@ class SynSmallAdam(RandomExperiment):
         path = train_side_by_side(classes, rates, rates, seeds=seeds, optimiser=Adam(), **sizes)
         c = classes.attended(path.attention).unflatten(1, (len(self.rates), self.seeds))
         for i, rate in enumerate(self.rates):
-            yield from final_attention(classes, c[:, i], f"Adam, eta = {rate:g}", Source(PAPER, "Fig. 5"))
+            yield from final_attention(self, classes, c[:, i], {"optimiser": "Adam", "eta": rate})
         yield Arrays(
             {
-                f"{NAME}/rates": np.array(self.rates),
                 f"{NAME}/steps": path.steps.numpy(),
                 f"{NAME}/attended": c[:, :, 0, 0, classes.conditional[0] > 0].numpy(),
             }
@@ -60,7 +58,7 @@ class SynSmallAdam(RandomExperiment):
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots attention of the first class in one run, one panel per learning rate."""
-        rates, c = result.arrays[f"{NAME}/rates"], result.arrays[f"{NAME}/attended"]
+        rates, c = self.rates, result.arrays[f"{NAME}/attended"]
         figure, panels = axes(1, len(rates), width=max(4.0, 2.5 * len(rates)), height=3.0)
         for i, (ax, rate) in enumerate(zip(panels, rates)):
             title = f"Adam, $\\eta$ = {rate:g}"

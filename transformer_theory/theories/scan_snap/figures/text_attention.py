@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null, judge
+from ....core.measurement import Arrays, Measurement, Null, Table, judge
 from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, shades, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NAME, SOURCE = "scan_snap", Source("tian2023scan")
 FINAL_ENTROPY = "attention entropy at the end"
 FASTEST, SNAPPED = "step around which attention moves fastest", "step from which attention has snapped"
+SHUFFLED = "shuffled words"
 MAPS = 3  # number of stored maps, evenly spaced over training, in addition to the map before training
 
 
@@ -72,15 +73,16 @@ class TextAttention(RandomExperiment):
         results = sweep(train_and_measure, settings)
         for depth, run, shuffled in zip(self.layers, results[::2], results[1::2]):
             model = layers_text(depth)
-            for row in run.table.select(step=tuple(reported)):
-                if row.value is not None:
+            for row in run.table:
+                if row.value is not None and (row.step in reported or row.quantity == ENTROPY):
                     yield replace(row, model=model)
+            for row in shuffled.table.select(quantity=ENTROPY):
+                if row.value is not None:
+                    yield replace(row, model=model, at={"text": SHUFFLED})
             yield from self._phases(run, model, measured)
             entropy, unordered = run.series(ENTROPY), shuffled.series(ENTROPY)
             for layer, (start, end) in enumerate(zip(entropy[0].tolist(), entropy[-1].tolist())):
-                yield Measurement(
-                    NAME,
-                    "figure",
+                yield self.row(
                     FINAL_ENTROPY,
                     end,
                     unit="nats",
@@ -88,7 +90,7 @@ class TextAttention(RandomExperiment):
                     threshold=start,
                     verdict=judge(end, "<=", start, covered=False),
                     source=SOURCE,
-                    nulls=(Null("shuffled words", (float(unordered[-1, layer]),)),),
+                    nulls=(Null(SHUFFLED, (float(unordered[-1, layer]),)),),
                     model=model,
                     layer=layer,
                     note=f"the threshold is the entropy at the start; {run.vocabulary} words, {self.steps} "
@@ -96,17 +98,8 @@ class TextAttention(RandomExperiment):
                 )
             prefix = f"{NAME}/text/{depth}"
             stored = [measured.index(step) for step in sorted(reported)]
-            yield Arrays(
-                {
-                    f"{prefix}/entropy": entropy,
-                    f"{prefix}/shuffled": unordered,
-                    f"{prefix}/maps": run.maps[stored],
-                }
-            )
-            yield Arrays({f"{prefix}/loss": run.losses, f"{prefix}/held_out": run.held_out_losses})
-        yield Arrays(
-            {f"{NAME}/text/steps": np.array(measured), f"{NAME}/text/pictured": np.array(sorted(reported))}
-        )
+            yield Arrays({f"{prefix}/maps": run.maps[stored]})
+        yield Arrays({f"{NAME}/text/pictured": np.array(sorted(reported))})
 
     def _phases(self, run: RunResult, model: str, measured: tuple[int, ...]) -> Iterator[Measurement]:
         for layer, overlaps in enumerate(run.series(OVERLAP)[1:].T.tolist()):
@@ -125,7 +118,7 @@ class TextAttention(RandomExperiment):
         over the steps.
         """
         prefix = f"{NAME}/text"
-        steps, pictured = result.arrays[f"{prefix}/steps"], result.arrays[f"{prefix}/pictured"]
+        pictured = result.arrays[f"{prefix}/pictured"]
         depths = [int(depth) for depth in result.settings["layers"]]
         columns = len(pictured)
         figure, flat = axes(len(depths) + 1, columns, width=7.4, height=1.9 * len(depths) + 2.6)
@@ -160,16 +153,8 @@ class TextAttention(RandomExperiment):
                 else spec[-1, min(number, columns - 1)]
             )
             ax = figure.add_subplot(cell)
-            plot_entropies(
-                ax, steps, result.arrays[f"{prefix}/{depth}/entropy"], f"Entropy, nats: {layers_text(depth)}"
-            )
-            ax.plot(
-                steps,
-                result.arrays[f"{prefix}/{depth}/shuffled"],
-                color=COLOURS["null"],
-                linewidth=0.9,
-                linestyle=(0, (4, 3)),
-            )
+            plot_entropies(ax, result.select(quantity=ENTROPY, model=layers_text(depth)))
+            ax.set(title=f"Entropy, nats: {layers_text(depth)}", xlabel="step")
         text = (
             "Maps: attention of the lowest layer to one held-out window; keys after the query are white. "
             "Curves: means over all windows"
@@ -187,12 +172,17 @@ def layers_text(depth: int) -> str:
     return "1 layer" if depth == 1 else f"{depth} layers"
 
 
-def plot_entropies(ax: "Axes", steps: np.ndarray, entropy: np.ndarray, title: str) -> None:
-    """Plots one curve per layer over the steps."""
-    for layer, (values, tint) in enumerate(zip(entropy.T, shades(entropy.shape[1]))):
-        label = f"layer {layer}" if entropy.shape[1] > 1 else "_"
-        ax.plot(steps, values, color=tint, label=label, linewidth=1.4)
-    ax.set(title=title, xlabel="step")
+def plot_entropies(ax: "Axes", table: Table) -> None:
+    """Plots the entropy of each layer over the steps, dashed for the shuffled text."""
+    layers = sorted(set(table.column("layer")))
+    for layer, tint in zip(layers, shades(len(layers))):
+        label = f"layer {layer}" if len(layers) > 1 else "_"
+        rows = table.select(layer=layer, at={"text": ""})
+        ax.plot(rows.column("step"), rows.column("value"), color=tint, label=label, linewidth=1.4)
+        rows = table.select(layer=layer, at={"text": SHUFFLED})
+        look = {"color": COLOURS["null"], "linewidth": 0.9, "linestyle": (0, (4, 3)), "label": "_"}
+        ax.plot(rows.column("step"), rows.column("value"), **look)
     ax.locator_params(axis="x", integer=True)
-    ax.set_ylim(0, max(float(np.nanmax(entropy)) * 1.08, ax.get_ylim()[1]))
+    largest = max(row.value for row in table.select(at={"text": ""}))
+    ax.set_ylim(0, max(largest * 1.08, ax.get_ylim()[1]))
     label_ends(ax, fontsize=6.5)

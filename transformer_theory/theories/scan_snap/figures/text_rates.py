@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, FIGURE = "scan_snap", Source("tian2023scan", "Fig. 10")
+VALIDATION = {"split": "validation"}
 SEED_STRIDE = 1000  # distance between the seeds of two experiments, so that their runs do not share seeds
 
 
@@ -48,8 +50,8 @@ class TextRates(RandomExperiment):
     def quick(cls) -> "TextRates":
         return cls(rates=(2.0, 10.0), seeds=2, steps=30, dim=16, words=50, windows=3)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields entropy and held-out loss of each rate, means over the seeds; the paper plots the entropies
+    def measure(self) -> Iterator[Measurement]:
+        """Yields entropy and held-out loss of each rate, means over the seeds and single ones; the paper plots the entropies
         without numbers.
         """
         shared = {
@@ -72,48 +74,43 @@ class TextRates(RandomExperiment):
         loss = np.array([run.held_out_losses[-1] for run in runs]).reshape(len(self.rates), self.seeds)
         start = Null("before training", (float(entropy[:, :, 0].mean()),))
         for i, rate in enumerate(self.rates):
-            where = {
-                "model": "1 layer",
-                "at": {"setting": f"rate {rate:g}"},
-                "step": self.steps,
-                "n": self.seeds,
-                "unit": "nats",
-                "source": FIGURE,
-            }
+            where = {"model": "1 layer", "at": {"rate": rate}, "step": self.steps, "unit": "nats"}
             values = entropy[i, :, 1]
             note = f"{values.min():.3f} to {values.max():.3f} over seeds"
-            yield Measurement(
-                NAME, "figure", ENTROPY, float(values.mean()), nulls=(start,), note=note, **where
-            )
+            yield self.row(ENTROPY, float(values.mean()), nulls=(start,), note=note, n=self.seeds, **where)
             note = f"per word; {loss[i].min():.3f} to {loss[i].max():.3f} over seeds"
-            yield Measurement(
-                NAME, "figure", HELD_OUT_LOSS, float(loss[i].mean()), split="validation", note=note, **where
+            yield self.row(
+                HELD_OUT_LOSS, float(loss[i].mean()), note=note, n=self.seeds, **where | VALIDATION
             )
-        yield Arrays(
-            {
-                f"{NAME}/text/rates": np.array(self.rates),
-                f"{NAME}/text/entropy": entropy,
-                f"{NAME}/text/held_out": loss,
-            }
-        )
+            for k in range(self.seeds):
+                yield self.row(ENTROPY, float(values[k]), seed=SEED_STRIDE * self.seed + k, **where)
+                yield self.row(
+                    HELD_OUT_LOSS, float(loss[i, k]), seed=SEED_STRIDE * self.seed + k, **where | VALIDATION
+                )
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots entropy of attention and held-out loss against the learning rate, one mark per seed."""
-        rates, entropy, loss = (
-            result.arrays[f"{NAME}/text/{name}"] for name in ("rates", "entropy", "held_out")
-        )
         figure, (left, right) = axes(1, 2, width=7.0, height=2.6)
-        for ax, values, title in (
-            (left, entropy[:, :, 1], "Attention entropy, nats"),
-            (right, loss, "Held-out loss, nats per word"),
+        line = {"color": COLOURS[NAME], "label": "_", "marker": ""}
+        marks = {"linestyle": "", "marker": "o", "alpha": 0.5, "markeredgewidth": 0}
+        for ax, quantity, title in (
+            (left, ENTROPY, "Attention entropy, nats"),
+            (right, HELD_OUT_LOSS, "Held-out loss, nats per word"),
         ):
-            ax.plot(rates, values.mean(1), color=COLOURS[NAME])
-            ax.plot(rates, values, "o", color=COLOURS[NAME], alpha=0.5, markeredgewidth=0)
-            ax.set(title=title, xlabel="learning rate")
-        start = float(entropy[:, :, 0].mean())
-        left.axhline(start, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-        left.set_ylim(0, 1.12 * max(start, float(entropy.max())))
+            of_seeds = result.table.select(quantity=quantity).where(lambda row: row.seed is not None)
+            ax.plot(
+                [row.at["rate"] for row in of_seeds], of_seeds.column("value"), color=COLOURS[NAME], **marks
+            )
+            mean = Panel(
+                title,
+                quantity,
+                {"seed": None},
+                ("quantity", {quantity: line}),
+                axes={"xlabel": "learning rate"},
+            )
+            draw_curves(ax, result, mean, x="rate")
+        left.set_ylim(0, 1.12 * max(row.value for row in result.select(quantity=ENTROPY)))
         caption(
             figure,
             f"After {result.settings['steps']} steps; marks are seeds, the line is their mean. Dashed: "

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, line, style
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement, judge
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..closed_form import B, scanning_time
-from ..flow import CLOSED, EXACT, LEMMA4, MODIFIED, exact_flow, lemma4_flow, modified_flow
+from ..flow import CLOSED, LEMMA4, exact_flow, lemma4_flow, modified_flow
 from ..gains import relative_gains
 from ..plots import DYNAMICS_COLOURS, TOKEN_COLOURS
 from ..problem import single_common
@@ -20,10 +21,10 @@ from ..problem import single_common
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, PAPER = "scan_snap", "tian2023scan"
+PAPER = "tian2023scan"
 COMMON_LOGIT, GAIN_ERROR = "logit of the common token", "largest relative error of r(0) chi(t)"
 GAIN_RTOL = 1e-9
-FLOWS = {"exact": EXACT, "modified": MODIFIED, "lemma4": LEMMA4}  # names of the arrays
+LOGIT, ERROR = "attention logit in Lemma 4's flow", "relative error of r(0) chi(t)"
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class TokenGrowth(Experiment):
     def quick(cls) -> "TokenGrowth":
         return cls(distinct=4, decades=2.0)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the common token's logit at the end, and the error of Theorem 3's law, in each flow."""
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the logits over time, and the error of Theorem 3's law, in each flow."""
         weights = torch.linspace(0.1, 1, self.distinct, dtype=torch.float64).expand(self.classes, -1)
         classes = single_common(weights, self.common_share, vocab_size=self.vocab_size)
         t0 = scanning_time(classes=self.classes, vocab_size=self.vocab_size, eta_y=self.eta_y)
@@ -75,11 +76,11 @@ class TokenGrowth(Experiment):
             key: ((g.measured - g.predicted).abs() / g.measured.abs()).max(1).values
             for key, g in gains.items()
         }
+        plotted = range(1, len(times), 2)  # half of the times, with the last
         for key, flow in flows.items():
-            value = float(flow.logits[-1, 0, 0])
-            yield Measurement(
-                NAME,
-                "figure",
+            at, common = {"dynamics": flow.dynamics}, flow.logits[:, 0, 0]
+            value = float(common[-1])
+            yield self.row(
                 COMMON_LOGIT,
                 value,
                 predicted=float(closed[-1]),
@@ -87,67 +88,48 @@ class TokenGrowth(Experiment):
                 threshold=0.0,
                 verdict=judge(value, "<=", 0.0, covered=overlap.holds and key == "lemma4"),
                 source=Source(PAPER, "Thm. 2"),
-                at={"setting": flow.dynamics},
+                at=at | {"t": float(times[-1])},
                 note=f"after {float(times[-1]):.3g} steps; predicted: the closed form -B(t) (Thm. 4)",
             )
             error = float(errors[key].max())
             verdict = judge(error, "<=", GAIN_RTOL, covered=key == "lemma4")
-            columns = {
-                "predicted": 0.0,
-                "op": "<=",
-                "threshold": GAIN_RTOL,
-                "verdict": verdict,
-                "at": {"setting": flow.dynamics},
-            }
-            yield Measurement(NAME, "figure", GAIN_ERROR, error, source=Source(PAPER, "Thm. 3"), **columns)
-        yield Arrays(
-            {
-                f"{NAME}/times": times.numpy(),
-                f"{NAME}/scanning_time": torch.tensor(t0).numpy(),
-                f"{NAME}/common_closed": closed.numpy(),
-            }
-            | {f"{NAME}/common_{key}": flow.logits[:, 0, 0].numpy() for key, flow in flows.items()}
-            | {f"{NAME}/logits_{key}": flow.logits[:, 0].numpy() for key, flow in flows.items()}
-            | {f"{NAME}/gain_error_{key}": error.numpy() for key, error in errors.items()}
-        )
+            judged = {"predicted": 0.0, "op": "<=", "threshold": GAIN_RTOL, "verdict": verdict}
+            yield self.row(GAIN_ERROR, error, source=Source(PAPER, "Thm. 3"), at=at, **judged)
+            for k in plotted:
+                here = at | {"t": float(times[k])}
+                if k < len(times) - 1:
+                    yield self.row(COMMON_LOGIT, float(common[k]), at=here)
+                yield self.row(ERROR, float(errors[key][k]), at=here)
+        for k in plotted:
+            yield self.row(COMMON_LOGIT, float(closed[k]), at={"dynamics": CLOSED, "t": float(times[k])})
+            for token, value in enumerate(lemma4.logits[k, 0].tolist()):
+                yield self.row(LOGIT, value, at={"token": token, "t": float(times[k])})
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the common token in the four dynamics, all tokens in Lemma 4's flow, and the error of the
         relative gain.
         """
-        t = result.arrays[f"{NAME}/times"]
         figure, (left, middle, right) = axes(1, 3, width=7.4, height=3.1)
-        for key, dynamics in FLOWS.items():
-            line(
-                left,
-                t,
-                result.arrays[f"{NAME}/common_{key}"],
-                color=DYNAMICS_COLOURS[dynamics],
-                label=dynamics,
-            )
-            line(right, t, result.arrays[f"{NAME}/gain_error_{key}"], color=DYNAMICS_COLOURS[dynamics])
-        line(
-            left,
-            t,
-            result.arrays[f"{NAME}/common_closed"],
-            color=DYNAMICS_COLOURS[CLOSED],
-            label=CLOSED,
-            linestyle="--",
+        looks = {name: {"color": tint, "marker": ""} for name, tint in DYNAMICS_COLOURS.items()}
+        looks[CLOSED] |= {"linestyle": "--"}
+        tokens = {
+            k: {"color": TOKEN_COLOURS["distinct" if k else "common"], "linewidth": 0.9}
+            for k in range(1 + self.distinct)
+        }
+        logit, error = (
+            {"ylabel": "attention logit z"},
+            {"ylabel": "relative error of $r(0)\\,\\chi(t)$", "yscale": "log"},
         )
-        for token, values in enumerate(result.arrays[f"{NAME}/logits_lemma4"].T):
-            line(middle, t, values, color=TOKEN_COLOURS["distinct" if token else "common"], linewidth=0.9)
-        left.set(title="Common token", ylabel="attention logit z")
-        middle.set(title=f"All tokens, {LEMMA4}", ylabel="attention logit z")
-        right.set(title="Relative gains", ylabel="relative error of $r(0)\\,\\chi(t)$", yscale="log")
-        for ax in (left, middle, right):
+        for ax, panel in (
+            (left, Panel("Common token", COMMON_LOGIT, lines=("dynamics", looks), legend="", axes=logit)),
+            (middle, Panel(f"All tokens, {LEMMA4}", LOGIT, lines=("token", tokens), legend="", axes=logit)),
+            (right, Panel("Relative gains", ERROR, lines=("dynamics", looks), legend="", axes=error)),
+        ):
+            draw_curves(ax, result, panel, x="t")
             ax.set(xscale="log", xlabel="step")
-            ax.axvline(
-                float(result.arrays[f"{NAME}/scanning_time"]),
-                color=COLOURS["null"],
-                linewidth=0.9,
-                linestyle=(0, (4, 3)),
-            )
+            t0 = scanning_time(classes=self.classes, vocab_size=self.vocab_size, eta_y=self.eta_y)
+            ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=4)
         caption(
             figure,

@@ -44,7 +44,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ....core.errors import Infeasible
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..problem import SequenceClasses

@@ -50,7 +50,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.parallel import single_threaded
+from ....core.threads import single_threaded
 from ....core.validation import converted
 from ..closed_form import scaled_gain
 from ..families import SymmetricClasses

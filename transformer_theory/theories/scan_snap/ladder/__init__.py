@@ -8,11 +8,10 @@ decoder on a text, and :mod:`.networks` the networks.
 Source: :cite:t:`tian2023scan`.
 """
 
-from dataclasses import replace
 from functools import partial
 
-from ....core.ladder import COLUMNS, Rung
-from .agreement import FAST_DECODER, HEADLINE
+from ....core.ladder import COLUMNS
+from .agreement import FAST_DECODER, LADDER
 from .rungs import (
     BLOCK_STEPS,
     LONG,
@@ -34,86 +33,76 @@ from .rungs import (
 from .text import text_rung
 
 OWN, TOKENS, TRAINED, MINIBATCHES, BLOCK, DEPTH, NETWORK = COLUMNS
-_ADAM, _BLOCK_ADAM = f"{STEPS} steps of AdamW", f"{BLOCK_STEPS} steps of AdamW"
+ADAM, BLOCK_ADAM = f"{STEPS} steps of AdamW", f"{BLOCK_STEPS} steps of AdamW"
 
-LADDER = replace(
-    HEADLINE,
-    rungs=(
-        Rung("two classes", "", partial(own_rung, two_classes, LONG), OWN, covered=True),
-        Rung(
-            "ten classes",
-            "one common token and weakly overlapping classes",
-            partial(own_rung, ten_classes, LONG),
-            OWN,
-        ),
-        Rung(
-            "short sequences",
-            f"long sequences: {SHORT} words instead of {LONG:,}",
-            partial(own_rung, ten_classes, SHORT),
-            OWN,
-        ),
-        Rung(
-            "redrawn words",
-            "distinct tokens: the frequencies are those of visual words",
-            partial(own_rung, redrawn_words, SHORT),
-            OWN,
-        ),
-        Rung(
-            "visual words",
-            "words drawn independently: real images",
-            partial(words_rung, partial(reparametrised, FAST_DECODER), "the theory's model"),
-            TOKENS,
-        ),
-        Rung(
-            "one learning rate",
-            "a decoder that learns faster than attention",
-            partial(words_rung, partial(reparametrised, 1.0), "the theory's model, one rate"),
-            TRAINED,
-        ),
-        Rung(
-            "softmax attention",
-            "attended tokens of norm one, and with them the flow's time",
-            partial(words_rung, softmax_attention, f"{SOFTMAX_STEPS} steps of descent"),
-            TRAINED,
-        ),
-        Rung(
-            "K, Q and V",
-            "free logits: embeddings, W_K, W_Q, W_V and head are trained from random weights, and the query "
-            "is a key",
-            partial(words_rung, partial(network, False, 0, False), f"{SGD_STEPS} steps of descent"),
-            TRAINED,
-        ),
-        Rung(
-            "AdamW",
-            "gradient descent on all sequences",
-            partial(words_rung, partial(network, False, 0, True), _ADAM),
-            MINIBATCHES,
-        ),
-        Rung("positions", "no positions", partial(words_rung, partial(network, True, 0, True), _ADAM), BLOCK),
-        Rung(
-            "LayerNorm and MLP",
-            "attention alone: residual stream, LayerNorm and MLP",
-            partial(words_rung, partial(network, True, 1, True), _BLOCK_ADAM),
-            BLOCK,
-        ),
-        Rung(
-            "three layers",
-            "one layer",
-            partial(retrained_rung, partial(network, True, 3, True), _BLOCK_ADAM),
-            DEPTH,
-        ),
-        Rung(
-            "ViT on visual words",
-            "one head; a query that is a word: the class token reads all images",
-            vit_rung,
-            NETWORK,
-        ),
-        Rung(
-            "decoder on a text",
-            "the digits, and one prediction per sequence",
-            text_rung,
-            NETWORK,
-            needs="text",
-        ),
+for name, relaxes, draw, context in (
+    ("two classes", "", two_classes, LONG),
+    ("ten classes", "one common token and weakly overlapping classes", ten_classes, LONG),
+    ("short sequences", f"long sequences: {SHORT} words instead of {LONG:,}", ten_classes, SHORT),
+    (
+        "redrawn words",
+        "distinct tokens: the frequencies are those of visual words",
+        redrawn_words,
+        SHORT,
     ),
-)
+):
+    LADDER.rung(name, relaxes=relaxes, column=OWN, covered=not relaxes, draw=draw, context=context)(own_rung)
+for name, relaxes, column, train, note in (
+    (
+        "visual words",
+        "words drawn independently: real images",
+        TOKENS,
+        partial(reparametrised, FAST_DECODER),
+        "the theory's model",
+    ),
+    (
+        "one learning rate",
+        "a decoder that learns faster than attention",
+        TRAINED,
+        partial(reparametrised, 1.0),
+        "the theory's model, one rate",
+    ),
+    (
+        "softmax attention",
+        "attended tokens of norm one, and with them the flow's time",
+        TRAINED,
+        softmax_attention,
+        f"{SOFTMAX_STEPS} steps of descent",
+    ),
+    (
+        "K, Q and V",
+        "free logits: embeddings, W_K, W_Q, W_V and head are trained from random weights, and the query is "
+        "a key",
+        TRAINED,
+        partial(network, False, 0, False),
+        f"{SGD_STEPS} steps of descent",
+    ),
+    ("AdamW", "gradient descent on all sequences", MINIBATCHES, partial(network, False, 0, True), ADAM),
+    ("positions", "positions instead of none", BLOCK, partial(network, True, 0, True), ADAM),
+    (
+        "LayerNorm and MLP",
+        "attention alone: residual stream, LayerNorm and MLP",
+        BLOCK,
+        partial(network, True, 1, True),
+        BLOCK_ADAM,
+    ),
+):
+    LADDER.rung(name, relaxes=relaxes, column=column, train=train, note=note)(words_rung)
+LADDER.rung(
+    "three layers",
+    relaxes="three layers instead of one",
+    column=DEPTH,
+    train=partial(network, True, 3, True),
+    note=BLOCK_ADAM,
+)(retrained_rung)
+LADDER.rung(
+    "ViT on visual words",
+    relaxes="one head; a query that is a word: the class token reads all images",
+    column=NETWORK,
+)(vit_rung)
+LADDER.rung(
+    "decoder on a text",
+    relaxes="the digits, and one prediction per sequence",
+    column=NETWORK,
+    needs="text",
+)(text_rung)

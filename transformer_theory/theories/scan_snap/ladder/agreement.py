@@ -37,12 +37,15 @@ from ..dynamics import Batch, Weights, gradient_descent
 from ..on_data import HEADLINE as BY_DISTINCTNESS
 from ..orders import PERMUTED_HELD_OUT, rank_correlation
 
-HEADLINE = Ladder(
-    "rank agreement of predicted and measured logit change on held-out sequences", "", ">=", PERMUTED_HELD_OUT
+LADDER = Ladder(
+    theory=NAME,
+    quantity="rank agreement of predicted and measured logit change on held-out sequences",
+    side=">=",
+    null=PERMUTED_HELD_OUT,
+    source=Source(PAPER, "Lemma 2", "confirmed"),
 )
 LEARNT = "rank agreement of predicted and measured logit change on learnt sequences"
 CEILING = "rank agreement of the predictions from held-out and learnt sequences"
-SOURCE = Source(PAPER, "Lemma 2", "confirmed")
 
 # Twice the time t0 = 2 t0' after which attention snaps. Flows on few sequences later learn them by heart: on
 # the digits, predictions from two parts of the data agree best at this time (docs/theories/scan_snap.md).
@@ -196,47 +199,24 @@ def agreement_rows(
     try:
         measured = change().double()[prediction.tokens]
     except NotConverged as error:
-        yield HEADLINE.row(NAME, None, reason=f"training diverged: {error}", source=SOURCE)
+        yield LADDER.row(None, reason=f"training diverged: {error}")
         return
-    n, kind = len(prediction.tokens), HEADLINE.null_kind
-    for quantity, rows in (
-        (HEADLINE.quantity, prediction.held_out),
-        (BY_DISTINCTNESS, prediction.distinctness),
-    ):
-        value, *draws = rank_correlation(measured, rows).tolist()
-        columns = {
-            "nulls": (Null(kind, tuple(draws)),),
-            "n": n,
-            "split": "validation",
-            "source": SOURCE,
-            "note": note,
-        }
-        if quantity == HEADLINE.quantity:
-            yield HEADLINE.row(NAME, value, predicted=1.0, basis="limit", **columns)
-        else:
-            yield Measurement(NAME, "rung", quantity, value, side=">=", **columns)
+    n = len(prediction.tokens)
+    value, null = _with_null(measured, prediction.held_out)
+    columns = {"nulls": (null,), "n": n, "split": "validation", "note": note}
+    yield LADDER.row(value, predicted=1.0, basis="limit", **columns)
+    value, null = _with_null(measured, prediction.distinctness)
+    columns = {"nulls": (null,), "n": n, "split": "validation", "note": note}
+    yield LADDER.beside(BY_DISTINCTNESS, value, side=">=", **columns)
     learnt = float(rank_correlation(prediction.learnt, measured))
-    yield Measurement(
-        NAME,
-        "rung",
-        LEARNT,
-        learnt,
-        side=">=",
-        n=n,
-        split="train",
-        source=SOURCE,
-        note="training may learn by heart what it predicts",
-    )
-    value, *draws = rank_correlation(prediction.learnt, prediction.held_out).tolist()
+    note = "training may learn by heart what it predicts"
+    yield LADDER.beside(LEARNT, learnt, side=">=", n=n, split="train", note=note)
+    value, null = _with_null(prediction.learnt, prediction.held_out)
     note = "reliability of the prediction: both parts are samples of the same sequences"
-    yield Measurement(
-        NAME,
-        "rung",
-        CEILING,
-        value,
-        side=">=",
-        nulls=(Null(kind, tuple(draws)),),
-        n=n,
-        source=SOURCE,
-        note=note,
-    )
+    yield LADDER.beside(CEILING, value, side=">=", nulls=(null,), n=n, note=note)
+
+
+def _with_null(change: Tensor, predictions: Float[Tensor, "runs some"]) -> tuple[float, Null]:
+    """Returns the rank agreement of a change with the first prediction, and with the others as the null."""
+    value, *draws = rank_correlation(change, predictions).tolist()
+    return value, Null(LADDER.null, tuple(draws))

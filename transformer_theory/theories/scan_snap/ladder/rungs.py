@@ -27,8 +27,8 @@ from ..orders import rank_correlation
 from ..problem import SequenceClasses, estimate_conditional, single_common
 from .agreement import (
     FAST_DECODER,
-    HEADLINE,
     HORIZON,
+    LADDER,
     Prediction,
     SplitSequences,
     agreement_rows,
@@ -104,7 +104,7 @@ def drawn(classes: SequenceClasses, *, context: int, generator: Generator) -> Sp
 
 
 def own_rung(
-    draw: Callable[[Generator], SequenceClasses], context: int, generator: Generator
+    generator: Generator, *, draw: Callable[[Generator], SequenceClasses], context: int
 ) -> Iterator[Measurement]:
     """Measures the theory's model on sequences of classes that are drawn."""
     sequences = drawn(draw(generator), context=context, generator=generator)
@@ -181,20 +181,20 @@ def _split(
     return sequences, predict(sequences)
 
 
-def words_rung(train: Trainer, note: str, generator: Generator) -> Iterator[Measurement]:
+def words_rung(generator: Generator, *, train: Trainer, note: str) -> Iterator[Measurement]:
     """Measures a model on the visual words after one query."""
     sequences, prediction = visual_words(generator.initial_seed())
     yield from agreement_rows(prediction, lambda: train(sequences, generator), note)
 
 
-def retrained_rung(train: Trainer, note: str, generator: Generator) -> Iterator[Measurement]:
+def retrained_rung(generator: Generator, *, train: Trainer, note: str) -> Iterator[Measurement]:
     """Measures a model as :func:`words_rung` does, with a second null: models that are trained on permuted
     next tokens.
 
     The first null keeps the training. It is too narrow where training on any next tokens orders the words:
     next tokens that one seed holds out are learnt by other seeds.
     """
-    rows = list(words_rung(train, note, generator))
+    rows = list(words_rung(generator, train=train, note=note))
     sequences, prediction = visual_words(generator.initial_seed())
     assert sequences.permuted_learnt is not None
     draws = []
@@ -205,7 +205,7 @@ def retrained_rung(train: Trainer, note: str, generator: Generator) -> Iterator[
             float(rank_correlation(train(permuted, generator).double()[prediction.tokens], predicted))
         )
     for row in rows:
-        second = (Null(RETRAINED, tuple(draws)),) if row.quantity == HEADLINE.quantity else ()
+        second = (Null(RETRAINED, tuple(draws)),) if row.quantity == LADDER.quantity else ()
         yield replace(row, nulls=(*row.nulls, *second))
 
 

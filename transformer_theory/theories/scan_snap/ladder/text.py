@@ -12,9 +12,8 @@ from ....data.queries import most_frequent
 from ....data.text import CONTEXT, Text, Vocabulary
 from ....models.decoder import Decoder
 from ....models.embedding import build
-from ..comparison import NAME
 from ..language_training import adam, train_decoder
-from .agreement import HEADLINE, SOURCE, SplitSequences, agreement_rows, predict
+from .agreement import LADDER, SplitSequences, agreement_rows, predict
 from .networks import word_logits
 
 WORDS = 3000  # largest vocabulary; rarer words become <unk>
@@ -103,7 +102,7 @@ def text_rung(generator: Generator, text: Text) -> Iterator[Measurement]:
     """
     found = text_sequences(text)
     if isinstance(found, str):
-        yield HEADLINE.row(NAME, None, reason=found, source=SOURCE)
+        yield LADDER.row(None, reason=found)
         return
     learnt, sequences, windows, kept = found
 

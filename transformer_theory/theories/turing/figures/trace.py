@@ -66,7 +66,14 @@ def run_with_scores(
             row[: len(step.scores)] = step.scores
         return exact.trace(found), scores.astype(np.float32)
     filled = torch.tensor(scores)
-    trace = floating.trace(transformer, word, steps, dtype=getattr(torch, arithmetic), all_scores=filled)
+    trace = floating.trace(
+        transformer.machine,
+        transformer.weights,
+        word,
+        steps,
+        dtype=getattr(torch, arithmetic),
+        all_scores=filled,
+    )
     return trace, filled.float().numpy()
 
 

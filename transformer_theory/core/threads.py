@@ -1,0 +1,57 @@
+"""The number of threads. Small matrices are slower on several threads than on one, and many times slower on a
+busy machine, so public solvers are :func:`single_threaded`.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Whether one_thread is active.
+_limited: ContextVar[bool] = ContextVar("limited", default=False)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Limits torch and the numerical libraries to one thread inside the block; the previous numbers of
+    threads are restored afterwards.
+    """
+    if _limited.get():  # nested: the outermost block has set the limit and will restore it
+        yield
+        return
+    threads, token = torch.get_num_threads(), _limited.set(True)
+    torch.set_num_threads(1)
+    try:
+        with _pools().limit(limits=1):
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        _limited.reset(token)
+
+
+@functools.cache
+def _pools() -> Any:
+    """Finds the thread pools of the libraries behind numpy and scipy. The search takes a millisecond, so its
+    result is cached.
+    """
+    import scipy.linalg  # noqa: F401 - loads scipy's own BLAS, which would not be found otherwise
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
+
+
+def single_threaded(function: Callable[P, T]) -> Callable[P, T]:
+    """Returns the function limited to :func:`one_thread`, for use as a decorator."""
+
+    @functools.wraps(function)
+    def limited(*args: P.args, **kwargs: P.kwargs) -> T:
+        with one_thread():
+            return function(*args, **kwargs)
+
+    return limited

@@ -78,8 +78,8 @@ class Clusters(RandomExperiment):
         times = distinct(result.select(quantity=NUMBER), "time")
         early = min(times, key=lambda time: abs(time - self.time / 5))
         over_time = ("beta", {beta: {"label": rf"$\beta$ = {beta:g}", "band": False} for beta in DRAWN})
-        hollow = {"color": COLOURS["particles"], "linestyle": "", "marker": "s", "markerfacecolor": "none"}
-        dots = {"color": COLOURS["particles"], "linestyle": "", "markersize": 4}
+        dots = {"color": COLOURS["particles"], "linestyle": "", "markersize": 4, "band": False}
+        hollow = dots | {"marker": "s", "markerfacecolor": "none"}
         over_beta = {
             early: {"label": f"time {early:.3g}", **dots},
             times[-1]: {"label": f"time {times[-1]:.3g}", **hollow},

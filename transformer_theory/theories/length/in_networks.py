@@ -151,9 +151,9 @@ class ScoreGaps(Metric):
                     Measurement(NAME, "in network", GAP, ratio, nulls=present(null), side=">=", **columns)
                 )
                 columns |= {"unit": "share", "verdict": verdict, "note": f"with n keys {predicted[0]:.3f}"}
-                for setting, value in zip([*weights][1:], predicted[1:]):
+                for name, value in zip([*weights][1:], predicted[1:]):
                     rows.append(
-                        Measurement(NAME, "in network", PREDICTED, value, at={"setting": setting}, **columns)
+                        Measurement(NAME, "in network", PREDICTED, value, at={"prediction": name}, **columns)
                     )
         return rows
 

@@ -96,6 +96,11 @@ def test_every_call_has_its_own_seed_unless_it_is_declared():
     assert one_seed(seed=2).run().table.column("value") == [2, 2]
 
 
+def test_axes_without_a_point_are_refused():
+    with pytest.raises(ValueError, match=r"sizes, scale must have a combination that scan_snap\.squares"):
+        squares(sizes=(3,)).run()
+
+
 def test_a_share_has_its_interval_and_number_of_trials():
     row = seeds().run().select(quantity="even", at={"of": "seed", "n": 2}).one()
     assert (row.value, row.n, row.unit) == (0, 4, "share")

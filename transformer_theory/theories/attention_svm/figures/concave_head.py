@@ -28,12 +28,15 @@ REACHED = "share of problems that reach the predicted attention"
 RESTRICTED = "share of problems whose attention is optimal on the tokens that keep it"
 LOST = "share of lost tokens that are not neighbours"
 DISTANCE = "1 - cosine to the target"
-TARGETS = {
-    "finite part and direction, from the scores": TINTS[0],
-    "direction alone": TINTS[1],
-    "max-margin of the best tokens": TINTS[2],
-    "prediction for another problem": COLOURS["null"],
+MEASURED = {"label": "measured", "linestyle": "", "marker": "x", "markersize": 5, "color": "black"}
+TARGETS = {  # target -> look of its curve
+    "finite part and direction, from the scores": {"label": "finite part and direction", "color": TINTS[0]},
+    "direction alone": {"label": "direction alone", "color": TINTS[1]},
+    "max-margin of the best tokens": {"label": "one token per input", "color": TINTS[2]},
+    "prediction for another problem": {"label": "another problem", "color": COLOURS["null"]},
 }
+ERROR_AXES = {"xlabel": "step", "yscale": "log"}
+DISTANCE_AXES = {"yscale": "log", "ylim": (3e-3, 60)}
 CLOSE = 0.01  # largest error of an attention weight at which a problem reaches the prediction
 
 
@@ -120,46 +123,17 @@ class ConcaveHead(RandomExperiment):
     view = curves(
         "lambda",
         panels=(
-            Panel(
-                "Tokens that share",
-                COUNT,
-                lines=(
-                    "quantity",
-                    {
-                        COUNT: {
-                            "label": "measured",
-                            "linestyle": "",
-                            "marker": "x",
-                            "markersize": 5,
-                            "color": "black",
-                        }
-                    },
-                ),
-                predicted="predicted",
-            ),
-            Panel(
-                "Error of the attention",
-                ERROR,
-                lines="lambda",
-                x="step",
-                axes={"xlabel": "step", "yscale": "log"},
-            ),
-            Panel(
-                "1 − cosine of W to",
-                DISTANCE,
-                lines=(
-                    "target",
-                    {name: {"color": tint, "label": name[:27]} for name, tint in TARGETS.items()},
-                ),
-                axes={"yscale": "log", "ylim": (3e-3, 60)},
-            ),
+            Panel("Tokens that share", COUNT, lines=("quantity", {COUNT: MEASURED}), predicted="predicted"),
+            Panel("Error of the attention", ERROR, lines="lambda", x="step", axes=ERROR_AXES),
+            Panel("1 − cosine of W to", DISTANCE, lines=("target", TARGETS), axes=DISTANCE_AXES),
         ),
         xlabel="$\\lambda$",
         log="x",
-        caption="{trials} random problems, the same for each λ. Left: means; attention above 0.001; with a linear "
-        "head one token has all attention. Middle: medians of the largest difference from the attention predicted "
-        "from the scores. Right: medians; a target of zero is left out. Where all tokens share the attention, W is "
-        "finite, and 1 − cosine to the prediction falls to rounding, below the panel.",
+        caption="{trials} random problems, the same for each λ. Left: means; attention above 0.001; with a "
+        "linear head one token has all attention. Middle: medians of the largest difference from the "
+        "attention predicted from the scores. Right: medians; a target of zero is left out. Where all "
+        "tokens share the attention, W is finite, and 1 − cosine to the prediction falls to rounding, "
+        "below the panel.",
         size=(7.0, 3.3),
     )
 

@@ -76,7 +76,9 @@ class Joint(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the published numbers and both probabilities over the first steps, and arrays with the paths."""
+        """Yields rows with the published numbers and both probabilities over the first steps, and arrays with
+        the paths.
+        """
         steps = sorted({*range(0, min(151, self.steps), 2), *range(0, self.steps, 20), self.steps})
         arrays = {}
         for case in CASES:

@@ -106,7 +106,9 @@ class LocalPaths(RandomExperiment):
     sources = (SOURCE, Source("tarzanagh2023maxmargin"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields predicted widths, and shares, distances and slopes per multiple; an array with the predicted widths."""
+        """Yields predicted widths, and shares, distances and slopes per multiple; an array with the predicted
+        widths.
+        """
         generator = self.generator()
         problems = cross_attention(
             inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=generator, trials=self.trials
@@ -213,9 +215,10 @@ class LocalPaths(RandomExperiment):
         )
         caption(
             figure,
-            f"{result.select(quantity=DISTANCE)[0].n} locally optimal selections that are not the best, and as many "
-            "that are not locally optimal. Left: medians; width of the cone relative to the predicted one; "
-            "1: the boundary of the cone. Right: all locally optimal selections; dashed: the narrowest cone used.",
+            f"{result.select(quantity=DISTANCE)[0].n} locally optimal selections that are not the best, and "
+            "as many that are not locally optimal. Left: medians; width of the cone relative to the "
+            "predicted one; 1: the boundary of the cone. Right: all locally optimal selections; dashed: "
+            "the narrowest cone used.",
         )
         return figure
 

@@ -106,9 +106,10 @@ class LongRun(RandomExperiment):
             Panel("Direction error times t", TIMES_STEP, lines="problem", legend=""),
         ),
         log="xy",
-        caption="Left: median of {trials} random problems; bands: smallest to largest. Crosses: medians over other "
-        "random data, by a separate implementation. Right: one curve per problem; the error is the distance of "
-        "W/|W| from the unit max-margin solution, and a level curve means an error like 1/t.",
+        caption="Left: median of {trials} random problems; bands: smallest to largest. Crosses: medians "
+        "over other random data, by a separate implementation. Right: one curve per problem; the error is "
+        "the distance of W/|W| from the unit max-margin solution, and a level curve means an error like "
+        "1/t.",
         size=(7.0, 3.4),
     )
 

@@ -77,8 +77,8 @@ class MultiInput(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the objectives, the quantities over the steps for the start at zero, and arrays with the paths
-        of normalised descent.
+        """Yields the objectives, the quantities over the steps for the start at zero, and arrays with the
+        paths of normalised descent.
         """
         instance, scored_keys = published_prompts()
         target = frobenius_max_margin(prompt(instance.tokens, instance.optimal()))

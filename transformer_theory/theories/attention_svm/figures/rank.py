@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....core.experiment import setting
-from ....core.figure import Axis, Panel, Reading, draw_curves, figure, reading
+from ....core.figure import Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -16,7 +16,7 @@ from ..builders import constraints
 from ..constraint_set import Constraints
 from ..published import published_instances
 from ..solvers import frobenius_max_margins, nuclear_max_margins, official_rank
-from .common import DIMS, INPUTS, TOKENS, mean_interval
+from .common import T_axis, d_axis, mean_interval, n_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -98,10 +98,12 @@ def plot(result: Result) -> "Figure":
     panels[len(pairs)].legend(entries.values(), entries.keys(), loc="center left")
     caption(
         figure,
-        "True: mean over up to {feasible} feasible problems of {max_seeds} seeds, bands: 95 % interval of the mean; "
-        "no mark where none is feasible. Released recipe: the notebook's computation on {official} seeds, which "
-        "counts infeasible problems as rank one; numbers read off the paper's figure: 100 seeds. Pataki's bound: "
-        "rank r with r(r + 1)/2 at most the number of constraints.".format(**result.settings),
+        "True: mean over up to {feasible} feasible problems of {max_seeds} seeds, bands: 95 % interval of "
+        "the mean; no mark where none is feasible. Released recipe: the notebook's computation on "
+        "{official} seeds, which counts infeasible problems as rank one; numbers read off the paper's "
+        "figure: 100 seeds. Pataki's bound: rank r with r(r + 1)/2 at most the number of constraints.".format(
+            **result.settings
+        ),
     )
     return figure
 
@@ -110,9 +112,9 @@ def plot(result: Result) -> "Figure":
     "attention_svm.rank",
     source=(Source("tarzanagh2023transformers"), Source("pataki1998rank")),
     over={
-        "n": Axis(5, 10, 15, **INPUTS),
-        "T": Axis(5, 10, 15, **TOKENS),
-        "d": Axis(*KNOWN_DIMS, **DIMS),
+        "n": n_axis(5, 10, 15),
+        "T": T_axis(5, 10, 15),
+        "d": d_axis(*KNOWN_DIMS),
     },
     where=lambda n, T: n == 5 or T == 5,
     view=plot,

@@ -99,8 +99,8 @@ class RankBound(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per width, for all problems and for those on either side of the rank, shares, prices, margins
-        and distances; arrays with the points of the prices.
+        """Yields, per width, for all problems and for those on either side of the rank, shares, prices,
+        margins and distances; arrays with the points of the prices.
         """
         sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim}
         instance = published_instances(range(self.trials), **sizes)

@@ -96,7 +96,6 @@ class SingleInput(Experiment):
             )
             yield from self._rows(case, instance, targets, paths[-1], released.W)
             arrays[f"paths_{case}"] = paths.squeeze(-1)
-            arrays[f"selected_{case}"] = instance.selected(paths[-1]).squeeze(-1)
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     def _rows(
@@ -151,6 +150,10 @@ class SingleInput(Experiment):
         against the step.
         """
         a = arrays_of(result)
+        for case in PROMPT_SCORES:
+            rows = result.select(quantity=SELECTED, at={"case": case})
+            tokens = {row.at["start"]: int(row.value) for row in rows}
+            a[f"selected_{case}"] = np.array([tokens.get(y, 2) for y in PROMPT_STARTS])
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
         for ax, case in ((left, "global"), (middle, "local")):
             _plane(ax, a, case)

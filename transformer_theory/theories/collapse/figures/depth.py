@@ -83,7 +83,7 @@ class Depth(RandomExperiment):
                     RESIDUAL,
                     value if value > SMALLEST else None,
                     reason=reason,
-                    at={"setting": f"score deviation {deviation:g}"},
+                    at={"score deviation": deviation},
                     layer=layer,
                     source=DONG,
                     n=self.runs,
@@ -103,7 +103,7 @@ class Depth(RandomExperiment):
                     COSINE,
                     float(np.mean(runs)),
                     predicted=depth_cosine(alpha, L, self.tokens),
-                    at={"setting": f"{name}, {L} layers"},
+                    at={"branch": name, "layers": L},
                     source=NOCI,
                     n=self.runs,
                 )

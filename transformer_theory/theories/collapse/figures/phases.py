@@ -57,7 +57,7 @@ class Phases(RandomExperiment):
                     predicted=limit(b, n),
                     interval=student_interval(found.tolist()),
                     interval_kind="over rows",
-                    at={"setting": f"{n} keys, b = {b:g}"},
+                    at={"keys": n, "b": b},
                     n=self.rows,
                     source=SOURCE,
                 )

@@ -69,7 +69,7 @@ class Algorithms(RandomExperiment):
                 "op": "<=",
                 "threshold": bound,
                 "verdict": judge(value, "<=", bound),
-                "at": {"setting": f"{layers} layers"},
+                "at": {"layers": layers},
             }
             yield Measurement(NAME, "figure", DISTANCE, value, source=BAI, **columns)
         risks = []
@@ -86,13 +86,13 @@ class Algorithms(RandomExperiment):
                 .tolist()
             )
             risks.append(errors)
-            for name, value in zip((*(f"strength {s:g}" for s in STRENGTHS), "selected"), errors):
+            for strength, value in zip((*STRENGTHS, "selected"), errors):
                 yield Measurement(
                     NAME,
                     "figure",
                     RISK,
                     value,
-                    at={"setting": f"{name}, noise {noise:g}"},
+                    at={"strength": strength, "noise": noise},
                     n=self.prompts,
                     source=BAI,
                 )
@@ -107,7 +107,7 @@ class Algorithms(RandomExperiment):
                 REST,
                 value,
                 unit="share",
-                at={"setting": f"scale {scale:.2g}"},
+                at={"scale": scale},
                 n=256,
                 source=DAI,
             )

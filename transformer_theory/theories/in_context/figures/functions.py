@@ -84,7 +84,7 @@ class Functions(RandomExperiment):
                         "figure",
                         ERROR,
                         value,
-                        at={"setting": f"{kind}, {name}, N = {N}"},
+                        at={"functions": kind, "method": name, "N": N},
                         n=n,
                         source=SOURCE,
                     )

@@ -91,7 +91,7 @@ class Steps(RandomExperiment):
                     "figure",
                     COSINE,
                     float(value),
-                    at={"setting": f"{name}, N = {N}"},
+                    at={"matrix": name, "N": N},
                     step=self.steps,
                     source=SOURCE,
                 )
@@ -103,7 +103,7 @@ class Steps(RandomExperiment):
                     RISK,
                     value,
                     predicted=predicted,
-                    at={"setting": f"{name}, N = {N}"},
+                    at={"matrix": name, "N": N},
                     source=SOURCE,
                 )
         yield Arrays(

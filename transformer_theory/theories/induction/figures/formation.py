@@ -43,12 +43,12 @@ class Formation(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement]:
         """Yields four quantities of both networks at each measured step."""
-        for kind, layers in KINDS.items():
+        for layers in KINDS.values():
             curves = formation(
                 layers, self.generator(), steps=self.steps, every=self.every, blocks=self.blocks
             )
             for step, values in curves.items():
-                columns = {"at": {"setting": kind}, "step": step, "n": self.blocks, "source": SOURCE}
+                columns = {"at": {"layers": layers}, "step": step, "n": self.blocks, "source": SOURCE}
                 for quantity, value in values.items():
                     name = f"{quantity}, best head" if quantity in (PREFIX, PREVIOUS) else quantity
                     yield Measurement(
@@ -62,12 +62,12 @@ class Formation(RandomExperiment):
             return text_figure(f"{self.name}: nothing was measured")
         figure, panels = axes(1, 3, width=7.0, height=2.7)
         dark, light = shades(3)[0], shades(3)[1]
-        for kind, tint in zip(KINDS, (dark, light)):
+        for (kind, layers), tint in zip(KINDS.items(), (dark, light)):
             for ax, quantity in zip(panels, (ACCURACY, LOSS)):
-                rows = result.select(quantity=quantity, at={"setting": kind})
+                rows = result.select(quantity=quantity, at={"layers": layers})
                 line(ax, rows.column("step"), rows.column("value"), color=tint, label=kind.replace(" ", "\n"))
             for quantity, dashes in ((PREFIX, "-"), (PREVIOUS, ":")):
-                rows = result.select(quantity=f"{quantity}, best head", at={"setting": kind})
+                rows = result.select(quantity=f"{quantity}, best head", at={"layers": layers})
                 line(panels[2], rows.column("step"), rows.column("value"), color=tint, linestyle=dashes)
         panels[0].set(xlabel="step", title="share predicted", ylim=(-0.03, 1.05))
         panels[1].set(xlabel="step", title="loss, nats", ylim=(0, None))

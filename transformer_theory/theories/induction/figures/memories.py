@@ -56,7 +56,7 @@ class Memories(RandomExperiment):
                     value,
                     unit="share",
                     predicted=predicted,
-                    at={"setting": f"d = {d}"},
+                    at={"d": d, "N": N},
                     n=N,
                     source=SOURCE,
                 )
@@ -73,7 +73,7 @@ class Memories(RandomExperiment):
                         MASS,
                         values[name],
                         unit="share",
-                        at={"setting": f"{kind}, {name}"},
+                        at={"optimiser": kind, "memory": name},
                         step=step,
                         source=SOURCE,
                     )
@@ -85,14 +85,14 @@ class Memories(RandomExperiment):
             return text_figure(f"{self.name}: nothing was measured")
         figure, panels = axes(1, 3, width=7.0, height=2.7)
         for d, tint in zip(self.widths, shades(len(self.widths))):
-            rows = result.select(quantity=RECALL, at={"setting": f"d = {d}"})
+            rows = result.select(quantity=RECALL, at={"d": d})
             line(panels[0], rows.column("n"), rows.column("predicted"), color=tint, label=f"{d}")
             panels[0].plot(rows.column("n"), rows.column("value"), "o", color=tint, label="_")
         panels[0].set(xlabel="pairs N", xscale="log", title="recall", ylim=(-0.03, 1.05))
         panels[0].legend(title="d", loc="lower left", title_fontsize=7.5)
         for ax, kind in zip(panels[1:], OPTIMISERS):
             for name, tint in zip(MEMORIES, shades(3)):
-                rows = result.select(quantity=MASS, at={"setting": f"{kind}, {name}"})
+                rows = result.select(quantity=MASS, at={"optimiser": kind, "memory": name})
                 line(
                     ax,
                     rows.column("step"),

@@ -41,15 +41,15 @@ class Strategies(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement]:
         """Yields the loss of each strategy, and loss and divergences of each network over the steps."""
-        for kind, layers in KINDS.items():
+        for layers in KINDS.values():
             curves = chain_curves(layers, self.seed, self.steps, self.chains)
             columns = {"unit": "nats", "n": self.chains, "source": SOURCE}
             if layers == 1:
                 for name, loss in curves["strategies"].items():
-                    yield Measurement(NAME, "figure", LOSS, loss, at={"setting": name}, **columns)
+                    yield Measurement(NAME, "figure", LOSS, loss, at={"strategy": name}, **columns)
             for number, step in enumerate(curves["steps"]):
                 yield Measurement(
-                    NAME, "figure", LOSS, curves["loss"][number], at={"setting": kind}, step=step, **columns
+                    NAME, "figure", LOSS, curves["loss"][number], at={"layers": layers}, step=step, **columns
                 )
                 for name in STRATEGIES:
                     value = curves["divergence"][name][number]
@@ -58,7 +58,7 @@ class Strategies(RandomExperiment):
                         "figure",
                         DIVERGENCE,
                         value,
-                        at={"setting": f"{kind}, {name}"},
+                        at={"layers": layers, "strategy": name},
                         step=step,
                         **columns,
                     )
@@ -71,16 +71,16 @@ class Strategies(RandomExperiment):
         figure, panels = axes(1, 3, width=7.0, height=2.8)
         tints = dict(zip(STRATEGIES, shades(3)))
         for name, tint in tints.items():
-            for row in result.select(quantity=LOSS, at={"setting": name}):
+            for row in result.select(quantity=LOSS, at={"strategy": name}):
                 panels[0].axhline(row.value, color=tint, linewidth=0.9, linestyle=(0, (4, 3)))
-        for kind, dashes in zip(KINDS, (":", "-")):
-            rows = result.select(quantity=LOSS, at={"setting": kind})
+        for layers, dashes in zip(KINDS.values(), (":", "-")):
+            rows = result.select(quantity=LOSS, at={"layers": layers})
             line(
                 panels[0], [1 + step for step in rows.column("step")], rows.column("value"), linestyle=dashes
             )
-        for ax, kind in zip(panels[1:], KINDS):
+        for ax, (kind, layers) in zip(panels[1:], KINDS.items()):
             for name, tint in tints.items():
-                rows = result.select(quantity=DIVERGENCE, at={"setting": f"{kind}, {name}"})
+                rows = result.select(quantity=DIVERGENCE, at={"layers": layers, "strategy": name})
                 steps, label = [1 + step for step in rows.column("step")], name if ax is panels[2] else ""
                 line(ax, steps, rows.column("value"), color=tint, label=label)
             ax.set(xlabel="step + 1", xscale="log", title=f"KL, {kind}", ylim=(0, 0.2))

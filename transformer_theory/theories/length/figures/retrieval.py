@@ -29,6 +29,7 @@ NAME, SOURCE, CHIANG = (
     Source("chiang2022overcoming", status="own"),
 )
 TOP, RIGHT = "largest weight", "weight on the right key"
+SCORES = {False: "as trained", True: "times log n"}
 RANKED, ACCURACY, BOUND = "right key ranked first", "accuracy", "delta - log n"
 
 
@@ -89,7 +90,7 @@ class Retrieval(RandomExperiment):
                         found.setdefault((n, scaled), []).append((row, float(winner_weight(gaps, n).mean())))
             for (n, scaled), rows in found.items():
                 place = {
-                    "at": {"setting": f"{kind}, {n} keys{', scores times log n' if scaled else ''}"},
+                    "at": {"task": kind, "scores": SCORES[scaled], "keys": n},
                     "n": self.heads,
                     "source": SOURCE,
                 }
@@ -118,10 +119,8 @@ class Retrieval(RandomExperiment):
 
         def values(kind: str, quantity: str, scaled: bool, column: str = "value") -> list[float]:
             """Returns a column of one quantity over the lengths; NaN where it is missing."""
-            end = ", scores times log n" if scaled else ""
-            rows = [
-                result.select(quantity=quantity, at={"setting": f"{kind}, {n} keys{end}"}) for n in lengths
-            ]
+            place = {"task": kind, "scores": SCORES[scaled]}
+            rows = [result.select(quantity=quantity, at=place | {"keys": n}) for n in lengths]
             return [
                 math.nan if not each or each[0].value is None else getattr(each[0], column) for each in rows
             ]

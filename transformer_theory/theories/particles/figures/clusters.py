@@ -70,7 +70,7 @@ class Clusters(RandomExperiment):
                 "figure",
                 NUMBER,
                 float(values.mean()),
-                at={"setting": f"beta {beta:g}"},
+                at={"beta": beta},
                 n=self.runs,
                 source=SOURCE,
                 **columns,

@@ -64,9 +64,7 @@ class Dimension(RandomExperiment):
             )
             means.append(mean_cosine(states).mean(1).numpy())
             distances.append(distance)
-            yield Measurement(
-                NAME, "figure", DISTANCE, distance, at={"setting": f"d = {d}"}, n=self.runs, source=SOURCE
-            )
+            yield Measurement(NAME, "figure", DISTANCE, distance, at={"d": d}, n=self.runs, source=SOURCE)
         x, y = np.log(SIZES[3:]), np.log(distances[3:])
         yield Measurement(
             NAME,

@@ -103,8 +103,8 @@ class LabelCorruption(RandomExperiment):
             ),
         ),
         ylabel="accuracy on unseen samples",
-        caption="Lines: mean of the seeds; bands: their range. Grey: nearest subspace of the pixels, which needs no "
-        "training.",
+        caption="Lines: mean of the seeds; bands: their range. Grey: nearest subspace of the pixels, which "
+        "needs no training.",
         size=(8.4, 3.1),
     )
 
@@ -150,8 +150,8 @@ class LabelCorruption(RandomExperiment):
     def _accuracies(
         self, at: dict[str, Any], choices: dict[str, tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[Measurement]:
-        """Yields the mean accuracy of each method, and accuracy of MCR² minus accuracy of cross-entropy, each with
-        its classifier, for the same split, corruption and seed.
+        """Yields the mean accuracy of each method, and accuracy of MCR² minus accuracy of cross-entropy, each
+        with its classifier, for the same split, corruption and seed.
         """
         null = Null(PIXELS, tuple(choices[PIXELS][0]))
         for method, (values, indices) in choices.items():
@@ -161,7 +161,8 @@ class LabelCorruption(RandomExperiment):
                 note += f"; learning rates chosen: {best_rates}"
             yield from self._with_range(values, at=at, model=method, nulls=(null,), side=">=", note=note)
         values = choices[METHODS[0]][0] - choices[METHODS[1]][0]
-        note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {int((values > 0).sum())}"
+        above = int((values > 0).sum())
+        note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {above}"
         yield self.row(DIFFERENCE, float(values.mean()), n=len(values), split="test", at=at, note=note)
 
     def _with_range(self, values: np.ndarray, **columns: Any) -> Iterator[Measurement]:

@@ -76,8 +76,8 @@ class TrainingDynamics(RandomExperiment):
             for split, title in zip(SPLITS, ("Training samples", "Unseen samples"))
         ),
         ylabel="nats per sample",
-        caption="Lines: mean of the seeds over {steps} steps. Grey: $R^c$ (above) and ΔR (below) of permuted labels, "
-        "range of the seeds. Green, dashed: the optimum of ΔR.",
+        caption="Lines: mean of the seeds over {steps} steps. Grey: $R^c$ (above) and ΔR (below) of permuted "
+        "labels, range of the seeds. Green, dashed: the optimum of ΔR.",
         size=(7.0, 2.8),
     )
 

@@ -50,12 +50,16 @@ class Gradient(RandomExperiment):
         generator = self.generator()
         for temperature in TEMPERATURES:
             g = sampled_gradients(self.delta, temperature=temperature, draws=self.draws, generator=generator)
-            columns = {"n": self.draws, "source": SOURCE, "at": {"setting": f"{RELAXED}, {temperature:g}"}}
+            columns = {
+                "n": self.draws,
+                "source": SOURCE,
+                "at": {"estimator": RELAXED, "temperature": temperature},
+            }
             predicted = relaxed_gradient_mean(self.delta) if temperature == 1 else None
             yield Measurement(NAME, "figure", MEAN, float(g.mean()), predicted=predicted, **columns)
             yield Measurement(NAME, "figure", DEVIATION, float(g.std()), **columns)
         g = score_function_gradients(self.delta, draws=self.draws, generator=generator)
-        columns = {"n": self.draws, "source": SOURCE, "at": {"setting": REINFORCE}}
+        columns = {"n": self.draws, "source": SOURCE, "at": {"estimator": REINFORCE}}
         yield Measurement(
             NAME, "figure", MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns
         )
@@ -69,11 +73,11 @@ class Gradient(RandomExperiment):
         figure, (left, right) = axes(1, 2, width=7.0, height=2.9)
         exact = exact_gradient(self.delta)
         for ax, quantity in ((left, MEAN), (right, DEVIATION)):
-            rows = [row for row in result.select(quantity=quantity) if row.setting.startswith(RELAXED)]
+            rows = result.select(quantity=quantity, at={"estimator": RELAXED})
             label = RELAXED if ax is left else ""
             line(
                 ax,
-                [float(row.setting.split(", ")[1]) for row in rows],
+                [row.at["temperature"] for row in rows],
                 [row.value for row in rows],
                 name=NAME,
                 marker="o",
@@ -102,7 +106,7 @@ class Gradient(RandomExperiment):
             linestyle=":",
             label="limit at low temperature",
         )
-        for row in result.select(quantity=DEVIATION, at={"setting": REINFORCE}):
+        for row in result.select(quantity=DEVIATION, at={"estimator": REINFORCE}):
             right.axhline(row.value, color=COLOURS["null"], linestyle="--", label=REINFORCE)
         left.set(ylim=(0, None))
         right.set(ylim=(0, None))

@@ -71,7 +71,7 @@ class Outcomes(RandomExperiment):
                     "unit": "share",
                     "n": self.networks,
                     "source": SOURCE,
-                    "at": {"setting": f"{router}: {name}"},
+                    "at": {"router": router, "schedule": name},
                 }
                 yield Measurement(
                     NAME, "figure", SUCCESS, float((found.hit > GOOD).double().mean()), **columns
@@ -104,8 +104,7 @@ class Outcomes(RandomExperiment):
             (-0.2, "keys", COLOURS["raw"]),
             (0.2, "keys and contents", COLOURS[NAME]),
         ):
-            rows = {row.setting: row.value for row in result.select(quantity=SUCCESS)}
-            values = [rows[f"{router}: {name}"] for name in SCHEDULES]
+            values = result.select(quantity=SUCCESS, at={"router": router}).column("value")
             left.barh(places + offset, values, height=0.38, color=colour, label=router)
         left.set(
             yticks=places,

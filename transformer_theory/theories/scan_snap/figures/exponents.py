@@ -77,8 +77,8 @@ class Exponents(Experiment):
         ),
         xlabel="$t / t_0'$",
         log="x",
-        caption="z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and 1/2 for "
-        "large t (right).",
+        caption="z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) "
+        "and 1/2 for large t (right).",
         size=(7.0, 3.0),
     )
 

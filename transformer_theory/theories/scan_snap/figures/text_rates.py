@@ -51,8 +51,8 @@ class TextRates(RandomExperiment):
         return cls(rates=(2.0, 10.0), seeds=2, steps=30, dim=16, words=50, windows=3)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields entropy and held-out loss of each rate, means over the seeds and single ones; the paper plots the entropies
-        without numbers.
+        """Yields entropy and held-out loss of each rate, means over the seeds and single ones; the paper
+        plots the entropies without numbers.
         """
         shared = {
             "text": self.text,

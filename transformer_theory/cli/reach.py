@@ -26,9 +26,10 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     from ..core.plotting import pdf, svg
     from ..core.result import Result
     from ..models.stored import network_file
-    from ..report import reach_map, terminal
+    from ..report import terminal
     from ..report.aggregate import aggregate
-    from ..report.reached import reached
+    from ..report.judged import rung_results
+    from ..report.judged_figures import reach_map
     from ..training.machine import available_threads
 
     images, text = _data(options.data)
@@ -54,7 +55,7 @@ def reach_of_theories(options: argparse.Namespace) -> int:
         result = Result.load(options.out)  # from the stored files, as the command `report` does
         with workers(processes):
             report.write(result, options.out)
-        figure = reach_map.reach_map(reached(aggregate(result)))
+        figure = reach_map(rung_results(aggregate(result)))
         if figure is not None:
             write_together(
                 {options.out / "reach.svg": svg(figure).encode(), options.out / "reach.pdf": pdf(figure)}

@@ -3,7 +3,7 @@
 :func:`reach` measures the cells (theory, rung, seed) in parallel. If it has a folder, each cell is stored
 when it is done, and a later call with the same folder measures only the cells that are missing. The
 :class:`~..core.result.Result` has one row of kind "rung" per quantity, rung and seed. Its settings describe
-the rungs (``settings["ladders"]``), so that the reach map (:mod:`~..report.reach_map`) is drawn from the
+the rungs (``settings["ladders"]``), so that the reach map (:mod:`~..report.judged_figures`) is drawn from the
 stored result alone. Means over seeds, intervals and p-values come from :meth:`.Table.summary`, as for a
 comparison.
 """

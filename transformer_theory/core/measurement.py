@@ -600,9 +600,10 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
         setting = record.get("setting", "")
         further = setting.startswith("null: ") or setting == "untrained networks"
         row = Measurement.from_json({**record, "setting": ""} if further else record)
-        # on a ladder the columns of the two rows could differ in scope, split, data and model
-        columns = ("theory", "kind", "quantity", "at", "rung") if row.kind == "rung" else IDENTITY
-        place = (*(getattr(row, name) for name in columns), row.seed)
+        # the two rows could differ in scope and split, and on a ladder also in data and model
+        differing = ("scope", "split", *(("data", "model") if row.kind == "rung" else ()))
+        columns = [name for name in (*IDENTITY, "seed") if name not in differing]
+        place = tuple(getattr(row, name) for name in columns)
         if further and place in places:
             main = rows[places[place]]
             nulls = row.nulls if row.value == main.value else [null.beside(row.value) for null in row.nulls]

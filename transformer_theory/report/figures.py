@@ -18,7 +18,7 @@ from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
 from ..core.theory import Theory
-from . import curve_figures, matrix, reach_map, reach_overview
+from . import curve_figures, judged_figures
 from .aggregate import (
     COMPARE,
     ON_DATA,
@@ -31,10 +31,9 @@ from .aggregate import (
     result_label,
 )
 from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
-from .findings import findings
-from .own_quantities import headlines, is_of_one_network, quantities, subject
+from .judged import findings, headlines, is_of_one_network, quantities, rung_results
+from .own_model import subject
 from .pictures import attention, features
-from .reached import reached
 from .training import training_summary
 
 if TYPE_CHECKING:
@@ -136,22 +135,21 @@ def of_all(combined: Aggregate, stem: str = "") -> Iterator[Picture]:
     They are the reach map and the matrix of findings, whose name begins with ``stem``, each also as wide as a
     column.
     """
-    if cells := reached(combined):
+    if rungs := rung_results(combined):
         title = "how far the theories reach as their assumptions are relaxed"
-        yield Picture("reach-map", title, None, partial(reach_map.reach_map, cells))
+        yield Picture("reach-map", title, None, partial(judged_figures.reach_map, rungs))
         title = "how far the theories reach, a square per rung, as wide as a column"
-        yield Picture(
-            f"reach-{IN_COLUMN}", title, None, partial(reach_overview.reach_overview, cells, column=True)
-        )
+        narrow = partial(judged_figures.reach_overview, rungs, column=True)
+        yield Picture(f"reach-{IN_COLUMN}", title, None, narrow)
     if found := findings(combined):
         title = "what was found: the headline of each theory on data and in networks"
         name = "-".join(filter(None, (stem, "findings")))
-        yield Picture(name, title, None, partial(matrix.matrix, found))
+        yield Picture(name, title, None, partial(judged_figures.matrix, found))
         yield Picture(
             f"{name}-{IN_COLUMN}",
             f"{title}, as wide as a column",
             None,
-            partial(matrix.matrix, found, column=True),
+            partial(judged_figures.matrix, found, column=True),
         )
 
 

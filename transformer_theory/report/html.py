@@ -331,9 +331,9 @@ def _rows(table: Table, total: int) -> Markup:
         cells.append(
             [
                 *("" if (value := getattr(row, name)) is None else str(value) for name in columns),
-                row.reason if row.value is None else format.with_unit(row.value, row.unit),
+                row.reason if row.value is None else format.with_unit(row.value, row.unit, row.interval),
                 "" if prediction == format.NOTHING else prediction,
-                f"{format.amount(null.median, row.unit)} ({format.several(len(null.draws), 'draw')})"
+                f"{format.of_row(null.median, row)} ({format.several(len(null.draws), 'draw')})"
                 if null is not None and null.draws
                 else "",
                 row.verdict or "",

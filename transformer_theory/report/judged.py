@@ -321,6 +321,7 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
             places = [replace(row, side=own.side) for row in places]
         mean = over_seeds([_mean(places, untrained)]) if places else rows[0]
         (judged,) = judge([(mean, (mean,))], ONE_NETWORK)
+        judged = replace(judged, q=None, other_q=None)  # only headlines are a family
         meaning = own.meaning if own is not None and is_headline else ""
         found.append(Quantity(theory, name, setting, tuple(places), judged, meaning=meaning))
     order = {theory.name: index for index, theory in enumerate(theories)}
@@ -329,18 +330,24 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
 
 def _places(rows: Sequence[Measurement]) -> tuple[list[Measurement], Null | None]:
     """Separates the rows of a quantity into its places and the null of the mean over them, networks with
-    random weights: the row without layer among rows with layers, or a further null, has it.
+    random weights. A row of the whole network has this null, behind or before its own.
     """
-    in_layers = [row for row in rows if row.layer is not None]
-    wholes = [row for row in rows if row.layer is None]
-    nulls = [null for row in wholes for null in (row.nulls if in_layers else row.nulls[1:])]
-    return in_layers or wholes, next((null for null in nulls if null.kind == UNTRAINED), None)
+    means = [
+        row
+        for row in rows
+        if row.layer is None and row.head is None and any(null.kind == UNTRAINED for null in row.nulls)
+    ]
+    places = [row for row in rows if not any(row is mean for mean in means)]
+    nulls = [null for row in means for null in row.nulls if null.kind == UNTRAINED]
+    return places or means[:1], nulls[0] if nulls else None
 
 
 def _mean(places: Sequence[Measurement], untrained: Null | None) -> Measurement:
     """Returns the mean over places with its null and, behind it, the networks with random weights."""
     mean = over_heads(places)
-    return replace(mean, nulls=(*mean.nulls[:1], untrained) if mean.nulls else ())
+    if untrained is None or mean.null is None or mean.null.kind == UNTRAINED:
+        return replace(mean, nulls=mean.nulls[:1])
+    return replace(mean, nulls=(mean.null, untrained))
 
 
 def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Quantity]:

@@ -1,12 +1,12 @@
 r"""LaTeX: tables (booktabs) with a ``\cite`` in each row, and a folder of files for a paper.
 
 Tables that may be long use longtable, which breaks across pages. The table of all theories is a float,
-because longtable does not work in two-column documents: the findings, usually on one page
-(:mod:`.latex_findings`), or, for results without findings, a sequence of floats.
+because longtable does not work in two-column documents: the findings, or, for results without findings, the
+rungs of a reach or the summary, as a sequence of floats of at most a page each.
 
 :func:`latex_folder` makes the folder, ready for ``\input``:
 
-* ``all.tex``: all theories in one compact table; ``findings.tex``: the findings in a few sentences, as a
+* ``all.tex``: all theories in one table; ``findings.tex``: the findings in a few sentences, as a
   list;
 * ``reach.tex``: how far the theories reach, as a list of sentences and a table of the rungs;
 * ``<theory>.tex``: the tables of one theory; ``networks.tex``: the results of trained networks;
@@ -28,16 +28,13 @@ from ..core.theory import Theory
 from . import tables
 from .aggregate import Aggregate, aggregate
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
-from .findings import findings
 from .html import TEMPLATES
-from .latex_findings import compact, itemize
-from .latex_reach import reach, rungs
+from .judged import Findings, findings, is_of_one_network, rung_results
 from .macros import definitions, example, macros
 from .math_text import escape, prose, typewriter
 from .origins import references, sentence, software_key
 from .own_model import for_paper
-from .own_quantities import is_of_one_network
-from .reached import reached
+from .sentences import reach_statements, sentences
 from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb", "xcolor")
@@ -74,12 +71,25 @@ def latex(results: Result | Iterable[Result], *, theories: Iterable[Theory] | No
 
 def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
-    if found := findings(combined):
-        return compact(found, combined, NEEDS)
-    cells, software = reached(combined), sentence(combined.results)
+    software = sentence(combined.results)
     if len(combined.results) == 1 and is_of_one_network(combined.results[0]):
         return floats(for_paper(combined.results[0], combined.theories), software)
-    return rungs(cells, software) if cells else floats(tables.summary(combined), software)
+    found = findings(combined)
+    headlines, rungs = (
+        tables.findings(found, tables.absent(combined, found)),
+        tables.reach(rung_results(combined)),
+    )
+    return floats(replace(headlines or rungs or tables.summary(combined), name="all"), software)
+
+
+def itemize(found: Findings) -> str:
+    r"""Returns the sentences about the findings as an ``itemize`` list; empty if there are none."""
+    return _items([prose(each) for each in sentences(found)])
+
+
+def _items(texts: Sequence[str]) -> str:
+    items = [rf"\item {text}" for text in texts]
+    return "\n".join([r"\begin{itemize}", *items, r"\end{itemize}", ""]) if items else ""
 
 
 def text(cell: Cell) -> str:
@@ -314,8 +324,10 @@ def latex_folder(
     texts = {"all.tex": all_theories(combined)}
     software = sentence(combined.results)
     leading: list[tuple[str, str]] = []
-    if cells := reached(combined):
-        texts["reach.tex"] = reach(cells, software)
+    rungs = rung_results(combined)
+    if (numbers := tables.reach(rungs)) is not None:
+        said = [rf"\textbf{{{prose(title)}}}: {prose(text)}." for title, text in reach_statements(rungs)]
+        texts["reach.tex"] = _items(said) + floats(numbers, software)
         leading.append(("Reach", "reach"))
     if found := itemize(findings(combined)):
         texts["findings.tex"] = found
@@ -342,7 +354,7 @@ def names(combined: Aggregate) -> list[str]:
     """
     missing = {"networks"} if tables.networks(combined) is None else set()
     missing |= set() if itemize(findings(combined)) else {"findings"}
-    missing |= set() if reached(combined) else {"reach"}
+    missing |= set() if rung_results(combined) else {"reach"}
     stems = [name for name in OWN if name not in missing]
     texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(combined)))]
     return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(combined)))]

@@ -29,10 +29,9 @@ from itertools import groupby
 
 from ..core import format
 from .aggregate import Aggregate, Checked, Entry, result_label
-from .findings import FOUND, findings
+from .judged import findings, rung_results
 from .math_text import escape
 from .origins import commits, dates, made_by, versions
-from .reached import reached
 from .tables import experiment_of
 
 PREFIX = "TT"
@@ -208,16 +207,16 @@ def _of_all(aggregate: Aggregate) -> Iterator[Macro]:
             "tests over which the false discovery rate of the findings is controlled",
         )
         numbers["Found"] = (
-            sum(finding.outcome in FOUND for finding in found.all),
+            sum(finding.judged.outcome == "as predicted" for finding in found.all),
             "findings that are as predicted",
         )
-    if cells := [cell for cell in reached(aggregate) if cell.row.value is not None]:
-        numbers["Rungs"] = (len(cells), "rungs that were measured")
+    if rungs := [rung for rung in rung_results(aggregate) if rung.judged.row.value is not None]:
+        numbers["Rungs"] = (len(rungs), "rungs that were measured")
         numbers["RungsBeyond"] = (
-            sum(cell.outcome == "beyond chance" for cell in cells),
-            "of these beyond chance on the predicted side",
+            sum(rung.judged.outcome == "as predicted" for rung in rungs),
+            "of these as predicted: beyond chance on the predicted side",
         )
-        numbers["RungSeeds"] = (max(cell.seeds for cell in cells), "largest number of seeds of a rung")
+        numbers["RungSeeds"] = (max(rung.judged.seeds for rung in rungs), "largest number of seeds of a rung")
     for name, (value, what) in numbers.items():
         yield Macro(PREFIX + name, format.number(value), value, what, about)
 
@@ -301,31 +300,25 @@ def _numbers(aggregate: Aggregate, name: str, entry: Entry) -> Iterator[Macro]:
     """
     row = entry.row
     low, high = row.interval or (None, None)
+    null = None if row.null is None or not row.null.draws else row.null.median
+    of_value = (("", row.value), ("Low", low), ("High", high), ("Null", null))
+    stated = (("Predicted", row.predicted), ("Threshold", row.threshold))
     numbers: list[tuple[str, float | int | None, str]] = [
-        (suffix, value, format.amount(value, row.unit))
-        for suffix, value in (
-            ("", row.value),
-            ("Low", low),
-            ("High", high),
-            ("Null", None if row.null is None or not row.null.draws else row.null.median),
-            ("Predicted", row.predicted),
-            ("Threshold", row.threshold),
-        )
-    ]
-    numbers += [("Agreement", row.agreement, format.number(row.agreement, 2))]
-    numbers += [
-        ("P", row.p, format.number(row.p)),
+        *((suffix, value, format.of_row(value, row)) for suffix, value in of_value),
+        *((suffix, value, format.amount(value, row.unit)) for suffix, value in stated),
+        ("Agreement", row.agreement, format.effect(row.agreement)),
+        ("P", row.p, format.p_value(row.p)),
         ("Seeds", entry.seeds if len(entry.rows) > 1 else None, str(entry.seeds)),
     ]
     # over which layers and heads the mean is, for example
     note = textwrap.shorten(row.note, MAX_COMMAND, placeholder=" ...")
-    null = (
+    drawn = (
         f"null: {row.null.kind}, {format.several(len(row.null.draws), 'draw')}"
         if row.null is not None and row.null.draws
         else ""
     )
     about = _about(
-        aggregate, entry.results, row.theory, format.label(row), entry.on, note, null, *_extent(entry)
+        aggregate, entry.results, row.theory, format.label(row), entry.on, note, drawn, *_extent(entry)
     )
     for suffix, value, text in numbers:
         if value is not None:
@@ -349,7 +342,7 @@ def _extent(entry: Entry) -> tuple[str, str]:
     seeds = format.several(entry.seeds, "seed") if len(entry.rows) > 1 or not samples else ""
     if row.interval is None:
         return f"n = {seeds}{samples}", "no interval"
-    low, high = (format.amount(bound, row.unit) for bound in row.interval)
+    low, high = (format.of_row(bound, row) for bound in row.interval)
     return f"n = {seeds}{samples}", f"95 % interval {row.interval_kind or 'over seeds'} {low} to {high}"
 
 

@@ -4,36 +4,37 @@ links.
 
 import re
 
-from ..core import format
 from ..core.sources import Source
-from ..core.statistics import LEVEL
-from . import findings, reach_map, tables
+from . import tables
 from .aggregate import Aggregate
-from .findings import Finding, Findings, sentences
+from .judged import findings, rung_results
 from .math_text import spans
 from .origins import sentence
-from .reached import reached, statements
+from .sentences import reach_statements, sentences
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
 
 
 def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
-    """Returns the findings in sentences and as a matrix, then all tables: the summary, each theory, the
-    networks and the provenance.
+    """Returns what was found in sentences and as tables of judged rows, then all other tables: the summary,
+    each theory, the networks and the provenance.
 
     Args:
         aggregate: the results.
         provenance: table of provenance; if None, a table without folders and checksums is made from the
             results.
     """
-    found = findings.findings(aggregate)
     parts = ["# Results", *filter(None, (_prose(sentence(aggregate.results)),))]
-    if cells := reached(aggregate):
-        parts += ["\n".join(f"- **{_prose(title)}**: {_prose(text)}." for title, text in statements(cells))]
-        parts += [table(part) for part in [reach_map.table(cells)] if part is not None]
+    rungs, found = rung_results(aggregate), findings(aggregate)
+    if rungs:
+        parts.append(
+            "\n".join(f"- **{_prose(title)}**: {_prose(text)}." for title, text in reach_statements(rungs))
+        )
     if found:
-        parts += ["\n".join(f"- {_prose(line)}" for line in sentences(found)), matrix(found)]
+        parts.append("\n".join(f"- {_prose(line)}" for line in sentences(found)))
+    judged = (tables.reach(rungs), tables.findings(found, tables.absent(aggregate, found)))
+    parts += [table(each) for each in judged if each is not None]
     parts += [table(tables.summary(aggregate))]
     for theory in aggregate.theories:
         parts += [f"## {text(theory.title)}", *([text(theory.question)] if theory.question else [])]
@@ -42,57 +43,6 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
         parts += ["## Networks", table(networks)]
     parts += ["## Provenance of the numbers", table(provenance or tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
-
-
-def matrix(found: Findings) -> str:
-    """Formats the findings as a table with a line per theory and a column per view of the data and per
-    network, and explains the marks.
-    """
-    columns = found.columns
-    several = len({column[0] for column in columns}) > 1
-    heads = [
-        escape(f"{model if kind == 'network' else format.view_name(model)}{f', {data}' if several else ''}")
-        for data, kind, model in columns
-    ]
-    lines = [_line(["theory", *heads]), _line([":--"] * (len(columns) + 1))]
-    for theory in found.theories:
-        cells = {column: found.at(theory, column) for column in columns}
-        # The headline on data, and the one in networks.
-        quantities = dict.fromkeys(cell.row.quantity for cell in cells.values() if cell is not None)
-        name = "<br>".join([f"**{text(theory.title)}**", *map(_prose, quantities)])
-        lines.append(_line([name, *("" if cell is None else _finding(cell) for cell in cells.values())]))
-    marks = (
-        f"Bold: as predicted (false discovery rate at most {LEVEL:g}, "
-        f"{format.several(found.tests, 'test')}); ↓: on the side opposite to the prediction; ≈: a null "
-        "gives as much. In brackets: the 95 % interval. A: agreement with a predicted number (0: chance, "
-        "1: prediction)."
-    )
-    return "\n".join([*lines, "", _prose(marks)])
-
-
-def _finding(cell: Finding) -> str:
-    """Formats one cell: the value with its interval and mark, null, noise, p-value and agreement, or the
-    reason.
-    """
-    row = cell.row
-    if row.value is None:
-        return f"{format.NOTHING} {_prose(cell.reason)}"
-    value = escape(findings.value_text(row))
-    chance = f"≈ {value}"
-    marked = {
-        **dict.fromkeys(findings.FOUND, f"**{value}**"),
-        "opposite": f"{value} ↓",
-        "at chance": chance,
-        "explained": chance,
-    }
-    value = marked.get(cell.outcome, value)
-    numbers = [findings.against(row)]
-    if row.scope == "any data":
-        numbers.append("any data" if row.on_noise is None else f"noise {findings.short(row.on_noise, row)}")
-    numbers += [f"p = {findings.p_text(row.p)}"] if row.p is not None else []
-    numbers += [f"A = {format.number(row.agreement, 2)}"] if row.agreement is not None else []
-    reason = _prose(cell.reason) if cell.outcome == "not tested" else ""
-    return "<br>".join(filter(None, (value, escape(", ".join(filter(None, numbers))), reason)))
 
 
 def table(source: Table) -> str:

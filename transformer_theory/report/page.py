@@ -15,8 +15,9 @@ from ..core import format
 from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
+from ..core.statistics import LEVEL
 from ..core.theory import Theory
-from . import curve_figures, figures, matrix, own_model, own_quantities, reach_map, tables, training
+from . import curve_figures, figures, judged_figures, own_model, tables, training
 from .aggregate import (
     COMPARE,
     NETWORK,
@@ -40,10 +41,11 @@ from .curves import (
     series,
     timeline_series,
 )
-from .findings import Findings, findings
 from .html import inline, rendered
+from .judged import Findings, findings, is_of_one_network, rung_results
 from .origins import made_by, works
 from .pictures import attention, features, slider
+from .sentences import reach_statements, statements
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
 # largest number of measurements that are listed without a fold; of more, some are folded into <details>
@@ -55,15 +57,17 @@ COPY = (
 )
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # CSS classes of verdicts, the most severe first
 
+_FALSE_DISCOVERIES = f"false discovery rate at most {100 * LEVEL:.0f}\u00a0%"
 # outcome of a theory in all cells of a view, and how the overview says so
 OUTCOME_TEXT = {
     "as predicted": "as predicted",
-    "changed as predicted": "changed as predicted",
     "differs": "different from case to case",
-    "explained": "explained by the quantity's own null",
+    "matched by a second null": "matched by the quantity's own null",
+    "nulls conflict": "between two nulls that conflict",
     "opposite": "opposite to the prediction",
-    "at chance": "at chance",
+    "not significant": "not significant",
     "any data": "statements about any data",
+    "too few draws": "too few draws for a test",
     "not tested": "without a test",
     "not measured": "not measured",
 }
@@ -81,7 +85,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     """
     combined = aggregate(results, theories=theories)
     only = combined.results[0] if len(combined.results) == 1 else None
-    if only is not None and own_quantities.is_of_one_network(only):
+    if only is not None and is_of_one_network(only):
         return own_model.page(combined)
     # A single comparison or training run has a separate layout. On all other pages, a table of the results
     # comes first.
@@ -97,7 +101,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     context: dict[str, Any] = {
         **_head(combined, single),
         "alone": single,
-        "reach": reach_map.section(combined),
+        "reach": _reach(combined),
         "found": _found(combined),
         "notes": combined.notes,
         "copy": COPY if any(data_name(result).endswith(JPEGS) for result in combined.results) else "",
@@ -130,9 +134,43 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
 
 
 def _found(combined: Aggregate) -> dict[str, Any] | None:
-    """Returns what was found by a comparison; None if nothing was compared."""
-    section = matrix.section(combined)
-    return section and {**section, "overview": overview(findings(combined), combined.theories)}
+    """Returns what was found by a comparison, the first section: sentences, figure and numbers; None if nothing
+    was compared.
+    """
+    found = findings(combined)
+    if not found:
+        return None
+    figure = inline(
+        lambda: judged_figures.matrix(found),
+        "findings-matrix",
+        "The headline of each theory on the data and in the networks",
+    )
+    return {
+        "overview": overview(found, combined.theories),
+        "statements": statements(found),
+        "matrix": figure,
+        "caption": f"{format.several(found.tests, 'test')}, {_FALSE_DISCOVERIES}.",
+        "table": tables.findings(found),
+    }
+
+
+def _reach(combined: Aggregate) -> dict[str, Any] | None:
+    """Returns the reach: sentences, figure and numbers; None if the results hold no reach."""
+    rungs = rung_results(combined)
+    if not rungs:
+        return None
+    figure = inline(
+        lambda: judged_figures.reach_map(rungs),
+        "reach-map",
+        "Theories by the assumptions that are relaxed: agreement with the prediction",
+    )
+    caption = f"Effect in each theory as its assumptions are relaxed; {_FALSE_DISCOVERIES}."
+    return {
+        "statements": reach_statements(rungs),
+        "map": figure,
+        "caption": caption,
+        "table": tables.reach(rungs),
+    }
 
 
 def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, list[tuple[str, list[Theory]]]]]:
@@ -153,7 +191,9 @@ def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, lis
         outcomes: dict[str, set[str]] = {}
         for cell in found.all:
             if cell.theory is theory:
-                outcomes.setdefault(cell.view, set()).add(cell.outcome)
+                any_data = cell.judged.scope == "any data" and cell.judged.row.value is not None
+                outcome = "any data" if any_data else cell.judged.outcome
+                outcomes.setdefault(cell.view, set()).add(outcome)
         outside = outcomes.get("raw tokens") or outcomes.get("features")
         for group, seen in ((on_data, outside), (inside, outcomes.get("network"))):
             if seen:

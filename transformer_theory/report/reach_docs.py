@@ -18,11 +18,12 @@ from ..core.plotting import svg
 from ..core.result import Result
 from ..theories import list_theories
 from .aggregate import aggregate
+from .judged import rung_results
+from .judged_figures import reach_map, reach_overview
 from .markdown import table as formatted
 from .markdown import text
-from .reach_map import reach_map, table
-from .reach_overview import reach_overview
-from .reached import reached, statements
+from .sentences import reach_statements
+from .tables import reach
 
 FOLDER = "reach"
 DIGITS = 5  # significant digits of the null draws that are kept
@@ -34,12 +35,12 @@ def pages(result: Result) -> dict[str, str]:
     Raises:
         ValueError: the result holds no rungs.
     """
-    cells = reached(aggregate(result))
-    figure, overview, numbers = reach_map(cells), reach_overview(cells), table(cells)
+    rungs = rung_results(aggregate(result))
+    figure, overview, numbers = reach_map(rungs), reach_overview(rungs), reach(rungs)
     if figure is None or overview is None or numbers is None:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())
-    lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in statements(cells)]
+    lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in reach_statements(rungs)]
     runs: dict[str, list[str]] = {}
     for name, record in _records(result).items():
         runs.setdefault(
@@ -47,7 +48,7 @@ def pages(result: Result) -> dict[str, str]:
         ).append(name)
     measured = "; ".join(f"{run}: {', '.join(names)}" for run, names in sorted(runs.items()))
     machine = result.provenance.get("machine", "")
-    origin = f"*{seeds} seeds, {len(cells)} rungs; {machine}{f'; {inputs}' if inputs else ''}. {measured}.*"
+    origin = f"*{seeds} seeds, {len(rungs)} rungs; {machine}{f'; {inputs}' if inputs else ''}. {measured}.*"
     return {
         "figures/reach.svg": svg(figure) + "\n",
         "figures/reach_overview.svg": svg(overview) + "\n",
@@ -58,11 +59,13 @@ def pages(result: Result) -> dict[str, str]:
 
 def _shortened(row: Measurement, quantities: set[str]) -> Measurement:
     """Returns a row with rounded draws if it has a ladder's quantity, and without draws otherwise."""
-    if row.null is None or row.quantity not in quantities:
+    if row.quantity not in quantities:
         return replace(row, nulls=())
-    return replace(
-        row, nulls=(replace(row.null, draws=tuple(float(f"{draw:.{DIGITS}g}") for draw in row.null.draws)),)
-    )
+    return replace(row, nulls=tuple(replace(null, draws=_rounded(null.draws)) for null in row.nulls))
+
+
+def _rounded(draws: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(float(f"{draw:.{DIGITS}g}") for draw in draws)
 
 
 def _records(result: Result) -> dict[str, dict]:

@@ -1,5 +1,5 @@
-"""The tables of the report as data (:mod:`.table_model`): a summary, the tables of each theory, the networks
-and the provenance.
+"""The tables of the report as data (:mod:`.table_model`): judged rows, a summary, the tables of each theory, the
+networks and the provenance.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -8,9 +8,11 @@ from typing import Any
 
 from ..core import format
 from ..core.claims import CONTROL_TEXT
+from ..core.judgement import OUTCOMES, Judged
 from ..core.measurement import Measurement
 from ..core.theory import Theory
-from .aggregate import NETWORK, Aggregate, Checked, Entry, result_label
+from .aggregate import COMPARE, NETWORK, Aggregate, Checked, Entry, result_label
+from .judged import Findings, RungResult, by_theory
 from .table_model import (
     Block,
     Cell,
@@ -48,6 +50,163 @@ NUMBERS = (
     Column("verdict", 12),
     Column("source", 12, "cite"),
 )
+
+JUDGED = (
+    Column("on", 18, "on"),
+    Column("value", 16, "n"),
+    Column("prediction", 10, "n"),
+    Column("nulls", 21, "n"),
+    Column("effect", 9, "n"),
+    Column("p (q)", 10, "n"),
+    Column("outcome", 16),
+)
+
+
+# ---- judged rows
+
+
+def judged_cells(what: Cell, judged: Judged, about: str = "") -> tuple[Cell, ...]:
+    """Returns the cells of a judged row, one per column of :data:`JUDGED`.
+
+    Args:
+        what: what was measured, and where.
+        judged: the row.
+        about: remark below the value; if empty, the number of seeds.
+    """
+    row = judged.row
+    if row.value is None:
+        return what, format.NOTHING, "", "", "", "", (judged.outcome, Note(judged.reason))
+    seeds = format.several(judged.seeds, "seed") if judged.seeds > 1 else ""
+    below = ", ".join(filter(None, (format.interval_text(row), about or seeds)))
+    value = (Strong(format.of_row(row.value, row)), *([Note(below)] if below else []))
+    predicted = "" if row.predicted is None else format.amount(row.predicted, row.unit)
+    effect = "" if judged.effect is None else format.effect(judged.effect)
+    if effect and row.basis == "own setting":
+        effect += "×"
+    ends = judged.effect_interval
+    interval = f"[{', '.join(map(format.effect, ends))}]" if ends is not None else ""
+    p = "" if row.p is None else format.p_value(row.p)
+    p += f" ({format.p_value(judged.q)})" if judged.q is not None else ""
+    # the scope "any data" is itself the reason why there is no test
+    scope = judged.scope if judged.scope in ("any data", "training") else ""
+    reason = "" if judged.scope == "any data" else judged.reason
+    remarks = [text for text in (scope, reason, judged.remark) if text]
+    return (
+        what,
+        value,
+        predicted,
+        (*nulls_cell(row), *_noise(judged)),
+        (effect, Note(interval)) if interval else effect,
+        p,
+        (judged.words, *map(Note, remarks)),
+    )
+
+
+def nulls_cell(row: Measurement) -> tuple[Piece, ...]:
+    """Returns the nulls of a row: the median of the first one, then the kind and the range of each."""
+    pieces: list[Piece] = []
+    for number, null in enumerate(row.nulls):
+        if null.draws and number == 0:
+            ends = format.bounds((null.low, null.high), row.unit, row.interval)
+            spread = f"{null.kind}{f', {ends}' if len(null.draws) > 1 else ''}"
+            pieces += [format.of_row(null.median, row), Note(spread)]
+        elif null.draws:
+            pieces.append(Note(format.null_text(row, null)))
+    return tuple(pieces)
+
+
+def _noise(judged: Judged) -> tuple[Note, ...]:
+    noise = judged.on_noise
+    return () if noise is None else (Note(f"on noise {format.of_row(noise, judged.row)}"),)
+
+
+def judged_legend(judged: Sequence[Judged]) -> str:
+    """Explains the columns of judged rows, and the outcomes that occur in them."""
+    tests = format.several(sum(one.q is not None for one in judged), "test")
+    met = {one.outcome for one in judged}
+    return (
+        "Value: the mean over seeds with its 95 % interval. Nulls: the median of the first, then kind and "
+        "range of each. Effect: 0 is the median of the null, 1 the prediction or, without one, the bound of "
+        f"the quantity. {tests}; q is the p-value adjusted for the false discovery rate in its family "
+        "(Benjamini and Hochberg). "
+        + " ".join(
+            f"{outcome.capitalize()}: {meaning}." for outcome, meaning in OUTCOMES.items() if outcome in met
+        )
+    )
+
+
+def findings(found: Findings, absent: Sequence[Theory] = ()) -> Table | None:
+    """Returns the headlines of the theories in every place, a block per theory; None if nothing was found.
+
+    Args:
+        found: the headlines.
+        absent: theories of the comparison of which no headline was measured; they are named in the last line.
+    """
+    if not found:
+        return None
+    several = len({finding.data for finding in found.all}) > 1
+    blocks = []
+    for theory in found.theories:
+        lines, before = [], ""
+        for finding in found.of(theory):
+            quantity = finding.judged.row.quantity
+            what = Plain(f"{finding.data}: {finding.where}" if several else finding.where)
+            below = () if quantity == before else (Note(quantity),)
+            before = quantity
+            lines.append(Line(judged_cells((what, *below), finding.judged)))
+        blocks.append(Block(_title(theory), tuple(lines), strong=True, theory=theory.name))
+    if absent:
+        listed = tuple(piece for theory in absent for piece in ("; ", *_title(theory)))[1:]
+        blocks.append(Block("", (Line((), ("Not measured on these data: ", *listed)),), strong=True))
+    legend = judged_legend([finding.judged for finding in found.all])
+    caption = "Headlines of the theories on the data and in the networks."
+    return Table("findings", caption, JUDGED, tuple(blocks), legend).without_empty()
+
+
+def absent(aggregate: Aggregate, found: Findings) -> list[Theory]:
+    """Returns the theories that a comparison evaluated and of which no headline was measured."""
+    compared = {
+        name
+        for result in aggregate.results
+        if result.name == COMPARE
+        for name in result.settings.get("theories") or ()
+    }
+    return [
+        theory for theory in aggregate.theories if theory.name in compared and theory not in found.theories
+    ]
+
+
+def _title(theory: Theory) -> tuple[Piece, ...]:
+    """Returns the title of a theory with its first source."""
+    sources = [source for source in theory.sources[:1] if source.known]
+    return (Plain(theory.title), *(piece for source in sources for piece in (" ", source)))
+
+
+def reach(rungs: Sequence[RungResult]) -> Table | None:
+    """Returns the rungs of all theories, a block per theory; None if there are none."""
+    if not rungs:
+        return None
+    blocks = []
+    for own in by_theory(rungs):
+        theory, quantity = own[0].theory, own[0].judged.row.quantity
+        lines = []
+        for rung in own:
+            covered = "covered by the theorem" if rung.covered else ""
+            notes = (f"relaxes {rung.relaxes}" if rung.relaxes else "", rung.column, covered)
+            what = (Plain(rung.name), Note("; ".join(filter(None, notes))))
+            lines.append(Line(judged_cells(what, rung.judged)))
+        heading = (*_title(theory), Note(quantity))
+        blocks.append(Block(heading, tuple(lines), strong=True, theory=theory.name))
+    columns = (replace(JUDGED[0], head="rung"), *JUDGED[1:])
+    legend = (
+        "Rungs are cumulative up to the column “depth”: each keeps what the rungs above relax. Trained "
+        "networks have recipes of their own. ×: the effect is relative to the first rung. "
+        + judged_legend([rung.judged for rung in rungs])
+    )
+    return Table("reach", "The reach of the theories.", columns, tuple(blocks), legend).without_empty()
+
+
+# ---- tables of theories
 
 
 def summary(aggregate: Aggregate) -> Table:
@@ -121,7 +280,7 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
             quantity,
             "" if previous == key or entry.missing else _prediction(entry),
             "" if entry.missing else measured(entry, strong=True),
-            "" if entry.missing else null_text(row),
+            "" if entry.missing else _null(row),
             Verdict(format.NOT_MEASURED) if entry.missing else (*_verdicts(entry), *remarks),
             "" if previous == key or row.source is None else row.source,
         )
@@ -191,7 +350,7 @@ def numbers(entries: Sequence[Entry], name: str, caption: str, *, judged: bool =
         previous_note = entry.note
         quantity = (format.label(row), *remarks)
         on = Plain(entry.on if len(places) > 1 else "")  # a single place is in the caption
-        cells = (quantity, on, measured(entry), null_text(row))
+        cells = (quantity, on, measured(entry), _null(row))
         lines.append(
             Line(
                 (*cells[:2], _prediction(entry), *cells[2:], _verdicts(entry), row.source or "")
@@ -334,8 +493,7 @@ def networks(aggregate: Aggregate) -> Table | None:
         Block(
             heading,
             tuple(
-                Line((Plain(entry.on), measured(entry), null_text(entry.row)), _reason(entry))
-                for entry in same
+                Line((Plain(entry.on), measured(entry), _null(entry.row)), _reason(entry)) for entry in same
             ),
         )
         for heading, same in grouped(entries, _heading)
@@ -354,7 +512,7 @@ def _paper_columns() -> tuple[Column, ...]:
 
 
 def _paper_cells(entry: Entry) -> tuple[Cell, ...]:
-    return Plain(entry.on), _prediction(entry), measured(entry), null_text(entry.row), _verdicts(entry)
+    return Plain(entry.on), _prediction(entry), measured(entry), _null(entry.row), _verdicts(entry)
 
 
 def _block(entries: Sequence[Entry]) -> Block:
@@ -402,27 +560,17 @@ def measured(entry: Entry, *, strong: bool = False) -> Cell:
     seeds.
     """
     row = entry.row
-    text = format.with_unit(row.value, row.unit)
+    text = format.with_unit(row.value, row.unit, row.interval)
     value = Strong(text) if strong else text
-    if len(entry.rows) == 1:
-        return (
-            value
-            if row.interval is None or row.value is None
-            else (value, Note(format.bounds(row.interval, row.unit)))
-        )
-    seeds = format.several(entry.seeds, "seed")
-    return (value, Note(", ".join(filter(None, (format.bounds(row.interval, row.unit), seeds)))))
+    seeds = format.several(entry.seeds, "seed") if len(entry.rows) > 1 else ""
+    below = ", ".join(filter(None, (format.interval_text(row) if row.value is not None else "", seeds)))
+    return (value, Note(below)) if below else value
 
 
-def null_text(row: Measurement) -> Cell:
-    """Returns the median of the null distribution, the range of its draws and, if the row has one, the
-    p-value.
-    """
-    if row.null is None or not row.null.draws:
-        return format.NOTHING
-    spread = format.bounds((row.null.low, row.null.high), row.unit) if len(row.null.draws) > 1 else "one draw"
-    remarks = [Note(spread)] if row.p is None else [Note(spread), Note(f"p = {format.number(row.p, 2)}")]
-    return (format.amount(row.null.median, row.unit), *remarks)
+def _null(row: Measurement) -> Cell:
+    """Returns the nulls of a row and, if it has one, the p-value; a dash without draws."""
+    p = () if row.p is None else (Note(f"p = {format.p_value(row.p)}"),)
+    return (*nulls_cell(row), *p) or format.NOTHING
 
 
 def _verdicts(entry: Entry) -> tuple[Piece, ...]:

@@ -1,19 +1,20 @@
 """Tables for a terminal with at least 80 columns. Names are never cut, so that they can be copied."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ..core import format
 from ..core.claims import CONTROL_TEXT, Verification
 from ..core.measurement import Measurement
 from ..core.result import Result
+from ..core.sources import Source
 from ..core.theory import Theory
-from . import tables
+from . import table_model, tables
 from .aggregate import NETWORK, aggregate
-from .findings import Finding, findings, interval_text, p_text, sentences, short
+from .judged import findings, headlines, quantities, rung_results
 from .math_text import plain
-from .own_quantities import Quantity, headlines, quantities, subject
-from .reached import by_theory, reached, statements
+from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences
+from .table_model import Cell, Note, Plain, Strong, StrongNote, pieces
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -21,12 +22,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
-_OUTCOME_STYLES = {
-    "as predicted": "green",
-    "changed as predicted": "green",
-    "opposite": "bold red",
-    "any data": "cyan",
-}
+_OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red"}
 _BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
 
 
@@ -44,93 +40,16 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
         Text(f"Theories of transformers on {result.settings.get('data', 'the data')}", style="bold")
     ]
     parts += [Padding(Text(plain(sentence)), (1, 0, 0, 2)) for sentence in sentences(found)]
-    if found:
-        tests = (
-            f"{format.several(found.tests, 'test')}; q controls the false discovery rate (Benjamini and "
-            "Hochberg)"
-        )
-        parts.append(
-            Padding(
-                Text(f"{tests}. Null: median and range. The page explains the outcomes.", style="dim"),
-                (1, 0, 0, 0),
-            )
-        )
-    for theory in combined.theories:
-        own, verified = (
-            [finding for finding in found.all if finding.theory is theory],
-            combined.claims_of(theory),
-        )
-        if own or verified:
-            parts.append(
-                Text(f"\n{plain(theory.title)}", style="bold").append(
-                    f" · {plain(theory.question)}", style="not bold dim"
-                )
-            )
-        for quantity in dict.fromkeys(finding.row.quantity for finding in own):
-            parts.append(headline([finding for finding in own if finding.row.quantity == quantity]))
-        if verified:
-            parts.append(
-                Padding(Text(f"Generated instances: {plain(tables.claims_text(verified))}"), (0, 0, 0, 2))
-            )
-    return Group(*parts)
-
-
-def headline(same: Sequence[Finding]) -> "Group":
-    """Returns the name of a quantity with its prediction, and one line per place where it was measured."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    first = same[0].row
-    prediction = format.prediction(first)
-    heading = Text(f"  {plain(first.quantity)}").append(
-        "" if prediction == format.NOTHING else f"  {prediction}", style="dim"
-    )
-    table = _columns(7, 7, 8, 5, 6)
-    for finding in same:
-        row = finding.row
-        if row.value is None:
-            table.add_row(
-                Padding(Text(finding.where), (0, 0, 0, 4)),
-                Text(finding.reason, style="dim"),
-                "",
-                "",
-                Text(finding.outcome, style="dim"),
-            )
-            continue
-        null = "" if row.null is None or not row.null.draws else f"null {short(row.null.median, row)}"
-        spread = (
-            f" ({short(row.null.low, row)} … {short(row.null.high, row)})"
-            if row.null is not None and len(row.null.draws) > 1
-            else ""
-        )
-        noise = "" if finding.on_noise is None else f"noise {short(finding.on_noise, row)}"
-        test = (
-            ""
-            if row.p is None
-            else f"p {p_text(row.p)}" + (f", q {p_text(finding.q)}" if finding.q is not None else "")
-        )
-        table.add_row(
-            Padding(Text(finding.where), (0, 0, 0, 4)),
-            Text(short(row.value, row), style="bold").append(f" {interval_text(row)}", style="not bold"),
-            Text(f"{null}{spread}", style="dim"),
-            Text(noise or test),
-            Text(
-                finding.outcome if not (noise and test) else f"{finding.outcome}, {test}",
-                style=_OUTCOME_STYLES.get(finding.outcome, "dim"),
-            ),
-        )
-    return Group(heading, table)
-
-
-def _columns(*ratios: int) -> "Table":
-    """Returns a table without heads whose columns share the width of the console in these ratios."""
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
-    for ratio in ratios:
-        table.add_column(ratio=ratio, vertical="top")
-    return table
+    if (headlines := tables.findings(found)) is not None:
+        explained = f"{format.several(found.tests, 'test')}; the page explains the columns and the outcomes."
+        parts.append(Padding(Text(explained, style="dim"), (1, 0, 0, 0)))
+        parts.append(table(headlines, without=("prediction", "effect")))
+    claims = [
+        Text(f"  {plain(theory.title)}: {plain(tables.claims_text(verified))}")
+        for theory in combined.theories
+        if (verified := combined.claims_of(theory))
+    ]
+    return Group(*parts, *([Text("\nGenerated instances", style="bold"), *claims] if claims else []))
 
 
 def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
@@ -139,43 +58,66 @@ def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group
     from rich.padding import Padding
     from rich.text import Text
 
-    cells = reached(aggregate(result, theories=theories))
-    parts: list[RenderableType] = [
-        Padding(Text(plain(f"{title}: {text}.")), (0, 0, 1, 2)) for title, text in statements(cells)
+    rungs = rung_results(aggregate(result, theories=theories))
+    said = [
+        Padding(Text(plain(f"{title}: {text}.")), (0, 0, 1, 2)) for title, text in reach_statements(rungs)
     ]
-    for own in by_theory(cells):
-        theory = own[0].theory
-        parts.append(
-            Text(plain(theory.title), style="bold").append(
-                f" · {plain(own[0].row.quantity)}", style="not bold dim"
-            )
-        )
-        table = _columns(8, 8, 8, 6, 5)
-        for cell in own:
-            row = cell.row
-            if row.value is None:
-                table.add_row(Text(f"  {cell.name}"), Text(row.reason, style="dim"), "", "", "")
-                continue
-            spread = (
-                f" ({short(row.null.low, row)} … {short(row.null.high, row)})"
-                if row.null is not None and row.null.draws
-                else ""
-            )
-            null = f"null {short(row.null.median, row)}{spread}" if spread and row.null is not None else ""
-            value = Text(short(row.value, row), style="bold").append(
-                f" {interval_text(row)}", style="not bold"
-            )
-            style = {"beyond chance": "green", "opposite": "bold red"}.get(cell.outcome, "dim")
-            agreement = "" if row.agreement is None else f"agreement {cell.number}"
-            table.add_row(
-                Text(f"  {cell.name}"),
-                value,
-                Text(null, style="dim"),
-                Text(agreement),
-                Text(cell.outcome, style=style),
-            )
-        parts.append(table)
+    numbers = tables.reach(rungs)
+    return Group(*said, *([] if numbers is None else [table(numbers, without=("prediction", "p (q)"))]))
+
+
+def table(shown: table_model.Table, *, without: Sequence[str] = ()) -> "Group":
+    """Returns a table of the report: the heads of its columns, then a heading and the lines of each block.
+
+    The column "outcome" is coloured.
+
+    Args:
+        shown: the table.
+        without: heads of columns that are left out, for want of width.
+    """
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    kept = [(i, column) for i, column in enumerate(shown.columns) if column.head not in without]
+
+    def grid(cells: Sequence[Text]) -> "Table":
+        line = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
+        for _, column in kept:
+            line.add_column(ratio=column.share, vertical="top")
+        line.add_row(*cells)
+        return line
+
+    def styled(cell: Cell, head: str) -> Text:
+        known = head == "outcome" and cell
+        return _text(cell, _OUTCOME_STYLES.get(str(pieces(cell)[0]), "") if known else "")
+
+    parts: list[RenderableType] = [grid([Text(column.head, style="dim") for _, column in kept])]
+    for block in shown.blocks:
+        if block.heading:
+            parts.append(Text("\n").append(_text(block.heading, "bold")))
+        for line in block.lines:
+            if line.cells:
+                parts.append(grid([styled(line.cells[i], column.head) for i, column in kept]))
+            parts += [_text(line.below, "dim")] if line.below else []
     return Group(*parts)
+
+
+def _text(cell: Cell, style: str = "") -> "Text":
+    """Returns a cell as text; each note begins a new line, in dim type."""
+    from rich.text import Text
+
+    text = Text()
+    for piece in pieces(cell):
+        if isinstance(piece, Source):
+            text.append(piece.label, style="dim")
+        elif isinstance(piece, Note):
+            strong = "bold" if isinstance(piece, StrongNote) else "not bold dim"
+            text.append(f"{chr(10) if text.plain else ''}{plain(piece)}", style=strong)
+        else:
+            words = str(piece) if isinstance(piece, Plain) else plain(piece)
+            text.append(words, style="bold" if isinstance(piece, Strong) else style)
+    return text
 
 
 def verdict(name: str) -> "Text":
@@ -249,7 +191,7 @@ def _seeds(claim: Verification) -> tuple[str, str]:
 
 def _worst(claim: Verification) -> tuple[str, str]:
     """Formats the value of the worst seed and its threshold."""
-    return f"{claim.worst.value:.3g}", f"{claim.worst.op} {claim.worst.threshold:.3g}"
+    return format.number(claim.worst.value), format.threshold(claim.worst.op, claim.worst.threshold)
 
 
 def _control(claim: Verification) -> "Text":
@@ -266,13 +208,14 @@ def measurements(rows: Sequence[Measurement]) -> "Table":
     from rich.text import Text
 
     cells = {
-        "measured": [_number(row.value) if row.value is not None else row.reason for row in rows],
+        "measured": [format.value_text(row) if row.value is not None else row.reason for row in rows],
         "reference": [_reference(row) for row in rows],
         "origin": [_BASIS[row.basis] if _reference(row) else "" for row in rows],
-        "null": ["" if row.null is None or not row.null.draws else _number(row.null.median) for row in rows],
-        "threshold": [
-            "" if row.threshold is None or row.op is None else f"{row.op} {row.threshold:.6g}" for row in rows
+        "null": [
+            "" if row.null is None or not row.null.draws else format.of_row(row.null.median, row)
+            for row in rows
         ],
+        "threshold": [format.threshold(row.op, row.threshold, row.unit) for row in rows],
     }
     verdicts = [verdict(row.verdict or "") for row in rows]
     columns = {name: column for name, column in cells.items() if name == "measured" or any(column)}
@@ -298,40 +241,31 @@ def measurements(rows: Sequence[Measurement]) -> "Table":
     return table
 
 
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.6g}"
-
-
 def _reference(row: Measurement) -> str:
     """Returns the prediction; empty if it is the same number as the threshold."""
     same = row.op is not None and row.basis == "theory" and row.predicted == row.threshold
-    return "" if row.predicted is None or same else _number(row.predicted)
+    return "" if row.predicted is None or same else format.amount(row.predicted, row.unit)
 
 
-def heads(result: Result, *, top: int = 3, brief: bool = False) -> "Group":
-    """Returns a summary of a measured network: what stands out, and per theory and quantity the mean, the
-    null and the strongest places.
-
-    A place stands out if its value leaves the null on the side that the theory expects, with a p-value of at
-    most .05. The ``top`` of them are named. By chance at most one place in twenty does. Quantities without a
-    value are listed with their reason.
+def heads(result: Result, *, brief: bool = False) -> "Group":
+    """Returns a summary of a measured network: what stands out, and per theory the judged quantities with the
+    strongest places.
 
     Args:
-        result: result of ``probe_model``.
-        top: largest number of places that are named.
+        result: result of ``measure``.
         brief: whether to leave out the quantities, for a result that has a page.
     """
     from rich.console import Group
     from rich.padding import Padding
     from rich.text import Text
 
-    from .own_model import NOTHING, rest, statements
+    from .own_model import of_theory, subject
 
     theories = aggregate(result).theories
     found, titles = quantities(result, theories), {theory.name: theory.title for theory in theories}
     chosen = headlines(found, theories)
     parts: list[RenderableType] = [Text(plain(subject(result)), style="bold")]
-    said = statements(chosen, found, titles)
+    said = network_statements(chosen, found, titles)
     parts += [] if said else [Padding(Text(NOTHING), (1, 0, 0, 2))]
     for title, text, meaning in said:
         sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
@@ -342,12 +276,19 @@ def heads(result: Result, *, top: int = 3, brief: bool = False) -> "Group":
             )
         )
     others = Text()
-    for outcome, names in rest(chosen, found, titles):
+    for outcome, names in other_outcomes(chosen, found, titles):
         others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
-    if not brief:
-        for theory in theories:
-            parts += _quantities(theory, [each for each in found if each.theory == theory.name], top)
+    for theory in theories if not brief else ():
+        own = of_theory(found, theory)
+        if own["table"] is not None or own["reasons"]:
+            title = Text(f"\n{plain(theory.title)}", style="bold")
+            parts.append(title.append(f" · {plain(theory.question)}", style="not bold dim"))
+        parts += [] if own["table"] is None else [table(own["table"], without=("prediction", "effect"))]
+        parts += [
+            Text(f"  {plain(labels)}: not measured: {reason}", style="dim")
+            for labels, reason in own["reasons"]
+        ]
     parts.append(
         Text(
             "\nBeyond: on the predicted side of the null with p ≤ .05; by chance up to one place in twenty.",
@@ -355,45 +296,6 @@ def heads(result: Result, *, top: int = 3, brief: bool = False) -> "Group":
         )
     )
     return Group(*parts)
-
-
-def _quantities(theory: Theory, own: Sequence[Quantity], top: int) -> "Iterator[RenderableType]":
-    """Yields the quantities of a theory in a network: its name, a line per quantity, and the reasons of those
-    without a value.
-    """
-    from rich.text import Text
-
-    if not own:
-        return
-    yield Text(f"\n{plain(theory.title)}", style="bold").append(
-        f" · {plain(theory.question)}", style="not bold dim"
-    )
-    table = _columns(10, 4, 6, 10)
-    for each in (each for each in own if each.rows):
-        row = each.mean
-        null = (
-            f"null {short(row.null.median, row)} ({row.null.kind})"
-            if row.null is not None and row.null.draws
-            else "no null"
-        )
-        places = ", ".join(
-            f"{format.place(row, 'layer', 'head')} {short(row.value or 0.0, row)}"
-            for row in each.beyond[:top]
-        )
-        count = (
-            f"{len(each.beyond)} of {each.tested} "
-            f"beyond{f': {places}' if len(each.rows) > 1 and places else ''}"
-        )
-        value = Text(short(row.value or 0.0, row), style="bold")
-        table.add_row(
-            Text(f"  {plain(each.label)}"), value, Text(null, style="dim"), Text(count if each.tested else "")
-        )
-    yield table
-    yield from (
-        Text(f"  {plain(each.label)}: not measured: {each.reason}", style="dim")
-        for each in own
-        if not each.rows
-    )
 
 
 def networks(result: Result) -> "Table":
@@ -409,7 +311,7 @@ def networks(result: Result) -> "Table":
     previous = ""
     for row in result.select(theory=NETWORK, kind="network", step=None):
         quantity = format.label(row)
-        value = "" if row.value is None else format.amount(row.value, row.unit)
+        value = "" if row.value is None else format.of_row(row.value, row)
         remark = row.reason if row.value is None else "; ".join(filter(None, (_samples(row), row.note)))
         table.add_row(
             Text("" if quantity == previous else quantity), Text(row.model), value, Text(remark, style="dim")
@@ -420,5 +322,5 @@ def networks(result: Result) -> "Table":
 
 def _samples(row: Measurement) -> str:
     """Formats the number of samples of a row and the interval of its value."""
-    interval = f"95 % interval {format.bounds(row.interval, row.unit)}" if row.interval is not None else ""
+    interval = f"95 % interval {format.interval_text(row)}" if row.interval is not None else ""
     return ", ".join(filter(None, ("" if row.n is None else f"{row.n:,} samples", interval)))

@@ -301,7 +301,7 @@ class _Run:
                 f"{self.folder / LAST} contradicts its own settings: {error}; begin again without --resume"
             ) from error
         self.best_lost = not self.store.remember(stored, self.warn)
-        self.monitor.remember(stored.memory)
+        self.monitor.load_persistent_state(stored.memory)
         self.start, self.seconds, self.longer = stored.step, stored.seconds, longer
         # The order of sums, and so the last bits, depend on the number of threads.
         present, alone = torch.get_num_threads(), self.fabric.world_size == 1
@@ -441,7 +441,7 @@ class _Run:
                 network=weights,
                 optimiser=moments,
                 average=None if self.average is None else network_state(self.average),
-                memory=self.monitor.memory(),
+                memory=self.monitor.persistent_state(),
             )
         self.store.step, self.best_lost = state.step, False
         self.callback(moment)

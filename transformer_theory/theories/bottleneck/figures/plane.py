@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME = "bottleneck"
 COMPRESSION, RELEVANCE, LAGRANGIAN = "I(X;Z)", "I(Z;Y)", "Lagrangian at a multiple of the onset"
+RATIO, SOLVER, RANDOM = "beta over the onset", "solver", "random start"
 LOCAL = "local onset over the onset"
 FACTORS = (1.01, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.2, 4.0, 6.0, 10.0, 20.0, 60.0)
 
@@ -59,10 +60,11 @@ class Plane(RandomExperiment):
         joint = random_joint(self.x, self.y, generator)
         found = onset(joint)
         yield Measurement(NAME, "figure", LOCAL, found.local_beta / found.beta, source=OWN)
-        for each in information_bottleneck(joint, [found.beta * factor for factor in FACTORS]).points:
+        solved = information_bottleneck(joint, [found.beta * factor for factor in FACTORS]).points
+        for factor, each in zip(FACTORS, solved):
             place = {
                 "unit": "nats",
-                "at": {"setting": "solver"},
+                "at": {"encoder": SOLVER, RATIO: factor},
                 "n": round(1000 * each.beta / found.beta),
                 "source": OWN,
             }
@@ -72,32 +74,30 @@ class Plane(RandomExperiment):
             beta = 10 * found.beta
             encoder = iterate(joint, random_encoder(self.x, 3, generator), beta, 400)
             each = point(joint, encoder, beta, math.inf)
-            place = {"unit": "nats", "at": {"setting": "random start"}, "n": start, "source": OWN}
+            place = {"unit": "nats", "at": {"encoder": RANDOM, "start": start}, "n": start, "source": OWN}
             yield Measurement(NAME, "figure", COMPRESSION, each.compression, **place)
             yield Measurement(NAME, "figure", RELEVANCE, each.relevance, **place)
         top = max(1.1, 1.05 * found.local_beta / found.beta)
         for step in range(17):
             factor = 0.95 + (top - 0.95) * step / 16
             value = information_bottleneck(joint, factor * found.beta).points[0].lagrangian
-            yield Measurement(
-                NAME, "figure", LAGRANGIAN, value, unit="nats", at={"setting": f"{factor:.4f}"}, source=OWN
-            )
+            yield Measurement(NAME, "figure", LAGRANGIAN, value, unit="nats", at={RATIO: factor}, source=OWN)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws the information plane, and the Lagrangian against beta over the onset."""
-        rows = result.select(quantity=RELEVANCE, at={"setting": "solver"})
+        rows = result.select(quantity=RELEVANCE, at={"encoder": SOLVER})
         if not rows:
             return text_figure(f"{self.name}: nothing was measured")
         figure, (plane, around) = axes(1, 2, width=7.0, height=3.0)
         plane.plot(
-            [0, *result.select(quantity=COMPRESSION, at={"setting": "solver"}).column("value")],
+            [0, *result.select(quantity=COMPRESSION, at={"encoder": SOLVER}).column("value")],
             [0, *rows.column("value")],
             color=COLOURS[NAME],
             label="solver",
         )
         start = [
-            result.select(quantity=quantity, at={"setting": "random start"}).column("value")
+            result.select(quantity=quantity, at={"encoder": RANDOM}).column("value")
             for quantity in (COMPRESSION, RELEVANCE)
         ]
         plane.plot(*start, "o", color=COLOURS["null"], markersize=3.5, label="random starts")
@@ -105,7 +105,7 @@ class Plane(RandomExperiment):
         plane.legend(loc="lower right")
         lagrangian = result.select(quantity=LAGRANGIAN)
         around.plot(
-            [float(row.setting) for row in lagrangian],
+            [row.at[RATIO] for row in lagrangian],
             lagrangian.column("value"),
             color=COLOURS[NAME],
             marker="o",

@@ -74,7 +74,7 @@ class Lengths(RandomExperiment):
                     "interval_kind": "over samples",
                 }
                 columns: dict[str, Any] = {
-                    "at": {"setting": f"{k} operations, {label}"},
+                    "at": {"operations": k, "mode": label},
                     "step": run["steps"],
                     "source": OWN,
                     **interval,
@@ -87,7 +87,7 @@ class Lengths(RandomExperiment):
                 share,
                 unit="share",
                 n=n,
-                at={"setting": f"{k} operations"},
+                at={"operations": k},
                 source=OWN,
             )
         yield Arrays(

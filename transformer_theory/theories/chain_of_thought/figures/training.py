@@ -89,7 +89,7 @@ class Training(RandomExperiment):
                     "interval_kind": "over samples",
                 }
                 yield Measurement(
-                    NAME, "figure", ACCURACY, value, at={"setting": LABELS[mode]}, source=OWN, **columns
+                    NAME, "figure", ACCURACY, value, at={"mode": LABELS[mode]}, source=OWN, **columns
                 )
         yield Arrays(arrays)
 

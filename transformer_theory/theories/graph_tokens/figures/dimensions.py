@@ -80,7 +80,7 @@ class Dimensions(RandomExperiment):
                     BEST,
                     value,
                     unit="share",
-                    at={"setting": f"{how}, {k} dimensions"},
+                    at={"identifiers": how, "dimensions": k},
                     n=self.draws,
                     source=SOURCE,
                 )

@@ -68,7 +68,7 @@ class Maps(RandomExperiment):
         with torch.no_grad():
             maps[LEARNT] = model(draw_batch(n, 1, Orthonormal(), n, generator))[0].exp().double()
         for how, found in maps.items():
-            columns: dict[str, Any] = {"at": {"setting": how}, "n": n, "source": SOURCE}
+            columns: dict[str, Any] = {"at": {"heads": how}, "n": n, "source": SOURCE}
             yield Measurement(
                 NAME,
                 "figure",

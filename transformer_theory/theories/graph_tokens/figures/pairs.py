@@ -85,7 +85,7 @@ class Pairs(RandomExperiment):
                     "figure",
                     APART,
                     float(apart),
-                    at={"setting": f"{method}: {pair.name}"},
+                    at={"method": method, "pair": pair.name},
                     source=SOURCES[method],
                     **columns,
                 )
@@ -97,13 +97,12 @@ class Pairs(RandomExperiment):
                     0 if value <= THRESHOLD else 2 if method == LAPLACIAN and signs > THRESHOLD else 1
                 )
                 predicted = 0.0 if method != LAPLACIAN and not answers[0] else None
-                setting = f"{method}: {pair.name}"
                 yield Measurement(
                     NAME,
                     "figure",
                     DIFFERENCE,
                     value,
-                    at={"setting": setting},
+                    at={"method": method, "pair": pair.name},
                     predicted=predicted,
                     source=SOURCES[method],
                     **columns,
@@ -113,7 +112,7 @@ class Pairs(RandomExperiment):
                 "figure",
                 SIGNS,
                 signs,
-                at={"setting": f"{LAPLACIAN}: {pair.name}"},
+                at={"method": LAPLACIAN, "pair": pair.name},
                 source=SOURCES[LAPLACIAN],
                 **columns,
             )

@@ -171,7 +171,9 @@ class HierarchyLearning(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one row per setting: recovery of each layer and of shuffled latents, stable rank, and entropy."""
+        """Plots one row per setting: recovery of each layer and of shuffled latents, stable rank, and
+        entropy.
+        """
         measured = SETTINGS[: result.settings["settings"]]
         figure, panels = axes(len(measured), 3, width=8.5, height=2.2 * len(measured) + 0.9)
         for row, (classes, _, parts) in enumerate(measured):

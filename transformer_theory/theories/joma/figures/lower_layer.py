@@ -101,8 +101,9 @@ class LowerLayer(RandomExperiment):
     def _curves(
         self, times: dict[str, Tensor], layers: dict[str, list[Tensor]]
     ) -> Iterator[Measurement | Arrays]:
-        """Yields the stable ranks while those of nonlinear units change (of linear units, whose time ends in every draw at another blow-up,
-        that of the first draw), and pictures of V of the first draw.
+        """Yields the stable ranks while those of nonlinear units change, and pictures of V of the first draw.
+
+        The rank of linear units is that of the first draw, because the blow-up differs between draws.
         """
         ranks = {how: torch.stack([stable_rank(layer) for layer in draws]) for how, draws in layers.items()}
         first, last = _moving(times[NONLINEAR].numpy(), ranks[NONLINEAR].numpy())

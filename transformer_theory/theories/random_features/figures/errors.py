@@ -59,7 +59,7 @@ class Errors(RandomExperiment):
                         "figure",
                         ERROR,
                         value,
-                        at={"setting": f"{label}, {name}, n = {n}"},
+                        at={"target": label, "features": name, "n": n},
                         n=n,
                         source=SOURCE,
                     )
@@ -75,7 +75,7 @@ class Errors(RandomExperiment):
                     "figure",
                     ERROR,
                     value,
-                    at={"setting": f"{keys} keys, {name}, n = {middle}"},
+                    at={"features": name, "n": middle, "keys": keys},
                     n=middle,
                     source=SOURCE,
                 )

@@ -52,8 +52,8 @@ class ReduNetGaussians(RandomExperiment):
         return cls(layers=300)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with ΔR, by layer too, cosines and accuracy per dimension; arrays with the unseen samples in
-        the plane.
+        """Yields rows with ΔR, by layer too, cosines and accuracy per dimension; arrays with the unseen
+        samples in the plane.
         """
         generator = self.generator()
         for dim in (2, 3):

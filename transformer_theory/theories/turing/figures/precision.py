@@ -67,19 +67,20 @@ class Precision(RandomExperiment):
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the first errors by machine and arithmetic; a run without error has no value."""
         softmax = {"arithmetic": "float64", "score": "softmax"}
-        settings = {kind: {"arithmetic": kind} for kind in TYPES}
-        settings |= {
-            f"softmax at 1e{power}": {**softmax, "inverse_temperature": 10.0**power} for power in self.powers
-        }
+        settings = [({"arithmetic": kind}, {"arithmetic": kind}) for kind in TYPES]
+        settings += [
+            ({"power": power}, softmax | {"inverse_temperature": 10.0**power}) for power in self.powers
+        ]
         rows, retrievals = [], []
         for run in self.runs():
-            rows.append([run.trace(**each).first_difference(run.reference) for each in settings.values()])
+            rows.append([run.trace(**each).first_difference(run.reference) for _, each in settings])
             yield from (
-                self._row(FIRST, step, f"{run.name}, {name}") for name, step in zip(settings, rows[-1])
+                self._row(FIRST, step, {"machine": run.name} | at)
+                for (at, _), step in zip(settings, rows[-1])
             )
             retrievals.append([first_wrong_retrieval(run.reference, digits) for digits in self.digits])
             yield from (
-                self._row(RETRIEVAL, step, f"{run.name}, {digits} digits")
+                self._row(RETRIEVAL, step, {"machine": run.name, "digits": digits})
                 for digits, step in zip(self.digits, retrievals[-1])
             )
         first = np.array(rows, dtype=float)
@@ -90,7 +91,7 @@ class Precision(RandomExperiment):
         }
         yield Arrays({f"{NAME}/{key}": values for key, values in arrays.items()})
 
-    def _row(self, quantity: str, step: int | None, setting: str) -> Measurement:
+    def _row(self, quantity: str, step: int | None, at: dict[str, int | str]) -> Measurement:
         reason = "" if step is not None else f"no error in {self.steps} steps"
         return Measurement(
             NAME,
@@ -99,7 +100,7 @@ class Precision(RandomExperiment):
             step,
             unit="steps",
             reason=reason,
-            at={"setting": setting},
+            at=at,
             source=SOURCE,
         )
 

@@ -130,7 +130,7 @@ class TraceRun(Experiment):
             op=">=",
             threshold=1.0,
             verdict=judge(share, ">=", 1.0, covered=covered),
-            at={"setting": self.arithmetic},
+            at={"arithmetic": self.arithmetic},
             source=SOURCE,
             note=f"{steps} steps, no error"
             if first is None

@@ -59,7 +59,7 @@ class Codes(Experiment):
                 "figure",
                 COLLISIONS,
                 count,
-                at={"setting": text},
+                at={"grids": text},
                 n=int(chosen.sum()),
                 source=OWN,
                 **judged,
@@ -112,7 +112,7 @@ class Codes(Experiment):
         label_ends(left)
         _scatter(right, arrays)
         right.set(title="All grids", xlabel="code of the token alone", ylabel="code in context + 1")
-        shared = result.select(quantity=COLLISIONS, at={"setting": "all grids"}).column("value")
+        shared = result.select(quantity=COLLISIONS, at={"grids": "all grids"}).column("value")
         count = f"{shared[0]:.0f} more than there are codes" if shared else "more than there are codes"
         caption(
             figure,

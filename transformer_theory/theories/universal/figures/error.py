@@ -82,7 +82,7 @@ class Error(RandomExperiment):
         for case, text in enumerate(CASES):
             for index, k in enumerate(self.values):
                 for norm, quantity in enumerate((ERROR, SUPREMUM)):
-                    where = {"at": {"setting": f"{text}, delta = 1/{k}"}, "n": self.targets, "source": PAPER}
+                    where = {"at": {"network": text, "k": k}, "n": self.targets, "source": PAPER}
                     yield Measurement(NAME, "figure", quantity, errors[case, index, norm], **where)
             if len(self.values) > 1:
                 ratio = errors[case, -2, 0] / errors[case, -1, 0]
@@ -95,7 +95,7 @@ class Error(RandomExperiment):
                     slope,
                     predicted=predicted,
                     basis="limit",
-                    at={"setting": text},
+                    at={"network": text},
                     source=PAPER,
                 )
         yield Arrays(

@@ -65,7 +65,7 @@ class Slice(RandomExperiment):
             error = float(np.abs(pictures[name] - pictures["target"]).mean())
             text = "with attention" if attention == "all" else "without attention"
             yield Measurement(
-                NAME, "figure", ERROR, error, at={"setting": text}, n=self.pixels**2, source=PAPER
+                NAME, "figure", ERROR, error, at={"network": text}, n=self.pixels**2, source=PAPER
             )
         yield Arrays({f"{NAME}/{name}": picture for name, picture in pictures.items()})
 

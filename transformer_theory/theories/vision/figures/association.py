@@ -71,7 +71,7 @@ class AssociationInTraining(RandomExperiment):
                     each = patch_association(model.scores().detach(), data.groups)
                     curves[run, :, place] = accuracy(model, test), each.ranking, each.mass
             for part, values in zip(PARTS, curves[:, :, -1].T):
-                columns = {"unit": "share", "n": self.runs, "source": SOURCE, "at": {"setting": kind}}
+                columns = {"unit": "share", "n": self.runs, "source": SOURCE, "at": {"scores": kind}}
                 yield Measurement(NAME, "figure", part, float(values.mean()), **columns)
             yield Arrays({kind: curves})
 

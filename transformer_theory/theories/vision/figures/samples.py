@@ -61,13 +61,12 @@ class Samples(RandomExperiment):
             for quantity, values in ((ACCURACY, curves), (MASS, masses)):
                 ends = student_interval(values[:, row, column].tolist())
                 kind = {} if ends is None else {"interval": ends, "interval_kind": "over groups"}
-                setting_ = f"share {alpha:g}, {n} samples"
                 yield Measurement(
                     NAME,
                     "figure",
                     quantity,
                     float(values[:, row, column].mean()),
-                    at={"setting": setting_},
+                    at={"share": alpha, "samples": n},
                     n=self.groups,
                     source=SOURCE,
                     **kind,
@@ -89,7 +88,7 @@ class Samples(RandomExperiment):
                 "figure",
                 NEEDED,
                 value,
-                at={"setting": f"share {alpha:g}"},
+                at={"share": alpha},
                 reason=reason,
                 n=self.groups,
                 source=SOURCE,

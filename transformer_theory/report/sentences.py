@@ -1,0 +1,382 @@
+"""Sentences about what was found: per theory a statement about its headlines, about its ladder, and about one
+network.
+
+They are made from judged rows alone (:mod:`.judged`). Names of data and networks are escaped
+(:func:`~.math_text.literal`).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from ..core import format
+from ..core.judgement import OUTCOMES, Judged
+from ..core.measurement import Measurement
+from ..core.statistics import RANGE_DRAWS
+from .judged import Finding, Findings, Quantity, RungResult, by_theory, notable
+from .math_text import literal
+
+MAX_STATEMENTS = 5  # about headlines
+MAX_OF_NETWORK = 6  # about one network
+HALF = 0.5  # effect below which a sentence says so
+TESTED = ("as predicted", "opposite", "not significant", "matched by a second null", "nulls conflict")
+NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
+
+
+# ---- headlines of comparisons
+
+
+def sentences(found: Findings) -> list[str]:
+    """Returns the :func:`statements` as sentences: ``"Scan and snap: on the raw tokens ..."``."""
+    return [f"{title}: {text}." for title, text in statements(found)]
+
+
+def statements(found: Findings) -> list[tuple[str, str]]:
+    """Returns at most five pairs (title of a theory, what was found), without full stops.
+
+    Of more than five theories, those with the most decided outcomes are chosen. A statement gives the
+    headline on the raw tokens with its interval, its null and, if it holds for any data, its value on noise;
+    then the number of trained networks in which the theory's quantity differs as predicted from untrained
+    ones.
+    """
+    decided = {
+        theory.name: sum(each.judged.outcome in ("as predicted", "opposite") for each in found.of(theory))
+        for theory in found.theories
+    }
+    chosen = sorted(decided, key=lambda name: -decided[name])[:MAX_STATEMENTS]
+    names = sorted(
+        {name for each in found.all for name in (each.data, each.model) if literal(name) != name},
+        key=len,
+        reverse=True,
+    )
+    pairs = []
+    for theory in found.theories:
+        if theory.name in chosen and (text := _statement(found.of(theory))):
+            for name in names:
+                text = text.replace(name, literal(name))
+            pairs.append((theory.title, text))
+    return pairs
+
+
+def _statement(cells: Sequence[Finding]) -> str:
+    """Returns the statement about the findings of one theory; empty if nothing was measured."""
+    measured = [cell for cell in cells if cell.judged.row.value is not None]
+    on_data = [cell for cell in measured if cell.view != "network"]
+    raw = [cell for cell in on_data if cell.view == "raw tokens"] or on_data
+    inside = [cell for cell in measured if cell.view == "network"]
+    return "; ".join(filter(None, (_on_data(raw[0]) if raw else "", _in_networks(inside))))
+
+
+def _on_data(cell: Finding) -> str:
+    """Describes the headline on one view of the data."""
+    judged, row = cell.judged, cell.judged.row
+    facts = [_prediction(row)]
+    if row.p is not None and row.null is not None:
+        p = f", p = {format.p_value(row.p)}" if judged.scope != "any data" else ""
+        facts.append(f"{row.null.kind} {format.of_row(row.null.median, row)}{p}")
+    else:
+        facts.append(format.null_text(row))
+    known = "; ".join(filter(None, facts))
+    where = f"the {format.view_name(cell.model)} of {cell.data}"
+    text = f"on {where}, the {row.quantity} is {format.value_text(row)}{f' ({known})' if known else ''}"
+    if judged.scope == "any data":
+        return f"{text}{', no better than its null' if _within_null(row) else ''}{_noise(judged)}"
+    return text + {
+        "as predicted": ", a property of these data",
+        "not significant": ", not distinguishable from chance",
+        "opposite": ", on the side opposite to the prediction",
+        "matched by a second null": f", {judged.words}",
+        "nulls conflict": f", {judged.words}",
+    }.get(judged.outcome, "")
+
+
+def _prediction(row: Measurement) -> str:
+    """Describes the prediction of a headline on data; empty without one."""
+    if row.verdict == "not covered":
+        return "not covered by the theorem"
+    if row.predicted is not None:
+        limit = " in the limit" if row.basis == "limit" else ""
+        return f"predicted {format.amount(row.predicted, row.unit)}{limit}"
+    if row.threshold is not None and row.op is not None and row.p is None:
+        most = "most" if row.op == "<=" else "least"
+        return f"predicted at {most} {format.amount(row.threshold, row.unit)}"
+    return ""
+
+
+def _within_null(row: Measurement) -> bool:
+    """Returns whether the value lies within the range of its null, or beyond it on the side opposite to the
+    prediction.
+    """
+    if row.value is None or row.null is None or len(row.null.draws) < 2:
+        return False
+    return row.null.low <= row.value <= row.null.high or format.unexpected_side(row)
+
+
+def _noise(judged: Judged) -> str:
+    """Compares a statement about any data with its value on noise."""
+    row = judged.row
+    if row.on_noise is None or row.value is None:
+        return ""
+    noise = format.of_row(row.on_noise, row)
+    same = (
+        row.null is not None
+        and bool(row.null.draws)
+        and abs(row.value - row.on_noise) <= 0.1 * abs(row.value - row.null.median)
+    )
+    return (
+        f", as on noise ({noise}), so it is no finding about these data"
+        if same
+        else f"; on noise it is {noise}"
+    )
+
+
+def _in_networks(cells: Sequence[Finding]) -> str:
+    """Describes how training changed the theory's quantity in all trained networks, relative to untrained
+    ones.
+    """
+    tested = [cell for cell in cells if cell.judged.outcome in TESTED]
+    if not tested:
+        if not cells:
+            return ""
+        first = cells[0].judged
+        return f"in {cells[0].model}, the {first.row.quantity} is {format.value_text(first.row)} ({first.reason})"
+    row = tested[0].judged.row
+    up, down = {">=": ("raised", "lowered"), "<=": ("lowered", "raised")}.get(
+        row.side or "", ("moved", "moved")
+    )
+    parts: list[str] = []
+    for outcome in OUTCOMES:
+        for side, verb in ((1, up), (-1, down), (0, "")):
+            shown = [c for c in tested if (c.judged.outcome, c.judged.side) == (outcome, side)]
+            if not shown:
+                continue
+            name = "it" if parts else f"the {row.quantity}"
+            where = _listed(shown, len(cells))
+            if outcome == "not significant":
+                parts.append(f"{name} cannot be distinguished from untrained networks in {where}")
+            elif outcome == "as predicted":
+                parts.append(f"training {verb} {name}, as predicted, in {where}")
+            elif outcome == "opposite":
+                parts.append(f"training moved {name} to the opposite side in {where}")
+            else:
+                kind = shown[0].judged.second.kind if shown[0].judged.second is not None else "a second null"
+                name = f"{name} too" if parts and side == 1 else name
+                but = "give as much" if outcome == "matched by a second null" else "put it on the other side"
+                parts.append(f"{'' if parts else 'training '}{verb} {name} in {where}, but {kind} {but}")
+    return "; ".join(parts)
+
+
+def _listed(cells: Sequence[Finding], total: int) -> str:
+    """Names the networks, with the span of the values and that of the medians of untrained networks."""
+    row = cells[0].judged.row
+    models = [cell.model for cell in cells]
+    names = f"all {total} networks" if len(cells) == total > 1 else _and(models)
+    medians = [cell.judged.row.null.median for cell in cells if cell.judged.row.null is not None]
+    return (
+        f"{names} ({_range([cell.judged.row.value for cell in cells], row)} against {_range(medians, row)})"
+    )
+
+
+def _range(numbers: Sequence[float | None], row: Measurement) -> str:
+    """Formats the smallest and the largest number: ``"0.11 to 0.16"``."""
+    known = [number for number in numbers if number is not None]
+    ends = (min(known), max(known)) if known else (None,)
+    return " to ".join(dict.fromkeys(format.amount(number, row.unit) for number in ends))
+
+
+def _and(names: Sequence[str]) -> str:
+    """Joins names: ``"a, b and c"``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+# ---- rungs of ladders
+
+
+def reach_statements(rungs: Sequence[RungResult]) -> list[tuple[str, str]]:
+    """Returns a pair (title of a theory, how far it reaches) per theory, without full stops."""
+    return [(group[0].theory.title, text) for group in by_theory(rungs) if (text := _reach(group))]
+
+
+def _reach(rungs: Sequence[RungResult]) -> str:
+    """Returns the sentence about one theory: effect at the start, where it ends, and what follows; empty if
+    nothing was tested.
+    """
+    rungs = [rung for rung in rungs if rung.judged.outcome in TESTED]
+    if not rungs:
+        return ""
+    outcomes = [rung.judged.outcome for rung in rungs]
+    count = next((i for i, outcome in enumerate(outcomes) if outcome != "as predicted"), len(rungs))
+    subject, rest = f"the {rungs[0].judged.row.quantity}", rungs[max(1, count) :]
+    parts = [
+        f"{subject} is as predicted {_span(rungs, count)}"
+        if count
+        else f"{subject} is {_word(rungs[0])} at {_quoted(rungs[:1])}"
+    ]
+    groups: dict[str, list[RungResult]] = {}
+    order = list(OUTCOMES)[1:] + list(OUTCOMES)[:1]
+    for rung in sorted(rest, key=lambda rung: order.index(rung.judged.outcome)):
+        groups.setdefault(_word(rung), []).append(rung)
+    for word, group in groups.items():
+        again = " again" if group[0].judged.outcome == "as predicted" and count else ""
+        if len(groups) == 1:
+            several = len(group) > 1
+            parts.append(
+                f"{word} {'from' if several else 'at'} {_quoted(group[:1])}{' on' if several else ''}"
+            )
+        else:
+            parts.append(f"{word}{again} at {_quoted(group)}")
+    return "; ".join(parts)
+
+
+def _span(rungs: Sequence[RungResult], count: int) -> str:
+    """Describes the first ``count`` rungs, which are as predicted: the last of them, and the effect at both
+    ends.
+
+    If the effect falls below one half and stays there, the rung on which it does is named before the last
+    one. Earlier rungs below one half are named, too.
+    """
+    first, last = rungs[0], rungs[count - 1]
+    if count == len(rungs):
+        where = f"on all {count} rungs"
+    else:
+        where = f"up to {_quoted([last])}" if count > 1 else f"at {_quoted([first])} only"
+    if first.judged.effect is None:
+        return f"{where} ({first.number} at {_quoted([first])})"
+    kind = "effect relative to the first rung" if first.judged.row.basis == "own setting" else "effect"
+    low = [rung.judged.effect is not None and rung.judged.effect < HALF for rung in rungs[:count]]
+    start = next((index for index in range(count) if all(low[index:])), count)
+    numbers = [f"{kind} {first.number} at {_quoted([first])}"]
+    if between := [rung for rung, below in zip(rungs[:start], low) if below]:
+        numbers.append(f"below {format.effect(HALF)} at {_quoted(between)}")
+    if 0 < start < count - 1:
+        fall = _quoted([rungs[start]])
+        numbers.append(f"below {format.effect(HALF)} from {fall} on, {last.number} at {_quoted([last])}")
+    elif count > 1:
+        numbers.append(f"{last.number} at {_quoted([last])}")
+    return f"{where} ({', '.join(numbers)})"
+
+
+def _word(rung: RungResult) -> str:
+    return "on the opposite side" if rung.judged.outcome == "opposite" else rung.judged.words
+
+
+def _quoted(rungs: Sequence[RungResult]) -> str:
+    return _and([f"“{rung.name}”" for rung in rungs])
+
+
+# ---- one network
+
+
+def network_statements(
+    chosen: Sequence[Quantity], found: Sequence[Quantity], titles: Mapping[str, str]
+) -> list[tuple[str, str, str]]:
+    """Returns at most :data:`MAX_OF_NETWORK` triples (title of a theory, what stands out, what the quantity
+    is).
+
+    Headlines beyond their nulls come first, then other quantities with :func:`~.judged.notable` places, one
+    per theory. A headline that networks with random weights give as well does not stand out, nor do the other
+    quantities of its theory.
+
+    Args:
+        chosen: the headlines.
+        found: all quantities.
+        titles: titles of the theories by name.
+    """
+    beyond = ("as predicted", "opposite")
+    leaving = sorted((each for each in chosen if each.judged.outcome in beyond), key=strength)
+    named = {each.theory for each in chosen if each.judged.outcome in (*beyond, *_MATCHED)}
+    pairs = [(each, _headline(each)) for each in leaving]
+    for each in notable(found):
+        if each.theory not in named and each.judged.outcome not in _MATCHED:
+            named.add(each.theory)
+            pairs.append((each, _places(each)))
+    return [
+        (titles.get(each.theory, each.theory), text, each.meaning) for each, text in pairs[:MAX_OF_NETWORK]
+    ]
+
+
+_MATCHED = ("matched by a second null", "nulls conflict")
+
+
+def other_outcomes(
+    chosen: Sequence[Quantity], found: Sequence[Quantity], titles: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Returns pairs (outcome, titles of theories) for the headlines that have no sentence, those beyond their
+    null first.
+    """
+    named = {title for title, *_ in network_statements(chosen, found, titles)}
+    groups: dict[str, list[str]] = {}
+    for each in sorted(chosen, key=lambda each: _ORDER.index(each.judged.outcome)):
+        title = titles.get(each.theory, each.theory)
+        beyond = each.judged.outcome in ("as predicted", "opposite")
+        if not (beyond and title in named):
+            word = f"also {each.judged.words}" if beyond else each.judged.words
+            groups.setdefault(word, []).append(title.partition(":")[0])
+    return [(word, ", ".join(names)) for word, names in groups.items()]
+
+
+_ORDER = (
+    "as predicted",
+    "opposite",
+    "matched by a second null",
+    "nulls conflict",
+    "not tested",
+    "too few draws",
+    "not significant",
+    "not measured",
+)
+
+
+def strength(quantity: Quantity) -> tuple[int, bool, float, float]:
+    """Orders quantities by outcome, those with a p-value first, by the share of places beyond their null, and
+    by the distance from the null in its widths.
+    """
+    row = quantity.mean
+    share = len(quantity.beyond) / quantity.tested if quantity.tested else 0.0
+    distance = 0.0
+    if row.null is not None and row.null.draws and row.value is not None:
+        distance = abs(row.value - row.null.median) / ((row.null.high - row.null.low) or 1e-12)
+    return _ORDER.index(quantity.judged.outcome), quantity.judged.q is None, -share, -distance
+
+
+def _headline(quantity: Quantity) -> str:
+    """Describes a headline that leaves its null: ``"sharpness: 0.31 on average over 16 heads in 4 layers,
+    above ..."``.
+    """
+    judged, row = quantity.judged, quantity.mean
+    assert row.null is not None
+    assert row.value is not None
+    average = f" on average over {quantity.places}" if len(quantity.rows) > 1 else ""
+    side = "above" if row.value > row.null.median else "below"
+    tested = judged.q is not None
+    chance = "chance" if tested else f"all {len(row.null.draws)} draws of its null"
+    predicted = "as predicted" if judged.outcome == "as predicted" else "opposite to the prediction"
+    p = f", p = {format.p_value(row.p)}" if tested and judged.outcome == "as predicted" else ""
+    text = f"{quantity.label}: {format.of_row(row.value, row)}{average}, {side} {chance}, {predicted}"
+    text += f" ({row.null.kind}: {format.of_row(row.null.median, row)}{p})"
+    if (null := judged.second) is not None and null.draws:
+        few = f"{len(null.draws)} " if len(null.draws) < RANGE_DRAWS else ""
+        text += f"; {few}networks with random weights have {format.bounds((null.low, null.high), row.unit)}"
+    if quantity.beyond and len(quantity.rows) > 1:
+        kind = "heads" if quantity.beyond[0].head is not None else "layers"
+        count = f"{len(quantity.beyond)} of {quantity.tested}"
+        text += f"; {count} {kind} are beyond chance by themselves, most of all {place(quantity.beyond[0])}"
+    return text
+
+
+def _places(quantity: Quantity) -> str:
+    """Describes single places that leave their null, of a quantity whose mean does not or is no headline."""
+    row, first = quantity.mean, quantity.beyond[0]
+    has_null = row.null is not None and bool(row.null.draws)
+    kind = "heads" if first.head is not None else "layers"
+    null = f" ({row.null.kind})" if row.null is not None and has_null else ""
+    chance = f", chance {format.of_row(row.null.median, row)}" if row.null is not None and has_null else ""
+    return (
+        f"{quantity.label}: beyond chance{null} in {len(quantity.beyond)} of {quantity.tested} {kind}, most of "
+        f"all in {place(first)}; mean over all {kind}: {format.of_row(row.value, row)}{chance}"
+    )
+
+
+def place(row: Measurement, *, beside_chance: bool = True) -> str:
+    """Names a head or layer with its value and the median of its own null."""
+    known = beside_chance and row.null is not None and bool(row.null.draws)
+    chance = f", chance {format.of_row(row.null.median, row)}" if row.null is not None and known else ""
+    return f"{format.place(row, 'layer', 'head')} ({format.of_row(row.value, row)}{chance})"

@@ -61,7 +61,7 @@ class Training(RandomExperiment):
         ),
         xlabel="symbols read",
         caption="{operations} operations modulo {modulus}, {test} questions outside the training set, "
-        "free-running. One seed. Dashed: share of the most frequent answer.",
+        "free-running. One seed. Bands: 95 % interval over questions. Dashed: share of the most frequent answer.",
         size=(7.0, 2.9),
     )
 

@@ -382,18 +382,16 @@ def quantities_section(
 def large(row: Measurement, model: str, note: str = "") -> dict[str, Any]:
     """Returns a value in large type with its label, and the interval, the null and the note below it."""
     interval = (
-        f"95 % interval {format.bounds(row.interval, row.unit)} {row.interval_kind}"
-        if row.interval is not None
-        else ""
+        f"95 % interval {format.interval_text(row)} {row.interval_kind}" if row.interval is not None else ""
     )
     null = (
-        f"null, {row.null.kind}: {format.amount(row.null.median, row.unit)}"
+        f"null, {row.null.kind}: {format.of_row(row.null.median, row)}"
         if row.null is not None and row.null.draws
         else ""
     )
     label = f"{format.label(row)}{f', {row.n:,} samples' if row.n else ''}"
     return {
-        "value": format.amount(row.value, row.unit),
+        "value": format.of_row(row.value, row),
         "model": model,
         "label": label,
         "below": [text for text in (interval, null, note) if text],

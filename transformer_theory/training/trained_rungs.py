@@ -29,8 +29,8 @@ TRAIN_SHARE = 0.7
 NETWORKS = {"ViT": "ViT", "CRATE": "CRATE (released form)"}  # recipe of each network
 RELAXES = {
     "ViT on digits": "a network trained on its task alone",
-    "CRATE on digits": "another network",
-    "ViT on images": "the digits",
+    "CRATE on digits": "CRATE instead of a ViT",
+    "ViT on images": "images instead of the digits; a ViT again",
 }
 RATE = 3e-3  # of :func:`fit_classifier`
 

@@ -223,7 +223,7 @@ def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[Rule, Sele
 
 
 def _pictures(model: nn.Module, test_images: TwoObjects) -> dict[str, np.ndarray]:
-    """Returns the first images, their masks, the map of every head, and three principal components."""
+    """Returns the first images, the map of every head, and three principal components."""
     examples = test_images[:MAX_PLOTTED]
     assert examples.data.images is not None
     side = int(examples.data.tokens.shape[1] ** 0.5)
@@ -231,7 +231,6 @@ def _pictures(model: nn.Module, test_images: TwoObjects) -> dict[str, np.ndarray
     projected = components(model, test_images.data.tokens, count=3)[:MAX_PLOTTED]
     return {
         "images": examples.data.images.clamp(0, 1).float().numpy(),
-        "masks": examples.masks.numpy(),
         "attention": class_attention(model, examples.data.tokens).unflatten(-1, (side, side)).float().numpy(),
         "components": projected.unflatten(-1, (side, side)).float().numpy(),
     }

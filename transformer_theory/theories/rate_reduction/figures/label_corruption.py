@@ -25,7 +25,7 @@ from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, TINTS
 from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
-from ....training.fitting import State, at_steps, fit, permuted
+from ....training.fitting import Callback, State, at_steps, fit, permuted
 from ....training.tasks import StreamTask
 from ..evaluation import nearest_subspace
 from ..loss import MaximalCodingRateReduction
@@ -227,17 +227,12 @@ def training_accuracies(
         body = perceptron()
         head = nn.Linear(FEATURES, CLASSES)
     model, objective = nn.Sequential(body, head), MaximalCodingRateReduction(eps=eps)
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    milestones = [max(1, round(share * steps)) for share in DROPS]
     accuracies = []
 
     def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
         if loss == "rate reduction":
             return objective(unit_norm(body(x[positions])), y[positions]).loss
         return cross_entropy(network(x[positions]), y[positions])
-
-    def schedule(state: State) -> float:
-        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
 
     def evaluate(step: int, network: nn.Module) -> None:
         train_features, features = body(x), body(held_out)
@@ -249,6 +244,26 @@ def training_accuracies(
 
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
     stops = at_steps(_stops(steps), evaluate, limit=steps)
+    descend(model, task, stops, rate=rate, steps=steps, generator=generator)
+    return accuracies
+
+
+def descend(
+    model: nn.Module,
+    task: StreamTask,
+    stops: Callback,
+    *,
+    rate: float,
+    steps: int,
+    generator: torch.Generator,
+) -> None:
+    """Trains a network with the published optimiser and schedule, and calls ``stops`` at each step."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    milestones = [max(1, round(share * steps)) for share in DROPS]
+
+    def schedule(state: State) -> float:
+        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
+
     fit(
         model,
         task,
@@ -258,7 +273,6 @@ def training_accuracies(
         schedule=schedule,
         generator=generator,
     )
-    return accuracies
 
 
 def pixel_accuracies(*, ratio: float, seed: int, ranks: tuple[int, ...]) -> list[tuple[float, float]]:

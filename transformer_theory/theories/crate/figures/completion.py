@@ -308,7 +308,8 @@ def _error_panel(ax: "Axes", result: Result) -> None:
     """Plots one bar per prediction."""
     rows = result.table.select(quantity=ERROR)
     bars = {row.at["prediction"]: row.value or 0.0 for row in rows}
-    bars["untrained network"] = rows.select(at={"prediction": MODEL}).one().null.mean
+    (untrained,) = rows.select(at={"prediction": MODEL}).column("null")
+    bars["untrained network"] = untrained.mean
     places = range(len(bars))
     tints = [COLOURS["crate"]] + [COLOURS["null"]] * (len(bars) - 1)
     ax.barh(places, list(bars.values()), color=tints, alpha=0.45, height=0.75)
@@ -321,13 +322,14 @@ def _error_panel(ax: "Axes", result: Result) -> None:
 
 def _layer_panel(ax: "Axes", rows: Table, depth: int) -> None:
     """Plots a quantity by layer, with its intervals, and the untrained networks with the mean of each layer."""
-    places = [row.layer + (depth if row.at["part"] == DECODER else 0) for row in rows]
-    for place, row in zip(places, rows):
-        if row.interval:
-            ax.plot([place] * 2, row.interval, color=COLOURS["crate"], linewidth=1.0)
-        ax.plot([place] * len(row.null.draws), row.null.draws, "o", color=COLOURS["null"], markersize=2.5)
+    decoder = [depth if row.at["part"] == DECODER else 0 for row in rows]
+    places = [layer + before for layer, before in zip(rows.column("layer"), decoder)]
+    for place, interval, null in zip(places, rows.column("interval"), rows.column("null")):
+        if interval:
+            ax.plot([place] * 2, interval, color=COLOURS["crate"], linewidth=1.0)
+        ax.plot([place] * len(null.draws), null.draws, "o", color=COLOURS["null"], markersize=2.5)
     ax.plot(places, rows.column("value"), "-o", color=COLOURS["crate"], label="trained", markersize=2.5)
-    nulls = [row.null.mean for row in rows]
+    nulls = [null.mean for null in rows.column("null")]
     ax.plot(places, nulls, linestyle=(0, (3, 2)), color=COLOURS["null"], label="untrained")
     labels = ["0"] + [f"e{k + 1}" for k in range(depth)] + [f"d{k + 1}" for k in range(depth)]
     ax.set_xticks(range(2 * depth + 1), labels)

@@ -252,7 +252,7 @@ def _iou_panel(ax: "Axes", result: Result, kind: str) -> None:
         )
         for values, linestyle, label in (
             (rows.column("value"), "-", name.split()[0]),
-            ([row.null.mean for row in rows], (0, (3, 2)), "_"),
+            ([null.mean for null in rows.column("null")], (0, (3, 2)), "_"),
             (random.column("value"), (0, (1, 2)), "_"),
         ):
             look = {"linestyle": linestyle, "color": COLOURS[name], "linewidth": 1.2}

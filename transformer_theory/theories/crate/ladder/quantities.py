@@ -84,7 +84,7 @@ class CompressionInSubspaces(Compression):
         """
         rows = []
         for row in super().compute(draws=draws):
-            if row.quantity != COMPRESSION:
+            if row.quantity != COMPRESSION or row.layer is None:
                 rows.append(row)
                 continue
             place = (row.layer,)

@@ -179,7 +179,7 @@ class HierarchyLearning(RandomExperiment):
         for row, (classes, _, parts) in enumerate(measured):
             rows = result.table.select(at={"C": classes, "parts": parts})
             left, middle, right = panels[3 * row : 3 * row + 3]
-            layers = sorted({row.layer for row in rows.select(quantity=RECOVERY)})
+            layers = sorted(set(rows.select(quantity=RECOVERY).column("layer")))
             for layer, tint in zip(layers, shades(len(layers))):
                 of_layer = rows.select(layer=layer)
                 for ax, (quantity, _) in zip((left, middle, right), QUANTITIES.values()):

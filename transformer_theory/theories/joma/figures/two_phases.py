@@ -198,6 +198,6 @@ class TwoPhases(Experiment):
     def plot(self, result: Result) -> "Figure":
         """Draws the view with the limits of the ratios."""
         figure = super().plot(result)
-        for row in result.table.select(quantity=RATIO, basis="limit"):
-            figure.axes[2].axhline(row.predicted, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+        for limit in result.table.select(quantity=RATIO, basis="limit").column("predicted"):
+            figure.axes[2].axhline(limit, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
         return figure

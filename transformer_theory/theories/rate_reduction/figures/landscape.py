@@ -227,7 +227,7 @@ class Landscape(RandomExperiment):
         figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
         values = result.arrays[f"{NAME}/reached"]
         line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
-        null_band(left, result.table.select(quantity=OPTIMUM).one().value, label="optimum, closed form")
+        null_band(left, *result.table.select(quantity=OPTIMUM).column("value"), label="optimum, closed form")
         left.set_xlabel("start, sorted by value reached")
         left.set_ylabel("ΔR reached, nats")
         left.set_title("Ascents under the constraint")

@@ -119,7 +119,7 @@ class TrainingDynamics(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Draws the view with the optimum of the training samples."""
         figure = super().plot(result)
-        best = result.table.select(quantity=OPTIMUM).one().value
+        (best,) = result.table.select(quantity=OPTIMUM).column("value")
         figure.axes[0].axhline(best, color=COLOURS[NAME], linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
         return figure
 

@@ -7,14 +7,13 @@ The text of the page explains one row of each kind, so a demo whose rows have ot
 import io
 import re
 import sys
-from itertools import groupby
 from pathlib import Path
 
 from transformer_theory.core.files import replacing
 from transformer_theory.core.result import Result
-from transformer_theory.report import terminal
+from transformer_theory.report import tables, terminal
 from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.findings import findings
+from transformer_theory.report.judged import Findings, findings
 from transformer_theory.report.origins import dates
 
 ROOT = Path(__file__).parents[1]
@@ -22,8 +21,8 @@ PAGE = ROOT / "docs" / "start.md"
 BEGIN, END = "<!-- rows of the demo, by docs/demo_rows.py -->\n", "<!-- end -->\n"
 ROWS = {  # theory and place: outcome, draws of the null and seeds, as the text of the page has them
     ("rate_reduction", "raw tokens"): ("as predicted", 199, 3),
-    ("attention_svm", "trained ViT"): ("changed as predicted", 19, 3),
-    ("attention_svm", "trained CRATE (released form)"): ("explained", 19, 3),
+    ("attention_svm", "trained ViT"): ("as predicted", 19, 3),
+    ("attention_svm", "trained CRATE (released form)"): ("matched by a second null", 19, 3),
 }
 WIDTH = 116  # columns of the terminal; as many as the page shows without scrolling
 
@@ -36,19 +35,22 @@ def block(result: Result) -> str:
     """
     from rich.console import Console
 
-    known = {(one.theory.name, one.where): one for one in findings(aggregate(result)).all}
+    found = findings(aggregate(result))
+    known = {(one.theory.name, one.where): one for one in found.all}
     for place, expected in ROWS.items():
         one = known.get(place)
-        null = one.row.null if one is not None else None
-        found = None if one is None else (one.outcome, len(null.draws) if null is not None else 0, one.seeds)
-        if found != expected:
+        null = one.judged.row.null if one is not None else None
+        draws = len(null.draws) if null is not None else 0
+        has = None if one is None else (one.judged.outcome, draws, one.judged.seeds)
+        if has != expected:
             raise ValueError(
                 f"{PAGE} explains the row {place} with {expected}, but the demo has "
-                f"{found or 'no such row'}; change the text of the page and ROWS, or run make demo again"
+                f"{has or 'no such row'}; change the text of the page and ROWS, or run make demo again"
             )
     printed = io.StringIO()
-    for _, places in groupby(ROWS, key=lambda place: place[0]):
-        Console(file=printed, width=WIDTH).print(terminal.headline([known[place] for place in places]))
+    shown = tables.findings(Findings(tuple(known[place] for place in ROWS)))
+    assert shown is not None  # ROWS is not empty
+    Console(file=printed, width=WIDTH).print(terminal.table(shown, without=("prediction", "effect")))
     rows = "\n".join(line.rstrip() for line in printed.getvalue().splitlines())
     lead = (
         f"Three of its rows, as `make demo` printed them on {dates([result])} "

@@ -22,9 +22,11 @@ from transformer_theory.core.result import FILES, Result
 from transformer_theory.core.theory import Theory
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.latex_reach import rungs
-from transformer_theory.report.reach_map import reach_map, table
-from transformer_theory.report.reached import reached, statements, two_digits
+from transformer_theory.report.judged import rung_results
+from transformer_theory.report.judged_figures import reach_map
+from transformer_theory.report.latex import latex
+from transformer_theory.report.sentences import reach_statements as statements
+from transformer_theory.report.tables import reach as table
 
 CALLS: list[int] = []
 
@@ -79,7 +81,7 @@ RANGE = rung("range", COLUMNS[4], 0.7, draws=19)
 
 def cells(*rungs: Rung, seeds: int = 5):
     theory = toy(*rungs)
-    return reached(aggregate(reach(theory, seeds=seeds), theories=[theory]))
+    return rung_results(aggregate(reach(theory, seeds=seeds), theories=[theory]))
 
 
 def test_every_rung_has_a_row_per_seed_and_quantity():
@@ -103,38 +105,40 @@ def test_every_rung_has_a_row_per_seed_and_quantity():
 
 def test_outcomes():
     found = {cell.name: cell for cell in cells(OWN, REAL, NOISE, BACK, UNDER, RANGE)}
-    outcomes = {name: cell.outcome for name, cell in found.items()}
+    outcomes = {name: cell.judged.outcome for name, cell in found.items()}
     assert outcomes == {
-        "own": "beyond chance",
-        "real": "beyond chance",
-        "noise": "at chance",
-        "back": "beyond chance",
+        "own": "as predicted",
+        "real": "as predicted",
+        "noise": "not significant",
+        "back": "as predicted",
         "under": "opposite",
-        "range": "beyond chance",
+        "range": "as predicted",
     }
-    assert found["real"].row.agreement == pytest.approx(0.6, abs=0.15)
-    low, high = found["real"].interval
-    assert low < found["real"].row.agreement < high
-    assert found["range"].q is None
-    assert found["noise"].seeds == 5
+    assert found["real"].judged.effect == pytest.approx(0.6, abs=0.15)
+    low, high = found["real"].judged.effect_interval
+    assert low < found["real"].judged.effect < high
+    assert found["range"].judged.q is None
+    assert found["noise"].judged.seeds == 5
 
 
 def test_the_false_discovery_rate_is_controlled_over_all_rungs():
     border = rung("border", COLUMNS[1], 0.3)
     (alone,) = (cell for cell in cells(OWN, border) if cell.name == "border")
-    assert alone.row.p < 0.05
-    assert alone.outcome == "beyond chance"
+    assert alone.judged.row.p < 0.05
+    assert alone.judged.outcome == "as predicted"
     others = [rung(f"noise {k}", COLUMNS[1], 0.0) for k in range(9)]
     (among,) = (cell for cell in cells(NOISE_FIRST, border, *others) if cell.name == "border")
-    assert among.row.p == alone.row.p
-    assert among.outcome == "undecided"
+    assert among.judged.row.p == alone.judged.row.p
+    assert among.judged.outcome == "not significant"
+    assert among.judged.remark == "p is at most 0.05, but not when adjusted for the family"
     (split,) = (
         cell
         for cell in cells(OWN, replace(border, measure=partial(draw, 0.14, 1.0, 199)))
         if cell.name == "border"
     )
-    assert split.row.p < 0.05
-    assert split.outcome == "undecided"  # one of the seeds lies below its null
+    assert split.judged.row.p < 0.05
+    assert split.judged.outcome == "not significant"
+    assert split.judged.remark == "seeds lie on both sides of the median of a null"
 
 
 def test_without_a_prediction_the_first_rung_is_the_reference():
@@ -145,7 +149,9 @@ def test_without_a_prediction_the_first_rung_is_the_reference():
         assert row.basis == "own setting"
         assert row.predicted == pytest.approx(sum(first) / 4)
     assert {row.predicted for row in result.select(quantity="draws")} == {None}
-    found = {cell.name: cell.row.agreement for cell in reached(aggregate(result, theories=[toy(own, real)]))}
+    found = {
+        cell.name: cell.judged.effect for cell in rung_results(aggregate(result, theories=[toy(own, real)]))
+    }
     assert found["own"] == pytest.approx(1)
     assert found["real"] == pytest.approx(0.5, abs=0.1)
 
@@ -294,37 +300,26 @@ def test_the_map_has_a_block_of_rows_per_set_of_columns():
 
 def test_sentences_say_where_the_theory_ends():
     ((_, text),) = statements(cells(OWN, REAL, NOISE))
-    assert text.startswith("the height is beyond chance up to “real” (agreement ")
+    assert text.startswith("the height is as predicted up to “real” (effect ")
     assert "at “own”, " in text
-    assert text.endswith("at “real”); at chance at “noise”")
+    assert text.endswith("at “real”); not significant at “noise”")
     ((_, text),) = statements(cells(OWN, NOISE, BACK))
-    assert "beyond chance at “own” only (agreement " in text
-    assert text.endswith("at “own”); at chance at “noise”; beyond chance again at “back”")
+    assert "as predicted at “own” only (effect " in text
+    assert text.endswith("at “own”); not significant at “noise”; as predicted again at “back”")
     low = [rung(f"low {k}", COLUMNS[2], 0.3) for k in (1, 2)]
     ((_, text),) = statements(cells(OWN, *low, NOISE))
-    assert "up to “low 2” (agreement " in text
+    assert "up to “low 2” (effect " in text
     assert ", below .50 from “low 1” on, " in text
     dip = rung("dip", COLUMNS[1], 0.3)
     ((_, text),) = statements(cells(OWN, dip, rung("high", COLUMNS[2], 0.9)))
-    assert "on all 3 rungs (agreement " in text
+    assert "on all 3 rungs (effect " in text
     assert ", below .50 at “dip”, " in text
     ((_, text),) = statements(cells(OWN, REAL))
-    assert "on all 2 rungs (agreement" in text
+    assert "on all 2 rungs (effect" in text
     ((_, text),) = statements(cells(NOISE_FIRST, BACK))
-    assert text == "the height is at chance at “noise first”; beyond chance at “back”"
+    assert text == "the height is not significant at “noise first”; as predicted at “back”"
     ((_, text),) = statements(cells(OWN, NOISE, rung("noise 2", COLUMNS[4], 0.0)))
-    assert text.endswith("at chance from “noise” on")
-
-
-def test_numbers_have_two_digits():
-    assert [two_digits(number) for number in (0.974, 1.03, -0.117, 0.999, -0.001, 0.0)] == [
-        ".97",
-        "1.03",
-        "−.12",
-        "1.00",
-        ".00",
-        ".00",
-    ]
+    assert text.endswith("not significant from “noise” on")
 
 
 def test_map_table_and_latex_hold_every_rung():
@@ -337,11 +332,8 @@ def test_map_table_and_latex_hold_every_rung():
     assert any(text.startswith("✗ ") for text in texts)
     lines = table(found).lines
     assert [line.cells[0][0] for line in lines] == ["own", "real", "noise", "under"]
-    assert [line.cells[-1] for line in lines] == ["beyond chance", "beyond chance", "at chance", "opposite"]
-    latex = rungs(found)
-    assert latex.count(r"\\") == 2 + 4
-    assert r"own$^\ast$ & \textbf{" in latex
-    assert r"$^\dagger$" in latex
+    outcomes = ["as predicted", "as predicted", "not significant", "opposite"]
+    assert [line.cells[-1][0] for line in lines] == outcomes
     assert reach_map(()) is None
     assert table(()) is None
 
@@ -356,7 +348,10 @@ def test_the_page_merges_a_reach_with_a_comparison(tmp_path):
     page = report.page([other, stored], theories=[theory])
     assert 'id="reach"' in page
     assert page.index('id="reach"') < page.index('id="results"')
-    assert "beyond chance" in page
+    assert "as predicted" in page
+    tex = latex([stored], theories=[theory])
+    assert "own\\newline{\\scriptsize own setting; covered by the theorem}" in tex
+    assert "as predicted" in tex
     assert 'id="reach"' not in report.page(other, theories=[theory])
     assert "How far" not in report.markdown(aggregate(other, theories=[theory]))
     assert "at “noise”" in report.markdown(aggregate([other, stored], theories=[theory]))
@@ -388,7 +383,9 @@ def test_the_command_stores_the_page_the_map_and_the_table(tmp_path, capsys):
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {CELLS, *FILES, "report.html", "references.bib", "table.tex", "reach.svg", "reach.pdf"}
     assert 'id="reach"' in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert r"two classes$^\ast$" in (tmp_path / "out" / "table.tex").read_text(encoding="utf-8")
+    tex = (tmp_path / "out" / "table.tex").read_text(encoding="utf-8")
+    assert r"two classes\newline{" in tex
+    assert "covered by the theorem" in tex
     first = (tmp_path / "out" / CELLS).read_bytes()
     assert main(command) == 0
     assert "2 of them stored" in capsys.readouterr().err
@@ -418,42 +415,45 @@ def second_null(shift: float, generator: torch.Generator):
     """A value near .9 with a first null around 0 and a second one around ``shift``."""
     rows = list(draw(0.9, 1.0, 199, generator))
     null = Null("other draws", tuple((shift + 0.4 * torch.randn(19, generator=generator)).tolist()))
-    return [*rows, replace(rows[0], nulls=(null,), at={"setting": "null: other draws"})]
+    return [replace(rows[0], nulls=(*rows[0].nulls, null)), *rows[1:]]
 
 
-def _without_draws(rows):
-    return [*rows[:-1], replace(rows[-1], nulls=())]
+def with_second(rows, **columns):
+    """The rows with other columns of the second null."""
+    first, second = rows[0].nulls
+    return [replace(rows[0], nulls=(first, replace(second, **columns))), *rows[1:]]
 
 
 def renamed_null(shift: float, generator: torch.Generator):
-    *rows, second = second_null(shift, generator)
-    return [*rows, replace(second, nulls=(replace(second.null, kind="shuffled draws"),))]
+    return with_second(second_null(shift, generator), kind="shuffled draws")
+
+
+def without_draws(shift: float, generator: torch.Generator):
+    return with_second(second_null(shift, generator), draws=())
 
 
 def test_a_value_that_a_second_null_explains_is_no_reach():
     explained = Rung("explained", "an assumption", partial(second_null, 0.9), COLUMNS[1])
     beyond = Rung("beyond both", "an assumption", partial(second_null, 0.2), COLUMNS[2])
     between = Rung("between", "an assumption", partial(second_null, 1.9), COLUMNS[3])
-    missing = Rung(
-        "missing", "an assumption", lambda generator: _without_draws(second_null(0.2, generator)), COLUMNS[4]
-    )
+    missing = Rung("missing", "an assumption", partial(without_draws, 0.2), COLUMNS[4])
     found = {cell.name: cell for cell in cells(OWN, explained, beyond, between, missing)}
-    assert {name: cell.outcome for name, cell in found.items()} == {
-        "own": "beyond chance",
-        "explained": "explained",
-        "beyond both": "beyond chance",
-        "between": "nulls disagree",
-        "missing": "not tested",
+    assert {name: cell.judged.outcome for name, cell in found.items()} == {
+        "own": "as predicted",
+        "explained": "matched by a second null",
+        "beyond both": "as predicted",
+        "between": "nulls conflict",
+        "missing": "too few draws",
     }
-    assert found["explained"].row.null.kind == "normal draws"
+    assert found["explained"].judged.row.null.kind == "normal draws"
     ((_, text),) = statements(tuple(found.values()))
     assert (
-        "; explained by other draws at “explained”; beyond normal draws but on the opposite side of other "
+        "; matched by other draws at “explained”; beyond normal draws but on the opposite side of other "
         "draws at “between”; " in text
     )
-    assert text.endswith("beyond chance again at “beyond both”")
+    assert text.endswith("as predicted again at “beyond both”")
     other = Rung("other", "an assumption", partial(renamed_null, 0.9), COLUMNS[2])
     ((_, text),) = statements(cells(OWN, explained, other))
-    assert text.endswith("explained by other draws at “explained”; explained by shuffled draws at “other”")
+    assert text.endswith("matched by other draws at “explained”; matched by shuffled draws at “other”")
     figure = reach_map(tuple(found.values()))
     assert any(text.get_text().startswith("~ ") for text in figure.axes[0].texts)

@@ -8,9 +8,9 @@ import pytest
 
 from transformer_theory.core.result import Result
 from transformer_theory.report import aggregate
+from transformer_theory.report.judged import rung_results
+from transformer_theory.report.judged_figures import PAPER_COLUMN, reach_overview
 from transformer_theory.report.reach_docs import FOLDER, main, merged, pages
-from transformer_theory.report.reach_overview import COLUMN, reach_overview
-from transformer_theory.report.reached import reached
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -32,10 +32,10 @@ def test_the_overview_fits_a_column_and_stays_legible(stored):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.patches import Rectangle
 
-    cells = reached(aggregate(stored))
+    cells = rung_results(aggregate(stored))
     figure = reach_overview(cells, column=True)
     assert figure is not None
-    assert figure.get_size_inches()[0] == COLUMN <= 3.4
+    assert figure.get_size_inches()[0] == PAPER_COLUMN <= 3.4
     (ax,) = figure.axes
     renderer = FigureCanvasAgg(figure).get_renderer()
     boxes = {text: text.get_window_extent(renderer) for text in ax.texts}
@@ -51,7 +51,7 @@ def test_the_overview_fits_a_column_and_stays_legible(stored):
     assert all(
         left + width < other for (row, left, width), (same, other, _) in pairwise(squares) if row == same
     )
-    assert max(left + width for _, left, width in squares) <= COLUMN
+    assert max(left + width for _, left, width in squares) <= PAPER_COLUMN
 
 
 @pytest.mark.parametrize("theory", list_theories(), ids=lambda theory: theory.name)

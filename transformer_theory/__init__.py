@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         verify,
         vision,
     )
-    from .training import train
+    from .training.image import train
 
 _MODULES = ("data", "metrics", "models")
 _FROM = {
@@ -87,7 +87,7 @@ _FROM = {
     "probes": ("activations", "probe", "respond"),
     "report.figures": ("figures",),
     "theories": ("cite", "experiment", "list_theories", "theory", "verify"),
-    "training": ("train",),
+    "training.image": ("train",),
 }
 _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 

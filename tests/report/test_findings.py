@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from transformer_theory.core.judgement import OUTCOMES
 from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
-from transformer_theory.report import matrix
+from transformer_theory.report import tables
 from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.findings import OUTCOMES, Findings, findings, sentences
+from transformer_theory.report.judged import Findings, findings
+from transformer_theory.report.judged_figures import matrix
 from transformer_theory.report.math_text import escape, plain, prose
 from transformer_theory.report.page import OUTCOME_TEXT, overview
+from transformer_theory.report.sentences import sentences
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[2]
@@ -63,36 +66,36 @@ def found(*rows: Measurement) -> Findings:
 
 def outcome(*rows: Measurement) -> str:
     (finding,) = found(*rows).all
-    return finding.outcome
+    return finding.judged.outcome
 
 
 def test_outcomes_on_data():
     assert outcome(*on_data(RR, (0.4, 0.41, 0.42))) == "as predicted"
-    assert outcome(*on_data(RR, (0.2, 0.21, 0.19))) == "at chance"
+    assert outcome(*on_data(RR, (0.2, 0.21, 0.19))) == "not significant"
     assert outcome(*on_data(RR, (0.05, 0.06, 0.04))) == "opposite"
     near = sorted(NORMAL)[9] + 1e-9  # 10 draws below: p = .055 on that side
-    assert outcome(*on_data(RR, (near,) * 3)) == "at chance"
-    assert outcome(*on_data(RR, (0.4, 0.41, 0.42), scope="any data")) == "any data"
-    assert outcome(*on_data(RR, (0.4, 0.41, 0.42), null=NORMAL[:19])) == "not tested"
+    assert outcome(*on_data(RR, (near,) * 3)) == "not significant"
+    assert outcome(*on_data(RR, (0.4, 0.41, 0.42), scope="any data")) == "not tested"
+    assert outcome(*on_data(RR, (0.4, 0.41, 0.42), null=NORMAL[:19])) == "too few draws"
     missing = Measurement(RR.name, "on data", RR.on_data.headline, None, reason="needs labels")
     assert outcome(missing) == "not measured"
 
 
 @pytest.mark.parametrize(
     ("values", "side", "expected"),
-    [((14, 15, 16), ">=", "changed as predicted"), ((14, 15, 16), "<=", "opposite")],
+    [((14, 15, 16), ">=", "as predicted"), ((14, 15, 16), "<=", "opposite")],
 )
 def test_outcomes_in_networks_are_by_ranks(values, side, expected):
     (finding,) = found(*in_network(RR, values, side)).all
-    assert finding.outcome == expected
-    assert min(finding.row.p, 1 - finding.row.p) < 0.01
-    assert "1 trained network" in found(*in_network(RR, values[:1], side)).all[0].reason
+    assert finding.judged.outcome == expected
+    assert min(finding.judged.row.p, 1 - finding.judged.row.p) < 0.01
+    assert "1 trained network" in found(*in_network(RR, values[:1], side)).all[0].judged.reason
 
 
 def test_a_theory_that_predicts_no_side_is_not_tested():
     (finding,) = found(*in_network(RR, (14, 15, 16), None)).all
-    assert (finding.outcome, finding.row.p) == ("not tested", None)
-    assert finding.reason == "the theory does not predict a side of the null"
+    assert (finding.judged.outcome, finding.judged.row.p) == ("not tested", None)
+    assert finding.judged.reason == "the theory does not predict a side of the null"
 
 
 def test_the_false_discovery_rate_is_controlled_over_all_headlines():
@@ -105,18 +108,18 @@ def test_the_false_discovery_rate_is_controlled_over_all_headlines():
     # another family: they do not lower the bar
     others = [row for one in (SVM, JOMA) for row in in_network(one, (30, 31, 32))]
     (finding,) = (one for one in found(*on_data(RR, (0.236,) * 3), *others).all if one.theory is RR)
-    assert finding.q == pytest.approx(p)
+    assert finding.judged.q == pytest.approx(p)
     (finding,) = (finding for finding in family.all if finding.theory is RR)
-    assert finding.q > 0.05
-    assert finding.outcome == "at chance"
+    assert finding.judged.q > 0.05
+    assert finding.judged.outcome == "not significant"
 
 
 def test_agreement_and_interval_belong_to_the_mean():
     (finding,) = found(*on_data(RR, (0.4, 0.5, 0.6))).all
     median = float(np.median(NORMAL))
-    assert finding.row.agreement == pytest.approx((0.5 - median) / (1 - median))
-    assert finding.seeds == 3
-    assert finding.row.interval[0] == pytest.approx(0.5 - 4.302653 * 0.1 / 3**0.5, rel=1e-6)
+    assert finding.judged.row.agreement == pytest.approx((0.5 - median) / (1 - median))
+    assert finding.judged.seeds == 3
+    assert finding.judged.row.interval[0] == pytest.approx(0.5 - 4.302653 * 0.1 / 3**0.5, rel=1e-6)
 
 
 def test_sentences_say_what_noise_gives_and_how_many_networks_moved():
@@ -162,65 +165,61 @@ def test_networks_that_disagree_about_their_own_null_are_no_finding():
             Null("maps of other images", tuple(np.linspace(centre - 0.01, centre + 0.01, 19)))
             for centre in centres
         ]
-        own = [
-            row
-            for value, null in zip(values, nulls)
-            for row in in_network(SVM, (value,), nulls=(null,), at={"setting": "null: maps of other images"})
-        ]
-        own = [replace(row, seed=seed) for seed, row in enumerate(own)]
-        (finding,) = found(*in_network(SVM, values), *own).all
-        assert finding.own.value > finding.own.null.high  # of the mean
-        return finding.outcome
+        rows = [with_second(row, null) for row, null in zip(in_network(SVM, values), nulls)]
+        (finding,) = found(*rows).all
+        assert finding.judged.row.value > finding.judged.second.high  # of the mean
+        return finding.judged.outcome
 
-    assert outcome_of((30.0, 31.0, 32.0), (29.0, 30.0, 30.0)) == "changed as predicted"  # every network
-    assert outcome_of((30.005, 30.005, 30.006), (30.0, 30.0, 30.0 - 0.1)) == "explained"
-    assert outcome_of((30.005, 30.3, 30.3), (30.0, 30.0, 30.0)) == "explained"
+    assert outcome_of((30.0, 31.0, 32.0), (29.0, 30.0, 30.0)) == "as predicted"  # every network
+    assert outcome_of((30.005, 30.005, 30.006), (30.0, 30.0, 30.0 - 0.1)) == "matched by a second null"
+    assert outcome_of((30.005, 30.3, 30.3), (30.0, 30.0, 30.0)) == "matched by a second null"
     # one inside, the interval excludes 0
-    assert outcome_of((30.009, 30.012, 30.014), (30.0, 30.0, 30.0)) == "changed as predicted"
+    assert outcome_of((30.009, 30.012, 30.014), (30.0, 30.0, 30.0)) == "as predicted"
 
 
-def test_a_value_that_its_own_null_explains_is_no_finding():
-    own = Null("sign flips", tuple(np.linspace(25, 40, 19)))
-    rows = [
-        *in_network(SVM, (30.0, 31.0, 32.0)),
-        *in_network(SVM, (30.0, 31.0, 32.0), nulls=(own,), at={"setting": "null: sign flips"}),
-    ]
+def with_second(row: Measurement, null: Null) -> Measurement:
+    """A row in a network with the metric's own null behind untrained networks."""
+    return replace(row, nulls=(*row.nulls, null))
+
+
+def own_null(low: float, high: float, draws: int = 19) -> Null:
+    return Null("sign flips", tuple(np.linspace(low, high, draws)))
+
+
+def beside(null: Null, side: str = ">=") -> list[Measurement]:
+    return [with_second(row, null) for row in in_network(SVM, (30.0, 31.0, 32.0), side)]
+
+
+def test_a_value_that_its_own_null_matches_is_no_finding():
+    rows = beside(own_null(25, 40))
     (finding,) = found(*rows).all
-    assert (finding.outcome, finding.row.null.kind, finding.own.null.kind) == (
-        "explained",
-        UNTRAINED,
-        "sign flips",
-    )
+    assert (
+        finding.judged.outcome,
+        finding.judged.row.null.kind,
+        finding.judged.second.kind,
+    ) == ("matched by a second null", UNTRAINED, "sign flips")
     assert (
         "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips "
         "give as much" in sentences(found(*rows))[0]
     )
     # Training may move a value to the opposite side of untrained networks without leaving the metric's own
     # null there.
-    rows = [
-        *in_network(SVM, (30.0, 31.0, 32.0), "<="),
-        *in_network(SVM, (30.0, 31.0, 32.0), "<=", nulls=(own,), at={"setting": "null: sign flips"}),
-    ]
+    rows = beside(own_null(25, 40), "<=")
     (finding,) = found(*rows).all
-    assert (finding.outcome, finding.side) == ("explained", -1)
+    assert (finding.judged.outcome, finding.judged.side) == ("matched by a second null", -1)
     assert (
         "training raised the cosine to the max-margin direction in ViT (31 against 10.3), but sign flips give"
         in sentences(found(*rows))[0]
     )
-    for draws, expected in ((np.linspace(5, 20, 19), "opposite"), (np.linspace(40, 60, 19), "opposite")):
-        null = Null("sign flips", tuple(draws))
-        rows[3:] = in_network(
-            SVM, (30.0, 31.0, 32.0), "<=", nulls=(null,), at={"setting": "null: sign flips"}
-        )
-        assert found(*rows).all[0].outcome == expected
-    rows = in_network(SVM, (30.0, 31.0, 32.0))
-    below = Null("sign flips", tuple(np.linspace(5, 20, 19)))
-    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), nulls=(below,), at={"setting": "null: sign flips"})
-    assert found(*rows).all[0].outcome == "changed as predicted"
-    few = Null("sign flips", below.draws[:18])
-    rows[3:] = in_network(SVM, (30.0, 31.0, 32.0), nulls=(few,), at={"setting": "null: sign flips"})
-    assert found(*rows).all[0].outcome == "not tested"
-    assert "too few draws" in found(*rows).all[0].reason
+    assert outcome(*beside(own_null(5, 20), "<=")) == "opposite"
+    rows = beside(own_null(40, 60), "<=")
+    assert outcome(*rows) == "nulls conflict"
+    assert "but sign flips put it on the other side" in sentences(found(*rows))[0]
+    assert outcome(*beside(own_null(5, 20))) == "as predicted"
+    assert outcome(*beside(own_null(40, 60))) == "nulls conflict"
+    (few,) = found(*beside(own_null(5, 20, draws=18))).all
+    assert few.judged.outcome == "too few draws"
+    assert "too few draws" in few.judged.reason
 
 
 def test_at_most_five_sentences():
@@ -242,17 +241,17 @@ def test_several_data_sets_stand_in_one_matrix():
 
 def test_the_figure_and_the_table_of_the_matrix():
     both = found(*on_data(RR, (0.4, 0.41, 0.42)), *in_network(SVM, (30, 31, 32)))
-    figure = matrix.matrix(both)
+    figure = matrix(both)
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "0.410" in texts
-    assert {"agreement 0.26", "✓ p = .005", "[0.385, 0.435]"} <= set(texts)
-    table = matrix.table(both)
-    assert [column.head for column in table.columns][:3] == ["on", "quantity", "value"]
+    assert {"effect .26", "✓ p = .005", "[0.385, 0.435]"} <= set(texts)
+    table = tables.findings(both)
+    assert [column.head for column in table.columns][:3] == ["on", "value", "prediction"]
     assert len(table.lines) == 2
     assert "2 tests" in table.legend
-    assert matrix.matrix(found()) is None
+    assert matrix(found()) is None
     features = on_data(RR, (0.4, 0.41, 0.42), model="ViT")
-    narrow = matrix.matrix(
+    narrow = matrix(
         found(*on_data(RR, (0.4, 0.41, 0.42)), *features, *in_network(SVM, (30, 31, 32))), column=True
     )
     texts = narrow.axes[0].texts
@@ -262,8 +261,8 @@ def test_the_figure_and_the_table_of_the_matrix():
     drawn = [text.get_window_extent(FigureCanvasAgg(narrow).get_renderer()) for text in texts]
     assert all(box.x0 >= 0 and box.x1 <= narrow.bbox.x1 for box in drawn), "cut off"
     many = [row for number in range(6) for row in in_network(SVM, (30, 31, 32), model=f"ViT {number}")]
-    assert matrix.matrix(found(*many), column=True) is None
-    assert matrix.table(found()) is None
+    assert matrix(found(*many), column=True) is None
+    assert tables.findings(found()) is None
 
 
 def test_results_of_different_settings_have_their_own_columns():
@@ -274,7 +273,7 @@ def test_results_of_different_settings_have_their_own_columns():
     second = replace(second, settings={**second.settings, "n": 100})
     both = findings(aggregate([first, second]))
     assert [column[0] for column in both.columns] == ["mine (R2)", "mine (R1)"]
-    assert [both.at(RR, column).row.value for column in both.columns] == pytest.approx([0.31, 0.41])
+    assert [both.at(RR, column).judged.row.value for column in both.columns] == pytest.approx([0.31, 0.41])
 
 
 def test_the_overview_names_every_theory_once_per_group(compared, theories):
@@ -290,32 +289,33 @@ def test_the_overview_names_every_theory_once_per_group(compared, theories):
     outcomes = {one.name: outcome for outcome, members in groups["On the data"] for one in members}
     for finding in found.all:
         if finding.view == "raw tokens":
-            assert outcomes[finding.theory.name] == OUTCOME_TEXT[finding.outcome]
+            any_data = finding.judged.scope == "any data"
+            outcome = "any data" if any_data else finding.judged.outcome
+            assert outcomes[finding.theory.name] == OUTCOME_TEXT[outcome]
     only = theory("turing")
     assert dict(overview(found, (*combined.theories, only)))["Neither"] == [
         ("claims and figures only", [only])
     ]
-    assert set(OUTCOMES) | {"differs"} == set(OUTCOME_TEXT)
+    assert set(OUTCOMES) | {"differs", "any data"} == set(OUTCOME_TEXT)
 
 
 def test_an_outcome_that_differs_between_networks_is_said(compared, theories):
     combined = aggregate(compared, theories=theories)
     found = findings(combined)
     first = next(finding for finding in found.all if finding.view == "network")
-    other = replace(first, model="another", row=replace(first.row, value=None, reason="it has no labels"))
-    assert first.outcome != other.outcome
+    judged = replace(first.judged, outcome="not measured")
+    other = replace(first, judged=judged)
+    assert first.judged.outcome != other.judged.outcome
     lines = dict(overview(Findings((first, other)), [first.theory]))["In networks"]
     assert lines == [("different from case to case", [first.theory])]
 
 
 def test_the_page_for_beginners_shows_the_rows_of_a_demo():
     """docs/demo_rows.py copies them; a row that its text does not explain is refused."""
-    own = {"at": {"setting": "own null"}, "nulls": (Null("sign flips", tuple(np.linspace(30, 40, 199))),)}
-    networks = [
-        *in_network(SVM, (30.0, 31.0, 32.0)),
-        *in_network(SVM, (30.0, 31.0, 32.0), model="CRATE (released form)"),
-    ]
-    networks += [replace(row, **own) for row in networks if row.model != "ViT"]
+    null = own_null(30, 40, draws=199)
+    networks = in_network(SVM, (30.0, 31.0, 32.0))
+    released = in_network(SVM, (30.0, 31.0, 32.0), model="CRATE (released form)")
+    networks += [with_second(row, null) for row in released]
     rows = [*on_data(RR, (0.4, 0.41, 0.42)), *networks]
     demo = replace(compared(*rows), provenance={"date": "2026-11-27T01:02:03Z", "machine": "two cores"})
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
@@ -323,8 +323,8 @@ def test_the_page_for_beginners_shows_the_rows_of_a_demo():
     assert "Three of its rows, as `make demo` printed them on 27 November 2026 (two cores):" in shown
     for where, value, outcome in (
         ("raw tokens", "0.410", "as predicted"),
-        ("trained ViT", "31.0", "changed as"),
-        ("trained CRATE", "31.0", "explained"),
+        ("trained ViT", "31.0", "as predicted"),
+        ("trained CRATE", "31.0", "matched by"),
     ):
         assert any(line.strip().startswith(where) and value in line and outcome in line for line in shown), (
             where
@@ -335,6 +335,6 @@ def test_the_page_for_beginners_shows_the_rows_of_a_demo():
         ValueError,
         match=r"explains the row .*'trained CRATE \(released form\)'.* but the demo has no such row",
     ):
-        demo_rows.block(compared(*rows[:-6]))
-    with pytest.raises(ValueError, match=r"but the demo has \('changed as predicted', 19, 3\)"):
         demo_rows.block(compared(*rows[:-3]))
+    with pytest.raises(ValueError, match=r"but the demo has \('as predicted', 19, 3\)"):
+        demo_rows.block(compared(*rows[:-3], *released))

@@ -7,6 +7,8 @@ import pytest
 from rich.console import Console
 
 from tests.report.synthetic import THEORIES, on_data, small
+from transformer_theory import report
+from transformer_theory.core import format
 from transformer_theory.core.format import (
     amount,
     beside_null,
@@ -23,7 +25,11 @@ from transformer_theory.core.format import (
 )
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.sources import entries
-from transformer_theory.report import bibtex, mathml, terminal
+from transformer_theory.report import bibtex, mathml, tables, terminal
+from transformer_theory.report.aggregate import aggregate
+from transformer_theory.report.latex import longtable
+from transformer_theory.report.macros import macros
+from transformer_theory.report.markdown import table as formatted
 from transformer_theory.report.math_text import spans
 from transformer_theory.theories import list_theories
 
@@ -209,12 +215,63 @@ def test_the_summary_in_the_terminal_fits_and_cuts_no_word(compared, theories, w
         "white-box",
         "consistent",
         "0.999",
-        "null 0.118",
+        "0.118",
+        "permuted labels",
         "not tested",
-        "tests; q controls",
+        "the page explains",
         "<script>",
     ):
         assert word in text, word
+
+
+def test_digits_follow_the_interval():
+    """The last digit is worth between a hundredth and a tenth of the half-width of the interval."""
+    for value, interval, text in (
+        (0.5978, (0.516, 0.680), "59.8 % [51.6 %, 68.0 %]"),
+        (0.5978, (0.5971, 0.5985), "59.78 % [59.71 %, 59.85 %]"),
+        (0.5978, (0.597799, 0.597801), "59.78 % [59.78 %, 59.78 %]"),
+        (0.5978, (0.30, 0.90), "60 % [30 %, 90 %]"),
+        (0.5978, None, "59.78 %"),
+    ):
+        row = Measurement("network", "network", "accuracy", value, unit="share", interval=interval)
+        assert format.value_text(row).replace("\u00a0", " ") == text
+    assert format.amount(1234.4, interval=(1200.0, 1270.0)) == "1,234"
+    assert format.amount(0.41, interval=(0.4085, 0.4115)) == "0.4100"
+    assert format.amount(-0.001, interval=(-0.5, 0.5)) == "0.00"
+    assert format.amount(0.41) == "0.410"
+    assert format.amount(None) == "—"
+
+
+def test_effects_have_two_digits():
+    numbers = (0.974, 1.03, -0.117, 0.999, -0.001, 0.0, -3.44)
+    texts = [".97", "1.03", "−.12", "1.00", ".00", ".00", "−3.4"]
+    assert [format.effect(number) for number in numbers] == texts
+
+
+def test_an_accuracy_reads_the_same_everywhere():
+    """On the terminal, on the page, in LaTeX, in Markdown and as a macro."""
+    rows = [
+        Measurement("network", "network", "accuracy", value, "share", split="test", model="vit", seed=seed)
+        for seed, value in enumerate((0.58, 0.60, 0.62))
+    ]
+    result = small(rows)
+    combined = aggregate(result, theories=THEORIES)
+    text = "60.0 % [55.0 %, 64.8 %]"
+    assert format.value_text(combined.entries[0].row).replace("\u00a0", " ") == text
+    table = tables.networks(combined)
+    for shown in (longtable(table), formatted(table)):
+        shown = shown.replace("\\%", "%").replace("~", " ").replace("\u00a0", " ")
+        assert "60.0 %" in shown
+        assert "[55.0 %, 64.8 %], 3 seeds" in shown
+    macro = {
+        one.suffix: one.text.replace("\u00a0", " ")
+        for one in macros(combined)
+        if one.name.startswith("TTnetwork")
+    }
+    assert (macro[""], macro["low"], macro["high"]) == ("60.0 %", "55.0 %", "64.8 %")
+    page = report.page(result, theories=THEORIES).replace("\u00a0", " ")
+    assert "60.0 %" in page
+    assert "60.00 %" not in page
 
 
 def test_names_in_the_terminal_are_no_markup():
@@ -232,7 +289,7 @@ def test_verifications_take_one_line_each_where_that_fits():
             "consistent",
             "2/2 ",
             "[0.16, 1.00]",
-            ">= 0.99",
+            "≥\u00a00.990",
             "fails as it",
             "Tarzanagh et al. (2023a), Thm. 3",
         ):
@@ -258,8 +315,8 @@ def test_measurements_show_the_columns_that_hold_something():
     text = printed(terminal.measurements(rows))
     assert text.split() == [
         *("quantity", "measured", "reference", "origin", "threshold", "verdict"),
-        *("rate", "(paper", "form,", "step", "7)", "0.25", "0.3", "printed"),
-        *("bound", "0.1", "<=", "0.5", "✓", "consistent"),
+        *("rate", "(paper", "form,", "step", "7)", "0.250", "0.300", "printed"),
+        *("bound", "0.100", "≤", "0.500", "✓", "consistent"),
     ]
 
 

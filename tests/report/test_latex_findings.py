@@ -1,5 +1,5 @@
-"""The findings in LaTeX and Markdown: marks by outcome, a row per theory, one page in one and in two columns,
-names that stay names.
+"""The findings in LaTeX and Markdown: a line per headline with its outcome, a block per theory, floats that fit on
+a page in one and in two columns, names that stay names.
 """
 
 import re
@@ -16,9 +16,8 @@ from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.report import aggregate
-from transformer_theory.report.findings import findings
-from transformer_theory.report.latex import PACKAGES, latex
-from transformer_theory.report.latex_findings import ABSENT, MAX_REASON, brief, itemize
+from transformer_theory.report.judged import findings
+from transformer_theory.report.latex import PACKAGES, itemize, latex
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.math_text import prose
 from transformer_theory.theories import list_theories
@@ -30,10 +29,10 @@ LABELS, RANDOM = (
 )
 VALUES = {
     "as predicted": 0.61234,
-    "at chance": 0.12345,
+    "not significant": 0.12345,
     "opposite": -0.054321,
     "any data": 0.61234,
-    "not tested": 0.61234,
+    "too few draws": 0.61234,
 }
 
 
@@ -68,8 +67,8 @@ def rows(made, outcomes, networks=NETWORKS, data="digits", seeds=3):
                 "side": ">=",
                 "reason": "" if value is not None else "needs 100 % of a_b & <i>",
             }
-            value = None if value is None else value + 0.0123 * seed * (outcome != "at chance")
-            null = Null("permuted labels", (0.1,)) if outcome == "not tested" else LABELS
+            value = None if value is None else value + 0.0123 * seed * (outcome != "not significant")
+            null = Null("permuted labels", (0.1,)) if outcome == "too few draws" else LABELS
             more = {"scope": "any data", "on_noise": 0.5912} if outcome == "any data" else {"predicted": 1.0}
             for model in ("", *networks) if on_data else ():
                 yield Measurement(
@@ -85,7 +84,9 @@ def rows(made, outcomes, networks=NETWORKS, data="digits", seeds=3):
                 )
             for model in networks if inside else ():
                 null = (
-                    replace(null, kind=UNTRAINED, draws=null.draws[:1]) if outcome == "not tested" else RANDOM
+                    replace(null, kind=UNTRAINED, draws=null.draws[:1])
+                    if outcome == "too few draws"
+                    else RANDOM
                 )
                 yield Measurement(
                     theory.name,
@@ -112,110 +113,97 @@ def found(result, made):
     return findings(aggregate(result, theories=made))
 
 
-def cells(text, headline):
-    """The cells of the rows with this headline: a list per row."""
-    lines = re.findall(rf"^{re.escape(prose(headline))}\d* & (.*) \\\\$", text, re.MULTILINE)
-    assert lines
-    return [line.split(" & ") for line in lines]
-
-
 ON_DATA, INSIDE = (
     "rank correlation of held-out distinctness and logit change ",
     "stable rank of the lower layer's weights ",
 )
 
 
-def test_cells_are_marked_by_their_outcome():
+def lines(text, headline):
+    """The first line of the table for each headline with this name: lists of cells."""
+    starts = [line for line in text.splitlines() if rf"\newline{{\scriptsize {prose(headline)}" in line]
+    starts = [line for line in starts if line.endswith(r" \\")]
+    assert starts
+    return [line.removesuffix(r" \\").split(" & ") for line in starts]
+
+
+def test_lines_say_value_null_p_and_outcome():
     result, made = compared()
-    outcomes = [one.outcome for one in found(result, made).all if one.view == "raw tokens"]
-    assert outcomes == list(VALUES)
-    text = latex(result, theories=made)
-    predicted, chance, opposite, any_data, untested = [
-        row[0].removeprefix(r"\TTwide{3}{")[:-1] for row in cells(text, ON_DATA)
+    judged = [one.judged for one in found(result, made).all if one.view == "raw tokens"]
+    assert [one.outcome for one in judged] == [
+        "as predicted",
+        "not significant",
+        "opposite",
+        "not tested",
+        "too few draws",
     ]
-    assert predicted.startswith(r"\textbf{62.5~\%} [")
-    assert r"null~12.0~\%, $p$~=~.005" in predicted
-    assert chance == r"\TTchance{12.3~\%, null~12.0~\%, $p$~=~.46}"
-    assert opposite.startswith(r"\ensuremath{-}4.2~\%$^\dagger$ [")
-    assert any_data.startswith(r"62.5~\%$^\circ$ [")
-    assert r"noise~59.1~\%" in any_data
-    assert "$p$" not in any_data
-    assert untested.startswith(r"62.5~\%\textsuperscript{a} [")
-    assert "$p$" not in untested
-    in_networks = cells(text, INSIDE)
-    assert [len(row) for row in in_networks] == [len(NETWORKS)] * 5
-    assert re.fullmatch(r"\\textbf\{0\.62\d*\} \(0\.1\d*\)", in_networks[0][0])
-    largest = max(
-        one.row.p
-        for one in found(result, made).all
-        if one.view == "network" and one.outcome == "changed as predicted"
-    )
-    assert rf"in networks $p \le$ {largest:.1g}".replace(" 0.", " .") in text
+    predicted, chance, opposite, any_data, few = lines(latex(result, theories=made), ON_DATA)
+    assert predicted[0].startswith(r"raw tokens\newline{")
+    assert predicted[1].startswith(r"62.5~\%\newline{\scriptsize [")
+    assert predicted[2] == r"100.00~\%"
+    assert predicted[3].startswith(r"12.0~\%\newline{\scriptsize permuted labels, 8.0~\%")
+    assert predicted[5].startswith(".005 (.0")
+    assert predicted[6] == "as predicted"
+    assert chance[1] == r"12.35~\%\newline{\scriptsize 3 seeds}"
+    assert chance[6] == "not significant"
+    assert opposite[1].startswith(r"\ensuremath{-}4.2~\%")
+    assert opposite[6] == "opposite"
+    assert r"on noise 59.1~\%" in any_data[3]
+    assert "(" not in any_data[5]
+    assert any_data[6] == r"not tested\newline{\scriptsize any data}"
+    assert few[5] == ""
+    assert few[6].startswith(r"too few draws\newline{\scriptsize no p-value: all draws of the null are equal")
+    in_networks = lines(latex(result, theories=made), INSIDE)
+    assert len(in_networks) == len(made)
+    assert in_networks[0][0].startswith(r"trained ViT\newline{")
+    assert in_networks[0][6] == r"as predicted\newline{\scriptsize training}"
 
 
-def test_reasons_are_short_and_listed_once():
+def test_reasons_stand_in_their_lines():
     result, made = compared(2, ("not measured",))
     text = latex(result, theories=made)
     reason = r"needs 100 \% of a\_b \& \textless{}i\textgreater{}"
-    assert cells(text, ON_DATA) == [[rf"\TTwide{{3}}{{-- ({reason})}}"]] * 2
-    assert cells(text, INSIDE) == [[r"--\textsuperscript{a}"] * 3] * 2
-    assert text.count(rf"\textsuperscript{{a}}~{reason}") == 1
-    assert r"\textsuperscript{b}" not in text
-    assert brief("no value: the loss diverged; see the note") == "no value: the loss diverged"
-    assert brief("needs a single common token, got 32") == "needs a single common token, got 32"
-    assert len(brief("word " * 40)) <= MAX_REASON
+    assert text.count(rf"not measured\newline{{\scriptsize {reason}}} \\") == len(result.table) / 3  # seeds
 
 
-def test_every_theory_has_a_row_and_a_citation():
+def test_every_theory_has_a_block_and_a_citation():
     made = tuple(list_theories())
     result, _ = compared(made=made)
     none = replace(result, table=Table(row for row in result.table if row.theory not in ("crate", "turing")))
+    titles = {prose(theory.title): theory for theory in made}
     for shown in (result, none):
         text = latex(shown, theories=made)
-        absent = "".join(re.findall(rf"^\\multicolumn.*\{{{ABSENT}: (.*)\}} \\\\$", text, re.MULTILINE))
-        titles = re.findall(r"^([^%&{}\\]+)~\\cite\{(.+)\} &$", text, re.MULTILINE)
-        others = re.findall(r"(?:^|; )([^;]+?)~\\cite\{(.+?)\}", absent)
-        without = {
-            theory.name for theory in made if not any(row.theory == theory.name for row in shown.table)
-        }
-        names = {theory.title.partition(":")[0]: theory for theory in made}
-        assert {names[title].name for title, _ in others} == without
-        assert [names[title].name for title, _ in titles] == [
-            theory.name for theory in made if theory.name not in without
+        absent = "".join(re.findall(r"Not measured on these data: (.*)\} \\\\", text))
+        blocks = re.findall(r"\\textbf\{([^{}]+)\}~\\cite(?:\[.*?\])?\{(.+?)\}", text)
+        others = re.findall(r"(?:^|; )(.+?)~\\cite(?:\[.*?\])?\{(.+?)\}", absent)
+        measured = {row.theory for row in shown.table}
+        assert [titles[title].name for title, _ in blocks] == [
+            theory.name for theory in made if theory.name in measured
         ]
-        for title, key in (*titles, *others):
-            assert key == names[title].sources[0].key
+        assert {titles[title].name for title, _ in others} == {
+            theory.name for theory in made if theory.name not in measured
+        }
+        for title, key in (*blocks, *others):
+            assert key == titles[title].sources[0].key
             assert key in entries()
-    assert len(without) >= 2
+    assert len(others) >= 2
 
 
-def test_the_caption_is_short_and_has_what_all_cells_share():
+def test_the_caption_explains_the_columns_and_the_outcomes_that_occur():
     result, made = compared(4)
     caption = re.search(r"\\caption\{(.*)\}\\label", latex(result, theories=made))[1]
-    assert len(caption.split()) <= 45
-    for shared in (
-        "digits",
-        "$n=1797$",
-        "mean over 3 seeds",
-        r"Linux x86\_64, 2 cores",
-        "untrained networks",
-        "0.1.0",
-        "aaaaaaaa",
-    ):
+    for shared in ("mean over seeds", f"{found(result, made).tests} tests", "0.1.0", "aaaaaaaa"):
         assert shared in caption
-    assert "permuted labels" in caption
-    bare, made = compared(2, ("as predicted",), networks=(), seeds=1)
-    text = latex(replace(bare, provenance={}, settings={"data": "digits"}), theories=made)
-    caption = re.search(r"\\caption\{(.*)\}\\label", text)[1]
-    assert not {"untrained", "Measured", "seeds", "$n"} & set(caption.replace("=", " ").split())
-    assert cells(text, ON_DATA)[0][0].startswith(r"\TTwide{1}{")
+    assert "Opposite: " in caption
+    assert "Nulls conflict: " not in caption
 
 
-def test_several_data_sets_have_a_row_each():
+def test_several_data_sets_have_lines_of_their_own():
     (first, made), (second, _) = compared(2), compared(2, data="other")
     text = latex([first, second], theories=made)
-    assert text.count(r"weights 0, digits & ") == text.count(r"weights 0, other & ") == 1
-    assert text.count(r"\TTwide{3}") == 4
+    for data in ("digits", "other"):
+        assert len(re.findall(rf"^{data}: raw tokens", text, re.MULTILINE)) == 2
+        assert len(re.findall(rf"^{data}: trained ViT", text, re.MULTILINE)) == 2
 
 
 HOSTILE = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ a$x^2^3$"
@@ -238,15 +226,15 @@ def typeset(folder, name, body, layout):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here")
 @pytest.mark.parametrize("layout", ["", "a4paper", "twocolumn", "a4paper,twocolumn", "11pt"])
 @pytest.mark.parametrize(
-    ("made", "networks", "data", "pages"),
+    ("made", "networks", "data"),
     [
-        (None, NETWORKS, "digits", 1),
-        (theories(5), ("ViT", HOSTILE), HOSTILE, 1),
-        (theories(40), NETWORKS, "digits", None),
+        (None, NETWORKS, "digits"),
+        (theories(5), ("ViT", HOSTILE), HOSTILE),
+        (theories(40), NETWORKS, "digits"),
     ],
     ids=["all theories", "hostile", "forty"],
 )
-def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, made, networks, data, pages):
+def test_every_float_fits_on_a_page_in_one_and_in_two_columns(tmp_path, layout, made, networks, data):
     outcomes, columns = (*VALUES, "not measured"), {"networks": networks, "data": data}
     if made is None:  # as in a comparison on images: two theories need other data
         result, made = compared(made=tuple(list_theories()), outcomes=outcomes, **columns)
@@ -262,8 +250,7 @@ def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, ma
     typeset(tmp_path, "table", r"\input{all}", layout)
     log = (tmp_path / "table.log").read_text(errors="replace").replace("\n", "")
     text = (tmp_path / "all.tex").read_text()
-    assert int(re.search(r"\((\d+) pages?,", log)[1]) == text.count(r"\begin{table*}")
-    assert text.count(r"\begin{table*}") == pages or (pages is None and text.count(r"\begin{table*}") > 1)
+    assert int(re.search(r"\((\d+) pages?,", log)[1]) <= text.count(r"\begin{table*}")
     assert "Float too large" not in log
     assert [wide for wide in re.findall(r"Overfull \\hbox \(([\d.]+)pt", log) if float(wide) > 2] == []
     assert r"\tiny" not in text
@@ -278,22 +265,21 @@ def test_the_table_takes_one_page_in_one_and_in_two_columns(tmp_path, layout, ma
             assert re.sub(r"\s|-", "", data) in re.sub(r"\s|-", "", shown)
 
 
-def test_markdown_begins_with_the_sentences_and_the_matrix():
+def test_markdown_begins_with_the_sentences_and_the_headlines():
     result, made = compared()
     text = markdown(aggregate(replace(result, provenance={}), theories=made))
-    head, *blocks = text.split("\n\n")
+    head, said, legend, table, *_ = text.split("\n\n")
     assert head == "# Results"
-    assert blocks[0].count("\n- ") == 4
-    assert blocks[0].startswith(f"- {made[0].title}")
-    lines = blocks[1].splitlines()
-    assert lines[0].startswith("| theory | raw tokens | features of ViT | ")
-    assert len(lines) == 2 + len(made)
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {9}
-    cells = [line.split(" | ")[1] for line in lines[2:]]
-    assert cells[0].startswith("**62.5")
-    assert cells[1].startswith("≈ 12.3")
-    assert cells[2].partition("<br>")[0].endswith("↓")
-    assert "noise 59.1" in cells[3]
-    assert "draw" in cells[4]  # the reason
-    assert "15 tests" not in blocks[2]
-    assert f"{found(result, made).tests} tests" in blocks[2]
+    assert said.count("\n- ") == 4
+    assert said.startswith(f"- {made[0].title}")
+    assert legend.startswith("Headlines of the theories on the data and in the networks. Value: the mean")
+    assert f"{found(result, made).tests} tests" in legend
+    lines = table.splitlines()
+    assert lines[0] == "| on | value | prediction | nulls | effect | p (q) | outcome |"
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {8}
+    raw = [line.removesuffix(" |").split(" | ") for line in lines if line.startswith("| raw tokens<br>")]
+    outcomes = [line[6].split("<br>")[0] for line in raw]
+    assert outcomes == ["as predicted", "not significant", "opposite", "not tested", "too few draws"]
+    assert raw[0][1].startswith("**62.5")
+    assert "on noise 59.1" in raw[3][3]
+    assert "draws of the null are equal" in raw[4][6]  # the reason

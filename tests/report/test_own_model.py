@@ -9,8 +9,10 @@ from transformer_theory.core.measurement import Measurement, Null, Table
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.report.figures import pictures
-from transformer_theory.report.own_model import MAX_SENTENCES, rest, statements
-from transformer_theory.report.own_quantities import headlines, is_of_one_network, quantities, standing_out
+from transformer_theory.report.judged import headlines, is_of_one_network, notable, quantities
+from transformer_theory.report.sentences import MAX_OF_NETWORK
+from transformer_theory.report.sentences import network_statements as statements
+from transformer_theory.report.sentences import other_outcomes as rest
 from transformer_theory.theories import list_theories, theory
 
 WIDE, NARROW, FEW = 199, 19, 3  # draws
@@ -50,7 +52,6 @@ def untrained(name: str, value: float, low: float, high: float) -> Measurement:
     null = Null(UNTRAINED, tuple(low + (high - low) * index / (NARROW - 1) for index in range(NARROW)))
     place = {
         "quantity": owner.headline,
-        "at": {"setting": UNTRAINED},
         "nulls": (null,),
         "side": owner.side,
         "model": MODEL,
@@ -78,20 +79,21 @@ def outcome(*parts: list[Measurement]) -> str:
     """The outcome of the only headline."""
     found = quantities(result(*parts), list_theories())
     (only,) = headlines(found, list_theories())
-    return only.outcome
+    return only.judged.outcome
 
 
 def test_the_outcome_depends_on_the_side_and_on_the_number_of_draws():
-    assert outcome(rows("scan_snap", 0.7, 0.8)) == "beyond chance"
+    assert outcome(rows("scan_snap", 0.7, 0.8)) == "as predicted"
     assert outcome(rows("scan_snap", 0.2, 0.3)) == "opposite"
-    assert outcome(rows("scan_snap", 0.49, 0.51)) == "at chance"
-    assert outcome(rows("scan_snap", 0.7, 0.8, draws=NARROW)) == "beyond all draws"
-    assert outcome(rows("scan_snap", 0.2, 0.3, draws=NARROW)) == "opposite to all draws"
-    assert outcome(rows("scan_snap", 0.49, 0.51, draws=NARROW)) == "within the range"
-    assert outcome(rows("scan_snap", 0.7, 0.8, draws=FEW)) == "no test"
-    assert outcome(rows("scan_snap", 0.7, 0.8, nulls=())) == "no test"
-    assert outcome(rows("joma", 0.2, 0.3)) == "beyond chance"  # which expects small values
-    assert outcome(rows("collapse", 0.7, 0.8)) == "no side predicted"
+    assert outcome(rows("scan_snap", 0.49, 0.51)) == "not significant"
+    # too few draws for a p-value: their range counts
+    assert outcome(rows("scan_snap", 0.7, 0.8, draws=NARROW)) == "as predicted"
+    assert outcome(rows("scan_snap", 0.2, 0.3, draws=NARROW)) == "opposite"
+    assert outcome(rows("scan_snap", 0.49, 0.51, draws=NARROW)) == "not significant"
+    assert outcome(rows("scan_snap", 0.7, 0.8, draws=FEW)) == "too few draws"
+    assert outcome(rows("scan_snap", 0.7, 0.8, nulls=())) == "not tested"
+    assert outcome(rows("joma", 0.2, 0.3)) == "as predicted"  # which expects small values
+    assert outcome(rows("collapse", 0.7, 0.8)) == "not tested"  # no side is predicted
     missing = [Measurement("scan_snap", "in network", "sharpness", None, reason="no attention", model=MODEL)]
     assert outcome(missing) == "not measured"
 
@@ -106,7 +108,7 @@ def test_the_mean_of_many_places_is_tested_against_the_null_of_the_mean():
     assert null is not None
     assert only.mean.null is not None
     assert only.mean.null.draws == pytest.approx(null.draws)
-    assert only.p == pytest.approx((1 + sum(draw >= 0.54 for draw in null.draws)) / 200)
+    assert only.mean.p == pytest.approx((1 + sum(draw >= 0.54 for draw in null.draws)) / 200)
 
 
 def test_what_untrained_networks_give_as_well_does_not_stand_out():
@@ -125,9 +127,14 @@ def test_what_untrained_networks_give_as_well_does_not_stand_out():
     texts = statements(chosen, found, {})
     assert [name for name, *_ in texts] == ["crate", "bottleneck"]
     assert "networks with random weights have 0.400 … 0.600" in texts[0][1]
-    assert dict(rest(chosen, found, {})) == {"beyond chance, but as with random weights": "scan_snap, vision"}
-    # on the first screen and in two lines of the table
-    assert report.page(one).count("as with random weights") == 3
+    assert dict(rest(chosen, found, {})) == {
+        "matched by untrained networks": "scan_snap",
+        "beyond permuted labels but on the opposite side of untrained networks": "vision",
+    }
+    # on the first screen and in the table of headlines
+    page = report.page(one)
+    assert page.lower().count("matched by untrained networks") == 2
+    assert page.lower().count("opposite side of untrained networks") == 2
 
 
 def test_every_headline_says_what_it_is_and_places_have_their_own_chance():
@@ -147,28 +154,26 @@ def test_the_first_screen_names_every_theory():
         if each.in_networks is not None and each.in_networks.side
     }
     names = list(sides)
-    assert len(names) > MAX_SENTENCES + 2
+    assert len(names) > MAX_OF_NETWORK + 2
     parts = [rows(name, 0.9 if sides[name] == ">=" else 0.1) for name in names[:-1]]
     missing = [Measurement(names[-1], "in network", "something", None, reason="no labels", model=MODEL)]
     page = report.page(result(*parts, missing))
     first = page[page.index('id="summary"') : page.index("<figure")]
     for name in names:
         assert theory(name).title.partition(":")[0] in first, name
-    assert first.count("<li>") == MAX_SENTENCES
+    assert first.count("<li>") == MAX_OF_NETWORK
     found = quantities(result(*parts, missing), list_theories())
     outcomes = dict(
         rest(headlines(found, list_theories()), found, {each.name: each.title for each in list_theories()})
     )
-    assert outcomes.keys() == {"also beyond chance", "not measured"}
+    assert outcomes.keys() == {"also as predicted", "not measured"}
 
 
 def test_places_stand_out_if_chance_does_not_explain_their_number():
     # one of sixteen, of which chance gives as many in more than half of all cases
     one = rows("scan_snap", 0.9, *[0.5] * 15)
     three = rows("crate", 0.9, 0.9, 0.9, *[0.5] * 13)
-    assert [each.theory for each in standing_out(quantities(result(one, three), list_theories()))] == [
-        "crate"
-    ]
+    assert [each.theory for each in notable(quantities(result(one, three), list_theories()))] == ["crate"]
 
 
 def test_the_page_escapes_names_and_speaks_of_this_network():

@@ -118,10 +118,10 @@ def test_the_summary_comes_first_and_holds_the_numbers(page):
     summary = words(page[: page.index('id="claims"')]).replace("\u00a0", " ")
     for piece in (
         "→ 1 (≥ 0.990)",
-        "0.999 0.118 0.100 … 0.200 ✓ consistent",
-        "features of CRATE (paper form) 0.410 0.118 0.100 … 0.200 ○ not covered",
-        "≥ null 0.420 0.230 one draw above its null",
-        "trained CRATE (paper form) 0.110 0.230 one draw below its null",
+        "0.999 0.118 permuted labels, 0.100 … 0.200 ✓ consistent",
+        "features of CRATE (paper form) 0.410 0.118 permuted labels, 0.100 … 0.200 ○ not covered",
+        "≥ null 0.420 0.230 untrained networks above its null",
+        "trained CRATE (paper form) 0.110 0.230 untrained networks below its null",
         "no layer has attention",
         "2 claims, 3 seeds each: 2 consistent on every seed; every control fails",
     ):
@@ -354,7 +354,7 @@ def test_several_results_are_one_page(theories):
     well_formed(made)
     text = words(made).replace("\u00a0", " ")
     assert "Theories of transformers on tiny and digits" in text
-    assert "0.800 −0.471 … 2.07, 2 seeds" in text  # Student's interval of 0.9 and 0.7
+    assert "0.8 [−0.5, 2.1], 2 seeds" in text  # Student's interval of 0.9 and 0.7
     assert "tiny: raw tokens" in text
     assert made.count('id="r3-provenance"') == 1
     with pytest.raises(ValueError, match="at least one"):

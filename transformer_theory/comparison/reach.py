@@ -30,9 +30,9 @@ from ..core.validation import seed_numbers
 from ..data import Images, image_sets
 from ..data.text import Text
 from ..theories import list_theories, objectives, theory
-from ..training.checkpoint import digest
-from ..training.evaluate import StoredNetwork, load_stored_networks
-from ..training.saved import Saved
+from ..training.image.checkpoint import digest
+from ..training.image.evaluate import StoredNetwork, load_stored_networks
+from ..training.image.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
 

@@ -647,7 +647,9 @@ def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
     """Adds predictions, published numbers and ticks to a panel."""
     known = [row for row in _ordered(rows, x) if row.predicted is not None]
     if panel.predicted:
-        place = {coordinate(row, x): row.predicted for row in known if row.basis not in MARKERS}
+        place: dict[Any, Any] = {
+            coordinate(row, x): row.predicted for row in known if row.basis not in MARKERS
+        }
         look = {"color": "black", "linewidth": 1.0, "linestyle": DASHED, "label": panel.predicted}
         ax.plot(list(place), list(place.values()), **look)
     mark(ax, known, x)
@@ -657,7 +659,7 @@ def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
         ax.minorticks_off()
 
 
-def _legend(ax: "Axes", place: str) -> None:
+def _legend(ax: "Axes", place: Any) -> None:
     """Adds the legend of a panel, if a curve has a label."""
     if place == "ends":
         label_ends(ax)

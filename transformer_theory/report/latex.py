@@ -17,6 +17,7 @@ rungs of a reach or the summary, as a sequence of floats of at most a page each.
 """
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from string import Template
@@ -44,9 +45,11 @@ HEAD = (
     r"\providecommand{\TTacross}[2]{\multicolumn{#1}{@{}>{\raggedright\arraybackslash}p{\linewidth}@{}}{#2}}"
     " % over all columns"
 )
-PAGE_LINES = 50  # largest number of footnotesize lines in a float, including its caption
-LINE_LETTERS = 88  # number of characters of such a line on a narrow page
+PAGE_LINES = 44  # largest number of footnotesize lines in a float, including its caption
+LINE_LETTERS = 80  # number of characters of such a line on a narrow page
+SPACE_LETTERS = 1.5  # number of characters that the space between two columns takes
 CITATION_LETTERS = 12  # approximate number of characters of a printed citation
+MAX_WORD = 13  # letters of a word that fits into a narrow cell
 PREFIX = "tt"  # prefix of the names in \label
 _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 # stems of files that belong to no theory; theories may not use them
@@ -113,7 +116,18 @@ def _piece(piece: Piece) -> str:
         return escape(piece)
     if isinstance(piece, Code):
         return typewriter(piece)
-    return escape(piece) if isinstance(piece, Plain) else prose(piece)
+    return _breakable(piece) if isinstance(piece, Plain) else prose(piece)
+
+
+def _breakable(name: str) -> str:
+    """Escapes a name; a word that is too long for a narrow cell may be broken anywhere after a few letters."""
+    words = (
+        escape(word)
+        if len(word) <= MAX_WORD
+        else typewriter(word).removeprefix(r"\texttt{").removesuffix("}")
+        for word in name.split(" ")
+    )
+    return " ".join(words)
 
 
 def longtable(table: Table, software: str = "") -> str:
@@ -184,13 +198,13 @@ def _pages(table: Table) -> list[list[Block]]:
     """Returns the blocks of each page.
 
     A strong heading and the blocks up to the next strong heading form a group. A group that fits on a page is
-    not split; a longer group is split between blocks.
+    not split; a longer group is split between blocks, and a block that is longer than a page between lines.
     """
     groups: list[list[Block]] = []
     for block in table.blocks:
         if block.strong or not groups:
             groups.append([])
-        groups[-1].append(block)
+        groups[-1] += _parts(block, table.columns)
     pages: list[list[Block]] = [[]]
     used = _height(Block((*pieces(table.caption), table.legend)), table.columns)
     for group in groups:
@@ -207,23 +221,39 @@ def _pages(table: Table) -> list[list[Block]]:
     return pages
 
 
+def _parts(block: Block, columns: Sequence[Column]) -> list[Block]:
+    """Returns a block in parts of at most half a page, or as it is if it fits on a page."""
+    if _height(block, columns) <= PAGE_LINES:
+        return [block]
+    parts = [replace(block, lines=())]
+    for line in block.lines:
+        longer = replace(parts[-1], lines=(*parts[-1].lines, line))
+        if parts[-1].lines and _height(longer, columns) > PAGE_LINES // 2:
+            heading = (*pieces(block.heading), Note("continued"))
+            longer = replace(block, heading=heading, note="", lines=(line,))
+            parts.append(longer)
+        parts[-1] = longer
+    return parts
+
+
 def _height(block: Block, columns: Sequence[Column]) -> int:
-    """Returns an upper bound on the number of lines that a block takes on a page."""
+    """Returns an estimate of the number of lines that a block takes on a page."""
+    letters = LINE_LETTERS - SPACE_LETTERS * (len(columns) - 1)
 
     def wrapped(cell: Cell, share: int = 100) -> int:
-        # Counts the lines of a cell in a column with ``share`` per cent of the width. A note starts on a new
-        # line, in smaller type whose characters are three quarters as wide. Subtracting -a // b adds a / b,
-        # rounded up.
-        lines = 0
-        letters = 0
-        for piece in pieces(cell):
-            length = len(piece) if isinstance(piece, str) else CITATION_LETTERS
-            lines, letters = (
-                (lines - (-length * 75 // (LINE_LETTERS * share)), letters)
-                if isinstance(piece, Note)
-                else (lines, letters + length)
-            )
-        return lines - (-letters * 100 // (LINE_LETTERS * share))
+        """Counts the lines of a cell in a column with ``share`` per cent of the width. A note starts on a new
+        line, in smaller type whose characters are three quarters as wide.
+        """
+        width = max(1, int(letters * share / 100))
+        words = "".join(
+            (piece if isinstance(piece, str) else CITATION_LETTERS * "x")
+            for piece in pieces(cell)
+            if not isinstance(piece, Note)
+        )
+        notes = [str(piece) for piece in pieces(cell) if isinstance(piece, Note)]
+        return len(textwrap.wrap(words, width)) + sum(
+            len(textwrap.wrap(note, max(1, 4 * width // 3))) for note in notes
+        )
 
     lines = [
         max([wrapped(cell, column.share) for cell, column in zip(line.cells, columns)], default=0)

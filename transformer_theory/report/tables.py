@@ -52,13 +52,13 @@ NUMBERS = (
 )
 
 JUDGED = (
-    Column("on", 18, "on"),
-    Column("value", 16, "n"),
-    Column("prediction", 10, "n"),
-    Column("nulls", 21, "n"),
-    Column("effect", 9, "n"),
+    Column("on", 16, "on"),
+    Column("value", 14, "n"),
+    Column("prediction", 13, "n"),
+    Column("nulls", 20, "n"),
+    Column("effect", 10, "n"),
     Column("p (q)", 10, "n"),
-    Column("outcome", 16),
+    Column("outcome", 17),
 )
 
 

@@ -22,8 +22,8 @@ from ..core.measurement import Measurement, Table
 from ..core.result import Result
 from ..core.statistics import with_interval
 from ..core.theory import Theory
-from ..training.folder import PAGE
-from ..training.moment import Moment
+from ..training.image.folder import PAGE
+from ..training.image.moment import Moment
 from . import curve_figures, table_model
 from .aggregate import NETWORK, Aggregate, aggregate, data_name, unfinished
 from .curves import Curves, curves, on_timeline, positions, series, split_headline, timeline_series
@@ -111,7 +111,7 @@ def training_summary(result: Result) -> TrainingSummary:
 
 def recipe(settings: dict[str, Any]) -> str:
     """Returns the name of the recipe and the settings in which the run differs from it."""
-    from ..training.recipes import IMAGE_RECIPES, image_recipe
+    from ..training.image.recipes import IMAGE_RECIPES, image_recipe
 
     name, network = settings.get("recipe"), settings.get("network")
     if name not in IMAGE_RECIPES or network is None:
@@ -382,18 +382,16 @@ def quantities_section(
 def large(row: Measurement, model: str, note: str = "") -> dict[str, Any]:
     """Returns a value in large type with its label, and the interval, the null and the note below it."""
     interval = (
-        f"95 % interval {format.bounds(row.interval, row.unit)} {row.interval_kind}"
-        if row.interval is not None
-        else ""
+        f"95 % interval {format.interval_text(row)} {row.interval_kind}" if row.interval is not None else ""
     )
     null = (
-        f"null, {row.null.kind}: {format.amount(row.null.median, row.unit)}"
+        f"null, {row.null.kind}: {format.of_row(row.null.median, row)}"
         if row.null is not None and row.null.draws
         else ""
     )
     label = f"{format.label(row)}{f', {row.n:,} samples' if row.n else ''}"
     return {
-        "value": format.amount(row.value, row.unit),
+        "value": format.of_row(row.value, row),
         "model": model,
         "label": label,
         "below": [text for text in (interval, null, note) if text],
@@ -485,7 +483,7 @@ def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None 
 
 @contextmanager
 def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
-    """Yields a callback of :func:`~..training.loop.train` that writes the page of the training into its
+    """Yields a callback of :func:`~..training.image.loop.train` that writes the page of the training into its
     folder.
 
     The first interval with a step is drawn, and later ones as often as :data:`SHARE` permits. The page is

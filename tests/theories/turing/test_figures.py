@@ -120,4 +120,3 @@ def test_first_errors_come_later_with_more_digits():
             for power in (4, 12)
         ]
         assert soft[0] < (soft[1] or 201)
-    assert np.isnan(result.arrays["turing/types"][:, 2]).all()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -148,13 +149,15 @@ class ConcaveHead(RandomExperiment):
         for penalty in self.penalties:
             instance = HeadInstance(x, z, x.new_ones(self.trials, self.inputs), concave_head(v, penalty))
             shares = optimal_shares(scores, penalty=penalty)
-            at, state, limit = {"lambda": penalty}, start(instance), (0.0, "limit")
+            at, state = {"lambda": penalty}, start(instance)
+            error: Tensor = scores.new_zeros(self.trials)
+            here: dict[str, Any] = {}
             for step in logarithmic_steps(self.steps):
                 state = plain_descent(instance, state, steps=step - state.step, rate=self.rate)
                 error = (instance.attention(state.W) - shares).abs().amax((-2, -1))
                 here = {"at": at, "step": step, "n": self.trials}
                 note = "median over the problems"
-                yield self.row(ERROR, float(error.median()), reference=limit, note=note, **here)
+                yield self.row(ERROR, float(error.median()), reference=(0.0, "limit"), note=note, **here)
             attention = instance.attention(state.W)
             kept = attention > SOME_ATTENTION
             on_kept = optimal_shares(scores.masked_fill(~kept, -torch.inf), penalty=penalty)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -146,12 +146,14 @@ class LocalPaths(RandomExperiment):
     def _rows(self, kind: str, multiple: float, distance: Tensor, ratio: Tensor) -> Iterator[Measurement]:
         """Yields the rows of one width; ``distance`` and ``ratio`` are ``[radii, selections]``."""
         inside, at = kind == LOCAL and multiple < 1, {"selections": kind, "width": multiple}
-        here = {"at": at, "n": ratio.shape[1]}
+        here: dict[str, Any] = {"at": at, "n": ratio.shape[1]}
         share = float((ratio[-1] < NEAR).double().mean())
         yield self.row(REACHED, share, reference=(float(inside), "theory"), unit="share", **here)
         here["note"] = "median over the selections"
         for radius, values in zip(self.radii, ratio):
-            yield self.row(DISTANCE, float(values.median()), **here | {"at": at | {"radius": radius}})
+            here["at"] = at | {"radius": radius}
+            yield self.row(DISTANCE, float(values.median()), **here)
+        here["at"] = at
         if inside and len(self.radii) > 1:
             slope = (distance[-1] / distance[-2]).log() / float(np.log(self.radii[-1] / self.radii[-2]))
             yield self.row(SLOPE, float(slope.median()), reference=(-2.0, "limit"), **here)

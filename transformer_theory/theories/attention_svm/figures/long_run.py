@@ -173,16 +173,17 @@ class LongRun(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Adds a line with the slope of 1/t^2 below the curve of the exact gradient."""
         figure = super().plot(result)
-        last = result.select(quantity=DISTANCE, at={"gradient": EXACT})[-1]
+        rows = result.select(quantity=DISTANCE, at={"gradient": EXACT})
+        step, value = rows.column("step")[-1], rows.column("value")[-1]
         # The reference line ends at a quarter of the last median.
-        line = np.array([min(300, last.step / 3), last.step])
+        line = np.array([min(300, step / 3), step])
         look = {
             "color": COLOURS["null"],
             "linestyle": (0, (4, 3)),
             "linewidth": 1,
             "label": "slope of $1/t^2$",
         }
-        figure.axes[0].plot(line, 0.25 * last.value * (last.step / line) ** 2, **look)
+        figure.axes[0].plot(line, 0.25 * value * (step / line) ** 2, **look)
         figure.axes[0].legend(loc="lower left")
         return figure
 

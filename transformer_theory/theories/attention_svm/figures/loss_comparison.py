@@ -128,7 +128,7 @@ def _ends(ax: "Axes", result: Result) -> None:
     ax.plot([], [], linestyle="", color="black", label="exact gradient", **dots)
     ax.plot([], [], linestyle="", color="black", label="published eps", **squares)
     text_style = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": LOSSES["logistic"]}
-    for end, offset in ((released[-1].value, (-6, 5)), (limits[-1], (-9, -6))):
+    for end, offset in ((released.column("value")[-1], (-6, 5)), (limits[-1], (-9, -6))):
         ax.annotate(signed(end, 2), (PAIR_SCORES[-1], end), xytext=offset, **text_style)
     ax.set(
         title="$p_2$ at the end",

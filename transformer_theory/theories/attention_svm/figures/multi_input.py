@@ -129,9 +129,9 @@ class MultiInput(Experiment):
             comparable = self.at_defaults("plain_rate" if variant == "plain" else "rate")
             for name, curve in curves.items():
                 for step, value in zip(steps, curve[:, ZERO_START].tolist()):
-                    reference = KNOWN.get((name, variant, step)) if comparable else None
+                    known = KNOWN.get((name, variant, step)) if comparable else None
                     here = {"at": {"descent": VARIANTS[variant]}, "step": step, "note": "start at zero"}
-                    yield self.row(QUANTITIES[name], value, reference=reference, **here)
+                    yield self.row(QUANTITIES[name], value, reference=known, **here)
             yield self.row(
                 "smallest cosine to p_mm over the starts",
                 float(curves["cosine"][-1].min()),

@@ -2,7 +2,7 @@
 notebook prints.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FEASIBLE_SHARE = "share of feasible problems"
 FROBENIUS, NUCLEAR = "mean rank, Frobenius norm", "mean rank, nuclear norm"
-RECIPE = {
+RECIPE: dict[Literal["frobenius", "nuclear"], str] = {
     "frobenius": "mean rank by the released recipe, Frobenius norm",
     "nuclear": "mean rank by the released recipe, nuclear norm",
 }
@@ -74,7 +74,7 @@ def plot(result: Result) -> "Figure":
     """Plots the mean rank against the dimension, one panel per pair (n, T): the true ranks with their 95 %
     intervals, the released recipe, and the largest rank that Pataki's bound allows in the nuclear norm.
     """
-    pairs = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
+    pairs: list[Any] = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
     height = -(-(len(pairs) + 1) // 3)  # the panel after the last pair holds the legend
     figure, panels = axes(height, 3, width=7.0, height=0.4 + 2.3 * height)
     for number, ((n, T), ax) in enumerate(zip(pairs, panels)):

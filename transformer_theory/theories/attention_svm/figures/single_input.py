@@ -152,7 +152,7 @@ class SingleInput(Experiment):
         a = arrays_of(result)
         for case in PROMPT_SCORES:
             rows = result.select(quantity=SELECTED, at={"case": case})
-            tokens = {row.at["start"]: int(row.value) for row in rows}
+            tokens = {row.at["start"]: round(token) for row, token in zip(rows, rows.column("value"))}
             a[f"selected_{case}"] = np.array([tokens.get(y, 2) for y in PROMPT_STARTS])
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
         for ax, case in ((left, "global"), (middle, "local")):

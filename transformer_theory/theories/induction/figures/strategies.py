@@ -41,9 +41,7 @@ class Strategies(RandomExperiment):
     view = curves(
         "step",
         panels=(
-            Panel(
-                "loss, nats", LOSS, lines=("layers", LOSSES), legend="", axes={**LOG, "ylim": (None, 1.17)}
-            ),
+            Panel("loss, nats", LOSS, lines=("layers", LOSSES), legend="", axes=LOG),
             *(
                 Panel(
                     f"KL, {name}",
@@ -88,4 +86,5 @@ class Strategies(RandomExperiment):
         for name, tint in zip(STRATEGIES, TINTS):
             (loss,) = result.select(quantity=LOSS, at={"strategy": name}).column("value")
             figure.axes[0].axhline(loss, color=tint, linewidth=0.9, linestyle=DASHED)
+        figure.axes[0].set_ylim(None, 1.17)
         return figure

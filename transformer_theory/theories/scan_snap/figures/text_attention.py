@@ -183,6 +183,6 @@ def plot_entropies(ax: "Axes", table: Table) -> None:
         look = {"color": COLOURS["null"], "linewidth": 0.9, "linestyle": (0, (4, 3)), "label": "_"}
         ax.plot(rows.column("step"), rows.column("value"), **look)
     ax.locator_params(axis="x", integer=True)
-    largest = max(row.value for row in table.select(at={"text": ""}))
+    largest = max(table.select(at={"text": ""}).column("value"))
     ax.set_ylim(0, max(largest * 1.08, ax.get_ylim()[1]))
     label_ends(ax, fontsize=6.5)

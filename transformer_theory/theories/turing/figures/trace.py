@@ -9,7 +9,7 @@ import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style, text_figure
+from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
 from .. import exact, floating
@@ -165,8 +165,6 @@ class TraceRun(Experiment):
         """Draws the tape over time with the head's path, and the scores of the third layer with the attended
         positions.
         """
-        if f"{NAME}/tape" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
         from matplotlib.ticker import MaxNLocator

@@ -261,3 +261,15 @@ def test_collect_separates_rows_and_arrays_and_refuses_twins():
     assert list(arrays) == ["crate/a"]
     with pytest.raises(ValueError, match="crate/a"):
         collect([Arrays({"crate/a": np.zeros(2)}), Arrays({"crate/a": np.ones(2)})])
+
+
+def test_a_further_null_without_a_mean_stays_without_draws():
+    """Seeds with different numbers of draws of the second null: it was not tested, and must not be forgotten."""
+    first = Null("first", (0.0, 1.0))
+    rows = [
+        Measurement("crate", "rung", "x", 1.0, nulls=(first, Null("second", draws)))
+        for draws in ((0.1, 0.2), (0.3,))
+    ]
+    means = Null.means_of(rows)
+    assert [(null.kind, null.draws) for null in means] == [("first", (0.0, 1.0)), ("second", ())]
+    assert Null.means_of([replace(row, nulls=row.nulls[1:]) for row in rows]) == ()

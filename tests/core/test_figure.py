@@ -19,10 +19,11 @@ from transformer_theory.core.figure import (
     share,
     size_map,
 )
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.plotting import COLOURS, TINTS
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Table
 
 SOURCE = Source("tian2023scan", "Fig. 3")
 

@@ -9,17 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from transformer_theory.core.measurement import (
-    COLUMNS,
-    Arrays,
-    Measurement,
-    Null,
-    Table,
-    collect,
-    from_records,
-    judge,
-)
+from transformer_theory.core.measurement import COLUMNS, Measurement, Null, judge
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Arrays, Table, collect, from_records
 
 ROW = Measurement("crate", "on data", "rate", 2.0)
 

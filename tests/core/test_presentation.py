@@ -8,10 +8,11 @@ import pytest
 
 import transformer_theory as tt
 from transformer_theory.core.claims import Claim, but
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Table
 
 HOSTILE = "<script>alert(1)</script> & <b>$x < y$</b>"
 CLAIM = Claim(

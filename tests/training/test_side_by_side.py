@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.table import Table
 from transformer_theory.training.image.moment import SECONDS, SPEED
 from transformer_theory.training.image.side_by_side import (
     COMPARISON,

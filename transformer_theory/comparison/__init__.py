@@ -33,9 +33,9 @@ import torch
 from .. import data as data_module
 from ..core import listeners, parallel, threads
 from ..core.errors import nearest
-from ..core.measurement import Table, collect
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
+from ..core.table import Table, collect
 from ..core.theory import Theory
 from ..core.validation import integers, seed_numbers, usable_device
 from ..data import Graphs, Images, TokenData, image_sets

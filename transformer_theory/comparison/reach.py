@@ -21,10 +21,11 @@ import torch
 from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
 from ..core.statistics import fixed_generator, over_seeds
+from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import seed_numbers
 from ..data import Images, image_sets

@@ -6,7 +6,8 @@ from functools import partial
 import torch
 
 from ..core import listeners
-from ..core.measurement import Arrays, Measurement, Table
+from ..core.measurement import Measurement
+from ..core.table import Arrays, Table
 from ..core.theory import Theory
 from ..data import Images, TokenData
 from ..probes.features import features_with_words

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from . import parallel
-from .measurement import Arrays, Basis, Measurement, collect
+from .measurement import Basis, Measurement
 from .parallel import sweep as sweep
 from .progress import Progress, shown
 from .result import Result, jsonable, provenance
 from .sources import Source
+from .table import Arrays, collect
 from .threads import one_thread
 
 if TYPE_CHECKING:

@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .experiment import Experiment, RandomExperiment, setting, sweep
-from .measurement import COLUMNS, Basis, Measurement, Table
+from .measurement import COLUMNS, Basis, Measurement
 from .plotting import COLOURS, TINTS, axes, caption, colour, heatmap, label_ends, shades, style
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson
+from .table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,10 @@ import numpy as np
 
 from ..core import format
 from ..core.files import replacing
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import with_interval
+from ..core.table import Table
 from ..core.theory import Theory
 from ..training.image.folder import PAGE
 from ..training.image.moment import Moment

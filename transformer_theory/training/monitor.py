@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core.measurement import Arrays, Measurement, Table
+from ..core.measurement import Measurement
 from ..core.metric import Metric
 from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of
+from ..core.table import Arrays, Table
 from ..core.threads import one_thread
 from ..data.image_data import Images
 from ..data.tokens import TokenData

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from ..core.ladder import Ladder, Measure
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.statistics import LADDER_DRAWS, fixed_generator
+from ..core.table import Table
 from ..core.theory import InNetworks
 from ..data import Images, TokenData, digits, image_sets
 from ..models import ViT, build

@@ -319,7 +319,7 @@ def test_a_model_of_transformers_is_measured():
 
 
 def chain_of_thought_empty():
-    from transformer_theory.core.measurement import Table
+    from transformer_theory.core.table import Table
 
     return Table()
 

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.core.measurement import Measurement, Table, collect
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.plotting import COLOURS, axes
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table, collect
 from transformer_theory.data.two_objects import two_objects
 from transformer_theory.models import crate as blocks
 from transformer_theory.theories import crate

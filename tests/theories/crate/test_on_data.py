@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from tests.problems.crate import gaussian, subspaces
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import RANGE_DRAWS
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.data.tokens import TokenData

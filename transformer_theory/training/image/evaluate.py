@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from ...core.measurement import Arrays, Measurement, Table
+from ...core.measurement import Measurement
 from ...core.result import Result
 from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
+from ...core.table import Arrays, Table
 from ...data.image_data import Images
 from ...models import build
 from ...models.image_networks import Builder

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import NotConverged
-from ...core.measurement import Arrays, Table
 from ...core.result import Result, provenance
 from ...core.sources import Source
 from ...core.statistics import with_interval
+from ...core.table import Arrays, Table
 from ...data.image_data import Images
 from ...models.image_networks import Builder, Pixels, Sizes, builder, own_networks
 from ..faults import finite

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ...core.format import clock
-from ...core.measurement import Measurement, Table
+from ...core.measurement import Measurement
 from ...core.result import Result
+from ...core.table import Table
 from ..objectives import LOSS
 
 SPEED, SECONDS, LEARNING_RATE = "images per second", "seconds", "learning rate"  # quantities

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from ...core.measurement import Arrays
 from ...core.statistics import fixed_generator
+from ...core.table import Arrays
 from ...data.image_data import Images
 from ...models.image_networks import Pixels
 from ...probes.attention_maps import attention_maps, first_samples

@@ -23,8 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from ...core.measurement import Measurement, Table
+from ...core.measurement import Measurement
 from ...core.statistics import with_interval
+from ...core.table import Table
 from ..objectives import LOSS
 from .evaluate import StoredNetwork
 from .moment import SECONDS, SPEED

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...core.measurement import Arrays, Table
 from ...core.result import Result
 from ...core.sources import Source
+from ...core.table import Arrays, Table
 from ...models.image_networks import Builder, Pixels, Sizes
 from ...models.stored import BEST, stored
 from ..objectives import Objective

@@ -11,10 +11,11 @@ import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..dynamics import JointInstance, JointState, joint_descent, joint_targets
 from .common import NAME, Reference, arrays_of

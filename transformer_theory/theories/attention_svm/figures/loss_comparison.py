@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import TINTS, axes, caption, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..dynamics import LINEAR, LOGISTIC, normalised_descent, start
 from ..published import PAIR_SCORES, prompt_limit, published_pair
 from .common import NAME, arrays_of

@@ -12,10 +12,11 @@ import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..builders import prompt
 from ..dynamics import normalised_descent, plain_descent, start

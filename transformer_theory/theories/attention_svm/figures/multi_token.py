@@ -11,11 +11,12 @@ import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement, Table
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import clopper_pearson
+from ....core.table import Arrays, Table
 from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import HeadInstance, random_start, relu_head, trajectory

@@ -12,10 +12,11 @@ import torch
 from ....core.errors import NotConverged
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..balance import common_norm_descent
 from ..builders import constraints

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.format import several
-from ....core.measurement import Arrays, Measurement, Null, Table, judge
+from ....core.measurement import Measurement, Null, judge
 from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
+from ....core.table import Arrays, Table
 from ....models import CRATEMAE, build, random_mask
 from ....training.fitting import State, fit, permuted
 from ....training.optimisers import warm_up_cosine

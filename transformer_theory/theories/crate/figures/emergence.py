@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....data.two_objects import TwoObjects, two_objects
 from .. import networks
 from ..segmentation import (

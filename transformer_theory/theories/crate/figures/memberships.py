@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....data.two_objects import two_objects
 from ....models.crate import ReleasedTokenStatisticsAttention
 from ....models.image_networks import Mlp

@@ -16,10 +16,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Unit
+from ....core.measurement import Measurement, Unit
 from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....models.crate import (
     ExactAttention,
     Fista,

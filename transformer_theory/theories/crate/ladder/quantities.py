@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from ....core.ladder import Ladder
-from ....core.measurement import Measurement, Null, Table
+from ....core.measurement import Measurement, Null
 from ....core.metric import Activations
 from ....core.statistics import LADDER_DRAWS, over_heads
+from ....core.table import Table
 from ..in_networks import COMPRESSION, ROTATED, Compression, streams_around_attention
 from ..problem import CURVES, PAPER, incoherence
 from .updates import rates_after_rotated_updates

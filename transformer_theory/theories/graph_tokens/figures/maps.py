@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..heads import attention_maps, overlap, query_rows, worst_error
 from ..identifiers import Laplacian, Orthonormal, tokenize_graph
 from ..learning import draw_batch, train_heads

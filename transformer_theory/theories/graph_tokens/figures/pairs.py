@@ -14,10 +14,11 @@ import torch
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import distinct
-from ....core.measurement import Arrays, Measurement, Table
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays, Table
 from ..baselines import GraphAttention, MessagePassing, TokenTransformer
 from ..identifiers import Laplacian, adjacency, tokenize_graph
 from ..layers import random_network, relative_difference

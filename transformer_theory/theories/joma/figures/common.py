@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.experiment import Experiment
 from ....core.figure import coordinate
-from ....core.measurement import Measurement, Table
+from ....core.measurement import Measurement
 from ....core.plotting import line
+from ....core.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import stable_rank
 from ..nonlinear import equal_columns, gaussian_points, linear_layer, nonlinear_layer, rank_bounce
 from ..orbit import blow_up_time

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import COLOURS, TINTS, axes, line, null_band, style
 from ....core.result import Result
+from ....core.table import Arrays
 from ....metrics.coding import rate_reduction
 from ..ascent import ascend, polish
 from ..landscape import Regularised, largest_penalty, orthogonal_critical_point

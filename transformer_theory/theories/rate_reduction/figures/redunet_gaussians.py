@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import COLOURS, TINTS, axes, label_ends, line, style
 from ....core.result import Result
+from ....core.table import Arrays
 from ..on_data import LAYERS_RAISE
 from ..optimum import optimum
 from ..problem import MCR2, NAME, REDUNET, gaussian_toy

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..selector import ANNEALED, Schedule, mixture, straight_through, train_on_needles
 
 if TYPE_CHECKING:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null, Table, judge
+from ....core.measurement import Measurement, Null, judge
 from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, shades, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays, Table
 from ....metrics.networks import ENTROPY
 from ..in_networks import OVERLAP
 from ..text_runs import ORDERS, RunResult, measured_steps, phases, train_and_measure

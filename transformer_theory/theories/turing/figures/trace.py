@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from .. import exact, floating
 from ..construction import Arithmetic, PerezTransformer, check_choice, compile_machine
 from ..ladder import FIRST_ERROR, NAME

@@ -12,10 +12,11 @@ import numpy as np
 
 from ....core.experiment import Experiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..grids import collisions, column_codes, contexts, excluded_share, has_distinct_tokens
 from ..mapping import ContextualMapping
 

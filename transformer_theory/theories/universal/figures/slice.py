@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..approximator import AttentionLayers, UniversalApproximator
 from ..functions import random_function
 

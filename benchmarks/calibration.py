@@ -13,8 +13,8 @@ import torch
 
 from transformer_theory import compare
 from transformer_theory.core import parallel
-from transformer_theory.core.measurement import Table
 from transformer_theory.core.statistics import LEVEL, student_interval
+from transformer_theory.core.table import Table
 from transformer_theory.data import TokenData, digits
 from transformer_theory.data.synthetic import noise_like
 

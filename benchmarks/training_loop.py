@@ -1,7 +1,7 @@
 """The whole training loop: does the speed of CRATE's blocks survive data loading, augmentation, logging and
 checkpoints?
 
-Short runs of :func:`transformer_theory.training.loop.train` on generated 32 x 32 images take turns, with our
+Short runs of :func:`transformer_theory.training.image.loop.train` on generated 32 x 32 images take turns, with our
 blocks and with the plain blocks, in float32 and bfloat16. They are compared with the bare step: forward,
 backward, clipping and fused AdamW on one fixed batch. Times are processor times of one thread, without the
 measurements and files of intervals.
@@ -23,11 +23,11 @@ from benchmarks._common import ratio
 from benchmarks.baselines.crate import SoftmaxAttention, ThreeProductIsta
 from transformer_theory.data import Images, shapes
 from transformer_theory.models.image_networks import Sizes, crate
-from transformer_theory.training.loop import train
+from transformer_theory.training.image.loop import train
+from transformer_theory.training.image.processes import Hardware
+from transformer_theory.training.image.recipes import image_recipe
+from transformer_theory.training.image.settings import Settings
 from transformer_theory.training.objectives import CrossEntropy
-from transformer_theory.training.processes import Hardware
-from transformer_theory.training.recipes import image_recipe
-from transformer_theory.training.settings import Settings
 
 Precision = Literal["float32", "bfloat16"]
 ROUNDS, STEPS, WARM = 3, 10, 3

@@ -10,7 +10,7 @@ First attention without skip connections, then random weights and depth, and las
 import torch
 
 import transformer_theory as tt
-from transformer_theory.core.measurement import collect
+from transformer_theory.core.table import collect
 from transformer_theory.models import ViT
 from transformer_theory.theories import collapse
 

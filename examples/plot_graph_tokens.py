@@ -13,8 +13,8 @@ import networkx
 import torch
 
 from transformer_theory import graph_tokens
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import collect
 from transformer_theory.data.graphs import Graphs
 from transformer_theory.theories.graph_tokens.figures.maps import Maps
 from transformer_theory.theories.graph_tokens.figures.pairs import Pairs

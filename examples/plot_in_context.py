@@ -13,8 +13,8 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import in_context
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import collect
 from transformer_theory.data import digits
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.models import Decoder, build

@@ -14,9 +14,9 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import joma
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.plotting import axes, label_ends, line, shades
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import collect
 from transformer_theory.theories.joma import Exponential, Model, Softmax, invariants, nonlinear
 from transformer_theory.theories.joma.dynamics import tanh
 

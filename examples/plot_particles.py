@@ -13,7 +13,7 @@ from functools import partial
 import torch
 
 import transformer_theory as tt
-from transformer_theory.core.measurement import collect
+from transformer_theory.core.table import collect
 from transformer_theory.theories import particles
 
 # %%

@@ -12,8 +12,8 @@ digits.
 import torch
 
 from transformer_theory import data, random_features
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import collect
 from transformer_theory.theories.random_features.figures.errors import Errors
 
 generator = torch.Generator().manual_seed(0)

@@ -13,7 +13,7 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import router
-from transformer_theory.core.measurement import collect
+from transformer_theory.core.table import collect
 from transformer_theory.theories.router.choice import exact_gradient
 from transformer_theory.theories.router.figures.gradient import Gradient
 from transformer_theory.theories.router.needle import chosen_tokens, shortcut

@@ -17,8 +17,8 @@ import transformer_theory as tt
 from transformer_theory import crate, rate_reduction
 from transformer_theory.core.plotting import axes, line
 from transformer_theory.probes.measure import mean_over_heads
-from transformer_theory.training import train
-from transformer_theory.training.recipes import image_recipe
+from transformer_theory.training.image import train
+from transformer_theory.training.image.recipes import image_recipe
 
 # %%
 # Images are bytes with a class each. A recipe holds the settings, one frozen record, of which a few are

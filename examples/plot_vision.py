@@ -12,7 +12,7 @@ patches of the digits.
 import torch
 
 import transformer_theory as tt
-from transformer_theory.core.measurement import collect
+from transformer_theory.core.table import collect
 from transformer_theory.theories import vision
 from transformer_theory.theories.vision.patches import sigma
 

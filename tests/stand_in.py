@@ -13,9 +13,10 @@ import torch
 from transformer_theory.core.claims import Claim, but
 from transformer_theory.core.experiment import RandomExperiment, sweep
 from transformer_theory.core.ladder import Ladder
-from transformer_theory.core.measurement import Arrays, Measurement, judge
+from transformer_theory.core.measurement import Measurement, judge
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Arrays
 from transformer_theory.core.theory import InNetworks, OnData, Theory
 from transformer_theory.data import TokenData
 

@@ -11,8 +11,9 @@ from tests.stand_in import THEORY, install, process
 from transformer_theory import report
 from transformer_theory.cli import main
 from transformer_theory.cli.terminal import console
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table
 from transformer_theory.data import Graphs
 from transformer_theory.report import terminal
 

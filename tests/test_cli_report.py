@@ -10,8 +10,9 @@ import pytest
 from tests.stand_in import SOURCE, install
 from transformer_theory import report
 from transformer_theory.cli import main
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import FILES, Result
+from transformer_theory.core.table import Table
 from transformer_theory.report import figures
 
 EVIL = r"\input{/etc/passwd} <b>50% _&_ #1 $\write18{x}$ ^~ | `x` 数"

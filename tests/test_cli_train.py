@@ -17,11 +17,12 @@ from transformer_theory import report
 from transformer_theory.cli import main, training
 from transformer_theory.cli.fields import with_flags
 from transformer_theory.cli.training import FIRST, ROWS, progress_table
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table
 from transformer_theory.data.image_sets import images as read_images
-from transformer_theory.training.loop import Moment
-from transformer_theory.training.recipes import image_recipe
+from transformer_theory.training.image.loop import Moment
+from transformer_theory.training.image.recipes import image_recipe
 
 TINY = [
     "train",

@@ -12,10 +12,11 @@ from transformer_theory import data
 from transformer_theory.cli import main
 from transformer_theory.core import sources as citations
 from transformer_theory.core.claims import Measured, but, verify_claims
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.parallel import workers
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Table
 
 
 @pytest.fixture(autouse=True)

@@ -21,15 +21,15 @@ from transformer_theory.comparison.reach import reach
 from transformer_theory.core import cluster as module
 from transformer_theory.core import listeners, parallel
 from transformer_theory.core.claims import verify_claims
-from transformer_theory.training import seeds as training
-from transformer_theory.training.loop import train
-from transformer_theory.training.processes import Hardware
-from transformer_theory.training.seeds import seed_folder, train_seeds
+from transformer_theory.training.image import seeds as training
+from transformer_theory.training.image.loop import train
+from transformer_theory.training.image.processes import Hardware
+from transformer_theory.training.image.seeds import seed_folder, train_seeds
 
 PRELOADED = [
     "distributed",
     "tests.problems.lost_workers",
-    "transformer_theory.training.seeds",
+    "transformer_theory.training.image.seeds",
     "transformer_theory.comparison.reach",
 ]
 

@@ -8,7 +8,7 @@ import torch
 
 import transformer_theory as tt
 from tests.contract.instances import few_steps
-from transformer_theory.comparison import small_networks
+from transformer_theory.comparison import plan, small_networks
 from transformer_theory.core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED
 from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.data import TokenData
@@ -169,6 +169,38 @@ def test_other_processes_measure_the_same(digits, unchecked):
     assert distributed.arrays.keys() == local.arrays.keys()
     assert all((distributed.arrays[name] == array).all() for name, array in local.arrays.items())
     assert [len(one.seeds) for one in distributed.verifications] == [2, 2]
+
+
+def test_results_are_found_by_key_whatever_their_order(digits, unchecked, few_untrained, monkeypatch):
+    theory = replace(tt.crate.THEORY, claims=tt.crate.THEORY.claims[:2])
+    few = {"theories": [theory], "seeds": 2, "networks": ("ViT",), "steps": 1, "claim_seeds": 2}
+    lines: list[str] = []
+    expected = tt.compare(digits[:30], **few)
+    as_completed = plan.parallel.as_completed
+    monkeypatch.setattr(plan.parallel, "as_completed", lambda *args: reversed([*as_completed(*args)]))
+    reordered = tt.compare(digits[:30], progress=lines.append, **few)
+    assert reordered.table == expected.table
+    assert reordered.arrays.keys() == expected.arrays.keys()
+    assert [one.to_json() for one in reordered.verifications] == [
+        one.to_json() for one in expected.verifications
+    ]
+    assert sum("2 claims with controls" in line for line in lines) == 1
+    assert sum("trained and measured" in line for line in lines) == 2
+
+
+def test_jobs_have_keys(digits):
+    claims = tt.crate.THEORY.claims[:1]
+    parts = (digits, None, (digits, digits), (tt.crate.THEORY,), (RECIPES["ViT"],), (), claims)
+    jobs = plan.Plan(*parts, steps=1, seeds=(0, 4), claim_seeds=(7,), device="cpu").jobs()
+    assert list(jobs) == [
+        ("network", "ViT", 0),
+        ("network", "ViT", 4),
+        ("data", "", 0),
+        ("data", "", 4),
+        ("untrained", "ViT", None),
+        ("claim", claims[0].id, 7),
+    ]
+    assert jobs[plan.Key("claim", claims[0].id, 7)]()[0].verdict == "consistent"
 
 
 def test_missing_inputs_are_reported(generator):

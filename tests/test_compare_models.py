@@ -18,14 +18,15 @@ from transformer_theory.core.statistics import RANGE_DRAWS, UNTRAINED, place_of
 from transformer_theory.data import Images, TokenData, image_sets
 from transformer_theory.metrics import AttentionMaps
 from transformer_theory.probes.features import features
-from transformer_theory.training import monitor, saved
+from transformer_theory.training import monitor
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.evaluate import evaluate, load_stored_networks, maps, measure_metrics
-from transformer_theory.training.loop import train
+from transformer_theory.training.image import saved
+from transformer_theory.training.image.evaluate import evaluate, load_stored_networks, maps, measure_metrics
+from transformer_theory.training.image.loop import train
+from transformer_theory.training.image.processes import Hardware
+from transformer_theory.training.image.settings import Settings
+from transformer_theory.training.image.side_by_side import EQUAL_PARAMETERS, EQUAL_STEPS, EQUAL_TIME
 from transformer_theory.training.objectives import ACCURACY, MaskedAutoencoding
-from transformer_theory.training.processes import Hardware
-from transformer_theory.training.settings import Settings
-from transformer_theory.training.side_by_side import EQUAL_PARAMETERS, EQUAL_STEPS, EQUAL_TIME
 
 STORED = importlib.import_module("transformer_theory.comparison.stored")
 THEORY = tt.rate_reduction.THEORY

@@ -8,7 +8,8 @@ import pytest
 
 from tests.stand_in import SOURCE, THEORY, Coin
 from transformer_theory.core.experiment import Experiment
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.table import Table
 
 PATH = Path(__file__).parents[1] / "docs" / "figure_table.py"
 

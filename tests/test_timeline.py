@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests.stand_in import THEORY
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import BAND_DRAWS, UNTRAINED
+from transformer_theory.core.table import Table
 from transformer_theory.report.curve_figures import timeline
 from transformer_theory.report.curves import (
     GEOMETRY,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .comparison import compare
     from .comparison.reach import reach
     from .comparison.user_models import measure
-    from .core.claims import Claim, Evidence, Verification
+    from .core.claims import Claim, Evidence, Measured, Verification, claim
     from .core.errors import Infeasible, NotConverged
     from .core.experiment import Experiment
     from .core.ladder import Ladder, Rung
@@ -67,20 +67,14 @@ if TYPE_CHECKING:
         verify,
         vision,
     )
-    from .training import train
+    from .training.image import train
 
 _MODULES = ("data", "metrics", "models")
-# The folders of the theories: a test compares them with the registry, which an import would load.
-_THEORIES = (
-    *("attention_svm", "scan_snap", "joma", "rate_reduction", "crate", "turing", "universal", "graph_tokens"),
-    *("in_context", "induction", "chain_of_thought", "random_features", "router", "bottleneck", "vision"),
-    *("collapse", "particles", "length"),
-)
 _FROM = {
     "comparison": ("compare",),
     "comparison.reach": ("reach",),
     "comparison.user_models": ("measure", "probe_model"),
-    "core.claims": ("Claim", "Evidence", "Verification"),
+    "core.claims": ("Claim", "Evidence", "Measured", "Verification", "claim"),
     "core.errors": ("Infeasible", "NotConverged"),
     "core.experiment": ("Experiment",),
     "core.ladder": ("Ladder", "Rung"),
@@ -93,7 +87,7 @@ _FROM = {
     "probes": ("activations", "probe", "respond"),
     "report.figures": ("figures",),
     "theories": ("cite", "experiment", "list_theories", "theory", "verify"),
-    "training": ("train",),
+    "training.image": ("train",),
 }
 _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 
@@ -105,6 +99,7 @@ __all__ = [
     "InNetworks",
     "Infeasible",
     "Ladder",
+    "Measured",
     "Measurement",
     "Metric",
     "NotConverged",
@@ -122,6 +117,7 @@ __all__ = [
     "bottleneck",
     "chain_of_thought",
     "cite",
+    "claim",
     "collapse",
     "compare",
     "crate",
@@ -159,7 +155,7 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
     elif name in _MODULES:
         value = import_module(f".{name}", __name__)
-    elif name in _THEORIES or name in import_module(".theories", __name__).THEORIES:
+    elif name in import_module(".theories", __name__).THEORIES:
         value = import_module(f".theories.{name}", __name__)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -168,4 +164,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *import_module(".theories", __name__).THEORIES})

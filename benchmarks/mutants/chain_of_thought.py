@@ -119,8 +119,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{CHAIN}.arithmetic.Arithmetic.following",
-        "min((n",
-        "max((n",
+        "node = min(",
+        "node = max(",
         "swapped function",
         "a rule that expects the last operation first",
     ),

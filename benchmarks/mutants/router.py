@@ -7,15 +7,15 @@ MUTANTS = (
     # The random choice and its gradient.
     Mutant(
         f"{ROUTER}.choice.gumbel_noise",
-        ".clamp_min(torch.finfo(dtype).tiny).log()",
+        "\n        .clamp_min(torch.finfo(dtype).tiny)\n        .log()",
         "",
         "missing term",
         "exponential noise: the outer logarithm is missing",
     ),
     Mutant(
         f"{ROUTER}.choice.gumbel_noise",
-        "return -torch",
-        "return torch",
+        "-torch.empty",
+        "torch.empty",
         "flipped sign",
         "noise with the other sign",
     ),
@@ -129,8 +129,8 @@ MUTANTS = (
     ),
     Mutant(
         f"{ROUTER}.information.choice_information",
-        "int(inside.sum()) / n *",
-        "",
+        "int(inside.sum())\n            / n\n            * float",
+        "float",
         "dropped factor",
         "a sum over conditions",
     ),

@@ -17,10 +17,11 @@ import transformer_theory.theories
 from tests.contract.instances import DATA, few_steps, fields_of, sequences
 from transformer_theory import models
 from transformer_theory.core.ladder import Ladder
-from transformer_theory.core.measurement import COLUMNS, Measurement, Table, collect
+from transformer_theory.core.measurement import COLUMNS, Measurement
 from transformer_theory.core.metric import Activations, Metric
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Table, collect
 from transformer_theory.core.theory import Theory, Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.probes import probe

@@ -19,10 +19,11 @@ from transformer_theory.core.figure import (
     share,
     size_map,
 )
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.plotting import COLOURS, TINTS
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Table
 
 SOURCE = Source("tian2023scan", "Fig. 3")
 
@@ -94,6 +95,11 @@ def test_published_numbers_hold_at_the_default_settings_only():
 def test_every_call_has_its_own_seed_unless_it_is_declared():
     assert seeds(seed=2).run().select(quantity="seed").column("value") == [6, 7, 8]
     assert one_seed(seed=2).run().table.column("value") == [2, 2]
+
+
+def test_axes_without_a_point_are_refused():
+    with pytest.raises(ValueError, match=r"sizes, scale must have a combination that scan_snap\.squares"):
+        squares(sizes=(3,)).run()
 
 
 def test_a_share_has_its_interval_and_number_of_trials():

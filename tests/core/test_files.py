@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from transformer_theory.core.files import atomic_directory, check_targets, replacing, write_together
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table
 
 
 def test_a_file_is_replaced_only_when_its_draft_is_whole(tmp_path):

@@ -9,17 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from transformer_theory.core.measurement import (
-    COLUMNS,
-    Arrays,
-    Measurement,
-    Null,
-    Table,
-    collect,
-    from_records,
-    judge,
-)
+from transformer_theory.core.measurement import COLUMNS, Measurement, Null, judge
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Arrays, Table, collect, from_records
 
 ROW = Measurement("crate", "on data", "rate", 2.0)
 
@@ -261,3 +253,15 @@ def test_collect_separates_rows_and_arrays_and_refuses_twins():
     assert list(arrays) == ["crate/a"]
     with pytest.raises(ValueError, match="crate/a"):
         collect([Arrays({"crate/a": np.zeros(2)}), Arrays({"crate/a": np.ones(2)})])
+
+
+def test_a_further_null_without_a_mean_stays_without_draws():
+    """Seeds with different numbers of draws of the second null: it was not tested, and must not be forgotten."""
+    first = Null("first", (0.0, 1.0))
+    rows = [
+        Measurement("crate", "rung", "x", 1.0, nulls=(first, Null("second", draws)))
+        for draws in ((0.1, 0.2), (0.3,))
+    ]
+    means = Null.means_of(rows)
+    assert [(null.kind, null.draws) for null in means] == [("first", (0.0, 1.0)), ("second", ())]
+    assert Null.means_of([replace(row, nulls=row.nulls[1:]) for row in rows]) == ()

@@ -14,8 +14,9 @@ from transformer_theory.core import listeners, parallel
 from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.experiment import RandomExperiment, sweep
 from transformer_theory.core.listeners import progress, progress_listener
-from transformer_theory.core.measurement import Arrays, Measurement
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Arrays
 from transformer_theory.core.threads import one_thread, single_threaded
 
 

@@ -8,10 +8,11 @@ import pytest
 
 import transformer_theory as tt
 from transformer_theory.core.claims import Claim, but
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Table
 
 HOSTILE = "<script>alert(1)</script> & <b>$x < y$</b>"
 CLAIM = Claim(
@@ -118,7 +119,7 @@ def test_the_html_holds_what_matters():
 
 
 def test_reprs_show_what_is_set():
-    assert repr(CLAIM) == "Claim('theory/claim', measures='a number', ≤\N{NO-BREAK SPACE}0.100)"
+    assert repr(CLAIM) == "Claim('theory/claim', measures='a number', ≤ 0.100)"
     assert repr(CLAIM.verify(range(2))).startswith("Verification(theory/claim: consistent (2/2 seeds, ")
     assert repr(Measurement("t", "on data", "q", 1.0, layer=2)) == (
         "Measurement(theory='t', kind='on data', quantity='q', value=1.0, layer=2, scope='these data')"

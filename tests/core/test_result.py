@@ -15,9 +15,10 @@ from transformer_theory.core import files
 from transformer_theory.core.claims import Evidence, Verification
 from transformer_theory.core.experiment import Experiment, RandomExperiment
 from transformer_theory.core.files import atomic_directory
-from transformer_theory.core.measurement import Arrays, Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import FILES, Result, provenance
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Arrays, Table
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from transformer_theory.core.measurement import Measurement, Null
+from transformer_theory.core.measurement import Measurement, Null, permutation_p
 from transformer_theory.core.statistics import (
     HEADLINE_DRAWS,
     RANGE_DRAWS,
@@ -19,7 +19,6 @@ from transformer_theory.core.statistics import (
     false_discoveries,
     jackknife_interval,
     over_seeds,
-    permutation_p,
     permutations,
     rank_sum_p,
     share_interval,

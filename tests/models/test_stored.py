@@ -14,7 +14,7 @@ from transformer_theory import models
 from transformer_theory.models import stored
 from transformer_theory.models.stored import IMAGENET
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training import saved
+from transformer_theory.training.image import saved
 from transformer_theory.training.objectives import MaskedAutoencoding
 
 SIZES = {"image_size": 8, "patch_size": 4, "num_classes": 3, "dim": 24, "depth": 2, "heads": 4}

@@ -13,6 +13,7 @@ from transformer_theory.core.theory import InNetworks, Response
 from transformer_theory.metrics.responses import CHANGE, LOSS, OutputChange, PositionLoss
 from transformer_theory.models import CRATE, ViT, build
 from transformer_theory.probes import NoAttention, doubled_tokens, permuted_tokens, repeated_blocks
+from transformer_theory.probes.measure import NEEDS_CAUSAL, ONE_TENSOR, run_synthetic_tests
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import attention_svm
 
@@ -131,6 +132,30 @@ def test_tests_of_ids_are_left_out_of_networks_of_floats():
     rows = responses(Copier(9), theory, torch.zeros(1, 2, dtype=torch.long), **run)
     assert [row.at for row in rows] == [{"test": "repeated blocks", "block": block} for block in (0, 1)]
     assert responses(SetModel(pool=True), theory, torch.zeros(1, 2, DIM), **run) == []
+
+
+def test_a_test_that_does_not_fit_a_network_has_one_row_with_the_reason():
+    def refused(data, limits, generator):
+        raise ValueError("the order of images cannot be changed")
+
+    def broken(data, limits, generator):
+        return {"value": data[..., :2]}
+
+    tests = [
+        replace(BLOCKS, name="refused", inputs=refused, reads="any"),
+        replace(BLOCKS, name="broken", inputs=broken, reads="any"),
+        replace(BLOCKS, name="ids"),
+    ]
+    run = {"limits": {"sequences": N}, "generator": torch.Generator().manual_seed(0), "name": "net"}
+    rows = [*run_synthetic_tests(SetModel(pool=True), "joma", tests, tokens(), **run)]
+    assert [(row.theory, row.quantity, row.value, row.model) for row in rows] == [
+        ("joma", name, None, "net") for name in ("refused", "broken", "ids")
+    ]
+    assert rows[0].reason == "the order of images cannot be changed"
+    assert rows[1].reason.startswith("the network raised AssertionError: was expecting embedding dimension")
+    assert rows[2].reason == NEEDS_CAUSAL
+    (several,) = run_synthetic_tests(SetModel(pool=True), "joma", tests[:1], {"x": tokens()}, **run)
+    assert several.reason == ONE_TENSOR
 
 
 def test_batches_change_nothing_and_mode_and_random_state_are_restored():

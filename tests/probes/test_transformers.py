@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.problems.networks import Keep, all_metrics, tokens
-from transformer_theory.core.measurement import collect
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.metrics import AttentionStatistics

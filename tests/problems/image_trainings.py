@@ -16,11 +16,11 @@ from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
 from transformer_theory.probes import NoAttention
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.loop import Moment, train
+from transformer_theory.training.image.loop import Moment, train
+from transformer_theory.training.image.processes import Hardware
+from transformer_theory.training.image.saved import load
+from transformer_theory.training.image.settings import Settings
 from transformer_theory.training.monitor import Monitor
-from transformer_theory.training.processes import Hardware
-from transformer_theory.training.saved import load
-from transformer_theory.training.settings import Settings
 
 CPU = Hardware("cpu", "float32")
 SMALL = Settings(

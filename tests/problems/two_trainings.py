@@ -16,11 +16,11 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from tests.problems.image_trainings import interrupting, trained, with_
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training import loop
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.loop import Moment
-from transformer_theory.training.processes import Hardware
-from transformer_theory.training.settings import Settings
+from transformer_theory.training.image import loop
+from transformer_theory.training.image.loop import Moment
+from transformer_theory.training.image.processes import Hardware
+from transformer_theory.training.image.settings import Settings
 
 # 21 steps
 SETTINGS: Settings = with_(

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from transformer_theory.core.claims import Claim, but
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.plotting import axes, heatmap, label_ends, line, style, text_figure
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
+from transformer_theory.core.table import Table
 from transformer_theory.core.theory import InNetworks, OnData, Theory, Unsupported
 
 SVM, SCAN = Source("tarzanagh2023transformers", "Thm. 3"), Source("tian2023scan")

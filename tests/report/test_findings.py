@@ -9,9 +9,10 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from transformer_theory.core.judgement import OUTCOMES
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.table import Table
 from transformer_theory.report import tables
 from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.judged import Findings, findings

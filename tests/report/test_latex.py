@@ -14,9 +14,10 @@ import pytest
 
 from tests.report import synthetic
 from tests.report.synthetic import in_network
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
+from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate, latex_folder, origins, page
 from transformer_theory.report.figures import Picture, draw, pictures
 from transformer_theory.report.latex import floats, latex, names

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from tests.report import synthetic
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate
 from transformer_theory.report.judged import findings
 from transformer_theory.report.latex import PACKAGES, itemize, latex

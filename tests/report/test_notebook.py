@@ -12,8 +12,9 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import report
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import FILES, Result
+from transformer_theory.core.table import Table
 from transformer_theory.report import figures as module
 from transformer_theory.report.figures import Figures, Picture, figures
 

@@ -5,9 +5,10 @@ import re
 import pytest
 
 from transformer_theory import report
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.table import Table
 from transformer_theory.report.figures import pictures
 from transformer_theory.report.judged import headlines, is_of_one_network, notable, quantities
 from transformer_theory.report.sentences import MAX_OF_NETWORK

@@ -7,9 +7,10 @@ import pytest
 
 from tests.report.markup import well_formed, words
 from tests.report.synthetic import THEORIES, in_network, trained
-from transformer_theory.core.measurement import Measurement, Null, Table
+from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table
 from transformer_theory.report import page, write
 from transformer_theory.report.curve_figures import (
     MAX_POINTS,

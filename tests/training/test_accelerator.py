@@ -15,9 +15,9 @@ from transformer_theory.probes import probe
 from transformer_theory.probes.respond import responses
 from transformer_theory.theories import list_theories
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.evaluate import load_stored_networks, measure_metrics
-from transformer_theory.training.loop import train
-from transformer_theory.training.processes import Hardware
+from transformer_theory.training.image.evaluate import load_stored_networks, measure_metrics
+from transformer_theory.training.image.loop import train
+from transformer_theory.training.image.processes import Hardware
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no accelerator here")
 GPU = Hardware("cuda", "float32")

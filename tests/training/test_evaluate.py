@@ -12,14 +12,14 @@ from transformer_theory.models.image_networks import Sizes, crate
 from transformer_theory.models.stored import network_file
 from transformer_theory.theories.crate.tasks import SparseRateReduction
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training.evaluate import (
+from transformer_theory.training.image.evaluate import (
     StoredNetwork,
     evaluate,
     load_stored_networks,
     training_images,
 )
+from transformer_theory.training.image.saved import load
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
-from transformer_theory.training.saved import load
 
 OBJECTIVES = [
     CrossEntropy(),

@@ -18,10 +18,10 @@ from transformer_theory.cli import main
 from transformer_theory.core.result import Result
 from transformer_theory.report.pictures import sample_groups
 from transformer_theory.report.training import SHARE, live_page
-from transformer_theory.training import samples
-from transformer_theory.training.folder import clear
-from transformer_theory.training.loggers import STEP_LOSS, record
-from transformer_theory.training.store import is_killed_start
+from transformer_theory.training.image import samples
+from transformer_theory.training.image.folder import clear
+from transformer_theory.training.image.loggers import STEP_LOSS, record
+from transformer_theory.training.image.store import is_killed_start
 
 BOTH = ("csv", "tensorboard")
 

@@ -23,14 +23,15 @@ from tests.problems.image_trainings import (
 )
 from tests.problems.networks import theory_metrics
 from transformer_theory.core.result import Result
-from transformer_theory.training import fitting, loop, monitor
+from transformer_theory.training import fitting, monitor
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.folder import FILES, claimed, clear
-from transformer_theory.training.loop import train
+from transformer_theory.training.image import loop
+from transformer_theory.training.image.folder import FILES, claimed, clear
+from transformer_theory.training.image.loop import train
+from transformer_theory.training.image.processes import Hardware
+from transformer_theory.training.image.recipes import image_recipe
+from transformer_theory.training.image.saved import load
 from transformer_theory.training.objectives import CrossEntropy, MaskedAutoencoding
-from transformer_theory.training.processes import Hardware
-from transformer_theory.training.recipes import image_recipe
-from transformer_theory.training.saved import load
 
 EVERYTHING = Augmentation(crop=1, flip=0.5, operations=2, cutout=2, mixup=0.8, cutmix=1.0)
 KINDS = {

@@ -13,7 +13,7 @@ from tests.problems.image_trainings import trained, with_
 from transformer_theory.core import parallel
 from transformer_theory.data import image_folder
 from transformer_theory.models.image_networks import NETWORKS, Sizes
-from transformer_theory.training.memory import TRAINED, check_memory, kept_bytes, parameter_count
+from transformer_theory.training.image.memory import TRAINED, check_memory, kept_bytes, parameter_count
 from transformer_theory.training.optimisers import freeze_body
 
 SIZES = Sizes(image_size=16, channels=3, num_classes=5, patch_size=4, dim=24, depth=5, heads=3)

@@ -13,8 +13,8 @@ import torch
 from tests.problems.image_trainings import CPU, assert_same
 from tests.problems.two_trainings import RATES, losses
 from transformer_theory.core.result import Result
-from transformer_theory.training import processes
-from transformer_theory.training.processes import Hardware, is_lost_process
+from transformer_theory.training.image import processes
+from transformer_theory.training.image.processes import Hardware, is_lost_process
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from tests.problems.image_trainings import SMALL, interrupting, noise, trained, with_
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.models import stored
-from transformer_theory.training import checkpoint, folder, saved
-from transformer_theory.training.folder import GrowingTable
+from transformer_theory.training.image import checkpoint, folder, saved
+from transformer_theory.training.image.folder import GrowingTable
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from tests.problems.image_trainings import CPU, assert_same, noise, trained, wit
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import student_interval
 from transformer_theory.probes import NoAttention
-from transformer_theory.training import seeds
+from transformer_theory.training.image import seeds
+from transformer_theory.training.image.seeds import train_seeds
 from transformer_theory.training.monitor import Monitor
-from transformer_theory.training.seeds import train_seeds
 
 DATA = noise(), noise(12, seed=1)
 

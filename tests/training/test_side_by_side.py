@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from transformer_theory.core.measurement import Measurement, Table
-from transformer_theory.training.moment import SECONDS, SPEED
-from transformer_theory.training.objectives import ACCURACY, LOSS
-from transformer_theory.training.side_by_side import (
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.table import Table
+from transformer_theory.training.image.moment import SECONDS, SPEED
+from transformer_theory.training.image.side_by_side import (
     COMPARISON,
     EQUAL_PARAMETERS,
     EQUAL_STEPS,
@@ -18,6 +18,7 @@ from transformer_theory.training.side_by_side import (
     Run,
     side_by_side,
 )
+from transformer_theory.training.objectives import ACCURACY, LOSS
 
 SETTINGS = {"validation_share": 0.5, "batch_size": 10, "epochs": 10, "minutes": None, "seed": 0}
 

@@ -24,10 +24,10 @@ from tests.problems.image_trainings import (
 from transformer_theory.core import parallel
 from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
-from transformer_theory.training import loop, machine
-from transformer_theory.training.evaluate import evaluate
-from transformer_theory.training.loop import train
-from transformer_theory.training.saved import load
+from transformer_theory.training.image import loop, machine
+from transformer_theory.training.image.evaluate import evaluate
+from transformer_theory.training.image.loop import train
+from transformer_theory.training.image.saved import load
 
 
 @pytest.fixture(scope="module")

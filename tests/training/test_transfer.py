@@ -18,8 +18,8 @@ from transformer_theory.data.image_data import Images
 from transformer_theory.models import resized_positions
 from transformer_theory.models.stored import IMAGENET
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
-from transformer_theory.training import transfer
-from transformer_theory.training.loop import train
+from transformer_theory.training.image import transfer
+from transformer_theory.training.image.loop import train
 from transformer_theory.training.optimisers import freeze_body
 
 SIZES = {"image_size": 16, "patch_size": 4, "num_classes": 3, "dim": 8, "depth": 2, "heads": 2}
@@ -395,7 +395,7 @@ def test_the_command_executes_no_file_and_takes_the_sizes_of_the_weights(tmp_pat
         seen["settings"] = settings
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("transformer_theory.training.loop.train", stop)
+    monkeypatch.setattr("transformer_theory.training.image.loop.train", stop)
     assert (
         main(
             [

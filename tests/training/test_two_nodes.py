@@ -17,7 +17,7 @@ from tests.problems.two_nodes import COMMAND, cheap
 from tests.training.test_loggers import logged
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
-from transformer_theory.training.loggers import STEP_LOSS
+from transformer_theory.training.image.loggers import STEP_LOSS
 
 REPOSITORY = Path(__file__).parents[2]
 

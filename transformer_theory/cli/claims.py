@@ -35,8 +35,8 @@ def verify_claims(options: argparse.Namespace) -> int:
     from ..core import parallel, threads
     from ..core.claims import verify_claims
     from ..core.files import atomic_directory
-    from ..core.measurement import Table
     from ..core.result import Result, jsonable, provenance
+    from ..core.table import Table
     from ..report.terminal import verifications
     from ..theories import claims
 

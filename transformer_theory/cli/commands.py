@@ -34,7 +34,7 @@ def compare_theories(options: argparse.Namespace) -> int:
     from ..models.stored import network_file
     from ..report import terminal
     from ..theories import choose
-    from ..training.machine import available_threads
+    from ..training.image.machine import available_threads
 
     names = (
         None

@@ -432,7 +432,7 @@ def _training_options(parser: _Parser, argv: list[str]) -> None:
     """
     from ..models.image_networks import NETWORKS
     from ..theories import objectives
-    from ..training.recipes import IMAGE_RECIPES, SMALL, image_recipe
+    from ..training.image.recipes import IMAGE_RECIPES, SMALL, image_recipe
     from .fields import add_fields
 
     kinds = objectives()

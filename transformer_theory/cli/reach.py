@@ -30,7 +30,7 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     from ..report.aggregate import aggregate
     from ..report.judged import rung_results
     from ..report.judged_figures import reach_map
-    from ..training.machine import available_threads
+    from ..training.image.machine import available_threads
 
     images, text = _data(options.data)
     seeds = options.seeds if options.seeds is not None else QUICK_SEEDS if options.quick else range(5)

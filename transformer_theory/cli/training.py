@@ -15,7 +15,7 @@ from ..core.measurement import Measurement
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
-    from ..training.moment import Moment
+    from ..training.image.moment import Moment
 
 INTERRUPTED = 130
 WIDTH = 80  # largest width of the progress table, characters
@@ -39,16 +39,16 @@ def train_network(options: argparse.Namespace) -> int:
     from ..report.training import live_page
     from ..theories import choose, objectives
     from ..training.augment import Augmentation
-    from ..training.checkpoint import stored_run
-    from ..training.folder import LAST
-    from ..training.loggers import KINDS
-    from ..training.loop import train
+    from ..training.image.checkpoint import stored_run
+    from ..training.image.folder import LAST
+    from ..training.image.loggers import KINDS
+    from ..training.image.loop import train
+    from ..training.image.processes import Hardware
+    from ..training.image.recipes import image_recipe
+    from ..training.image.seeds import seed_folder
+    from ..training.image.settings import Settings
+    from ..training.image.transfer import fitting, read
     from ..training.objectives import CrossEntropy
-    from ..training.processes import Hardware
-    from ..training.recipes import image_recipe
-    from ..training.seeds import seed_folder
-    from ..training.settings import Settings
-    from ..training.transfer import fitting, read
 
     _check_combinations(options)
     folder = options.out or Path("runs") / options.network
@@ -183,7 +183,7 @@ def _train_seeds(
     from .. import report
     from ..core.parallel import progress_listener
     from ..core.result import Result
-    from ..training.seeds import Outcome, seed_folder, train_seeds
+    from ..training.image.seeds import Outcome, seed_folder, train_seeds
 
     with progress_line() as progress, progress_listener(progress):
         progress(f"training on seeds {', '.join(map(str, seeds))}")
@@ -218,7 +218,7 @@ def evaluate_network(options: argparse.Namespace) -> int:
     from ..data.image_sets import images
     from ..models.stored import network_file
     from ..theories import objectives
-    from ..training.evaluate import evaluate
+    from ..training.image.evaluate import evaluate
 
     network_file(options.network)  # reading the images takes long, so report a wrong path first
     train, test = images(options.data, size=options.size)

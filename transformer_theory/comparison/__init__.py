@@ -33,17 +33,17 @@ import torch
 from .. import data as data_module
 from ..core import listeners, parallel, threads
 from ..core.errors import nearest
-from ..core.measurement import Table, collect
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
+from ..core.table import Table, collect
 from ..core.theory import Theory
 from ..core.validation import integers, seed_numbers, usable_device
 from ..data import Graphs, Images, TokenData, image_sets
 from ..data.graphs import SUFFIXES
 from ..theories import choose, objectives
-from ..training.evaluate import StoredNetwork, load_stored_networks
+from ..training.image.evaluate import StoredNetwork, load_stored_networks
+from ..training.image.saved import Saved
 from ..training.recipes import RECIPES, Recipe
-from ..training.saved import Saved
 from .assembly import measurements, verifications
 from .on_data import View, reads
 from .plan import Plan, collected, completed, prepared
@@ -83,7 +83,7 @@ def compare(
             there are ``models``. Networks learn the labels of the data; without labels of at least two
             classes, none is trained, and a row says so. If the data are images, networks train on the
             training images.
-        models: stored networks: files or folders written by ``train``, or results of ``training.saved.load``.
+        models: stored networks: files or folders written by ``train``, or results of ``training.image.saved.load``.
         claim_seeds: seeds of each quick claim, a list or a number; 0 omits the claims. Claims draw their own
             instances, independent of the data. Claims that train networks are not run; ``verify`` checks
             them.

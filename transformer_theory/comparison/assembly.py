@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..core.claims import Verification
-from ..core.measurement import Arrays, Measurement
+from ..core.measurement import Measurement
 from ..core.statistics import UNTRAINED, nulls_of
+from ..core.table import Arrays
 from ..data import TokenData
 from ..probes.measure import with_nulls
 from ..training.objectives import ACCURACY

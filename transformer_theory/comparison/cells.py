@@ -9,7 +9,8 @@ from .. import __version__
 from ..core.cluster import sources
 from ..core.journal import Journal
 from ..core.ladder import Rung
-from ..core.measurement import Measurement, from_records
+from ..core.measurement import Measurement
+from ..core.table import from_records
 from ..core.theory import Theory
 
 CELLS = "cells.jsonl"  # name of the file

@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 
 from ..core import listeners
-from ..core.measurement import Arrays, Measurement
+from ..core.measurement import Measurement
 from ..core.statistics import HEADLINE_DRAWS
+from ..core.table import Arrays
 from ..core.theory import Theory, Unsupported
 from ..data import Graphs, TokenData
 from ..data.synthetic import noise_like

@@ -14,7 +14,7 @@ from ..core.format import several
 from ..core.statistics import fixed_generator
 from ..core.theory import Theory
 from ..data import Graphs, Images, TokenData, image_sets
-from ..training.evaluate import StoredNetwork
+from ..training.image.evaluate import StoredNetwork
 from ..training.recipes import Recipe
 from .on_data import on_raw_data
 from .small_networks import small_network, untrained_networks

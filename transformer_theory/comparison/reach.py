@@ -21,18 +21,19 @@ import torch
 from ..core import listeners, parallel, threads
 from ..core.errors import Infeasible, NotConverged, nearest
 from ..core.ladder import COLUMNS, MAPS, ORDER, Rung
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.progress import Progress, shown
 from ..core.result import Result, provenance
 from ..core.statistics import fixed_generator, over_seeds
+from ..core.table import Table
 from ..core.theory import Theory
 from ..core.validation import seed_numbers
 from ..data import Images, image_sets
 from ..data.text import Text
 from ..theories import list_theories, objectives, theory
-from ..training.checkpoint import digest
-from ..training.evaluate import StoredNetwork, load_stored_networks
-from ..training.saved import Saved
+from ..training.image.checkpoint import digest
+from ..training.image.evaluate import StoredNetwork, load_stored_networks
+from ..training.image.saved import Saved
 from ..training.trained_rungs import headline_in
 from .cells import Cell, Key, Store, key_of
 

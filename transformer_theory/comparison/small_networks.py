@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core import listeners
-from ..core.measurement import Arrays, Measurement
+from ..core.measurement import Measurement
 from ..core.statistics import RANGE_DRAWS
+from ..core.table import Arrays
 from ..core.theory import Theory
 from ..data import TokenData
 from ..models import build

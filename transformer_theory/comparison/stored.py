@@ -6,15 +6,16 @@ from functools import partial
 import torch
 
 from ..core import listeners
-from ..core.measurement import Arrays, Measurement, Table
+from ..core.measurement import Measurement
+from ..core.table import Arrays, Table
 from ..core.theory import Theory
 from ..data import Images, TokenData
 from ..probes.features import features_with_words
 from ..probes.measure import metrics_of
-from ..training.evaluate import StoredNetwork, maps, measure_metrics, measure_objective, timeline
+from ..training.image.evaluate import StoredNetwork, maps, measure_metrics, measure_objective, timeline
+from ..training.image.side_by_side import runs_of, side_by_side
 from ..training.monitor import PICTURED
 from ..training.objectives.protocol import scaled
-from ..training.side_by_side import runs_of, side_by_side
 from .on_data import Stream, on_view
 from .small_networks import (
     CODEBOOK_SIZE,

@@ -196,7 +196,7 @@ class Claim:
             raise ValueError(f"the threshold of the claim {self.id} must be finite, got {self.threshold}")
 
     def __repr__(self) -> str:
-        limit = format.threshold(self.op, self.threshold)
+        limit = f"{format.sign(self.op)} {format.number(self.threshold)}"
         return f"Claim({self.id!r}, measures={self.measures!r}, {limit})"
 
     def _repr_html_(self) -> str:

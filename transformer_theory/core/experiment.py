@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from . import parallel
-from .measurement import Arrays, Basis, Measurement, collect
+from .measurement import Basis, Measurement
 from .parallel import sweep as sweep
 from .progress import Progress, shown
 from .result import Result, jsonable, provenance
 from .sources import Source
+from .table import Arrays, collect
 from .threads import one_thread
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ def _in_range(value: Any, integer: bool, limits: dict[str, float]) -> bool:
 class Experiment:
     """Base class of experiments. A subclass is a frozen dataclass whose fields are the settings.
 
-    A subclass defines :meth:`measure`, and a ``view`` or :meth:`plot`; :meth:`run` does the rest. An experiment that draws
-    random numbers derives from :class:`RandomExperiment`, whose seed is a setting. All other experiments are
-    deterministic and have no seed.
+    A subclass defines :meth:`measure`, and a ``view`` or :meth:`plot`; :meth:`run` does the rest. An
+    experiment that draws random numbers derives from :class:`RandomExperiment`, whose seed is a setting. All
+    other experiments are deterministic and have no seed.
 
     Attributes:
         name: ``"theory.figure"``.

@@ -1,7 +1,7 @@
 """Figures as functions of their coordinates, and the views that draw their rows.
 
-:func:`figure` turns a function of coordinates into an :class:`~.experiment.Experiment`: the axes and the keyword
-arguments become its settings, each call becomes rows, and a view draws the rows of the stored result.
+:func:`figure` turns a function of coordinates into an :class:`~.experiment.Experiment`: the axes and the
+keyword arguments become its settings, each call becomes rows, and a view draws the rows of the stored result.
 
     @figure(
         "attention_svm.global_convergence",
@@ -13,9 +13,9 @@ arguments become its settings, each call becomes rows, and a view draws the rows
     def global_convergence(n: int, d: int, *, trials: int = setting(100, ge=1, help="problems per size")):
         return share("share of problems that select every best token", selects_best(n, d, trials))
 
-An experiment whose rows do not come from independent calls defines ``measure`` and ``view`` itself. The views are
-:func:`curves`, :func:`bands`, :func:`size_map`, :func:`matrix` and :func:`scatter`; a figure that needs another one
-defines ``plot``.
+An experiment whose rows do not come from independent calls defines ``measure`` and ``view`` itself. The views
+are :func:`curves`, :func:`bands`, :func:`size_map`, :func:`matrix` and :func:`scatter`; a figure that needs
+another one defines ``plot``.
 """
 
 import importlib
@@ -28,11 +28,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .experiment import Experiment, RandomExperiment, setting, sweep
-from .measurement import COLUMNS, Basis, Measurement, Table
+from .measurement import COLUMNS, Basis, Measurement
 from .plotting import COLOURS, TINTS, axes, caption, colour, heatmap, label_ends, shades, style
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson
+from .table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +55,8 @@ class Axis:
 
     Attributes:
         values: default values; all are integers, real numbers or texts.
-        setting: name of the setting, and of the option of the command line; by default that of the coordinate.
+        setting: name of the setting, and of the option of the command line; by default that of the
+            coordinate.
         limits: range and help of the setting, as in :func:`~.experiment.setting`.
     """
 
@@ -118,8 +120,8 @@ def share(quantity: str, successes: Any, n: int | None = None, **columns: Any) -
 
 
 def readings(found: Any, quantity: str) -> Iterator[Reading]:
-    """Yields the readings of what a function of the coordinates returns: a number or an object with a ``value``,
-    which have the given name, a dictionary of quantities, a reading, or several readings.
+    """Yields the readings of what a function of the coordinates returns: a number or an object with a
+    ``value``, which have the given name, a dictionary of quantities, a reading, or several readings.
     """
     if isinstance(found, Reading):
         yield found
@@ -170,10 +172,9 @@ def figure(
     """Turns a function of coordinates into an experiment, which runs it at every point of a grid.
 
     The function takes the coordinates by name and the other settings as keyword arguments, whose defaults are
-    declared by :func:`~.experiment.setting`. It returns what :func:`readings` accepts. If it takes ``seed``, the
-    experiment has a seed, and call k of K gets ``seed * K + k``, or the seed itself if its default is declared by
-    ``setting``. Calls may run in other processes, which import the
-    function by its name.
+    declared by :func:`~.experiment.setting`. It returns what :func:`readings` accepts. If it takes ``seed``,
+    the experiment has a seed, and call k of K gets ``seed * K + k``, or the seed itself if its default is
+    declared by ``setting``. Calls may run in other processes, which import the function by its name.
 
     Args:
         name: ``"theory.figure"``.
@@ -225,6 +226,11 @@ def _measure(experiment: Any) -> Iterator[Measurement]:
     made: Sweep = experiment.sweep
     names = {name: axis.setting or name for name, axis in made.axes.items()}
     points = made.points({name: getattr(experiment, setting) for name, setting in names.items()})
+    if not points:
+        raise ValueError(
+            f"{', '.join(names.values())} must have a combination that {experiment.name} measures, got none; "
+            f"the defaults of its axes have some"
+        )
     keywords = [one.name for one in fields(experiment) if one.name not in {*names.values(), "seed"}]
     shared = {name: getattr(experiment, name) for name in keywords}
     kind = {"figure": f"{type(experiment).__module__}:{type(experiment).__qualname__}"}
@@ -250,9 +256,6 @@ def _at_point(figure: str, **arguments: Any) -> Any:
     return getattr(importlib.import_module(module), name).sweep.function(**arguments)
 
 
-# --- views ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Panel:
     """One panel of a view: its rows, and what becomes a curve.
@@ -262,7 +265,8 @@ class Panel:
         quantity: quantities of the rows; all if empty.
         at: coordinates and columns of the rows, as in :meth:`~.measurement.Table.select`.
         lines: coordinate, column or "quantity" with one curve per value; or its name and, by value, the looks
-            (arguments of ``Axes.plot``, and ``band=False`` for no band) of the curves that are drawn, in this order.
+            (arguments of ``Axes.plot``, and ``band=False`` for no band) of the curves that are drawn, in this
+            order.
         predicted: label of a dashed black curve through the predictions; empty draws none.
         legend: place of the legend; "ends" writes labels at the ends of the curves, empty draws none.
         axes: arguments of ``Axes.set``.
@@ -314,8 +318,8 @@ def curves(
 
     Args:
         x: coordinate or column of the horizontal axis.
-        panels: the panels, side by side; a tuple of panels is drawn in one, with the title, legend and axes of the
-            first.
+        panels: the panels, side by side; a tuple of panels is drawn in one, with the title, legend and axes
+            of the first.
         xlabel, ylabel: labels; by default the name of the coordinate, and none.
         log: "x", "y" or "xy" for logarithmic axes.
         caption: text below the panels, formatted with the settings; or a function of the result.
@@ -338,8 +342,8 @@ def bands(
     caption: "str | Callable[[Result], str]" = "",
     size: tuple[float, float] = (7.0, 3.1),
 ) -> "Callable[[Result], Figure]":
-    """Returns the view of values over the steps of training, or over layers: grey bands for null distributions, and
-    bands for the spread over trials or seeds.
+    """Returns the view of values over the steps of training, or over layers: grey bands for null
+    distributions, and bands for the spread over trials or seeds.
 
     Args:
         panels, ylabel, log, caption, size: as in :func:`curves`.
@@ -357,8 +361,8 @@ def bands(
 def draw_curves(
     ax: "Axes", result: Result, *layers: Panel, x: str, spread: str | tuple[str, str] = ""
 ) -> None:
-    """Draws a panel of :func:`bands`, for figures that have a plot of their own; the title, legend and axes are
-    those of the first layer.
+    """Draws a panel of :func:`bands`, for figures that have a plot of their own; the title, legend and axes
+    are those of the first layer.
     """
     # A change of scale would replace the ticks, so it comes first.
     ax.set(**{name: value for name, value in layers[0].axes.items() if name.endswith("scale")})
@@ -415,7 +419,8 @@ def scatter(
     caption: "str | Callable[[Result], str]" = "",
     size: tuple[float, float] = (7.0, 3.1),
 ) -> "Callable[[Result], Figure]":
-    """Returns the view of points: one quantity against another at the same coordinates, or against its prediction.
+    """Returns the view of points: one quantity against another at the same coordinates, or against its
+    prediction.
 
     Args:
         x: a quantity, or "predicted", which also draws the diagonal.
@@ -492,8 +497,9 @@ def size_map(
     names: Mapping[str, str],
     caption: "str | Callable[[Result], str]" = "",
 ) -> "Callable[[Result], Figure]":
-    """Returns the view of maps over problem sizes: values with the distances to the farther ends of their intervals,
-    one row of maps per quantity, one column per value of a third coordinate. A dash marks a missing value.
+    """Returns the view of maps over problem sizes: values with the distances to the farther ends of their
+    intervals, one row of maps per quantity, one column per value of a third coordinate. A dash marks a
+    missing value.
 
     Args:
         rows, columns: coordinates of the vertical and of the horizontal axis of each map.
@@ -555,7 +561,9 @@ def short(number: float) -> str:
 
 
 def published(rows: Iterable[Measurement]) -> Table:
-    """Returns the rows with a number that was printed, read off a figure or recomputed from published settings."""
+    """Returns the rows with a number that was printed, read off a figure or recomputed from published
+    settings.
+    """
     return Table(row for row in rows if row.predicted is not None and row.basis in MARKERS)
 
 
@@ -577,7 +585,8 @@ def _view(draw, panels, xlabel, ylabel, log, text, size) -> "Callable[[Result], 
     """Returns the view that draws each panel with ``draw(ax, result, layers)``.
 
     Raises:
-        ValueError: the result has no row of any panel, as one of a former version, whose rows had no coordinates.
+        ValueError: the result has no row of any panel, as one of a former version, whose rows had no
+            coordinates.
     """
     panels = [(layers,) if isinstance(layers, Panel) else layers for layers in panels]
 
@@ -639,7 +648,9 @@ def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
     """Adds predictions, published numbers and ticks to a panel."""
     known = [row for row in _ordered(rows, x) if row.predicted is not None]
     if panel.predicted:
-        place = {coordinate(row, x): row.predicted for row in known if row.basis not in MARKERS}
+        place: dict[Any, Any] = {
+            coordinate(row, x): row.predicted for row in known if row.basis not in MARKERS
+        }
         look = {"color": "black", "linewidth": 1.0, "linestyle": DASHED, "label": panel.predicted}
         ax.plot(list(place), list(place.values()), **look)
     mark(ax, known, x)
@@ -649,7 +660,7 @@ def _annotate(ax: "Axes", rows: Table, panel: Panel, x: str) -> None:
         ax.minorticks_off()
 
 
-def _legend(ax: "Axes", place: str) -> None:
+def _legend(ax: "Axes", place: Any) -> None:
     """Adds the legend of a panel, if a curve has a label."""
     if place == "ends":
         label_ends(ax)

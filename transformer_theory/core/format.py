@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .measurement import Measurement, Null, Unit
+from .measurement import Measurement, Null, Unit
 
 NOTHING = "—"
 NOT_MEASURED = "not measured"
@@ -100,7 +99,7 @@ def plain_percent(share: float) -> str:
     return percent(share).replace("\u00a0", " ")
 
 
-def amount(value: float | None, unit: "Unit" = "", interval: tuple[float, float] | None = None) -> str:
+def amount(value: float | None, unit: Unit = "", interval: tuple[float, float] | None = None) -> str:
     """Formats a number without its unit; a share is given in per cent. Every output of the package prints
     measured numbers by this function.
 
@@ -125,37 +124,37 @@ def amount(value: float | None, unit: "Unit" = "", interval: tuple[float, float]
     return percent(value, decimals) if share else _fixed(value, decimals)
 
 
-def of_row(value: float | None, row: "Measurement") -> str:
+def of_row(value: float | None, row: Measurement) -> str:
     """Formats a number that belongs to a row (its null, the same on noise) as precisely as the row's value."""
     return amount(value, row.unit, row.interval)
 
 
-def with_unit(value: float | None, unit: "Unit" = "", interval: tuple[float, float] | None = None) -> str:
+def with_unit(value: float | None, unit: Unit = "", interval: tuple[float, float] | None = None) -> str:
     """Formats a number with its unit: ``"61.9 nats"``."""
     text = amount(value, unit, interval)
     return text if text == NOTHING or unit in ("", "share") else f"{text}\u00a0{unit}"
 
 
-def interval_text(row: "Measurement") -> str:
+def interval_text(row: Measurement) -> str:
     """Formats the interval of a row: ``"[0.88, 0.94]"``; empty without one."""
     return "" if row.interval is None else f"[{', '.join(of_row(end, row) for end in row.interval)}]"
 
 
-def value_text(row: "Measurement") -> str:
+def value_text(row: Measurement) -> str:
     """Formats the value of a row with its interval: ``"0.91 [0.88, 0.94]"``."""
     return " ".join(filter(None, (of_row(row.value, row), interval_text(row))))
 
 
 def bounds(
     ends: tuple[float, float] | None,
-    unit: "Unit" = "",
+    unit: Unit = "",
     interval: tuple[float, float] | None = None,
 ) -> str:
     """Formats a range: ``"0.900 … 0.980"``; empty if there is none."""
     return "" if ends is None else " … ".join(amount(end, unit, interval) for end in ends)
 
 
-def null_text(row: "Measurement", null: "Null | None" = None) -> str:
+def null_text(row: Measurement, null: "Null | None" = None) -> str:
     """Formats a null: ``"permuted labels 0.12 (0.10 … 0.14)"``, its median and its range; empty without draws.
 
     Args:
@@ -186,7 +185,7 @@ def p_value(p: float | None) -> str:
     return (f"{p:.1g}" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}").removeprefix("0")
 
 
-def threshold(op: str | None, value: float | None, unit: "Unit" = "") -> str:
+def threshold(op: str | None, value: float | None, unit: Unit = "") -> str:
     """Formats a threshold: ``"≥ 0.990"``; empty if there is no threshold."""
     return "" if op is None or value is None else f"{sign(op)}\u00a0{amount(value, unit)}"
 
@@ -217,7 +216,7 @@ def duration(seconds: float) -> str:
     return f"{hours}\u00a0h {left}\u00a0min" if hours else f"{minutes}\u00a0min {rest}\u00a0s"
 
 
-def prediction(row: "Measurement") -> str:
+def prediction(row: Measurement) -> str:
     """Formats the prediction and the threshold: ``"→ 1 (threshold: ≥ 0.990)"``, or ``"≥ 0"`` if the two are
     the same number.
 
@@ -238,7 +237,7 @@ def prediction(row: "Measurement") -> str:
     return f"{text} (threshold:\u00a0{limit})" if limit else text
 
 
-def beside_null(row: "Measurement") -> str:
+def beside_null(row: Measurement) -> str:
     """Returns where the value lies relative to the median null: ``"above"``, ``"below"``, or ``"at"`` if both
     print as the same number.
 
@@ -256,13 +255,13 @@ def beside_null(row: "Measurement") -> str:
     )
 
 
-def unexpected_side(row: "Measurement") -> bool:
+def unexpected_side(row: Measurement) -> bool:
     """Returns whether the value lies on the side of its null that is opposite to the predicted side."""
     side = row.side or row.op
     return beside_null(row) == {">=": "below", "<=": "above"}.get(side or "")
 
 
-def label(row: "Measurement") -> str:
+def label(row: Measurement) -> str:
     """Returns the quantity; for a quantity of a whole network, preceded by its split: ``"validation
     accuracy"``.
     """
@@ -278,7 +277,7 @@ def view_name(model: str) -> str:
     return f"features of {model}" if model else "raw tokens"
 
 
-def place(row: "Measurement", *names: str) -> str:
+def place(row: Measurement, *names: str) -> str:
     """Formats the place of a row: ``"layer 2, head 0, step 1,000"``.
 
     Empty columns are skipped. A text, such as the setting, is printed without the name of its column.
@@ -294,18 +293,6 @@ def place(row: "Measurement", *names: str) -> str:
         if value not in (None, "")
     )
     return ", ".join(parts)
-
-
-def coordinates(at: "Mapping[str, float | int | str]") -> str:
-    """Formats coordinates: ``{"n": 5, "rate": 0.1} -> "n = 5, rate = 0.1"``; texts are printed without their names."""
-    return ", ".join(
-        value
-        if isinstance(value, str)
-        else f"{name} = {value:.6g}"
-        if isinstance(value, float)
-        else f"{name} = {value}"
-        for name, value in at.items()
-    )
 
 
 def slug(text: str) -> str:

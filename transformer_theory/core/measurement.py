@@ -6,20 +6,17 @@ A quantity is a name; everything else has its own column. Notes are for people: 
 
 import dataclasses
 import math
-import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from . import format
-from .presentation import presenting
 from .sources import Source
 
 if TYPE_CHECKING:
-    import pandas
+    pass
 
 Kind = Literal["claim", "assumption", "rung", "figure", "on data", "in network", "network"]
 """The subject of a row.
@@ -88,6 +85,49 @@ def judge(
     if value is None or not converged or not (math.isfinite(value) and math.isfinite(threshold)):
         return "inconclusive"
     return "consistent" if (value <= threshold if op == "<=" else value >= threshold) else "violated"
+
+
+def permutation_p(
+    value: float, draws: Sequence[float], side: str, *, predicted: float | None = None
+) -> float:
+    """Computes the p-value ``(1 + number of draws at least as extreme) / (1 + number of draws)``.
+
+    >>> permutation_p(3.0, [0.0, 1.0, 2.0], ">=")
+    0.25
+
+    Args:
+        value: measured value.
+        draws: null distribution.
+        side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted``
+            as the value is, "!=" draws at least as far from it.
+        predicted: the theory's prediction; needed for "==" and "!=".
+    Raises:
+        ValueError: there are no draws, the side is unknown, or ``predicted`` is missing for "==" or "!=".
+    """
+    if not len(draws):
+        raise ValueError("a p-value needs at least one draw of the null, got none")
+    (extreme,), others = extremeness([value], draws, side, predicted)
+    # Draws that differ from the value by rounding only count as equal to it, which can only raise the
+    # p-value.
+    margin = 1e-12 * max(abs(value), abs(predicted or 0.0))
+    return (1 + sum(other >= extreme - margin for other in others)) / (1 + len(draws))
+
+
+def extremeness(
+    values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None
+) -> tuple[list[float], list[float]]:
+    """Maps values and draws to numbers that are larger the more extreme they are on the side."""
+    if side in ("==", "!="):
+        if predicted is None:
+            raise ValueError(f'side "{side}" needs a predicted value, got none')
+        sign = -1 if side == "==" else 1
+        return [sign * abs(value - predicted) for value in values], [
+            sign * abs(draw - predicted) for draw in draws
+        ]
+    if side not in ("<=", ">="):
+        raise ValueError(f"side must be '<=', '>=', '==' or '!=', got {side!r}")
+    sign = 1 if side == ">=" else -1
+    return [sign * value for value in values], [sign * draw for draw in draws]
 
 
 @dataclass(frozen=True)
@@ -177,13 +217,11 @@ class Null:
 
     def p(self, value: float, side: Side, *, predicted: float | None = None) -> float:
         """Computes the permutation p-value of a value on one side of the null, see
-        :func:`~.statistics.permutation_p`.
+        :func:`permutation_p`.
 
         Raises:
             ValueError: there are no draws, or ``side`` is "==" or "!=" and ``predicted`` is None.
         """
-        from .statistics import permutation_p
-
         return permutation_p(value, self.draws, side, predicted=predicted)
 
 
@@ -250,6 +288,18 @@ def _coordinate(name: str, value: Any) -> Coordinate:
 def _rounded(at: Mapping[str, Any]) -> dict[str, Any]:
     """Returns coordinates whose floats are rounded to 12 significant digits."""
     return {name: float(f"{value:.12g}") if isinstance(value, float) else value for name, value in at.items()}
+
+
+def coordinates_text(at: Mapping[str, Coordinate]) -> str:
+    """Formats coordinates: ``{"n": 5, "rate": 0.1} -> "n = 5, rate = 0.1"``; texts are printed without their names."""
+    return ", ".join(
+        value
+        if isinstance(value, str)
+        else f"{name} = {value:.6g}"
+        if isinstance(value, float)
+        else f"{name} = {value}"
+        for name, value in at.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -366,7 +416,7 @@ class Measurement:
     @property
     def setting(self) -> str:
         """The coordinates as text: ``"n = 5, T = 10"``."""
-        return format.coordinates(self.at)
+        return coordinates_text(self.at)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the row as JSON values, without the columns that have their default values.
@@ -434,186 +484,6 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Arrays(dict[str, np.ndarray]):
-    """Named arrays (attention maps, trajectories, features) from which figures are drawn; they accompany the
-    rows.
-    """
-
-
-class Table(Sequence[Measurement]):
-    """An immutable sequence of measurements.
-
-    Raises:
-        TypeError: an element is not a measurement.
-
-    >>> table = Table([Measurement("crate", "on data", "rate", 2.0, layer=1), Measurement("crate", "on data", "rate", 1.0, layer=2)])
-    >>> table.select(layer=2).one().value
-    1.0
-    """
-
-    __slots__ = ("_rows",)
-
-    def __init__(self, rows: Iterable[Measurement] = ()):
-        self._rows = tuple(rows)
-        for row in self._rows:
-            if not isinstance(row, Measurement):
-                raise TypeError(f"a table holds Measurement, got {type(row).__name__}")
-
-    @overload
-    def __getitem__(self, index: int) -> Measurement: ...
-    @overload
-    def __getitem__(self, index: slice) -> "Table": ...
-    def __getitem__(self, index):
-        return Table(self._rows[index]) if isinstance(index, slice) else self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __iter__(self) -> Iterator[Measurement]:
-        return iter(self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Table) and self._rows == other._rows
-
-    def __hash__(self) -> int:
-        return hash(self._rows)
-
-    def __repr__(self) -> str:
-        return f"Table({len(self)} measurements)"
-
-    def _repr_html_(self) -> str:
-        return presenting().to_html(self)
-
-    def select(self, *, at: Mapping[str, Any] | None = None, **equal: Any) -> "Table":
-        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.
-
-        A tuple lists alternatives, also among the coordinates: ``table.select(at={"n": 5, "T": (5, 10)})``. An
-        empty text selects rows without the coordinate.
-
-        Raises:
-            ValueError: a column is unknown.
-        """
-        if unknown := equal.keys() - set(COLUMNS):
-            raise ValueError(f"columns must be among {', '.join(COLUMNS)}, got {sorted(unknown)}")
-        columns, coordinates = _alternatives(equal), _alternatives(at or {})
-        return Table(
-            row
-            for row in self._rows
-            if all(getattr(row, name) in values for name, values in columns.items())
-            and all(row.at.get(name, "") in values for name, values in coordinates.items())
-        )
-
-    def where(self, keep: Callable[[Measurement], bool]) -> "Table":
-        """Returns the rows for which ``keep`` is true."""
-        return Table(row for row in self._rows if keep(row))
-
-    def one(self) -> Measurement:
-        """Returns the only row.
-
-        Raises:
-            ValueError: the table does not have exactly one row.
-        """
-        if len(self._rows) != 1:
-            raise ValueError(f"expected one row, got {len(self._rows)}; add conditions to select()")
-        return self._rows[0]
-
-    def replace(self, **columns: Any) -> "Table":
-        """Returns the table with these columns set in every row."""
-        return Table(dataclasses.replace(row, **columns) for row in self._rows)
-
-    def column(self, name: str) -> list[Any]:
-        """Returns the values of one column, in the order of the rows."""
-        return [getattr(row, name) for row in self._rows]
-
-    def to_pandas(self) -> "pandas.DataFrame":
-        """Converts the table to a ``pandas.DataFrame``, one line per row.
-
-        Each coordinate becomes a column. If one of them is called n, as in many papers, the number of samples
-        is the column ``samples``. A null becomes five columns (kind, number of draws, low, median, high): the
-        first ``null_kind``, ..., the second ``null2_kind``, ...; an interval and the bounds become two each.
-        """
-        import pandas
-
-        def spread(row: Measurement) -> dict[str, Any]:
-            line: dict[str, Any] = {}
-            for name in COLUMNS:
-                value = getattr(row, name)
-                if name == "nulls":
-                    for number in range(nulls):
-                        null = value[number] if number < len(value) else None
-                        for column in ("kind", "draws", "low", "median", "high"):
-                            entry = (
-                                len(null.draws) if null and column == "draws" else getattr(null, column, None)
-                            )
-                            line[f"null{number + 1 if number else ''}_{column}"] = entry
-                elif name in ("interval", "bounds"):
-                    line[f"{name}_low"], line[f"{name}_high"] = value or (None, None)
-                elif name == "at":
-                    line |= {coordinate: value.get(coordinate) for coordinate in coordinates}
-                elif name == "n" and "n" in coordinates:
-                    line["samples"] = value
-                else:
-                    line[name] = str(value) if isinstance(value, Source) else value
-            return line
-
-        nulls = max([1, *(len(row.nulls) for row in self._rows)])
-        coordinates = tuple(dict.fromkeys(name for row in self._rows for name in row.at))
-        columns = spread(self._rows[0] if self._rows else Measurement("", "network", "", 0.0))
-        frame = pandas.DataFrame([spread(row) for row in self._rows], columns=list(columns))
-        numbers = [
-            name for name in columns if re.fullmatch(r"null\d*_(?!kind).*|(interval|bounds)_(low|high)", name)
-        ]
-        return frame.astype(dict.fromkeys(numbers, float))
-
-    def summary(self) -> "Table":
-        """Averages the table over seeds: mean, 95 % interval over seeds (Student's t), and the null of the
-        mean (:meth:`Null.mean_of`).
-
-        Rows that agree in every column of :data:`IDENTITY` form a group.
-        """
-        from .statistics import over_seeds
-
-        groups: dict[tuple, list[Measurement]] = {}
-        for row in self._rows:
-            groups.setdefault(tuple(getattr(row, name) for name in IDENTITY), []).append(row)
-        return Table(over_seeds(rows) for rows in groups.values())
-
-
-def _alternatives(equal: Mapping[str, Any]) -> dict[str, tuple]:
-    """Returns the accepted values of each name; a tuple lists several."""
-    return {name: value if isinstance(value, tuple) else (value,) for name, value in equal.items()}
-
-
-def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
-    """Restores a table from rows as JSON values, of this or of the former version.
-
-    The former version stored a second null of a measurement as a second row, whose ``setting`` was
-    "null: KIND", or "untrained networks" beside rows of single heads. Such a row becomes a further null of
-    the row with the same identity, on a ladder that of the same rung; without such a row it loses its setting.
-
-    Raises:
-        ValueError: a record does not hold a measurement.
-    """
-    rows: list[Measurement] = []
-    places: dict[tuple, int] = {}
-    for record in records:
-        setting = record.get("setting", "")
-        further = setting.startswith("null: ") or setting == "untrained networks"
-        row = Measurement.from_json({**record, "setting": ""} if further else record)
-        # the two rows could differ in scope and split, and on a ladder also in data and model
-        differing = ("scope", "split", *(("data", "model") if row.kind == "rung" else ()))
-        columns = [name for name in (*IDENTITY, "seed") if name not in differing]
-        place = tuple(getattr(row, name) for name in columns)
-        if further and place in places:
-            main = rows[places[place]]
-            nulls = row.nulls if row.value == main.value else [null.beside(row.value) for null in row.nulls]
-            rows[places[place]] = dataclasses.replace(main, nulls=(*main.nulls, *nulls))
-        else:
-            places.setdefault(place, len(rows))
-            rows.append(row)
-    return Table(rows)
-
-
 IDENTITY = (
     "theory",
     "kind",
@@ -630,24 +500,3 @@ IDENTITY = (
     "step",
 )
 """The columns that identify a measurement; rows that agree in them differ in their seed."""
-
-
-def collect(stream: Iterable[Measurement | Arrays]) -> tuple[Table, dict[str, np.ndarray]]:
-    """Splits a stream into its measurements and its arrays.
-
-    Raises:
-        ValueError: two arrays of the stream have the same name.
-        TypeError: an item is neither a measurement nor :class:`Arrays`.
-    """
-    rows: list[Measurement] = []
-    arrays: dict[str, np.ndarray] = {}
-    for item in stream:
-        if isinstance(item, Arrays):
-            if duplicates := arrays.keys() & item.keys():
-                raise ValueError(
-                    f"array names must be unique within a result, got {sorted(duplicates)} twice; prefix them"
-                )
-            arrays.update({name: np.asarray(value) for name, value in item.items()})
-        else:
-            rows.append(item)
-    return Table(rows), arrays

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .measurement import Measurement
+from .measurement import Measurement, Null, Side, Unit
+from .sources import Source
 from .statistics import RANGE_DRAWS
 
 ActivationKind = Literal["attention", "features", "outputs"]
@@ -157,11 +158,94 @@ class Metric:
         """Returns named arrays for figures; most metrics have none."""
         return {}
 
-    def memory(self) -> dict[Any, Tensor]:
+    def persistent_state(self) -> dict[Any, Tensor]:
         """Returns the state that survives a :meth:`reset`, for comparison with earlier measurements; most
         metrics have none.
         """
         return {}
 
-    def remember(self, memory: dict[Any, Tensor]) -> None:
-        """Restores the state that :meth:`memory` returned."""
+    def load_persistent_state(self, state: dict[Any, Tensor]) -> None:
+        """Restores a :meth:`persistent_state`."""
+
+
+@dataclass(frozen=True)
+class HeadValue:
+    """What :class:`PerHead` measured in one head.
+
+    Attributes:
+        value: the number; None if there is none.
+        reason: cause of a missing value.
+        n: number of samples behind it.
+        draws: the number in each draw of the null; empty: no null.
+    """
+
+    value: float | None
+    reason: str = ""
+    n: int | None = None
+    draws: tuple[float, ...] = ()
+
+
+class PerHead(Metric):
+    """Base class of metrics with one number per head, from sums over sequences.
+
+    A subclass defines the attributes of its rows, :meth:`statistics`, which are added over batches, and
+    :meth:`value`.
+
+    Attributes:
+        theory, quantity, unit, side, predicted, source: columns of the rows.
+        null_kind: kind of the null, if the metric draws it.
+        sums: by layer, first head and shape: the statistics of each head, ``[heads, *shape]``. Sequences of
+            different lengths may have statistics of different shapes, which are kept apart.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory: ClassVar[str]
+    quantity: ClassVar[str]
+    unit: ClassVar[Unit] = ""
+    side: ClassVar[Side | None] = None
+    predicted: ClassVar[float | None] = None
+    source: ClassVar[Source]
+    null_kind: ClassVar[str] = ""
+
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads *shape"] | None:
+        """Returns the statistics of one module in one forward pass; None if it cannot be measured."""
+        raise NotImplementedError(f"{type(self).__name__} must define statistics()")
+
+    def value(self, *sums: Float[Tensor, "*shape"], draws: int) -> HeadValue:
+        """Returns the number of one head from its sums, one for each shape, with up to ``draws`` draws of the
+        null.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define value()")
+
+    def update(self, activations: Activations) -> None:
+        """Adds the statistics of one module; modules that cannot be measured are skipped."""
+        if (sums := self.statistics(activations)) is not None:
+            place = (activations.layer, activations.first_head, *sums.shape[1:])
+            self.add(place, sums.double().cpu())
+
+    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
+        """Returns one row per layer and head; ``generator`` is not used."""
+        heads: dict[tuple[int, int], list[Tensor]] = {}
+        for (layer, first, *_), sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            for head, part in enumerate(sums, start=first):
+                heads.setdefault((layer, head), []).append(part)
+        return [
+            self._row(self.value(*sums, draws=draws), layer, head) for (layer, head), sums in heads.items()
+        ]
+
+    def _row(self, found: HeadValue, layer: int, head: int) -> Measurement:
+        return Measurement(
+            self.theory,
+            "in network",
+            self.quantity,
+            found.value,
+            unit=self.unit,
+            predicted=self.predicted,
+            nulls=(Null(self.null_kind, found.draws),) if found.draws else (),
+            side=self.side,
+            reason=found.reason,
+            n=found.n,
+            source=self.source,
+            layer=layer,
+            head=head,
+        )

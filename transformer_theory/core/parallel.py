@@ -62,14 +62,14 @@ def as_completed(function: Callable[..., T], settings: Iterable[dict[str, Any]])
         active.used = True
         return active.cluster.calls(function, list(settings), ordered=False, listener=listener())
     numbered = (
-        {"number": number, "function": function, "setting": setting}
-        for number, setting in enumerate(settings)
+        {"number": number, "function": function, "arguments": arguments}
+        for number, arguments in enumerate(settings)
     )
     return _submit(_numbered, numbered, "generator_unordered")
 
 
-def _numbered(*, number: int, function: Callable[..., T], setting: dict[str, Any]) -> tuple[int, T]:
-    return number, function(**setting)
+def _numbered(*, number: int, function: Callable[..., T], arguments: dict[str, Any]) -> tuple[int, T]:
+    return number, function(**arguments)
 
 
 def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], return_as: str) -> Iterator[T]:

@@ -25,9 +25,10 @@ import torch
 
 from . import files
 from .claims import Verification
-from .measurement import Measurement, Table, from_records
+from .measurement import Measurement
 from .presentation import presenting
 from .sources import Source
+from .table import Table, from_records
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -24,7 +24,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,9 +32,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from .format import several
-
-if TYPE_CHECKING:
-    from .measurement import Measurement, Null
+from .measurement import Measurement, Null, extremeness
 
 HEADLINE_DRAWS = 199  # draws of a null that permutes the evaluation only; the smallest p-value is 1/200
 # the same on ladders; one value beyond all draws then remains a finding among up to 15 rungs
@@ -107,7 +105,7 @@ def share_interval(share: float, n: int) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def with_interval(row: "Measurement") -> "Measurement":
+def with_interval(row: Measurement) -> Measurement:
     """Returns the row with the Clopper-Pearson interval; unchanged if it has an interval or its value is not
     a share of ``n`` samples.
     """
@@ -207,32 +205,6 @@ def spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
     return torch.linspace(0, size - 1, min(size, count)).round().long()
 
 
-def permutation_p(
-    value: float, draws: Sequence[float], side: str, *, predicted: float | None = None
-) -> float:
-    """Computes the p-value ``(1 + number of draws at least as extreme) / (1 + number of draws)``.
-
-    >>> permutation_p(3.0, [0.0, 1.0, 2.0], ">=")
-    0.25
-
-    Args:
-        value: measured value.
-        draws: null distribution.
-        side: ">=" counts draws >= value, "<=" draws <= value, "==" draws at least as close to ``predicted``
-            as the value is, "!=" draws at least as far from it.
-        predicted: the theory's prediction; needed for "==" and "!=".
-    Raises:
-        ValueError: there are no draws, the side is unknown, or ``predicted`` is missing for "==" or "!=".
-    """
-    if not len(draws):
-        raise ValueError("a p-value needs at least one draw of the null, got none")
-    (extreme,), others = _extremeness([value], draws, side, predicted)
-    # Draws that differ from the value by rounding only count as equal to it, which can only raise the
-    # p-value.
-    margin = 1e-12 * max(abs(value), abs(predicted or 0.0))
-    return (1 + sum(other >= extreme - margin for other in others)) / (1 + len(draws))
-
-
 def rank_sum_p(
     values: Sequence[float], draws: Sequence[float], side: str, *, predicted: float | None = None
 ) -> float:
@@ -254,7 +226,7 @@ def rank_sum_p(
 
     if not len(values) or not len(draws):
         raise ValueError(f"a rank-sum test needs values and draws, got {len(values)} and {len(draws)}")
-    first, second = _extremeness(values, draws, side, predicted)
+    first, second = extremeness(values, draws, side, predicted)
     together = [*first, *second]
     if len(set(together)) == len(together) or math.comb(len(together), len(first)) > MAX_CHOICES:
         return float(mannwhitneyu(first, second, alternative="greater", method="exact").pvalue)
@@ -262,23 +234,6 @@ def rank_sum_p(
     ranks = rankdata(together)
     sums = np.array([ranks[list(chosen)].sum() for chosen in combinations(range(len(together)), len(first))])
     return float(np.mean(sums >= ranks[: len(first)].sum() - 1e-9))
-
-
-def _extremeness(
-    values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None
-) -> tuple[list[float], list[float]]:
-    """Maps values and draws to numbers that are larger the more extreme they are on the side."""
-    if side in ("==", "!="):
-        if predicted is None:
-            raise ValueError(f'side "{side}" needs a predicted value, got none')
-        sign = -1 if side == "==" else 1
-        return [sign * abs(value - predicted) for value in values], [
-            sign * abs(draw - predicted) for draw in draws
-        ]
-    if side not in ("<=", ">="):
-        raise ValueError(f"side must be '<=', '>=', '==' or '!=', got {side!r}")
-    sign = 1 if side == ">=" else -1
-    return [sign * value for value in values], [sign * draw for draw in draws]
 
 
 def false_discoveries(p: Sequence[float]) -> list[float]:
@@ -302,7 +257,7 @@ def agreement(value: float | None, predicted: float | None, null: float | None) 
     return (value - null) / (predicted - null)
 
 
-def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
+def over_heads(rows: Sequence[Measurement]) -> Measurement:
     """Averages the rows of one quantity at one step over heads, or over layers and heads: the mean value, and
     the null whose draw i is the mean of draws i of the rows.
 
@@ -310,8 +265,6 @@ def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
     the columns that describe the value of a single head (interval, p-value, agreement, verdict), which become
     empty.
     """
-    from .measurement import Null
-
     measured = [row for row in rows if row.value is not None] or list(rows[:1])
     values = [row.value for row in measured if row.value is not None]
     return dataclasses.replace(
@@ -323,17 +276,15 @@ def over_heads(rows: "Sequence[Measurement]") -> "Measurement":
     )
 
 
-def place_of(row: "Measurement") -> tuple[str, str, Mapping[str, Any], int | None, int | None]:
+def place_of(row: Measurement) -> tuple[str, str, Mapping[str, Any], int | None, int | None]:
     """Returns the columns that identify a row within a network, without its step."""
     return row.theory, row.quantity, row.at, row.layer, row.head
 
 
-def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dict[tuple, Null]":
+def nulls_of(measurements: Sequence[Sequence[Measurement]], kind: str) -> dict[tuple, Null]:
     """Returns one null per :func:`place_of` from repeated measurements; each measurement adds the value of
     the row, if any, as a draw.
     """
-    from .measurement import Null
-
     values: dict[tuple, list[float]] = {}
     for row in (row for rows in measurements for row in rows):
         if row.value is not None:
@@ -341,7 +292,7 @@ def nulls_of(measurements: "Sequence[Sequence[Measurement]]", kind: str) -> "dic
     return {place: Null(kind, tuple(draws)) for place, draws in values.items()}
 
 
-def without_p(row: "Measurement", networks: int = 1) -> str:
+def without_p(row: Measurement, networks: int = 1) -> str:
     """Returns the reason why a row has no p-value; empty if it can have one.
 
     Args:
@@ -373,7 +324,7 @@ def without_p(row: "Measurement", networks: int = 1) -> str:
     return text if smallest > SMALLEST_P else ""
 
 
-def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
+def over_seeds(rows: Sequence[Measurement]) -> Measurement:
     """Summarises the rows of one quantity over seeds: the mean, its interval over seeds, the null of the
     mean, p-value and agreement.
 
@@ -383,8 +334,6 @@ def over_seeds(rows: "Sequence[Measurement]") -> "Measurement":
     the row keeps its own interval. A verdict is kept only if all seeds agree. ``n`` is the number of seeds,
     unless there is only one.
     """
-    from .measurement import Null
-
     values = [row.value for row in rows if row.value is not None]
     first = next((row for row in rows if row.value is not None), rows[0])
     mean = float(np.mean(values)) if values else None

@@ -14,11 +14,12 @@ from .claims import Claim
 from .experiment import Experiment
 from .format import several
 from .ladder import Ladder
-from .measurement import Arrays, Measurement, Side
+from .measurement import Measurement, Side
 from .metric import Metric
 from .presentation import presenting
 from .result import Result
 from .sources import Source
+from .table import Arrays
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -136,7 +136,7 @@ def load(
 def _trained(path: Path, networks: Mapping[str, Builder]) -> Pretrained:
     """Builds the network of a training. Raises ValueError if the file describes none."""
     weights, record = stored(path)
-    hint = "load it with training.saved.load(path, objectives=...)"
+    hint = "load it with training.image.saved.load(path, objectives=...)"
     try:
         sizes, name = Sizes(**record["sizes"]), record["network"]
         if any(weight.startswith("autoencoder.") for weight in weights):

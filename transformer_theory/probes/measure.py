@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import first_line
-from ..core.measurement import Measurement, Null, Table
+from ..core.measurement import Measurement, Null
 from ..core.metric import Metric
 from ..core.statistics import HEADLINE_DRAWS, UNTRAINED, nulls_of, over_heads, place_of
+from ..core.table import Table
 from ..core.theory import InNetworks, Response, Theory
 from ..metrics.class_features import NeuralCollapse
 from ..metrics.networks import AttentionStatistics, Geometry

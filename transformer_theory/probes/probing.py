@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, distributed, nn
 
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.metric import ActivationKind, Activations, Metric
 from ..core.result import Result, json_line, provenance
 from ..core.statistics import BAND_DRAWS
+from ..core.table import Table
 from ..core.validation import as_tensor
 from .forward_pass import ForwardPass, NoAttention
 from .modules import first_tensor, is_shared, original_of

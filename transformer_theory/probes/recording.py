@@ -20,7 +20,7 @@ class _Recorder(Metric):
     """Keeps the activations that it receives. Has no rows."""
 
     def __init__(self, kinds: tuple[ActivationKind, ...]):
-        self.kinds = kinds  # pyright: ignore[reportIncompatibleVariableOverride] - one recorder, one choice
+        self.kinds = kinds  # pyright: ignore[reportAttributeAccessIssue] - one recorder, one choice
         super().__init__()
 
     def reset(self) -> None:

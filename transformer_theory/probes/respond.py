@@ -15,10 +15,11 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.metric import Metric
 from ..core.result import Result, provenance
 from ..core.statistics import RANGE_DRAWS, nulls_of, place_of
+from ..core.table import Table
 from ..core.theory import Response, Theory
 from ..core.validation import as_tensor, integers
 from .evaluation import evaluation, forward, logits_of

@@ -14,9 +14,9 @@ from markupsafe import Markup
 
 from ..core import format
 from ..core.errors import nearest
-from ..core.measurement import Table
 from ..core.plotting import pdf, style, svg
 from ..core.result import Result
+from ..core.table import Table
 from ..core.theory import Theory
 from . import curve_figures, judged_figures
 from .aggregate import (

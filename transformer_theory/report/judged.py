@@ -137,7 +137,8 @@ def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View,
             chosen.append(("features" if entry.row.model else "raw tokens", entry))
     if theory.in_networks is not None:
         place = {"kind": "in network", "quantity": theory.in_networks.headline, "layer": None, "head": None}
-        chosen += [("network", entry) for entry in aggregate.select(theory=theory.name, **place)]
+        for entry in aggregate.select(theory=theory.name, **place):
+            chosen.append(("network", entry))
     places = []
     for view, entry in sorted(chosen, key=lambda pair: VIEWS.index(pair[0])):
         result = aggregate.results[entry.results[0]]

@@ -18,7 +18,7 @@ import numpy as np
 from ..core import format
 from ..core.plotting import axes, plain, style
 from ..core.result import Result
-from ..training.samples import CERTAIN, POOL, RIGHT, VALIDATION, WRONG
+from ..training.image.samples import CERTAIN, POOL, RIGHT, VALIDATION, WRONG
 from .curves import curves, positions, series
 
 if TYPE_CHECKING:

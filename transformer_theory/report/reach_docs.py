@@ -13,9 +13,10 @@ from pathlib import Path
 
 from ..core.files import write_together
 from ..core.format import portable_command
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.plotting import svg
 from ..core.result import Result
+from ..core.table import Table
 from ..theories import list_theories
 from .aggregate import aggregate
 from .judged import rung_results

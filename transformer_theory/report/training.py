@@ -18,12 +18,13 @@ import numpy as np
 
 from ..core import format
 from ..core.files import replacing
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import with_interval
+from ..core.table import Table
 from ..core.theory import Theory
-from ..training.folder import PAGE
-from ..training.moment import Moment
+from ..training.image.folder import PAGE
+from ..training.image.moment import Moment
 from . import curve_figures, table_model
 from .aggregate import NETWORK, Aggregate, aggregate, data_name, unfinished
 from .curves import Curves, curves, on_timeline, positions, series, split_headline, timeline_series
@@ -111,7 +112,7 @@ def training_summary(result: Result) -> TrainingSummary:
 
 def recipe(settings: dict[str, Any]) -> str:
     """Returns the name of the recipe and the settings in which the run differs from it."""
-    from ..training.recipes import IMAGE_RECIPES, image_recipe
+    from ..training.image.recipes import IMAGE_RECIPES, image_recipe
 
     name, network = settings.get("recipe"), settings.get("network")
     if name not in IMAGE_RECIPES or network is None:
@@ -483,7 +484,7 @@ def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None 
 
 @contextmanager
 def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
-    """Yields a callback of :func:`~..training.loop.train` that writes the page of the training into its
+    """Yields a callback of :func:`~..training.image.loop.train` that writes the page of the training into its
     folder.
 
     The first interval with a step is drawn, and later ones as often as :data:`SHARE` permits. The page is

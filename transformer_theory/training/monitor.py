@@ -19,9 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..core.measurement import Arrays, Measurement, Table
+from ..core.measurement import Measurement
 from ..core.metric import Metric
 from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of
+from ..core.table import Arrays, Table
 from ..core.threads import one_thread
 from ..data.image_data import Images
 from ..data.tokens import TokenData
@@ -125,23 +126,23 @@ class Monitor:
         self.nulls = nulls_of(self.untrained, UNTRAINED)
         self.metrics = with_general(metrics())
 
-    def memory(self) -> list[dict]:
+    def persistent_state(self) -> list[dict]:
         """Returns the state that the metrics carry from one measurement to the next."""
-        return [metric.memory() for metric in self.metrics]
+        return [metric.persistent_state() for metric in self.metrics]
 
-    def remember(self, memory: Sequence[dict]) -> None:
-        """Restores a :meth:`memory`, so that a resumed training continues exactly.
+    def load_persistent_state(self, states: Sequence[dict]) -> None:
+        """Restores a :meth:`persistent_state`, so that a resumed training continues exactly.
 
         Raises:
-            ValueError: the memory belongs to different metrics.
+            ValueError: the states belong to different metrics.
         """
-        if len(self.metrics) != len(memory):
+        if len(self.metrics) != len(states):
             raise ValueError(
-                f"a memory of {len(self.metrics)} metrics was expected, got one of {len(memory)}; pass the "
+                f"the state of {len(self.metrics)} metrics was expected, got one of {len(states)}; pass the "
                 "same metrics"
             )
-        for metric, state in zip(self.metrics, memory):
-            metric.remember(state)
+        for metric, state in zip(self.metrics, states):
+            metric.load_persistent_state(state)
 
     def measure(self, model: nn.Module, step: int, *, draws: int = BAND_DRAWS) -> list[Measurement]:
         """Returns the rows of a network at a step; at step 0 also a row with reasons for each metric that

@@ -1,22 +1,15 @@
-"""Recipes: tested settings of networks and trainings, with the reason for each value.
-
-:data:`RECIPES` are small networks that take the tokens of :class:`~transformer_theory.data.TokenData`, so
-that theories and networks have the same input. :data:`IMAGE_RECIPES` are settings of trainings on images:
-``minutes`` for two CPU cores and colour images of 32 pixels, ``digits`` for grey images of 8 pixels, and
-``hours`` for an accelerator. For results see docs/training.md.
+"""Recipes of small networks that take the tokens of :class:`~transformer_theory.data.TokenData`, so that
+theories and networks have the same input, with the reason for each value.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from torch import nn
 
-from ..core.errors import nearest
 from ..data.tokens import TokenData
 from ..models import CRATE, ViT
 from ..models.crate import PaperAttention
-from .augment import Augmentation
-from .settings import Settings
 
 
 @dataclass(frozen=True)
@@ -77,78 +70,3 @@ RECIPES = {
         ),
     )
 }
-
-SMALL = 16  # pixels; the recipe "digits" is the default for images up to this size
-
-MINUTES = Settings(
-    patch_size=8,  # 16 tokens per image: in a few minutes, more epochs help more than smaller patches
-    dim=192,
-    depth=4,
-    heads=3,  # each of width 64, as in the released networks
-    epochs=30,
-    batch_size=128,
-    learning_rate=2e-3,
-    # standard augmentation; a stronger one slows down a short training
-    augmentation=Augmentation(crop=4, flip=0.5),
-)
-
-DIGITS = replace(
-    MINUTES,
-    patch_size=2,
-    dim=96,
-    depth=2,
-    heads=4,
-    epochs=60,
-    batch_size=64,
-    learning_rate=3e-3,
-    augmentation=Augmentation(),  # none: a flipped digit is a different digit, or not a digit
-)
-
-HOURS = replace(
-    MINUTES,
-    patch_size=4,  # 64 tokens
-    stem="convolutions",  # overlapping receptive fields, which help transformers on small images
-    dim=384,
-    depth=8,
-    heads=6,  # the CRATE has 4.3 M parameters
-    epochs=300,
-    batch_size=512,
-    learning_rate=2e-3,
-    warm_up=10 / 300,
-    # the ramp of the decay does not get there: after 26,100 steps it is 0.99966, an average over 2,900 steps
-    # or 33 epochs
-    average=0.9998,
-    # against memorisation
-    augmentation=Augmentation(crop=4, flip=0.5, operations=2, magnitude=9.0, mixup=0.8, cutmix=1.0),
-)
-
-IMAGE_RECIPES = {"minutes": MINUTES, "digits": DIGITS, "hours": HOURS}
-# networks with 4 * dim neurons or atoms per layer
-WIDE = ("vit", "tost", "crate-alpha", "crate-alpha-published")
-RATE = 0.5  # factor of the learning rate of the networks in WIDE
-# sizes of the networks in WIDE: a ViT has as many parameters as CRATE, within 4 %; tost and crate-alpha have
-# fewer
-NARROW = {
-    # 0.51 M, CRATE 0.49 M; a wider ViT reaches a lower accuracy in five minutes
-    "minutes": {"dim": 100, "heads": 4},
-    "hours": {"dim": 256, "depth": 5, "heads": 4},  # 4.3 M
-}
-
-
-def image_recipe(network: str, *, name: str | None = None, image_size: int = 32) -> Settings:
-    """Returns the settings of a recipe for a network on images.
-
-    Args:
-        network: name of the network, see :data:`.image_networks.NETWORKS`.
-        name: name of the recipe. None: "digits" or "minutes", by the size of the images.
-        image_size: side of the images, pixels.
-    Raises:
-        ValueError: the recipe is unknown.
-    """
-    name = ("digits" if image_size <= SMALL else "minutes") if name is None else name
-    if name not in IMAGE_RECIPES:
-        raise ValueError(f"unknown recipe {name!r}{nearest(name, IMAGE_RECIPES)}")
-    settings = replace(IMAGE_RECIPES[name], network=network, recipe=name)
-    if network not in WIDE:
-        return settings
-    return replace(settings, learning_rate=RATE * settings.learning_rate, **NARROW.get(name, {}))

@@ -2,15 +2,13 @@
 
 * :class:`Classification` learns the class of a sequence of tokens.
 * :class:`NextWord` learns the next word of a text.
-* :class:`ImageTask` learns by an objective (:mod:`.objectives`) on augmented images: classes, masked patches,
-  or rates of a theory.
 * :class:`StreamTask` combines any loss with any stream of batches, for the minimal networks of the theories
   and for your networks.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,10 +21,8 @@ from ..core.validation import integers
 from ..data.text import BATCH, CONTEXT, Text
 from ..data.tokens import TokenData
 from ..probes.evaluation import evaluation
-from .batches import DRAWS, Batches, seed_of
 from .fitting import permuted
-from .objectives.protocol import ACCURACY, LOSS, Objective
-from .processes import gathered
+from .objectives.protocol import ACCURACY, LOSS
 
 
 @dataclass(frozen=True)
@@ -144,34 +140,6 @@ def next_word_loss(model: nn.Module, windows: Int[Tensor, "batch longer"]) -> Fl
         windows: ids, ``[batch, n + 1]``.
     """
     return functional.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
-
-
-@dataclass(frozen=True, eq=False)
-class ImageTask:
-    """An objective on augmented images, on this process's share of each batch.
-
-    Each step seeds torch's global generator, so that augmentation, dropout and masks depend on the seed and
-    the step only. A resumed training therefore draws the same numbers.
-
-    Attributes:
-        objective: objective that computes the loss of a batch.
-        images: batches, indexed by the step number.
-    """
-
-    objective: Objective
-    images: Batches
-
-    def batches(self, generator: torch.Generator, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields images ``[b, c, h, w]`` in [0, 1] and targets ``[b, classes]``."""
-        for step in count(start):
-            torch.manual_seed(seed_of(self.images.seed, DRAWS, step))
-            yield self.images[step]
-
-    def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Float[Tensor, ""]:
-        """Returns the objective's loss. Objectives whose loss couples images gather the outputs of all
-        processes.
-        """
-        return self.objective.loss(model, *batch, lambda part: gathered(self.images.fabric, part))
 
 
 def logits_of(

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from ..core.ladder import Ladder, Measure
-from ..core.measurement import Measurement, Table
+from ..core.measurement import Measurement
 from ..core.statistics import LADDER_DRAWS, fixed_generator
+from ..core.table import Table
 from ..core.theory import InNetworks
 from ..data import Images, TokenData, digits, image_sets
 from ..models import ViT, build
@@ -29,8 +30,8 @@ TRAIN_SHARE = 0.7
 NETWORKS = {"ViT": "ViT", "CRATE": "CRATE (released form)"}  # recipe of each network
 RELAXES = {
     "ViT on digits": "a network trained on its task alone",
-    "CRATE on digits": "another network",
-    "ViT on images": "the digits",
+    "CRATE on digits": "CRATE instead of a ViT",
+    "ViT on images": "images instead of the digits; a ViT again",
 }
 RATE = 3e-3  # of :func:`fit_classifier`
 

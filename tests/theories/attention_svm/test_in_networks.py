@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from transformer_theory.core.measurement import Table
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.table import Table
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.builders import distinct_constraints
 from transformer_theory.theories.attention_svm.in_networks import (

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.core.measurement import Measurement, collect
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories import attention_svm

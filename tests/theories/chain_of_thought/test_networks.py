@@ -191,7 +191,7 @@ def test_the_null_exchanges_outcomes():
 def test_what_a_chain_buys_a_perfect_solver():
     ids = {symbol: number + 3 for number, symbol in enumerate(vocabulary(TASK))}
     table = list(chain_gain(Solver(ids, 40), ids=ids, limits=LIMITS, questions=40, generator=generator()))
-    shares = {row.setting: row.value for row in table if row.quantity != GAP}
+    shares = {row.at["chain"]: row.value for row in table if row.quantity != GAP}
     gap = next(row for row in table if row.quantity == GAP)
     assert shares["generated chain"] == shares["given chain"] == 1
     assert shares["without chain"] < 0.7
@@ -319,7 +319,7 @@ def test_a_model_of_transformers_is_measured():
 
 
 def chain_of_thought_empty():
-    from transformer_theory.core.measurement import Table
+    from transformer_theory.core.table import Table
 
     return Table()
 

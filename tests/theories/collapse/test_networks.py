@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from tests.contract.instances import sequences
-from transformer_theory.core.measurement import Measurement, collect
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.models.attention import causal_mask, softmax

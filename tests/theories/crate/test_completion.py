@@ -137,10 +137,10 @@ def test_layers_are_judged_only_if_the_network_beats_the_mean_patch(error, ratio
     experiment = completion.Completion(seeds=len(ratios), depth=1)
     result = experiment.run()
     rows = result.select(quantity=completion.RATIO)
-    assert rows.column("setting") == [completion.ENCODER, completion.DECODER]
+    assert [row.at["part"] for row in rows] == [completion.ENCODER, completion.DECODER]
     assert rows.column("verdict") == verdicts
     assert [row.null.mean for row in rows] == [1.0, 1.0]
-    (row,) = result.select(quantity=completion.ERROR, at={"setting": ""})
+    (row,) = result.select(quantity=completion.ERROR, at={"prediction": completion.MODEL})
     assert (row.value, row.null.draws) == (pytest.approx(error), (2.0,) * len(ratios))
     caption = experiment.plot(result).get_supxlabel()
     assert ("nothing here is an effect of learning" in " ".join(caption.split())) == (error > 0.5)

@@ -1,20 +1,23 @@
 """The figures: networks that differ in one point, quantities of known value, and panels."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.core.measurement import Measurement, Table
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.plotting import COLOURS, axes
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table, collect
 from transformer_theory.data.two_objects import two_objects
 from transformer_theory.models import crate as blocks
 from transformer_theory.theories import crate
 from transformer_theory.theories.crate import networks
 from transformer_theory.theories.crate.figures import departures, emergence, layers, variants
-from transformer_theory.theories.crate.figures.unrolled import gap_panel
 from transformer_theory.theories.crate.layer_curves import compression_layers
+from transformer_theory.theories.crate.on_data import rate_panel
 from transformer_theory.theories.crate.sparse_coding import optimal_code, signed_dictionary
 
 
@@ -122,47 +125,60 @@ def line_positions(ax, colour):
 
 
 def test_the_chance_level_is_shown_only_near_the_networks():
-    count = len(departures.NETWORKS)
     for accuracy, shown in ((0.12, True), (0.96, False)):
-        table = np.full((count, 3, 2), accuracy) + 0.02 * np.arange(count)[:, None, None] / count
-        ax = (
-            departures.Departures.quick()
-            .plot(Result("crate.departures", arrays={"crate/departures/table": table}))
-            .axes[0]
-        )
+        rows = [
+            Measurement("crate", "figure", f"{of}{quantity}", accuracy + 0.001 * number, model=network)
+            for number, network in enumerate(departures.NETWORKS)
+            for quantity in departures.TITLES
+            for of in ("", "smallest of ", "largest of ")
+        ]
+        figure = departures.Departures.quick().plot(Result("crate.departures", table=Table(rows)))
+        ax = figure.axes[0]
         assert departures.CHANCE in line_positions(ax, COLOURS["null"])
         assert (ax.get_xlim()[0] <= departures.CHANCE) == shown
 
 
 def test_a_curve_that_is_cut_off_is_labelled():
-    arrays = {"crate/gap/ISTA": np.array([1.0, 1e-3]), "crate/gap/FISTA": np.array([1.0, 1e-15])}
-    for gaps, labels in ((arrays, 1), (arrays | {"crate/gap/FISTA": np.array([1.0, 1e-5])}, 0)):
+    for last, labels in ((1e-9, 1), (1e-2, 0)):
         _, (ax,) = axes()
-        gap_panel(ax, gaps)
-        assert len([text for text in ax.texts if "rounding" in text.get_text()]) == labels
+        rate_panel(ax, {"crate/rate/exact": np.array([1.0, last])})
+        assert len([text for text in ax.texts if "smaller values" in text.get_text()]) == labels
 
 
-def emergence_arrays():
+def emergence_result():
     rng = np.random.default_rng(0)
-    arrays = {
-        f"crate/emergence/{kind}": rng.random((2, len(rules), 3, 3)) for kind, rules in emergence.MAPS.items()
-    }
+
+    def overlaps():
+        return {
+            (kind, rule, state): SimpleNamespace(per_object=rng.random(), foreground=rng.random())
+            for kind, rules in emergence.MAPS.items()
+            for rule in rules
+            for state in emergence.STATES
+        }
+
+    experiment = emergence.Emergence.quick()
+    parts = [
+        part
+        for name in emergence.NETWORKS
+        for part in experiment._overlaps(name, [overlaps() for _ in range(3)])
+    ]
+    table, arrays = collect(parts)
     for name in emergence.NETWORKS:
         arrays |= {
             f"crate/emergence/{name}/images": rng.random((3, 3, 8, 8)),
             f"crate/emergence/{name}/attention": rng.random((3, 4, 4, 4)),
             f"crate/emergence/{name}/components": rng.random((3, 3, 4, 4)),
         }
-    return arrays
+    return Result("crate.emergence", table=table, arrays=arrays)
 
 
 def test_no_marker_of_emergence_lies_on_the_edge():
-    arrays = emergence_arrays()
-    figure = emergence.Emergence.quick().plot(Result("crate.emergence", arrays=arrays))
+    result = emergence_result()
+    figure = emergence.Emergence.quick().plot(result)
     panels = [ax for ax in figure.axes if ax.get_title(loc="left").startswith("IoU")]
-    largest = max(arrays[f"crate/emergence/{kind}"].max() for kind in emergence.MAPS)
+    seeds = [result.arrays[f"crate/emergence/{n}/{m}"] for n in emergence.NETWORKS for m in emergence.MAPS]
     assert len(panels) == 2
-    assert all(ax.get_ylim()[1] > 1.05 * largest for ax in panels)
+    assert all(ax.get_ylim()[1] > 1.05 * max(values.max() for values in seeds) for ax in panels)
 
 
 def test_every_rule_of_emergence_selects_its_share_and_has_both_chance_levels():
@@ -171,7 +187,8 @@ def test_every_rule_of_emergence_selects_its_share_and_has_both_chance_levels():
     selections = emergence._selections(model, data)
     assert {kind: tuple(rules) for kind, rules in selections.items()} == emergence.MAPS
     maps = crate.class_attention(model, data.data.tokens)
-    for cut, rule in zip(emergence.CUTS, emergence.RULES):
+    for rule in emergence.RULES:
+        cut = rule[1]
         chosen = selections["attention of the class token"][rule]
         held = (maps * chosen).sum(-1) / maps.sum(-1)
         assert bool((held >= cut).all())

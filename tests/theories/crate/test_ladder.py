@@ -10,8 +10,8 @@ import torch
 from tests.problems.crate import gaussian
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.core.ladder import COLUMNS
-from transformer_theory.core.measurement import Table
 from transformer_theory.core.statistics import UNTRAINED
+from transformer_theory.core.table import Table
 from transformer_theory.metrics.coding import subspace_coding_rate, unit_norm
 from transformer_theory.models.crate import PaperAttention
 from transformer_theory.models.crate.compression import expansion

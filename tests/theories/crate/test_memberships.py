@@ -103,7 +103,8 @@ def test_foregrounds_are_ink_and_objects():
 def test_a_row_of_each_layer_has_three_chance_levels():
     result = memberships.MembershipMaps(seeds=1, images=60, steps=1, dim=8, depth=2).run()
     rows = result.select(quantity=memberships.AGREEMENT, data="digits")
-    assert [(row.layer, row.setting) for row in rows][::3] == [(0, ""), (1, ""), (None, memberships.BEST)]
-    assert [row.null.kind for row in rows] == [PERMUTED, OTHERS, memberships.UNTRAINED] * 3
-    best = rows.select(at={"setting": memberships.BEST})
-    assert best[0].value in [row.value for row in rows[:6]]
+    assert [(row.layer, row.at) for row in rows] == [(0, {}), (1, {}), (None, memberships.BEST)]
+    for row in rows:
+        assert [null.kind for null in row.nulls] == [PERMUTED, OTHERS, memberships.UNTRAINED]
+        assert row.p == row.null.p(row.value, ">=")
+    assert rows.select(at=memberships.BEST).one().value in [row.value for row in rows[:2]]

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from tests.problems.crate import gaussian, subspaces
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import RANGE_DRAWS
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.data.tokens import TokenData
 from transformer_theory.metrics.coding import unit_norm
 from transformer_theory.theories.crate import on_data, random_subspaces, unrolled
-from transformer_theory.theories.crate.figures.unrolled import Unrolled
+from transformer_theory.theories.crate.figures.unrolled import GAP, RATE, Unrolled
 from transformer_theory.theories.crate.in_networks import null_subspaces
 from transformer_theory.theories.crate.sparse_coding import optimal_code
 
@@ -130,15 +130,19 @@ def test_tokens_that_are_all_zero_are_not_supported():
 
 def test_the_figure_shows_the_three_forms(tmp_path):
     result = Unrolled.quick().run()
-    rates = {name: result.arrays[f"crate/rate/{name}"] for name in ("exact", "paper", "tied residual")}
+    rates = {
+        name: result.select(quantity=RATE, at={"form": name}).column("value")
+        for name in ("exact", "paper", "tied residual")
+    }
     assert (np.diff(rates["exact"]) <= 0).all()
     assert (np.diff(rates["paper"]) <= 0).all()
     assert (np.diff(rates["tied residual"]) > 0).all()
     assert {row.verdict for row in result.table if row.verdict} == {"consistent"}
-    for name in ("ISTA", "FISTA"):
-        gap = result.arrays[f"crate/gap/{name}"]
-        assert gap[-1] < 1e-3 * gap[0]
-    assert (np.diff(result.arrays["crate/gap/ISTA"]) <= 1e-12).all()
+    gaps = {
+        name: result.select(quantity=GAP, at={"method": name}).column("value") for name in ("ISTA", "FISTA")
+    }
+    assert all(gap[-1] < 1e-3 * gap[0] for gap in gaps.values())
+    assert (np.diff(gaps["ISTA"]) <= 1e-12).all()
     Unrolled.quick().plot(result).savefig(tmp_path / "figure.svg")
 
 

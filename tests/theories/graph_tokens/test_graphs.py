@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.core.measurement import collect
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data.graphs import Graphs
 from transformer_theory.theories.graph_tokens import (

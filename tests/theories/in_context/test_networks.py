@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import transformer_theory as tt
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.models import Decoder, build

@@ -72,7 +72,7 @@ def test_merged_and_restored_states_are_those_of_all_batches():
     assert restored.compute(draws=3) == whole.compute(draws=3)
     later = JointDynamics()
     whole.reset()
-    later.remember(whole.memory())
+    later.load_persistent_state(whole.persistent_state())
     later.update(attention(FLAT))
     assert measured(later, REBOUND)[0].value == pytest.approx(math.log(4) / 2)
 

@@ -108,7 +108,9 @@ def test_the_own_setting_agrees_and_a_broken_one_does_not():
 
 def test_ten_units_keep_the_task_of_one_unit():
     """The rung of ten units changes their number only; the next one changes the task and the loss."""
-    one, ten, classes = (RUNGS[name].measure.args[0] for name in ("weight decay", "ten units", "ten classes"))
+    one, ten, classes = (
+        RUNGS[name].measure.keywords["setting"] for name in ("weight decay", "ten units", "ten classes")
+    )
     assert ten == replace(one, units=10)
     assert classes == replace(ten, classes=10)
     before, after, digit = (setting.contexts(generator()).targets for setting in (one, ten, classes))

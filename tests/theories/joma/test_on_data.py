@@ -8,8 +8,9 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory import joma
-from transformer_theory.core.measurement import Null, collect
+from transformer_theory.core.measurement import Null
 from transformer_theory.core.statistics import RANGE_DRAWS, over_seeds
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories.joma import on_data, query_data

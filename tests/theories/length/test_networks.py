@@ -90,12 +90,14 @@ def test_predictions_at_longer_lengths():
     scores = torch.zeros(4, 1, 9, 9)
     scores[..., 0] = math.log(8)
     rows = {
-        row.setting: row for row in rows_of(length.ScoreGaps, attention(scores)) if row.quantity == PREDICTED
+        tuple(row.at.values()): row
+        for row in rows_of(length.ScoreGaps, attention(scores))
+        if row.quantity == PREDICTED
     }
-    assert rows["2 n keys, one winner"].value == pytest.approx(8 / 25, rel=1e-5)
-    assert rows["16 n keys, one winner"].value == pytest.approx(8 / 151, rel=1e-5)
-    assert rows["2 n keys, same source"].value == pytest.approx(1 / 4, rel=1e-5)
-    assert rows["16 n keys, same source"].value == pytest.approx(1 / 32, rel=1e-5)
+    assert rows[2, "one winner"].value == pytest.approx(8 / 25, rel=1e-5)
+    assert rows[16, "one winner"].value == pytest.approx(8 / 151, rel=1e-5)
+    assert rows[2, "same source"].value == pytest.approx(1 / 4, rel=1e-5)
+    assert rows[16, "same source"].value == pytest.approx(1 / 32, rel=1e-5)
     # queries and keys are not known to be linear
     assert all(row.verdict == "not covered" for row in rows.values())
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.core.measurement import collect
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories import random_features

@@ -6,9 +6,9 @@ import torch
 from torch.testing import assert_close
 
 from transformer_theory import data
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import HEADLINE_DRAWS, over_seeds, permutations
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.data.synthetic import noise_like

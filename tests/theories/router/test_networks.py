@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from transformer_theory.core.measurement import Measurement, collect
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.metric import Activations
+from transformer_theory.core.table import collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories import router

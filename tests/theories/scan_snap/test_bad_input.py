@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from transformer_theory.core.measurement import collect
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import collect
 from transformer_theory.data import TokenData
 from transformer_theory.theories.scan_snap import on_data
 from transformer_theory.theories.scan_snap.on_data import HEADLINE, ON_DATA

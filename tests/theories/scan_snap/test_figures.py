@@ -5,9 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from transformer_theory.core.measurement import Table
 from transformer_theory.core.plotting import shades
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table
 from transformer_theory.metrics.networks import ENTROPY
 from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap
 from transformer_theory.theories.scan_snap.figures.syn_medium import DISTINCT_ENTROPY, SPREAD, SynMedium

@@ -122,7 +122,7 @@ def test_memory_carries_the_previous_map_to_another_metric(generator):
     first, second = ScanAndSnap(), ScanAndSnap()
     weights = torch.softmax(torch.randn(3, 2, 4, 5, generator=generator, dtype=torch.float64), dim=-1)
     first.update(activations(weights))
-    second.remember(first.memory())
+    second.load_persistent_state(first.persistent_state())
     second.update(activations(weights))
     assert [row.value for row in by_head(second, OVERLAP).values()] == pytest.approx([1.0, 1.0])
 

@@ -13,8 +13,9 @@ from torch.testing import assert_close
 
 from tests.problems.scan_snap import ideal_sequences
 from transformer_theory import data, scan_snap
-from transformer_theory.core.measurement import Measurement, Table, collect
+from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table, collect
 from transformer_theory.core.theory import Unsupported
 from transformer_theory.data import TokenData
 from transformer_theory.theories.scan_snap import THEORY, minimal_model

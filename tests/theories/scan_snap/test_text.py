@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.core.measurement import Table
+from transformer_theory.core.table import Table
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.metrics import attention
 from transformer_theory.metrics.networks import ENTROPY

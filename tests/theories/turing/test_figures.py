@@ -106,18 +106,17 @@ def test_a_failing_run_is_not_covered():
 
 def test_first_errors_come_later_with_more_digits():
     result = Precision(steps=200, widths=(5,), counter=12, period=20, digits=(8, 24), powers=(4, 12)).run()
-    for setting in ("zigzag of width 5", "counter of 12 digits", "random walk"):
+    for machine in ("zigzag of width 5", "counter of 12 digits", "random walk"):
         first = [
-            result.select(quantity=FIRST, at={"setting": f"{setting}, {kind}"}).one().value
+            result.select(quantity=FIRST, at={"machine": machine, "arithmetic": kind}).one().value
             for kind in ("bfloat16", "float32", "float64")
         ]
         assert first[0] < (first[1] or 201)
         assert first[2] is None
-        scores = result.select(quantity=RETRIEVAL, at={"setting": f"{setting}, 8 digits"}).one().value
+        scores = result.select(quantity=RETRIEVAL, at={"machine": machine, "digits": 8}).one().value
         assert scores <= first[0]
         soft = [
-            result.select(quantity=FIRST, at={"setting": f"{setting}, softmax at 1e{power}"}).one().value
+            result.select(quantity=FIRST, at={"machine": machine, "power": power}).one().value
             for power in (4, 12)
         ]
         assert soft[0] < (soft[1] or 201)
-    assert np.isnan(result.arrays["turing/types"][:, 2]).all()

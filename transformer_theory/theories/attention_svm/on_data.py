@@ -21,11 +21,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.measurement import Arrays, Measurement, Null, judge, present
+from ...core.measurement import Measurement, Null, judge, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations, with_interval
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from .analysis import RATE, STEPS, Analysis, Selection, analyse, unit_scale

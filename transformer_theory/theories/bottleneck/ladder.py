@@ -130,7 +130,9 @@ def digit_words() -> tuple[Int[Tensor, "n seq"], Int[Tensor, " n"], Tensor, floa
 
 
 @LADDER.rung("digits' words", relaxes="the law is known", column="real tokens", how="solver")
-@LADDER.rung("encoder learnt", relaxes="the solver", column="everything trained", how="law")
+@LADDER.rung(
+    "encoder learnt", relaxes="gradient descent instead of the solver", column="everything trained", how="law"
+)
 @LADDER.rung(
     "batches, AdamW",
     relaxes="the whole law in each step",

@@ -19,11 +19,12 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.measurement import Arrays, Measurement, Null, present
+from ...core.measurement import Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data import TokenData
 from .curve import information_bottleneck

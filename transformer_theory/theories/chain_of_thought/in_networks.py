@@ -340,7 +340,7 @@ def chain_gain(
         shares["generated chain"] - base,
         nulls=(null,),
         side=">=",
-        at={"setting": "generated chain"},
+        at={"chain": "generated chain"},
         **columns,
     )
     for name, share in shares.items():
@@ -351,7 +351,7 @@ def chain_gain(
             "accuracy of the answer",
             share,
             interval=interval,
-            at={"setting": name},
+            at={"chain": name},
             **columns,
         )
 

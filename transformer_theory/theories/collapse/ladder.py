@@ -15,10 +15,11 @@ import torch
 from torch import Generator
 
 from ...core.ladder import Ladder
-from ...core.measurement import Measurement, Null, Table
+from ...core.measurement import Measurement, Null
 from ...core.metric import Activations
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, fixed_generator, over_heads
+from ...core.table import Table
 from ...data.digits import digits
 from .in_networks import CONTRACTION, PERMUTED, RANDOM, HeadContraction
 from .initialisation import equiangular, gaussian_scores_matrix, squared_contraction

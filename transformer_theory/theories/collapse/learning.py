@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from ...core.measurement import Table
+from ...core.table import Table
 from ...data.digits import digits
 from ...data.tokens import TokenData
 from ...probes.evaluation import evaluation

@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement
+from ...core.measurement import Measurement
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, student_interval
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from ...metrics.attention import row_deviation

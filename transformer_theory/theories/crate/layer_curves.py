@@ -20,9 +20,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...core.measurement import Measurement, Table
+from ...core.measurement import Measurement
 from ...core.metric import Activations, Metric
 from ...core.statistics import nulls_of, place_of
+from ...core.table import Table
 from ...core.validation import positive
 from ...metrics.class_features import FeatureRates
 from ...metrics.coding import unit_norm

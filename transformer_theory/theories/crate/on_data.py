@@ -26,10 +26,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.measurement import Arrays, Measurement, Null, Op, judge
+from ...core.measurement import Measurement, Null, Op, judge
 from ...core.plotting import COLOURS, axes, heatmap, label_ends, line, null_band, style, text_figure
 from ...core.result import Result
 from ...core.statistics import RANGE_DRAWS, fixed_generator
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from ...metrics.coding import subspace_coding_rate, unit_norm

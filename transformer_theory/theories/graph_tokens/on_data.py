@@ -24,11 +24,12 @@ import numpy as np
 import torch
 from torch import Generator
 
-from ...core.measurement import Arrays, Measurement, Null
+from ...core.measurement import Measurement, Null
 from ...core.plotting import axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data.graphs import Graphs
 from .refinement import Colours, folklore_weisfeiler_leman, weisfeiler_leman

@@ -21,12 +21,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.measurement import Measurement
+from ...core.metric import ActivationKind, Activations, HeadValue, Metric, PerHead
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations
 from ...core.theory import InNetworks, Response
@@ -40,21 +40,18 @@ NULL_KIND, OTHER_CONTEXTS = "scores of other queries", "contexts of other sequen
 SHORTEST, SEQUENCES, DRAWS, IGNORED = 8, 16, 4, -100
 
 
-class DualShare(Metric):
+class DualShare(PerHead):
     """The dual share of each head. Keys without finite scores, and heads whose outputs do not vary, are left
     out.
-
-    Attributes:
-        sums: by layer and first head, ``[heads, 2 + 2 draws]``: squared size of the outputs, then for the
-            value and for each draw the inner product with the dual part and the squared size of the dual
-            part.
     """
 
-    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, unit, side = NAME, DUAL, "share", ">="
+    source, null_kind = Source("dai2023why", status="own"), NULL_KIND
 
-    def update(self, activations: Activations) -> None:
-        """Adds one module; those with unknown queries, keys or values, or fewer heads of keys (grouped
-        queries), are skipped.
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads k"] | None:
+        """Returns the squared size of the outputs, then for the value and for each draw the inner product
+        with the dual part and the squared size of the dual part. Modules with unknown queries, keys or values,
+        or fewer heads of keys (grouped queries), are skipped.
         """
         query, key, value, weights = (
             activations.query,
@@ -63,9 +60,9 @@ class DualShare(Metric):
             activations.weights,
         )
         if query is None or key is None or value is None or weights is None or query.shape[1] != key.shape[1]:
-            return
+            return None
         if value.shape[:3] != key.shape[:3] or weights.shape != (*query.shape[:3], key.shape[2]):
-            return
+            return None
         scores = (query.float() @ key.float().mT).double()
         mask = (
             torch.ones_like(scores, dtype=torch.bool)
@@ -77,7 +74,7 @@ class DualShare(Metric):
         mean = mask.double() / mask.sum(-1, keepdim=True).clamp(min=1) @ v
         output = torch.where(mask.any(-1, keepdim=True), weights.double() @ v - mean, 0.0)
         if not bool(output.isfinite().all()):
-            return
+            return None
         queries, scores = (
             torch.arange(scores.shape[2], device=scores.device),
             scores.nan_to_num(0.0, 0.0, 0.0),
@@ -95,35 +92,16 @@ class DualShare(Metric):
             for rows in orders:
                 dual = dual_part(scores[:, :, rows], v, mask)
                 parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
-        self.add((activations.layer, activations.first_head), torch.stack(parts, dim=1).cpu())
+        return torch.stack(parts, dim=1)
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head; ``generator`` is not used."""
-        rows: list[Measurement] = []
-        source = Source("dai2023why", status="own")
-        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (size, *others) in enumerate(sums.tolist(), start=first):
-                products = zip(others[::2], others[1::2])
-                value, *chance = [
-                    inner**2 / (size * dual) if size * dual > 0 else None for inner, dual in products
-                ]
-                known = tuple(each for each in chance[:draws] if each is not None)
-                reason = "" if value is not None else "the outputs of the head do not depend on its scores"
-                null = Null(NULL_KIND, known) if known and value is not None else None
-                place = {"layer": layer, "head": head, "source": source, "side": ">="}
-                rows.append(
-                    Measurement(
-                        NAME,
-                        "in network",
-                        DUAL,
-                        value,
-                        unit="share",
-                        reason=reason,
-                        nulls=present(null),
-                        **place,
-                    )
-                )
-        return rows
+    def value(self, sums: Float[Tensor, " k"], *, draws: int) -> HeadValue:
+        """Returns the share of one head, without the draws in which it is not defined."""
+        size, *others = sums.tolist()
+        products = zip(others[::2], others[1::2])
+        value, *chance = [inner**2 / (size * dual) if size * dual > 0 else None for inner, dual in products]
+        if value is None:
+            return HeadValue(None, "the outputs of the head do not depend on its scores")
+        return HeadValue(value, draws=tuple(each for each in chance[:draws] if each is not None))
 
 
 class InContextScore(Metric):

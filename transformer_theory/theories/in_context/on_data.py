@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Generator
 
-from ...core.measurement import Arrays, Measurement
+from ...core.measurement import Measurement
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import student_interval
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data import TokenData
 from ...maths.linalg import cosine

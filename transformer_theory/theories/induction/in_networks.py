@@ -21,10 +21,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.metric import ActivationKind, Activations, HeadValue, Metric, PerHead, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks, Response
@@ -41,23 +42,20 @@ SEQUENCES, LOSS_SHARE = 60, 10  # blocks by default; the loss is measured on a t
 MODEL: Place = (-1,)  # place of W_U W_E
 
 
-class PositionalShare(Metric):
+class PositionalShare(PerHead):
     """The positional share of the scores of each head, see the module's docstring. Sequences of different
     lengths are measured apart and added.
-
-    Attributes:
-        sums: by layer, first head, queries and keys: number of sequences, sum of squares, then the sum of the
-            scores, ``[heads, 2 + queries * keys]``.
     """
 
-    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, unit, source = NAME, POSITIONAL, "share", OWN
     null_source: ClassVar = "untrained"
 
-    def update(self, activations: Activations) -> None:
-        """Adds the scores of one module; modules without known weights are skipped."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads q k_and_two"] | None:
+        """Returns the sum of the scores over sequences and, beside each query, the number of sequences and
+        the sum of squares of all scores.
+        """
         if (weights := activations.weights) is None:
-            return
-        n, heads, q, k = weights.shape
+            return None
         # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a
         # weight that underflows is cut off.
         allowed = weights > 0
@@ -66,37 +64,24 @@ class PositionalShare(Metric):
         S = torch.where(
             allowed, S - S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1), 0.0
         )
-        parts = [
-            torch.full((heads, 1), float(n), device=S.device),
-            S.square().sum((0, 2, 3))[:, None],
-            S.sum(0).flatten(1),
-        ]
-        self.add((activations.layer, activations.first_head, q, k), torch.cat(parts, 1).double().cpu())
+        _, heads, queries, _ = weights.shape
+        count = S.new_full((heads, queries, 1), float(len(S)))
+        squares = S.square().sum((0, 2, 3))[:, None, None].expand(-1, queries, 1)
+        return torch.cat([S.sum(0), count, squares], -1)
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head; the null comes from untrained networks."""
-        heads: dict[tuple[int, int], list[tuple[float, float, float]]] = {}
-        for (layer, first, *_), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, parts in enumerate(sums, start=first):
-                n, squares, total = parts[0], parts[1], float(parts[2:].square().sum())
+    def value(self, *sums: Float[Tensor, "q k_and_two"], draws: int) -> HeadValue:
+        """Returns the share of one head from its sums, one for each length."""
+        count, common, squares = 0.0, 0.0, 0.0
+        for part in sums:
+            n, own = part[0, -2:].tolist()
+            count += n
+            if n > 1:
                 # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of <S_a, S_b>.
-                common = (total - float(squares)) / float(n - 1) if n > 1 else 0.0
-                heads.setdefault((layer, head), []).append(
-                    (float(n), common, float(squares) if n > 1 else 0.0)
-                )
-        rows = []
-        for (layer, head), measured in heads.items():
-            count, common, squares = (sum(column) for column in zip(*measured))
-            value, reason = (
-                (common / squares, "")
-                if squares > 1e-12 * count
-                else (None, "all scores of a query are equal, or one sequence")
-            )
-            place = {"layer": layer, "head": head, "n": int(count), "source": OWN}
-            rows.append(
-                Measurement(NAME, "in network", POSITIONAL, value, unit="share", reason=reason, **place)
-            )
-        return rows
+                common += (float(part[:, :-2].square().sum()) - own) / (n - 1)
+                squares += own
+        if squares <= 1e-12 * count:
+            return HeadValue(None, "all scores of a query are equal, or one sequence", n=int(count))
+        return HeadValue(common / squares, n=int(count))
 
 
 class CopyingScore(Metric):

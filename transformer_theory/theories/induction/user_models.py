@@ -13,10 +13,10 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ...core.ladder import Rung
-from ...core.measurement import Table
 from ...core.metric import ActivationKind, Activations, Metric
 from ...core.result import Result, provenance
 from ...core.statistics import fixed_generator
+from ...core.table import Table
 from ...core.theory import Theory
 from ...core.validation import integers
 from ...models.transformers_folder import longest_sequence

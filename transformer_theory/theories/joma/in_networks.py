@@ -98,7 +98,7 @@ class JointDynamics(AttentionStatistics):
     """Stable rank of the lower layer of every block, and rebound of the entropy of every head, in nats.
 
     :class:`.AttentionStatistics` accumulates the entropies. :meth:`reset` keeps the smallest mean of each
-    head (see :meth:`memory`).
+    head (see :meth:`persistent_state`).
 
     Attributes:
         ranks: the stable rank of the lower layer and the shape of this matrix, by layer.
@@ -166,7 +166,7 @@ class JointDynamics(AttentionStatistics):
 
     def reset(self) -> None:
         """Starts a new measurement and retains the smallest mean entropies so far."""
-        self.least = self.memory()
+        self.least = self.persistent_state()
         super().reset()
         self.ranks: dict[int, tuple[float, int, int]] = {}
         self.attention: dict[int, str] = {}  # layer -> name of its attention module
@@ -193,16 +193,16 @@ class JointDynamics(AttentionStatistics):
             layer: (rank, int(height), int(width)) for layer, (rank, height, width) in ranks.items()
         }
 
-    def memory(self) -> dict[Any, Tensor]:
+    def persistent_state(self) -> dict[Any, Tensor]:
         """Returns the smallest mean entropies so far, ``[heads]`` by layer and first head."""
         now = self._entropies()
         return self.least | {
             place: torch.fmin(self.least.get(place, entropies), entropies) for place, entropies in now.items()
         }
 
-    def remember(self, memory: dict[Any, Tensor]) -> None:
-        """Restores the result of :meth:`memory`."""
-        self.least = dict(memory)
+    def load_persistent_state(self, state: dict[Any, Tensor]) -> None:
+        """Restores the result of :meth:`persistent_state`."""
+        self.least = dict(state)
 
     def _entropies(self) -> dict[Place, Float[Tensor, " heads"]]:
         """Returns the mean entropy of each head, by layer and first head."""

@@ -22,11 +22,12 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.measurement import Arrays, Measurement, Null, Op, VerdictName, collect, judge
+from ...core.measurement import Measurement, Null, Op, VerdictName, judge
 from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
 from ...core.result import Result, provenance
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS
+from ...core.table import Arrays, collect
 from ...core.theory import OnData, Unsupported
 from ...core.validation import integers
 from ...data.ids import sequence_ids

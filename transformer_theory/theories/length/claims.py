@@ -86,16 +86,16 @@ def _between(generator: Generator, low: float, high: float) -> float:
     at_most=1.0,
     source=OWN,
     assumptions=("64 to 4,096 keys, delta between .5 and 3",),
-    control=but("the other scores are uniform on the same interval", one=False),
+    control=but("the other scores are uniform on the same interval", equal=False),
 )
-def dispersion_attained(generator: Generator, *, one: bool = True) -> float:
+def dispersion_attained(generator: Generator, *, equal: bool = True) -> float:
     r"""The upper bound is attained up to $O(1/n)$: one score among $n - 1$ equal ones that are smaller by
     $\delta$ has $0 \le \delta - \log n - \log a \le (e^{\delta} - 1)/n$.
     """
     worst = 0.0
     for n in (64, 512, 4096):
         delta = _between(generator, 0.5, 3.0)
-        scores = torch.zeros(n, dtype=F64) if one else delta * torch.rand(n, generator=generator, dtype=F64)
+        scores = torch.zeros(n, dtype=F64) if equal else delta * torch.rand(n, generator=generator, dtype=F64)
         scores[0], scores[1] = delta, 0.0
         distance = abs(float(scores.log_softmax(0)[0] - log_dispersion_bound(scores)))
         worst = max(worst, distance * n / math.expm1(delta))

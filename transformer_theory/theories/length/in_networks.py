@@ -151,22 +151,23 @@ class ScoreGaps(Metric):
                     Measurement(NAME, "in network", GAP, ratio, nulls=present(null), side=">=", **columns)
                 )
                 columns |= {"unit": "share", "verdict": verdict, "note": f"with n keys {predicted[0]:.3f}"}
-                for setting, value in zip([*weights][1:], predicted[1:]):
-                    rows.append(
-                        Measurement(NAME, "in network", PREDICTED, value, at={"setting": setting}, **columns)
-                    )
+                for (times, case), value in zip([*weights][1:], predicted[1:]):
+                    at = {"keys over n": times, "case": case}
+                    rows.append(Measurement(NAME, "in network", PREDICTED, value, at=at, **columns))
         return rows
 
 
 def predictions(
     keys: Float[Tensor, "*rows"], gap: Float[Tensor, "*rows"]
-) -> dict[str, Float[Tensor, "*rows"]]:
-    """Returns the weight of the chosen key with n keys, and its predictions at 2n and 16n keys, two each."""
+) -> dict[tuple[int, str], Float[Tensor, "*rows"]]:
+    """Returns the weight of the chosen key with n keys, and its predictions at 2n and 16n keys, two each, by the
+    multiple of n and the case.
+    """
     now = torch.sigmoid(gap - (keys - 1).log())
-    found = {"n keys": now}
+    found = {(1, ""): now}
     for times in TIMES:
-        found[f"{times} n keys, one winner"] = torch.sigmoid(gap - (times * keys - 1).log())
-        found[f"{times} n keys, same source"] = now / times
+        found[times, "one winner"] = torch.sigmoid(gap - (times * keys - 1).log())
+        found[times, "same source"] = now / times
     return found
 
 

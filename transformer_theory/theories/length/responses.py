@@ -21,10 +21,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.metric import ActivationKind, Activations, HeadValue, Metric, PerHead
 from ...core.sources import Source
 from ...core.statistics import spaced
 from ...core.theory import Response
@@ -115,55 +116,36 @@ class SinkValue(Metric):
         return rows
 
 
-class DoubledWeight(Metric):
+class DoubledWeight(PerHead):
     """Largest weight on the own half with doubled keys, over its prediction; for the inputs of
     :func:`joined_halves`.
-
-    Attributes:
-        sums: by layer and first head: sums of the measured and of the predicted weights, and number of rows
-            with weight on later keys, ``[heads, 3]``.
     """
 
-    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, predicted, source = NAME, DOUBLED, 1.0, OWN
 
-    def update(self, activations: Activations) -> None:
-        """Adds the weights of one module; modules without known weights are skipped."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads 3"] | None:
+        """Returns the sums of the measured and of the predicted weights, and the number of rows with weight
+        on later keys.
+        """
         weights = activations.weights
         if weights is None or weights.shape[-1] != weights.shape[-2] or weights.shape[-1] < 4:
-            return
+            return None
         m = weights.shape[-1] // 2
         places = torch.arange(m - max(1, m // 4), m)
         first, second = weights[:, :, places].float(), weights[:, :, places + m].float()
         factor = ((places + 1.0) / (places + 1.0 + m)).to(first)
         expected, measured = first[..., :m].amax(-1) * factor, second[..., m:].amax(-1)
         later = (first[..., m:].sum(-1) > 0).sum((0, 2))
-        sums = torch.stack([measured.sum((0, 2)), expected.sum((0, 2)), later.float()], 1)
-        self.add((activations.layer, activations.first_head), sums.double().cpu())
+        return torch.stack([measured.sum((0, 2)), expected.sum((0, 2)), later.float()], 1)
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head."""
-        rows: list[Measurement] = []
-        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (measured, expected, later) in enumerate(sums.tolist(), start=first):
-                reason = (
-                    "queries see later keys, so that the first half has doubled keys as well" if later else ""
-                )
-                reason = reason or ("" if expected > 0 else "weights are zero or not finite")
-                value = None if reason else measured / expected
-                rows.append(
-                    Measurement(
-                        NAME,
-                        "in network",
-                        DOUBLED,
-                        value,
-                        predicted=1.0,
-                        reason=reason,
-                        layer=layer,
-                        head=head,
-                        source=OWN,
-                    )
-                )
-        return rows
+    def value(self, sums: Float[Tensor, "3"], *, draws: int) -> HeadValue:
+        """Returns the ratio of one head."""
+        measured, expected, later = sums.tolist()
+        if later:
+            return HeadValue(None, "queries see later keys, so that the first half has doubled keys as well")
+        if not expected > 0:
+            return HeadValue(None, "weights are zero or not finite")
+        return HeadValue(measured / expected)
 
 
 class TokenChange(Metric):

@@ -6,6 +6,10 @@ cluster per sequence, 1, whatever the tokens are. The null permutes the sequence
 Trained networks have a second null, inputs whose tokens are exchanged between sequences at each position, 99
 draws: attention makes unrelated tokens alike as well.
 
+The rungs trained in this file split the digits anew for each seed, so their values vary with the images as
+well. Seeds share some of their images but not the draws of those, so the null of a mean over seeds is a
+little too narrow there.
+
 The trained models of this file are layers :math:`x \leftarrow \mathrm{normalise}(x + \mathrm{softmax}(x B
 x^\top) x V)` on embedded tokens with positions, and a linear classifier of the mean token: first V = I, then
 V free.

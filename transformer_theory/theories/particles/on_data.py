@@ -21,11 +21,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement, Null, present
+from ...core.measurement import Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import BAND_DRAWS, fixed_generator, spaced
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from .clusters import count_clusters, in_half_space

@@ -18,11 +18,12 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement, Null
+from ...core.measurement import Measurement, Null
 from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, permutations, with_interval
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data import TokenData
 from .features import RandomFeatureAttention, RandomFeatureMLP, Ridge, RidgePath

@@ -24,11 +24,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement, Op, judge
+from ...core.measurement import Measurement, Op, judge
 from ...core.plotting import COLOURS, axes, heatmap, line, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, jackknife_interval, permutations, with_interval
+from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
 from ...maths.linalg import numerical_rank

@@ -138,18 +138,18 @@ class ScanAndSnap(Metric):
     def reset(self) -> None:
         """Starts a new measurement; the current maps become the previous ones."""
         if self.sums:
-            self.previous = self.memory()
+            self.previous = self.persistent_state()
         super().reset()
 
-    def memory(self) -> dict[Any, Tensor]:
+    def persistent_state(self) -> dict[Any, Tensor]:
         """Returns the maps minus uniform attention for comparison with the next measurement, ``[heads, q,
         k]`` per place.
         """
         return self.previous | {place: self._mean(place) for place in self.sums}
 
-    def remember(self, memory: dict[Any, Tensor]) -> None:
-        """Restores the maps that :meth:`memory` returned."""
-        self.previous = dict(memory)
+    def load_persistent_state(self, state: dict[Any, Tensor]) -> None:
+        """Restores the maps that :meth:`persistent_state` returned."""
+        self.previous = dict(state)
 
 
 def _row(quantity: str, value: float | None, layer: int, head: int, **columns: Any) -> Measurement:

@@ -27,10 +27,11 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from ...core.measurement import Arrays, Measurement, Null, Op, Table, judge
+from ...core.measurement import Measurement, Null, Op, judge
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, with_interval
+from ...core.table import Arrays, Table
 from ...core.theory import OnData, Unsupported
 from ...core.validation import integers, positive
 from ...data.ids import sequence_ids

@@ -24,8 +24,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...core.measurement import Measurement, Null, Table
+from ...core.measurement import Measurement, Null
 from ...core.metric import Metric
+from ...core.table import Table
 from ...data.text import SHIPPED, Text
 from ...metrics import AttentionMaps, AttentionStatistics
 from ...models.decoder import Decoder

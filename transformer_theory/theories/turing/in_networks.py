@@ -11,7 +11,7 @@ sequence is repeated token by token instead of as a whole, relative to the outpu
 positions and mask. Source: :cite:t:`perez2021attention`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import Activations, Metric
+from ...core.metric import Activations, HeadValue, PerHead
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks, Response
@@ -64,22 +63,21 @@ def gaussian_tops(keys: int) -> Float[Tensor, "draws samples keys 2"]:
     return torch.stack([first, torch.minimum(before, z).cummax(-1).values], dim=-1)
 
 
-class CloseCalls(Metric):
+class CloseCalls(PerHead):
     """Share of the queries of each head that are close calls. Queries with fewer than two allowed keys or
     infinite scores are left out.
-
-    Attributes:
-        sums: sums by layer and first head, ``[heads, 2 + draws]``: number of queries, number of close calls,
-            and their number in each draw of the null.
     """
 
-    kinds = ("attention",)
+    theory, quantity, unit, side = NAME, CLOSE, "share", "<="
+    source, null_kind = SOURCE, NULL_KIND
 
-    def update(self, activations: Activations) -> None:
-        """Adds the scores of one module; modules whose queries and keys are unknown are skipped."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads k"] | None:
+        """Returns the number of queries, that of close calls, and that in each draw of the null. Modules
+        whose queries and keys are unknown are skipped.
+        """
         query, key = activations.query, activations.key
         if query is None or key is None or not query.numel() or query.shape[1] != key.shape[1]:
-            return
+            return None
         scores = query.float() @ key.float().mT
         allowed = torch.ones_like(scores, dtype=torch.bool)
         if activations.mask is not None:
@@ -106,33 +104,14 @@ class CloseCalls(Metric):
                 z = table[draw, sample, counts.clamp(min=2) - 1]
                 random = mean[..., None] + spread[..., None] * z
                 parts.append((close_calls(torch.where(valid[..., None], random, 0.0)) & valid).sum((0, 2)))
-        self.add((activations.layer, activations.first_head), torch.stack(parts, dim=1).double().cpu())
+        return torch.stack(parts, dim=1).double()
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head; ``generator`` is not used."""
-        rows: list[Measurement] = []
-        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, (count, close, *chance) in enumerate(sums.tolist(), start=first):
-                value, reason = (close / count, "") if count else (None, REASON)
-                null = (
-                    Null(NULL_KIND, tuple(each / count for each in chance[:draws]))
-                    if draws and chance and count
-                    else None
-                )
-                place = {"layer": layer, "head": head, "source": SOURCE, "side": "<="}
-                rows.append(
-                    Measurement(
-                        NAME,
-                        "in network",
-                        CLOSE,
-                        value,
-                        unit="share",
-                        reason=reason,
-                        nulls=present(null),
-                        **place,
-                    )
-                )
-        return rows
+    def value(self, sums: Float[Tensor, " k"], *, draws: int) -> HeadValue:
+        """Returns the share of one head."""
+        count, close, *chance = sums.tolist()
+        if not count:
+            return HeadValue(None, REASON)
+        return HeadValue(close / count, draws=tuple(each / count for each in chance[:draws]))
 
 
 def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:

@@ -3,20 +3,23 @@ of a result.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
 from ....core.experiment import Experiment, setting
+from ....core.figure import Axis
 from ....core.measurement import Basis, Measurement
 from ....core.result import Result
 
 NAME = "attention_svm"
-# settings that several figures share
-INPUTS: dict[str, Any] = {"setting": "inputs", "ge": 1, "help": "numbers n of inputs"}
-TOKENS: dict[str, Any] = {"setting": "tokens", "ge": 2, "help": "numbers T of tokens per input"}
-DIMS: dict[str, Any] = {"setting": "dims", "ge": 1, "help": "dimensions d of the tokens"}
+# axes and settings that several figures share
+n_axis = partial(Axis, setting="inputs", ge=1, help="numbers n of inputs")
+T_axis = partial(Axis, setting="tokens", ge=2, help="numbers T of tokens per input")
+d_axis = partial(Axis, setting="dims", ge=1, help="dimensions d of the tokens")
 SIZE_NAMES = {"n": "inputs n", "T": "tokens T"}
 RATE = setting(0.1, gt=0, le=1e6, help="length of a step")
 THRESHOLD = setting(
@@ -51,7 +54,7 @@ EXTREMES = ("smallest", "largest")  # the band of a curve of medians
 def median_and_range(
     experiment: Experiment,
     quantity: str,
-    values: Tensor,
+    values: Float[Tensor, " trials"],
     reason: str = "no selection has a solution",
     **columns: Any,
 ) -> Iterator[Measurement]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,12 +29,15 @@ REACHED = "share of problems that reach the predicted attention"
 RESTRICTED = "share of problems whose attention is optimal on the tokens that keep it"
 LOST = "share of lost tokens that are not neighbours"
 DISTANCE = "1 - cosine to the target"
-TARGETS = {
-    "finite part and direction, from the scores": TINTS[0],
-    "direction alone": TINTS[1],
-    "max-margin of the best tokens": TINTS[2],
-    "prediction for another problem": COLOURS["null"],
+MEASURED = {"label": "measured", "linestyle": "", "marker": "x", "markersize": 5, "color": "black"}
+TARGETS = {  # target -> look of its curve
+    "finite part and direction, from the scores": {"label": "finite part and direction", "color": TINTS[0]},
+    "direction alone": {"label": "direction alone", "color": TINTS[1]},
+    "max-margin of the best tokens": {"label": "one token per input", "color": TINTS[2]},
+    "prediction for another problem": {"label": "another problem", "color": COLOURS["null"]},
 }
+ERROR_AXES = {"xlabel": "step", "yscale": "log"}
+DISTANCE_AXES = {"yscale": "log", "ylim": (3e-3, 60)}
 CLOSE = 0.01  # largest error of an attention weight at which a problem reaches the prediction
 
 
@@ -120,46 +124,17 @@ class ConcaveHead(RandomExperiment):
     view = curves(
         "lambda",
         panels=(
-            Panel(
-                "Tokens that share",
-                COUNT,
-                lines=(
-                    "quantity",
-                    {
-                        COUNT: {
-                            "label": "measured",
-                            "linestyle": "",
-                            "marker": "x",
-                            "markersize": 5,
-                            "color": "black",
-                        }
-                    },
-                ),
-                predicted="predicted",
-            ),
-            Panel(
-                "Error of the attention",
-                ERROR,
-                lines="lambda",
-                x="step",
-                axes={"xlabel": "step", "yscale": "log"},
-            ),
-            Panel(
-                "1 − cosine of W to",
-                DISTANCE,
-                lines=(
-                    "target",
-                    {name: {"color": tint, "label": name[:27]} for name, tint in TARGETS.items()},
-                ),
-                axes={"yscale": "log", "ylim": (3e-3, 60)},
-            ),
+            Panel("Tokens that share", COUNT, lines=("quantity", {COUNT: MEASURED}), predicted="predicted"),
+            Panel("Error of the attention", ERROR, lines="lambda", x="step", axes=ERROR_AXES),
+            Panel("1 − cosine of W to", DISTANCE, lines=("target", TARGETS), axes=DISTANCE_AXES),
         ),
         xlabel="$\\lambda$",
         log="x",
-        caption="{trials} random problems, the same for each λ. Left: means; attention above 0.001; with a linear "
-        "head one token has all attention. Middle: medians of the largest difference from the attention predicted "
-        "from the scores. Right: medians; a target of zero is left out. Where all tokens share the attention, W is "
-        "finite, and 1 − cosine to the prediction falls to rounding, below the panel.",
+        caption="{trials} random problems, the same for each λ. Left: means; attention above 0.001; with a "
+        "linear head one token has all attention. Middle: medians of the largest difference from the "
+        "attention predicted from the scores. Right: medians; a target of zero is left out. Where all "
+        "tokens share the attention, W is finite, and 1 − cosine to the prediction falls to rounding, "
+        "below the panel.",
         size=(7.0, 3.3),
     )
 
@@ -174,13 +149,15 @@ class ConcaveHead(RandomExperiment):
         for penalty in self.penalties:
             instance = HeadInstance(x, z, x.new_ones(self.trials, self.inputs), concave_head(v, penalty))
             shares = optimal_shares(scores, penalty=penalty)
-            at, state, limit = {"lambda": penalty}, start(instance), (0.0, "limit")
+            at, state = {"lambda": penalty}, start(instance)
+            error: Tensor = scores.new_zeros(self.trials)
+            here: dict[str, Any] = {}
             for step in logarithmic_steps(self.steps):
                 state = plain_descent(instance, state, steps=step - state.step, rate=self.rate)
                 error = (instance.attention(state.W) - shares).abs().amax((-2, -1))
                 here = {"at": at, "step": step, "n": self.trials}
                 note = "median over the problems"
-                yield self.row(ERROR, float(error.median()), reference=limit, note=note, **here)
+                yield self.row(ERROR, float(error.median()), reference=(0.0, "limit"), note=note, **here)
             attention = instance.attention(state.W)
             kept = attention > SOME_ATTENTION
             on_kept = optimal_shares(scores.masked_fill(~kept, -torch.inf), penalty=penalty)

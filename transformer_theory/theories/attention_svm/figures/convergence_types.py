@@ -5,7 +5,7 @@ selection, or another one.
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Axis, Panel, Reading, curves, figure, share
+from ....core.figure import Panel, Reading, curves, figure, share
 from ....core.plotting import COLOURS, TINTS
 from ....core.sources import Source
 from ..builders import constraints
@@ -13,7 +13,7 @@ from ..dynamics import normalised_descent, random_factors, start
 from ..published import published_instances
 from ..selection import NEIGHBOUR_RTOL, locally_optimal
 from ..solvers import frobenius_max_margins, nuclear_max_margins
-from .common import DIMS, RATE, THRESHOLD
+from .common import RATE, THRESHOLD, d_axis
 
 W, KQ = "descent on W", "descent on K and Q"
 NORMS = {W: "Frobenius norm", KQ: "nuclear norm"}
@@ -53,15 +53,15 @@ def panel(title: str, descent: str, legend: str) -> tuple[Panel, Panel]:
 @figure(
     "attention_svm.convergence_types",
     source=Source("tarzanagh2023transformers"),
-    over={"d": Axis(5, 10, 20, 50, 100, 200, **DIMS)},
+    over={"d": d_axis(5, 10, 20, 50, 100, 200)},
     view=curves(
         "d",
         panels=(panel("Descent on $W$", W, ""), panel("Descent on $(K, Q)$", KQ, "center left")),
         xlabel="dimension d",
         ylabel="share of problems",
         log="x",
-        caption="Shares of {trials} random problems per dimension (n = {inputs}, T = {tokens}) after {steps} steps; "
-        "bands: 95 % intervals (Clopper-Pearson).",
+        caption="Shares of {trials} random problems per dimension (n = {inputs}, T = {tokens}) after "
+        "{steps} steps; bands: 95 % intervals (Clopper-Pearson).",
         size=(7.0, 3.3),
     ),
     quick={"dims": (5, 20, 50), "trials": 10, "steps": 300},
@@ -98,8 +98,11 @@ def convergence_types(
         for first in range(0, trials, BATCH):
             seeds = range(first, min(first + BATCH, trials))
             instance = published_instances(seeds, inputs=inputs, tokens=tokens, dim=d)
-            begin = start(instance) if descent == W else random_factors(instance, generator=generator)
-            end = normalised_descent(instance, begin, steps=steps, rate=rate)
+            if descent == W:
+                end = normalised_descent(instance, start(instance), steps=steps, rate=rate)
+            else:
+                factors = random_factors(instance, generator=generator)
+                end = normalised_descent(instance, factors, steps=steps, rate=rate)
             best = instance.optimal()
             attention, select = instance.attention(end.W).max(-1)
             pairs = constraints(instance.tokens, instance.query, select)

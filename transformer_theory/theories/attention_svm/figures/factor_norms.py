@@ -87,8 +87,8 @@ class FactorNorms(RandomExperiment):
             for quantity, title in TITLES.items()
         ],
         log="xy",
-        caption="Median of {trials} random problems; bands: smallest to largest. The run with the penalty has "
-        "separate norms. Solutions are those of the tokens selected at the last step. Imbalance: "
+        caption="Median of {trials} random problems; bands: smallest to largest. The run with the penalty "
+        "has separate norms. Solutions are those of the tokens selected at the last step. Imbalance: "
         "$\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
         size=(7.0, 3.3),
     )

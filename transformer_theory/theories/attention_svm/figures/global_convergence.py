@@ -1,11 +1,11 @@
 """How often descent from W = 0 selects the best token of every input, as a function of the dimension."""
 
 from ....core.experiment import setting
-from ....core.figure import Axis, Panel, Reading, curves, figure, share
+from ....core.figure import Panel, Reading, curves, figure, share
 from ....core.sources import Source
 from ..dynamics import normalised_descent, start
 from ..published import published_instances
-from .common import DIMS, INPUTS, RATE, THRESHOLD, TOKENS
+from .common import RATE, THRESHOLD, T_axis, d_axis, n_axis
 
 BEST_SELECTED = "share of problems that select every best token"
 KNOWN_DIMS = (2, 5, 10, 20, 50, 100)
@@ -23,9 +23,9 @@ LOOK = {"ylim": (-0.03, 1.04), "xlabel": "dimension d"}
     "attention_svm.global_convergence",
     source=Source("tarzanagh2023transformers"),
     over={
-        "n": Axis(5, 10, 15, **INPUTS),
-        "T": Axis(5, 10, 15, **TOKENS),
-        "d": Axis(*KNOWN_DIMS, **DIMS),
+        "n": n_axis(5, 10, 15),
+        "T": T_axis(5, 10, 15),
+        "d": d_axis(*KNOWN_DIMS),
     },
     where=lambda n, T: n == 5 or T == 5,
     reference=lambda n, T, d: dict(zip(KNOWN_DIMS, KNOWN.get((n, T), ()))).get(d),

@@ -31,8 +31,8 @@ SOURCE = Source("li2024mechanics")
 # token ids and labels of the released run
 STORED_SEQUENCES = torch.tensor([[2, 3, 1], [2, 4, 0], [2, 3, 1]]), torch.tensor([2, 2, 1])
 STORED_STEP = 1000
-# KNOWN is printed by the released run at STORED_STEP. Its embeddings and start are not stored, so any other run
-# is another draw.
+# KNOWN is printed by the released run at STORED_STEP. Its embeddings and start are not stored, so any other
+# run is another draw.
 ANOTHER_DRAW = "stored, another draw"  # the data set of these sequences
 COSINE = "cosine to the Graph-SVM direction outside S_fin"
 FREE = "cosine to the max-margin direction without the equations"
@@ -91,9 +91,10 @@ class Graph(RandomExperiment):
             Panel("Finite part: distance", FINITE, lines=LOOKS, axes={"yscale": "log"}),
         ),
         log="x",
-        caption="Lines: median over {trials} random embeddings and starts; bands: range. Cosines are to the Graph-SVM "
-        "direction or, where marked, to the max-margin direction without its equations. The step has length {rate:g}. "
-        "The released code's number comes from one run with other random numbers.",
+        caption="Lines: median over {trials} random embeddings and starts; bands: range. Cosines are to "
+        "the Graph-SVM direction or, where marked, to the max-margin direction without its equations. The "
+        "step has length {rate:g}. The released code's number comes from one run with other random "
+        "numbers.",
     )
 
     def measure(self) -> Iterator[Measurement]:

@@ -11,10 +11,11 @@ import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..dynamics import JointInstance, JointState, joint_descent, joint_targets
 from .common import NAME, Reference, arrays_of
@@ -76,7 +77,9 @@ class Joint(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with the published numbers and both probabilities over the first steps, and arrays with the paths."""
+        """Yields rows with the published numbers and both probabilities over the first steps, and arrays with
+        the paths.
+        """
         steps = sorted({*range(0, min(151, self.steps), 2), *range(0, self.steps, 20), self.steps})
         arrays = {}
         for case in CASES:

@@ -110,9 +110,10 @@ class LocalConvergence(RandomExperiment):
                 Panel("", COSINES, {"descent": RUNS["KQ_free"]}, ("quantity", DASHED)),
             ),
         ),
-        caption="Lines: mean over {trials} random problems; bands: one standard deviation to either side. Left: mean "
-        "over the inputs of the largest attention weight. Solutions are those of the tokens selected at the last "
-        "step. The paper has no panel for (K, Q): the cross was computed with the released code on six seeds.",
+        caption="Lines: mean over {trials} random problems; bands: one standard deviation to either side. "
+        "Left: mean over the inputs of the largest attention weight. Solutions are those of the tokens "
+        "selected at the last step. The paper has no panel for (K, Q): the cross was computed with the "
+        "released code on six seeds.",
     )
 
     def measure(self) -> Iterator[Measurement]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import local_path
@@ -106,7 +107,9 @@ class LocalPaths(RandomExperiment):
     sources = (SOURCE, Source("tarzanagh2023maxmargin"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields predicted widths, and shares, distances and slopes per multiple; an array with the predicted widths."""
+        """Yields predicted widths, and shares, distances and slopes per multiple; an array with the predicted
+        widths.
+        """
         generator = self.generator()
         problems = cross_attention(
             inputs=self.inputs, tokens=self.tokens, dim=self.dim, generator=generator, trials=self.trials
@@ -144,12 +147,14 @@ class LocalPaths(RandomExperiment):
     def _rows(self, kind: str, multiple: float, distance: Tensor, ratio: Tensor) -> Iterator[Measurement]:
         """Yields the rows of one width; ``distance`` and ``ratio`` are ``[radii, selections]``."""
         inside, at = kind == LOCAL and multiple < 1, {"selections": kind, "width": multiple}
-        here = {"at": at, "n": ratio.shape[1]}
+        here: dict[str, Any] = {"at": at, "n": ratio.shape[1]}
         share = float((ratio[-1] < NEAR).double().mean())
         yield self.row(REACHED, share, reference=(float(inside), "theory"), unit="share", **here)
         here["note"] = "median over the selections"
         for radius, values in zip(self.radii, ratio):
-            yield self.row(DISTANCE, float(values.median()), **here | {"at": at | {"radius": radius}})
+            here["at"] = at | {"radius": radius}
+            yield self.row(DISTANCE, float(values.median()), **here)
+        here["at"] = at
         if inside and len(self.radii) > 1:
             slope = (distance[-1] / distance[-2]).log() / float(np.log(self.radii[-1] / self.radii[-2]))
             yield self.row(SLOPE, float(slope.median()), reference=(-2.0, "limit"), **here)
@@ -213,9 +218,10 @@ class LocalPaths(RandomExperiment):
         )
         caption(
             figure,
-            f"{result.select(quantity=DISTANCE)[0].n} locally optimal selections that are not the best, and as many "
-            "that are not locally optimal. Left: medians; width of the cone relative to the predicted one; "
-            "1: the boundary of the cone. Right: all locally optimal selections; dashed: the narrowest cone used.",
+            f"{result.select(quantity=DISTANCE)[0].n} locally optimal selections that are not the best, and "
+            "as many that are not locally optimal. Left: medians; width of the cone relative to the "
+            "predicted one; 1: the boundary of the cone. Right: all locally optimal selections; dashed: "
+            "the narrowest cone used.",
         )
         return figure
 

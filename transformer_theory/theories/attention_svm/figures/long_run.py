@@ -106,9 +106,10 @@ class LongRun(RandomExperiment):
             Panel("Direction error times t", TIMES_STEP, lines="problem", legend=""),
         ),
         log="xy",
-        caption="Left: median of {trials} random problems; bands: smallest to largest. Crosses: medians over other "
-        "random data, by a separate implementation. Right: one curve per problem; the error is the distance of "
-        "W/|W| from the unit max-margin solution, and a level curve means an error like 1/t.",
+        caption="Left: median of {trials} random problems; bands: smallest to largest. Crosses: medians "
+        "over other random data, by a separate implementation. Right: one curve per problem; the error is "
+        "the distance of W/|W| from the unit max-margin solution, and a level curve means an error like "
+        "1/t.",
         size=(7.0, 3.4),
     )
 
@@ -172,16 +173,17 @@ class LongRun(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Adds a line with the slope of 1/t^2 below the curve of the exact gradient."""
         figure = super().plot(result)
-        last = result.select(quantity=DISTANCE, at={"gradient": EXACT})[-1]
+        rows = result.select(quantity=DISTANCE, at={"gradient": EXACT})
+        step, value = rows.column("step")[-1], rows.column("value")[-1]
         # The reference line ends at a quarter of the last median.
-        line = np.array([min(300, last.step / 3), last.step])
+        line = np.array([min(300, step / 3), step])
         look = {
             "color": COLOURS["null"],
             "linestyle": (0, (4, 3)),
             "linewidth": 1,
             "label": "slope of $1/t^2$",
         }
-        figure.axes[0].plot(line, 0.25 * last.value * (last.step / line) ** 2, **look)
+        figure.axes[0].plot(line, 0.25 * value * (step / line) ** 2, **look)
         figure.axes[0].legend(loc="lower left")
         return figure
 

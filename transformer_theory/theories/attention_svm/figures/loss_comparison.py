@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import TINTS, axes, caption, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..dynamics import LINEAR, LOGISTIC, normalised_descent, start
 from ..published import PAIR_SCORES, prompt_limit, published_pair
 from .common import NAME, arrays_of
@@ -128,7 +129,7 @@ def _ends(ax: "Axes", result: Result) -> None:
     ax.plot([], [], linestyle="", color="black", label="exact gradient", **dots)
     ax.plot([], [], linestyle="", color="black", label="published eps", **squares)
     text_style = {"textcoords": "offset points", "ha": "right", "fontsize": 7.5, "color": LOSSES["logistic"]}
-    for end, offset in ((released[-1].value, (-6, 5)), (limits[-1], (-9, -6))):
+    for end, offset in ((released.column("value")[-1], (-6, 5)), (limits[-1], (-9, -6))):
         ax.annotate(signed(end, 2), (PAIR_SCORES[-1], end), xytext=offset, **text_style)
     ax.set(
         title="$p_2$ at the end",

@@ -118,9 +118,9 @@ class Mirror(RandomExperiment):
             ax.set_yticks(ticks, names)
         caption(
             figure,
-            f"Means over {self.trials} random problems (those whose selection is feasible). Darker means closer; "
-            "each panel has its own scale. The theory predicts that the diagonal entry, in bold, is the closest "
-            "of its row.",
+            f"Means over {self.trials} random problems (those whose selection is feasible). Darker means "
+            "closer; each panel has its own scale. The theory predicts that the diagonal entry, in bold, "
+            "is the closest of its row.",
         )
         return figure
 

@@ -12,10 +12,11 @@ import torch
 
 from ....core.experiment import Experiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..builders import prompt
 from ..dynamics import normalised_descent, plain_descent, start
@@ -77,8 +78,8 @@ class MultiInput(Experiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the objectives, the quantities over the steps for the start at zero, and arrays with the paths
-        of normalised descent.
+        """Yields the objectives, the quantities over the steps for the start at zero, and arrays with the
+        paths of normalised descent.
         """
         instance, scored_keys = published_prompts()
         target = frobenius_max_margin(prompt(instance.tokens, instance.optimal()))
@@ -129,9 +130,9 @@ class MultiInput(Experiment):
             comparable = self.at_defaults("plain_rate" if variant == "plain" else "rate")
             for name, curve in curves.items():
                 for step, value in zip(steps, curve[:, ZERO_START].tolist()):
-                    reference = KNOWN.get((name, variant, step)) if comparable else None
+                    known = KNOWN.get((name, variant, step)) if comparable else None
                     here = {"at": {"descent": VARIANTS[variant]}, "step": step, "note": "start at zero"}
-                    yield self.row(QUANTITIES[name], value, reference=reference, **here)
+                    yield self.row(QUANTITIES[name], value, reference=known, **here)
             yield self.row(
                 "smallest cosine to p_mm over the starts",
                 float(curves["cosine"][-1].min()),

@@ -11,11 +11,12 @@ import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement, Table
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import clopper_pearson
+from ....core.table import Arrays, Table
 from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import HeadInstance, random_start, relu_head, trajectory
@@ -282,9 +283,10 @@ def _accepted(ax: "Axes", table: Table) -> None:
     ends = np.array(table.column("interval")).T
     look = {"color": COLOURS["attention_svm"], "alpha": 0.55, "width": 0.6, "capsize": 2}
     ax.bar(places, share, yerr=np.abs(ends - share), error_kw={"linewidth": 1}, **look)
-    for place, top, row in zip(places, ends[1], table):
+    counts = share * table.column("n")
+    for place, top, count in zip(places, ends[1], counts):
         look = {"textcoords": "offset points", "ha": "center", "fontsize": 7.5}
-        ax.annotate(str(round(row.value * row.n)), (place, top), xytext=(0, 2), **look)
+        ax.annotate(str(round(count)), (place, top), xytext=(0, 2), **look)
     ax.set_xticks(places, [str(row.at["d"]) for row in table])
     ax.set_xlim(-0.6, len(table) - 0.4)
     ax.set_ylim(top=1.15 * max(float(ends.max()), 1e-3))

@@ -3,16 +3,18 @@ selection is locally optimal.
 """
 
 import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
 
 from ....core.experiment import setting
-from ....core.figure import Axis, Reading, figure, share, size_map
+from ....core.figure import Reading, figure, share, size_map
 from ....core.sources import Source
 from ..builders import constraints
 from ..dynamics import normalised_descent, start
 from ..problem import Instance, cross_attention
 from ..selection import locally_optimal
 from ..solvers import frobenius_max_margins
-from .common import DIMS, INPUTS, RATE, SIZE_NAMES, THRESHOLD, TOKENS
+from .common import RATE, SIZE_NAMES, THRESHOLD, T_axis, d_axis, n_axis
 
 BATCH = 100  # trials per batch, few enough to stay in the processor's cache
 QUANTITIES = {
@@ -22,7 +24,9 @@ QUANTITIES = {
 }
 
 
-def count_locally_optimal(instance: Instance, select: torch.Tensor, settled: torch.Tensor) -> int:
+def count_locally_optimal(
+    instance: Instance, select: Int[Tensor, "trials n"], settled: Bool[Tensor, " trials"]
+) -> int:
     """Counts the settled trials whose selected tokens all score higher than their neighbours."""
     if not settled.any():
         return 0
@@ -36,9 +40,9 @@ def count_locally_optimal(instance: Instance, select: torch.Tensor, settled: tor
     "attention_svm.probability_map",
     source=Source("tarzanagh2023transformers"),
     over={
-        "n": Axis(2, 5, 10, 15, **INPUTS),
-        "T": Axis(2, 5, 10, 15, **TOKENS),
-        "d": Axis(2, 5, 10, 20, 50, **DIMS),
+        "n": n_axis(2, 5, 10, 15),
+        "T": T_axis(2, 5, 10, 15),
+        "d": d_axis(2, 5, 10, 20, 50),
     },
     view=size_map(
         "n",
@@ -46,11 +50,11 @@ def count_locally_optimal(instance: Instance, select: torch.Tensor, settled: tor
         "d",
         quantities=QUANTITIES,
         names=SIZE_NAMES,
-        caption="Shares of {trials} random problems per size; ±: distance to the farther end of the 95 % interval "
-        "(Clopper-Pearson). Feasible: some W selects every best token. All best selected: descent from zero "
-        "selects every best token. Locally optimal: share of the settled runs whose selection is locally optimal. "
-        "A run has settled if one token of every input has all but {threshold:g} of the attention; –: no run has "
-        "settled.",
+        caption="Shares of {trials} random problems per size; ±: distance to the farther end of the 95 % "
+        "interval (Clopper-Pearson). Feasible: some W selects every best token. All best selected: descent "
+        "from zero selects every best token. Locally optimal: share of the settled runs whose selection is "
+        "locally optimal. A run has settled if one token of every input has all but {threshold:g} of the "
+        "attention; –: no run has settled.",
     ),
     quick={"inputs": (2, 5), "tokens": (3, 5), "dims": (3, 10), "trials": 20, "steps": 400},
 )

@@ -2,12 +2,12 @@
 notebook prints.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ....core.experiment import setting
-from ....core.figure import Axis, Panel, Reading, draw_curves, figure, reading
+from ....core.figure import Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -16,14 +16,14 @@ from ..builders import constraints
 from ..constraint_set import Constraints
 from ..published import published_instances
 from ..solvers import frobenius_max_margins, nuclear_max_margins, official_rank
-from .common import DIMS, INPUTS, TOKENS, mean_interval
+from .common import T_axis, d_axis, mean_interval, n_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FEASIBLE_SHARE = "share of feasible problems"
 FROBENIUS, NUCLEAR = "mean rank, Frobenius norm", "mean rank, nuclear norm"
-RECIPE = {
+RECIPE: dict[Literal["frobenius", "nuclear"], str] = {
     "frobenius": "mean rank by the released recipe, Frobenius norm",
     "nuclear": "mean rank by the released recipe, nuclear norm",
 }
@@ -74,7 +74,7 @@ def plot(result: Result) -> "Figure":
     """Plots the mean rank against the dimension, one panel per pair (n, T): the true ranks with their 95 %
     intervals, the released recipe, and the largest rank that Pataki's bound allows in the nuclear norm.
     """
-    pairs = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
+    pairs: list[Any] = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
     height = -(-(len(pairs) + 1) // 3)  # the panel after the last pair holds the legend
     figure, panels = axes(height, 3, width=7.0, height=0.4 + 2.3 * height)
     for number, ((n, T), ax) in enumerate(zip(pairs, panels)):
@@ -98,10 +98,12 @@ def plot(result: Result) -> "Figure":
     panels[len(pairs)].legend(entries.values(), entries.keys(), loc="center left")
     caption(
         figure,
-        "True: mean over up to {feasible} feasible problems of {max_seeds} seeds, bands: 95 % interval of the mean; "
-        "no mark where none is feasible. Released recipe: the notebook's computation on {official} seeds, which "
-        "counts infeasible problems as rank one; numbers read off the paper's figure: 100 seeds. Pataki's bound: "
-        "rank r with r(r + 1)/2 at most the number of constraints.".format(**result.settings),
+        "True: mean over up to {feasible} feasible problems of {max_seeds} seeds, bands: 95 % interval of "
+        "the mean; no mark where none is feasible. Released recipe: the notebook's computation on "
+        "{official} seeds, which counts infeasible problems as rank one; numbers read off the paper's "
+        "figure: 100 seeds. Pataki's bound: rank r with r(r + 1)/2 at most the number of constraints.".format(
+            **result.settings
+        ),
     )
     return figure
 
@@ -110,9 +112,9 @@ def plot(result: Result) -> "Figure":
     "attention_svm.rank",
     source=(Source("tarzanagh2023transformers"), Source("pataki1998rank")),
     over={
-        "n": Axis(5, 10, 15, **INPUTS),
-        "T": Axis(5, 10, 15, **TOKENS),
-        "d": Axis(*KNOWN_DIMS, **DIMS),
+        "n": n_axis(5, 10, 15),
+        "T": T_axis(5, 10, 15),
+        "d": d_axis(*KNOWN_DIMS),
     },
     where=lambda n, T: n == 5 or T == 5,
     view=plot,

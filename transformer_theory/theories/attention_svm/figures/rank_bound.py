@@ -12,10 +12,11 @@ import torch
 from ....core.errors import NotConverged
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..balance import common_norm_descent
 from ..builders import constraints
@@ -99,8 +100,8 @@ class RankBound(RandomExperiment):
     sources = (SOURCE,)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per width, for all problems and for those on either side of the rank, shares, prices, margins
-        and distances; arrays with the points of the prices.
+        """Yields, per width, for all problems and for those on either side of the rank, shares, prices,
+        margins and distances; arrays with the points of the prices.
         """
         sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim}
         instance = published_instances(range(self.trials), **sizes)

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Axis, Reading, figure, reading, share, size_map
+from ....core.figure import Reading, figure, reading, share, size_map
 from ....core.sources import Source
 from ..builders import constraints
 from ..problem import cross_attention
 from ..solvers import frobenius_max_margins, nuclear_max_margins
-from .common import DIMS, INPUTS, SIZE_NAMES, TOKENS, mean_interval
+from .common import SIZE_NAMES, T_axis, d_axis, mean_interval, n_axis
 
 FEASIBLE_SHARE = "share of feasible problems"
 FROBENIUS, NUCLEAR = "mean rank, Frobenius norm", "mean rank, nuclear norm"
@@ -22,9 +22,9 @@ BATCH = 100  # problems per batch
     "attention_svm.rank_map",
     source=(Source("tarzanagh2023transformers"), Source("pataki1998rank")),
     over={
-        "n": Axis(2, 5, 10, 15, **INPUTS),
-        "T": Axis(2, 5, 10, 15, **TOKENS),
-        "d": Axis(2, 5, 10, 20, 50, **DIMS),
+        "n": n_axis(2, 5, 10, 15),
+        "T": T_axis(2, 5, 10, 15),
+        "d": d_axis(2, 5, 10, 20, 50),
     },
     view=size_map(
         "n",
@@ -32,9 +32,9 @@ BATCH = 100  # problems per batch
         "d",
         quantities={FEASIBLE_SHARE: "feasible", FROBENIUS: "rank, Frobenius", NUCLEAR: "rank, nuclear"},
         names=SIZE_NAMES,
-        caption="Feasible: share of {trials} random problems per size; ±: distance to the farther end of its 95 % "
-        "interval (Clopper-Pearson). Ranks: mean over the feasible problems; ±: half the 95 % interval of the mean "
-        "(normal approximation); –: no problem was feasible.",
+        caption="Feasible: share of {trials} random problems per size; ±: distance to the farther end of "
+        "its 95 % interval (Clopper-Pearson). Ranks: mean over the feasible problems; ±: half the 95 % "
+        "interval of the mean (normal approximation); –: no problem was feasible.",
     ),
     quick={"inputs": (2, 5), "tokens": (3, 5), "dims": (3, 10), "trials": 20},
 )

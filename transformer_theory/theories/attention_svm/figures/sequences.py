@@ -66,9 +66,10 @@ class Sequences(RandomExperiment):
             Panel("1 − cosine, median", DISTANCE, {"constraints": OWN}, "attention", axes={"yscale": "log"}),
         ),
         log="x",
-        caption="Lines: median over the feasible problems among {trials} random ones; bands: smallest to largest. Left "
-        "and middle: cosine of W to the max-margin solutions under its own constraints, under constraints that ignore "
-        "the mask, and under those of the last query only. Right: distance to the solution under its own constraints.",
+        caption="Lines: median over the feasible problems among {trials} random ones; bands: smallest to "
+        "largest. Left and middle: cosine of W to the max-margin solutions under its own constraints, "
+        "under constraints that ignore the mask, and under those of the last query only. Right: distance "
+        "to the solution under its own constraints.",
         size=(7.0, 2.9),
     )
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..builders import prompt
 from ..dynamics import normalised_descent, start, trajectory
@@ -96,7 +97,6 @@ class SingleInput(Experiment):
             )
             yield from self._rows(case, instance, targets, paths[-1], released.W)
             arrays[f"paths_{case}"] = paths.squeeze(-1)
-            arrays[f"selected_{case}"] = instance.selected(paths[-1]).squeeze(-1)
         yield Arrays({f"{NAME}/{name}": value.numpy() for name, value in arrays.items()})
 
     def _rows(
@@ -151,6 +151,10 @@ class SingleInput(Experiment):
         against the step.
         """
         a = arrays_of(result)
+        for case in PROMPT_SCORES:
+            rows = result.select(quantity=SELECTED, at={"case": case})
+            tokens = {row.at["start"]: round(token) for row, token in zip(rows, rows.column("value"))}
+            a[f"selected_{case}"] = np.array([tokens.get(y, 2) for y in PROMPT_STARTS])
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.2)
         for ax, case in ((left, "global"), (middle, "local")):
             _plane(ax, a, case)

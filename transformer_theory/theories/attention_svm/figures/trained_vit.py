@@ -191,8 +191,8 @@ class TrainedViT(RandomExperiment):
             ax.legend(loc="upper left", handlelength=1.4)
         caption(
             figure,
-            f"Means over {self.seeds} networks, all heads and layers, and 200 validation images; band: smallest to "
-            "largest. Dashed: scores of the trained W at the norm before training.",
+            f"Means over {self.seeds} networks, all heads and layers, and 200 validation images; band: "
+            "smallest to largest. Dashed: scores of the trained W at the norm before training.",
         )
         return figure
 

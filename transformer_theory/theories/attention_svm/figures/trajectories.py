@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import Factors, start, trajectory

@@ -6,15 +6,15 @@ Source: :cite:t:`tishby1999information`.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ....core.experiment import RandomExperiment, setting
+from ....core.figure import DASHED, Panel, draw_curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style, text_figure
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
-from ....core.sources import Source
 from ..claims import OWN, random_encoder
-from ..curve import information_bottleneck, iterate, point, random_joint
+from ..curve import Bottleneck, information_bottleneck, iterate, point, random_joint
 from ..first_beta import onset
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 NAME = "bottleneck"
 COMPRESSION, RELEVANCE, LAGRANGIAN = "I(X;Z)", "I(Z;Y)", "Lagrangian at a multiple of the onset"
+RATIO, SOLVER, RANDOM = "beta over the onset", "solver", "random start"
 LOCAL = "local onset over the onset"
 FACTORS = (1.01, 1.05, 1.1, 1.2, 1.4, 1.7, 2.0, 2.5, 3.2, 4.0, 6.0, 10.0, 20.0, 60.0)
 
@@ -43,8 +44,8 @@ class Plane(RandomExperiment):
     y: int = setting(4, ge=2, le=32, help="values of Y")
     starts: int = setting(20, ge=1, le=1000, help="random encoders with three code words")
 
-    name: ClassVar[str] = "bottleneck.plane"
-    sources: ClassVar[tuple[Source, ...]] = (OWN,)
+    name = "bottleneck.plane"
+    sources = (OWN,)
 
     @classmethod
     def quick(cls) -> "Plane":
@@ -58,61 +59,48 @@ class Plane(RandomExperiment):
         generator = self.generator()
         joint = random_joint(self.x, self.y, generator)
         found = onset(joint)
-        yield Measurement(NAME, "figure", LOCAL, found.local_beta / found.beta, source=OWN)
-        for each in information_bottleneck(joint, [found.beta * factor for factor in FACTORS]).points:
-            place = {
-                "unit": "nats",
-                "at": {"setting": "solver"},
-                "n": round(1000 * each.beta / found.beta),
-                "source": OWN,
-            }
-            yield Measurement(NAME, "figure", COMPRESSION, each.compression, **place)
-            yield Measurement(NAME, "figure", RELEVANCE, each.relevance, **place)
+        yield self.row(LOCAL, found.local_beta / found.beta)
+        solved = information_bottleneck(joint, [found.beta * factor for factor in FACTORS]).points
+        for factor, each in zip(FACTORS, solved):
+            number = round(1000 * each.beta / found.beta)
+            yield from self._informations(each, {"encoder": SOLVER, RATIO: factor}, number)
         for start in range(self.starts):
             beta = 10 * found.beta
             encoder = iterate(joint, random_encoder(self.x, 3, generator), beta, 400)
             each = point(joint, encoder, beta, math.inf)
-            place = {"unit": "nats", "at": {"setting": "random start"}, "n": start, "source": OWN}
-            yield Measurement(NAME, "figure", COMPRESSION, each.compression, **place)
-            yield Measurement(NAME, "figure", RELEVANCE, each.relevance, **place)
+            yield from self._informations(each, {"encoder": RANDOM, "start": start}, start)
         top = max(1.1, 1.05 * found.local_beta / found.beta)
         for step in range(17):
             factor = 0.95 + (top - 0.95) * step / 16
             value = information_bottleneck(joint, factor * found.beta).points[0].lagrangian
-            yield Measurement(
-                NAME, "figure", LAGRANGIAN, value, unit="nats", at={"setting": f"{factor:.4f}"}, source=OWN
-            )
+            yield self.row(LAGRANGIAN, value, unit="nats", at={RATIO: factor})
+
+    def _informations(self, each: Bottleneck, at: dict[str, float | str], n: int) -> Iterator[Measurement]:
+        yield self.row(COMPRESSION, each.compression, unit="nats", at=at, n=n)
+        yield self.row(RELEVANCE, each.relevance, unit="nats", at=at, n=n)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws the information plane, and the Lagrangian against beta over the onset."""
-        rows = result.select(quantity=RELEVANCE, at={"setting": "solver"})
-        if not rows:
-            return text_figure(f"{self.name}: nothing was measured")
         figure, (plane, around) = axes(1, 2, width=7.0, height=3.0)
-        plane.plot(
-            [0, *result.select(quantity=COMPRESSION, at={"setting": "solver"}).column("value")],
-            [0, *rows.column("value")],
-            color=COLOURS[NAME],
-            label="solver",
+        solver, random = (
+            [
+                result.select(quantity=each, at={"encoder": name}).column("value")
+                for each in (COMPRESSION, RELEVANCE)
+            ]
+            for name in (SOLVER, RANDOM)
         )
-        start = [
-            result.select(quantity=quantity, at={"setting": "random start"}).column("value")
-            for quantity in (COMPRESSION, RELEVANCE)
-        ]
-        plane.plot(*start, "o", color=COLOURS["null"], markersize=3.5, label="random starts")
+        plane.plot(*([0, *values] for values in solver), color=COLOURS[NAME], label=SOLVER)
+        plane.plot(*random, "o", color=COLOURS["null"], markersize=3.5, label="random starts")
         plane.set(xlabel="I(X;Z) in nats", ylabel="I(Z;Y) in nats")
         plane.legend(loc="lower right")
-        lagrangian = result.select(quantity=LAGRANGIAN)
-        around.plot(
-            [float(row.setting) for row in lagrangian],
-            lagrangian.column("value"),
-            color=COLOURS[NAME],
-            marker="o",
-            markersize=3,
+        looks = {"marker": "o", "markersize": 3}
+        draw_curves(
+            around, result, Panel("", LAGRANGIAN, lines=("quantity", {LAGRANGIAN: looks}), legend=""), x=RATIO
         )
-        for x, text, side in ((1.0, "1/η", -24), (result.select(quantity=LOCAL).one().value, "1/σ²", 3)):
-            around.axvline(x, color=COLOURS["null"], linewidth=0.8, linestyle=(0, (4, 3)))
+        (local,) = result.select(quantity=LOCAL).column("value")
+        for x, text, side in ((1.0, "1/η", -24), (local, "1/σ²", 3)):
+            around.axvline(x, color=COLOURS["null"], linewidth=0.8, linestyle=DASHED)
             around.annotate(
                 text,
                 (x, 0.02),

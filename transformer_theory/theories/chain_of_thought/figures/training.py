@@ -5,13 +5,12 @@ Source: :cite:t:`feng2023towards`; filler symbols as in :cite:t:`pfau2024dot`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, label_ends, line, null_band, shades, style, text_figure
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS, null_band, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import share_interval
@@ -22,10 +21,14 @@ from ..tasks import split
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "chain_of_thought", Source("feng2023towards", status="second-hand")
 OWN = Source("feng2023towards", status="own")
 ACCURACY, MAJORITY = "accuracy of the answer", "share of the most frequent answer"
 LABELS = {"chain": "with chain", "direct": "without", "filler": "filler"}
+LOOKS = {
+    LABELS[mode]: {"color": tint}
+    for mode, tint in zip(MODES, (COLOURS["chain_of_thought"], COLOURS["network"], TINTS[3]))
+}
+SHARE = {"ylabel": "accuracy", "ylim": (0, 1.05)}
 
 
 @dataclass(frozen=True)
@@ -42,88 +45,57 @@ class Training(RandomExperiment):
     test: int = setting(500, ge=1, help="test questions")
     points: int = setting(10, ge=1, le=100, help="measurements on the way")
 
-    name: ClassVar[str] = "chain_of_thought.training"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE, Source("pfau2024dot", status="second-hand"))
+    name = "chain_of_thought.training"
+    sources = (
+        Source("feng2023towards", status="second-hand"),
+        Source("pfau2024dot", status="second-hand"),
+    )
+
+    view = curves(
+        "step",
+        panels=(
+            Panel(
+                "Equal steps", ACCURACY, lines=("mode", LOOKS), axes={**SHARE, "xlabel": "optimiser steps"}
+            ),
+            Panel("Equal compute", ACCURACY, lines=("mode", LOOKS), legend="ends", axes=SHARE, x="symbols"),
+        ),
+        xlabel="symbols read",
+        caption="{operations} operations modulo {modulus}, {test} questions outside the training set, "
+        "free-running. One seed. Bands: 95 % interval over questions. Dashed: share of the most frequent answer.",
+        size=(7.0, 2.9),
+    )
 
     @classmethod
     def quick(cls) -> "Training":
         """One operation modulo 3, a few steps."""
         return cls(operations=1, modulus=3, steps=20, train=17, test=10, points=2)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracy of each network at each measured step, the last with its interval, and that of
-        the most frequent answer.
-        """
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the share of the most frequent answer, and the accuracy of each network at each measured step."""
         generator = self.generator()
         task = Arithmetic(self.operations, self.modulus)
         parts = split(task, train=self.train, test=self.test, generator=generator)
-        arrays, share = {}, float(parts.guessed.double().mean())
-        yield Measurement(
-            NAME,
-            "figure",
-            MAJORITY,
-            share,
-            unit="share",
-            n=self.test,
-            interval=share_interval(share, self.test),
-            source=OWN,
-        )
+        share = float(parts.guessed.double().mean())
+        columns = {"unit": "share", "n": self.test, "source": OWN}
+        yield self.row(MAJORITY, share, interval=share_interval(share, self.test), **columns)
         for mode in MODES:
             steps = equal_compute_steps(parts, mode, self.steps) if mode == "direct" else self.steps
             measured = sorted({round(steps * i / self.points) for i in range(self.points + 1)} | {self.steps})
             network = train(
                 parts, mode, steps=steps, generator=generator, measured=measured, questions=self.test
             )
-            x = np.array(measured)
-            arrays[f"{NAME}/{mode}"] = np.stack(
-                [x, x * symbols_per_step(parts, mode), [network.accuracies[step] for step in measured]]
-            )
-            for step in dict.fromkeys((self.steps, steps)):
+            for step in measured:
                 value = network.accuracies[step]
-                interval = share_interval(value, self.test)
-                columns = {
-                    "unit": "share",
-                    "n": self.test,
-                    "step": step,
-                    "interval": interval,
-                    "interval_kind": "over samples",
-                }
-                yield Measurement(
-                    NAME, "figure", ACCURACY, value, at={"setting": LABELS[mode]}, source=OWN, **columns
-                )
-        yield Arrays(arrays)
+                at = {"mode": LABELS[mode], "symbols": step * symbols_per_step(parts, mode)}
+                columns |= {"interval": share_interval(value, self.test), "interval_kind": "over samples"}
+                yield self.row(ACCURACY, value, at=at, step=step, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots accuracy against steps and against symbols read."""
-        if f"{NAME}/chain" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (left, right) = axes(1, 2, height=2.9)
-        share = result.select(quantity=MAJORITY).one().value or 0.0
-        for ax, row, scale, label in (
-            (left, 0, 1, "optimiser steps"),
-            (right, 1, 1e6, "symbols read, millions"),
-        ):
-            for mode, tint in zip(MODES, (COLOURS[NAME], COLOURS["network"], shades(3)[2])):
-                values = result.arrays[f"{NAME}/{mode}"]
-                values = values[:, values[0] <= self.steps] if ax is left else values
-                line(
-                    ax,
-                    values[row] / scale,
-                    values[2],
-                    color=tint,
-                    marker="o",
-                    markersize=2.5,
-                    label=LABELS[mode],
-                )
+        """Adds the share of the most frequent answer, and ends the left panel at the steps of all networks."""
+        figure = super().plot(result)
+        (share,) = result.select(quantity=MAJORITY).column("value")
+        for ax in figure.axes:
             null_band(ax, share, label="")
-            ax.set(xlabel=label, ylabel="accuracy", ylim=(0, 1.05))
-            label_ends(ax)
-        left.set(title="Equal steps")
-        right.set(title="Equal compute")
-        caption(
-            figure,
-            f"{self.operations} operations modulo {self.modulus}, {self.test} questions outside the "
-            "training set, free-running. One seed. Dashed: share of the most frequent answer.",
-        )
+        figure.axes[0].set_xlim(0, 1.02 * self.steps)
         return figure

@@ -6,27 +6,31 @@ Source: :cite:t:`dong2021attention`, :cite:t:`noci2022signal`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, shades, style, text_figure
-from ....core.result import Result
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS
 from ....core.sources import Source
 from ....metrics.geometry import rank_collapse_residual
 from ..initialisation import depth_cosine, mean_cosine, stream
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-NAME = "collapse"
 DONG, NOCI = Source("dong2021attention", status="own"), Source("noci2022signal", status="own")
 RESIDUAL, COSINE = "relative residual without skip connection", "mean cosine with skip connections"
 DEVIATIONS, SMALLEST = (0.3, 1.0, 3.0, 9.0), 1e-12  # residuals below are rounding errors
-BRANCHES = {"alpha = 1": False, "alpha = 1 / root L": True}
-LABELS = {"alpha = 1": r"$\alpha = 1$", "alpha = 1 / root L": r"$\alpha = 1 / \sqrt{L}$"}
+FULL, SCALED = "alpha = 1", "alpha = 1 / root L"
+LOOKS = {
+    FULL: {"label": r"$\alpha = 1$", "color": COLOURS["collapse"], "linestyle": ""},
+    SCALED: {"label": r"$\alpha = 1 / \sqrt{L}$", "color": TINTS[2], "linestyle": ""},
+}
+COSINES = {
+    "xscale": "log",
+    "xlabel": "layers with skip connections",
+    "ylabel": "mean cosine",
+    "ylim": (-0.03, 1.03),
+}
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,41 @@ class Depth(RandomExperiment):
     layers: int = setting(32, ge=1, le=512, help="largest number of layers")
     runs: int = setting(3, ge=1, le=100, help="runs of each setting")
 
-    name: ClassVar[str] = "collapse.depth"
-    sources: ClassVar[tuple[Source, ...]] = (DONG, NOCI)
+    name = "collapse.depth"
+    sources = (DONG, NOCI)
+
+    view = curves(
+        "layer",
+        panels=(
+            Panel(
+                "",
+                RESIDUAL,
+                lines="score deviation",
+                legend="center right",
+                axes={
+                    "yscale": "log",
+                    "xlabel": "layer without skip connection",
+                    "ylabel": "relative residual",
+                },
+            ),
+            tuple(
+                Panel(
+                    "",
+                    COSINE,
+                    {"branch": branch},
+                    ("branch", {branch: look}),
+                    predicted=label,
+                    legend="center left",
+                    axes=COSINES,
+                    x="layers",
+                )
+                for (branch, look), label in zip(LOOKS.items(), ("closed form", "_"))
+            ),
+        ),
+        caption="{tokens} orthogonal tokens of {width} dimensions, random weights, means of {runs} runs. Left: "
+        "small scores collapse in a few layers, large ones within about ten.",
+        size=(7.6, 3.2),
+    )
 
     @classmethod
     def quick(cls) -> "Depth":
@@ -50,94 +87,30 @@ class Depth(RandomExperiment):
         """Returns the numbers of layers with skip connections: powers of 2, and the largest."""
         return sorted({2**k for k in range(self.layers.bit_length()) if 2**k <= self.layers} | {self.layers})
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields the residual after up to ten layers without skip connection, and the cosine after L layers
         with them.
         """
-        generator = self.generator()
-        pure = np.full((len(DEVIATIONS), min(self.layers, 10)), np.nan)
-        for row, deviation in enumerate(DEVIATIONS):
-            for layer in range(pure.shape[1]):
+        generator, sizes = self.generator(), (self.tokens, self.width)
+        for deviation in DEVIATIONS:
+            for layer in range(min(self.layers, 10)):
+                options = {"deviation": deviation, "skip": 0.0}
                 runs = [
-                    float(
-                        rank_collapse_residual(
-                            stream(
-                                self.tokens,
-                                self.width,
-                                layer + 1,
-                                1.0,
-                                generator,
-                                deviation=deviation,
-                                skip=0.0,
-                            )
-                        )
-                    )
+                    float(rank_collapse_residual(stream(*sizes, layer + 1, 1.0, generator, **options)))
                     for _ in range(self.runs)
                 ]
-                value = float(np.mean(runs))
-                pure[row, layer] = value if value > SMALLEST else np.nan
-                reason = "" if value > SMALLEST else f"below {SMALLEST:g}, which is rounding"
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    RESIDUAL,
-                    value if value > SMALLEST else None,
-                    reason=reason,
-                    at={"setting": f"score deviation {deviation:g}"},
-                    layer=layer,
-                    source=DONG,
-                    n=self.runs,
-                )
-        cosines = np.zeros((len(BRANCHES), len(self.depths())))
-        for row, (name, scaled) in enumerate(BRANCHES.items()):
-            for place, L in enumerate(self.depths()):
-                alpha = L**-0.5 if scaled else 1.0
+                value, reason = float(np.mean(runs)), ""
+                if not value > SMALLEST:
+                    value, reason = None, f"below {SMALLEST:g}, which is rounding"
+                place = {"at": {"score deviation": deviation}, "layer": layer, "n": self.runs}
+                yield self.row(RESIDUAL, value, reason=reason, **place)
+        for branch in LOOKS:
+            for L in self.depths():
+                alpha = L**-0.5 if branch == SCALED else 1.0
                 runs = [
-                    float(mean_cosine(stream(self.tokens, self.width, L, alpha, generator, deviation=0.3)))
+                    float(mean_cosine(stream(*sizes, L, alpha, generator, deviation=0.3)))
                     for _ in range(self.runs)
                 ]
-                cosines[row, place] = np.mean(runs)
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    COSINE,
-                    float(np.mean(runs)),
-                    predicted=depth_cosine(alpha, L, self.tokens),
-                    at={"setting": f"{name}, {L} layers"},
-                    source=NOCI,
-                    n=self.runs,
-                )
-        yield Arrays({"residual": pure, "cosine": cosines})
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Draws both over the layers; lines on the right are the formula."""
-        if "cosine" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (left, right) = axes(1, 2, width=7.6, height=3.2)
-        for values, deviation, tint in zip(result.arrays["residual"], DEVIATIONS, shades(len(DEVIATIONS))):
-            left.plot(
-                range(1, len(values) + 1), values, "o-", color=tint, markersize=3, label=f"{deviation:g}"
-            )
-        left.set(yscale="log", xlabel="layers without skip connection", ylabel="relative residual")
-        left.legend(title="score deviation", loc="center right", fontsize=7)
-        for values, (name, scaled), colour in zip(
-            result.arrays["cosine"], BRANCHES.items(), (COLOURS[NAME], "#DDAA33")
-        ):
-            depths = self.depths()
-            right.plot(depths, values, "o", color=colour, markersize=4, label=LABELS[name])
-            formula = [depth_cosine(L**-0.5 if scaled else 1.0, L, self.tokens) for L in depths]
-            right.plot(depths, formula, "-", color=colour)
-        right.set(
-            xscale="log", xlabel="layers with skip connections", ylabel="mean cosine", ylim=(-0.03, 1.03)
-        )
-        right.set_xticks(self.depths(), [str(L) for L in self.depths()])
-        right.minorticks_off()
-        right.legend(loc="center left")
-        caption(
-            figure,
-            f"{self.tokens} orthogonal tokens of {self.width} dimensions, random weights, means of "
-            f"{self.runs} runs. Left: small scores collapse in a few layers, large ones within about ten. "
-            "Right: lines are the closed form.",
-        )
-        return figure
+                predicted, at = depth_cosine(alpha, L, self.tokens), {"branch": branch, "layers": L}
+                columns = {"predicted": predicted, "n": self.runs, "source": NOCI}
+                yield self.row(COSINE, float(np.mean(runs)), at=at, **columns)

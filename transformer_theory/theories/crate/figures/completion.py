@@ -15,11 +15,12 @@ from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.format import several
-from ....core.measurement import Arrays, Measurement, Null, judge
+from ....core.measurement import Measurement, Null, judge
 from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
+from ....core.table import Arrays, Table
 from ....models import CRATEMAE, build, random_mask
 from ....training.fitting import State, fit, permuted
 from ....training.optimisers import warm_up_cosine
@@ -193,25 +194,23 @@ class Completion(RandomExperiment):
         return parts.train.images, parts.test.images
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the errors and the values by layer; arrays with those of every seed and with pictures of the
-        first.
-        """
+        """Yields the errors and the values by layer; arrays with pictures of the first seed."""
         # Seeds advance by two, because the untrained network of a seed has the next one.
         runs = sweep(
             train_network, [{"experiment": self, "seed": 1000 * self.seed + 2 * k} for k in range(self.seeds)]
         )
         errors = {name: [run["errors"][name] for run in runs] for name in runs[0]["errors"]}
         null = Null(UNTRAINED, tuple(errors[UNTRAINED]))
-        yield self._row(ERROR, errors[MODEL], nulls=(null,), side="<=")
+        yield self._row(ERROR, errors[MODEL], nulls=(null,), side="<=", at={"prediction": MODEL})
         for name, values in errors.items():
             if name not in (MODEL, UNTRAINED):
-                yield self._row(ERROR, values, at={"setting": name})
+                yield self._row(ERROR, values, at={"prediction": name})
         learnt = float(np.mean(errors[MODEL])) < float(np.mean(errors[POSITION_MEAN]))
         # [seeds, quantities, trained or untrained, 1 + layers]
         layers = np.stack([run["layers"] for run in runs])
         for layer in range(layers.shape[-1]):
             half = ENCODER if layer <= self.depth else DECODER
-            place = {"at": {"setting": half}, "layer": layer if layer <= self.depth else layer - self.depth}
+            place = {"at": {"part": half}, "layer": layer if layer <= self.depth else layer - self.depth}
             (readout, first), (ratio, second) = layers[:, :, :, layer].transpose(1, 2, 0)
             yield self._row(READOUT, readout, nulls=(Null(UNTRAINED, tuple(first)),), side="<=", **place)
             if layer:
@@ -231,7 +230,6 @@ class Completion(RandomExperiment):
                     "source": INVERSE,
                 }
                 yield self._row(RATIO, ratio, nulls=(Null(UNTRAINED, tuple(second)),), **bound, **place)
-        yield Arrays({"crate/completion/layers": layers})
         yield Arrays(
             {f"crate/completion/{name}": runs[0][name] for name in ("images", "hidden", "completed")}
         )
@@ -241,7 +239,7 @@ class Completion(RandomExperiment):
         interval = student_interval(list(values))
         kind = {} if interval is None else {"interval": interval, "interval_kind": "over seeds"}
         columns = {"model": MODEL, "n": len(values), "split": "test", "source": SOURCE, **kind, **columns}
-        return Measurement("crate", "figure", quantity, float(np.mean(values)), **columns)
+        return self.row(quantity, float(np.mean(values)), **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -267,11 +265,11 @@ class Completion(RandomExperiment):
             line[0].set_ylabel(name, rotation=0, ha="right", va="center")
         left, middle, right = below.subplots(1, 3)
         _error_panel(left, result)
-        layers = result.arrays["crate/completion/layers"]
-        for ax, values, title in zip(
-            (middle, right), layers.swapaxes(0, 1), ("Error, linear readout", "$R^c$, after / before")
-        ):
-            _layer_panel(ax, values, title)
+        depth = result.settings["depth"]
+        for ax, quantity in ((middle, READOUT), (right, RATIO)):
+            _layer_panel(ax, result.table.select(quantity=quantity), depth)
+        middle.set_title("Error, linear readout")
+        right.set_title("$R^c$, after / before")
         right.axhline(1, color=COLOURS["null"], linewidth=0.9)
         right.legend(fontsize=7)
         caption(
@@ -279,7 +277,8 @@ class Completion(RandomExperiment):
             "Above: held-out images of the first split; hidden patches are blue, and visible patches are "
             "copied into both completions. Linear: a linear prediction from the visible patches, fitted to "
             "training images. Errors: mean square over masked patches, in units of the variance of the "
-            f"pixels; bars and lines: mean of {several(layers.shape[0], 'seed')}, dots: each seed. Readout: "
+            f"pixels; bars and lines: mean of {several(result.settings['seeds'], 'seed')}; vertical: 95 % "
+            "intervals over seeds; grey dots: the untrained networks. Readout: "
             "a linear map from the tokens of masked patches, fitted to training images; 0: the embedding. "
             "$R^c$ around attention, tokens of norm one: the theory has encoder layers (e) below 1 and "
             "decoder layers (d) above 1." + _note(result),
@@ -296,8 +295,8 @@ def _note(result: Result) -> str:
     text.
     """
     error, mean = (
-        result.table.select(quantity=ERROR, at={"setting": name}).one().value or 0.0
-        for name in ("", POSITION_MEAN)
+        result.table.select(quantity=ERROR, at={"prediction": name}).one().value or 0.0
+        for name in (MODEL, POSITION_MEAN)
     )
     return (
         ""
@@ -308,10 +307,10 @@ def _note(result: Result) -> str:
 
 def _error_panel(ax: "Axes", result: Result) -> None:
     """Plots one bar per prediction."""
-    bars = {row.setting or MODEL: row.value or 0.0 for row in result.table.select(quantity=ERROR)}
-    bars["untrained network"] = max(
-        null.mean for null in result.table.select(quantity=ERROR).column("null") if null is not None
-    )
+    rows = result.table.select(quantity=ERROR)
+    bars = {row.at["prediction"]: row.value or 0.0 for row in rows}
+    (untrained,) = rows.select(at={"prediction": MODEL}).column("null")
+    bars["untrained network"] = untrained.mean
     places = range(len(bars))
     tints = [COLOURS["crate"]] + [COLOURS["null"]] * (len(bars) - 1)
     ax.barh(places, list(bars.values()), color=tints, alpha=0.45, height=0.75)
@@ -322,16 +321,19 @@ def _error_panel(ax: "Axes", result: Result) -> None:
     ax.set_title("Error on masked patches")
 
 
-def _layer_panel(ax: "Axes", values: np.ndarray, title: str) -> None:
-    """Plots values [seeds, trained or untrained, 1 + layers] by layer."""
-    depth = (values.shape[-1] - 1) // 2
-    places = np.arange(2 * depth + 1)
-    for state, (name, linestyle) in enumerate((("trained", "-"), ("untrained", (0, (3, 2))))):
-        tint = COLOURS["crate"] if state == 0 else COLOURS["null"]
-        ax.plot(places, values[:, state].mean(0), linestyle=linestyle, color=tint, label=name)
-        ax.plot(np.tile(places, len(values)), values[:, state].ravel(), "o", color=tint, markersize=2.5)
-    ax.set_xticks(places, ["0"] + [f"e{k + 1}" for k in range(depth)] + [f"d{k + 1}" for k in range(depth)])
+def _layer_panel(ax: "Axes", rows: Table, depth: int) -> None:
+    """Plots a quantity by layer, with its intervals, and the untrained networks with the mean of each layer."""
+    decoder = [depth if row.at["part"] == DECODER else 0 for row in rows]
+    places = [layer + before for layer, before in zip(rows.column("layer"), decoder)]
+    for place, interval, null in zip(places, rows.column("interval"), rows.column("null")):
+        if interval:
+            ax.plot([place] * 2, interval, color=COLOURS["crate"], linewidth=1.0)
+        ax.plot([place] * len(null.draws), null.draws, "o", color=COLOURS["null"], markersize=2.5)
+    ax.plot(places, rows.column("value"), "-o", color=COLOURS["crate"], label="trained", markersize=2.5)
+    nulls = [null.mean for null in rows.column("null")]
+    ax.plot(places, nulls, linestyle=(0, (3, 2)), color=COLOURS["null"], label="untrained")
+    labels = ["0"] + [f"e{k + 1}" for k in range(depth)] + [f"d{k + 1}" for k in range(depth)]
+    ax.set_xticks(range(2 * depth + 1), labels)
     ax.axvline(depth + 0.5, color="#E4E7EB", linewidth=1.2, zorder=0)
     ax.set_xlim(-0.3, 2 * depth + 0.3)
-    ax.set_title(title)
     ax.set_xlabel("layer")

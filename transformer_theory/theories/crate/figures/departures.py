@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Unit
+from ....core.measurement import Measurement, Unit
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -44,6 +44,7 @@ from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, Growth
 from ..layer_curves import INPUT, CompressionLayer, compression_layers, curves, on_layers, run_metrics
 from ..problem import PAPER, incoherence
 from ..steps import mssa
+from .common import RANGE, range_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,6 +68,7 @@ PAPER_COSINE, RELEASED_COSINE = (
     "cosine of the released step with the gradient",
 )
 LEAK = "change of the first token when the last one changes, over that of the last"
+TITLES = {ACCURACY: "Accuracy, test part", CHANGE: "$R^c$ after attention over before"}
 UNITS: dict[str, Unit] = {ACCURACY: "share", LAST_NONZEROS: "share"}
 
 RELEASED, STATISTICS = "released", "token statistics, released"
@@ -209,9 +211,9 @@ class Departures(RandomExperiment):
     name = "crate.departures"
     sources = (PAPER, Source("hu2024indepth"), Source("wu2024token"), Source("alpaydin1998optical"))
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the quantities of each departure, and an array with accuracy and change of R^c of every
-        network and seed.
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the quantities of each departure, and the ranges of accuracy and change of R^c of every
+        network.
         """
         settings = [
             {
@@ -235,17 +237,12 @@ class Departures(RandomExperiment):
         yield self._row("12 token statistics with a free output", ALIGNMENT, STATISTICS, runs[STATISTICS])
         for network, block in ((RELEASED, ReleasedAttention), ("causal", CausalReleasedAttention)):
             departure = "9 no causal form in the classifiers"
-            yield Measurement(
-                "crate",
-                "figure",
-                LEAK,
-                leak(block, self.dim),
-                at={"setting": departure},
-                model=network,
-                source=PAPER,
-            )
-        table = [[[run[ACCURACY], run[CHANGE]] for run in runs[network]] for network in NETWORKS]
-        yield Arrays({"crate/departures/table": np.array(table)})
+            yield self.row(LEAK, leak(block, self.dim), at={"departure": departure}, model=network)
+        for network in NETWORKS:
+            for quantity in TITLES:
+                values = [run[quantity] for run in runs[network]]
+                row = self.row(quantity, float(np.mean(values)), model=network, n=len(values))
+                yield from range_of(row, values)
 
     def _row(self, departure: str, quantity: str, network: str, runs: list[dict[str, float]]) -> Measurement:
         values = [run[quantity] for run in runs]
@@ -254,13 +251,11 @@ class Departures(RandomExperiment):
             if quantity == ACCURACY
             else None
         )
-        return Measurement(
-            theory="crate",
-            kind="figure",
-            quantity=quantity,
-            value=float(np.mean(values)),
+        return self.row(
+            quantity,
+            float(np.mean(values)),
             unit=UNITS.get(quantity, ""),
-            at={"setting": departure},
+            at={"departure": departure},
             model=network,
             n=len(values),
             p=p,
@@ -274,20 +269,16 @@ class Departures(RandomExperiment):
         """Plots accuracy and change of R^c in attention, one row per network. Markers are means over seeds,
         bars their ranges.
         """
-        table, names = result.arrays["crate/departures/table"], list(NETWORKS)
         figure, panels = axes(1, 2, width=7.0, height=3.6)
-        for column, (ax, title) in enumerate(
-            zip(panels, ("Accuracy, test part", "$R^c$ after attention over before"))
-        ):
-            values = table[:, :, column]
-            ax.axvline(values[0].mean(), color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-            for place, network_values in enumerate(values):
+        for ax, (quantity, title) in zip(panels, TITLES.items()):
+            means = [result.table.select(quantity=quantity, model=network)[0].value for network in NETWORKS]
+            ends = [result.table.select(quantity=f"{end} of {quantity}").column("value") for end in RANGE]
+            ax.axvline(means[0], color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
+            for place, (mean, *extent) in enumerate(zip(means, *ends)):
                 tint = COLOURS["raw"] if place == 0 else COLOURS["crate"]
-                ax.plot(
-                    [network_values.min(), network_values.max()], [place, place], color=tint, linewidth=1.2
-                )
-                ax.plot([network_values.mean()], [place], "o", color=tint)
-            ax.set_yticks(range(len(names)), names if column == 0 else [""] * len(names))
+                ax.plot(extent, [place, place], color=tint, linewidth=1.2)
+                ax.plot([mean], [place], "o", color=tint)
+            ax.set_yticks(range(len(NETWORKS)), list(NETWORKS) if ax is panels[0] else [""] * len(NETWORKS))
             ax.invert_yaxis()
             ax.set_title(title)
         limits = panels[0].get_xlim()

@@ -4,7 +4,7 @@ masks.
 Source: :cite:t:`yu2023emergence`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....data.two_objects import TwoObjects, two_objects
 from .. import networks
 from ..segmentation import (
@@ -37,9 +38,11 @@ if TYPE_CHECKING:
 SOURCE = Source("yu2023emergence")
 # name -> constructor and learning rate
 NETWORKS = {"CRATE (released form)": (networks.crate, 3e-3), "ViT": (networks.vit, 2e-3)}
+Rule = tuple[str, float]
 CUTS = (0.2, 0.4, 0.6, 0.8)  # shares of a map that the selected patches hold
-EXCESS = f"{MASS:.0%} of the excess over the mean"
-RULES = tuple(f"{cut:.0%} of the mass" for cut in CUTS)
+# A rule takes the patches that hold a share of the mass of a map, or of its excess over the mean.
+RULES = tuple(("mass", cut) for cut in CUTS)
+EXCESS = ("excess", MASS)
 # Kind of map -> rules. The maps of components are excesses over the mean already.
 MAPS = {"attention of the class token": (*RULES, EXCESS), "principal components": RULES}
 STATES = ("trained", "untrained", "random")
@@ -107,7 +110,7 @@ class Emergence(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the accuracies and the IoU with both chance levels; arrays with pictures and with the IoU of
-        every seed.
+        the seeds.
         """
         sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
         # Seeds advance by two, because the untrained network of a seed has the next one.
@@ -123,39 +126,38 @@ class Emergence(RandomExperiment):
                 values = [run["numbers"][quantity] for run in runs]
                 # The networks of the seeds are independent, so the largest probability is on the safe side.
                 columns = {"p": max(run["p"] for run in runs), "side": ">="} if quantity == ACCURACY else {}
-                yield _row(quantity, values, name, unit="" if quantity == PARAMETERS else "share", **columns)
-            for kind, rule in ((kind, rule) for kind, rules in MAPS.items() for rule in rules):
+                yield self._row(
+                    quantity, values, name, unit="" if quantity == PARAMETERS else "share", **columns
+                )
+            yield from self._overlaps(name, [run["overlaps"] for run in runs])
+            pictures = runs[0]["pictures"]
+            yield Arrays({f"crate/emergence/{name}/{picture}": array for picture, array in pictures.items()})
+
+    def _overlaps(
+        self, name: str, runs: Sequence[Mapping[tuple[str, Rule, str], Any]]
+    ) -> Iterator[Measurement | Arrays]:
+        """Yields the IoU of a network with both chance levels, and an array with those of the seeds."""
+        for kind, rules in MAPS.items():
+            for rule in rules:
+                place = {"at": dict(zip(("map", "of", "share"), (kind, *rule)))}
                 for quantity, random_quantity, field in (
                     (OBJECT_IOU, RANDOM_OBJECT_IOU, "per_object"),
                     (FOREGROUND_IOU, RANDOM_FOREGROUND_IOU, "foreground"),
                 ):
                     iou = {
-                        state: [getattr(run["overlaps"][kind, rule, state], field) for run in runs]
-                        for state in STATES
+                        state: [getattr(run[kind, rule, state], field) for run in runs] for state in STATES
                     }
                     null = Null("untrained networks", tuple(iou["untrained"]))
-                    yield _row(
-                        quantity,
-                        iou["trained"],
-                        name,
-                        at={"setting": f"{kind}, {rule}"},
-                        nulls=(null,),
-                        side=">=",
-                    )
-                    yield _row(random_quantity, iou["random"], name, at={"setting": f"{kind}, {rule}"})
-            yield Arrays(
-                {f"crate/emergence/{name}/{picture}": array for picture, array in runs[0]["pictures"].items()}
-            )
-        for kind, rules in MAPS.items():
-            per_object = [
-                [
-                    [[run["overlaps"][kind, rule, state].per_object for run in runs] for state in STATES]
-                    for rule in rules
-                ]
-                for runs in by_network.values()
-            ]
-            # [networks, rules, states, seeds]
-            yield Arrays({f"crate/emergence/{kind}": np.array(per_object)})
+                    yield self._row(quantity, iou["trained"], name, nulls=(null,), side=">=", **place)
+                    yield self._row(random_quantity, iou["random"], name, **place)
+            seeds = [[run[kind, rule, "trained"].per_object for run in runs] for rule in rules]
+            yield Arrays({f"crate/emergence/{name}/{kind}": np.array(seeds)})  # [rules, seeds]
+
+    def _row(self, quantity: str, values: list[float], model: str, **columns: Any) -> Measurement:
+        """Returns a row with the mean of the values over seeds."""
+        note = f"mean of the seeds, {min(values):.3g} to {max(values):.3g}"
+        columns = {"unit": "share", "model": model, "n": len(values), "note": note, **columns}
+        return self.row(quantity, float(np.mean(values)), **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -188,13 +190,11 @@ class Emergence(RandomExperiment):
         for ax in grid[-1]:
             ax.remove()
         half = columns // 2
-        overlaps = [result.arrays[f"crate/emergence/{kind}"] for kind in MAPS]
-        top = 1.08 * max(float(values.max()) for values in overlaps)
-        for part, (kind, rules), values in zip(
-            (spec[-1, 1:half], spec[-1, half + 1 :]), MAPS.items(), overlaps
-        ):
-            ax = figure.add_subplot(part)
-            _iou_panel(ax, values, names, kind, rules)
+        parts = [figure.add_subplot(part) for part in (spec[-1, 1:half], spec[-1, half + 1 :])]
+        for ax, kind in zip(parts, MAPS):
+            _iou_panel(ax, result, kind)
+        top = 1.08 * max(ax.dataLim.y1 for ax in parts)
+        for ax in parts:
             ax.set_ylim(0, top)
         caption(
             figure,
@@ -212,7 +212,7 @@ class Emergence(RandomExperiment):
         return cls(seeds=1)
 
 
-def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[str, Selection]]:
+def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[Rule, Selection]]:
     """Returns the selected patches by kind of map and rule, in the order of MAPS."""
     attention = class_attention(model, data.data.tokens)
     maps = dict(zip(MAPS, (attention, exceeding(components(model, data.data.tokens)))))
@@ -224,7 +224,7 @@ def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[str, Selec
 
 
 def _pictures(model: nn.Module, test_images: TwoObjects) -> dict[str, np.ndarray]:
-    """Returns the first images, their masks, the map of every head, and three principal components."""
+    """Returns the first images, the map of every head, and three principal components."""
     examples = test_images[:MAX_PLOTTED]
     assert examples.data.images is not None
     side = int(examples.data.tokens.shape[1] ** 0.5)
@@ -232,27 +232,9 @@ def _pictures(model: nn.Module, test_images: TwoObjects) -> dict[str, np.ndarray
     projected = components(model, test_images.data.tokens, count=3)[:MAX_PLOTTED]
     return {
         "images": examples.data.images.clamp(0, 1).float().numpy(),
-        "masks": examples.masks.numpy(),
         "attention": class_attention(model, examples.data.tokens).unflatten(-1, (side, side)).float().numpy(),
         "components": projected.unflatten(-1, (side, side)).float().numpy(),
     }
-
-
-def _row(quantity: str, values: list[float], model: str, **columns: Any) -> Measurement:
-    """Returns a row with the mean of the values over seeds."""
-    note = f"mean of the seeds, {min(values):.3g} to {max(values):.3g}"
-    columns = {"unit": "share", **columns}
-    return Measurement(
-        "crate",
-        "figure",
-        quantity,
-        float(np.mean(values)),
-        model=model,
-        n=len(values),
-        note=note,
-        source=SOURCE,
-        **columns,
-    )
 
 
 def _image(ax: "Axes", picture: np.ndarray, title: str) -> None:
@@ -261,38 +243,28 @@ def _image(ax: "Axes", picture: np.ndarray, title: str) -> None:
     ax.axis("off")
 
 
-def _iou_panel(
-    ax: "Axes", overlaps: np.ndarray, names: list[str], title: str, rules: tuple[str, ...]
-) -> None:
-    """Plots the IoU [networks, rules, states, seeds] against the rules."""
-    styles = {"trained": "-", "untrained": (0, (3, 2)), "random": (0, (1, 2))}
-    places = np.arange(len(rules))
-    for name, values in zip(names, overlaps):
-        for state, linestyle in enumerate(styles.values()):
+def _iou_panel(ax: "Axes", result: Result, kind: str) -> None:
+    """Plots the IoU with each object against the rules of one kind of map."""
+    rules = MAPS[kind]
+    for name in NETWORKS:
+        rows, random = (
+            result.table.select(quantity=quantity, model=name, at={"map": kind})
+            for quantity in (OBJECT_IOU, RANDOM_OBJECT_IOU)
+        )
+        for values, linestyle, label in (
+            (rows.column("value"), "-", name.split()[0]),
+            ([null.mean for null in rows.column("null")], (0, (3, 2)), "_"),
+            (random.column("value"), (0, (1, 2)), "_"),
+        ):
+            look = {"linestyle": linestyle, "color": COLOURS[name], "linewidth": 1.2}
             # The rule on the excess is another rule, not another share, so it is not connected with the
             # others.
-            means = values[:, state].mean(-1)
-            label = name.split()[0] if state == 0 else "_"
-            ax.plot(
-                places[: len(CUTS)],
-                means[: len(CUTS)],
-                linestyle=linestyle,
-                color=COLOURS[name],
-                linewidth=1.2,
-                label=label,
-            )
-            for place in places[len(CUTS) :]:
-                ax.plot(
-                    [place - 0.3, place + 0.3],
-                    [means[place]] * 2,
-                    linestyle=linestyle,
-                    color=COLOURS[name],
-                    linewidth=1.2,
-                )
-        for place in places:
-            ax.plot(
-                np.full(values.shape[-1], place), values[place, 0], "o", color=COLOURS[name], markersize=3
-            )
-    ax.set_xticks(places, [f"{cut:.0%}" for cut in CUTS] + ["excess"] * (len(rules) - len(CUTS)), fontsize=7)
-    ax.set_title(f"IoU, {title}", fontsize=7.5)
+            ax.plot(range(len(CUTS)), values[: len(CUTS)], label=label, **look)
+            for place, value in enumerate(values[len(CUTS) :], start=len(CUTS)):
+                ax.plot([place - 0.3, place + 0.3], [value] * 2, **look)
+        for place, seeds in enumerate(result.arrays[f"crate/emergence/{name}/{kind}"]):
+            ax.plot([place] * len(seeds), seeds, "o", color=COLOURS[name], markersize=3)
+    labels = [f"{share:.0%}" if of == "mass" else of for of, share in rules]
+    ax.set_xticks(range(len(rules)), labels, fontsize=7)
+    ax.set_title(f"IoU, {kind}", fontsize=7.5)
     ax.legend(fontsize=7)

@@ -4,26 +4,24 @@ handwritten digits.
 Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from types import MappingProxyType
 
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null, judge, present
-from ....core.plotting import COLOURS, axes, caption, line, style
-from ....core.result import Result
+from ....core.figure import Panel, bands
+from ....core.measurement import Measurement, Null, judge, present
+from ....core.plotting import COLOURS
 from ....core.sources import Source
 from ....models.crate import PaperAttention
 from .. import networks
 from ..in_networks import AFTER, BEFORE, NONZEROS
 from ..layer_curves import CURVES, INPUT, REDUCTION, curves, layerwise
 from ..problem import CURVES as SOURCE
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from .common import RANGE, range_of
 
 NETWORKS = {
     "CRATE (released form)": networks.crate,
@@ -42,6 +40,11 @@ TITLES = {  # quantity -> title and axis label of its panel
     AFTER: ("$R^c(Z^{\\ell+1/2})$, after", NATS),
     NONZEROS: ("Share of non-zeros", "of all entries"),
     REDUCTION: ("$\\Delta R$ by class", "nats, $\\varepsilon^2$ = .5"),
+}
+SOLID = {name: {"color": COLOURS[name], "label": name} for name in NETWORKS}
+DOTTED = {
+    name: look | {"label": "_", "linestyle": (0, (1, 1)), "linewidth": 1.0, "band": False}
+    for name, look in SOLID.items()
 }
 
 
@@ -112,7 +115,33 @@ class Layers(RandomExperiment):
     name = "crate.layers"
     sources = (SOURCE, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    view = bands(
+        x="layer",
+        spread=RANGE,
+        panels=tuple(
+            (
+                Panel(
+                    title,
+                    quantity,
+                    {"split": ""},
+                    ("model", SOLID),
+                    legend="best" if quantity == NONZEROS else "",
+                    axes={"ylabel": unit},
+                ),
+                Panel("", quantity, {"split": "train"}, ("model", DOTTED)),
+            )
+            for quantity, (title, unit) in TITLES.items()
+        ),
+        caption=lambda result: (
+            "Solid: trained, test part, mean and range of the seeds. Dotted: the same on the training "
+            "part. Grey, dashed: random weights. Rates: tokens of every head scaled to norm one. Curves that "
+            "coincide hide one another: with random weights both forms of CRATE have the same U in layer "
+            "0, and a ViT has no zeros at all." + networks.chance_note(result, ACCURACY)
+        ),
+        size=(11.0, 2.7),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
         """Yields the learning rate, the accuracies and the curves of every network."""
         sizes = {"steps": self.steps, "dim": self.dim, "depth": self.depth}
         first = 1000 * self.seed
@@ -134,7 +163,7 @@ class Layers(RandomExperiment):
         results = sweep(train_network, runs)
         for position, name in enumerate(NETWORKS):
             network_results = results[position * self.seeds : (position + 1) * self.seeds]
-            yield Measurement("crate", "figure", LEARNING_RATE, rates[name], model=name)
+            yield self.row(LEARNING_RATE, rates[name], model=name, source=None)
             numbers = [seed_numbers for seed_numbers, _ in network_results]
             p = networks.guessing_p(
                 [seed_numbers[ACCURACY] for seed_numbers in numbers], networks.digit_parts(seed=first).test
@@ -146,7 +175,6 @@ class Layers(RandomExperiment):
                 for quantity in network_results[0][1]
             }
             yield from self._curves(name, stacked, learnt=not networks.at_chance(p))
-            yield Arrays({f"crate/layers/{name}/{quantity}": values for quantity, values in stacked.items()})
 
     def _numbers(self, name: str, numbers: list[dict[str, float]], p: float) -> Iterator[Measurement]:
         """Yields the accuracies and the number of parameters, as means over seeds; ``p`` is the accuracy's
@@ -159,49 +187,25 @@ class Layers(RandomExperiment):
             )
             unit = "" if quantity == PARAMETERS else "share"
             columns = {"p": p, "side": ">="} if quantity == ACCURACY else {}
-            yield Measurement(
-                "crate",
-                "figure",
-                quantity,
-                float(np.mean(values)),
-                unit=unit,
-                model=name,
-                n=len(values),
-                note=note,
-                **columns,
-            )
+            columns |= {"unit": unit, "model": name, "n": len(values), "note": note, "source": None}
+            yield self.row(quantity, float(np.mean(values)), **columns)
 
     def _curves(self, name: str, stacked: dict[str, np.ndarray], *, learnt: bool) -> Iterator[Measurement]:
         """Yields the curves by layer, and their ratios, with verdicts if the network has learnt anything."""
         covered = name != "ViT" if learnt else None
         for quantity, values in stacked.items():
             for layer, (value, null, seen) in enumerate(values.mean(0).T.tolist()):
-                yield Measurement(
-                    "crate",
-                    "figure",
-                    quantity,
-                    value,
-                    nulls=(Null(UNTRAINED, (null,)),),
-                    model=name,
-                    layer=layer,
-                )
-                yield Measurement("crate", "figure", quantity, seen, split="train", model=name, layer=layer)
+                place = {"model": name, "layer": layer, "source": None}
+                row = self.row(quantity, value, nulls=(Null(UNTRAINED, (null,)),), **place)
+                yield from (row, *range_of(row, values[:, 0, layer].tolist()))
+                yield self.row(quantity, seen, split="train", **place)
         for quantity in (INPUT, AFTER, NONZEROS):
             ratio, null, seen = stacked[quantity][:, :, -1].mean(0) / stacked[quantity][:, :, 0].mean(0)
-            yield Measurement(
-                "crate",
-                "figure",
-                quantity,
-                float(seen),
-                split="train",
-                at={"setting": LAST_OVER_FIRST},
-                model=name,
-                n=self.seeds,
-            )
-            yield self._fall(
-                quantity, float(ratio), 1.0, covered, name, setting=LAST_OVER_FIRST, null=float(null)
-            )
-            yield self._fall(quantity, float(ratio - null), 0.0, covered, name, setting=LEARNT)
+            at = {"comparison": LAST_OVER_FIRST}
+            seen_columns = {"split": "train", "model": name, "n": self.seeds, "source": None}
+            yield self.row(quantity, float(seen), at=at, **seen_columns)
+            yield self._fall(quantity, float(ratio), 1.0, covered, name, at=at, null=float(null))
+            yield self._fall(quantity, float(ratio - null), 0.0, covered, name, at={"comparison": LEARNT})
         ratio, null, _ = (stacked[AFTER] / stacked[BEFORE]).mean((0, 2))
         yield self._fall(ATTENTION_CHANGE, float(ratio), 1.0, covered, name, null=float(null))
 
@@ -213,17 +217,15 @@ class Layers(RandomExperiment):
         covered: bool | None,
         name: str,
         *,
-        setting: str = "",
+        at: Mapping[str, str] = MappingProxyType({}),
         null: float | None = None,
     ) -> Measurement:
         """Returns a row whose value should be at most the threshold in a CRATE; ``covered`` is None at chance
         accuracy: no verdict.
         """
-        return Measurement(
-            theory="crate",
-            kind="figure",
-            quantity=quantity,
-            value=value,
+        return self.row(
+            quantity,
+            value,
             predicted=threshold,
             op="<=",
             threshold=threshold,
@@ -231,44 +233,10 @@ class Layers(RandomExperiment):
             note="no verdict at chance accuracy" if covered is None else "",
             nulls=present(None if null is None else Null(UNTRAINED, (null,))),
             side=None if null is None else "<=",
-            at={"setting": setting},
+            at=at,
             model=name,
             n=self.seeds,
-            source=SOURCE,
         )
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots one panel per quantity and one curve per network: mean over seeds, range as a band; random
-        weights and training part.
-        """
-        names = [name for name in NETWORKS if f"crate/layers/{name}/{INPUT}" in result.arrays]
-        figure, panels = axes(1, len(CURVES), width=2.2 * len(CURVES), height=2.7)
-        for ax, quantity in zip(panels, CURVES):
-            for name in names:
-                values, null, seen = result.arrays[f"crate/layers/{name}/{quantity}"].swapaxes(0, 1)
-                layers = range(1, values.shape[1] + 1)
-                line(ax, layers, values.mean(0), name=name, label=name)
-                ax.fill_between(
-                    layers, values.min(0), values.max(0), color=COLOURS[name], alpha=0.18, linewidth=0
-                )
-                line(ax, layers, null.mean(0), name=name, linestyle=(0, (3, 2)), linewidth=1.0)
-                line(ax, layers, seen.mean(0), name=name, linestyle=(0, (1, 1)), linewidth=1.0)
-            title, unit = TITLES[quantity]
-            ax.set_title(title)
-            ax.set_ylabel(unit)
-            ax.set_xlabel("layer")
-            ax.locator_params(axis="x", integer=True)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=len(names))
-        caption(
-            figure,
-            "Solid: trained, test part, mean and range of the seeds. Dotted: the same on the training "
-            "part. Dashed: random weights. Rates: tokens of every head scaled to norm one. Curves that "
-            "coincide hide one another: with random weights both forms of CRATE have the same U in layer "
-            "1, and a ViT has no zeros at all." + networks.chance_note(result, ACCURACY),
-        )
-        return figure
 
     @classmethod
     def quick(cls) -> "Layers":

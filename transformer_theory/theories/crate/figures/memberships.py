@@ -12,10 +12,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, caption, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....data.two_objects import two_objects
 from ....models.crate import ReleasedTokenStatisticsAttention
 from ....models.image_networks import Mlp
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 SOURCE = Source("wu2024token")
 ACCURACY = "test accuracy"
 AGREEMENT = "agreement of the best head with the foreground"
-BEST = "layer chosen by validation"
+BEST = {"layer chosen by": "validation"}
 UNTRAINED = "untrained networks"
 INK = 0.25  # mean ink from which a patch of a digit is foreground
 COVER = 0.5  # share of a patch that objects must cover
@@ -139,8 +140,8 @@ class MembershipMaps(RandomExperiment):
     sources = (SOURCE, Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracies and the agreements with their nulls; arrays with those of every seed and with
-        pictures of the first.
+        """Yields the accuracies and the agreements with their nulls; arrays with the agreements of the seeds
+        and with pictures of the first.
         """
         sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
         # Seeds advance by two, because the untrained network of a seed has the next one.
@@ -164,37 +165,27 @@ class MembershipMaps(RandomExperiment):
             best = np.array([run["best"] for run in of_data])  # [seeds, trained or untrained]
             seeds = np.arange(self.seeds)
             for layer in range(self.depth):
-                yield from self._agreement(
+                yield self._agreement(
                     data, values[:, :, layer], {k: n[:, :, layer] for k, n in nulls.items()}, layer=layer
                 )
             chosen = np.stack([values[seeds, state, best[:, state]] for state in range(2)], 1)
             at_best = {kind: null[seeds, :, best[:, 0]] for kind, null in nulls.items()}
-            yield from self._agreement(data, chosen, at_best, at={"setting": BEST})
-            summaries = np.stack(
-                [chosen[:, 0], *(at_best[kind].mean(1) for kind in (OTHERS, PERMUTED)), chosen[:, 1]], 1
-            )
-            yield Arrays(
-                {f"crate/memberships/{data}/{name}": array for name, array in of_data[0]["pictures"].items()}
-            )
-            yield Arrays(
-                {f"crate/memberships/{data}/agreement": summaries, f"crate/memberships/{data}/layers": values}
-            )
+            yield self._agreement(data, chosen, at_best, at=BEST)
+            pictures = of_data[0]["pictures"]
+            yield Arrays({f"crate/memberships/{data}/{name}": array for name, array in pictures.items()})
+            yield Arrays({f"crate/memberships/{data}/seeds": chosen[:, 0]})
 
     def _agreement(
         self, data: str, values: np.ndarray, nulls: dict[str, np.ndarray], **place: Any
-    ) -> Iterator[Measurement]:
-        """Yields the mean over seeds beside each chance level; ``values`` is [seeds, trained or untrained], a
+    ) -> Measurement:
+        """Returns the mean over seeds with its chance levels; ``values`` is [seeds, trained or untrained], a
         null [seeds, draws].
         """
-        mean = float(values[:, 0].mean())
-        for kind, draws in nulls.items():
-            null = Null(kind, tuple(draws.mean(0)))  # draw i of the mean is the mean of the seeds' draws i
-            yield self._row(
-                AGREEMENT, data, values[:, 0], nulls=(null,), side=">=", p=null.p(mean, ">="), **place
-            )
-        yield self._row(
-            AGREEMENT, data, values[:, 0], nulls=(Null(UNTRAINED, tuple(values[:, 1])),), side=">=", **place
-        )
+        # draw i of the mean is the mean of the seeds' draws i
+        drawn = [Null(kind, tuple(draws.mean(0))) for kind, draws in nulls.items()]
+        drawn.append(Null(UNTRAINED, tuple(values[:, 1])))
+        p = drawn[0].p(float(values[:, 0].mean()), ">=")
+        return self._row(AGREEMENT, data, values[:, 0], nulls=tuple(drawn), side=">=", p=p, **place)
 
     def _row(self, quantity: str, data: str, values: Any, **columns: Any) -> Measurement:
         """Returns a row with the mean over seeds."""
@@ -207,9 +198,7 @@ class MembershipMaps(RandomExperiment):
             "n": self.seeds,
             **columns,
         }
-        return Measurement(
-            "crate", "figure", quantity, float(np.mean(values)), note=note, source=SOURCE, **columns
-        )
+        return self.row(quantity, float(np.mean(values)), note=note, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -254,9 +243,9 @@ class MembershipMaps(RandomExperiment):
             "its smallest value (dark) to its largest (bright); framed: the head with the best agreement. "
             "Below: the probability that a foreground patch has a larger membership than a background "
             "patch of its image (or a smaller one). Layer, head and direction are chosen on validation "
-            "images. Bars: means of the seeds; dots: the seeds. Other images: the same map and the "
-            "foreground of another image, that is, what the position alone says. Dashed: chance, 1/2."
-            + networks.chance_note(result, ACCURACY),
+            "images. Bars: means of the seeds; dots: the seeds, or the ends of the draws. Other images: the "
+            "same map and the foreground of another image, that is, what the position alone says. Dashed: "
+            "chance, 1/2." + networks.chance_note(result, ACCURACY),
         )
         return figure
 
@@ -266,13 +255,20 @@ class MembershipMaps(RandomExperiment):
 
 
 def _agreement_panel(ax: "Axes", result: Result, data: str) -> None:
-    """Plots one bar per state, with the seeds as dots."""
-    values = result.arrays[f"crate/memberships/{data}/agreement"]
-    names = ("trained", "other images", "permuted", "untrained")
-    for place, numbers in enumerate(values.T):
-        ax.bar(place, numbers.mean(), color=COLOURS["crate"] if place == 0 else COLOURS["null"], width=0.65)
-        ax.plot(np.full(len(numbers), place), numbers, "o", color="black", markersize=2.5)
-        ax.text(place, max(numbers.max(), 0.5) + 0.02, f"{numbers.mean():.2f}", ha="center", fontsize=7)
+    """Plots one bar per state, with the seeds, or the ends of the null, as dots."""
+    row = result.table.select(quantity=AGREEMENT, data=data, at=BEST).one()
+    permuted, others, untrained = row.nulls
+    bars = {  # name -> points and mean
+        "trained": (result.arrays[f"crate/memberships/{data}/seeds"], row.value),
+        "other images": ((others.low, others.high), others.mean),
+        "permuted": ((permuted.low, permuted.high), permuted.mean),
+        "untrained": (untrained.draws, untrained.mean),
+    }
+    for place, (points, mean) in enumerate(bars.values()):
+        ax.bar(place, mean, color=COLOURS["crate"] if place == 0 else COLOURS["null"], width=0.65)
+        ax.plot([place] * len(points), points, "o", color="black", markersize=2.5)
+        ax.text(place, max(*points, mean, 0.5) + 0.02, f"{mean:.2f}", ha="center", fontsize=7)
+    names = list(bars)
     ax.axhline(0.5, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
     ax.set_xticks(range(len(names)), names, fontsize=7)
     ax.set_ylim(0, 1.08)

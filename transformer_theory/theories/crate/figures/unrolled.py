@@ -4,39 +4,41 @@ compared with FISTA.
 Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth`, :cite:t:`beck2009fast`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, Null, judge
-from ....core.plotting import COLOURS, axes, label_ends, line, style
-from ....core.result import Result
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement, Null, judge
+from ....core.plotting import COLOURS, TINTS
 from ....core.sources import Source
 from ....data.synthetic import subspace_mixture
 from ....models.crate.sparsification import curvature, fista_steps
 from ..approximations import spectral_radii
-from ..on_data import LARGEST_CHANGE, SMALLEST_CHANGE, mark_floor, rate_panel
+from ..on_data import LARGEST_CHANGE, SMALLEST_CHANGE
 from ..problem import DECREASE, LASSO, PAPER, RATES, SIGN, STEP
 from ..sparse_coding import fista, ista, lasso, optimal_code, signed_dictionary
 from ..unrolled import LAM, forms, guaranteed_rates, unroll
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 MAX_CODED = 64  # tokens whose sparse codes are followed
-GAP_FLOOR = 1e-12  # smaller gaps are rounding errors; they are drawn at this level
-RATE, GAP, LAST_GAP = (
+RATE, BOUND, GAP, LAST_GAP = (
     "R^c",
+    "upper bound of R^c",
     "objective above its optimum",
     "objective above its optimum after the last step of FISTA",
 )
 OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
+FORMS = {
+    "exact": {"color": COLOURS["crate"]},
+    "paper": {"color": TINTS[0]},
+    "tied residual": {"color": TINTS[2]},
+}
+METHODS = {"ISTA": {"color": TINTS[0]}, "FISTA": {"color": COLOURS["crate"]}}
+RATE_AXES = {"ylabel": "nats", "ylim": (1e-3, None)}
+GAP_AXES = {"ylabel": "per token", "ylim": (1e-12, None)}  # smaller gaps are rounding errors
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,33 @@ class Unrolled(RandomExperiment):
     name = "crate.unrolled"
     sources = (PAPER, Source("hu2024indepth"), LASSO)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    view = curves(
+        "layer",
+        panels=(
+            (
+                Panel("$R^c(Z; U)$", RATE, lines=("form", FORMS), legend="ends", axes=RATE_AXES),
+                Panel(
+                    "",
+                    BOUND,
+                    lines=("form", {"exact": FORMS["exact"] | {"label": "exact, bound", "linestyle": "--"}}),
+                ),
+            ),
+            Panel(
+                "LASSO above its optimum",
+                GAP,
+                lines=("method", METHODS),
+                legend="ends",
+                axes=GAP_AXES,
+                x="step",
+            ),
+        ),
+        xlabel="step",
+        log="y",
+        caption="Bound: the guarantee of the exact steps. Smaller values are below the panels.",
+        size=(7.0, 2.8),
+    )
+
+    def measure(self) -> Iterator[Measurement]:
         """Yields the changes and the curves of R^c for the three forms, and the rows of the sparse codes."""
         mixture = subspace_mixture(
             self.sequences,
@@ -88,40 +116,32 @@ class Unrolled(RandomExperiment):
             rises = name == "tied residual"
             value = float(run.changes.min() if rises else run.changes.max())
             op = ">=" if rises else "<="
-            yield Measurement(
-                "crate",
-                "figure",
+            yield self.row(
                 SMALLEST_CHANGE if rises else LARGEST_CHANGE,
                 value,
                 predicted=0.0,
                 op=op,
                 threshold=0.0,
                 verdict=judge(value, op, 0.0, covered=converges or name == "exact"),
-                at={"setting": name},
+                at={"form": name},
                 n=self.sequences,
                 source={"exact": DECREASE, "paper": STEP, "tied residual": SIGN}[name],
                 note=note,
             )
             for layer, rate in enumerate(run.rates.tolist()):
-                yield Measurement(
-                    "crate", "figure", RATE, rate, unit="nats", at={"setting": name}, layer=layer
-                )
-        arrays = {f"crate/rate/{name}": run.rates.numpy() for name, run in runs.items()}
-        yield Arrays(
-            {**arrays, "crate/rate/guaranteed": guaranteed_rates(runs["exact"], bases, eps=self.eps).numpy()}
-        )
+                yield self.row(RATE, rate, unit="nats", at={"form": name}, layer=layer, source=None)
+        for layer, rate in enumerate(guaranteed_rates(runs["exact"], bases, eps=self.eps).tolist()):
+            yield self.row(BOUND, rate, unit="nats", at={"form": "exact"}, layer=layer, source=DECREASE)
         yield from self._coded(tokens.flatten(0, 1)[:MAX_CODED], bases)
 
-    def _coded(self, tokens: Tensor, bases: Tensor) -> Iterator[Measurement | Arrays]:
+    def _coded(self, tokens: Tensor, bases: Tensor) -> Iterator[Measurement]:
         """Yields the distance of the objective to its optimum after each step of ISTA and FISTA, per token."""
         dictionary = signed_dictionary(bases)
         best = optimal_code(tokens, bases, lam=LAM)
         optimum, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)
         solved = fista(tokens, dictionary, lam=LAM).objective.sum()
         difference = float((optimum - solved).abs() / optimum)
-        yield Measurement(
-            "crate",
-            "figure",
+        yield self.row(
             OPTIMUM,
             difference,
             predicted=1e-8,
@@ -143,11 +163,9 @@ class Unrolled(RandomExperiment):
                 )
         for name, values in gaps.items():
             for step, gap in enumerate(values):
-                yield Measurement("crate", "figure", GAP, gap, at={"setting": name}, step=step, source=LASSO)
+                yield self.row(GAP, gap, at={"method": name}, step=step, source=LASSO)
         allowed = float(2 * L * best.square().sum()) / len(tokens) / (self.codings + 1) ** 2
-        yield Measurement(
-            "crate",
-            "figure",
+        yield self.row(
             LAST_GAP,
             gaps["FISTA"][-1],
             predicted=allowed,
@@ -160,30 +178,7 @@ class Unrolled(RandomExperiment):
             source=RATES,
             note=f"per token, {self.codings} steps from zero; the threshold is the bound of the theory",
         )
-        yield Arrays({f"crate/gap/{name}": np.array(values) for name, values in gaps.items()})
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots R^c by step in each form, and the distance of the sparse-coding objective to its optimum."""
-        figure, (rates, gaps) = axes(1, 2)
-        rate_panel(rates, result.arrays)
-        gap_panel(gaps, result.arrays)
-        return figure
 
     @classmethod
     def quick(cls) -> "Unrolled":
         return cls(sequences=16, layers=6, codings=8)
-
-
-def gap_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
-    """Plots the distance of the sparse-coding objective to its optimum, per token, by step of ISTA and FISTA."""
-    for name, colour in (("ISTA", COLOURS["rate_reduction"]), ("FISTA", COLOURS["crate"])):
-        gaps = arrays[f"crate/gap/{name}"]
-        line(ax, range(len(gaps)), np.maximum(gaps, GAP_FLOOR), label=name, color=colour)
-    ax.set_yscale("log")
-    ax.set_title("LASSO above its optimum")
-    ax.set_xlabel("step")
-    ax.set_ylabel("per token")
-    ax.locator_params(axis="x", integer=True)
-    mark_floor(ax, GAP_FLOOR, "rounding: smaller values are drawn here")
-    label_ends(ax)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,10 +16,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Unit
-from ....core.plotting import axes, caption, colour, style
+from ....core.measurement import Measurement, Unit
+from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....models.crate import (
     ExactAttention,
     Fista,
@@ -31,6 +33,7 @@ from .. import networks
 from ..in_networks import AFTER, NONZEROS
 from ..layer_curves import curves
 from ..problem import LASSO, PAPER
+from .common import RANGE, range_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,6 +57,11 @@ MEASURED: tuple[tuple[str, Unit], ...] = (
     ("share of non-zeros, last layer", "share"),
     ("trainable parameters", ""),
 )
+TITLES = {  # quantity -> title of its panel
+    ACCURACY: "Accuracy, test part",
+    "R^c of the last layer over the first": "$R^c$, last over first layer",
+    "share of non-zeros, last layer": "Non-zeros, last layer",
+}
 LEARNING_RATE = 3e-3
 BATCH = 64  # digits per step
 MARKERS = ("o", "s", "^")
@@ -95,7 +103,7 @@ class Variants(RandomExperiment):
     sources = (PAPER, Source("wu2024token"), LASSO, Source("alpaydin1998optical"))
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the values of every variant; arrays with the values of every seed and the times."""
+        """Yields the values of every variant; with their ranges; an array with the times."""
         variants = [(attention, sparsify) for attention in ATTENTION for sparsify in SPARSIFY]
         settings = [
             {
@@ -117,20 +125,23 @@ class Variants(RandomExperiment):
                     if quantity == ACCURACY
                     else None
                 )
-                yield Measurement(
-                    theory="crate",
-                    kind="figure",
-                    quantity=quantity,
-                    value=float(values.mean()),
+                row = self.row(
+                    quantity,
+                    float(values.mean()),
                     unit=unit,
+                    at={"attention": attention, "sparsification": sparsify},
                     model=f"{attention}, {sparsify}",
                     n=self.seeds,
                     p=p,
                     side=None if p is None else ">=",
                     note=f"mean of the seeds, {values.min():.4g} to {values.max():.4g}; {self.steps} steps "
                     f"of {BATCH}",
+                    source=None,
                 )
-        yield Arrays({"crate/variants/table": table, "crate/variants/seconds": self._seconds(variants)})
+                yield row
+                if quantity in TITLES:
+                    yield from range_of(row, values.tolist())
+        yield Arrays({"crate/variants/seconds": self._seconds(variants)})
 
     def _seconds(self, variants: list[tuple[str, str]]) -> np.ndarray:
         """Returns the seconds of a forward and backward pass, [variants, rounds]; each round times all
@@ -153,32 +164,26 @@ class Variants(RandomExperiment):
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots four panels with one row per compression and one marker per sparsification."""
-        table, seconds = result.arrays["crate/variants/table"], result.arrays["crate/variants/seconds"]
+        seconds = result.arrays["crate/variants/seconds"]
         # relative to the first variant of the same round, which cancels drifts of the machine
-        relative = seconds / seconds[:1]
+        relative = iter(seconds / seconds[:1])
         figure, panels = axes(1, 4, width=8.4, height=2.8)
-        panel_values = (
-            ("Accuracy, test part", table[:, :, 0]),
-            ("$R^c$, last over first layer", table[:, :, 1]),
-            ("Non-zeros, last layer", table[:, :, 3]),
-            ("Time of a training step", relative),
-        )
-        for ax, (title, values) in zip(panels, panel_values):
-            for row in range(len(ATTENTION)):
-                for column, name in enumerate(SPARSIFY):
-                    numbers = values[row * len(SPARSIFY) + column]
-                    height, tint = (
-                        row + 0.22 * (column - 1),
-                        colour(("crate", "rate_reduction", "scan_snap")[column]),
-                    )
-                    ax.plot([numbers.min(), numbers.max()], [height, height], color=tint, linewidth=1.2)
-                    ax.plot(
-                        [np.median(numbers)],
-                        [height],
-                        MARKERS[column],
-                        color=tint,
-                        label=name if row == 0 else "_",
-                    )
+        for (row, attention), (column, name) in product(enumerate(ATTENTION), enumerate(SPARSIFY)):
+            rows = result.table.select(at={"attention": attention, "sparsification": name})
+            points = [
+                [
+                    rows.select(quantity=of).one().value
+                    for of in (quantity, *(f"{end} of {quantity}" for end in RANGE))
+                ]
+                for quantity in TITLES
+            ]
+            times = next(relative)
+            points.append([float(np.median(times)), times.min(), times.max()])
+            height, label = row + 0.22 * (column - 1), name if row == 0 else "_"
+            for ax, (mean, *ends) in zip(panels, points):
+                ax.plot(ends, [height, height], color=TINTS[column], linewidth=1.2)
+                ax.plot([mean], [height], MARKERS[column], color=TINTS[column], label=label)
+        for ax, title in zip(panels, (*TITLES.values(), "Time of a training step")):
             ax.set_yticks(
                 range(len(ATTENTION)), list(ATTENTION) if ax is panels[0] else [""] * len(ATTENTION)
             )
@@ -189,9 +194,9 @@ class Variants(RandomExperiment):
         figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
         caption(
             figure,
-            "Rows: compressions; markers: sparsifications, at the median over seeds (for times, over "
-            "rounds); bars: range. Token statistics: attention that needs only one second moment per "
-            "channel." + networks.chance_note(result, ACCURACY),
+            "Rows: compressions; markers: sparsifications, at the mean of the seeds (for times, at the "
+            "median of the rounds); bars: range. Token statistics: attention that needs only one second "
+            "moment per channel." + networks.chance_note(result, ACCURACY),
         )
         return figure
 

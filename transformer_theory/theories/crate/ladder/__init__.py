@@ -32,7 +32,7 @@ LAYERS = 4  # of the rung "four layers"
 SEPARATE = {  # a recipe changes several things at once, so these rungs are not cumulative
     "ViT on digits": "a separate recipe: two layers, more steps",
     "CRATE on digits": "a separate recipe: a CRATE, released form with ISTA",
-    "ViT on images": "the digits",
+    "ViT on images": "images instead of the digits; a ViT again",
 }
 derived = partial(small_crate, attention=PaperAttention, norms=False)  # the layer of the paper's derivation
 

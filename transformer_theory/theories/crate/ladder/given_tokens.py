@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ....core.measurement import Measurement, Null, Table, judge
+from ....core.measurement import Measurement, Null, judge
 from ....core.metric import Activations
 from ....core.statistics import HEADLINE_DRAWS, LADDER_DRAWS, fixed_generator
+from ....core.table import Table
 from ....data.synthetic import subspace_mixture
 from ....data.tokens import TokenData
 from ....metrics.coding import subspace_coding_rate, unit_norm

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from ....core.errors import NotConverged
-from ....core.measurement import Measurement, Null, Table
+from ....core.measurement import Measurement, Null
 from ....core.statistics import LADDER_DRAWS, RANGE_DRAWS, UNTRAINED, fixed_generator, over_heads
+from ....core.table import Table
 from ....data import Images
 from ....data.tokens import TokenData
 from ....models import CRATE, ViT, build

@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from ....core.ladder import Ladder
-from ....core.measurement import Measurement, Null, Table
+from ....core.measurement import Measurement, Null
 from ....core.metric import Activations
 from ....core.statistics import LADDER_DRAWS, over_heads
+from ....core.table import Table
 from ..in_networks import COMPRESSION, ROTATED, Compression, streams_around_attention
 from ..problem import CURVES, PAPER, incoherence
 from .updates import rates_after_rotated_updates
@@ -84,7 +85,7 @@ class CompressionInSubspaces(Compression):
         """
         rows = []
         for row in super().compute(draws=draws):
-            if row.quantity != COMPRESSION:
+            if row.quantity != COMPRESSION or row.layer is None:
                 rows.append(row)
                 continue
             place = (row.layer,)

@@ -5,13 +5,14 @@ Source: :cite:t:`kim2022pure`; the identifiers in n - 1 dimensions are the libra
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, line, shades, style, text_figure
+from ....core.figure import DASHED, Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..heads import attention_maps, overlap, query_rows
@@ -21,8 +22,13 @@ from ..patterns import normalised_patterns
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "graph_tokens", Source("kim2022pure", status="own")
 BEST = "overlap at the best scale"
+ORTHONORMAL, LAPLACIAN = "truncated orthonormal", "truncated Laplacian"
+RANDOM, SIMPLEX = "random unit vectors", "simplex"
+LOOKS = {kind: {"color": tint} for kind, tint in zip((ORTHONORMAL, LAPLACIAN, RANDOM), TINTS)}
+LOOKS |= {
+    SIMPLEX: {"color": COLOURS["graph_tokens"], "linestyle": "", "marker": "*", "markersize": 9, "zorder": 5}
+}
 SCALES = tuple(float(a) for a in np.geomspace(0.5, 40, 20))
 
 
@@ -38,15 +44,33 @@ class Dimensions(RandomExperiment):
     )
     draws: int = setting(5, ge=1, le=100, help="draws of each kind of identifiers")
 
-    name: ClassVar[str] = "graph_tokens.dimensions"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "graph_tokens.dimensions"
+    sources = (Source("kim2022pure", status="own"),)
+
+    view = curves(
+        "dimensions",
+        panels=(
+            Panel(
+                "Overlap at the best scale",
+                BEST,
+                lines=("identifiers", LOOKS),
+                legend="lower right",
+                axes={"ylim": (0, 1.03)},
+            ),
+        ),
+        xlabel="dimensions of the identifiers",
+        ylabel="overlap",
+        log="x",
+        caption="Dashed: n = {nodes} dimensions. Means over draws.",
+        size=(7.0, 3.0),
+    )
 
     @classmethod
     def quick(cls) -> "Dimensions":
         """One draw and four widths."""
         return cls(widths=(2, 5, 16, 64), draws=1)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields the overlap by kind and dimensions, the mean over draws."""
         import networkx
 
@@ -62,55 +86,22 @@ class Dimensions(RandomExperiment):
             return max(overlap(attention_maps(tokens, scale=a), targets, rows) for a in SCALES)
 
         families: dict[str, dict[int, Identifiers]] = {
-            "truncated orthonormal": {k: Orthonormal(kept=k) for k in range(1, n + 1)},
-            "truncated Laplacian": {k: Laplacian(k) for k in range(1, n + 1)},
-            "random unit vectors": {width: RandomUnit(width) for width in self.widths},
-            "simplex": {n - 1: Simplex()},
+            ORTHONORMAL: {k: Orthonormal(kept=k) for k in range(1, n + 1)},
+            LAPLACIAN: {k: Laplacian(k) for k in range(1, n + 1)},
+            RANDOM: {width: RandomUnit(width) for width in self.widths},
+            SIMPLEX: {n - 1: Simplex()},
         }
         for how, members in families.items():
-            means = {
-                k: float(np.mean([best(identifiers) for _ in range(self.draws)]))
-                for k, identifiers in members.items()
-            }
-            yield Arrays({f"{NAME}/{how}": np.array(list(means.items()))})
-            for k, value in means.items():
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    BEST,
-                    value,
-                    unit="share",
-                    at={"setting": f"{how}, {k} dimensions"},
-                    n=self.draws,
-                    source=SOURCE,
+            for k, identifiers in members.items():
+                value, at = (
+                    float(np.mean([best(identifiers) for _ in range(self.draws)])),
+                    {"identifiers": how},
                 )
+                yield self.row(BEST, value, unit="share", at=at | {"dimensions": k}, n=self.draws)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the overlap at the best scale against the dimensions."""
-        if f"{NAME}/simplex" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (ax,) = axes(height=3.0)
-        for name, tint in zip(
-            ("truncated orthonormal", "truncated Laplacian", "random unit vectors"), shades(3)
-        ):
-            line(ax, *result.arrays[f"{NAME}/{name}"].T, color=tint, marker="o", markersize=3, label=name)
-        ax.plot(
-            *result.arrays[f"{NAME}/simplex"].T,
-            "*",
-            color=COLOURS[NAME],
-            markersize=9,
-            label="simplex",
-            zorder=5,
-        )
-        ax.axvline(self.nodes, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        ax.set(
-            title="Overlap at the best scale",
-            xlabel="dimensions of the identifiers",
-            ylabel="overlap",
-            xscale="log",
-            ylim=(0, 1.03),
-        )
-        ax.legend(loc="lower right")
-        caption(figure, f"Dashed: n = {self.nodes} dimensions. Means over draws.")
+        """Adds the number of nodes."""
+        figure = super().plot(result)
+        figure.axes[0].axvline(self.nodes, color=COLOURS["null"], linewidth=0.9, linestyle=DASHED, zorder=1)
         return figure

@@ -6,16 +6,17 @@ Source: :cite:t:`kim2022pure`, whose figure shows the maps of heads that learnt 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import axes, caption, style, text_figure
+from ....core.measurement import Measurement
+from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..heads import attention_maps, overlap, query_rows, worst_error
 from ..identifiers import Laplacian, Orthonormal, tokenize_graph
 from ..learning import draw_batch, train_heads
@@ -24,9 +25,9 @@ from ..patterns import PATTERNS, normalised_patterns
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "graph_tokens", Source("kim2022pure", "Lemma 1", "second-hand")
+NAME = "graph_tokens"
 OVERLAP, WORST = "overlap of attention and pattern", "worst error of an attention weight"
-WRITTEN, LAPLACIAN, LEARNT, FEWER = "written", "Laplacian", "learnt", "3 dimensions fewer"  # settings
+WRITTEN, LAPLACIAN, LEARNT, FEWER = "written", "Laplacian", "learnt", "3 dimensions fewer"
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Maps(RandomExperiment):
     scale: float = setting(5.0, gt=0, le=1000, help="scale a of the heads that are written by hand")
     steps: int = setting(300, ge=1, le=10**5, help="batches from which the heads learn")
 
-    name: ClassVar[str] = "graph_tokens.maps"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "graph_tokens.maps"
+    sources = (Source("kim2022pure", "Lemma 1", "second-hand"),)
 
     @classmethod
     def quick(cls) -> "Maps":
@@ -68,20 +69,10 @@ class Maps(RandomExperiment):
         with torch.no_grad():
             maps[LEARNT] = model(draw_batch(n, 1, Orthonormal(), n, generator))[0].exp().double()
         for how, found in maps.items():
-            columns: dict[str, Any] = {"at": {"setting": how}, "n": n, "source": SOURCE}
-            yield Measurement(
-                NAME,
-                "figure",
-                OVERLAP,
-                overlap(found, targets, rows),
-                unit="share",
-                predicted=1.0,
-                basis="limit",
-                **columns,
-            )
-            yield Measurement(
-                NAME, "figure", WORST, worst_error(found, n), predicted=0.0, basis="limit", **columns
-            )
+            place = {"at": {"heads": how}, "n": n}
+            shared = overlap(found, targets, rows)
+            yield self.row(OVERLAP, shared, unit="share", reference=(1.0, "limit"), **place)
+            yield self.row(WORST, worst_error(found, n), reference=(0.0, "limit"), **place)
         # Rows of the wrong type are not part of a pattern.
         hidden = (~rows)[..., None]
         shown = {"patterns": targets, **maps}
@@ -92,8 +83,6 @@ class Maps(RandomExperiment):
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws one column per pattern and one row per kind of heads."""
-        if f"{NAME}/{LEARNT}" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         kinds = {
             "patterns": "pattern",
             WRITTEN: "orthonormal",

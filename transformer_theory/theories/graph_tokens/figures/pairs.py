@@ -7,16 +7,18 @@ Source: :cite:t:`cai1992optimal` (tests), :cite:t:`xu2019powerful` (message pass
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from textwrap import fill
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, colour, style, text_figure
+from ....core.figure import distinct
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays, Table
 from ..baselines import GraphAttention, MessagePassing, TokenTransformer
 from ..identifiers import Laplacian, adjacency, tokenize_graph
 from ..layers import random_network, relative_difference
@@ -33,6 +35,7 @@ APART, DIFFERENCE, SIGNS = (
     "relative difference of outputs",
     "relative difference of outputs by the signs of eigenvectors",
 )
+EQUAL, DIFFERENT, VARIANT = "equal", "apart", "not invariant"
 TESTS = {"1-WL": weisfeiler_leman, "folklore 2-WL": folklore_weisfeiler_leman}
 MESSAGES, ATTENTION, ORDER_TWO, LAPLACIAN = (
     "message passing",
@@ -63,8 +66,8 @@ class Pairs(RandomExperiment):
 
     networks: int = setting(5, ge=1, le=100, help="networks of each kind; the largest difference counts")
 
-    name: ClassVar[str] = "graph_tokens.pairs"
-    sources: ClassVar[tuple[Source, ...]] = tuple(dict.fromkeys(SOURCES.values()))
+    name = "graph_tokens.pairs"
+    sources = tuple(dict.fromkeys(SOURCES.values()))
 
     @classmethod
     def quick(cls) -> "Pairs":
@@ -73,56 +76,26 @@ class Pairs(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields one verdict per pair and method, and the drawings of the graphs."""
-        generator, pairs = self.generator(), known_pairs()
-        verdicts, arrays = np.zeros((len(pairs), len(SOURCES)), dtype=np.int8), {}
-        for row, pair in enumerate(pairs):
-            columns: dict[str, Any] = {"n": len(pair.first)}
+        generator, arrays = self.generator(), {}
+        for number, pair in enumerate(known_pairs()):
+
+            def row(quantity: str, method: str, value: float, pair=pair, **columns: Any) -> Measurement:
+                columns |= {"n": len(pair.first), "source": SOURCES[method]}
+                return self.row(quantity, value, at={"method": method, "pair": pair.name}, **columns)
+
             answers = [distinguished(pair.first, pair.second, refine) for refine in TESTS.values()]
-            for col, (method, apart) in enumerate(zip(TESTS, answers)):
-                verdicts[row, col] = apart
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    APART,
-                    float(apart),
-                    at={"setting": f"{method}: {pair.name}"},
-                    source=SOURCES[method],
-                    **columns,
-                )
+            for method, apart in zip(TESTS, answers):
+                yield row(APART, method, float(apart))
             differences = self._differences(pair.first, pair.second, generator)
             signs = differences.pop(SIGNS)
-            for col, (method, value) in enumerate(differences.items(), start=len(TESTS)):
-                # 2: the outputs differ between the graphs, but also between two runs on one graph.
-                verdicts[row, col] = (
-                    0 if value <= THRESHOLD else 2 if method == LAPLACIAN and signs > THRESHOLD else 1
-                )
+            for method, value in differences.items():
                 predicted = 0.0 if method != LAPLACIAN and not answers[0] else None
-                setting = f"{method}: {pair.name}"
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    DIFFERENCE,
-                    value,
-                    at={"setting": setting},
-                    predicted=predicted,
-                    source=SOURCES[method],
-                    **columns,
-                )
-            yield Measurement(
-                NAME,
-                "figure",
-                SIGNS,
-                signs,
-                at={"setting": f"{LAPLACIAN}: {pair.name}"},
-                source=SOURCES[LAPLACIAN],
-                **columns,
-            )
+                yield row(DIFFERENCE, method, value, predicted=predicted)
+            yield row(SIGNS, LAPLACIAN, signs)
             for side, graph in enumerate((pair.first, pair.second)):
-                arrays[f"points_{row}_{side}"], arrays[f"edges_{row}_{side}"] = (
-                    layout(graph),
-                    np.array(list(graph.edges)),
-                )
-        yield Arrays({f"{NAME}/{name}": values for name, values in (arrays | {"verdicts": verdicts}).items()})
+                arrays[f"{NAME}/points_{number}_{side}"] = layout(graph)
+                arrays[f"{NAME}/edges_{number}_{side}"] = np.array(list(graph.edges))
+        yield Arrays(arrays)
 
     def _differences(
         self, first: "networkx.Graph", second: "networkx.Graph", generator: torch.Generator
@@ -156,16 +129,14 @@ class Pairs(RandomExperiment):
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws the graphs of each pair, and a mark for each method."""
-        if f"{NAME}/verdicts" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         from matplotlib.collections import LineCollection
 
-        verdicts, names = result.arrays[f"{NAME}/verdicts"], [pair.name for pair in known_pairs()]
+        names = distinct(result.table, "pair")
         figure, (ax,) = axes(width=7.0, height=1.0 + 0.72 * len(names))
         marks = {
-            0: ("equal", COLOURS["null"]),
-            1: ("apart", COLOURS[NAME]),
-            2: ("not invariant", colour("not invariant")),
+            EQUAL: COLOURS["null"],
+            DIFFERENT: COLOURS[NAME],
+            VARIANT: colour(VARIANT),
         }
         for row, name in enumerate(names):
             base = -1.35 * row
@@ -177,8 +148,8 @@ class Pairs(RandomExperiment):
                 )
                 ax.plot(*points.T, "o", color=COLOURS["raw"], markersize=2.6, zorder=2)
             ax.text(2.85, base, fill(name, 20), va="center", fontsize=7.5)
-            for col, verdict in enumerate(verdicts[row]):
-                label, tint = marks[int(verdict)]
+            for col, method in enumerate(SOURCES):
+                label = verdict(result.select(at={"method": method, "pair": name}))
                 ax.text(
                     5.9 + 1.18 * col,
                     base,
@@ -186,7 +157,7 @@ class Pairs(RandomExperiment):
                     ha="center",
                     va="center",
                     fontsize=7.5,
-                    color=tint,
+                    color=marks[label],
                 )
         for col, method in enumerate(SOURCES):
             ax.text(
@@ -208,6 +179,18 @@ class Pairs(RandomExperiment):
             "output too.",
         )
         return figure
+
+
+def verdict(rows: Table) -> str:
+    """Returns the verdict of one method on one pair of graphs from its rows; outputs that also differ between two
+    runs on one graph have a verdict of their own.
+    """
+    values: dict[str, Any] = dict(zip(rows.column("quantity"), rows.column("value")))
+    if APART in values:
+        return DIFFERENT if values[APART] else EQUAL
+    if values[DIFFERENCE] <= THRESHOLD:
+        return EQUAL
+    return VARIANT if values.get(SIGNS, 0.0) > THRESHOLD else DIFFERENT
 
 
 def layout(graph: "networkx.Graph") -> np.ndarray:

@@ -7,14 +7,15 @@ the library's own.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement, judge
+from ....core.plotting import COLOURS, line, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....models.attention import attend
@@ -33,7 +34,13 @@ DISTANCE, RISK, REST = (
     "share of softmax attention outside affine maps",
 )
 STRENGTH, STRENGTHS, NOISES = 0.1, (0.003, 0.03, 0.3), (0.01, 0.1, 1.0, 4.0)
+SELECTED = "selected"
 SCALES = tuple(float(a) for a in np.geomspace(0.01, 3, 12))
+LOOKS = {
+    strength: {"color": tint, "label": f"λ = {strength:g}"}
+    for strength, tint in zip(STRENGTHS, ("#A9B4C0", "#6F7C8A", "#3F4751"))
+} | {SELECTED: {"color": COLOURS[NAME]}}
+LOGS = {"xscale": "log", "yscale": "log"}
 
 
 @dataclass(frozen=True)
@@ -45,113 +52,80 @@ class Algorithms(RandomExperiment):
     layers: tuple[int, ...] = setting((1, 5, 10, 20, 30, 40, 50), ge=1, le=1000, help="numbers of layers")
     prompts: int = setting(200, ge=2, le=10_000, help="prompts per level of noise")
 
-    name: ClassVar[str] = "in_context.algorithms"
-    sources: ClassVar[tuple[Source, ...]] = (BAI, DAI)
+    name = "in_context.algorithms"
+    sources = (BAI, DAI)
+
+    view = curves(
+        "layers",
+        panels=(
+            Panel(
+                "Distance to ridge",
+                DISTANCE,
+                lines=("quantity", {DISTANCE: {"label": "three heads"}}),
+                legend="",
+                axes={"yscale": "log", "ylabel": "difference of the answers"},
+            ),
+            Panel(
+                "Risk of ridge, 60 layers",
+                RISK,
+                lines=("strength", LOOKS),
+                legend="upper left",
+                axes={
+                    **LOGS,
+                    "xlabel": "noise variance",
+                    "ylabel": "mean squared error",
+                    "ylim": (0.1, 20),
+                },
+                x="noise",
+            ),
+            Panel(
+                "Softmax beyond affine",
+                REST,
+                axes={**LOGS, "xlabel": "scale of the scores", "ylabel": "share of variance"},
+                x="scale",
+            ),
+        ),
+        caption="Left: one prompt, λ = .1. Middle: 12 examples to fit, 12 to select. Right: best affine map of "
+        "256 queries.",
+        size=(8.5, 2.9),
+    )
 
     @classmethod
     def quick(cls) -> "Algorithms":
         """Three numbers of layers and 20 prompts."""
         return cls(layers=(1, 10, 30), prompts=20)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields distances by layers, risks by noise, and residuals by the size of the scores."""
         generator = self.generator()
         one = linear_prompts(1, 20, gaussian_inputs(torch.ones(5)), noise=0.1, generator=generator)
         low, high = extreme_eigenvalues(one)
         kappa, exact = (high + STRENGTH) / (low + STRENGTH), ridge(one, STRENGTH)
         size = float(ridge_estimate(one, STRENGTH).norm() * one.query.norm())
-        distances = []
         for layers in self.layers:
             value = float((ridge_transformer(one, STRENGTH, layers)[1] - exact).abs())
             bound = (1 - 1 / kappa) ** layers * size
-            distances.append((value, bound))
-            columns = {
-                "op": "<=",
-                "threshold": bound,
-                "verdict": judge(value, "<=", bound),
-                "at": {"setting": f"{layers} layers"},
-            }
-            yield Measurement(NAME, "figure", DISTANCE, value, source=BAI, **columns)
-        risks = []
+            judged = {"op": "<=", "threshold": bound, "verdict": judge(value, "<=", bound)}
+            yield self.row(DISTANCE, value, at={"layers": layers}, **judged)
         for noise in NOISES:
-            prompts = linear_prompts(
-                self.prompts, 24, gaussian_inputs(torch.ones(8)), noise=noise, generator=generator
-            )
+            inputs = gaussian_inputs(torch.ones(8))
+            prompts = linear_prompts(self.prompts, 24, inputs, noise=noise, generator=generator)
             weights, _, answers = select(prompts, STRENGTHS, layers=60, held_out=12, temperature=0.02)
             chosen = (weights * answers).sum(1)
-            errors = (
-                (torch.cat([answers, chosen[:, None]], dim=1) - prompts.target[:, None])
-                .square()
-                .mean(0)
-                .tolist()
-            )
-            risks.append(errors)
-            for name, value in zip((*(f"strength {s:g}" for s in STRENGTHS), "selected"), errors):
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    RISK,
-                    value,
-                    at={"setting": f"{name}, noise {noise:g}"},
-                    n=self.prompts,
-                    source=BAI,
-                )
+            off = torch.cat([answers, chosen[:, None]], dim=1) - prompts.target[:, None]
+            for strength, value in zip((*STRENGTHS, SELECTED), off.square().mean(0).tolist()):
+                yield self.row(RISK, value, at={"strength": strength, "noise": noise}, n=self.prompts)
         queries, keys, values = (
             torch.randn(m, 4, generator=generator, dtype=torch.float64) for m in (256, 16, 16)
         )
-        rest = [affine_residual(queries, attend(queries, keys, values, scale=scale)) for scale in SCALES]
-        for scale, value in zip(SCALES, rest):
-            yield Measurement(
-                NAME,
-                "figure",
-                REST,
-                value,
-                unit="share",
-                at={"setting": f"scale {scale:.2g}"},
-                n=256,
-                source=DAI,
-            )
-        arrays = {"distances": distances, "risks": risks, "rest": rest}
-        yield Arrays({f"{NAME}/{name}": np.array(each) for name, each in arrays.items()})
+        for scale in SCALES:
+            value = affine_residual(queries, attend(queries, keys, values, scale=scale))
+            yield self.row(REST, value, unit="share", at={"scale": scale}, n=256, source=DAI)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the three parts side by side."""
-        if f"{NAME}/rest" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (left, middle, right) = axes(1, 3, width=8.5, height=2.9)
-        value, bound = result.arrays[f"{NAME}/distances"].T
-        line(left, self.layers, bound, color=COLOURS["null"], label="bound")
-        line(
-            left, self.layers, np.maximum(value, 1e-16), color=COLOURS[NAME], label="three heads", marker="o"
-        )
-        left.set(title="Distance to ridge", xlabel="layers", ylabel="difference of the answers", yscale="log")
-        left.legend(loc="lower left")
-        tints = ("#A9B4C0", "#6F7C8A", "#3F4751", COLOURS[NAME])
-        risks = result.arrays[f"{NAME}/risks"]
-        for name, tint, errors in zip((*(f"λ = {s:g}" for s in STRENGTHS), "selected"), tints, risks.T):
-            line(middle, NOISES, errors, color=tint, label=name)
-        middle.set(
-            title="Risk of ridge, 60 layers",
-            xlabel="noise variance",
-            ylabel="mean squared error",
-            xscale="log",
-            yscale="log",
-        )
-        middle.set_ylim(0.1, 20)
-        middle.minorticks_off()
-        middle.legend(loc="upper left")
-        line(right, SCALES, result.arrays[f"{NAME}/rest"], color=COLOURS[NAME])
-        right.set(
-            title="Softmax beyond affine",
-            xlabel="scale of the scores",
-            ylabel="share of variance",
-            xscale="log",
-            yscale="log",
-        )
-        caption(
-            figure,
-            "Left: one prompt, λ = .1. Middle: 12 examples to fit, 12 to select. Right: best affine map of "
-            "256 queries.",
-        )
+        """Adds the bound of the distance."""
+        figure, bounds = super().plot(result), result.select(quantity=DISTANCE).column("threshold")
+        line(figure.axes[0], self.layers, bounds, color=COLOURS["null"], label="bound")
+        figure.axes[0].legend(loc="lower left")
         return figure

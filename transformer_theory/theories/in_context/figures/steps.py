@@ -6,14 +6,16 @@ Source: :cite:t:`zhang2024trained`; the curves of plain descent and the noise ar
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ....core.figure import DASHED, Panel, draw_curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -26,12 +28,17 @@ from ..references import NAME
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = Source("zhang2024trained", "Theorem 4.1", "second-hand")
 COSINE, RISK = "cosine of the trained layer's matrix", "risk"
+BEST, PLAIN, TRAINED = "best step", "best plain step", "trained layer"
 TARGETS = {
-    "best step": COLOURS[NAME],
-    "inverse covariance": COLOURS["joma"],
-    "plain descent": COLOURS["null"],
+    BEST: {"color": COLOURS[NAME]},
+    "inverse covariance": {"color": TINTS[2]},
+    "plain descent": {"color": COLOURS["null"]},
+}
+RISKS = {
+    PLAIN: {"color": COLOURS["null"]},
+    BEST: {"color": COLOURS[NAME], "label": "best preconditioned step"},
+    TRAINED: {"color": TINTS[2], "linestyle": "", "markersize": 4, "zorder": 5},
 }
 BATCH, POINTS = 256, 20
 
@@ -51,96 +58,65 @@ class Steps(RandomExperiment):
     )
     steps: int = setting(1500, ge=20, le=100_000, help="steps of training")
 
-    name: ClassVar[str] = "in_context.steps"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "in_context.steps"
+    sources = (Source("zhang2024trained", "Theorem 4.1", "second-hand"),)
 
     @classmethod
     def quick(cls) -> "Steps":
         """Two numbers of examples and 100 steps."""
         return cls(examples=(5, 20), steps=100)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields cosines by step, and risks by number of examples."""
         spectrum, generator = torch.tensor(self.spectrum, dtype=torch.float64), self.generator()
         covariance, eye = torch.diag(spectrum), torch.eye(len(spectrum), dtype=torch.float64)
         shown = self.examples[len(self.examples) // 2]
         stops = sorted({round(x) for x in np.linspace(0, self.steps, POINTS)})
-        curves, risks = [], []
         for N in self.examples:
             best = preconditioner(covariance, N, noise=self.noise)
             plain = optimal_step(covariance, N, noise=self.noise) * eye
-            targets = (best, torch.linalg.inv(covariance), eye)
+            targets = dict(zip(TARGETS, (best, torch.linalg.inv(covariance), eye)))
+            curves: dict[int, Tensor] = {}
 
             def draw(generator: torch.Generator, N: int = N) -> Prompts:
-                return linear_prompts(
-                    BATCH, N, gaussian_inputs(spectrum), noise=self.noise, generator=generator
-                )
+                inputs = gaussian_inputs(spectrum)
+                return linear_prompts(BATCH, N, inputs, noise=self.noise, generator=generator)
 
-            def record(step: int, model, targets=targets) -> None:
-                curves.append([float(cosine(model.preconditioner(), target)) for target in targets])
+            def record(step: int, model, curves=curves) -> None:
+                curves[step] = model.preconditioner().clone()
 
             callbacks = (at_steps(stops, record, limit=self.steps),) if shown == N else ()
             model = train_attention(
                 draw, len(spectrum), steps=self.steps, generator=generator, callbacks=callbacks
             )
             found = model.preconditioner()
-            risks.append([risk(G, covariance, N, noise=self.noise) for G in (best, plain, found)])
-            for name, value in zip(TARGETS, (cosine(found, target) for target in targets)):
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    COSINE,
-                    float(value),
-                    at={"setting": f"{name}, N = {N}"},
-                    step=self.steps,
-                    source=SOURCE,
-                )
-            for name, value in zip(("best step", "best plain step", "trained layer"), risks[-1]):
-                predicted = risks[-1][0] if name == "trained layer" else None
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    RISK,
-                    value,
-                    predicted=predicted,
-                    at={"setting": f"{name}, N = {N}"},
-                    source=SOURCE,
-                )
-        yield Arrays(
-            {
-                f"{NAME}/stops": np.array(stops),
-                f"{NAME}/cosines": np.array(curves),
-                f"{NAME}/risks": np.array(risks),
-            }
-        )
+            for step, matrix in {**curves, self.steps: found}.items():
+                for name, target in targets.items():
+                    at = {"matrix": name, "N": N}
+                    yield self.row(COSINE, float(cosine(matrix, target)), at=at, step=step)
+            risks = [risk(G, covariance, N, noise=self.noise) for G in (best, plain, found)]
+            for name, value in zip((BEST, PLAIN, TRAINED), risks):
+                predicted = risks[0] if name == TRAINED else None
+                yield self.row(RISK, value, predicted=predicted, at={"matrix": name, "N": N})
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the cosines over training, and the risks."""
-        if f"{NAME}/risks" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         figure, (left, right) = axes(1, 2, height=3.0)
-        for (name, colour), values in zip(TARGETS.items(), result.arrays[f"{NAME}/cosines"].T):
-            line(left, result.arrays[f"{NAME}/stops"], values, color=colour, label=name)
-        left.axhline(1.0, color="#3F4751", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
         shown = self.examples[len(self.examples) // 2]
-        left.set(
-            title=f"Matrix of the trained layer, N = {shown}",
-            xlabel="step",
-            ylabel="cosine",
-            ylim=(None, 1.03),
+        cosines = Panel(
+            f"Matrix of the trained layer, N = {shown}",
+            COSINE,
+            {"N": shown},
+            ("matrix", TARGETS),
+            legend="lower right",
+            axes={"xlabel": "step", "ylabel": "cosine", "ylim": (None, 1.03)},
         )
-        left.legend(loc="lower right")
-        best, plain, trained = result.arrays[f"{NAME}/risks"].T
-        line(right, self.examples, plain, color=COLOURS["null"], label="best plain step")
-        line(right, self.examples, best, color=COLOURS[NAME], label="best preconditioned step")
-        right.plot(self.examples, trained, "o", color=COLOURS["joma"], label="trained layer", zorder=5)
-        right.set(
-            title="Risk", xlabel="examples N", ylabel="mean squared error", xscale="log", ylim=(0, None)
-        )
-        right.set_xticks(self.examples, [str(N) for N in self.examples])
-        right.minorticks_off()
-        right.legend(loc="lower left")
+        draw_curves(left, result, cosines, x="step")
+        left.axhline(1.0, color=COLOURS["raw"], linewidth=0.8, linestyle=DASHED, zorder=1)
+        look = {"xlabel": "examples N", "ylabel": "mean squared error", "xscale": "log", "ylim": (0, None)}
+        risks = Panel("Risk", RISK, lines=("matrix", RISKS), legend="lower left", axes=look)
+        draw_curves(right, result, risks, x="N")
         caption(
             figure,
             "Lines on the right are closed forms; so is the risk of the trained layer's matrix. Dashed: 1.",

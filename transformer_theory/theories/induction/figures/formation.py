@@ -6,11 +6,12 @@ Source: :cite:t:`olsson2022incontext`, whose networks learn from text.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ....core.experiment import RandomExperiment, setting
+from ....core.figure import Panel, curves
 from ....core.measurement import Measurement
-from ....core.plotting import axes, caption, label_ends, line, null_band, shades, style, text_figure
+from ....core.plotting import null_band, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..learning import ACCURACY, LENGTH, LOSS, formation
@@ -19,8 +20,13 @@ from ..scores import PREFIX, PREVIOUS, uniform_score
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "induction", Source("olsson2022incontext", "Argument 1", "own")
-KINDS = {"two layers": 2, "one layer": 1}
+BEST = "{}, best head".format
+LINES = {  # number of layers -> look
+    2: {"label": "two\nlayers"},
+    1: {"label": "one\nlayer"},
+}
+DOTTED = {layers: look | {"linestyle": ":"} for layers, look in LINES.items()}
+SHARE = {"ylim": (-0.03, 1.05)}
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,25 @@ class Formation(RandomExperiment):
     every: int = setting(10, ge=1, le=10**5, help="steps between measurements")
     blocks: int = setting(128, ge=1, le=4096, help="blocks of 16 ids on which the networks are measured")
 
-    name: ClassVar[str] = "induction.formation"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "induction.formation"
+    sources = (Source("olsson2022incontext", "Argument 1", "own"),)
+
+    view = curves(
+        "step",
+        panels=(
+            Panel("share predicted", ACCURACY, lines=("layers", LINES), legend="ends", axes=SHARE),
+            Panel("loss, nats", LOSS, lines=("layers", LINES), legend="ends", axes={"ylim": (0, None)}),
+            (
+                Panel("best heads", BEST(PREFIX), lines=("layers", LINES), legend="", axes=SHARE),
+                Panel("", BEST(PREVIOUS), lines=("layers", DOTTED)),
+            ),
+        ),
+        caption="Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: "
+        "prefix matching (solid) and attention to the previous token (dotted) of the head that has most of it; "
+        "grey: prefix matching of uniform attention, chance for the solid lines only. Training on patterns of 6 "
+        "to 16 ids.",
+        size=(7.0, 2.7),
+    )
 
     @classmethod
     def quick(cls) -> "Formation":
@@ -43,43 +66,17 @@ class Formation(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement]:
         """Yields four quantities of both networks at each measured step."""
-        for kind, layers in KINDS.items():
-            curves = formation(
-                layers, self.generator(), steps=self.steps, every=self.every, blocks=self.blocks
-            )
-            for step, values in curves.items():
-                columns = {"at": {"setting": kind}, "step": step, "n": self.blocks, "source": SOURCE}
+        options = {"steps": self.steps, "every": self.every, "blocks": self.blocks}
+        for layers in LINES:
+            for step, values in formation(layers, self.generator(), **options).items():
+                place = {"at": {"layers": layers}, "step": step, "n": self.blocks}
                 for quantity, value in values.items():
-                    name = f"{quantity}, best head" if quantity in (PREFIX, PREVIOUS) else quantity
-                    yield Measurement(
-                        NAME, "figure", name, value, unit="nats" if quantity == LOSS else "share", **columns
-                    )
+                    name = BEST(quantity) if quantity in (PREFIX, PREVIOUS) else quantity
+                    yield self.row(name, value, unit="nats" if quantity == LOSS else "share", **place)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Draws accuracy, loss and the two scores over the steps."""
-        if not result.select(quantity=ACCURACY):
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, panels = axes(1, 3, width=7.0, height=2.7)
-        dark, light = shades(3)[0], shades(3)[1]
-        for kind, tint in zip(KINDS, (dark, light)):
-            for ax, quantity in zip(panels, (ACCURACY, LOSS)):
-                rows = result.select(quantity=quantity, at={"setting": kind})
-                line(ax, rows.column("step"), rows.column("value"), color=tint, label=kind.replace(" ", "\n"))
-            for quantity, dashes in ((PREFIX, "-"), (PREVIOUS, ":")):
-                rows = result.select(quantity=f"{quantity}, best head", at={"setting": kind})
-                line(panels[2], rows.column("step"), rows.column("value"), color=tint, linestyle=dashes)
-        panels[0].set(xlabel="step", title="share predicted", ylim=(-0.03, 1.05))
-        panels[1].set(xlabel="step", title="loss, nats", ylim=(0, None))
-        panels[2].set(xlabel="step", title="best heads", ylim=(-0.03, 1.05))
-        null_band(panels[2], uniform_score(LENGTH), label="")
-        label_ends(panels[0])
-        label_ends(panels[1])
-        caption(
-            figure,
-            "Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: "
-            "prefix matching (solid) and attention to the previous token (dotted) of the head that has "
-            "most of it; grey: prefix matching of uniform attention, chance for the solid lines only. "
-            "Training on patterns of 6 to 16 ids.",
-        )
+        """Adds the prefix matching of uniform attention."""
+        figure = super().plot(result)
+        null_band(figure.axes[2], uniform_score(LENGTH), label="")
         return figure

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Measurement
-from ....core.plotting import caption, style, text_figure
+from ....core.plotting import caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..in_networks import COPYING
@@ -54,8 +54,6 @@ class HeadScores(RandomExperiment):
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws a map of layers by heads per score, and its largest null draw below."""
-        if not result.table:
-            return text_figure(f"{self.name}: nothing was measured")
         figure = head_map(result, *(name for name in (*SCORES, COPYING) if result.select(quantity=name)))
         caption(
             figure,

@@ -6,11 +6,12 @@ Source: :cite:t:`edelman2024evolution`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ....core.experiment import RandomExperiment, setting
+from ....core.figure import DASHED, Panel, curves
 from ....core.measurement import Measurement
-from ....core.plotting import axes, caption, label_ends, line, shades, style, text_figure
+from ....core.plotting import COLOURS, TINTS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..chains import STRATEGIES
@@ -19,9 +20,12 @@ from ..learning import CHAIN_STEPS, chain_curves
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "induction", Source("edelman2024evolution", status="own")
 LOSS, DIVERGENCE = "loss on chains", "divergence from the strategy"
-KINDS = {"one layer": 1, "two layers": 2}
+LAYERS = {1: "one layer", 2: "two layers"}
+LOSSES = {
+    layers: {"color": COLOURS["network"], "linestyle": dashes} for layers, dashes in ((1, ":"), (2, "-"))
+}
+LOG = {"xscale": "symlog", "xlim": (0, None)}
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,30 @@ class Strategies(RandomExperiment):
     steps: int = setting(CHAIN_STEPS, ge=2, le=10**5, help="batches of 64 chains")
     chains: int = setting(300, ge=1, le=10**5, help="chains on which the networks are measured")
 
-    name: ClassVar[str] = "induction.strategies"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "induction.strategies"
+    sources = (Source("edelman2024evolution", status="own"),)
+
+    view = curves(
+        "step",
+        panels=(
+            Panel("loss, nats", LOSS, lines=("layers", LOSSES), legend="", axes=LOG),
+            *(
+                Panel(
+                    f"KL, {name}",
+                    DIVERGENCE,
+                    {"layers": layers},
+                    "strategy",
+                    legend="ends" if layers == 2 else "",
+                    axes={**LOG, "ylim": (0, 0.2)},
+                )
+                for layers, name in LAYERS.items()
+            ),
+        ),
+        caption="Chains of 3 states with random transition matrices. Left: loss with one layer (dotted) and two "
+        "(solid); dashed lines: the strategies uniform, unigram and bigram from the top, on the same chains. "
+        "Right: Kullback-Leibler divergence of the network from each strategy, nats.",
+        size=(7.0, 2.8),
+    )
 
     @classmethod
     def quick(cls) -> "Strategies":
@@ -41,55 +67,24 @@ class Strategies(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement]:
         """Yields the loss of each strategy, and loss and divergences of each network over the steps."""
-        for kind, layers in KINDS.items():
-            curves = chain_curves(layers, self.seed, self.steps, self.chains)
-            columns = {"unit": "nats", "n": self.chains, "source": SOURCE}
+        columns = {"unit": "nats", "n": self.chains}
+        for layers in LAYERS:
+            found = chain_curves(layers, self.seed, self.steps, self.chains)
             if layers == 1:
-                for name, loss in curves["strategies"].items():
-                    yield Measurement(NAME, "figure", LOSS, loss, at={"setting": name}, **columns)
-            for number, step in enumerate(curves["steps"]):
-                yield Measurement(
-                    NAME, "figure", LOSS, curves["loss"][number], at={"setting": kind}, step=step, **columns
-                )
+                for name, loss in found["strategies"].items():
+                    yield self.row(LOSS, loss, at={"strategy": name}, **columns)
+            for number, step in enumerate(found["steps"]):
+                yield self.row(LOSS, found["loss"][number], at={"layers": layers}, step=step, **columns)
                 for name in STRATEGIES:
-                    value = curves["divergence"][name][number]
-                    yield Measurement(
-                        NAME,
-                        "figure",
-                        DIVERGENCE,
-                        value,
-                        at={"setting": f"{kind}, {name}"},
-                        step=step,
-                        **columns,
-                    )
+                    value, at = found["divergence"][name][number], {"layers": layers, "strategy": name}
+                    yield self.row(DIVERGENCE, value, at=at, step=step, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Draws the losses, and one panel of divergences per network."""
-        if not result.select(quantity=DIVERGENCE):
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, panels = axes(1, 3, width=7.0, height=2.8)
-        tints = dict(zip(STRATEGIES, shades(3)))
-        for name, tint in tints.items():
-            for row in result.select(quantity=LOSS, at={"setting": name}):
-                panels[0].axhline(row.value, color=tint, linewidth=0.9, linestyle=(0, (4, 3)))
-        for kind, dashes in zip(KINDS, (":", "-")):
-            rows = result.select(quantity=LOSS, at={"setting": kind})
-            line(
-                panels[0], [1 + step for step in rows.column("step")], rows.column("value"), linestyle=dashes
-            )
-        for ax, kind in zip(panels[1:], KINDS):
-            for name, tint in tints.items():
-                rows = result.select(quantity=DIVERGENCE, at={"setting": f"{kind}, {name}"})
-                steps, label = [1 + step for step in rows.column("step")], name if ax is panels[2] else ""
-                line(ax, steps, rows.column("value"), color=tint, label=label)
-            ax.set(xlabel="step + 1", xscale="log", title=f"KL, {kind}", ylim=(0, 0.2))
-        panels[0].set(xlabel="step + 1", xscale="log", title="loss, nats", ylim=(None, 1.17))
-        label_ends(panels[2])
-        caption(
-            figure,
-            "Chains of 3 states with random transition matrices. Left: loss with one layer (dotted) and "
-            "two (solid); dashed lines: the strategies uniform, unigram and bigram from the top, on the "
-            "same chains. Right: Kullback-Leibler divergence of the network from each strategy, nats.",
-        )
+        """Adds the losses of the strategies."""
+        figure = super().plot(result)
+        for name, tint in zip(STRATEGIES, TINTS):
+            (loss,) = result.select(quantity=LOSS, at={"strategy": name}).column("value")
+            figure.axes[0].axhline(loss, color=tint, linewidth=0.9, linestyle=DASHED)
+        figure.axes[0].set_ylim(None, 1.17)
         return figure

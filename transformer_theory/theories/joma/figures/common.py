@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from ....core.experiment import Experiment
 from ....core.figure import coordinate
-from ....core.measurement import Measurement, Table
+from ....core.measurement import Measurement
 from ....core.plotting import line
+from ....core.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,12 +29,12 @@ def with_range(
 
 def draw_range(ax: "Axes", rows: Table, quantity: str, x: str, *, color: str, label: str = "") -> None:
     """Plots a quantity against a coordinate or a column, with the band of :func:`with_range` if there is one."""
-    curves = [
+    curves: list[dict[Any, Any]] = [
         {place: row.value for row in rows.select(quantity=name) if (place := coordinate(row, x)) is not None}
         for name in (quantity, *(f"{end} of {quantity}" for end in RANGE))
     ]
     places = sorted(curves[0])
     drawn = [place for place in places if all(place in ends for ends in curves[1:])]
-    ends = ([curve[place] for place in drawn] for curve in curves[1:])
-    ax.fill_between(drawn, *ends, color=color, alpha=0.18, linewidth=0)
+    low, high = ([curve[place] for place in drawn] for curve in curves[1:])
+    ax.fill_between(drawn, low, high, color=color, alpha=0.18, linewidth=0)
     line(ax, places, [curves[0][place] for place in places], color=color, label=label)

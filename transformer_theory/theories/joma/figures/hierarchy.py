@@ -171,13 +171,15 @@ class HierarchyLearning(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots one row per setting: recovery of each layer and of shuffled latents, stable rank, and entropy."""
+        """Plots one row per setting: recovery of each layer and of shuffled latents, stable rank, and
+        entropy.
+        """
         measured = SETTINGS[: result.settings["settings"]]
         figure, panels = axes(len(measured), 3, width=8.5, height=2.2 * len(measured) + 0.9)
         for row, (classes, _, parts) in enumerate(measured):
             rows = result.table.select(at={"C": classes, "parts": parts})
             left, middle, right = panels[3 * row : 3 * row + 3]
-            layers = sorted({row.layer for row in rows.select(quantity=RECOVERY)})
+            layers = sorted(set(rows.select(quantity=RECOVERY).column("layer")))
             for layer, tint in zip(layers, shades(len(layers))):
                 of_layer = rows.select(layer=layer)
                 for ax, (quantity, _) in zip((left, middle, right), QUANTITIES.values()):

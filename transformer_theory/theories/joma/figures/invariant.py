@@ -11,10 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import axes, caption, heatmap, label_ends, line, shades, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..block import Softmax, gaussian_block, gaussian_contexts, random_contexts
 from ..dynamics import Model, gradient_descent
 from ..invariants import (

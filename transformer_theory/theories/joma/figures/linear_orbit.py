@@ -74,9 +74,9 @@ class LinearOrbit(Experiment):
                 x="remaining",
             ),
         ),
-        caption="The same orbit in all panels: $\\mathrm{{erf}}(v/\\sqrt{{2}})/\\Delta$ is equal for all tokens, so "
-        "the leading one blows up at $t^*$ and the others stop. Softmax attention is not shown: trained with the "
-        "MLP it leaves this orbit.",
+        caption="The same orbit in all panels: $\\mathrm{{erf}}(v/\\sqrt{{2}})/\\Delta$ is equal for all "
+        "tokens, so the leading one blows up at $t^*$ and the others stop. Softmax attention is not shown: "
+        "trained with the MLP it leaves this orbit.",
         size=(8.0, 2.8),
     )
 

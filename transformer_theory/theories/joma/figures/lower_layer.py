@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, Null
+from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....maths.linalg import stable_rank
 from ..nonlinear import equal_columns, gaussian_points, linear_layer, nonlinear_layer, rank_bounce
 from ..orbit import blow_up_time
@@ -101,8 +102,9 @@ class LowerLayer(RandomExperiment):
     def _curves(
         self, times: dict[str, Tensor], layers: dict[str, list[Tensor]]
     ) -> Iterator[Measurement | Arrays]:
-        """Yields the stable ranks while those of nonlinear units change (of linear units, whose time ends in every draw at another blow-up,
-        that of the first draw), and pictures of V of the first draw.
+        """Yields the stable ranks while those of nonlinear units change, and pictures of V of the first draw.
+
+        The rank of linear units is that of the first draw, because the blow-up differs between draws.
         """
         ranks = {how: torch.stack([stable_rank(layer) for layer in draws]) for how, draws in layers.items()}
         first, last = _moving(times[NONLINEAR].numpy(), ranks[NONLINEAR].numpy())

@@ -91,8 +91,8 @@ class Relatives(RandomExperiment):
                 for how, title in TITLES.items()
             ),
         ),
-        caption="Left, line: formula; dots: draws; dashed: P(leaf). The block predicts a leaf from the others; "
-        "bands: all draws, lines: their mean.",
+        caption="Left, line: formula; dots: draws; dashed: P(leaf). The block predicts a leaf from the "
+        "others; bands: all draws, lines: their mean.",
         size=(10.5, 2.9),
     )
 
@@ -157,8 +157,8 @@ class Relatives(RandomExperiment):
         return task.by_kinship(z - z[0])
 
     def _order(self, how: str, curves: torch.Tensor, saved: list[int]) -> Iterator[Measurement]:
-        """Yields the smallest fall of the logits from H to H + 1 in the worst draw, after a fifth of the steps
-        and at the end, and the logits over training.
+        """Yields the smallest fall of the logits from H to H + 1 in the worst draw, after a fifth of the
+        steps and at the end, and the logits over training.
         """
         for step in (saved[len(saved) // 5], saved[-1]):
             index = saved.index(step)

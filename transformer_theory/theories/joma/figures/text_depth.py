@@ -214,7 +214,7 @@ class TextDepth(RandomExperiment):
         for panels, (quantity, _, _), label in zip(
             grid, QUANTITIES.values(), ("entropy, nats", "stable rank")
         ):
-            top = 1.08 * max(row.value for row in result.table.select(quantity=f"{RANGE[1]} of {quantity}"))
+            top = 1.08 * max(result.table.select(quantity=f"{RANGE[1]} of {quantity}").column("value"))
             for ax, (rate, depth) in zip(panels.ravel(), product(rates, layers)):
                 rows = result.table.select(at={"rate": rate}, model=_depth_text(depth))
                 for layer, tint in enumerate(shades(depth)):

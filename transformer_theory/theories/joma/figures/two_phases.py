@@ -112,8 +112,8 @@ class TwoPhases(Experiment):
             ),
         ),
         log="x",
-        caption="Floor: the least entropy that scores of the nonlinear run's norm allow. Right: over $\\mu$ = 1/2; "
-        "dashed: their limits, $\\exp((\\mu^2-1/4)/2)$; crosses: recomputed independently.",
+        caption="Floor: the least entropy that scores of the nonlinear run's norm allow. Right: over $\\mu$ "
+        "= 1/2; dashed: their limits, $\\exp((\\mu^2-1/4)/2)$; crosses: recomputed independently.",
         size=(8.5, 2.9),
     )
 
@@ -166,8 +166,8 @@ class TwoPhases(Experiment):
             yield row(COMPONENT, value, recomputed, at={"component": token, "μ": float(mu[token])})
 
     def _ratios(self) -> Iterator[Measurement]:
-        """Yields the ratios of ln(1/delta) over time, with the recomputed ones of :data:`RATIOS`, and at the end
-        beside their limits.
+        """Yields the ratios of ln(1/delta) over time, with the recomputed ones of :data:`RATIOS`, and at the
+        end beside their limits.
         """
         mu = torch.tensor(RATIO_MU, dtype=torch.float64)
         marks = [time for time in RATIOS if time <= self.until]
@@ -198,6 +198,6 @@ class TwoPhases(Experiment):
     def plot(self, result: Result) -> "Figure":
         """Draws the view with the limits of the ratios."""
         figure = super().plot(result)
-        for row in result.table.select(quantity=RATIO, basis="limit"):
-            figure.axes[2].axhline(row.predicted, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
+        for limit in result.table.select(quantity=RATIO, basis="limit").column("predicted"):
+            figure.axes[2].axhline(limit, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
         return figure

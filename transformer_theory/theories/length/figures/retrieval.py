@@ -7,13 +7,12 @@ Source: :cite:t:`velickovic2025softmax`.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style, text_figure
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
@@ -23,20 +22,43 @@ from ..retrieval import KEYS, LENGTHS, AtLength, at_length, short_scores, train_
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE, CHIANG = (
-    "length",
-    Source("velickovic2025softmax", status="own"),
-    Source("chiang2022overcoming", status="own"),
-)
 TOP, RIGHT = "largest weight", "weight on the right key"
 RANKED, ACCURACY, BOUND = "right key ranked first", "accuracy", "delta - log n"
+MAXIMUM, NEEDLE = "maximum", "needle"  # tasks
+TRAINED, SCALED = "scores as trained", "times log n"
+LOOKS = {TRAINED: {"color": COLOURS["length"]}, SCALED: {"color": TINTS[1]}}
+DOTTED = {
+    scores: {**look, "linestyle": ":", "marker": "", "band": False, "label": label}
+    for (scores, look), label in zip(LOOKS.items(), ("on the right key", "_"))
+}
+WEIGHT = {"ylabel": "largest weight", "ylim": (-0.03, 1.05)}
 
 
-def over_heads(quantity: str, values: Sequence[float], **columns: Any) -> Measurement:
-    """Returns the mean over heads with its interval."""
-    ends = student_interval(values)
-    interval = {} if ends is None else {"interval": ends, "interval_kind": "over heads"}
-    return Measurement(NAME, "figure", quantity, sum(values) / len(values), **interval, **columns)
+def weights(title: str, task: str, legend: str) -> tuple[Panel, Panel]:
+    """Returns the panel of the largest weights of a task, as measured and predicted."""
+    trained, scaled = (
+        Panel(
+            title,
+            TOP,
+            {"task": task, "scores": scores},
+            ("scores", {scores: look}),
+            predicted=label,
+            legend=legend,
+            axes=WEIGHT,
+        )
+        for (scores, look), label in zip(LOOKS.items(), ("predicted", "_"))
+    )
+    return trained, scaled
+
+
+def accuracies(task: str, color: str) -> Panel:
+    """Returns the panel of the accuracies of a task, dotted for scores times log n."""
+    looks = {
+        TRAINED: {"color": color, "label": task},
+        SCALED: {"color": color, "label": f"{task}, {SCALED}", "linestyle": ":"},
+    }
+    axes = {"ylabel": "accuracy", "ylim": (-0.03, 1.05)}
+    return Panel("accuracy", ACCURACY, {"task": task}, ("scores", looks), axes=axes)
 
 
 @dataclass(frozen=True)
@@ -50,113 +72,72 @@ class Retrieval(RandomExperiment):
     longest: int = setting(4096, ge=16, le=10**6, help="largest number of keys")
     sequences: int = setting(400, ge=2, le=10**6, help="measured sequences at each length")
 
-    name: ClassVar[str] = "length.retrieval"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE, CHIANG)
+    name = "length.retrieval"
+    sources = (
+        Source("velickovic2025softmax", status="own"),
+        Source("chiang2022overcoming", status="own"),
+    )
+
+    view = curves(
+        "keys",
+        panels=(
+            (
+                *weights("largest of n keys", MAXIMUM, "upper right"),
+                Panel("", RIGHT, {"task": MAXIMUM}, ("scores", DOTTED)),
+            ),
+            weights("one marked key", NEEDLE, "lower left"),
+            (accuracies(MAXIMUM, COLOURS["length"]), accuracies(NEEDLE, TINTS[0])),
+        ),
+        log="x",
+        caption="Means of {heads} heads trained on 16 keys. Left: resampled scores of 16 keys predict the "
+        "largest weight; the weight on the right key is smaller. Middle: a lone winner is predicted by "
+        "its gap. Right: chance is .1.",
+        size=(8.4, 3.0),
+    )
 
     @classmethod
     def quick(cls) -> "Retrieval":
         """One head of each task, two steps, up to 64 keys."""
         return cls(heads=1, steps=10, longest=64, sequences=20)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields the quantities of each task, length and factor; means over heads with their interval.
 
         The largest weight is predicted by resampling for the largest of n keys, and by the gap of a lone
         winner for the marked key.
         """
         generator, lengths = self.generator(), [n for n in LENGTHS if n <= self.longest]
-        for kind in ("maximum", "needle"):
+        for task in (MAXIMUM, NEEDLE):
+            steps = self.steps if task == MAXIMUM else max(1, self.steps // 5)
             found: dict[tuple[int, bool], list[tuple[AtLength, float]]] = {}
             for _ in range(self.heads):
-                model = train_head(
-                    kind,
-                    generator=generator,
-                    steps=self.steps if kind == "maximum" else max(1, self.steps // 5),
-                )
-                short = short_scores(model, kind, generator=generator, sequences=4000)
+                model = train_head(task, generator=generator, steps=steps)
+                short = short_scores(model, task, generator=generator, sequences=4000)
+                shared = {"generator": generator, "sequences": self.sequences}
                 for n in lengths:
                     for scaled in (False, True):
-                        row = at_length(
-                            model,
-                            kind,
-                            n,
-                            short,
-                            generator=generator,
-                            scaled=scaled,
-                            sequences=self.sequences,
-                        )
+                        row = at_length(model, task, n, short, scaled=scaled, **shared)
                         gaps = score_gap(short * (math.log(n) / math.log(KEYS) if scaled else 1.0))
                         found.setdefault((n, scaled), []).append((row, float(winner_weight(gaps, n).mean())))
             for (n, scaled), rows in found.items():
-                place = {
-                    "at": {"setting": f"{kind}, {n} keys{', scores times log n' if scaled else ''}"},
-                    "n": self.heads,
-                    "source": SOURCE,
-                }
-                predicted = (
-                    [row.predicted for row, _ in rows] if kind == "maximum" else [alone for _, alone in rows]
-                )
-                shares = {
-                    TOP: [row.top for row, _ in rows],
-                    RIGHT: [row.right for row, _ in rows],
-                    RANKED: [row.ranked for row, _ in rows],
-                    ACCURACY: [row.accuracy for row, _ in rows],
-                }
-                for quantity, values in shares.items():
-                    expected = sum(predicted) / len(predicted) if quantity == TOP else None
-                    yield over_heads(quantity, values, unit="share", predicted=expected, **place)
-                yield over_heads(BOUND, [row.bound for row, _ in rows], unit="nats", **place)
-        yield Arrays({"lengths": torch.tensor(lengths).numpy()})
+                at = {"task": task, "scores": SCALED if scaled else TRAINED, "keys": n}
+                predicted = [row.predicted if task == MAXIMUM else alone for row, alone in rows]
+                expected = sum(predicted) / len(predicted)
+                yield self._mean(TOP, [row.top for row, _ in rows], predicted=expected, unit="share", at=at)
+                yield self._mean(RIGHT, [row.right for row, _ in rows], unit="share", at=at)
+                yield self._mean(RANKED, [row.ranked for row, _ in rows], unit="share", at=at)
+                yield self._mean(ACCURACY, [row.accuracy for row, _ in rows], unit="share", at=at)
+                yield self._mean(BOUND, [row.bound for row, _ in rows], unit="nats", at=at)
+
+    def _mean(self, quantity: str, values: Sequence[float], **columns: Any) -> Measurement:
+        """Returns the mean over heads with its interval."""
+        ends = student_interval(values)
+        columns |= {} if ends is None else {"interval": ends, "interval_kind": "over heads"}
+        return self.row(quantity, sum(values) / len(values), n=self.heads, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Draws the weights of both tasks, and the accuracy."""
-        if "lengths" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (left, middle, right) = axes(1, 3, width=8.4, height=3.0)
-        lengths = result.arrays["lengths"]
-
-        def values(kind: str, quantity: str, scaled: bool, column: str = "value") -> list[float]:
-            """Returns a column of one quantity over the lengths; NaN where it is missing."""
-            end = ", scores times log n" if scaled else ""
-            rows = [
-                result.select(quantity=quantity, at={"setting": f"{kind}, {n} keys{end}"}) for n in lengths
-            ]
-            return [
-                math.nan if not each or each[0].value is None else getattr(each[0], column) for each in rows
-            ]
-
-        for ax, kind, title in ((left, "maximum", "largest of n keys"), (middle, "needle", "one marked key")):
-            for scaled, colour, label in (
-                (False, COLOURS[NAME], "scores as trained"),
-                (True, COLOURS["CRATE"], "times log n"),
-            ):
-                ax.plot(lengths, values(kind, TOP, scaled), "o-", color=colour, markersize=3, label=label)
-                expected = values(kind, TOP, scaled, "predicted")
-                ax.plot(lengths, expected, "x", color=COLOURS["raw"], label=None if scaled else "predicted")
-                if kind == "maximum":
-                    ax.plot(
-                        lengths,
-                        values(kind, RIGHT, scaled),
-                        ":",
-                        color=colour,
-                        label=None if scaled else "on the right key",
-                    )
-            ax.set(xscale="log", xlabel="keys", ylabel="largest weight", title=title, ylim=(-0.03, 1.05))
-            ax.legend(loc="upper right" if kind == "maximum" else "lower left")
-        for kind, colour in (("maximum", COLOURS[NAME]), ("needle", COLOURS["ViT"])):
-            for scaled, line in ((False, "o-"), (True, "o:")):
-                label = f"{kind}{', times log n' if scaled else ''}"
-                right.plot(
-                    lengths, values(kind, ACCURACY, scaled), line, color=colour, markersize=3, label=label
-                )
-        right.axhline(0.1, color=COLOURS["null"], linestyle=":")
-        right.set(xscale="log", xlabel="keys", ylabel="accuracy", title="accuracy", ylim=(-0.03, 1.05))
-        right.legend()
-        caption(
-            figure,
-            f"Means of {self.heads} heads trained on 16 keys. Left: resampled scores of 16 keys predict the "
-            "largest weight; the weight on the right key is smaller. Middle: a lone winner is predicted by "
-            "its gap. Right: chance is .1.",
-        )
+        """Adds the chance of the accuracy."""
+        figure = super().plot(result)
+        figure.axes[2].axhline(0.1, color=COLOURS["null"], linestyle=":")
         return figure

@@ -7,14 +7,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, shades, style, text_figure
+from ....core.figure import Panel, distinct, draw_curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
@@ -24,9 +25,9 @@ from ..dynamics import flow, softmax_field, unit
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
 NUMBER, SLOPE = "clusters on the circle", "exponent of the number of clusters in beta"
-BETAS = (1.0, 4.0, 9.0, 16.0, 25.0, 36.0, 49.0, 64.0, 81.0)
+ENERGY = "energy of one sequence"
+BETAS, DRAWN = (1.0, 4.0, 9.0, 16.0, 25.0, 36.0, 49.0, 64.0, 81.0), (1.0, 4.0, 16.0, 36.0, 81.0)
 POINTS = 40
 
 
@@ -38,9 +39,9 @@ class Clusters(RandomExperiment):
     tokens: int = setting(32, ge=2, le=1024, help="tokens of a sequence")
     time: float = setting(100.0, gt=0.0, le=10**4, help="end of the flow")
 
-    name: ClassVar[str] = "particles.clusters"
-    sources: ClassVar[tuple[Source, ...]] = (
-        SOURCE,
+    name = "particles.clusters"
+    sources = (
+        Source("geshkovski2025mathematical", status="own"),
         Source("geshkovski2024dynamic"),
         Source("bruno2025emergence"),
     )
@@ -50,71 +51,47 @@ class Clusters(RandomExperiment):
         """Two sequences of eight tokens to time 5."""
         return cls(runs=2, tokens=8, time=5.0)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the mean number of clusters at the end for each beta, and the exponent over beta of at least
-        9 at a fifth of the time.
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the mean number of clusters and the energy of one sequence over time for each beta, and the
+        exponent over beta of at least 9 at a fifth of the time.
         """
         generator = self.generator()
         times = np.geomspace(self.time / 1000, self.time, POINTS)
-        counts, energies = np.zeros((len(BETAS), POINTS, self.runs)), np.zeros((len(BETAS), POINTS))
-        for row, beta in enumerate(BETAS):
+        early, early_means = int(np.abs(times - self.time / 5).argmin()), []
+        for beta in BETAS:
             X = unit(torch.randn(self.runs, self.tokens, 2, generator=generator, dtype=torch.float64))
             states = flow(X, partial(softmax_field, beta=beta), times=times.tolist(), tolerance=1e-5)
-            counts[row] = np.stack([count_clusters(state).numpy() for state in states])
-            energies[row] = energy(states[:, 0], beta=beta).numpy()
-            values = counts[row, -1]
-            ends = student_interval(values.tolist())
-            columns = {} if ends is None else {"interval": ends, "interval_kind": "over sequences"}
-            yield Measurement(
-                NAME,
-                "figure",
-                NUMBER,
-                float(values.mean()),
-                at={"setting": f"beta {beta:g}"},
-                n=self.runs,
-                source=SOURCE,
-                **columns,
-            )
-        early = int(np.abs(times - self.time / 5).argmin())
-        x, y = np.log(BETAS[2:]), np.log(counts[2:, early].mean(1))
-        slope = float(np.polyfit(x, y, 1)[0])
-        yield Measurement(
-            NAME, "figure", SLOPE, slope, predicted=0.5, basis="limit", n=self.runs, source=SOURCE
-        )
-        yield Arrays({"times": times, "counts": counts, "energy": energies})
+            counts = np.stack([count_clusters(state).numpy() for state in states]).astype(float)
+            early_means.append(counts[early].mean())
+            for time, values, value in zip(times, counts, energy(states[:, 0], beta=beta).tolist()):
+                ends, at = student_interval(values.tolist()), {"beta": beta, "time": float(time)}
+                columns = {} if ends is None else {"interval": ends, "interval_kind": "over sequences"}
+                yield self.row(NUMBER, float(values.mean()), at=at, n=self.runs, **columns)
+                yield self.row(ENERGY, value, at=at)
+        slope = float(np.polyfit(np.log(BETAS[2:]), np.log(early_means[2:]), 1)[0])
+        yield self.row(SLOPE, slope, reference=(0.5, "limit"), n=self.runs)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws the number of clusters over time and over beta, and the energy of one sequence."""
-        if "counts" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        times, counts, energies = (result.arrays[name] for name in ("times", "counts", "energy"))
         figure, (left, middle, right) = axes(1, 3, width=8.4, height=3.0)
-        chosen = [row for row, beta in enumerate(BETAS) if beta in (1.0, 4.0, 16.0, 36.0, 81.0)]
-        for row, tint in zip(chosen, shades(len(chosen))):
-            left.plot(times, counts[row].mean(1), color=tint, label=f"{BETAS[row]:g}")
-            right.plot(times, energies[row], color=tint)
-        left.set(xscale="log", yscale="log", xlabel="time", ylabel="clusters")
-        left.legend(title=r"$\beta$", fontsize=7)
-        early = int(np.abs(times - self.time / 5).argmin())
-        for place, label, marker in (
-            (early, f"time {times[early]:.3g}", "o"),
-            (len(times) - 1, f"time {times[-1]:.3g}", "s"),
-        ):
-            middle.plot(
-                BETAS,
-                counts[:, place].mean(1),
-                marker,
-                color=COLOURS[NAME],
-                label=label,
-                markerfacecolor="none" if marker == "s" else None,
-            )
-        middle.plot(
-            BETAS, [math.sqrt(beta) for beta in BETAS], "--", color=COLOURS["null"], label=r"$\sqrt{\beta}$"
-        )
-        middle.set(xscale="log", yscale="log", xlabel=r"$\beta$", ylabel="clusters")
-        middle.legend(fontsize=7)
-        right.set(xscale="log", xlabel="time", ylabel="energy of one sequence", ylim=(0, 1.04))
+        times = distinct(result.select(quantity=NUMBER), "time")
+        early = min(times, key=lambda time: abs(time - self.time / 5))
+        over_time = ("beta", {beta: {"label": rf"$\beta$ = {beta:g}", "band": False} for beta in DRAWN})
+        dots = {"color": COLOURS["particles"], "linestyle": "", "markersize": 4, "band": False}
+        hollow = dots | {"marker": "s", "markerfacecolor": "none"}
+        over_beta = {
+            early: {"label": f"time {early:.3g}", **dots},
+            times[-1]: {"label": f"time {times[-1]:.3g}", **hollow},
+        }
+        logs = {"xscale": "log", "yscale": "log", "ylabel": "clusters"}
+        number = Panel("", NUMBER, lines=over_time, axes=logs | {"xlabel": "time"})
+        draw_curves(left, result, number, x="time")
+        middle.plot(BETAS, [math.sqrt(beta) for beta in BETAS], "--", color=COLOURS["null"], label="√β")
+        number = Panel("", NUMBER, lines=("time", over_beta), axes=logs | {"xlabel": r"$\beta$"})
+        draw_curves(middle, result, number, x="beta")
+        looks = {"xscale": "log", "xlabel": "time", "ylabel": ENERGY, "ylim": (0, 1.04)}
+        draw_curves(right, result, Panel("", ENERGY, lines=over_time, legend="", axes=looks), x="time")
         caption(
             figure,
             f"SA from {self.tokens} uniform tokens on the circle; means of {self.runs} sequences. Clusters "

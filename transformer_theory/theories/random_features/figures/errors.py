@@ -3,15 +3,14 @@
 Source: :cite:t:`fu2023what`; the targets and sizes are our own, in the paper's manner.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..features import RandomFeatureAttention, RandomFeatureMLP, RidgePath, share_explained
@@ -20,10 +19,29 @@ from ..targets import NAME, TARGETS, D, Target, sphere, square
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = Source("fu2023what", status="own")
 ERROR = "error on held-out inputs"
-MODELS = {"attention": (NAME, "-"), "attention, s = 4": (NAME, "--"), "MLP": ("network", "-")}
+LOOKS = {
+    "attention": {"color": COLOURS[NAME]},
+    "attention, s = 4": {"color": COLOURS[NAME], "linestyle": "--"},
+    "MLP": {"color": COLOURS["network"]},
+}
+LIMITS = {"ylim": (1e-3, 2)}
 TEST = 2000
+
+
+def middle_of(samples: Sequence[int]) -> int:
+    """Returns the number of inputs at which the keys are varied."""
+    return samples[len(samples) // 2]
+
+
+def caption_of(result: Result) -> str:
+    """Returns the caption."""
+    heads, spread, samples = (result.settings[name] for name in ("heads", "spread", "samples"))
+    return (
+        f"Ridge regression on frozen features, {heads * (D + 1)} trained numbers each, {TEST:,} held-out inputs, "
+        f"one draw per point. Last panel: {middle_of(samples)} training inputs. s = {spread:g}: heads favour the "
+        "correlation of query and key."
+    )
 
 
 @dataclass(frozen=True)
@@ -37,51 +55,53 @@ class Errors(RandomExperiment):
     heads: int = setting(200, ge=1, le=2000, help="heads; the MLP has five times as many units")
     spread: float = setting(4.0, ge=0, le=100, help="standard deviation s of the weight of the correlation")
 
-    name: ClassVar[str] = "random_features.errors"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "random_features.errors"
+    sources = (Source("fu2023what", status="own"),)
+
+    view = curves(
+        "n",
+        panels=(
+            *(
+                Panel(
+                    f"{label},\n16 keys",
+                    ERROR,
+                    {"target": label},
+                    ("features", LOOKS),
+                    legend="lower left" if place == 2 else "",
+                    axes=LIMITS if place else LIMITS | {"ylabel": "error, share of the variance"},
+                )
+                for place, label in enumerate(TARGETS)
+            ),
+            Panel(
+                f"{next(iter(TARGETS))},\nby keys",
+                ERROR,
+                lines=("features", LOOKS),
+                legend="",
+                axes=LIMITS | {"xlabel": "keys"},
+                x="keys",
+            ),
+        ),
+        xlabel="training inputs",
+        log="xy",
+        caption=caption_of,
+        size=(7.0, 2.9),
+    )
 
     @classmethod
     def quick(cls) -> "Errors":
         """Two sizes of each and 20 heads."""
         return cls(samples=(64, 128), keys=(2, 4), heads=20)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields the errors by target and number of inputs, then those of the first target by number of keys."""
-        arrays = {"samples": np.array(self.samples), "keys": np.array(self.keys)}
         for label, target in TARGETS.items():
-            rows = []
             for n in self.samples:
-                errors = self._errors(n, 16, target)
-                rows.append(list(errors.values()))
-                for name, value in errors.items():
-                    yield Measurement(
-                        NAME,
-                        "figure",
-                        ERROR,
-                        value,
-                        at={"setting": f"{label}, {name}, n = {n}"},
-                        n=n,
-                        source=SOURCE,
-                    )
-            arrays[label] = np.array(rows)
-        rows = []
-        middle = self.samples[len(self.samples) // 2]
+                for name, value in self._errors(n, 16, target).items():
+                    yield self.row(ERROR, value, at={"target": label, "features": name, "n": n}, n=n)
+        middle = middle_of(self.samples)
         for keys in self.keys:
-            errors = self._errors(middle, keys, square)
-            rows.append(list(errors.values()))
-            for name, value in errors.items():
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    ERROR,
-                    value,
-                    at={"setting": f"{keys} keys, {name}, n = {middle}"},
-                    n=middle,
-                    source=SOURCE,
-                )
-        yield Arrays(
-            {f"{NAME}/{name}": values for name, values in {**arrays, "by keys": np.array(rows)}.items()}
-        )
+            for name, value in self._errors(middle, keys, square).items():
+                yield self.row(ERROR, value, at={"features": name, "n": middle, "keys": keys}, n=middle)
 
     def _errors(self, n: int, keys: int, target: Target) -> dict[str, float]:
         """The error of each model as a share of that of the targets' mean; the penalty is picked on a quarter
@@ -107,33 +127,8 @@ class Errors(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the errors in four panels."""
-        if f"{NAME}/by keys" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        middle = self.samples[len(self.samples) // 2]
-        figure, panels = axes(1, 4, height=2.7)
-        for ax, label in zip(panels, [*TARGETS, "by keys"]):
-            x = result.arrays[f"{NAME}/{'keys' if label == 'by keys' else 'samples'}"]
-            for (name, (colour, how)), values in zip(MODELS.items(), result.arrays[f"{NAME}/{label}"].T):
-                line(ax, x, values, color=COLOURS[colour], linestyle=how, label=name)
-            title = f"{next(iter(TARGETS))},\n{middle} inputs" if label == "by keys" else f"{label},\n16 keys"
-            ax.set(
-                title=title,
-                xlabel="keys" if label == "by keys" else "training inputs",
-                xscale="log",
-                yscale="log",
-                ylim=(1e-3, 2),
-            )
-            ax.set_xticks(
-                x, [str(number) if index % 2 == 0 or len(x) < 4 else "" for index, number in enumerate(x)]
-            )
-            ax.minorticks_off()
-        panels[0].set_ylabel("error, share of the variance")
-        panels[2].legend(loc="lower left")
-        numbers = f"{self.heads * (D + 1)} trained numbers each, {TEST:,} held-out inputs, one draw per point"
-        last = (
-            f"Last panel: {middle} training inputs. s = {self.spread:g}: heads favour the correlation of "
-            "query and key."
-        )
-        caption(figure, f"Ridge regression on frozen features, {numbers}. {last}")
+        """Turns the numbers below the panels, which would overlap."""
+        figure = super().plot(result)
+        for ax in figure.axes:
+            ax.tick_params(axis="x", labelrotation=60)
         return figure

@@ -25,7 +25,7 @@ from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, TINTS
 from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
-from ....training.fitting import State, at_steps, fit, permuted
+from ....training.fitting import Callback, State, at_steps, fit, permuted
 from ....training.tasks import StreamTask
 from ..evaluation import nearest_subspace
 from ..loss import MaximalCodingRateReduction
@@ -103,8 +103,8 @@ class LabelCorruption(RandomExperiment):
             ),
         ),
         ylabel="accuracy on unseen samples",
-        caption="Lines: mean of the seeds; bands: their range. Grey: nearest subspace of the pixels, which needs no "
-        "training.",
+        caption="Lines: mean of the seeds; bands: their range. Grey: nearest subspace of the pixels, which "
+        "needs no training.",
         size=(8.4, 3.1),
     )
 
@@ -150,8 +150,8 @@ class LabelCorruption(RandomExperiment):
     def _accuracies(
         self, at: dict[str, Any], choices: dict[str, tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[Measurement]:
-        """Yields the mean accuracy of each method, and accuracy of MCR² minus accuracy of cross-entropy, each with
-        its classifier, for the same split, corruption and seed.
+        """Yields the mean accuracy of each method, and accuracy of MCR² minus accuracy of cross-entropy, each
+        with its classifier, for the same split, corruption and seed.
         """
         null = Null(PIXELS, tuple(choices[PIXELS][0]))
         for method, (values, indices) in choices.items():
@@ -161,7 +161,8 @@ class LabelCorruption(RandomExperiment):
                 note += f"; learning rates chosen: {best_rates}"
             yield from self._with_range(values, at=at, model=method, nulls=(null,), side=">=", note=note)
         values = choices[METHODS[0]][0] - choices[METHODS[1]][0]
-        note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {int((values > 0).sum())}"
+        above = int((values > 0).sum())
+        note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {above}"
         yield self.row(DIFFERENCE, float(values.mean()), n=len(values), split="test", at=at, note=note)
 
     def _with_range(self, values: np.ndarray, **columns: Any) -> Iterator[Measurement]:
@@ -226,17 +227,12 @@ def training_accuracies(
         body = perceptron()
         head = nn.Linear(FEATURES, CLASSES)
     model, objective = nn.Sequential(body, head), MaximalCodingRateReduction(eps=eps)
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    milestones = [max(1, round(share * steps)) for share in DROPS]
     accuracies = []
 
     def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
         if loss == "rate reduction":
             return objective(unit_norm(body(x[positions])), y[positions]).loss
         return cross_entropy(network(x[positions]), y[positions])
-
-    def schedule(state: State) -> float:
-        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
 
     def evaluate(step: int, network: nn.Module) -> None:
         train_features, features = body(x), body(held_out)
@@ -248,6 +244,26 @@ def training_accuracies(
 
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
     stops = at_steps(_stops(steps), evaluate, limit=steps)
+    descend(model, task, stops, rate=rate, steps=steps, generator=generator)
+    return accuracies
+
+
+def descend(
+    model: nn.Module,
+    task: StreamTask,
+    stops: Callback,
+    *,
+    rate: float,
+    steps: int,
+    generator: torch.Generator,
+) -> None:
+    """Trains a network with the published optimiser and schedule, and calls ``stops`` at each step."""
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    milestones = [max(1, round(share * steps)) for share in DROPS]
+
+    def schedule(state: State) -> float:
+        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
+
     fit(
         model,
         task,
@@ -257,7 +273,6 @@ def training_accuracies(
         schedule=schedule,
         generator=generator,
     )
-    return accuracies
 
 
 def pixel_accuracies(*, ratio: float, seed: int, ranks: tuple[int, ...]) -> list[tuple[float, float]]:

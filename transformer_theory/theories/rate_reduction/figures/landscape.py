@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import COLOURS, TINTS, axes, line, null_band, style
 from ....core.result import Result
+from ....core.table import Arrays
 from ....metrics.coding import rate_reduction
 from ..ascent import ascend, polish
 from ..landscape import Regularised, largest_penalty, orthogonal_critical_point
@@ -227,7 +228,7 @@ class Landscape(RandomExperiment):
         figure, (left, right) = axes(1, 2, width=7.4, height=2.8)
         values = result.arrays[f"{NAME}/reached"]
         line(left, range(1, len(values) + 1), values, name=NAME, marker=".", linestyle="none")
-        null_band(left, result.table.select(quantity=OPTIMUM).one().value, label="optimum, closed form")
+        null_band(left, *result.table.select(quantity=OPTIMUM).column("value"), label="optimum, closed form")
         left.set_xlabel("start, sorted by value reached")
         left.set_ylabel("ΔR reached, nats")
         left.set_title("Ascents under the constraint")

@@ -15,9 +15,10 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ....data import digits
 from ....metrics.coding import unit_norm
 from ..evaluation import nearest_subspace

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import COLOURS, TINTS, axes, label_ends, line, style
 from ....core.result import Result
+from ....core.table import Arrays
 from ..on_data import LAYERS_RAISE
 from ..optimum import optimum
 from ..problem import MCR2, NAME, REDUNET, gaussian_toy
@@ -52,8 +53,8 @@ class ReduNetGaussians(RandomExperiment):
         return cls(layers=300)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields rows with ΔR, by layer too, cosines and accuracy per dimension; arrays with the unseen samples in
-        the plane.
+        """Yields rows with ΔR, by layer too, cosines and accuracy per dimension; arrays with the unseen
+        samples in the plane.
         """
         generator = self.generator()
         for dim in (2, 3):

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement, judge
+from ....core.measurement import Measurement, judge
 from ....core.plotting import axes, heatmap, line, style
 from ....core.result import Result
+from ....core.table import Arrays
 from ..on_data import LAYERS_RAISE
 from ..problem import NAME, REDUNET
 from ..redunet import construct, construct_shift_invariant, lift, random_filters

@@ -22,12 +22,12 @@ from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, TINTS, style
 from ....core.result import Result
 from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
-from ....training.fitting import State, at_steps, fit, permuted
+from ....training.fitting import at_steps, permuted
 from ....training.tasks import StreamTask
 from ..loss import MaximalCodingRateReduction
 from ..optimum import optimum
 from ..problem import MCR2, NAME, OPTIMUM_THEOREM
-from .label_corruption import DROPS, FEATURES, MOMENTUM, TRAIN, WEIGHT_DECAY, perceptron, samples
+from .label_corruption import FEATURES, TRAIN, descend, perceptron, samples
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,8 +76,8 @@ class TrainingDynamics(RandomExperiment):
             for split, title in zip(SPLITS, ("Training samples", "Unseen samples"))
         ),
         ylabel="nats per sample",
-        caption="Lines: mean of the seeds over {steps} steps. Grey: $R^c$ (above) and ΔR (below) of permuted labels, "
-        "range of the seeds. Green, dashed: the optimum of ΔR.",
+        caption="Lines: mean of the seeds over {steps} steps. Grey: $R^c$ (above) and ΔR (below) of permuted "
+        "labels, range of the seeds. Green, dashed: the optimum of ΔR.",
         size=(7.0, 2.8),
     )
 
@@ -119,7 +119,7 @@ class TrainingDynamics(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Draws the view with the optimum of the training samples."""
         figure = super().plot(result)
-        best = result.table.select(quantity=OPTIMUM).one().value
+        (best,) = result.table.select(quantity=OPTIMUM).column("value")
         figure.axes[0].axhline(best, color=COLOURS[NAME], linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
         return figure
 
@@ -136,8 +136,6 @@ def rates_by_step(
         torch.default_generator.manual_seed(seed)
         model = perceptron()
     objective = MaximalCodingRateReduction(eps=eps)
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    milestones = [max(1, round(share * steps)) for share in DROPS]
     orders = [torch.randperm(len(labels), generator=generator) for labels in (y, truth)]
     found: list[list[tuple[float, ...]]] = []
 
@@ -152,19 +150,9 @@ def rates_by_step(
     def loss_of(network: nn.Module, positions: Tensor) -> Tensor:
         return objective(unit_norm(network(x[positions])), y[positions]).loss
 
-    def schedule(state: State) -> float:
-        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
-
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
-    fit(
-        model,
-        task,
-        optimiser=optimiser,
-        steps=steps,
-        callbacks=[at_steps(_stops(steps), evaluate, limit=steps)],
-        schedule=schedule,
-        generator=generator,
-    )
+    stops = at_steps(_stops(steps), evaluate, limit=steps)
+    descend(model, task, stops, rate=rate, steps=steps, generator=generator)
     return found, optimum(torch.bincount(y).tolist(), FEATURES, eps=eps).value
 
 

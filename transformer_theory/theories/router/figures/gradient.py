@@ -6,11 +6,12 @@ Source: :cite:t:`jang2017categorical`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ....core.experiment import RandomExperiment, setting
+from ....core.figure import Panel, curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..choice import (
@@ -24,10 +25,10 @@ from ..choice import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "router", Source("jang2017categorical", status="own")
 MEAN, DEVIATION = "mean of the gradient", "standard deviation of the gradient"
 RELAXED, REINFORCE = "straight-through", "REINFORCE"
 TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+LOW = tuple(t for t in TEMPERATURES if t <= 0.5)  # where the limit of the deviation is drawn
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,20 @@ class Gradient(RandomExperiment):
     draws: int = setting(100_000, ge=2, le=10**7, help="gradients for each temperature")
     delta: float = setting(0.0, ge=-10.0, le=10.0, help="difference of the two scores")
 
-    name: ClassVar[str] = "router.gradient"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "router.gradient"
+    sources = (Source("jang2017categorical", status="own"),)
+
+    view = curves(
+        "temperature",
+        panels=[
+            Panel(quantity, quantity, lines=("estimator", {RELAXED: {}}), axes={"ylim": (0, None)})
+            for quantity in (MEAN, DEVIATION)
+        ],
+        log="x",
+        caption="Two tokens whose scores differ by {delta:g}, losses 1 and 0; {draws:,} gradients for each "
+        "point. A low temperature lessens the bias and raises the deviation. REINFORCE has no bias.",
+        size=(7.0, 2.9),
+    )
 
     @classmethod
     def quick(cls) -> "Gradient":
@@ -46,72 +59,34 @@ class Gradient(RandomExperiment):
         return cls(draws=1000)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields mean and standard deviation of both estimators; the setting has the temperature."""
-        generator = self.generator()
+        """Yields mean and standard deviation of both estimators."""
+        generator, count = self.generator(), {"draws": self.draws}
         for temperature in TEMPERATURES:
-            g = sampled_gradients(self.delta, temperature=temperature, draws=self.draws, generator=generator)
-            columns = {"n": self.draws, "source": SOURCE, "at": {"setting": f"{RELAXED}, {temperature:g}"}}
+            g = sampled_gradients(self.delta, temperature=temperature, generator=generator, **count)
+            columns = {"n": self.draws, "at": {"estimator": RELAXED, "temperature": temperature}}
             predicted = relaxed_gradient_mean(self.delta) if temperature == 1 else None
-            yield Measurement(NAME, "figure", MEAN, float(g.mean()), predicted=predicted, **columns)
-            yield Measurement(NAME, "figure", DEVIATION, float(g.std()), **columns)
-        g = score_function_gradients(self.delta, draws=self.draws, generator=generator)
-        columns = {"n": self.draws, "source": SOURCE, "at": {"setting": REINFORCE}}
-        yield Measurement(
-            NAME, "figure", MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns
-        )
-        yield Measurement(NAME, "figure", DEVIATION, float(g.std()), **columns)
+            yield self.row(MEAN, float(g.mean()), predicted=predicted, **columns)
+            yield self.row(DEVIATION, float(g.std()), **columns)
+        g = score_function_gradients(self.delta, generator=generator, **count)
+        columns = {"n": self.draws, "at": {"estimator": REINFORCE}}
+        yield self.row(MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns)
+        yield self.row(DEVIATION, float(g.std()), **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Draws both numbers over the temperature, with the exact gradient and the limit of the deviation."""
-        if not result.select(quantity=MEAN):
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, (left, right) = axes(1, 2, width=7.0, height=2.9)
-        exact = exact_gradient(self.delta)
-        for ax, quantity in ((left, MEAN), (right, DEVIATION)):
-            rows = [row for row in result.select(quantity=quantity) if row.setting.startswith(RELAXED)]
-            label = RELAXED if ax is left else ""
-            line(
-                ax,
-                [float(row.setting.split(", ")[1]) for row in rows],
-                [row.value for row in rows],
-                name=NAME,
-                marker="o",
-                label=label,
-            )
-            ax.set(xscale="log", xlabel="temperature", title=quantity)
-        left.axhline(exact, color="#3F4751", linestyle="--", label="exact")
-        left.plot(
-            [1.0],
-            [relaxed_gradient_mean(self.delta)],
-            "D",
-            color="#3F4751",
-            markerfacecolor="white",
-            label="formula at 1",
-            zorder=5,
-        )
-        limit = [
-            (relaxed_gradient_second_moment(self.delta, t) - exact**2) ** 0.5
-            for t in TEMPERATURES
-            if t <= 0.5
-        ]
-        right.plot(
-            TEMPERATURES[: len(limit)],
-            limit,
-            color="#3F4751",
-            linestyle=":",
-            label="limit at low temperature",
-        )
-        for row in result.select(quantity=DEVIATION, at={"setting": REINFORCE}):
-            right.axhline(row.value, color=COLOURS["null"], linestyle="--", label=REINFORCE)
-        left.set(ylim=(0, None))
-        right.set(ylim=(0, None))
+        """Adds the exact gradient, the formula at temperature 1, the limit of the deviation at low temperature,
+        and the deviation of REINFORCE.
+        """
+        figure, exact = super().plot(result), exact_gradient(self.delta)
+        left, right = figure.axes
+        dark = {"color": COLOURS["raw"]}
+        left.axhline(exact, linestyle="--", label="exact", **dark)
+        formula = {"marker": "D", "linestyle": "", "markerfacecolor": "white", "label": "formula at 1"}
+        left.plot([1.0], [relaxed_gradient_mean(self.delta)], zorder=5, **dark, **formula)
+        limit = [(relaxed_gradient_second_moment(self.delta, t) - exact**2) ** 0.5 for t in LOW]
+        right.plot(LOW, limit, linestyle=":", label="limit at low temperature", **dark)
+        for value in result.select(quantity=DEVIATION, at={"estimator": REINFORCE}).column("value"):
+            right.axhline(value, color=COLOURS["null"], linestyle="--", label=REINFORCE)
         left.legend()
         right.legend()
-        caption(
-            figure,
-            f"Two tokens whose scores differ by {self.delta:g}, losses 1 and 0; {self.draws:,} gradients "
-            "for each point. A low temperature lessens the bias and raises the deviation. REINFORCE has no "
-            "bias.",
-        )
         return figure

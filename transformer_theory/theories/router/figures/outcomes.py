@@ -6,21 +6,22 @@ Source: :cite:t:`lei2016rationalizing` has the setting; the schedules are our ow
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style, text_figure
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..selector import ANNEALED, Schedule, mixture, straight_through, train_on_needles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "router", Source("lei2016rationalizing", status="own")
+NAME = "router"
 SUCCESS, SHORTCUTS = (
     "share of selectors with a hit above .9",
     "share of selectors above the label-blind bound by .1",
@@ -46,8 +47,8 @@ class Outcomes(RandomExperiment):
     networks: int = setting(48, ge=1, le=1000, help="selectors for each schedule and router")
     steps: int = setting(500, ge=1, le=10**5, help="batches of 32 sequences")
 
-    name: ClassVar[str] = "router.outcomes"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "router.outcomes"
+    sources = (Source("lei2016rationalizing", status="own"),)
 
     @classmethod
     def quick(cls) -> "Outcomes":
@@ -55,8 +56,8 @@ class Outcomes(RandomExperiment):
         return cls(networks=2, steps=5)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields shares and mean information for each schedule and router; hit, accuracy and information of
-        each selector.
+        """Yields shares and mean information for each schedule and router; hit and accuracy of each selector
+        whose router sees contents, ``[2, selectors]`` by schedule.
         """
         for router, contents in ROUTERS.items():
             for name, schedule in SCHEDULES.items():
@@ -67,45 +68,25 @@ class Outcomes(RandomExperiment):
                     generator=self.generator(),
                     steps=self.steps,
                 )
-                columns = {
-                    "unit": "share",
-                    "n": self.networks,
-                    "source": SOURCE,
-                    "at": {"setting": f"{router}: {name}"},
-                }
-                yield Measurement(
-                    NAME, "figure", SUCCESS, float((found.hit > GOOD).double().mean()), **columns
-                )
+                place = {"n": self.networks, "at": {"router": router, "schedule": name}}
+                good = float((found.hit > GOOD).double().mean())
+                yield self.row(SUCCESS, good, unit="share", **place)
                 above = found.accuracy > found.hit + (1 - found.hit) / 2 + EXCESS
-                yield Measurement(NAME, "figure", SHORTCUTS, float(above.double().mean()), **columns)
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    INFORMATION,
-                    float(found.information.mean()),
-                    **{**columns, "unit": "nats"},
-                )
-                yield Arrays(
-                    {
-                        f"{router}: {name}": np.stack(
-                            [found.hit.numpy(), found.accuracy.numpy(), found.information.numpy()]
-                        )
-                    }
-                )
+                yield self.row(SHORTCUTS, float(above.double().mean()), unit="share", **place)
+                yield self.row(INFORMATION, float(found.information.mean()), unit="nats", **place)
+                if contents:
+                    yield Arrays({name: np.stack([found.hit.numpy(), found.accuracy.numpy()])})
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Draws the shares of success, and hit beside accuracy of all selectors whose router sees contents."""
-        if not result.select(quantity=SUCCESS):
-            return text_figure(f"{self.name}: nothing was measured")
         figure, (left, right) = axes(1, 2, width=7.2, height=3.1)
         places = np.arange(len(SCHEDULES))
         for offset, router, colour in (
             (-0.2, "keys", COLOURS["raw"]),
             (0.2, "keys and contents", COLOURS[NAME]),
         ):
-            rows = {row.setting: row.value for row in result.select(quantity=SUCCESS)}
-            values = [rows[f"{router}: {name}"] for name in SCHEDULES]
+            values = result.select(quantity=SUCCESS, at={"router": router}).column("value")
             left.barh(places + offset, values, height=0.38, color=colour, label=router)
         left.set(
             yticks=places,
@@ -116,18 +97,11 @@ class Outcomes(RandomExperiment):
         )
         left.invert_yaxis()
         left.legend(title="router sees", loc="upper center", bbox_to_anchor=(0.4, -0.2), ncol=2)
-        found = [
-            array
-            for name in SCHEDULES
-            if (array := result.arrays.get(f"keys and contents: {name}")) is not None
-        ]
-        if found:
-            hits, accuracies = np.concatenate(found, 1)[:2]
-            right.plot(
-                hits, accuracies, "o", color=COLOURS[NAME], markersize=4, markeredgewidth=0, alpha=0.35
-            )
-        right.plot([0, 1], [0.5, 1], color="#3F4751", linestyle="--")
-        right.text(0.62, 0.72, "label-blind\nbound", fontsize=7.5, color="#3F4751")
+        hits, accuracies = np.concatenate([result.arrays[name] for name in SCHEDULES], 1)
+        dots = {"marker": "o", "linestyle": "", "markersize": 4, "markeredgewidth": 0, "alpha": 0.35}
+        right.plot(hits, accuracies, color=COLOURS[NAME], **dots)
+        right.plot([0, 1], [0.5, 1], color=COLOURS["raw"], linestyle="--")
+        right.text(0.62, 0.72, "label-blind\nbound", fontsize=7.5, color=COLOURS["raw"])
         right.text(0.5, 0.9, "shortcut", fontsize=7.5, ha="center", color=COLOURS[NAME])
         right.set(
             xlabel="hit",

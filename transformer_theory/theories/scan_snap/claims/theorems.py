@@ -1,8 +1,8 @@
 """Claims about the flows of :cite:t:`tian2023scan`: relative gains, growth of tokens, speed of attention, the
 decoder's gain.
 
-Each claim names the dynamics that it refers to. The functions that draw instances come first; their
-docstrings state the assumptions that the instances satisfy.
+Each claim names the dynamics that it refers to. The docstrings of the functions that draw instances state the
+assumptions that the instances satisfy.
 """
 
 import math

@@ -66,8 +66,8 @@ class BGrowth(Experiment):
             )
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields B over time, at the end with a numerical integral of gamma, and at t0 with its spread over the
-        learning rates.
+        """Yields B over time, at the end with a numerical integral of gamma, and at t0 with its spread over
+        the learning rates.
         """
         for M, ratio, end in zip(self.vocab_sizes, self.ratios, self.ends):
             times, at, at_t0 = (

@@ -50,8 +50,8 @@ class Chi(Experiment):
     sources: ClassVar[tuple[Source, ...]] = (Source(PAPER, "Fig. 3"),)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields chi, its bounds exp(2 B / K) and exp(2 B), and Gamma over time, and chi with its bound at the
-        end.
+        """Yields chi, its bounds exp(2 B / K) and exp(2 B), and Gamma over time, and chi with its bound at
+        the end.
         """
         t = torch.linspace(0, self.end, 141, dtype=torch.float64)[1:]
         weights = torch.linspace(0.1, 1, 10, dtype=torch.float64)

@@ -77,8 +77,8 @@ class Exponents(Experiment):
         ),
         xlabel="$t / t_0'$",
         log="x",
-        caption="z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) and 1/2 for "
-        "large t (right).",
+        caption="z: the common token's logit. Grey lines: limits of the closed form, 2 for small t (left) "
+        "and 1/2 for large t (right).",
         size=(7.0, 3.0),
     )
 
@@ -119,7 +119,7 @@ class Exponents(Experiment):
         )
         closed = exponents_at(t)
         inner = (M * t / K).log().numpy()
-        found = {CLOSED: (closed.power, closed.per_loglog)}
+        found = {CLOSED: (closed.power.numpy(), closed.per_loglog.numpy())}
         for dynamics, flow in ((LEMMA4, symmetric_lemma4_flow), (EXACT, symmetric_exact_flow)):
             fall = -flow(family, t, eta_y=1.0, eta_z=self.eta_z, tolerance=1e-11).common[:, 0].numpy()
             # Numerical derivative on the logarithmic grid; then d|z|/dln ln u = (dln|z|/dln t) |z| ln u, with

@@ -105,7 +105,8 @@ class LongSequences(RandomExperiment):
         )
         lengths = np.array(self.lengths)
         ends = [result.select(quantity=q, step=self.steps) for q in (DISTINCT_LOGIT, COMMON_LOGIT)]
-        distance = np.array([[abs(row.value - row.predicted) for row in rows] for rows in ends]).T
+        distance = [np.subtract(rows.column("value"), rows.column("predicted")) for rows in ends]
+        distance = np.abs(distance).T
         for i, (label, kind) in enumerate(
             (("likeliest distinct token", "distinct"), ("common token", "common"))
         ):

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting, sweep
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..closed_form import B, scanning_time
 from ..families import with_overlap
 from ..flow import (

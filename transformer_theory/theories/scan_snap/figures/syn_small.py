@@ -15,10 +15,11 @@ import torch
 
 from ....core.experiment import Experiment, RandomExperiment, setting
 from ....core.figure import Panel, draw_curves
-from ....core.measurement import Arrays, Basis, Measurement, judge
+from ....core.measurement import Basis, Measurement, judge
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..dynamics import HeavyBall, Optimiser, Trajectory, Weights, gradient_descent, sampled
 from ..problem import SequenceClasses, synthetic
 from ..published import LOSS

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
+from ....core.measurement import Measurement
 from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..dynamics import Adam
 from ..problem import synthetic
 from .syn_small import NAME, PAPER, final_attention, plot_attention, train_side_by_side

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Arrays, Measurement, Null, Table, judge
+from ....core.measurement import Measurement, Null, judge
 from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, shades, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays, Table
 from ....metrics.networks import ENTROPY
 from ..in_networks import OVERLAP
 from ..text_runs import ORDERS, RunResult, measured_steps, phases, train_and_measure
@@ -183,6 +184,6 @@ def plot_entropies(ax: "Axes", table: Table) -> None:
         look = {"color": COLOURS["null"], "linewidth": 0.9, "linestyle": (0, (4, 3)), "label": "_"}
         ax.plot(rows.column("step"), rows.column("value"), **look)
     ax.locator_params(axis="x", integer=True)
-    largest = max(row.value for row in table.select(at={"text": ""}))
+    largest = max(table.select(at={"text": ""}).column("value"))
     ax.set_ylim(0, max(largest * 1.08, ax.get_ylim()[1]))
     label_ends(ax, fontsize=6.5)

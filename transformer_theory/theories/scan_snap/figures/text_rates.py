@@ -4,7 +4,7 @@ on a text.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAME, FIGURE = "scan_snap", Source("tian2023scan", "Fig. 10")
-VALIDATION = {"split": "validation"}
 SEED_STRIDE = 1000  # distance between the seeds of two experiments, so that their runs do not share seeds
 
 
@@ -51,8 +50,8 @@ class TextRates(RandomExperiment):
         return cls(rates=(2.0, 10.0), seeds=2, steps=30, dim=16, words=50, windows=3)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields entropy and held-out loss of each rate, means over the seeds and single ones; the paper plots the entropies
-        without numbers.
+        """Yields entropy and held-out loss of each rate, means over the seeds and single ones; the paper
+        plots the entropies without numbers.
         """
         shared = {
             "text": self.text,
@@ -74,18 +73,27 @@ class TextRates(RandomExperiment):
         loss = np.array([run.held_out_losses[-1] for run in runs]).reshape(len(self.rates), self.seeds)
         start = Null("before training", (float(entropy[:, :, 0].mean()),))
         for i, rate in enumerate(self.rates):
-            where = {"model": "1 layer", "at": {"rate": rate}, "step": self.steps, "unit": "nats"}
+            where: dict[str, Any] = {
+                "model": "1 layer",
+                "at": {"rate": rate},
+                "step": self.steps,
+                "unit": "nats",
+            }
             values = entropy[i, :, 1]
             note = f"{values.min():.3f} to {values.max():.3f} over seeds"
             yield self.row(ENTROPY, float(values.mean()), nulls=(start,), note=note, n=self.seeds, **where)
             note = f"per word; {loss[i].min():.3f} to {loss[i].max():.3f} over seeds"
             yield self.row(
-                HELD_OUT_LOSS, float(loss[i].mean()), note=note, n=self.seeds, **where | VALIDATION
+                HELD_OUT_LOSS, float(loss[i].mean()), note=note, n=self.seeds, split="validation", **where
             )
             for k in range(self.seeds):
                 yield self.row(ENTROPY, float(values[k]), seed=SEED_STRIDE * self.seed + k, **where)
                 yield self.row(
-                    HELD_OUT_LOSS, float(loss[i, k]), seed=SEED_STRIDE * self.seed + k, **where | VALIDATION
+                    HELD_OUT_LOSS,
+                    float(loss[i, k]),
+                    seed=SEED_STRIDE * self.seed + k,
+                    split="validation",
+                    **where,
                 )
 
     @style()
@@ -110,7 +118,7 @@ class TextRates(RandomExperiment):
                 axes={"xlabel": "learning rate"},
             )
             draw_curves(ax, result, mean, x="rate")
-        left.set_ylim(0, 1.12 * max(row.value for row in result.select(quantity=ENTROPY)))
+        left.set_ylim(0, 1.12 * max(result.select(quantity=ENTROPY).column("value")))
         caption(
             figure,
             f"After {result.settings['steps']} steps; marks are seeds, the line is their mean. Dashed: "

@@ -4,25 +4,24 @@ softmax.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, shades, style, text_figure
+from ....core.figure import DASHED, Panel, distinct, draw_curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, axes, caption, shades, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..claims.instances import Run
 from ..claims.precision import sufficient_inverse_temperature
-from ..ladder import NAME
 from ..machines import random_walk, repeated_counter, zigzag
 from ..retrieval import first_wrong_retrieval
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = Source("perez2021attention", status="own")
 FIRST, RETRIEVAL = "step of the first error", "step of the first wrong retrieval"
 TYPES = {"bfloat16": 8, "float32": 24, "float64": 53}  # binary digits, with the leading one
 
@@ -47,8 +46,8 @@ class Precision(RandomExperiment):
         tuple(range(2, 15)), ge=0, le=30, help="powers of ten of the inverse temperature"
     )
 
-    name: ClassVar[str] = "turing.precision"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "turing.precision"
+    sources = (Source("perez2021attention", status="own"),)
 
     @classmethod
     def quick(cls) -> "Precision":
@@ -64,76 +63,62 @@ class Precision(RandomExperiment):
             Run(name, machine.normalise(), word, self.steps) for name, (machine, word) in machines.items()
         ]
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields the first errors by machine and arithmetic; a run without error has no value."""
         softmax = {"arithmetic": "float64", "score": "softmax"}
-        settings = {kind: {"arithmetic": kind} for kind in TYPES}
-        settings |= {
-            f"softmax at 1e{power}": {**softmax, "inverse_temperature": 10.0**power} for power in self.powers
-        }
-        rows, retrievals = [], []
         for run in self.runs():
-            rows.append([run.trace(**each).first_difference(run.reference) for each in settings.values()])
-            yield from (
-                self._row(FIRST, step, f"{run.name}, {name}") for name, step in zip(settings, rows[-1])
-            )
-            retrievals.append([first_wrong_retrieval(run.reference, digits) for digits in self.digits])
-            yield from (
-                self._row(RETRIEVAL, step, f"{run.name}, {digits} digits")
-                for digits, step in zip(self.digits, retrievals[-1])
-            )
-        first = np.array(rows, dtype=float)
-        arrays = {
-            "types": first[:, : len(TYPES)],
-            "soft": first[:, len(TYPES) :],
-            "retrieval": np.array(retrievals, dtype=float),
-        }
-        yield Arrays({f"{NAME}/{key}": values for key, values in arrays.items()})
+            for kind, digits in TYPES.items():
+                step = run.trace(arithmetic=kind).first_difference(run.reference)
+                yield self._row(FIRST, step, {"machine": run.name, "arithmetic": kind, "digits": digits})
+            for power in self.powers:
+                trace = run.trace(**softmax, inverse_temperature=10.0**power)
+                step = trace.first_difference(run.reference)
+                yield self._row(FIRST, step, {"machine": run.name, "power": power})
+            for digits in self.digits:
+                step = first_wrong_retrieval(run.reference, digits)
+                yield self._row(RETRIEVAL, step, {"machine": run.name, "digits": digits})
 
-    def _row(self, quantity: str, step: int | None, setting: str) -> Measurement:
+    def _row(self, quantity: str, step: int | None, at: dict[str, int | str]) -> Measurement:
         reason = "" if step is not None else f"no error in {self.steps} steps"
-        return Measurement(
-            NAME,
-            "figure",
-            quantity,
-            step,
-            unit="steps",
-            reason=reason,
-            at={"setting": setting},
-            source=SOURCE,
-        )
+        return self.row(quantity, step, unit="steps", reason=reason, at=at)
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the first error against the binary digits, with the law of the cube root, and against the
         inverse temperature.
         """
-        if f"{NAME}/types" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         from matplotlib.ticker import ScalarFormatter
 
-        types, retrieval, soft = (result.arrays[f"{NAME}/{key}"] for key in ("types", "retrieval", "soft"))
         figure, (left, right) = axes(1, 2, height=3.3)
-        runs = self.runs()
-        for k, (run, tint) in enumerate(zip(runs, shades(len(runs)))):
-            left.plot(self.digits, retrieval[k], color=tint, linewidth=1.3, label=run.name)
-            left.plot(list(TYPES.values()), types[k], "o", color=tint, markersize=4.5)
-            right.plot(self.powers, soft[k], color=tint, marker="o", markersize=3, linewidth=1.3)
+        names = distinct(result.table, "machine")
+        lines = {name: {"color": tint, "linewidth": 1.3} for name, tint in zip(names, shades(len(names)))}
+        quiet = {name: look | {"label": "_"} for name, look in lines.items()}
+        dots = {name: look | {"linestyle": "", "markersize": 4.5} for name, look in quiet.items()}
+        bare = {name: look | {"marker": ""} for name, look in lines.items()}
+        digits, scale = (min(self.digits) - 1, max(self.digits) + 1), {"yscale": "log", "ylabel": FIRST}
+        panels = (
+            Panel(
+                "Finite precision, hard-max",
+                RETRIEVAL,
+                lines=("machine", bare),
+                legend="",
+                axes=scale | {"xlabel": "binary digits", "xlim": digits},
+            ),
+            Panel("", FIRST, lines=("machine", dots)),
+        )
+        draw_curves(left, result, *panels, x="digits")
+        left.set_xticks(self.digits, map(str, self.digits))
+        scale |= {"xlabel": "$\\log_{10}$ inverse temperature"}
+        softmax = Panel("Softmax, float64", FIRST, lines=("machine", quiet), legend="", axes=scale)
+        draw_curves(right, result, softmax, x="power")
         law = np.array([min(self.digits), max(self.digits)], dtype=float)
-        dashed = {"color": COLOURS["null"], "linestyle": (0, (4, 3)), "linewidth": 1.0}
+        dashed = {"color": COLOURS["null"], "linestyle": DASHED, "linewidth": 1.0}
         left.plot(law, (4 / 3 * 2.0**law / 10) ** (1 / 3), label="cube-root law", **dashed)
         steps = np.geomspace(10, self.steps, 100)
         bound = np.log10([sufficient_inverse_temperature(count) for count in steps])
         keep = bound <= max(self.powers)
         right.plot(bound[keep], steps[keep], label="sufficient (turing/softmax)", **dashed)
-        left.set(
-            title="Finite precision, hard-max",
-            xlabel="binary digits",
-            xlim=(min(self.digits) - 1, max(self.digits) + 1),
-        )
-        right.set(title="Softmax, float64", xlabel="$\\log_{10}$ inverse temperature")
         for ax in (left, right):
-            ax.set(ylabel="step of the first error", yscale="log")
             ax.yaxis.set_major_formatter(ScalarFormatter())
             ax.legend(loc="upper left")
         caption(

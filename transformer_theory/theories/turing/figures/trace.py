@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style, text_figure
+from ....core.measurement import Measurement, judge
+from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from .. import exact, floating
 from ..construction import Arithmetic, PerezTransformer, check_choice, compile_machine
 from ..ladder import FIRST_ERROR, NAME
@@ -130,7 +131,7 @@ class TraceRun(Experiment):
             op=">=",
             threshold=1.0,
             verdict=judge(share, ">=", 1.0, covered=covered),
-            at={"setting": self.arithmetic},
+            at={"arithmetic": self.arithmetic},
             source=SOURCE,
             note=f"{steps} steps, no error"
             if first is None
@@ -165,8 +166,6 @@ class TraceRun(Experiment):
         """Draws the tape over time with the head's path, and the scores of the third layer with the attended
         positions.
         """
-        if f"{NAME}/tape" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         from matplotlib.colors import ListedColormap
         from matplotlib.patches import Patch
         from matplotlib.ticker import MaxNLocator

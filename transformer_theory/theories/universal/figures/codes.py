@@ -6,27 +6,30 @@ Source: :cite:t:`yun2020transformers`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ....core.experiment import Experiment, setting
-from ....core.measurement import Arrays, Measurement, judge
-from ....core.plotting import axes, caption, label_ends, line, shades, style, text_figure
+from ....core.figure import Panel, draw_curves
+from ....core.measurement import Measurement, judge
+from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..grids import collisions, column_codes, contexts, excluded_share, has_distinct_tokens
 from ..mapping import ContextualMapping
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, OWN = "universal", Source("yun2020transformers", "Lemma 6", "second-hand")
+NAME = "universal"
 COLLISIONS, EXCLUDED, LAYERS = (
     "tokens in context minus their codes",
     "share of grids with a repeated token",
     "attention layers",
 )
+CODE, DISTINCT, ALL = "code + 1", "distinct tokens", "all grids"
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Codes(Experiment):
     values: int = setting(5, ge=3, le=8, help="number k of values of an entry, 1/delta")
     tokens: int = setting(3, ge=3, le=4, help="number n of tokens")
 
-    name: ClassVar[str] = "universal.codes"
-    sources: ClassVar[tuple[Source, ...]] = (OWN,)
+    name = "universal.codes"
+    sources = (Source("yun2020transformers", "Lemma 6", "second-hand"),)
 
     def measure(self) -> Iterator[Measurement | Arrays]:
         """Yields the collisions with and without repeated tokens, the excluded share, and the codes."""
@@ -47,80 +50,49 @@ class Codes(Experiment):
         mapping = ContextualMapping(1, n, Fraction(1, k))
         grids = mapping.grids()
         distinct, number, codes = has_distinct_tokens(grids, k), contexts(grids, k), mapping.codes(grids)
-        for chosen, text in ((distinct, "distinct tokens"), (~distinct | distinct, "all grids")):
+        for chosen, text in ((distinct, DISTINCT), (~distinct | distinct, ALL)):
             count = collisions(number[chosen], codes[chosen])
-            judged = {
-                "op": "<=",
-                "threshold": 0.0,
-                "verdict": judge(count, "<=", 0.0, covered=text != "all grids"),
-            }
-            yield Measurement(
-                NAME,
-                "figure",
-                COLLISIONS,
-                count,
-                at={"setting": text},
-                n=int(chosen.sum()),
-                source=OWN,
-                **judged,
-            )
-        share = float(1 - distinct.mean())
-        yield Measurement(
-            NAME,
-            "figure",
-            EXCLUDED,
-            share,
-            unit="share",
-            predicted=float(excluded_share(k, 1, n)),
-            source=OWN,
-        )
+            verdict = judge(count, "<=", 0.0, covered=text != ALL)
+            columns = {"op": "<=", "threshold": 0.0, "verdict": verdict, "n": int(chosen.sum())}
+            yield self.row(COLLISIONS, count, at={"grids": text}, **columns)
+        share, predicted = float(1 - distinct.mean()), float(excluded_share(k, 1, n))
+        yield self.row(EXCLUDED, share, unit="share", predicted=predicted)
         layers = mapping.layers()
-        yield Measurement(NAME, "figure", LAYERS, len(layers), predicted=float(k + 1), source=OWN)
-        # One sequence through the layers, with tokens from the smallest to the largest.
-        chosen = np.linspace(0, k - 1, n).round().astype(int)[None, :, None]
-        path = [column_codes(tokens := mapping.embed(chosen), k)]
-        for layer in layers:
-            path.append(column_codes(tokens := layer(tokens), k))
-        arrays = {
-            "path": np.stack(path),
-            "own": column_codes(grids, k).ravel(),
-            "codes": codes.ravel(),
-            "number": number.ravel(),
-        }
-        arrays |= {"distinct": np.repeat(distinct, n), "sequences": chosen[..., 0]}
+        yield self.row(LAYERS, len(layers), predicted=float(k + 1))
+        # One sequence through the selective shifts, with tokens from the smallest to the largest.
+        sequence = np.linspace(0, k - 1, n).round().astype(int)
+        tokens = mapping.embed(sequence[None, :, None])
+        for shifts, layer in enumerate(layers):
+            for position, code in enumerate(column_codes(tokens, k)[0]):
+                at = {"position": position, "token": int(sequence[position]), "shifts": shifts}
+                yield self.row(CODE, float(code) + 1, at=at)
+            tokens = layer(tokens)
+        arrays = {"own": column_codes(grids, k).ravel(), "codes": codes.ravel(), "number": number.ravel()}
+        arrays |= {"distinct": np.repeat(distinct, n)}
         yield Arrays({f"{NAME}/{name}": values for name, values in arrays.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots the codes of a sequence over the layers, and the codes of all tokens in context."""
-        if f"{NAME}/path" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
         figure, (left, right) = axes(1, 2, height=3.2)
-        arrays = {
-            name: result.arrays[f"{NAME}/{name}"]
-            for name in ("path", "own", "codes", "number", "distinct", "sequences")
-        }
-        path, sequence = arrays["path"][:, 0].astype(float), arrays["sequences"][0]
-        for tint, own, curve in zip(shades(len(sequence)), sequence, path[:-1].T):
-            line(left, range(len(path) - 1), curve + 1, color=tint, marker="o", label=f"token {int(own)}")
-        left.set(
-            title=f"Sequence {tuple(map(int, sequence))}",
-            xlabel="selective shifts",
-            ylabel="code + 1",
-            yscale="log",
+        first = result.select(quantity=CODE, at={"shifts": 0})
+        looks = {row.at["position"]: {"label": f"token {row.at['token']}"} for row in first}
+        sequence = ", ".join(f"{row.at['token']}" for row in first)
+        axis = {"xlabel": "selective shifts", "ylabel": "code + 1", "yscale": "log"}
+        panel = Panel(f"Sequence ({sequence})", CODE, lines=("position", looks), legend="ends", axes=axis)
+        draw_curves(left, result, panel, x="shifts")
+        _scatter(
+            right, {name: result.arrays[f"{NAME}/{name}"] for name in ("own", "codes", "number", "distinct")}
         )
-        label_ends(left)
-        _scatter(right, arrays)
         right.set(title="All grids", xlabel="code of the token alone", ylabel="code in context + 1")
-        shared = result.select(quantity=COLLISIONS, at={"setting": "all grids"}).column("value")
-        count = f"{shared[0]:.0f} more than there are codes" if shared else "more than there are codes"
+        (shared,) = result.select(quantity=COLLISIONS, at={"grids": ALL}).column("value")
         caption(
             figure,
             "Left: the selective shift for t = 0, 1, ... moves the tokens of code t above all others. Then "
             "a global shift, not shown, adds a multiple of the largest code to every token. Right: the "
             "results; each dot is a token in its context. In grids with distinct tokens (black) all codes "
             "differ, and lie above those of grids that repeat a token (orange). Crosses share a code. The "
-            f"tokens in context are {count}.",
+            f"tokens in context are {shared:.0f} more than there are codes.",
         )
         return figure
 

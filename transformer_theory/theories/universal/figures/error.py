@@ -8,14 +8,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import axes, caption, line, style, text_figure
+from ....core.figure import DASHED, Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..approximator import AttentionLayers, UniversalApproximator
@@ -24,13 +25,21 @@ from ..functions import random_function
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, PAPER = "universal", Source("yun2020transformers", "Theorem 3", "second-hand")
 ERROR, SUPREMUM, EXPONENT = "L1 error", "largest error at random points", "exponent of the L1 error"
+POSITIONS, FREE = "positions", "no positions"
+ATTENTIVE = (POSITIONS, FREE)
 CASES: dict[str, tuple[bool, AttentionLayers]] = {  # equivariant target and network; with attention layers
-    "positions": (False, "all"),
-    "no positions": (True, "all"),
-    "positions, no attention": (False, "none"),
-    "no positions, no attention": (True, "none"),
+    POSITIONS: (False, "all"),
+    FREE: (True, "all"),
+    f"{POSITIONS}, no attention": (False, "none"),
+    f"{FREE}, no attention": (True, "none"),
+}
+LOOKS = {
+    name: {
+        "color": COLOURS["raw" if equivariant else "universal"],
+        "linestyle": "-" if attention == "all" else ":",
+    }
+    for name, (equivariant, attention) in CASES.items()
 }
 
 
@@ -56,18 +65,42 @@ class Error(RandomExperiment):
                 f"values must be strictly increasing, got {self.values}; sort them and leave out repetitions"
             )
 
-    name: ClassVar[str] = "universal.error"
-    sources: ClassVar[tuple[Source, ...]] = (PAPER,)
+    name = "universal.error"
+    sources = (Source("yun2020transformers", "Theorem 3", "second-hand"),)
+
+    view = curves(
+        "k",
+        panels=(
+            Panel("$L^1$ error", ERROR, lines=("network", LOOKS), legend=""),
+            Panel("Largest error", SUPREMUM, lines=("network", LOOKS), legend=""),
+            Panel(
+                "$L^1$ error and depth",
+                ERROR,
+                lines=("network", {network: LOOKS[network] for network in ATTENTIVE}),
+                legend="",
+                axes={"xlabel": "layers of the network"},
+                x="layers",
+            ),
+        ),
+        xlabel=r"width $\delta$ of a cube",
+        log="xy",
+        caption="Random smooth functions of three tokens, d = 1. The L1 error falls like the width of the cubes; "
+        "the largest error does so with positions only, since grids that repeat a token share codes. Without "
+        "attention layers a network knows only the token, and with positions its place, and both errors stay. The "
+        "price is depth: nearly all layers are those of the values. The two curves of the right panel belong to "
+        "different targets.",
+        size=(7.0, 2.8),
+    )
 
     @classmethod
     def quick(cls) -> "Error":
         """Three widths, one target."""
         return cls(values=(2, 4, 8), targets=1, samples=2000)
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
+    def measure(self) -> Iterator[Measurement]:
         """Yields the errors per width and case, and the exponent between the two finest widths."""
-        errors, layers = np.zeros((len(CASES), len(self.values), 2)), np.zeros((2, len(self.values)))
-        for case, (equivariant, attention) in enumerate(CASES.values()):
+        for case, (equivariant, attention) in CASES.items():
+            errors, layers = np.zeros((len(self.values), 2)), {}
             for target in range(self.targets):
                 # The same target for all widths, and for both networks with the same symmetry.
                 f = random_function(
@@ -75,73 +108,35 @@ class Error(RandomExperiment):
                 )
                 for index, k in enumerate(self.values):
                     network = UniversalApproximator(f, 3, 1, Fraction(1, k), equivariant, attention).fit()
-                    if attention == "all":
-                        layers[case, index] = sum(network.layer_counts().values())
+                    if case in ATTENTIVE:
+                        layers[k] = sum(network.layer_counts().values())
                     for norm, p in enumerate((1, math.inf)):
-                        errors[case, index, norm] += network.error(p, samples=self.samples) / self.targets
-        for case, text in enumerate(CASES):
-            for index, k in enumerate(self.values):
-                for norm, quantity in enumerate((ERROR, SUPREMUM)):
-                    where = {"at": {"setting": f"{text}, delta = 1/{k}"}, "n": self.targets, "source": PAPER}
-                    yield Measurement(NAME, "figure", quantity, errors[case, index, norm], **where)
+                        errors[index, norm] += network.error(p, samples=self.samples) / self.targets
+            for k, (mean, largest) in zip(self.values, errors):
+                depth = {"layers": layers[k]} if case in ATTENTIVE else {}
+                place = {"at": {"network": case, "k": k} | depth, "n": self.targets}
+                yield self.row(ERROR, mean, **place)
+                yield self.row(SUPREMUM, largest, **place)
             if len(self.values) > 1:
-                ratio = errors[case, -2, 0] / errors[case, -1, 0]
-                slope = math.log(ratio) / math.log(self.values[-1] / self.values[-2])
-                predicted = 1.0 if CASES[text][1] == "all" else None
-                yield Measurement(
-                    NAME,
-                    "figure",
-                    EXPONENT,
-                    slope,
-                    predicted=predicted,
-                    basis="limit",
-                    at={"setting": text},
-                    source=PAPER,
-                )
-        yield Arrays(
-            {f"{NAME}/errors": errors, f"{NAME}/values": np.array(self.values), f"{NAME}/layers": layers}
-        )
+                slope = math.log(errors[-2, 0] / errors[-1, 0]) / math.log(self.values[-1] / self.values[-2])
+                predicted = 1.0 if case in ATTENTIVE else None
+                yield self.row(EXPONENT, slope, predicted=predicted, basis="limit", at={"network": case})
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots the errors over the width of the cubes, and over the number of layers."""
-        if f"{NAME}/errors" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        errors, k, layers = (result.arrays[f"{NAME}/{name}"] for name in ("errors", "values", "layers"))
-        figure, (left, middle, right) = axes(1, 3, height=2.8)
-        looks = (("#6A51A3", "-"), ("#3F4751", "-"), ("#6A51A3", ":"), ("#3F4751", ":"))
-        for curve, (tint, dashes), text in zip(errors, looks, CASES):
-            for ax, norm in ((left, 0), (middle, 1)):
-                line(ax, 1 / k, curve[:, norm], color=tint, linestyle=dashes, marker="o", label=text)
-        # A line of slope one below the curves.
-        left.plot(
-            1 / k,
-            0.6 * errors[0, -1, 0] * k[-1] / k,
-            color="#8A939E",
-            linewidth=0.9,
-            linestyle=(0, (4, 3)),
-            label="_",
-        )
-        middle_point = (1 / k[len(k) // 2], 0.6 * errors[0, -1, 0] * k[-1] / k[len(k) // 2])
-        left.annotate("slope 1", middle_point, color="#8A939E", fontsize=7, va="top", ha="right")
-        for ax, title in ((left, "$L^1$ error"), (middle, "Largest error")):
-            ax.set(title=title, xlabel=r"width $\delta$ of a cube", xscale="log", yscale="log")
-            ax.set_xticks(1 / k, [f"1/{value}" for value in k])
-            ax.xaxis.minorticks_off()
-            ax.invert_xaxis()
-        for case, text in ((0, "positions"), (1, "no positions")):
-            line(right, layers[case], errors[case, :, 0], color=looks[case][0], marker="o", label=text)
-        right.set(title="$L^1$ error and depth", xlabel="layers of the network", xscale="log", yscale="log")
-        for ax in (left, middle, right):
+        """Adds a line of slope one below the curves, and names the widths."""
+        figure = super().plot(result)
+        left, middle, _ = figure.axes
+        k = np.array(self.values)
+        last = result.select(quantity=ERROR, at={"network": POSITIONS}).column("value")[-1]
+        line, grey = 0.6 * last * k[-1] / k, {"color": COLOURS["null"]}
+        left.plot(k, line, linewidth=0.9, linestyle=DASHED, label="_", **grey)
+        place = (k[len(k) // 2], line[len(k) // 2])
+        left.annotate("slope 1", place, fontsize=7, va="top", ha="right", **grey)
+        for ax in (left, middle):
+            ax.set_xticks(self.values, [f"1/{value}" for value in self.values])
+        for ax in figure.axes:
             ax.yaxis.set_major_formatter("{x:g}")
             ax.yaxis.set_minor_formatter("")
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=4, fontsize=7)
-        caption(
-            figure,
-            "Random smooth functions of three tokens, d = 1. The L1 error falls like the width of the "
-            "cubes; the largest error does so with positions only, since grids that repeat a token share "
-            "codes. Without attention layers a network knows only the token, and with positions its place, "
-            "and both errors stay. The price is depth: nearly all layers are those of the values. The two "
-            "curves of the right panel belong to different targets.",
-        )
         return figure

@@ -6,24 +6,26 @@ Source: :cite:t:`yun2020transformers`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import axes, caption, heatmap, style, text_figure
+from ....core.measurement import Measurement
+from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
+from ....core.table import Arrays
 from ..approximator import AttentionLayers, UniversalApproximator
 from ..functions import random_function
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, PAPER = "universal", Source("yun2020transformers", "Theorem 3", "second-hand")
+NAME = "universal"
 ERROR = "mean error on the slice"
+TARGET, WITH, WITHOUT = "target", "with attention", "without attention"
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class Slice(RandomExperiment):
     third: float = setting(0.3, ge=0, lt=1, help="the third token")
     pixels: int = setting(128, ge=16, le=512, help="points per axis")
 
-    name: ClassVar[str] = "universal.slice"
-    sources: ClassVar[tuple[Source, ...]] = (PAPER,)
+    name = "universal.slice"
+    sources = (Source("yun2020transformers", "Theorem 3", "second-hand"),)
 
     @classmethod
     def quick(cls) -> "Slice":
@@ -54,29 +56,19 @@ class Slice(RandomExperiment):
         )
         points = points.flatten(0, 1)[..., None]
         shape = (self.pixels, self.pixels)
-        pictures = {"target": f(points)[:, 0, 0].reshape(shape).numpy()}
-        networks: tuple[tuple[str, AttentionLayers], ...] = (
-            ("approximation", "all"),
-            ("context_free", "none"),
-        )
-        for name, attention in networks:
+        pictures = {TARGET: f(points)[:, 0, 0].reshape(shape).numpy()}
+        networks: dict[str, AttentionLayers] = {WITH: "all", WITHOUT: "none"}
+        for name, attention in networks.items():
             network = UniversalApproximator(f, 3, 1, Fraction(1, self.values), attention=attention).fit()
             pictures[name] = network(points)[:, 0, 0].reshape(shape).numpy()
-            error = float(np.abs(pictures[name] - pictures["target"]).mean())
-            text = "with attention" if attention == "all" else "without attention"
-            yield Measurement(
-                NAME, "figure", ERROR, error, at={"setting": text}, n=self.pixels**2, source=PAPER
-            )
+            error = float(np.abs(pictures[name] - pictures[TARGET]).mean())
+            yield self.row(ERROR, error, at={"network": name}, n=self.pixels**2)
         yield Arrays({f"{NAME}/{name}": picture for name, picture in pictures.items()})
 
     @style()
     def plot(self, result: Result) -> "Figure":
         """Plots target, approximation, difference, and the network without attention layers."""
-        if f"{NAME}/target" not in result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        target, found, blind = (
-            result.arrays[f"{NAME}/{name}"] for name in ("target", "approximation", "context_free")
-        )
+        target, found, blind = (result.arrays[f"{NAME}/{name}"] for name in (TARGET, WITH, WITHOUT))
         figure, panels = axes(1, 4, height=2.35)
         limit = float(np.abs(target).max())
         pictures = (
@@ -91,8 +83,8 @@ class Slice(RandomExperiment):
             ax.set(xlabel="first token", xticks=[0, 1], yticks=[0, 1])
         panels[0].set_ylabel("second token")
         figure.colorbar(image, ax=list(panels), fraction=0.02, pad=0.01).outline.set_visible(False)
-        errors = {row.setting: row.value for row in result.select(quantity=ERROR)}
-        texts = ", ".join(f"{value:.3f} {text}" for text, value in errors.items())
+        errors = result.select(quantity=ERROR).column("value")
+        texts = ", ".join(f"{value:.3f} {name}" for name, value in zip((WITH, WITHOUT), errors))
         caption(
             figure,
             f"The output at the first token, third token {self.third:g}, with cubes of width "

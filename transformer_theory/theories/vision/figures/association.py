@@ -6,14 +6,15 @@ Source: :cite:t:`jelassi2022vision`; the comparison of ranking and mass is our o
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
 from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Arrays, Measurement
-from ....core.plotting import COLOURS, axes, caption, style, text_figure
+from ....core.figure import Panel, curves
+from ....core.measurement import Measurement
+from ....core.plotting import COLOURS, TINTS, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....training.fitting import at_steps
@@ -24,9 +25,13 @@ from ..patches import SpatialPatchData, sum_accuracy
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "vision", Source("jelassi2022vision", status="own")
 PARTS = ("accuracy", "ranking", "mass")
 POINTS = 12
+LOOKS = {
+    kind: {"color": tint, "marker": ""}
+    for kind, tint in zip(KINDS, (COLOURS["vision"], *TINTS[:1], *TINTS[2:4], COLOURS["null"]))
+}
+SHARE = {"ylim": (0, 1.04)}
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,20 @@ class AssociationInTraining(RandomExperiment):
         0.1, ge=0.0, le=1.0, help="probability that a patch outside the active group shows the feature"
     )
 
-    name: ClassVar[str] = "vision.association"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
+    name = "vision.association"
+    sources = (Source("jelassi2022vision", status="own"),)
+
+    view = curves(
+        "step",
+        panels=[
+            Panel(part, part, lines=("scores", LOOKS), legend=legend, axes=look)
+            for part, legend, look in zip(PARTS, ("", "", "center right"), ({}, SHARE, SHARE))
+        ],
+        caption="24 patches in groups of 3, q = {q:g}; means of {runs} trainings. Dotted: accuracy of the sum of "
+        "patches, chance of ranking and mass. Several kinds generalise; only P P^T with the diagonal puts weight "
+        "on the own group.",
+        size=(8.4, 3.1),
+    )
 
     @classmethod
     def quick(cls) -> "AssociationInTraining":
@@ -51,8 +68,8 @@ class AssociationInTraining(RandomExperiment):
         """Returns the steps at which the model is measured; the last is the end."""
         return [point * self.steps // POINTS for point in range(1, POINTS + 1)]
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the three numbers at the end of each kind, and their curves, ``[runs, 3, points]``."""
+    def measure(self) -> Iterator[Measurement]:
+        """Yields the three numbers of each kind at the end, and at each stop."""
         data, generator = SpatialPatchData(q=self.q), self.generator()
         for kind, options in KINDS.items():
             curves = np.zeros((self.runs, 3, POINTS))
@@ -70,34 +87,18 @@ class AssociationInTraining(RandomExperiment):
                 for place, model in enumerate(points):
                     each = patch_association(model.scores().detach(), data.groups)
                     curves[run, :, place] = accuracy(model, test), each.ranking, each.mass
-            for part, values in zip(PARTS, curves[:, :, -1].T):
-                columns = {"unit": "share", "n": self.runs, "source": SOURCE, "at": {"setting": kind}}
-                yield Measurement(NAME, "figure", part, float(values.mean()), **columns)
-            yield Arrays({kind: curves})
+            means, columns = curves.mean(0), {"unit": "share", "n": self.runs, "at": {"scores": kind}}
+            for part, values in zip(PARTS, means):
+                yield self.row(part, float(values[-1]), **columns)
+                for step, value in zip(self.stops(), values):
+                    yield self.row(part, float(value), step=step, **columns)
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Draws the three numbers over the steps, with the mean over the trainings."""
-        if not result.arrays:
-            return text_figure(f"{self.name}: nothing was measured")
-        figure, panels = axes(1, 3, width=8.4, height=3.1)
-        colours = (COLOURS[NAME], "#4477AA", "#DDAA33", "#228833", COLOURS["null"])
-        data = SpatialPatchData(q=self.q)
-        levels = (sum_accuracy(data), chance(data.patches, data.group), chance(data.patches, data.group))
-        for place, (part, ax) in enumerate(zip(PARTS, panels)):
-            for kind, colour in zip(KINDS, colours):
-                if kind in result.arrays:
-                    ax.plot(self.stops(), result.arrays[kind][:, place].mean(0), color=colour, label=kind)
-            ax.axhline(levels[place], color="#3F4751", linestyle=":")
-            ax.set(
-                xlabel="step", title=part, ylim=(0, 1.04) if place else (min(levels[0], 0.95) - 0.03, 1.005)
-            )
-        panels[0].set_ylim(None, 1.003)
-        panels[2].legend(loc="center right", fontsize=6.5, bbox_to_anchor=(1.0, 0.42))
-        caption(
-            figure,
-            f"24 patches in groups of 3, q = {self.q:g}; means of {self.runs} trainings. Dotted: accuracy "
-            "of the sum of patches, chance of ranking and mass. Several kinds generalise; only P P^T with "
-            "the diagonal puts weight on the own group.",
-        )
+        """Adds the accuracy of the sum of the patches, and chance."""
+        figure, data = super().plot(result), SpatialPatchData(q=self.q)
+        by_chance = chance(data.patches, data.group)
+        for ax, level in zip(figure.axes, (sum_accuracy(data), by_chance, by_chance)):
+            ax.axhline(level, color=COLOURS["raw"], linestyle=":")
+        figure.axes[0].set_ylim(None, 1.003)
         return figure

@@ -21,11 +21,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..core import parallel
-from ..core.errors import first_line
-from ..core.parallel import gib
-from ..models.image_networks import Sizes
-from .optimisers import freeze_body
+from ...core import parallel
+from ...core.errors import first_line
+from ...core.parallel import gib
+from ...models.image_networks import Sizes
+from ..optimisers import freeze_body
 
 # arrays of the size of the trained weights beside them during a step: gradients, and the two moments of Adam
 TRAINED = 3

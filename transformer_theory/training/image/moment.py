@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..core.format import clock
-from ..core.measurement import Measurement, Table
-from ..core.result import Result
-from .objectives import LOSS
+from ...core.format import clock
+from ...core.measurement import Measurement
+from ...core.result import Result
+from ...core.table import Table
+from ..objectives import LOSS
 
 SPEED, SECONDS, LEARNING_RATE = "images per second", "seconds", "learning rate"  # quantities
 

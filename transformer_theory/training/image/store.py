@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..core.measurement import Arrays, Table
-from ..core.result import Result
-from ..core.sources import Source
-from ..models.image_networks import Builder, Pixels, Sizes
-from ..models.stored import BEST, stored
+from ...core.result import Result
+from ...core.sources import Source
+from ...core.table import Arrays, Table
+from ...models.image_networks import Builder, Pixels, Sizes
+from ...models.stored import BEST, stored
+from ..objectives import Objective
 from . import saved
 from .checkpoint import LENGTH, Checkpoint, check_same
 from .folder import CSV, LAST, TABLE, TENSORBOARD, GrowingTable, holds_only_own, is_draft
-from .objectives import Objective
 
 
 @dataclass

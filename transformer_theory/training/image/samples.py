@@ -12,13 +12,13 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from ..core.measurement import Arrays
-from ..core.statistics import fixed_generator
-from ..data.image_data import Images
-from ..models.image_networks import Pixels
-from ..probes.attention_maps import attention_maps, first_samples
-from .monitor import MAP_NUMBERS, PICTURED, measured_network
-from .objectives.protocol import outputs, scaled
+from ...core.statistics import fixed_generator
+from ...core.table import Arrays
+from ...data.image_data import Images
+from ...models.image_networks import Pixels
+from ...probes.attention_maps import attention_maps, first_samples
+from ..monitor import MAP_NUMBERS, PICTURED, measured_network
+from ..objectives.protocol import outputs, scaled
 
 COUNT = 8  # samples of each rule
 POOL = 2_048  # test images among which the samples are chosen

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from .fitting import State
+from ..fitting import State
 
 STEPS = 3  # steps per time measurement; the first is a warm-up and is not counted
 # one thread is preferred only if it is faster by this factor: a smaller difference may be chance

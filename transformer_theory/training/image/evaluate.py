@@ -14,18 +14,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.measurement import Arrays, Measurement, Table
-from ..core.result import Result
-from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
-from ..data.image_data import Images
-from ..models import build
-from ..models.image_networks import Builder
-from ..models.stored import network_file
-from ..probes.attention_maps import attention_maps, first_samples
-from .monitor import MAP_NUMBERS, PICTURED, Metrics, Monitor, measured_network
-from .objectives import ACCURACY, OBJECTIVES, Objectives
-from .objectives.masked_autoencoding import Completion
-from .objectives.protocol import outputs, scaled
+from ...core.measurement import Measurement
+from ...core.result import Result
+from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, fixed_generator, with_interval
+from ...core.table import Arrays, Table
+from ...data.image_data import Images
+from ...models import build
+from ...models.image_networks import Builder
+from ...models.stored import network_file
+from ...probes.attention_maps import attention_maps, first_samples
+from ..monitor import MAP_NUMBERS, PICTURED, Metrics, Monitor, measured_network
+from ..objectives import ACCURACY, OBJECTIVES, Objectives
+from ..objectives.masked_autoencoding import Completion
+from ..objectives.protocol import outputs, scaled
 from .saved import Saved, load
 from .settings import Settings
 

@@ -23,10 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import __version__
-from ..core.files import replacing
-from ..data.image_data import Images
-from ..models.weights import check_archive
+from ... import __version__
+from ...core.files import replacing
+from ...data.image_data import Images
+from ...models.weights import check_archive
 
 FORMAT = 4
 PARTS: dict[str, type | tuple[type, ...]] = {

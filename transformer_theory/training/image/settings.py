@@ -12,13 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..core.experiment import check_settings, setting
-from ..data.image_data import Images
-from ..models.crate.network import Pooling
-from ..models.image_networks import Sizes, Stem
-from .augment import Augmentation
+from ...core.experiment import check_settings, setting
+from ...data.image_data import Images
+from ...models.crate.network import Pooling
+from ...models.image_networks import Sizes, Stem
+from ..augment import Augmentation
+from ..optimisers import optimiser
 from .batches import SPLIT, seed_of
-from .optimisers import optimiser
 
 # fields that define the network
 SHAPE = ("patch_size", "dim", "depth", "heads", "stem", "pooling", "eta", "lam", "kappa")

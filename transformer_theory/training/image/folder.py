@@ -13,10 +13,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..core.files import replacing
-from ..core.measurement import Measurement
-from ..core.result import json_line, read_table
-from ..models.stored import BEST
+from ...core.files import replacing
+from ...core.measurement import Measurement
+from ...core.result import json_line, read_table
+from ...models.stored import BEST
 
 LAST, TABLE, PAGE = "last.pt", "table.jsonl", "report.html"
 CSV, TENSORBOARD = "metrics.csv", "tensorboard"  # logs: a file, and a folder of event files

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import __version__
-from ..core.files import replacing
-from ..models.image_networks import Builder, Pixels, Sizes, own_networks
-from ..models.stored import CHECKSUM, FORMAT, KEY, checksum, network_file, stored
-from ..models.weights import fill
+from ... import __version__
+from ...core.files import replacing
+from ...models.image_networks import Builder, Pixels, Sizes, own_networks
+from ...models.stored import CHECKSUM, FORMAT, KEY, checksum, network_file, stored
+from ...models.weights import fill
+from ..objectives import OBJECTIVES, Objective, Objectives
 from .memory import shapes_of
-from .objectives import OBJECTIVES, Objective, Objectives
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from .augment import Augmentation
+from ..augment import Augmentation
 from .processes import share
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.measurement import Measurement
-from ..core.statistics import over_heads
+from ...core.measurement import Measurement
+from ...core.statistics import over_heads
 from .folder import CSV, TENSORBOARD
 
 if TYPE_CHECKING:

@@ -18,31 +18,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import NotConverged
-from ..core.measurement import Arrays, Table
-from ..core.result import Result, provenance
-from ..core.sources import Source
-from ..core.statistics import with_interval
-from ..data.image_data import Images
-from ..models.image_networks import Builder, Pixels, Sizes, builder, own_networks
+from ...core.errors import NotConverged
+from ...core.result import Result, provenance
+from ...core.sources import Source
+from ...core.statistics import with_interval
+from ...core.table import Arrays, Table
+from ...data.image_data import Images
+from ...models.image_networks import Builder, Pixels, Sizes, builder, own_networks
+from ..faults import finite
+from ..fitting import HINT, State, fit
+from ..monitor import Metrics, Monitor
+from ..objectives import CrossEntropy, Objective
+from ..optimisers import exponential_average, freeze_body, warm_up_cosine
 from . import checkpoint, saved
 from .batches import WEIGHTS, Batches, seed_of
 from .checkpoint import Checkpoint, load_network, load_optimiser, network_state, optimiser_state
-from .faults import finite
-from .fitting import HINT, State, fit
 from .folder import LAST, TABLE, GrowingTable, check_replaceable, check_unused, claimed, clear, make, remove
 from .loggers import Logs, check, present
 from .machine import LoadWatch, available_threads, choose_threads, gradient_of
 from .memory import check_memory
 from .moment import Moment, general_rows
-from .monitor import Metrics, Monitor
-from .objectives import CrossEntropy, Objective
-from .optimisers import exponential_average, freeze_body, warm_up_cosine
 from .processes import Hardware, check_agreement, check_same_folder, is_lost_process, launched, set_up, shards
 from .samples import pictured, test_samples, validation_samples
 from .settings import Settings
 from .store import Store, continued, is_killed_start
-from .tasks import ImageTask
+from .task import ImageTask
 from .transfer import Start, normalisation_of, read, start_from
 
 PER_PASS = 512  # images per forward pass of a measurement
@@ -301,7 +301,7 @@ class _Run:
                 f"{self.folder / LAST} contradicts its own settings: {error}; begin again without --resume"
             ) from error
         self.best_lost = not self.store.remember(stored, self.warn)
-        self.monitor.remember(stored.memory)
+        self.monitor.load_persistent_state(stored.memory)
         self.start, self.seconds, self.longer = stored.step, stored.seconds, longer
         # The order of sums, and so the last bits, depend on the number of threads.
         present, alone = torch.get_num_threads(), self.fabric.world_size == 1
@@ -441,7 +441,7 @@ class _Run:
                 network=weights,
                 optimiser=moments,
                 average=None if self.average is None else network_state(self.average),
-                memory=self.monitor.memory(),
+                memory=self.monitor.persistent_state(),
             )
         self.store.step, self.best_lost = state.step, False
         self.callback(moment)

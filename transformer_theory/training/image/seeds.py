@@ -18,13 +18,14 @@ from typing import Any
 
 import torch
 
-from ..core import listeners, parallel
-from ..core.errors import NotConverged
-from ..core.measurement import Measurement, Table
-from ..core.result import Result, provenance
-from ..core.statistics import over_seeds, student_interval
-from ..core.validation import integers
-from ..data.image_data import Images
+from ...core import listeners, parallel
+from ...core.errors import NotConverged
+from ...core.measurement import Measurement
+from ...core.result import Result, provenance
+from ...core.statistics import over_seeds, student_interval
+from ...core.table import Table
+from ...core.validation import integers
+from ...data.image_data import Images
 from .folder import LAST, check_replaceable, check_unused, clear, make
 from .loop import train
 from .machine import available_threads

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..core.cluster import versions
+from ...core.cluster import versions
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models.crate.alpha import alpha_sizes, alpha_weights
-from ..models.crate.network import RENAMES
-from ..models.crate.released import AMBIGUOUS, classifier_sizes, usual_heads
-from ..models.embedding import resized_positions
-from ..models.image_networks import NETWORKS, Sizes
-from ..models.stored import (
+from ...models.crate.alpha import alpha_sizes, alpha_weights
+from ...models.crate.network import RENAMES
+from ...models.crate.released import AMBIGUOUS, classifier_sizes, usual_heads
+from ...models.embedding import resized_positions
+from ...models.image_networks import NETWORKS, Sizes
+from ...models.stored import (
     CHECKSUM,
     HEADS,
     IMAGENET,
@@ -32,7 +32,7 @@ from ..models.stored import (
     square_sizes,
     stored,
 )
-from ..models.weights import fill, in_float32, load_weights, renamed
+from ...models.weights import fill, in_float32, load_weights, renamed
 from .memory import shapes_of
 from .settings import SHAPE
 

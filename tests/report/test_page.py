@@ -265,8 +265,8 @@ def test_given_networks_come_first_with_their_accuracy_on_test_data():
     )
     made = page_of(small(rows), theories=THEORIES)
     text = words(made).replace("\u00a0", " ")
-    assert "61.56 % crate , test accuracy, 5,000 samples 95 % interval 60.00 % … 63.00 %" in text
-    assert text.index("61.56 %") < text.index("The networks")
+    assert "61.6 % crate , test accuracy, 5,000 samples 95 % interval [60.0 %, 63.0 %]" in text
+    assert text.index("61.6 %") < text.index("The networks")
     assert "the runs saw other images" in text
 
 

@@ -43,7 +43,7 @@ def test_the_head_holds_what_was_reached_kept_and_tested(made):
     text = words(made).replace("\u00a0", " ")
     for piece in (
         # 351 of 540, as scipy.stats.binomtest
-        "65.00 % test accuracy, 540 samples 95 % interval 60.81 % … 69.02 %",
+        "65.0 % test accuracy, 540 samples 95 % interval [60.8 %, 69.0 %]",
         "1.25 test loss null, shuffled pixels: 1.50",
         "from step 40. Of 5 measurements",  # of equals the last
         "validation accuracy (60.00 % of 126 samples)",

@@ -49,7 +49,7 @@ PAGE_LINES = 44  # largest number of footnotesize lines in a float, including it
 LINE_LETTERS = 80  # number of characters of such a line on a narrow page
 SPACE_LETTERS = 1.5  # number of characters that the space between two columns takes
 CITATION_LETTERS = 12  # approximate number of characters of a printed citation
-MAX_WORD = 13  # letters of a word that fits into a narrow cell
+MAX_WORD = 10  # letters of a word that fits into a narrow cell
 PREFIX = "tt"  # prefix of the names in \label
 _LEFT, _RIGHT = r"\raggedright\arraybackslash", r"\raggedleft\arraybackslash"
 # stems of files that belong to no theory; theories may not use them
@@ -200,13 +200,15 @@ def _pages(table: Table) -> list[list[Block]]:
     A strong heading and the blocks up to the next strong heading form a group. A group that fits on a page is
     not split; a longer group is split between blocks, and a block that is longer than a page between lines.
     """
+    # the caption is set in the larger type of the text
+    used = 3 * _height(Block((*pieces(table.caption), table.legend)), table.columns) // 2
     groups: list[list[Block]] = []
     for block in table.blocks:
         if block.strong or not groups:
             groups.append([])
-        groups[-1] += _parts(block, table.columns)
+        # only the first block shares its page with the caption
+        groups[-1] += _parts(block, table.columns, PAGE_LINES - (used if block is table.blocks[0] else 0))
     pages: list[list[Block]] = [[]]
-    used = _height(Block((*pieces(table.caption), table.legend)), table.columns)
     for group in groups:
         sizes = [_height(block, table.columns) for block in group]
         for index, (block, size) in enumerate(zip(group, sizes)):
@@ -221,14 +223,14 @@ def _pages(table: Table) -> list[list[Block]]:
     return pages
 
 
-def _parts(block: Block, columns: Sequence[Column]) -> list[Block]:
-    """Returns a block in parts of at most half a page, or as it is if it fits on a page."""
-    if _height(block, columns) <= PAGE_LINES:
+def _parts(block: Block, columns: Sequence[Column], most: int) -> list[Block]:
+    """Returns a block in parts of at most half of ``most`` lines of a page, or as it is if it fits on them."""
+    if _height(block, columns) <= most:
         return [block]
     parts = [replace(block, lines=())]
     for line in block.lines:
         longer = replace(parts[-1], lines=(*parts[-1].lines, line))
-        if parts[-1].lines and _height(longer, columns) > PAGE_LINES // 2:
+        if parts[-1].lines and _height(longer, columns) > most // 2:
             heading = (*pieces(block.heading), Note("continued"))
             longer = replace(block, heading=heading, note="", lines=(line,))
             parts.append(longer)

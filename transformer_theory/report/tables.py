@@ -52,13 +52,13 @@ NUMBERS = (
 )
 
 JUDGED = (
-    Column("on", 16, "on"),
+    Column("on", 17, "on"),
     Column("value", 14, "n"),
     Column("prediction", 13, "n"),
     Column("nulls", 20, "n"),
     Column("effect", 10, "n"),
     Column("p (q)", 10, "n"),
-    Column("outcome", 17),
+    Column("outcome", 16),
 )
 
 
@@ -179,7 +179,7 @@ def absent(aggregate: Aggregate, found: Findings) -> list[Theory]:
 def _title(theory: Theory) -> tuple[Piece, ...]:
     """Returns the title of a theory with its first source."""
     sources = [source for source in theory.sources[:1] if source.known]
-    return (Plain(theory.title), *(piece for source in sources for piece in (" ", source)))
+    return (theory.title, *(piece for source in sources for piece in (" ", source)))
 
 
 def reach(rungs: Sequence[RungResult]) -> Table | None:

@@ -7,7 +7,7 @@ Source: :cite:t:`geshkovski2025mathematical`.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -106,7 +106,7 @@ class Dimension(RandomExperiment):
         figure = super().plot(result)
         sizes, ax = np.array(SIZES), figure.axes[1]
         last = result.select(quantity=DISTANCE).column("value")[-1]
-        look = {"color": COLOURS["null"], "label": r"$d^{-1/2}$"}
+        look: dict[str, Any] = {"color": COLOURS["null"], "label": r"$d^{-1/2}$"}
         ax.plot(sizes, last * (sizes / sizes[-1]) ** -0.5, "--", **look)
         ax.minorticks_off()
         ax.legend()

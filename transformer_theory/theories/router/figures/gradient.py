@@ -6,7 +6,7 @@ Source: :cite:t:`jang2017categorical`.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, curves
@@ -60,14 +60,14 @@ class Gradient(RandomExperiment):
 
     def measure(self) -> Iterator[Measurement]:
         """Yields mean and standard deviation of both estimators."""
-        generator, count = self.generator(), {"draws": self.draws}
+        generator, draws = self.generator(), self.draws
         for temperature in TEMPERATURES:
-            g = sampled_gradients(self.delta, temperature=temperature, generator=generator, **count)
+            g = sampled_gradients(self.delta, temperature=temperature, generator=generator, draws=draws)
             columns = {"n": self.draws, "at": {"estimator": RELAXED, "temperature": temperature}}
             predicted = relaxed_gradient_mean(self.delta) if temperature == 1 else None
             yield self.row(MEAN, float(g.mean()), predicted=predicted, **columns)
             yield self.row(DEVIATION, float(g.std()), **columns)
-        g = score_function_gradients(self.delta, generator=generator, **count)
+        g = score_function_gradients(self.delta, generator=generator, draws=draws)
         columns = {"n": self.draws, "at": {"estimator": REINFORCE}}
         yield self.row(MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns)
         yield self.row(DEVIATION, float(g.std()), **columns)
@@ -79,9 +79,14 @@ class Gradient(RandomExperiment):
         """
         figure, exact = super().plot(result), exact_gradient(self.delta)
         left, right = figure.axes
-        dark = {"color": COLOURS["raw"]}
+        dark: dict[str, Any] = {"color": COLOURS["raw"]}
         left.axhline(exact, linestyle="--", label="exact", **dark)
-        formula = {"marker": "D", "linestyle": "", "markerfacecolor": "white", "label": "formula at 1"}
+        formula: dict[str, Any] = {
+            "marker": "D",
+            "linestyle": "",
+            "markerfacecolor": "white",
+            "label": "formula at 1",
+        }
         left.plot([1.0], [relaxed_gradient_mean(self.delta)], zorder=5, **dark, **formula)
         limit = [(relaxed_gradient_second_moment(self.delta, t) - exact**2) ** 0.5 for t in LOW]
         right.plot(LOW, limit, linestyle=":", label="limit at low temperature", **dark)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -129,7 +129,8 @@ class Error(RandomExperiment):
         left, middle, _ = figure.axes
         k = np.array(self.values)
         last = result.select(quantity=ERROR, at={"network": POSITIONS}).column("value")[-1]
-        line, grey = 0.6 * last * k[-1] / k, {"color": COLOURS["null"]}
+        line = 0.6 * last * k[-1] / k
+        grey: dict[str, Any] = {"color": COLOURS["null"]}
         left.plot(k, line, linewidth=0.9, linestyle=DASHED, label="_", **grey)
         place = (k[len(k) // 2], line[len(k) // 2])
         left.annotate("slope 1", place, fontsize=7, va="top", ha="right", **grey)

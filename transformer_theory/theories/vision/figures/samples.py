@@ -88,7 +88,7 @@ class Samples(RandomExperiment):
             masses = (found.mass.reshape(self.groups, 4).mean(1) / alpha).double().numpy()
             at = {"share": alpha, "samples": n}
             for quantity, values in ((ACCURACY, accuracies[:, row, column]), (MASS, masses)):
-                columns = {"at": at, "n": self.groups, **over_groups(values)}
+                columns = {"at": at, "n": self.groups, **over_groups(values.tolist())}
                 yield self.row(quantity, float(values.mean()), **columns)
         exponents = []
         for curve in accuracies:
@@ -119,7 +119,7 @@ class Samples(RandomExperiment):
         known = [(row.at["share"], row.value) for row in result.select(quantity=NEEDED) if row.value]
         if known:
             x, y = np.array(known).T
-            look = {"color": COLOURS["null"], "label": "share to the -2"}
+            look: dict[str, Any] = {"color": COLOURS["null"], "label": "share to the -2"}
             middle.plot(x, y[-1] * (x / x[-1]) ** -2.0, "--", **look)
             middle.legend()
         return figure

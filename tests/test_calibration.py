@@ -2,13 +2,13 @@
 
 import numpy as np
 import torch
-from transformer_theory.report.findings import findings
 
 from benchmarks.calibration import shares
 from transformer_theory import compare
 from transformer_theory.data import TokenData
 from transformer_theory.data.synthetic import noise_like
 from transformer_theory.report.aggregate import aggregate
+from transformer_theory.report.judged import findings
 from transformer_theory.theories.scan_snap import minimal_model, on_data
 
 SETS = 6
@@ -45,5 +45,5 @@ def test_on_noise_nothing_is_found(unchecked, monkeypatch):
     p = [row.p for summary in summaries for row in summary]
     assert max(p) > 0.5
     assert min(p) >= 1 / 200
-    found = [finding.outcome for result in results for finding in findings(aggregate(result)).all]
+    found = [finding.judged.outcome for result in results for finding in findings(aggregate(result)).all]
     assert found.count("as predicted") <= 1

@@ -12,6 +12,7 @@ from rich.console import Console
 from tests.stand_in import THEORY, install
 from transformer_theory.cli import main
 from transformer_theory.cli.catalogue import catalogue
+from transformer_theory.core import format
 from transformer_theory.core.measurement import Basis, Measurement, Null, judge
 from transformer_theory.core.plotting import axes
 from transformer_theory.core.result import Result
@@ -72,7 +73,7 @@ def test_run_prints_references_beside_measurements(tmp_path, capsys):
     assert re.fullmatch(r"stand_in\.coin: 3 rows in [\d.]+ s", lines[0])
     assert lines[1:3] == [
         "quantity measured reference origin",
-        f"share of heads (step 8) {value:.6g} 0.5 theory",
+        f"share of heads (step 8) {format.number(value)} 0.500 theory",
     ]
     assert lines[3:5] == ["area (width 3) 9", "area (width 4) 16"]  # rows without a reference come last
     assert len(lines) == 6
@@ -136,10 +137,10 @@ def test_run_prints_the_threshold_and_the_verdict(monkeypatch, tmp_path, capsys)
     ]
     assert printed(monkeypatch, rows, tmp_path / "run", capsys) == [
         "quantity measured reference origin null threshold verdict",
-        "a limit 0.98 1 limit >= 0.99 ✗ violated",
-        "printed 0.9 0.99 printed >= 0.99 ✗ violated",
-        "a tolerance 3e-16 0.2 <= 1e-08 ✓ consistent",
-        "elsewhere 0.5 <= 1 ○ not covered",
+        "a limit 0.980 1 limit ≥ 0.990 ✗ violated",
+        "printed 0.900 0.990 printed ≥ 0.990 ✗ violated",
+        "a tolerance 3.00·10⁻¹⁶ 0.200 ≤ 1.00·10⁻⁸ ✓ consistent",
+        "elsewhere 0.500 ≤ 1 ○ not covered",
         "no reference 7",
     ]
 
@@ -149,10 +150,10 @@ def test_run_prints_the_first_rows_and_counts_the_others(monkeypatch, tmp_path, 
     lines = printed(monkeypatch, rows, tmp_path / "run", capsys)
     assert lines[:3] == [
         "quantity measured threshold verdict",
-        "q21 21 <= 20.5 ✗ violated",
-        "q22 22 <= 20.5 ✗ violated",
+        "q21 21 ≤ 20.5 ✗ violated",
+        "q22 22 ≤ 20.5 ✗ violated",
     ]
-    assert lines[3] == "q0 0 <= 20.5 ✓ consistent"
+    assert lines[3] == "q0 0 ≤ 20.5 ✓ consistent"
     assert lines[-1] == f"... and 3 more in {tmp_path / 'run' / 'table.jsonl'}"
     rows = [judged(f"q{i}", 1.0, "<=", 0.5) for i in range(22)]
     assert "2 more (2 violated)" in printed(monkeypatch, rows, tmp_path / "more", capsys)[-1]
@@ -181,7 +182,7 @@ def test_names_are_whole_in_a_terminal_of_any_width(width):
     assert max(map(len, lines)) <= width
     assert lines[0].startswith("claim ")
     text = " ".join(lines)
-    assert all(part in text for part in (longest.id, "✓ consistent", "3/3", "[0.29, 1.00]", " <= 1 "))
+    assert all(part in text for part in (longest.id, "✓ consistent", "3/3", "[0.29, 1.00]", " ≤\u00a01 "))
     assert (len(lines) == 2) == (width == 160)
 
 

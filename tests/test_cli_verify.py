@@ -55,7 +55,7 @@ def test_the_exit_code_of_verify(which, code, claims, capsys):
         line = next(line for line in captured.out.splitlines() if which in line)
         assert (
             " ".join(line.split())
-            == "stand_in/good ✓ consistent 4/4 [0.40, 1.00] 0.5 <= 1 fails as it must Tian et al. (2023), "
+            == "stand_in/good ✓ consistent 4/4 [0.40, 1.00] 0.500 ≤ 1 fails as it must Tian et al. (2023), "
             "Sec. 2"
         )
     if which == "stand_in/powerless":

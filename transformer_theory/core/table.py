@@ -179,7 +179,9 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
     for record in records:
         setting = record.get("setting", "")
         further = setting.startswith("null: ") or setting == "untrained networks"
-        row = Measurement.from_json({**record, "setting": ""} if further else record)
+        row = Measurement.from_json(
+            {name: value for name, value in record.items() if not further or name != "setting"}
+        )
         # the two rows could differ in scope and split, and on a ladder also in data and model
         differing = ("scope", "split", *(("data", "model") if row.kind == "rung" else ()))
         columns = [name for name in (*IDENTITY, "seed") if name not in differing]

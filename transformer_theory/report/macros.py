@@ -3,8 +3,8 @@ change.
 
 The name of a measured value is ``\TT``, the theory (``attnsvm``), the quantity without articles and
 prepositions, and the place: ``\TTattnsvmCosineMaxMarginDirectionRawTokens``. Suffixes name further numbers of
-the same row: ``Low`` and ``High`` (the interval), ``Null``, ``Predicted``, ``Threshold``, ``Agreement``,
-``P`` and ``Seeds``.
+the same row: ``Low`` and ``High`` (the interval), ``Null``, ``SecondNull``, ``Predicted``, ``Threshold``,
+``Agreement``, ``P`` and ``Seeds``.
 
 The name of a claim's macro is ``\TT``, the theory and the claim: ``\TTattnsvmGlobalDirection``, the value of
 the worst seed. Suffixes: ``Consistent``, ``Seeds``, ``Low`` and ``High`` (the interval of the share),
@@ -301,7 +301,8 @@ def _numbers(aggregate: Aggregate, name: str, entry: Entry) -> Iterator[Macro]:
     row = entry.row
     low, high = row.interval or (None, None)
     null = None if row.null is None or not row.null.draws else row.null.median
-    of_value = (("", row.value), ("Low", low), ("High", high), ("Null", null))
+    of_value = [("", row.value), ("Low", low), ("High", high), ("Null", null)]
+    of_value += [("SecondNull", second.median) for second in row.nulls[1:2] if second.draws]
     stated = (("Predicted", row.predicted), ("Threshold", row.threshold))
     numbers: list[tuple[str, float | int | None, str]] = [
         *((suffix, value, format.of_row(value, row)) for suffix, value in of_value),

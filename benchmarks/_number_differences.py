@@ -91,26 +91,11 @@ def bounded_interval(difference: Difference) -> bool:
     return least <= low <= new["value"] <= high <= most
 
 
-def other_inputs(difference: Difference) -> bool:
-    """Returns whether a second null of the particles loses its own value, which a new row of the same ladder has."""
-    few = "within-less-between cosine, share of its largest value, on the sequences that the second null exchanges"
-    if difference.item != "particles":
-        return False
-    if difference.column == "row of one version":
-        return difference.old is None and difference.rows[0]["quantity"] == few
-    return difference.column == "null.inputs with tokens of other sequences.value" and difference.new is None
-
-
 EXPLAINED: list[Explained] = [
     Explained(
         "",
         bounded_interval,
         "Intervals over seeds of bounded quantities are computed on the logit scale, within the bounds.",
-    ),
-    Explained(
-        "reach",
-        other_inputs,
-        "The value of the particles on the few sequences of the second null has a row and a name of its own.",
     ),
 ]
 

@@ -59,6 +59,10 @@ def row_of(row: Any) -> Record:
     nulls = getattr(row, "nulls", None)
     nulls = ([] if row.null is None else [row.null]) if nulls is None else nulls
     stored["nulls"] = [{"kind": null.kind, "draws": list(null.draws)} for null in nulls]
+    for null, record in zip(nulls, stored["nulls"]):
+        # The value beside which the draws stand, if it is not that of the row, is a field of later versions.
+        if (value := getattr(null, "value", None)) is not None and value != row.value:
+            record["value"] = _plain(value)
     return stored
 
 

@@ -174,7 +174,7 @@ def test_a_wrong_name_is_found():
     assert not exists("crate.exact_stepp")
     assert not exists("core.measurements.Measurement")
     assert "conditional" in members()["SequenceClasses"]
-    assert "Reading" not in members()
+    assert "Readings" not in members()
 
 
 @every_page

@@ -71,7 +71,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path, few, monkeypatch, capsys, comm
         signal.raise_signal(number)
 
     monkeypatch.setattr("transformer_theory.training.fitting._step", stop)
-    monkeypatch.setattr("transformer_theory.theories.attention_svm.figures.rank.ranks", stop)
+    monkeypatch.setattr("transformer_theory.theories.attention_svm.figures.rank.published_constraints", stop)
     given = (
         ["compare", "--data", str(few), *FEW]
         if command == "compare"

@@ -142,6 +142,10 @@ def test_a_second_row_with_another_value_is_found(differences):
     number, text = differences(record(rows), record(new_rows()))
     assert number == 1
     assert f"null.{SECOND}.value | 0.6 -> null" in text
+    main = measured(0.5, nulls=(Null(KIND, (0.1, 0.3)), Null(SECOND, (0.4,), 0.6)), model="ViT")
+    assert differences(record(rows), record([main, *new_rows()[1:]]))[0] == 0
+    equal = measured(0.5, nulls=(Null(KIND, (0.1, 0.3)), Null(SECOND, (0.4,), 0.5)), model="ViT")
+    assert differences(record(old_rows()), record([equal, *new_rows()[1:]]))[0] == 0
 
 
 def test_nan_equals_nan_and_zeros_of_different_sign_differ(differences):

@@ -91,9 +91,9 @@ MUTANTS = (
         "uniform attention over fewer keys",
     ),
     Mutant(
-        f"{INDUCTION}.in_networks.PositionalShare.compute",
-        "float(n - 1)",
-        "float(n) ** 0.5",
+        f"{INDUCTION}.in_networks.PositionalShare.value",
+        "/ (n - 1)",
+        "/ n**0.5",
         "wrong normaliser",
         "the positional share over the root of the number of pairs",
     ),

@@ -437,7 +437,7 @@ def test_select_by_columns_and_choices():
 def test_an_experiment_says_what_its_author_owes():
     with pytest.raises(NotImplementedError, match=r"must define measure\(\)"):
         Experiment().run()
-    with pytest.raises(NotImplementedError, match=r"must define plot\(\)"):
+    with pytest.raises(NotImplementedError, match=r"must define a view or plot\(\)"):
         Walk().plot(Result("x"))
 
 

@@ -25,7 +25,7 @@ def tables(tmp_path_factory) -> list[dict]:
 
 def assert_same(rows: list, expected: list) -> None:
     for row, twin in zip(rows, expected, strict=True):
-        rounded = {"value": None, "null": None, "reason": "removed"}
+        rounded = {"value": None, "nulls": (), "reason": "removed"}
         assert replace(row, **rounded) == replace(twin, **rounded)
         assert (row.value is None) == (twin.value is None)
         assert row.value is None or row.value == pytest.approx(twin.value, rel=1e-12, abs=1e-14), row.quantity

@@ -116,7 +116,11 @@ def permutation_p(
 def extremeness(
     values: Sequence[float], draws: Sequence[float], side: str, predicted: float | None
 ) -> tuple[list[float], list[float]]:
-    """Maps values and draws to numbers that are larger the more extreme they are on the side."""
+    """Maps values and draws to numbers that are larger the more extreme they are on the side.
+
+    Raises:
+        ValueError: the side is unknown, or ``predicted`` is missing for "==" or "!=".
+    """
     if side in ("==", "!="):
         if predicted is None:
             raise ValueError(f'side "{side}" needs a predicted value, got none')

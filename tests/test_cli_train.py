@@ -17,6 +17,7 @@ from transformer_theory import report
 from transformer_theory.cli import main, training
 from transformer_theory.cli.fields import with_flags
 from transformer_theory.cli.training import FIRST, ROWS, progress_table
+from transformer_theory.core import format
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
@@ -92,7 +93,7 @@ def test_a_training_shows_each_interval_and_its_result(shown_and_stored):
     shown = re.search(
         r"^test accuracy: (\S+) % of 540 images, 95 % interval (\S+) % to (\S+) %$", out, re.MULTILINE
     )
-    assert float(shown[1]) == round(100 * accuracy.value, 2)
+    assert float(shown[1]) == round(100 * accuracy.value, 1)
     assert float(shown[2]) < float(shown[1]) < float(shown[3])
     assert f"{run / 'best.safetensors'}, of step {accuracy.step}" in out
     assert result.settings["validation_samples"] + result.settings["train_samples"] == 1257
@@ -307,9 +308,9 @@ def test_several_seeds_are_trained_and_their_mean_is_shown(tmp_path, capsys, mon
     shown = re.search(
         r"^test accuracy: (\S+) %, 2 seeds, 95 % interval (\S+) % to (\S+) %$", out, re.MULTILINE
     )
-    assert [float(number) for number in shown.groups()] == pytest.approx(
-        [100 * mean.value, *(100 * end for end in mean.interval)], abs=0.01
-    )
+    numbers = (mean.value, *mean.interval)
+    texts = [format.amount(number, "share", mean.interval).removesuffix("\u00a0%") for number in numbers]
+    assert list(shown.groups()) == texts
     assert {entry.name for entry in (tmp_path / "run").iterdir() if entry.is_dir()} == {"seed-0", "seed-5"}
     assert "--seed" in refused(capsys, *TINY, "--seeds", "2", "--seed", "1", "--out", tmp_path / "other")
 

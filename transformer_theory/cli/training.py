@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..core.format import clock, plain_percent
+from ..core.format import amount, clock, plain_percent, with_unit
 from ..core.measurement import Measurement
 from .terminal import NAME, console, progress_line
 
@@ -263,22 +263,16 @@ def _print_measurements(rows: Iterable[Measurement]) -> None:
         name = f"{row.split} {row.quantity}{layer}" + (f" ({row.setting})" if row.setting else "")
         if row.value is None:
             print(f"{name}: none, {row.reason}")
-        elif row.interval is not None and row.interval_kind == "over seeds":
-            low, high, value = map(_number(row.unit), (*row.interval, row.value))
-            print(f"{name}: {value}, {row.n} seeds, 95 % interval {low} to {high}")
-        elif row.interval is not None:
-            low, high = row.interval
-            print(
-                f"{name}: {plain_percent(row.value)} of {row.n or 0:,} images, 95 % interval "
-                f"{plain_percent(low)} to {plain_percent(high)}"
-            )
+            continue
+        # ordinary spaces, for output that users may search
+        shown = [row.value, *(row.interval or ())]
+        value, *ends = (with_unit(number, row.unit, row.interval).replace("\u00a0", " ") for number in shown)
+        if ends:
+            seeds = row.interval_kind == "over seeds"
+            of = f", {row.n} seeds" if seeds else f" of {row.n or 0:,} images"
+            print(f"{name}: {value}{of}, 95 % interval {ends[0]} to {ends[1]}")
         else:
-            print(f"{name}: {_number(row.unit)(row.value)}")
-
-
-def _number(unit: str) -> Callable[[float], str]:
-    """Returns the function that formats values of this unit."""
-    return plain_percent if unit == "share" else lambda value: f"{value:.4g} {unit}".rstrip()
+            print(f"{name}: {value}")
 
 
 def _class_table(classes):
@@ -442,12 +436,4 @@ def _by_quantity(table: Iterable[Measurement]) -> dict[str, Measurement]:
 
 
 def _value_text(row: Measurement) -> str:
-    if row.value is None:
-        return "none"
-    return (
-        plain_percent(row.value)
-        if row.unit == "share"
-        else f"{row.value:.4f}"
-        if abs(row.value) < 100
-        else f"{row.value:.5g}"
-    )
+    return "none" if row.value is None else amount(row.value, row.unit).replace("\u00a0", " ")

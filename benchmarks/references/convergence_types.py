@@ -28,10 +28,10 @@ def support_share(d: int) -> float:
     return count / TRIALS
 
 
-def references(dims: tuple[int, ...] = figure.DIMS) -> Iterator[Reference]:
+def references(dims: tuple[int, ...] = tuple(figure.KNOWN[figure.BEST])) -> Iterator[Reference]:
     """Yields both shares per dimension."""
-    for d, stored in figure.KNOWN_SUPPORT.items():
+    for d, stored in figure.KNOWN[figure.SUPPORT].items():
         yield Reference(f"{figure.SUPPORT}, Frobenius norm, d={d}", stored, support_share(d))
-    for d, stored in figure.KNOWN_BEST.items():
+    for d, stored in figure.KNOWN[figure.BEST].items():
         if d in dims:
-            yield Reference(f"{figure.TYPES['best']}, descent on W, d={d}", stored, share(SIZE, SIZE, d))
+            yield Reference(f"{figure.BEST}, descent on W, d={d}", stored, share(SIZE, SIZE, d))

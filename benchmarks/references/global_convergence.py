@@ -31,9 +31,9 @@ def share(n: int, T: int, d: int) -> float:
     return float((best > 0.999).all(-1).double().mean())
 
 
-def references(dims: tuple[int, ...] = figure.DIMS) -> Iterator[Reference]:
+def references(dims: tuple[int, ...] = figure.KNOWN_DIMS) -> Iterator[Reference]:
     """Yields one share per size."""
     for (n, T), shares in figure.KNOWN.items():
-        for d, stored in zip(figure.DIMS, shares):
+        for d, stored in zip(figure.KNOWN_DIMS, shares):
             if d in dims:
                 yield Reference(f"{figure.BEST_SELECTED}, n={n}, T={T}, d={d}", stored, share(n, T, d))

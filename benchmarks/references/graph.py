@@ -61,20 +61,20 @@ def one(seed: int) -> dict[str, float]:
     inside = float((end * basis).sum()) * basis
     along = float(((end - size * basis) * svm).sum() / (svm**2).sum())
     return {
-        "cosine": cosine(end - inside, svm),
-        "finite": float(np.linalg.norm(inside - size * basis)),
-        "R": along,
+        figure.COSINE: cosine(end - inside, svm),
+        figure.FINITE: float(np.linalg.norm(inside - size * basis)),
+        figure.LENGTH: along,
     }
 
 
 def references() -> Iterator[Reference]:
     """Yields the median of each number over the draws."""
     draws = [one(seed) for seed in range(DRAWS)]
-    for name, stored in figure.STORED.items():
+    for name, stored in figure.KNOWN.items():
         values = sorted(draw[name] for draw in draws)
         note = f"printed by the released run; median of {DRAWS}, range {values[0]:.4f} to {values[-1]:.4f}"
         yield Reference(
-            figure.QUANTITIES[name],
+            name,
             stored,
             (values[DRAWS // 2 - 1] + values[DRAWS // 2]) / 2,
             "another draw",

@@ -49,7 +49,7 @@ def rank_of(W: np.ndarray | None, rtol: float) -> int:
     return int((sigma > rtol * sigma[0]).sum())
 
 
-def references(dims: tuple[int, ...] = figure.DIMS, wanted: int = WANTED) -> Iterator[Reference]:
+def references(dims: tuple[int, ...] = figure.KNOWN_DIMS, wanted: int = WANTED) -> Iterator[Reference]:
     """Yields two mean ranks per size."""
     for (n, T), sizes in figure.KNOWN.items():
         for d, means in sizes.items():

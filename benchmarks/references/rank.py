@@ -68,8 +68,6 @@ def references(dims: tuple[int, ...] = figure.KNOWN_DIMS, wanted: int = WANTED) 
                     )
                 if len(ranks) == wanted:
                     break
-            for name, stored, computed in zip(("frobenius", "nuclear"), means, np.mean(ranks, 0)):
+            for name, stored, computed in zip((figure.FROBENIUS, figure.NUCLEAR), means, np.mean(ranks, 0)):
                 note = f"over {len(ranks)} problems" if len(ranks) < WANTED else ""
-                yield Reference(
-                    f"{figure.MEAN_RANK[name]}, n={n}, T={T}, d={d}", stored, float(computed), note=note
-                )
+                yield Reference(f"{name}, n={n}, T={T}, d={d}", stored, float(computed), note=note)

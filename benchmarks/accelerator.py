@@ -117,7 +117,7 @@ def agreement(network: Network) -> None:
             there(network.inputs.to(device))
         tables.append({(row.theory, row.quantity, row.layer, row.head): row for row in p.result().table})
     rows = [(abs(row.value - other) / max(abs(row.value), 1e-3), key, row.value, other)
-            for key, row in tables[0].items() if row.value is not None and (other := tables[1][key].value) is not None]  # fmt: skip
+            for key, row in tables[0].items() if row.value is not None and (other := tables[1][key].value) is not None]  # fmt: skip  # noqa: E501
     different = [
         key for key, row in tables[0].items() if (row.value is None) != (tables[1][key].value is None)
     ]

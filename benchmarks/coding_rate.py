@@ -55,7 +55,9 @@ def interleaved(
 
 
 def functions_of(features: Tensor, labels: Tensor, k: int) -> dict[str, Callable[[], Tensor]]:
-    """Returns three versions of the class-wise coding rate of features [m, p] with labels [m] of k classes."""
+    """Returns three versions of the class-wise coding rate of features [m, p] with labels [m] of
+    k classes.
+    """
     return {
         "ours": lambda: class_coding_rate(features, labels, eps=EPS),
         "loop": lambda: masked_loop(features, labels, k, EPS),
@@ -135,7 +137,7 @@ def report(m: int, k: int, times: dict[str, list[float]], memory: dict[str, floa
     for name in times:
         line = f"  {name:8} {1e3 * statistics.median(times[name]):8.1f} ms  peak +{memory[name]:.1f} MiB"
         if name != "ours":
-            line += f"   {ratio(times, name):.1f}x slower, {memory[name] / max(memory['ours'], 0.1):.0f}x the memory"
+            line += f"   {ratio(times, name):.1f}x slower, {memory[name] / max(memory['ours'], 0.1):.0f}x the memory"  # noqa: E501
         print(line)
 
 

@@ -50,7 +50,9 @@ class Keep(Metric):
 
 
 def metrics_for(family: Family) -> list[Metric]:
-    """Returns the metrics of all theories and the general ones; without attention, only metrics of features."""
+    """Returns the metrics of all theories and the general ones; without attention, only metrics
+    of features.
+    """
     everything = [
         metric for theory in list_theories() if theory.in_networks for metric in theory.in_networks.metrics()
     ]

@@ -1,10 +1,10 @@
 """The whole training loop: does the speed of CRATE's blocks survive data loading, augmentation, logging and
 checkpoints?
 
-Short runs of :func:`transformer_theory.training.image.loop.train` on generated 32 x 32 images take turns, with our
-blocks and with the plain blocks, in float32 and bfloat16. They are compared with the bare step: forward,
-backward, clipping and fused AdamW on one fixed batch. Times are processor times of one thread, without the
-measurements and files of intervals.
+Short runs of :func:`transformer_theory.training.image.loop.train` on generated 32 x 32 images take turns,
+with our blocks and with the plain blocks, in float32 and bfloat16. They are compared with the bare step:
+forward, backward, clipping and fused AdamW on one fixed batch. Times are processor times of one thread,
+without the measurements and files of intervals.
 """
 
 import statistics

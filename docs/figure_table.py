@@ -31,7 +31,7 @@ ORIGINS = """\
 - {recomputed}: from the published settings by an independent route (a general convex solver, plain automatic differentiation), as no number
   was published;
 - {limit}: the limit of the quantity, which a finite run need not have reached.
-""".format(**TEXT)
+""".format(**TEXT)  # noqa: E501
 
 
 def page(name: str, results: Path) -> str:

@@ -1,4 +1,6 @@
-"""The page of stored results beside published numbers: every reference once, and missing results are named."""
+"""The page of stored results beside published numbers: every reference once, and missing results
+are named.
+"""
 
 import importlib.util
 from dataclasses import replace

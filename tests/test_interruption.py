@@ -113,7 +113,9 @@ def test_signal_handlers_are_restored(monkeypatch, capsys, number, usual):
 
 
 def test_an_interruption_of_executed_text_keeps_the_exit_code(tmp_path):
-    """After an exact KeyboardInterrupt that has passed through ``exec``, ``python -m`` would end by SIGINT."""
+    """After an exact KeyboardInterrupt that has passed through ``exec``, ``python -m`` would end
+    by SIGINT.
+    """
     text = """
 import sys
 from transformer_theory.cli import catalogue, main

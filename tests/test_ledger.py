@@ -83,10 +83,10 @@ def test_a_claim_on_the_page(page: str):
             "- **Source:** {cite:t}`tian2023scan`, Sec. 2 ([arXiv:2305.16380](https://arxiv.org/abs/2305.16380))",
             "- **Assumes:**",
             "  - v is a number",
-            r"- **Corrects:** Printed $\Vert v\Vert_2 \le 2$. See [corrections](errors_in_the_literature.md#stand_in).",
+            r"- **Corrects:** Printed $\Vert v\Vert_2 \le 2$. See [corrections](errors_in_the_literature.md#stand_in).",  # noqa: E501
             "- **Verdict:** consistent on 3 of 3 seeds, 95 % interval [0.292, 1].",
-            "- **Measured:** v: 0.750 on the worst seed, 0.500 in the median; threshold: ≤\N{NO-BREAK SPACE}1.",
-            "- **Control, which must fail:** Is $v$ replaced. It fails on every seed (nearest to the threshold: 2).",
+            "- **Measured:** v: 0.750 on the worst seed, 0.500 in the median; threshold: ≤\N{NO-BREAK SPACE}1.",  # noqa: E501
+            "- **Control, which must fail:** Is $v$ replaced. It fails on every seed (nearest to the threshold: 2).",  # noqa: E501
         ]
     )
 

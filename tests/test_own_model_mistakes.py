@@ -46,7 +46,7 @@ def broken_weights():
     network = alone()
     network.layers[0].linear1.weight.data[0, 0] = float("inf")
     return network, torch.randn(2, 5, 8)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")

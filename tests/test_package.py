@@ -105,7 +105,7 @@ for code in {IMPORTS!r}:
     for name in [name for name in sys.modules if name.split('.')[0] == 'transformer_theory']:
         del sys.modules[name]
     exec(code.replace('NUMBER', '{len(THEORIES)}'), {{}})
-"""
+"""  # noqa: E501
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[]", "[]"]

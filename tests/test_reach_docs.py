@@ -1,4 +1,6 @@
-"""The reach map of the documentation comes from the stored result, which was measured on the present ladders."""
+"""The reach map of the documentation comes from the stored result, which was measured on the
+present ladders.
+"""
 
 from dataclasses import replace
 from itertools import pairwise

@@ -1,4 +1,6 @@
-"""The programs that recompute the reference numbers of the figures give the numbers that the figures store."""
+"""The programs that recompute the reference numbers of the figures give the numbers that the
+figures store.
+"""
 
 import importlib
 from pathlib import Path

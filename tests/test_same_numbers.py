@@ -1,4 +1,6 @@
-"""The comparison of the numbers of two versions: what it must find, and the changes of form that it allows."""
+"""The comparison of the numbers of two versions: what it must find, and the changes of form that
+it allows.
+"""
 
 import copy
 import json

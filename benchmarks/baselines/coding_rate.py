@@ -9,7 +9,9 @@ from torch import Tensor
 
 
 def memberships(labels: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    """Returns the diagonal membership matrices, ``[classes, m, m]``: k m² numbers, of which m are not zero."""
+    """Returns the diagonal membership matrices, ``[classes, m, m]``: k m² numbers, of which m are
+    not zero.
+    """
     one_hot = torch.nn.functional.one_hot(labels, classes).to(dtype)
     return torch.diag_embed(one_hot.mT)
 

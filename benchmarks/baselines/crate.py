@@ -37,7 +37,9 @@ class FusedAttention(SoftmaxAttention):
 
 
 class ThreeProductIsta(nn.Module):
-    """relu(Y + eta (Y D - (Y D^T) D) - eta lambda), each product computed separately; tokens [batch, n, d]."""
+    """relu(Y + eta (Y D - (Y D^T) D) - eta lambda), each product computed separately; tokens [batch,
+    n, d].
+    """
 
     def __init__(self, dim: int, *, eta: float = 0.1, lam: float = 0.1):
         super().__init__()

@@ -52,4 +52,4 @@ def table(references: Iterable[Reference]) -> Iterator[str]:
     for r in references:
         judged = ("agrees" if r.agrees else "DIFFERS",) if r.kind in ("recomputed", "printed") else ()
         remark = "; ".join((r.kind, *judged, *filter(None, (r.note,))))
-        yield f"  {r.quantity:<66} {r.stored:>14.10g} {r.computed:>14.8g} {r.computed - r.stored:>+10.1e}  {remark}"
+        yield f"  {r.quantity:<66} {r.stored:>14.10g} {r.computed:>14.8g} {r.computed - r.stored:>+10.1e}  {remark}"  # noqa: E501

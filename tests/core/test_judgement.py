@@ -172,7 +172,9 @@ def adjusted(p):
 
 
 def expected_outcomes(cells):
-    """The outcomes of a ladder; a cell holds per null its draws and its values by seed, side and prediction."""
+    """The outcomes of a ladder; a cell holds per null its draws and its values by seed, side
+    and prediction.
+    """
     other = {">=": "<=", "<=": ">=", "==": "!="}
     tests = {}
     for name, (nulls, side, predicted) in cells.items():

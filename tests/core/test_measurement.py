@@ -256,7 +256,9 @@ def test_collect_separates_rows_and_arrays_and_refuses_twins():
 
 
 def test_a_further_null_without_a_mean_stays_without_draws():
-    """Seeds with different numbers of draws of the second null: it was not tested, and must not be forgotten."""
+    """Seeds with different numbers of draws of the second null: it was not tested, and must not
+    be forgotten.
+    """
     first = Null("first", (0.0, 1.0))
     rows = [
         Measurement("crate", "rung", "x", 1.0, nulls=(first, Null("second", draws)))

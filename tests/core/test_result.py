@@ -1,4 +1,6 @@
-"""Results come back as they were stored, appear whole or not at all, and say where their numbers come from."""
+"""Results come back as they were stored, appear whole or not at all, and say where their numbers
+come from.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Accuracy where digits are lost first: distortions far below the features, and classes of vanishing weight."""
+"""Accuracy where digits are lost first: distortions far below the features, and classes of
+vanishing weight.
+"""
 
 import math
 

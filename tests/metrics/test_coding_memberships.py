@@ -1,4 +1,6 @@
-"""Soft memberships: the papers' matrices, labels as their corner, gradients at zero weights, and bad input."""
+"""Soft memberships: the papers' matrices, labels as their corner, gradients at zero weights, and
+bad input.
+"""
 
 import math
 

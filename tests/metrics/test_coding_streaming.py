@@ -80,7 +80,9 @@ def test_half_precision_features_are_exact():
 
 
 def spread(rank):
-    """The two ranks hold 20 and 40 samples of 3 and 4 classes; the state of the union, and this rank's own."""
+    """The two ranks hold 20 and 40 samples of 3 and 4 classes; the state of the union, and this
+    rank's own.
+    """
     X, y = sample()
     y[:20] = y[:20].clamp(max=2)
     own = slice(0, 20) if rank == 0 else slice(20, 60)

@@ -1,4 +1,6 @@
-"""In these tests an error of the probe itself is an error, not a row; tests of the guard ask for ``guarded``."""
+"""In these tests an error of the probe itself is an error, not a row; tests of the guard ask
+for ``guarded``.
+"""
 
 import pytest
 

@@ -182,7 +182,9 @@ class Sparse(nn.Module):
 
 
 class Pairs(Noted):
-    """Layers as lists [attention, MLP], which never run: the layout of the authors' CRATE and of vit-pytorch."""
+    """Layers as lists [attention, MLP], which never run: the layout of the authors' CRATE and
+    of vit-pytorch.
+    """
 
     def __init__(self, kind: str):
         super().__init__()

@@ -102,7 +102,9 @@ def test_both_implementations_show_the_same(name):
 
 
 def test_flex_attention_shows_what_the_written_out_one_shows():
-    """Flex attention never forms the weights; the registry of ``transformers`` hands over queries and keys."""
+    """Flex attention never forms the weights; the registry of ``transformers`` hands over queries
+    and keys.
+    """
     weights = []
     for how in ("flex_attention", "eager"):
         keep = Keep()
@@ -210,7 +212,9 @@ def test_a_wrapper_receives_the_ids_alone():
 
 
 def test_the_trainer_is_measured(tmp_path):
-    """Two batches per step, five steps; every second step is measured, once, and the model stays unchanged."""
+    """Two batches per step, five steps; every second step is measured, once, and the model
+    stays unchanged.
+    """
     from transformers import Trainer, TrainingArguments
 
     callback, model = trainer_callback(all_metrics(), every=2, layers="*layers.1*"), made("vit", "eager")

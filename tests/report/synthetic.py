@@ -79,7 +79,7 @@ THEORIES = (
 $$\frac{W_s}{\lVert W_s \rVert_F} \to \frac{W^{\mathrm{mm}}}{\lVert W^{\mathrm{mm}} \rVert_F}, \qquad
 W^{\mathrm{mm}} = \operatorname*{arg\,min}_W \lVert W \rVert_F \ \text{ subject to } \ (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 ,$$
 
-for every input $i$ and token $t \ne a_i$.""",
+for every input $i$ and token $t \ne a_i$.""",  # noqa: E501
         SVM,
         "cosine to the max-margin direction",
         "cosine of W to the max-margin direction",

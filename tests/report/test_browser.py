@@ -255,7 +255,7 @@ def test_only_boxes_that_scroll_are_tab_stops(browser, page, width):
 FOCUSED = """
 const one = document.activeElement;
 return [one === document.body, one.tagName, one.matches(":is(a, button, input, select, summary)") || one.tabIndex === 0];
-"""
+"""  # noqa: E501
 
 
 def test_the_tab_key_reaches_the_end(browser, page):

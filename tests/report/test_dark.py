@@ -39,8 +39,8 @@ def resolved(colour: str) -> str:
 
 
 def contrast(first: str, second: str) -> float:
-    """The contrast of two colours ``#rrggbb`` as the Web Content Accessibility Guidelines define it, from 1 to
-    21.
+    """The contrast of two colours ``#rrggbb`` as the Web Content Accessibility Guidelines define it, from 1
+    to 21.
     """
     luminances = (float(linear_rgb(colour) @ [0.2126, 0.7152, 0.0722]) for colour in (first, second))
     dark, light = sorted(luminances)

@@ -153,7 +153,7 @@ COLOURS = """
 const style = (name, property) => getComputedStyle(document.querySelector('#crate .card svg ' + name))[property];
 const paper = getComputedStyle(document.body).backgroundColor;
 return [paper, style('[id$=patch_1] path', 'fill'), style('[id$=xtick_1] [id*=text] > g', 'fill')];
-"""
+"""  # noqa: E501
 
 
 def test_figures_have_the_colours_of_a_dark_page(browser, page):

@@ -1,5 +1,5 @@
-"""The findings in LaTeX and Markdown: a line per headline with its outcome, a block per theory, floats that fit on
-a page in one and in two columns, names that stay names.
+"""The findings in LaTeX and Markdown: a line per headline with its outcome, a block per theory, floats that
+fit on a page in one and in two columns, names that stay names.
 """
 
 import re
@@ -213,7 +213,7 @@ HOSTILE = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ a$x^2^3$"
 
 def typeset(folder, name, body, layout):
     """Sets a document with this body by pdflatex."""
-    head = rf"\documentclass[{layout}]{{article}}\usepackage[T1]{{fontenc}}\usepackage{{lmodern}}\usepackage{{{','.join(PACKAGES)}}}"
+    head = rf"\documentclass[{layout}]{{article}}\usepackage[T1]{{fontenc}}\usepackage{{lmodern}}\usepackage{{{','.join(PACKAGES)}}}"  # noqa: E501
     (folder / f"{name}.tex").write_text(f"{head}\\begin{{document}}\n{body}\n\\end{{document}}\n")
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", name],

@@ -1,4 +1,6 @@
-"""The page about one network: outcomes against each kind of null, sentences, and what the first screen names."""
+"""The page about one network: outcomes against each kind of null, sentences, and what the first
+screen names.
+"""
 
 import re
 

@@ -20,7 +20,9 @@ TASK = StreamTask(lambda model, x: -model(x).square().sum(), growing)
 
 
 def run(model: nn.Module, *, rate: float = 1e20, **options):
-    """Steps on -w^2, by which a weight of 1 grows to infinity in float32 after two steps at the default rate."""
+    """Steps on -w^2, by which a weight of 1 grows to infinity in float32 after two steps at the
+    default rate.
+    """
     return fit(model, TASK, optimiser=torch.optim.SGD(model.parameters(), lr=rate), **options)
 
 

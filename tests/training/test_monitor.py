@@ -115,7 +115,9 @@ def test_means_over_heads_average_values_and_draws():
 
 
 def test_a_headline_of_a_network_has_all_its_nulls():
-    """Two heads in two layers; a test on other inputs has a null of its own, with the value on these inputs."""
+    """Two heads in two layers; a test on other inputs has a null of its own, with the value on
+    these inputs.
+    """
     in_networks = InNetworks(metrics=lambda: (), headline="q", side="<=")
 
     def rows(*values: float, kind: str = "", **columns) -> list[Measurement]:

@@ -79,8 +79,8 @@ def trained(objective, steps):
 
 
 def measure(objective, model, *images, batch_size=50):
-    """Values and nulls of an objective's rows, by quantity or (quantity, layer), and (quantity, kind of null);
-    "null" is the first null.
+    """Values and nulls of an objective's rows, by quantity or (quantity, layer), and (quantity, kind of
+    null); "null" is the first null.
     """
     rows = objective.measure(model, *(images or (TRAIN, OTHERS)), batch_size)
     values = {}

@@ -1,4 +1,6 @@
-"""Two processes train as one: the same losses, checkpoints that either continues from, and one that writes."""
+"""Two processes train as one: the same losses, checkpoints that either continues from, and one
+that writes.
+"""
 
 import os
 import pickle

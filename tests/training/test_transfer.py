@@ -323,10 +323,10 @@ def crate(**change):
 
 BAD = {
     "nan": (crate(cls_token=torch.full((1, 1, 8), float("nan"))), {}, "1 with NaN or infinity: cls_token"),
-    "integers": (crate(cls_token=torch.ones(1, 1, 8, dtype=torch.int64)), {}, "1 of torch.int64 in place of floating-point .*: cls_token"),
-    "overflow": (crate(cls_token=torch.full((1, 1, 8), 1e300, dtype=torch.float64)), {}, "1 with NaN or infinity: cls_token"),
-    "positions": (crate(pos_embedding=torch.full((1, 17, 8), float("nan"))), {}, "1 with NaN or infinity: pos_embedding"),
-    "missing": ({name: value for name, value in crate().items() if ".1.0." not in name}, {}, r"5 missing: transformer\.layers\.1\.0\."),
+    "integers": (crate(cls_token=torch.ones(1, 1, 8, dtype=torch.int64)), {}, "1 of torch.int64 in place of floating-point .*: cls_token"),  # noqa: E501
+    "overflow": (crate(cls_token=torch.full((1, 1, 8), 1e300, dtype=torch.float64)), {}, "1 with NaN or infinity: cls_token"),  # noqa: E501
+    "positions": (crate(pos_embedding=torch.full((1, 17, 8), float("nan"))), {}, "1 with NaN or infinity: pos_embedding"),  # noqa: E501
+    "missing": ({name: value for name, value in crate().items() if ".1.0." not in name}, {}, r"5 missing: transformer\.layers\.1\.0\."),  # noqa: E501
     "stem": (crate(), {"stem": "convolutions"}, "stem 'patches' there and 'convolutions' here; choose "
     "stem='patches'"),
     "width": (crate(), {"dim": 16}, "dim 8 there and 16 here; choose dim=8"),
@@ -338,7 +338,7 @@ BAD = {
     "optimiser": ({"state": torch.zeros(1)}, {}, r"\d+ missing: .* 1 unknown: state"),
     "grid": (crate(pos_embedding=torch.zeros(1, 16, 8)), {}, "got 15 patches of 48 numbers"),
     "encoder": ({f"patch_embed.proj.{n}": torch.zeros(8, 3, 4, 4) for n in ("weight",)}
-                | {"pos_embed": torch.zeros(1, 5, 8), "blocks.0.layers.0.0.fn.qkv.weight": torch.zeros(8, 8)}, {}, "those of crate-mae"),
+                | {"pos_embed": torch.zeros(1, 5, 8), "blocks.0.layers.0.0.fn.qkv.weight": torch.zeros(8, 8)}, {}, "those of crate-mae"),  # noqa: E501
 }  # fmt: skip
 
 

@@ -69,7 +69,9 @@ def _run(argv: list[str]) -> int:
 
 
 def _flush(stream: TextIO) -> OSError | None:
-    """Writes what is buffered. After an error the stream leads nowhere, so that Python's exit does not raise it again."""
+    """Writes what is buffered. After an error the stream leads nowhere, so that Python's exit does not raise
+    it again.
+    """
     try:
         stream.flush()
     except OSError as error:
@@ -126,7 +128,9 @@ def _interrupted(argv: list[str]) -> int:
 
 
 def _fail(argv: list[str], error: Exception, code: int, flags: Mapping[str, str]) -> int:
-    """Prints an error and returns the exit code. Names of fields in the message become options (``flags``)."""
+    """Prints an error and returns the exit code. Names of fields in the message become
+    options (``flags``).
+    """
     from .fields import with_flags
 
     if "--traceback" in argv:

@@ -22,7 +22,9 @@ def console() -> "Console":
 
     class Passing(Console):
         def on_broken_pipe(self) -> None:
-            """Raises the BrokenPipeError, which ``main`` handles; rich would end the process with status 1."""
+            """Raises the BrokenPipeError, which ``main`` handles; rich would end the process with
+            status 1.
+            """
             raise
 
     if sys.stdout.isatty():

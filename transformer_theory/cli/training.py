@@ -244,7 +244,9 @@ def _stored_values(stored: dict[str, Any], kind: Any) -> dict[str, Any]:
 
 
 def _field_options(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
-    """Returns the values of the fields of a dataclass that the command line sets; omitted fields are absent."""
+    """Returns the values of the fields of a dataclass that the command line sets; omitted fields
+    are absent.
+    """
     values = {
         field.name: getattr(options, field.name, None) for field in fields(kind) if field.name != "network"
     }
@@ -252,7 +254,9 @@ def _field_options(options: argparse.Namespace, kind: Any) -> dict[str, Any]:
 
 
 def _first_process() -> bool:
-    """Whether this is the process that writes and prints: the only one or, under torchrun, the one of rank 0."""
+    """Whether this is the process that writes and prints: the only one or, under torchrun, the one of
+    rank 0.
+    """
     return int(os.environ.get("RANK", 0)) == 0
 
 

@@ -83,7 +83,8 @@ def compare(
             there are ``models``. Networks learn the labels of the data; without labels of at least two
             classes, none is trained, and a row says so. If the data are images, networks train on the
             training images.
-        models: stored networks: files or folders written by ``train``, or results of ``training.image.saved.load``.
+        models: stored networks: files or folders written by ``train``, or results of
+            ``training.image.saved.load``.
         claim_seeds: seeds of each quick claim, a list or a number; 0 omits the claims. Claims draw their own
             instances, independent of the data. Claims that train networks are not run; ``verify`` checks
             them.

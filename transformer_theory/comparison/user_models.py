@@ -256,7 +256,9 @@ def is_causal(network: nn.Module, sequence: Tensor, outputs: Tensor | None) -> b
 
 
 def _first_pass(user: UserModel, data: Inputs) -> Tensor | None:
-    """Runs the network on one sequence and returns its output; a ValueError names the error of the network."""
+    """Runs the network on one sequence and returns its output; a ValueError names the error of
+    the network.
+    """
     one = _spaced(data, 1)
     shape = (
         list(one.shape)

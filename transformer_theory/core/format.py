@@ -81,8 +81,8 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float, decimals: int = 2) -> str:
-    """Formats a share in per cent, by default with two decimals, the resolution of 10,000 samples: ``0.5685 ->
-    "56.85 %"``, with a no-break space.
+    """Formats a share in per cent, by default with two decimals, the resolution of 10,000 samples: ``0.5685
+    -> "56.85 %"``, with a no-break space.
     """
     tiny = 0 < abs(share) < 1e-4 and decimals == 2
     return f"{number(100 * share) if tiny else _fixed(100 * share, decimals)}\u00a0%"
@@ -125,7 +125,9 @@ def amount(value: float | None, unit: Unit = "", interval: tuple[float, float] |
 
 
 def of_row(value: float | None, row: Measurement) -> str:
-    """Formats a number that belongs to a row (its null, the same on noise) as precisely as the row's value."""
+    """Formats a number that belongs to a row (its null, the same on noise) as precisely as the
+    row's value.
+    """
     return amount(value, row.unit, row.interval)
 
 
@@ -155,7 +157,8 @@ def bounds(
 
 
 def null_text(row: Measurement, null: "Null | None" = None) -> str:
-    """Formats a null: ``"permuted labels 0.12 (0.10 … 0.14)"``, its median and its range; empty without draws.
+    """Formats a null: ``"permuted labels 0.12 (0.10 … 0.14)"``, its median and its range; empty without
+    draws.
 
     Args:
         row: the row of the null.
@@ -273,7 +276,9 @@ def label(row: Measurement) -> str:
 
 
 def view_name(model: str) -> str:
-    """Names the tokens that an analysis of data used: ``"" -> "raw tokens"``, ``"ViT" -> "features of ViT"``."""
+    """Names the tokens that an analysis of data used: ``"" -> "raw tokens"``, ``"ViT" -> "features
+    of ViT"``.
+    """
     return f"features of {model}" if model else "raw tokens"
 
 

@@ -72,7 +72,9 @@ HEADLINES = Rule(first_draws=None, second_draws=RANGE_DRAWS, every_seed=True)
 RUNGS = Rule(first_draws=RANGE_DRAWS, second_draws=RANGE_DRAWS, every_seed=False)
 """Rungs of a ladder, whose tests form one family."""
 ONE_NETWORK = Rule(first_draws=RANGE_DRAWS, second_draws=1, every_seed=True)
-"""Headlines in one network; the second null is a few networks with random weights, which count by their range."""
+"""Headlines in one network; the second null is a few networks with random weights, which count by their
+range.
+"""
 
 
 @dataclass(frozen=True, eq=False)

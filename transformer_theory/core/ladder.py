@@ -58,8 +58,9 @@ class Rung:
         measure: ``(generator) -> rows``, or ``(generator, data) -> rows`` for rungs that need data. Draws an
             instance and measures it. Rows are of kind "rung"; one of them has the ladder's quantity, with its
             null distribution, and possibly a prediction. Further nulls of this row are other explanations of
-            the value. Rows without a value have a reason. :func:`~transformer_theory.reach` fills in rung and seed. Null draws that seeds may not
-            draw independently, because they share the data, come from :func:`~.statistics.permutations`.
+            the value. Rows without a value have a reason. :func:`~transformer_theory.reach` fills in rung and
+            seed. Null draws that seeds may not draw independently, because they share the data, come from
+            :func:`~.statistics.permutations`.
         column: the entry of :data:`COLUMNS` or :data:`CONSTRUCTION_COLUMNS` to which the rung belongs.
             Several rungs may belong to one column.
         covered: whether the theorem covers the rung: all of its assumptions hold there.

@@ -1,4 +1,6 @@
-"""Lines of progress: long calls send them, and the caller of the innermost :func:`progress_listener` gets them."""
+"""Lines of progress: long calls send them, and the caller of the innermost :func:`progress_listener` gets
+them.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator

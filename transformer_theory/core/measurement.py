@@ -246,7 +246,8 @@ class Coordinates(Mapping[str, Coordinate]):
     True
 
     Raises:
-        ValueError: a name is empty or that of another column, or a value is neither a finite number nor a text.
+        ValueError: a name is empty or that of another column, or a value is neither a finite number nor a
+            text.
     """
 
     __slots__ = ("_values",)
@@ -295,7 +296,9 @@ def _rounded(at: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def coordinates_text(at: Mapping[str, Coordinate]) -> str:
-    """Formats coordinates: ``{"n": 5, "rate": 0.1} -> "n = 5, rate = 0.1"``; texts are printed without their names."""
+    """Formats coordinates: ``{"n": 5, "rate": 0.1} -> "n = 5, rate = 0.1"``; texts are printed without their
+    names.
+    """
     return ", ".join(
         value
         if isinstance(value, str)
@@ -331,7 +334,8 @@ class Measurement:
         split: part of the data: "train", "validation", "test".
         note: one short sentence for people; no code reads it.
         source: passage of the literature that states the quantity or its prediction.
-        at: coordinates of the measurement in a sweep, by name: ``{"n": 5, "T": 10}``, ``{"dynamics": "K and Q"}``.
+        at: coordinates of the measurement in a sweep, by name: ``{"n": 5, "T": 10}``, ``{"dynamics": "K and
+            Q"}``.
         bounds: smallest and largest possible value of the quantity, None where there is no bound; by default
             (0, 1) for a share.
         data, model: names of the data set and of the network; ``model`` is empty if no network was measured.

@@ -73,7 +73,9 @@ def _numbered(*, number: int, function: Callable[..., T], arguments: dict[str, A
 
 
 def _submit(function: Callable[..., T], settings: Iterable[dict[str, Any]], return_as: str) -> Iterator[T]:
-    """Submits the calls to the active cluster or joblib context and returns an iterator over their results."""
+    """Submits the calls to the active cluster or joblib context and returns an iterator over
+    their results.
+    """
     from joblib import Parallel, delayed
 
     active = _active.get()

@@ -11,7 +11,8 @@ is added, others when the figure is drawn or saved. :func:`svg` and :func:`pdf` 
     text = svg(figure)
 
 The colours are Okabe and Ito's for theories and Tol's for networks. Other curves get :data:`TINTS` or, for
-ordered numbers, :func:`shades`, so that no colour has two meanings. matplotlib is imported when the first figure is created.
+ordered numbers, :func:`shades`, so that no colour has two meanings. matplotlib is imported when the first
+figure is created.
 """
 
 import hashlib
@@ -128,7 +129,9 @@ def style() -> Iterator[None]:
 
 
 def colour(name: str) -> str:
-    """Returns the colour of a theory, a network or any other name; the same name always has the same colour."""
+    """Returns the colour of a theory, a network or any other name; the same name always has the
+    same colour.
+    """
     if name in COLOURS:
         return COLOURS[name]
     return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
@@ -154,7 +157,9 @@ def blank(width: float | int, height: float | int) -> "Figure":
 
 @cache
 def _figure_class() -> "type[Figure]":
-    """Returns matplotlib's figure with a method that lets a notebook show it without ``%matplotlib inline``."""
+    """Returns matplotlib's figure with a method that lets a notebook show it without
+    ``%matplotlib inline``.
+    """
     from matplotlib.figure import Figure
 
     class NotebookFigure(Figure):

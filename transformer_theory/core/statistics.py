@@ -3,7 +3,8 @@ agreement.
 
 * Shares: the interval of Clopper and Pearson, from quantiles of the beta distribution
   :cite:p:`clopper1934use`.
-* Means over seeds: Student's t interval, on the logit scale for a bounded quantity (:func:`bounded_interval`). Smooth functions of a sample: the jackknife over groups.
+* Means over seeds: Student's t interval, on the logit scale for a bounded quantity
+  (:func:`bounded_interval`). Smooth functions of a sample: the jackknife over groups.
 * Permutation p-value of a value against B null draws: :math:`(1 + \#\{\text{draws at least as extreme}\}) /
   (1 + B)`, never zero.
 * Trained against untrained networks: the exact rank-sum test of Mann and Whitney.
@@ -211,7 +212,9 @@ def rank_sum_p(
     """Computes the exact p-value of the one-sided rank-sum test of Mann and Whitney: are the values more
     extreme than the draws?
 
-    >>> f"{rank_sum_p([5.0, 6.0, 7.0], range(5), '>='):.4f}"  # 1 of the 56 ways to choose 3 of 8 numbers is as extreme
+    One of the 56 ways to choose 3 of 8 numbers is as extreme as these:
+
+    >>> f"{rank_sum_p([5.0, 6.0, 7.0], range(5), '>='):.4f}"
     '0.0179'
 
     Args:

@@ -1,4 +1,6 @@
-"""Tables of measurements: selection, summary over seeds, data frame, and what a stream or a file of rows becomes."""
+"""Tables of measurements: selection, summary over seeds, data frame, and what a stream or a file of rows
+becomes.
+"""
 
 import dataclasses
 import re
@@ -28,7 +30,7 @@ class Table(Sequence[Measurement]):
     Raises:
         TypeError: an element is not a measurement.
 
-    >>> table = Table([Measurement("crate", "on data", "rate", 2.0, layer=1), Measurement("crate", "on data", "rate", 1.0, layer=2)])
+    >>> table = Table(Measurement("crate", "on data", "rate", 2.0 / layer, layer=layer) for layer in (1, 2))
     >>> table.select(layer=2).one().value
     1.0
     """
@@ -67,10 +69,11 @@ class Table(Sequence[Measurement]):
         return presenting().to_html(self)
 
     def select(self, *, at: Mapping[str, Any] | None = None, **equal: Any) -> "Table":
-        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0, 10))``.
+        """Returns the rows whose columns have the given values: ``table.select(theory="crate", step=(0,
+        10))``.
 
-        A tuple lists alternatives, also among the coordinates: ``table.select(at={"n": 5, "T": (5, 10)})``. An
-        empty text selects rows without the coordinate.
+        A tuple lists alternatives, also among the coordinates: ``table.select(at={"n": 5, "T": (5, 10)})``.
+        An empty text selects rows without the coordinate.
 
         Raises:
             ValueError: a column is unknown.
@@ -169,7 +172,8 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
 
     The former version stored a second null of a measurement as a second row, whose ``setting`` was
     "null: KIND", or "untrained networks" beside rows of single heads. Such a row becomes a further null of
-    the row with the same identity, on a ladder that of the same rung; without such a row it loses its setting.
+    the row with the same identity, on a ladder that of the same rung; without such a row it loses its
+    setting.
 
     Raises:
         ValueError: a record does not hold a measurement.

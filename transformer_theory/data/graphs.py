@@ -71,7 +71,9 @@ class Graphs:
         return f"Graphs({self.name!r}, {several(len(self), 'graph')} of {nodes})"
 
     def checksum(self) -> str:
-        """Returns the first 16 digits of the SHA-256 of the sizes and edges; equal sets have equal checksums."""
+        """Returns the first 16 digits of the SHA-256 of the sizes and edges; equal sets have
+        equal checksums.
+        """
         parts = [(len(graph), sorted(tuple(sorted(edge)) for edge in graph.edges)) for graph in self.graphs]
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 

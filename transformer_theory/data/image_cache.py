@@ -63,7 +63,9 @@ def cached(path: Path, stamp: str, decode: Callable[[], Pair]) -> Pair:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing, damaged, or holds objects."""
+    """Reads the arrays of an ``.npz``. Raises ValueError if the file is missing, damaged, or
+    holds objects.
+    """
     read_errors = (
         OSError,
         EOFError,

@@ -128,7 +128,9 @@ def _distance(centres: Tensor) -> Tensor:
 
 
 def _masks(centres: Tensor, radius: Tensor, square: Tensor, size: int) -> Bool[Tensor, "n 2 size size"]:
-    """Draws a disc, or a square with a half side of 0.9 radii where ``square`` is True, around each centre."""
+    """Draws a disc, or a square with a half side of 0.9 radii where ``square`` is True, around
+    each centre.
+    """
     # Offsets of the pixels from the centre in units of the radius: [n, 2, size, 1] and [n, 2, 1, size].
     pixels = torch.arange(size, dtype=torch.float64) + 0.5
     down = ((pixels - centres[..., :1]) / radius[..., None])[..., :, None]

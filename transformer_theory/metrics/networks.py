@@ -82,7 +82,9 @@ class WeightRows:
 
 
 def weight_rows(activations: Activations) -> WeightRows | None:
-    """Returns the attention weights of a module with the entropies of their rows; None if it has no weights."""
+    """Returns the attention weights of a module with the entropies of their rows; None if it has
+    no weights.
+    """
     weights = activations.weights
     if weights is None:
         return None
@@ -319,7 +321,9 @@ class AttentionMaps(Metric):
 
 
 def _ranks(gram: Float[Tensor, "n n"]) -> tuple[float, float]:
-    """Computes stable and effective rank of A from its Gram matrix A^T A; NaN for a zero or infinite matrix."""
+    """Computes stable and effective rank of A from its Gram matrix A^T A; NaN for a zero or
+    infinite matrix.
+    """
     if not bool(torch.isfinite(gram).all()) or not float(gram.trace()) > 0:
         return math.nan, math.nan
     # squared singular values of A, ascending; rounding may make zeros negative

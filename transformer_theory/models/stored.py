@@ -69,7 +69,9 @@ class Pretrained(Pixels):
         self.settings = settings
 
     def __repr__(self) -> str:
-        """Returns one line: kind, number of parameters and sizes; ``repr(model.network)`` shows the modules."""
+        """Returns one line: kind, number of parameters and sizes; ``repr(model.network)`` shows
+        the modules.
+        """
         count = sum(parameter.numel() for parameter in self.parameters())
         sizes = ", ".join(
             f"{name}={value}" for name, value in self.settings["sizes"].items() if value is not None

@@ -247,7 +247,9 @@ def _shortened(items: Iterable[str]) -> str:
 
 
 def _tensors(content: Any) -> dict[str, Tensor]:
-    """Returns the content as tensors by name. Raises ValueError if it is not a mapping or holds other values."""
+    """Returns the content as tensors by name. Raises ValueError if it is not a mapping or holds
+    other values.
+    """
     if not isinstance(content, Mapping):
         hint = (
             "read a file with load_weights(path)"

@@ -297,7 +297,9 @@ def _after_operation(scores: Scores, name: str, others: list) -> Scores:
 def _call(
     scores: Scores, softmax: Tensor, allowed: Tensor | None, value: Tensor, lead: torch.Size
 ) -> ExplicitCall | None:
-    """Creates the call, with the leading axes ``lead`` in all its tensors; None if the shapes do not match."""
+    """Creates the call, with the leading axes ``lead`` in all its tensors; None if the shapes do
+    not match.
+    """
     common = torch.broadcast_shapes(scores.query.shape[:-2], scores.key.shape[:-2])
     if value.ndim < 3 or common.numel() != lead.numel() or softmax.shape[:-2].numel() != lead.numel():
         return None

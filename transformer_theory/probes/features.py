@@ -139,7 +139,9 @@ class _Blocks(Metric):
             self.outputs.setdefault(activations.layer, []).append(activations.output)
 
     def choose(self) -> None:
-        """Replaces a negative ``layer`` by the number of the block, once a forward pass has met all blocks."""
+        """Replaces a negative ``layer`` by the number of the block, once a forward pass has met
+        all blocks.
+        """
         if -len(self.names) <= self.layer < 0:
             self.layer = sorted(self.names)[self.layer]
             self.outputs = {self.layer: self.outputs[self.layer]}
@@ -207,7 +209,9 @@ def _of_module(model: nn.Module, pattern: str, chunks: Sequence[Tensor]) -> tupl
 
 
 def _hidden_state(output, name: str) -> Tensor:
-    """Returns the hidden state from the output of a block, which may be a tuple with the hidden state first."""
+    """Returns the hidden state from the output of a block, which may be a tuple with the hidden
+    state first.
+    """
     tensor = output[0] if isinstance(output, tuple) else output
     if not isinstance(tensor, Tensor) or tensor.ndim != 3:
         got = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__

@@ -390,7 +390,9 @@ class ForwardPass(TorchFunctionMode):
                     self.flow.steps[node].tokens = None
 
     def _projection_of(self, node: int) -> int:
-        """Follows the steps of a node backwards to the node of its projection, or as far as steps are known."""
+        """Follows the steps of a node backwards to the node of its projection, or as far as steps
+        are known.
+        """
         steps = self.flow.steps
         while node in steps and steps[node].weight is None:
             node = steps[node].parent

@@ -197,7 +197,9 @@ class Layers:
                 self.unattended[frame.name] = frame.tokens, first.detach().clone()
 
     def end(self) -> None:
-        """Emits the features of all pending blocks, or of the similar modules of a network without attention."""
+        """Emits the features of all pending blocks, or of the similar modules of a network
+        without attention.
+        """
         while self.pending and self.features:
             self._emit_first()
         for number, (name, (before, after)) in enumerate(self.unattended.items()):

@@ -228,9 +228,9 @@ def headline_mean(
 
     Its first null are the means in untrained networks, if there are any, so that its scope is the training.
     The null of the metric itself follows. If tests on synthetic inputs measured the headline with a null,
-    which a passive metric cannot draw, that null follows instead, with the value on these inputs. A null whose kind is known, but which the
-    mean lacks since a head lacks draws, has none: the comparison with it needs more draws. No theorem covers
-    a network of several layers trained by AdamW, so there is no verdict.
+    which a passive metric cannot draw, that null follows instead, with the value on these inputs. A null
+    whose kind is known, but which the mean lacks since a head lacks draws, has none: the comparison with it
+    needs more draws. No theorem covers a network of several layers trained by AdamW, so there is no verdict.
 
     Args:
         theory: name of the theory.

@@ -152,7 +152,9 @@ def _ink(image: Tensor) -> np.ndarray:
 
 
 def _bare(panels: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Removes ticks, grid lines and frames from the panels and returns them as an array ``[rows, columns]``."""
+    """Removes ticks, grid lines and frames from the panels and returns them as an array
+    ``[rows, columns]``.
+    """
     grid = panels.reshape(rows, columns)
     for ax in panels:
         ax.set(xticks=[], yticks=[])

@@ -200,7 +200,9 @@ class Streams:
         return skip.detach() / alpha if x is None or x.shape != skip.shape else x.detach().clone()
 
     def _other_added(self, node: int, out: Tensor, nodes: list[int]) -> None:
-        """Stores ``Z+ + f(Z+)``, and further additions to it: the output of a layer if no module returns it."""
+        """Stores ``Z+ + f(Z+)``, and further additions to it: the output of a layer if no module
+        returns it.
+        """
         roots = {self.flow.root[around.after_node] for around in self._open[-2:] if around.after_node >= 0}
         roots |= {self.flow.root[node] for _, node, _ in self._later[-2:]}
         for skip, other in (nodes, nodes[::-1]):

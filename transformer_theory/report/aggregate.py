@@ -455,7 +455,7 @@ def _notes(results: Sequence[Result]) -> Iterator[str]:
         )
         yield f"The results were measured by different versions of the library ({listed})."
     if changed := [index for index, result in enumerate(results) if result.provenance.get("dirty")]:
-        yield f"{_names(changed)} {'was' if len(changed) == 1 else 'were'} measured with changes that were not committed."
+        yield f"{_names(changed)} {'was' if len(changed) == 1 else 'were'} measured with changes that were not committed."  # noqa: E501
 
 
 def _names(indices: Sequence[int]) -> str:

@@ -1,8 +1,8 @@
 """Figures of quantities of networks: over the training steps, over the layers, and by layer and head.
 
 Values are means over seeds; nulls are dashed, and the bands of headlines' nulls are filled. Layers are
-coloured from dark to light. Up to :data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat maps,
-layer by step, one of the values and one of their nulls, with a common scale.
+coloured from dark to light. Up to :data:`MAX_LINES` layers are drawn as lines. More are drawn as two heat
+maps, layer by step, one of the values and one of their nulls, with a common scale.
 """
 
 import textwrap

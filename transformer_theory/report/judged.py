@@ -129,7 +129,9 @@ def findings(aggregate: Aggregate) -> Findings:
 
 
 def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View, str, Entry]]:
-    """Returns the headlines of one theory with the view and the name of the data, in the order of the views."""
+    """Returns the headlines of one theory with the view and the name of the data, in the order of
+    the views.
+    """
     chosen: list[tuple[View, Entry]] = []
     if theory.on_data is not None:
         place: dict[str, Any] = {"kind": "on data", "quantity": theory.on_data.headline, "layer": None}
@@ -294,7 +296,9 @@ class Quantity:
 
 
 def is_of_one_network(result: Result) -> bool:
-    """Returns whether a result is one measurement of one network, not a curve over the steps of a training."""
+    """Returns whether a result is one measurement of one network, not a curve over the steps of
+    a training.
+    """
     steps = {row.step for row in result.table} - {None}
     return (
         result.name == PROBE

@@ -499,7 +499,8 @@ def _numbers(cell: RungResult) -> tuple[str, str]:
     interval = (
         ""
         if cell.judged.effect_interval is None
-        else f"[{format.effect(cell.judged.effect_interval[0])}, {format.effect(cell.judged.effect_interval[1])}]"
+        else f"[{format.effect(cell.judged.effect_interval[0])}, "
+        f"{format.effect(cell.judged.effect_interval[1])}]"
     )
     return f"{mark}{cell.number}", interval
 

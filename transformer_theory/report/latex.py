@@ -120,7 +120,9 @@ def _piece(piece: Piece) -> str:
 
 
 def _breakable(name: str) -> str:
-    """Escapes a name; a word that is too long for a narrow cell may be broken anywhere after a few letters."""
+    """Escapes a name; a word that is too long for a narrow cell may be broken anywhere after a
+    few letters.
+    """
     words = (
         escape(word)
         if len(word) <= MAX_WORD
@@ -224,7 +226,9 @@ def _pages(table: Table) -> list[list[Block]]:
 
 
 def _parts(block: Block, columns: Sequence[Column], most: int) -> list[Block]:
-    """Returns a block in parts of at most half of ``most`` lines of a page, or as it is if it fits on them."""
+    """Returns a block in parts of at most half of ``most`` lines of a page, or as it is if it fits
+    on them.
+    """
     if _height(block, columns) <= most:
         return [block]
     parts = [replace(block, lines=())]

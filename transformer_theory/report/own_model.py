@@ -203,7 +203,9 @@ def _tokens(settings: Mapping[str, Any]) -> str:
 
 
 def for_paper(result: Result, theories: Sequence[Theory]) -> table_model.Table:
-    """Returns the headlines of a network as a table that stands alone, with the first source of each theory."""
+    """Returns the headlines of a network as a table that stands alone, with the first source of
+    each theory.
+    """
     chosen = headlines(quantities(result, theories), theories)
     titles = {theory.name: theory.title for theory in theories}
     sources = {titles[theory.name].partition(":")[0]: theory.sources[:1] for theory in theories}
@@ -215,7 +217,8 @@ def for_paper(result: Result, theories: Sequence[Theory]) -> table_model.Table:
     tests = sum(each.judged.q is not None for each in chosen)
     tested = f"q controls the false discovery rate over {format.several(tests, 'test')}. " if tests else ""
     legend = (
-        "Value: the mean over all heads or layers, with the smallest and the largest. Nulls: median, kind and "
+        "Value: the mean over all heads or layers, with the smallest and the largest. Nulls: median, kind "
+        "and "
         "range of the quantity's own null, and networks with random weights. Effect: 0 is the median of the "
         f"null, 1 the prediction or bound. {tested}Heads or layers beyond chance: on the predicted side of "
         "their own null with p ≤ .05, by chance one in twenty."

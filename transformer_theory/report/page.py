@@ -134,8 +134,8 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
 
 
 def _found(combined: Aggregate) -> dict[str, Any] | None:
-    """Returns what was found by a comparison, the first section: sentences, figure and numbers; None if nothing
-    was compared.
+    """Returns what was found by a comparison, the first section: sentences, figure and numbers; None if
+    nothing was compared.
     """
     found = findings(combined)
     if not found:

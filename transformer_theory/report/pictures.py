@@ -1,9 +1,10 @@
 """What the report shows of the inside of a network: where it attends, its features in the plane, and sample
 images with its answers.
 
-Attention and features are drawn as figures, and as a slider over the stored steps, whose numbers are quantised
-to bytes for the page's script. All steps share one scale of attention, one plane and one bounding box of
-features. What moves on the page is therefore a change of the network. The same result gives the same bytes.
+Attention and features are drawn as figures, and as a slider over the stored steps, whose numbers are
+quantised to bytes for the page's script. All steps share one scale of attention, one plane and one bounding
+box of features. What moves on the page is therefore a change of the network. The same result gives the same
+bytes.
 """
 
 import base64

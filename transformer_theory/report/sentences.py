@@ -137,7 +137,10 @@ def _in_networks(cells: Sequence[Finding]) -> str:
         if not cells:
             return ""
         first = cells[0].judged
-        return f"in {cells[0].model}, the {first.row.quantity} is {format.value_text(first.row)} ({first.reason})"
+        return (
+            f"in {cells[0].model}, the {first.row.quantity} is {format.value_text(first.row)} "
+            f"({first.reason})"
+        )
     row = tested[0].judged.row
     up, down = {">=": ("raised", "lowered"), "<=": ("lowered", "raised")}.get(
         row.side or "", ("moved", "moved")
@@ -370,7 +373,8 @@ def _places(quantity: Quantity) -> str:
     null = f" ({row.null.kind})" if row.null is not None and has_null else ""
     chance = f", chance {format.of_row(row.null.median, row)}" if row.null is not None and has_null else ""
     return (
-        f"{quantity.label}: beyond chance{null} in {len(quantity.beyond)} of {quantity.tested} {kind}, most of "
+        f"{quantity.label}: beyond chance{null} in {len(quantity.beyond)} of {quantity.tested} {kind}, most "
+        "of "
         f"all in {place(first)}; mean over all {kind}: {format.of_row(row.value, row)}{chance}"
     )
 

@@ -1,5 +1,5 @@
-"""The tables of the report as data (:mod:`.table_model`): judged rows, a summary, the tables of each theory, the
-networks and the provenance.
+"""The tables of the report as data (:mod:`.table_model`): judged rows, a summary, the tables of each theory,
+the networks and the provenance.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -427,7 +427,9 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
 
 
 def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """Returns the measurements of a theory on data and in networks, headlines first; None if there are none."""
+    """Returns the measurements of a theory on data and in networks, headlines first; None if there
+    are none.
+    """
     entries = aggregate.select(theory=theory.name, kind=("on data", "in network"))
     first = [entry for group in headlines(aggregate, theory) for entry in group]
     entries = [*first, *(entry for entry in entries if entry not in first)]

@@ -2,8 +2,9 @@
 
 There is one loop, :func:`fit`; a task defines batches and loss (:mod:`transformer_theory.training.tasks`).
 :func:`train_classifier` trains on tokens, and :func:`monitored_training` also measures the network at
-checkpoints. :mod:`.recipes` holds small networks with tested settings. Trainings on images, with a run folder,
-are a product of their own, :mod:`.image`. This package imports no theory: callers pass metrics and objectives.
+checkpoints. :mod:`.recipes` holds small networks with tested settings. Trainings on images, with a run
+folder, are a product of their own, :mod:`.image`. This package imports no theory: callers pass metrics and
+objectives.
 """
 
 from .fitting import Fit, State, Task, fit

@@ -1,4 +1,6 @@
-"""Input that does not fit raises one line that names the argument; arrays that fit losslessly are converted."""
+"""Input that does not fit raises one line that names the argument; arrays that fit losslessly
+are converted.
+"""
 
 from dataclasses import replace
 

@@ -148,7 +148,9 @@ def test_a_token_on_the_margin_has_no_price():
 
 
 def test_sixteen_starts_find_the_minimum_that_six_miss():
-    """A local minimum of the factors can lie below the loss of the target; only more starts find the minimum."""
+    """A local minimum of the factors can lie below the loss of the target; only more starts find
+    the minimum.
+    """
     found = []
     for starts in (6, paths.STARTS):
         generator = torch.Generator().manual_seed(175)

@@ -1,4 +1,6 @@
-"""The figures of descent on K and Q: the three runs against the step, and the outcomes against the dimension."""
+"""The figures of descent on K and Q: the three runs against the step, and the outcomes against
+the dimension.
+"""
 
 from contextlib import suppress
 

@@ -38,7 +38,9 @@ def compared(result: Result) -> set[str]:
 
 
 def stationary(_, state, *, steps, **settings):
-    """A descent that does not move: whether a row has a reference number must not depend on the measurement."""
+    """A descent that does not move: whether a row has a reference number must not depend on
+    the measurement.
+    """
     return replace(state, step=state.step + steps)
 
 

@@ -1,4 +1,6 @@
-"""The Frobenius solvers: right-hand sides and equations, contradictions, accuracy, thousands of constraints."""
+"""The Frobenius solvers: right-hand sides and equations, contradictions, accuracy, thousands
+of constraints.
+"""
 
 from fractions import Fraction
 

@@ -55,7 +55,9 @@ def test_the_chance_level_of_random_weights_is_not_zero(n, dim, expected, genera
 
 
 def test_random_tied_heads_are_at_chance():
-    """W = U U^T selects mostly each token for itself, which is not alignment: the null has that symmetry too."""
+    """W = U U^T selects mostly each token for itself, which is not alignment: the null has that
+    symmetry too.
+    """
     above = []
     for seed in range(4):
         U, x = gaussian(96, 24, seed=seed), gaussian(16, 17, 96, seed=10 + seed)

@@ -1,4 +1,6 @@
-"""The experiment with attention on several tokens: published data, the rule of acceptance, rows and figure."""
+"""The experiment with attention on several tokens: published data, the rule of acceptance, rows
+and figure.
+"""
 
 import pytest
 import torch

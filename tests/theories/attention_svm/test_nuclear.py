@@ -247,7 +247,9 @@ def test_the_interior_point_alone_comes_near():
 
 
 def test_constraints_that_nearly_cancel_keep_their_digits():
-    """A W of norm 7,546 for entries near one: inner products of the constraints alone leave a gap of 1e-10."""
+    """A W of norm 7,546 for entries near one: inner products of the constraints alone leave a gap
+    of 1e-10.
+    """
     solution = solvers.nuclear_max_margin(published([78], 10, 5, 4).problem(0))
     assert solution.norm == pytest.approx(7546.4292687)
     assert solution.gap < 1e-12

@@ -100,7 +100,9 @@ def test_a_power_below_one_is_no_norm():
 
 @pytest.mark.parametrize("p", [1.5, 2, 3, 4])
 def test_the_rank_ignores_errors_of_the_solver(p):
-    """One constraint: |W| is a power of |d_i z_j|, so that W has rank one. Two on separate entries: rank two."""
+    """One constraint: |W| is a power of |d_i z_j|, so that W has rank one. Two on separate entries:
+    rank two.
+    """
     d, z = (
         torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64),
         torch.tensor([[1.0, -1.0, 2.0]], dtype=torch.float64),

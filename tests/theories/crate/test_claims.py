@@ -33,8 +33,8 @@ def named(name):
 
 def test_long_tokens_of_unequal_length_lower_the_rate_in_the_tied_residual_form():
     """Why `crate/released-sign` assumes tokens of norm one: one head, U the identity."""
-    rows = [[-16.6, 3.6, -0.2, 15.9], [6.4, -7.9, 2.3, -11.1], [-16.2, 7.1, -0.2, 17.5], [3.8, -3.1, 0.7, -6.1], [9.2, -5.3, 1, -11.8],
-            [7.1, -7.4, 2.1, -11.4], [14.1, -3.1, -0.2, -12], [1.7, 2.6, -1.3, -0.8], [1.7, 2.6, -1.3, -0.8], [-17.7, -0.9, 1.7, 13.9],
+    rows = [[-16.6, 3.6, -0.2, 15.9], [6.4, -7.9, 2.3, -11.1], [-16.2, 7.1, -0.2, 17.5], [3.8, -3.1, 0.7, -6.1], [9.2, -5.3, 1, -11.8],  # noqa: E501
+            [7.1, -7.4, 2.1, -11.4], [14.1, -3.1, -0.2, -12], [1.7, 2.6, -1.3, -0.8], [1.7, 2.6, -1.3, -0.8], [-17.7, -0.9, 1.7, 13.9],  # noqa: E501
             [0.9, 2.5, -1.9, 1.3], [0.7, 2.2, -1.8, 1.2]]  # fmt: skip
     tokens, bases = torch.tensor(rows, dtype=torch.float64), torch.eye(4, dtype=torch.float64)[None]
     before = subspace_coding_rate(tokens, bases, eps=0.1)

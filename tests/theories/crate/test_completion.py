@@ -1,4 +1,6 @@
-"""Completion of masked images: the simple predictions, the work of the layers, and when a verdict is given."""
+"""Completion of masked images: the simple predictions, the work of the layers, and when a verdict
+is given.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""CRATE in networks: compression by attention in the blocks' own subspaces, its chance level, and non-zeros."""
+"""CRATE in networks: compression by attention in the blocks' own subspaces, its chance level,
+and non-zeros.
+"""
 
 from dataclasses import dataclass
 

@@ -149,7 +149,9 @@ def test_drift_of_the_exact_invariants(form, activation, tolerance, unchecked):
 
 
 def test_the_runge_kutta_step_is_of_fourth_order():
-    """On v' = v^2 from 1, whose solution is 1 / (1 - t), half the step leaves about a sixteenth of the error."""
+    """On v' = v^2 from 1, whose solution is 1 / (1 - t), half the step leaves about a sixteenth of
+    the error.
+    """
     errors = []
     for steps in (10, 20):
         v = torch.ones(1, dtype=torch.float64)

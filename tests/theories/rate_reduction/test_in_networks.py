@@ -124,7 +124,9 @@ def test_on_noise_the_null_holds_the_value_for_many_samples():
 
 @pytest.mark.parametrize("classes", [2, 10])
 def test_the_null_is_that_of_permuted_labels_in_any_order_of_samples(classes):
-    """A loader that is sorted by class has batches of one class each, in which a permutation changes nothing."""
+    """A loader that is sorted by class has batches of one class each, in which a permutation
+    changes nothing.
+    """
     n, d = 600, 8
     y = torch.arange(n) % classes
     output = normal(n, 1, d) + 2 * normal(classes, 1, d, seed=3)[y]

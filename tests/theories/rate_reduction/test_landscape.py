@@ -1,4 +1,6 @@
-"""The regularised problem: its gradient and Hessian by autograd, its critical points, and where ascents end."""
+"""The regularised problem: its gradient and Hessian by autograd, its critical points, and where
+ascents end.
+"""
 
 import itertools
 

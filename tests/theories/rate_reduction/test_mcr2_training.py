@@ -1,4 +1,6 @@
-"""Training on the rate reduction with and without labels, augmentation of images, and evaluation of features."""
+"""Training on the rate reduction with and without labels, augmentation of images, and evaluation
+of features.
+"""
 
 import inspect
 from dataclasses import replace

@@ -20,7 +20,9 @@ def ascents(sizes, ranks, dim, *, eps, generator, starts):
 
 # test_redunet checks the shapes of a layer
 def test_projected_gradient_ascent_from_anywhere_ends_at_the_closed_form(unchecked):
-    """Plain steps on all of X, no budget of ranks: the spheres ||X_j||_F = sqrt(n_j) are the only constraint."""
+    """Plain steps on all of X, no budget of ranks: the spheres ||X_j||_F = sqrt(n_j) are the
+    only constraint.
+    """
     sizes, dim = (20, 20, 20), 12
     X, y = (
         torch.randn(60, dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1)),
@@ -68,7 +70,9 @@ def test_budgets_are_searched_by_brute_force():
 
 
 def test_one_smaller_singular_value_never_pays():
-    """ΔR along (a, b, ..., b) with a + (r - 1) b fixed is largest at an end: rank r - 1, or an even spread."""
+    """ΔR along (a, b, ..., b) with a + (r - 1) b fixed is largest at an end: rank r - 1, or an
+    even spread.
+    """
     rng = np.random.default_rng(1)
     for _ in range(200):
         alpha, share, total, r = (

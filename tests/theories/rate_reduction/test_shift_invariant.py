@@ -234,7 +234,9 @@ def in_unitary_frequencies(x, y, unseen, *, eps_squared, step, sharpness, layers
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_the_released_form_is_this_one_with_eps_squared_step_and_sharpness_times_the_places(dtype, atol):
-    """ε² = T ε'², η = T η', λ = T λ'; at the published ε'² = .1 itself the features differ by more than .01."""
+    """ε² = T ε'², η = T η', λ = T λ'; at the published ε'² = .1 itself the features differ by more
+    than .01.
+    """
     x, y, unseen, T = normal(12, 3, 7), torch.arange(12) % 3, normal(5, 3, 7, seed=1), 7
     released = {"eps_squared": 0.1, "step": 0.1, "sharpness": 4.0}
     features, new, distances = in_unitary_frequencies(

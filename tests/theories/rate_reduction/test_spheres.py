@@ -1,4 +1,6 @@
-"""The rate reduction on a product of spheres: derivatives along geodesics, and what its critical points are."""
+"""The rate reduction on a product of spheres: derivatives along geodesics, and what its critical
+points are.
+"""
 
 import itertools
 

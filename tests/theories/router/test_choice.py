@@ -107,7 +107,9 @@ def test_conditional_information_is_the_mean_over_the_groups():
 
 
 def test_the_null_of_the_information_contains_it_on_noise():
-    """The share of p-values of at most .05 among 100 sets of noise lies within three standard errors of .05."""
+    """The share of p-values of at most .05 among 100 sets of noise lies within three standard errors
+    of .05.
+    """
     found = 0
     for seed in range(100):
         chosen, labels = torch.randint(6, (2, 80), generator=generator(seed)).unbind()

@@ -1,4 +1,6 @@
-"""Figures of scan-and-snap: panels and legends without empty entries, one name and one colour per dynamics."""
+"""Figures of scan-and-snap: panels and legends without empty entries, one name and one colour
+per dynamics.
+"""
 
 from itertools import product
 

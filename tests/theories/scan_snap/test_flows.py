@@ -192,7 +192,7 @@ def test_logits_of_the_order_of_one_over_m_are_resolved(vocab_size: int):
 def test_the_exact_flow_scales_as_one_over_m():
     """z M does not depend on M where M >> K, for a fixed time before t0'."""
     scaled = [
-        vocab_size * float(symmetric_exact_flow(with_overlap(2, vocab_size=vocab_size, weights=WEIGHTS, overlap=0.1), tensor(5.0),
+        vocab_size * float(symmetric_exact_flow(with_overlap(2, vocab_size=vocab_size, weights=WEIGHTS, overlap=0.1), tensor(5.0),  # noqa: E501
                                                 eta_y=1.0, eta_z=1.0).common[0, 0])
         for vocab_size in (10**9, 10**12)
     ]  # fmt: skip

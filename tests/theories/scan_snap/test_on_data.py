@@ -80,7 +80,9 @@ def measured(tokens: TokenData, seed: int = 0, draws: int = 19) -> Result:
 
 @pytest.fixture
 def few_steps(monkeypatch, unchecked) -> None:
-    """Seven times as many steps as scanning takes, without checks of shapes, which the ideal sequences run."""
+    """Seven times as many steps as scanning takes, without checks of shapes, which the ideal
+    sequences run.
+    """
     monkeypatch.setattr(minimal_model, "MAX_STEPS", 200)
 
 

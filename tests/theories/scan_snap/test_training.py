@@ -30,7 +30,9 @@ from transformer_theory.theories.scan_snap.published import ENTROPY, ENTROPY_SD,
 
 
 def uneven() -> SequenceClasses:
-    """Five classes of two queries whose tokens stand in no order: two shared by some, none to three own ones."""
+    """Five classes of two queries whose tokens stand in no order: two shared by some, none to three
+    own ones.
+    """
     weights = torch.zeros(5, 9, dtype=torch.float64)
     for n, tokens in enumerate(([4, 0, 8], [4, 2, 6, 7], [1, 4], [1, 4, 3], [1, 5])):
         weights[n, tokens] = torch.arange(1.0, 1 + len(tokens), dtype=torch.float64)

@@ -1,4 +1,6 @@
-"""The experiments: a machine from a file on the command line, the tape that is drawn, and the first errors."""
+"""The experiments: a machine from a file on the command line, the tape that is drawn, and the
+first errors.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""The network: layers against the step function, errors against direct integration, counts against formulas."""
+"""The network: layers against the step function, errors against direct integration, counts
+against formulas.
+"""
 
 import itertools
 import math

@@ -50,8 +50,9 @@ def coding_rate(features: Float[Tensor, "*batch n d"], *, eps: float) -> Float[T
     r"""Computes the coding rate of n vectors, :math:`\tfrac12\log\det(I + \frac{d}{n\epsilon^2}X^\top X)`.
 
     >>> from transformer_theory import metrics
-    >>> spread, line = torch.eye(2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # two directions, or one direction twice
-    >>> print(f"{metrics.coding_rate(spread, eps=1.0):.3f} against {metrics.coding_rate(line, eps=1.0):.3f} nats")
+    >>> spread, line = torch.eye(2), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    >>> rates = [metrics.coding_rate(features, eps=1.0) for features in (spread, line)]
+    >>> print(f"{rates[0]:.3f} against {rates[1]:.3f} nats")
     0.693 against 0.549 nats
 
     Args:
@@ -137,7 +138,7 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
 
     >>> from transformer_theory import metrics
     >>> features = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])  # rows are samples
-    >>> apart, mixed = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])  # one class per direction, or both directions in each class
+    >>> apart, mixed = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 0, 1])
     >>> print(f"{metrics.rate_reduction(features, apart, eps=0.5):.3f} nats")
     0.511 nats
     >>> print(f"{metrics.rate_reduction(features, mixed, eps=0.5):.3f} nats")

@@ -58,7 +58,9 @@ class PatchProjection(nn.Module):
 
 
 class Rotation(nn.Module):
-    r""":math:`Y D^\top` with D = ``weight`` [dim, dim], a rotation in the theory; here D is not constrained."""
+    r""":math:`Y D^\top` with D = ``weight`` [dim, dim], a rotation in the theory; here D is
+    not constrained.
+    """
 
     def __init__(self, dim: int):
         super().__init__()
@@ -270,15 +272,21 @@ def sines_and_cosines(side: int, dim: int) -> Float[Tensor, "1 n dim"]:
 
 
 def crate_mae_tiny() -> CRATEMAE:
-    """Builds CRATE-MAE tiny: 11.56 M parameters, of which 11.40 M are trained; images [batch, 3, 224, 224]."""
+    """Builds CRATE-MAE tiny: 11.56 M parameters, of which 11.40 M are trained; images [batch, 3,
+    224, 224].
+    """
     return CRATEMAE(image_size=224, patch_size=16, dim=384, depth=12, heads=6)
 
 
 def crate_mae_small() -> CRATEMAE:
-    """Builds CRATE-MAE small: 25.41 M parameters, of which 25.18 M are trained; images [batch, 3, 224, 224]."""
+    """Builds CRATE-MAE small: 25.41 M parameters, of which 25.18 M are trained; images [batch, 3,
+    224, 224].
+    """
     return CRATEMAE(image_size=224, patch_size=16, dim=576, depth=12, heads=12)
 
 
 def crate_mae_base() -> CRATEMAE:
-    """Builds CRATE-MAE base: 44.64 M parameters, of which 44.34 M are trained; images [batch, 3, 224, 224]."""
+    """Builds CRATE-MAE base: 44.64 M parameters, of which 44.34 M are trained; images [batch, 3,
+    224, 224].
+    """
     return CRATEMAE(image_size=224, patch_size=16, dim=768, depth=12, heads=12)

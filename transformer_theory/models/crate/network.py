@@ -211,7 +211,9 @@ def checked_pooling(pooling: Pooling) -> Pooling:
 
 
 def crate_tiny(num_classes: int = 1000) -> CRATE:
-    """Builds CRATE-T: 6.09 M parameters with 1000 classes; images [batch, 3, 224, 224], patches of 16 pixels."""
+    """Builds CRATE-T: 6.09 M parameters with 1000 classes; images [batch, 3, 224, 224], patches of
+    16 pixels.
+    """
     return _imagenet_crate(num_classes, dim=384, heads=6, depth=12)
 
 

@@ -36,7 +36,7 @@ def ista_step(code: Code, tokens: Tokens, dictionary: Dictionary, *, eta: float,
     r"""Takes one proximal gradient step, :math:`\mathrm{relu}(Z + \eta (Y - Z D^\top) D - \eta\lambda)`.
 
     >>> token = torch.tensor([[1.0, 0.05, -1.0]])
-    >>> ista_step(torch.zeros(1, 3), token, torch.eye(3), eta=1.0, lam=0.1)  # small and negative entries become zero
+    >>> ista_step(torch.zeros(1, 3), token, torch.eye(3), eta=1.0, lam=0.1)
     tensor([[0.9000, 0.0000, 0.0000]])
 
     Args:

@@ -56,7 +56,7 @@ def constraints(
         TypeError: an argument is not a tensor or array of numbers, or the positions are not integers.
         ValueError: there is no input, shapes do not fit, a value is not finite, or a position is outside
             0..T-1.
-    """
+    """  # noqa: E501
     check_tokens(tokens, query)
     *trials, n, T, d = tokens.shape
     check_positions("select", select, tokens.shape[:-2], T)

@@ -33,7 +33,9 @@ class PriorityGraph:
     component: dict[int, Int[Tensor, " K"]]
 
     def equal(self) -> list[tuple[int, int, int]]:
-        """Returns all (k, i, j) such that the component of :math:`G_k` named i contains another token j > i."""
+        """Returns all (k, i, j) such that the component of :math:`G_k` named i contains another token j
+        > i.
+        """
         return [
             (k, int(i), j) for k, name in self.component.items() for j, i in enumerate(name) if int(i) != j
         ]

@@ -135,7 +135,7 @@ def token_scores(
     Raises:
         TypeError: an argument is not a tensor or array.
         ValueError: shapes do not fit, a value is not finite, or a sign is not -1 or 1.
-    """
+    """  # noqa: E501
     check_real("tokens", tokens, "[..., n, T, d]", max(3, tokens.ndim))
     check_signs("sign", sign, tokens.shape[:-2])
     check_tokens(tokens, sign[..., None])

@@ -294,7 +294,9 @@ class Membership:
 
     @cached_property
     def derivations(self) -> dict[tuple[str, int], int]:
-        """Returns the number of derivation trees of words of each length up to n, by nonterminal and length."""
+        """Returns the number of derivation trees of words of each length up to n, by nonterminal
+        and length.
+        """
         counts = {(name, size): 0 for name in self.nonterminals for size in range(1, self.n + 1)}
         for size in range(1, self.n + 1):
             for left, right in self.rules:

@@ -79,7 +79,9 @@ def gaussian_scores_matrix(d: int, deviation: float, generator: Generator) -> Fl
 
 
 def mean_cosine(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
-    """Computes the mean inner product of pairs of different tokens over the mean squared norm, ``[*batch]``."""
+    """Computes the mean inner product of pairs of different tokens over the mean squared
+    norm, ``[*batch]``.
+    """
     n = tokens.shape[-2]
     squares = tokens.square().sum((-2, -1))
     return (tokens.sum(-2).square().sum(-1) - squares) / ((n - 1) * squares)

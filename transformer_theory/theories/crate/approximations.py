@@ -50,7 +50,9 @@ def neumann_error(radius: float, *, terms: int = 1) -> float:
 
 @converted(floats=("A",))
 def neumann_sum(A: Float[Tensor, "*batch n n"], *, terms: int = 1) -> Float[Tensor, "*batch n n"]:
-    r"""Returns the partial sum :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, ``[*batch, n, n]``."""
+    r"""Returns the partial sum :math:`\sum_{j \le M} (-A)^j` of the series of (I + A)^-1, ``[*batch,
+    n, n]``.
+    """
     integers(minimum=0, terms=terms)
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     total = eye.expand_as(A)

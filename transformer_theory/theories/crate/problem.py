@@ -156,7 +156,7 @@ def incoherence(bases: Bases) -> float:
         bases: orthonormal, [K, d, p].
     Returns:
         The cosine, in [0, 1]; 0 for a single subspace.
-    """
+    """  # noqa: E501
     cross = torch.linalg.matrix_norm(bases.mT[:, None] @ bases[None], 2)
     return float((cross - torch.diag(cross.diagonal())).max())
 

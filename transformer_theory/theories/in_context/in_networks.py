@@ -50,8 +50,8 @@ class DualShare(PerHead):
 
     def statistics(self, activations: Activations) -> Float[Tensor, "heads k"] | None:
         """Returns the squared size of the outputs, then for the value and for each draw the inner product
-        with the dual part and the squared size of the dual part. Modules with unknown queries, keys or values,
-        or fewer heads of keys (grouped queries), are skipped.
+        with the dual part and the squared size of the dual part. Modules with unknown queries, keys or
+        values, or fewer heads of keys (grouped queries), are skipped.
         """
         query, key, value, weights = (
             activations.query,

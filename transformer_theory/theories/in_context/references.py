@@ -60,7 +60,9 @@ def least_squares(prompts: Prompts) -> Answers:
 
 
 def ridge_estimate(prompts: Prompts, strength: float) -> Float[Tensor, "n d"]:
-    r"""Computes the w that minimise :math:`\tfrac{1}{2N} \|X w - y\|^2 + \tfrac\lambda2 \|w\|^2`, ``[n, d]``."""
+    r"""Computes the w that minimise :math:`\tfrac{1}{2N} \|X w - y\|^2 + \tfrac\lambda2 \|w\|^2`,
+    ``[n, d]``.
+    """
     positive(strength=strength)
     N, d = prompts.x.shape[1:]
     S = prompts.x.mT @ prompts.x / N + strength * torch.eye(d, dtype=prompts.x.dtype)

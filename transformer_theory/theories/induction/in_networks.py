@@ -110,7 +110,9 @@ class CopyingScore(Metric):
             self.add(place, value_and_output(activations))
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head; a head whose matrices were not found has a row with the reason."""
+        """Returns one row per layer and head; a head whose matrices were not found has a row with
+        the reason.
+        """
         product, rows = self.sums.get(MODEL, torch.empty(0, 0)), []
         generator = fixed_generator() if generator is None else generator
         for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):

@@ -238,7 +238,9 @@ def train_memories(
 
 
 def first_steps(masses: dict[int, dict[str, float]], *, level: float = 0.5) -> dict[str, float]:
-    """Returns the first measured step at which each memory's mass reaches the level; infinity if none does."""
+    """Returns the first measured step at which each memory's mass reaches the level; infinity if
+    none does.
+    """
     return {
         name: min((step for step, values in masses.items() if values[name] >= level), default=math.inf)
         for name in MEMORIES

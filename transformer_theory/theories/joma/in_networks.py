@@ -178,7 +178,9 @@ class JointDynamics(AttentionStatistics):
         self.ranks = {**other.ranks, **self.ranks}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the sums, and the stable rank with the shape of its matrix as ``"rank.<layer>"``, ``[3]``."""
+        """Returns the sums, and the stable rank with the shape of its matrix as
+        ``"rank.<layer>"``, ``[3]``.
+        """
         ranks = {
             f"rank.{layer}": torch.tensor(parts, dtype=torch.float64) for layer, parts in self.ranks.items()
         }

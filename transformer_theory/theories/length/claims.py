@@ -62,7 +62,9 @@ def _head_scores(generator: Generator, *, n: int, scale: float, queries: int = 3
     control=but("delta of another head, with a third of the scores", own=False),
 )
 def dispersion(generator: Generator, *, own: bool = True) -> Measured:
-    r"""Scores in an interval of length $\delta$ give weights with $e^{-\delta}/n \le a_j \le e^{\delta}/n$."""
+    r"""Scores in an interval of length $\delta$ give weights with $e^{-\delta}/n \le a_j
+    \le e^{\delta}/n$.
+    """
     worst, detail = -math.inf, {}
     for n in (16, 128, 1024, 4096):
         for scale in (0.3, 3.0):
@@ -406,7 +408,9 @@ def retrieval_at_length(generator: Generator, *, predict: bool = True) -> Measur
     cost="training",
 )
 def vacuous(generator: Generator, *, trained: bool = True) -> Measured:
-    r"""The bound of dispersion says nothing about a trained retrieval head: $e^{\delta}/n > 1$ at 4,096 keys."""
+    r"""The bound of dispersion says nothing about a trained retrieval head: $e^{\delta}/n > 1$ at
+    4,096 keys.
+    """
     model = trained_head("maximum", generator.initial_seed()) if trained else PooledHead()
     if not trained:
         with torch.no_grad():

@@ -160,8 +160,8 @@ class ScoreGaps(Metric):
 def predictions(
     keys: Float[Tensor, "*rows"], gap: Float[Tensor, "*rows"]
 ) -> dict[tuple[int, str], Float[Tensor, "*rows"]]:
-    """Returns the weight of the chosen key with n keys, and its predictions at 2n and 16n keys, two each, by the
-    multiple of n and the case.
+    """Returns the weight of the chosen key with n keys, and its predictions at 2n and 16n keys, two each, by
+    the multiple of n and the case.
     """
     now = torch.sigmoid(gap - (keys - 1).log())
     found = {(1, ""): now}

@@ -42,7 +42,9 @@ ERROR = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 
 
 
 def increasing_times(times: Sequence[float]) -> None:
-    """Checks that there are times, finite and non-negative, and that they increase; else raises a ValueError."""
+    """Checks that there are times, finite and non-negative, and that they increase; else raises
+    a ValueError.
+    """
     if (
         not len(times)
         or not 0 <= times[0] <= times[-1] < math.inf

@@ -176,7 +176,9 @@ def _null(sums: Sums, scale: float) -> Null | None:
 
 @style()
 def plot(result: Result) -> "Figure":
-    """Draws the mean cosine over the time of the flow beside permuted sequences, and the clusters at its end."""
+    """Draws the mean cosine over the time of the flow beside permuted sequences, and the clusters at
+    its end.
+    """
     if f"{NAME}/cosine" not in result.arrays:
         reasons = [row.reason for row in result.select(theory=NAME, kind="on data") if row.value is None]
         return text_figure(f"Particles: {reasons[0] if reasons else 'nothing was measured'}")

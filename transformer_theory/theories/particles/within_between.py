@@ -134,7 +134,9 @@ def pair_sums(u: Float[Tensor, "n T d"], valid: Bool[Tensor, "n T"], *, draws: i
 
 
 def _pair(sums: Tensor, squares: Tensor, v: Tensor, counts: Tensor) -> Float[Tensor, "2"]:
-    """Returns the sum of the products of deviations over pairs of positions, and its expectation for D = 1."""
+    """Returns the sum of the products of deviations over pairs of positions, and its expectation for D
+    = 1.
+    """
     C = v.mT @ v
     weights = C * (1 - 1 / counts - 1 / counts[:, None] + C / (counts * counts[:, None]))
     return torch.stack([sums.square().sum() - squares, weights.sum() - weights.diagonal().sum()]).double()

@@ -163,7 +163,9 @@ def class_ranks(features: Features) -> list[int]:
 
 
 def best_value(labels: Int[Tensor, " n"], dim: int) -> float | None:
-    """Returns ΔR at the optimum for these classes, nats, or None if there are more classes than dimensions."""
+    """Returns ΔR at the optimum for these classes, nats, or None if there are more classes
+    than dimensions.
+    """
     sizes = [size for size in torch.bincount(labels).tolist() if size]
     return optimum(sizes, dim, eps=EPS).value if len(sizes) <= dim else None
 
@@ -203,7 +205,9 @@ def _assumptions(features: Features) -> Iterator[Measurement]:
 
 
 def _rates(features: Features, draws: int) -> Iterator[Measurement]:
-    """Yields R, R^c and ΔR of the features, with permuted labels as the null, and the share of the optimum."""
+    """Yields R, R^c and ΔR of the features, with permuted labels as the null, and the share of
+    the optimum.
+    """
     vectors, labels = features.vectors, features.labels
     n, d = vectors.shape
     rate, within = float(coding_rate(vectors, eps=EPS)), float(class_coding_rate(vectors, labels, eps=EPS))
@@ -259,7 +263,9 @@ def _over_samples(interval: tuple[float, float] | None) -> dict[str, Any]:
 
 
 def _redunet(features: Features, draws: int) -> Iterator[Measurement | Arrays]:
-    """Builds ReduNet from the training samples; yields its rates by layer and its effect on the test samples."""
+    """Builds ReduNet from the training samples; yields its rates by layer and its effect on the
+    test samples.
+    """
     features = _with_direction(features)
     if int(features.labels.max()) == 0:
         reason = "ReduNet needs at least two classes with features other than zero"
@@ -389,7 +395,9 @@ def cosines(
 def class_spectra(
     vectors: Float[Tensor, "n d"], labels: Int[Tensor, " n"]
 ) -> Float[np.ndarray, "classes directions"]:
-    """Returns the singular values of each class divided by the root of its size; NaN where a class has fewer."""
+    """Returns the singular values of each class divided by the root of its size; NaN where a class
+    has fewer.
+    """
     values = [
         torch.linalg.svdvals(vectors[labels == j]) / float((labels == j).sum()) ** 0.5
         for j in range(int(labels.max()) + 1)

@@ -167,7 +167,9 @@ class Comparison:
 
     @cached_property
     def assumptions(self) -> tuple[Measurement, ...]:
-        """The assumptions of the theorems, measured. The paper states no thresholds for "long" and "faster"."""
+        """The assumptions of the theorems, measured. The paper states no thresholds for "long"
+        and "faster".
+        """
         data, classes, steps = self.data, self.data.classes, float(self.runs.steps)
         weak, common = classes.weak_overlap(), int(classes.common().sum())
         selection = (

@@ -118,7 +118,9 @@ class Analysis:
         return rows + [replace(_skipped_row(query), data=f"query {query.query_id}") for query in self.skipped]
 
     def arrays(self) -> Arrays:
-        """Returns the arrays of the most frequent query that could be analysed, or no arrays if none could."""
+        """Returns the arrays of the most frequent query that could be analysed, or no arrays if
+        none could.
+        """
         return comparison_arrays(self.comparisons[0]) if self.comparisons else Arrays()
 
     def plot(self) -> "Figure":

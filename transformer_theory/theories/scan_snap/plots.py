@@ -63,7 +63,7 @@ def _scanning(ax: "Axes", result: Result) -> None:
     t0 = float(result.arrays[f"{NAME}/scanning_time"])
     if t0 < result.arrays[f"{NAME}/steps"][-1]:
         ax.axvline(t0, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-        ax.annotate("$t_0'$", (t0, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points",
+        ax.annotate("$t_0'$", (t0, 1), xycoords=("data", "axes fraction"), xytext=(2, -8), textcoords="offset points",  # noqa: E501
                     color=COLOURS["null"], fontsize=7)  # fmt: skip
 
 

@@ -101,7 +101,7 @@ class TuringMachine:
         TypeError: a name is not a text, or ``delta`` is not a table of transitions.
         ValueError: a name is repeated or unknown, a symbol is not one character, a transition is missing,
             leaves a halting state or has an unknown move, or ``first_cell`` is neither 0 nor 1.
-    """
+    """  # noqa: E501
 
     states: tuple[str, ...]
     alphabet: tuple[str, ...]

@@ -217,7 +217,9 @@ class AllGrids:
 
 
 def decay(state: State) -> float:
-    """Returns the factor of the learning rate: a linear rise over 5 % of the steps, then a linear fall to 0."""
+    """Returns the factor of the learning rate: a linear rise over 5 % of the steps, then a linear fall
+    to 0.
+    """
     return min(state.done / WARMUP, (1 - state.done) / (1 - WARMUP)) + 1e-3
 
 

@@ -1,5 +1,5 @@
-"""Training of networks on images: a run folder with checkpoints, resuming, augmentation, recipes, several seeds
-and several processes. Theories see nothing of it: metrics and objectives are passed in.
+"""Training of networks on images: a run folder with checkpoints, resuming, augmentation, recipes, several
+seeds and several processes. Theories see nothing of it: metrics and objectives are passed in.
 
 :func:`train` trains one network (:mod:`.loop`, :mod:`.settings`), :func:`train_seeds` repeats a training on
 several seeds in parallel. :mod:`.recipes` holds tested settings; :mod:`.evaluate` and :mod:`.side_by_side`

@@ -104,7 +104,9 @@ def gradient_of(
     optimiser: torch.optim.Optimizer,
     backward: Callable[[Tensor], None],
 ) -> None:
-    """Computes a loss and its gradient without taking a step; gradients, buffers and random states are reset."""
+    """Computes a loss and its gradient without taking a step; gradients, buffers and random states
+    are reset.
+    """
     # such as the running means of a BatchNorm
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

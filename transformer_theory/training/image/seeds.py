@@ -198,7 +198,9 @@ def _common_hardware(client: Any, wanted: Hardware) -> Hardware:
 
 @contextlib.contextmanager
 def _meeting(folder: Path) -> Iterator[Path]:
-    """Yields the path of a new file in the folder, by which a worker recognises that it sees the same folder."""
+    """Yields the path of a new file in the folder, by which a worker recognises that it sees the
+    same folder.
+    """
     make(folder)
     meeting = folder / f".meeting.{secrets.token_hex(8)}"
     try:

@@ -1,5 +1,5 @@
-"""The task of a training on images, see :class:`~.fitting.Task`: an objective (:mod:`.objectives`) on augmented
-images learns classes, masked patches, or rates of a theory.
+"""The task of a training on images, see :class:`~.fitting.Task`: an objective (:mod:`.objectives`) on
+augmented images learns classes, masked patches, or rates of a theory.
 """
 
 from collections.abc import Iterator

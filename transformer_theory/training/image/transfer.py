@@ -266,7 +266,9 @@ def _check_kind(start: Start, network: str) -> None:
 def _positions(
     start: Start, weights: Mapping[str, Tensor], initial: Mapping[str, Tensor], sizes: Sizes, note: Note
 ) -> dict[str, Tensor]:
-    """Returns the positions for the new images if the number of patches differs, by name; otherwise nothing."""
+    """Returns the positions for the new images if the number of patches differs, by name;
+    otherwise nothing.
+    """
     there, here = weights.get(POSITIONS), initial.get(POSITIONS)
     if (
         there is None

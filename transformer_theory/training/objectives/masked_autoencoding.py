@@ -79,7 +79,9 @@ class Completion(nn.Module):
 
 
 class Features(nn.Module):
-    """The mean token of the encoder on whole images, without the class token: ``[b, c, h, w] -> [b, dim]``."""
+    """The mean token of the encoder on whole images, without the class token: ``[b, c, h, w] ->
+    [b, dim]``.
+    """
 
     def __init__(self, autoencoder: CRATEMAE):
         super().__init__()

@@ -49,7 +49,9 @@ def _softmax(logits: Tensor) -> Tensor:
 
 
 def _fixed_sum(logits: Tensor) -> Tensor:
-    """Returns the attention weights, whose sum does not depend on the logits for automatic differentiation."""
+    """Returns the attention weights, whose sum does not depend on the logits for
+    automatic differentiation.
+    """
     weights = logits.exp()
     return weights / weights.sum(-1, keepdim=True).detach()
 

@@ -134,7 +134,9 @@ class Gradient:
 
     @no_type_check
     def coefficients(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns :math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]`` for logits ``[trials, n, T]``."""
+        """Returns :math:`e^{-C} c` ``[trials, n, T]`` and C ``[trials, 1, 1]`` for logits ``[trials,
+        n, T]``.
+        """
         if self.offset is not None:
             logits = logits + self.offset
         highest, top = logits.max(-1, keepdim=True)

@@ -103,7 +103,9 @@ class JointInstance:
         return self.keys
 
     def prompt(self, v: Float[Tensor, "*trials d"]) -> Instance:
-        r"""Returns the problem for p at a fixed head v, with scores :math:`Y_i v^\top x_{i,t}` and query 1."""
+        r"""Returns the problem for p at a fixed head v, with scores :math:`Y_i v^\top x_{i,t}` and
+        query 1.
+        """
         scores = self.labels[..., None] * (self.tokens @ v[..., None, :, None]).squeeze(-1)
         return Instance(self.key_vectors, torch.ones_like(self.labels)[..., None], scores)
 

@@ -1,4 +1,6 @@
-"""Descent with the head v^T o - lambda |o|^2, compared with weights that are predicted from the scores alone."""
+"""Descent with the head v^T o - lambda |o|^2, compared with weights that are predicted from the
+scores alone.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -117,7 +117,9 @@ class LocalConvergence(RandomExperiment):
     )
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields mean and standard deviation over the trials at every step, and the share of best selections."""
+        """Yields mean and standard deviation over the trials at every step, and the share of
+        best selections.
+        """
         instance = published_instances(
             range(self.trials), inputs=self.inputs, tokens=self.tokens, dim=self.dim
         )

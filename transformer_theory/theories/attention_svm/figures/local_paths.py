@@ -1,4 +1,6 @@
-"""Regularisation paths within a cone around the max-margin solution of a selection that is not the best one."""
+"""Regularisation paths within a cone around the max-margin solution of a selection that is not the
+best one.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

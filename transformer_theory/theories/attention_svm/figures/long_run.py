@@ -147,7 +147,9 @@ class LongRun(RandomExperiment):
             yield from self._row(SMALLEST, distance[best], variant, early[best])
 
     def _rows(self, steps: list[int], error: Tensor) -> Iterator[Measurement]:
-        """Yields the medians and the slope of descent with the exact gradient; ``error`` is [steps, trials]."""
+        """Yields the medians and the slope of descent with the exact gradient; ``error`` is
+        [steps, trials].
+        """
         comparable = self.at_defaults("inputs", "tokens", "dim", "trials", "rate")
         for step, errors in zip(steps, error):
             reference = (KNOWN[step], "recomputed") if comparable and step in KNOWN else None

@@ -1,4 +1,6 @@
-"""Norm of the attention weights and sparsity of attention while a small vision transformer learns the digits."""
+"""Norm of the attention weights and sparsity of attention while a small vision transformer learns
+the digits.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -133,7 +133,8 @@ def permuted_null(head: Head, seed: int) -> Null:
     cosine that does not exceed these does not depend on which query belongs to which input. A permutation
     without a solution leaves its draw out, and the frame then reports the rung as not tested.
     """
-    # A generator of their own, so that the permutations do not depend on the number of draws of the first null.
+    # A generator of their own, so that the permutations do not depend on the number of draws of the first
+    # null.
     generator, draws = torch.Generator().manual_seed(seed), []
     for order in (torch.randperm(len(head.query), generator=generator) for _ in range(RANGE_DRAWS)):
         draws.append(head.aligned(head.query[order], generator=generator, draws=0).cosine)
@@ -183,7 +184,9 @@ def selection_rows(
 
 
 def selection_in(norm: str, instance: Instance, tokens: Int[Tensor, " n"]) -> Selection:
-    """Returns the tokens, one per input, with their max-margin solution in the norm "Frobenius" or "nuclear"."""
+    """Returns the tokens, one per input, with their max-margin solution in the norm "Frobenius"
+    or "nuclear".
+    """
     selection = selection_of(instance, tokens, selecting=torch.ones(len(instance.query), dtype=torch.bool))
     if selection.solution is None or norm == "Frobenius":
         return selection

@@ -170,7 +170,9 @@ class Batch:
         return W, self.scale * size * torch.from_numpy(multipliers) * inverse_length
 
     def residuals(self, W: Tensor, multipliers: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns KKT residual and duality gap, each ``[B]``, as :func:`~.frobenius.residuals` defines them."""
+        """Returns KKT residual and duality gap, each ``[B]``, as :func:`~.frobenius.residuals`
+        defines them.
+        """
         W, dual = W / self.scale[..., None], multipliers / self.scale
         square = W.square().sum((-2, -1))
         objective = torch.where(square > 0, square, 1.0)

@@ -260,7 +260,9 @@ class Reduced:
 
     @classmethod
     def of(cls, data: Data, size: np.ndarray) -> "Reduced":
-        """Returns the problems reduced to the smaller of the two spans; ``size`` is the unit of W, ``[B]``."""
+        """Returns the problems reduced to the smaller of the two spans; ``size`` is the unit of
+        W, ``[B]``.
+        """
         coordinates, basis = _span(data.query)
         swapped = min(data.difference.shape[1:]) < basis.shape[-1]
         if swapped:

@@ -43,7 +43,9 @@ class Pairs:
 
     @cached_property
     def gram(self) -> np.ndarray:
-        r"""Gram matrix :math:`G_{ce} = \langle F_c, F_e\rangle = (d_c^\top d_e)(z_c^\top z_e)`, ``[m, m]``."""
+        r"""Gram matrix :math:`G_{ce} = \langle F_c, F_e\rangle = (d_c^\top d_e)(z_c^\top z_e)`,
+        ``[m, m]``.
+        """
         return (self.difference @ self.difference.T) * (self.query @ self.query.T)
 
     def rows(self) -> np.ndarray:

@@ -45,7 +45,9 @@ def polish(cone: Cone, point: Point) -> tuple[np.ndarray, np.ndarray]:
 
 
 def square_root(weight: np.ndarray) -> np.ndarray:
-    """Returns Q ``[B, q, q]`` with :math:`QQ^\\top` = ``weight``; its columns are ordered from long to short."""
+    """Returns Q ``[B, q, q]`` with :math:`QQ^\\top` = ``weight``; its columns are ordered from long
+    to short.
+    """
     values, vectors = np.linalg.eigh(weight)
     return vectors[..., ::-1] * np.sqrt(np.maximum(values[:, None, ::-1], 0))
 

@@ -61,7 +61,8 @@ class Training(RandomExperiment):
         ),
         xlabel="symbols read",
         caption="{operations} operations modulo {modulus}, {test} questions outside the training set, "
-        "free-running. One seed. Bands: 95 % interval over questions. Dashed: share of the most frequent answer.",
+        "free-running. One seed. Bands: 95 % interval over questions. Dashed: share of the most frequent "
+        "answer.",
         size=(7.0, 2.9),
     )
 
@@ -71,7 +72,9 @@ class Training(RandomExperiment):
         return cls(operations=1, modulus=3, steps=20, train=17, test=10, points=2)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields the share of the most frequent answer, and the accuracy of each network at each measured step."""
+        """Yields the share of the most frequent answer, and the accuracy of each network at each measured
+        step.
+        """
         generator = self.generator()
         task = Arithmetic(self.operations, self.modulus)
         parts = split(task, train=self.train, test=self.test, generator=generator)
@@ -92,7 +95,9 @@ class Training(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Adds the share of the most frequent answer, and ends the left panel at the steps of all networks."""
+        """Adds the share of the most frequent answer, and ends the left panel at the steps of
+        all networks.
+        """
         figure = super().plot(result)
         (share,) = result.select(quantity=MAJORITY).column("value")
         for ax in figure.axes:

@@ -73,7 +73,8 @@ class Depth(RandomExperiment):
                 for (branch, look), label in zip(LOOKS.items(), ("closed form", "_"))
             ),
         ),
-        caption="{tokens} orthogonal tokens of {width} dimensions, random weights, means of {runs} runs. Left: "
+        caption="{tokens} orthogonal tokens of {width} dimensions, random weights, means of {runs} runs. "
+        "Left: "
         "small scores collapse in a few layers, large ones within about ten.",
         size=(7.6, 3.2),
     )

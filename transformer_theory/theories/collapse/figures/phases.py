@@ -40,7 +40,8 @@ class Phases(RandomExperiment):
         panels=(Panel("", PARTICIPATION, lines="keys", axes={"ylim": (0, 1)}),),
         xlabel=r"$b$ = score deviation / $\sqrt{\log n}$",
         ylabel="mean participation",
-        caption="Means of {rows} rows. Dotted: the transitions; even 65,536 keys are far from the limit at the "
+        caption="Means of {rows} rows. Dotted: the transitions; even 65,536 keys are far from the limit at "
+        "the "
         "second one.",
         size=(4.8, 3.3),
     )

@@ -168,7 +168,9 @@ def released_sign(generator: torch.Generator, *, sign: float = 1.0) -> Measured:
 
 
 def _unnormalised(tokens: Tensor, bases: Tensor, pi: Tensor) -> Tensor:
-    """Returns the bound with second moments that divide by all n tokens instead of the n_k of the subspace."""
+    """Returns the bound with second moments that divide by all n tokens instead of the n_k of
+    the subspace.
+    """
     moments = (pi.unsqueeze(-1) * coordinates(tokens, bases).square()).sum(-2) / N
     logs = torch.log1p(bases.shape[-1] / EPS**2 * moments).sum(-1)
     return 0.5 * (pi.sum(-1) / N * logs).sum(-1)

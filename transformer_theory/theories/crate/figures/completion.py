@@ -322,7 +322,9 @@ def _error_panel(ax: "Axes", result: Result) -> None:
 
 
 def _layer_panel(ax: "Axes", rows: Table, depth: int) -> None:
-    """Plots a quantity by layer, with its intervals, and the untrained networks with the mean of each layer."""
+    """Plots a quantity by layer, with its intervals, and the untrained networks with the mean of
+    each layer.
+    """
     decoder = [depth if row.at["part"] == DECODER else 0 for row in rows]
     places = [layer + before for layer, before in zip(rows.column("layer"), decoder)]
     for place, interval, null in zip(places, rows.column("interval"), rows.column("null")):

@@ -135,7 +135,9 @@ class Unrolled(RandomExperiment):
         yield from self._coded(tokens.flatten(0, 1)[:MAX_CODED], bases)
 
     def _coded(self, tokens: Tensor, bases: Tensor) -> Iterator[Measurement]:
-        """Yields the distance of the objective to its optimum after each step of ISTA and FISTA, per token."""
+        """Yields the distance of the objective to its optimum after each step of ISTA and FISTA,
+        per token.
+        """
         dictionary = signed_dictionary(bases)
         best = optimal_code(tokens, bases, lam=LAM)
         optimum, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)

@@ -182,8 +182,8 @@ class Pairs(RandomExperiment):
 
 
 def verdict(rows: Table) -> str:
-    """Returns the verdict of one method on one pair of graphs from its rows; outputs that also differ between two
-    runs on one graph have a verdict of their own.
+    """Returns the verdict of one method on one pair of graphs from its rows; outputs that also differ between
+    two runs on one graph have a verdict of their own.
     """
     values: dict[str, Any] = dict(zip(rows.column("quantity"), rows.column("value")))
     if APART in values:

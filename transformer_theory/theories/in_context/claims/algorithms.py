@@ -1,4 +1,6 @@
-"""Claims about transformers of ReLU attention that run ridge, lasso, logistic regression and model selection."""
+"""Claims about transformers of ReLU attention that run ridge, lasso, logistic regression and
+model selection.
+"""
 
 from dataclasses import replace
 

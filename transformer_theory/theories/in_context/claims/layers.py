@@ -70,7 +70,9 @@ def one_step(generator: Generator, *, query_is_key: bool = False) -> float:
     control=but("compares with one step fewer", missing=1),
 )
 def layers(generator: Generator, *, missing: int = 0) -> float:
-    r"""L such layers are L steps: the y of the tokens become residuals, $y_j \leftarrow y_j - \Delta W x_j$."""
+    r"""L such layers are L steps: the y of the tokens become residuals, $y_j \leftarrow y_j - \Delta
+    W x_j$.
+    """
     prompts = _prompts(generator, noise=0.5)
     errors = [
         relative(LinearAttentionGD(0.2, steps)(prompts), many_steps(prompts, 0.2, steps - missing))

@@ -85,7 +85,8 @@ class Algorithms(RandomExperiment):
                 x="scale",
             ),
         ),
-        caption="Left: one prompt, λ = .1. Middle: 12 examples to fit, 12 to select. Right: best affine map of "
+        caption="Left: one prompt, λ = .1. Middle: 12 examples to fit, 12 to select. Right: best affine map "
+        "of "
         "256 queries.",
         size=(8.5, 2.9),
     )

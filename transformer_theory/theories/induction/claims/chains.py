@@ -63,7 +63,9 @@ def all_sequences(length: int) -> Int[Tensor, "n length"]:
 
 
 def enumerated(length: int) -> Iterator[tuple[str, float]]:
-    """Yields the exact expected loss of each strategy for the last of ``length`` states, from all sequences."""
+    """Yields the exact expected loss of each strategy for the last of ``length`` states, from
+    all sequences.
+    """
     ids = all_sequences(length)
     weight, next_state = marginal(ids, STATES), ids[:, -1:]
     for name, prediction in strategies(ids[:, :-1], states=STATES).items():

@@ -1,4 +1,6 @@
-"""Claims about associative memories: recall, capacity, and the order in which a network stores its memories."""
+"""Claims about associative memories: recall, capacity, and the order in which a network stores
+its memories.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial

@@ -52,9 +52,12 @@ class Formation(RandomExperiment):
                 Panel("", BEST(PREVIOUS), lines=("layers", DOTTED)),
             ),
         ),
-        caption="Blocks of 16 different ids that occur twice; loss and share concern the second block. Right: "
-        "prefix matching (solid) and attention to the previous token (dotted) of the head that has most of it; "
-        "grey: prefix matching of uniform attention, chance for the solid lines only. Training on patterns of 6 "
+        caption="Blocks of 16 different ids that occur twice; loss and share concern the second block. "
+        "Right: "
+        "prefix matching (solid) and attention to the previous token (dotted) of the head that has most of "
+        "it; "
+        "grey: prefix matching of uniform attention, chance for the solid lines only. Training on patterns "
+        "of 6 "
         "to 16 ids.",
         size=(7.0, 2.7),
     )

@@ -54,7 +54,8 @@ class Strategies(RandomExperiment):
                 for layers, name in LAYERS.items()
             ),
         ),
-        caption="Chains of 3 states with random transition matrices. Left: loss with one layer (dotted) and two "
+        caption="Chains of 3 states with random transition matrices. Left: loss with one layer (dotted) and "
+        "two "
         "(solid); dashed lines: the strategies uniform, unigram and bigram from the top, on the same chains. "
         "Right: Kullback-Leibler divergence of the network from each strategy, nats.",
         size=(7.0, 2.8),

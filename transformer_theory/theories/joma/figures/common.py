@@ -1,4 +1,6 @@
-"""What the figures of JoMA share: curves whose bands are ranges over draws or seeds, as rows and in a panel."""
+"""What the figures of JoMA share: curves whose bands are ranges over draws or seeds, as rows and in
+a panel.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -28,7 +30,9 @@ def with_range(
 
 
 def draw_range(ax: "Axes", rows: Table, quantity: str, x: str, *, color: str, label: str = "") -> None:
-    """Plots a quantity against a coordinate or a column, with the band of :func:`with_range` if there is one."""
+    """Plots a quantity against a coordinate or a column, with the band of :func:`with_range` if there
+    is one.
+    """
     curves: list[dict[Any, Any]] = [
         {place: row.value for row in rows.select(quantity=name) if (place := coordinate(row, x)) is not None}
         for name in (quantity, *(f"{end} of {quantity}" for end in RANGE))

@@ -116,7 +116,9 @@ def two_tokens(generator: Generator, *, n: int = 2) -> float:
     control=but("the two rates exchanged", swapped=True),
 )
 def consensus_rate(generator: Generator, *, swapped: bool = False) -> Measured:
-    r"""Near consensus $1 - \cos$ decays at the rate 2 in SA and $2 e^\beta$ in USA, whatever the directions."""
+    r"""Near consensus $1 - \cos$ decays at the rate 2 in SA and $2 e^\beta$ in USA, whatever
+    the directions.
+    """
     beta = 1 + _beta(generator) / 4
     X = uniform((1, 1, 6), generator) + 0.02 * torch.randn(1, 10, 6, generator=generator, dtype=torch.float64)
     rates, predicted, errors = [], [2.0, 2 * math.exp(beta)], []

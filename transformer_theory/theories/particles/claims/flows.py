@@ -1,4 +1,6 @@
-"""Claims about the flow of tokens on the sphere: energy, clusters, and the masks and norms of transformers."""
+"""Claims about the flow of tokens on the sphere: energy, clusters, and the masks and norms
+of transformers.
+"""
 
 import math
 from functools import partial

@@ -125,7 +125,9 @@ def missing_tokens(generator: Generator, *, pooled: bool = False) -> Measured:
     control=but("D itself", scaled=False),
 )
 def share_of_contents(generator: Generator, *, scaled: bool = True) -> Measured:
-    """$D$ divided by its largest value is the share of the contents' variance that a sequence has in common."""
+    """$D$ divided by its largest value is the share of the contents' variance that a sequence has
+    in common.
+    """
     shared = 0.2 + 0.6 * float(torch.rand((), generator=generator))
     own, common = torch.randn(2, SEQUENCES, POSITIONS, 128, generator=generator, dtype=torch.float64)
     places = 2 * torch.randn(POSITIONS, 128, generator=generator, dtype=torch.float64)

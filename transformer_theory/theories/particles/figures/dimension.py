@@ -80,8 +80,8 @@ class Dimension(RandomExperiment):
         return cls(runs=1, tokens=4, time=1.0)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields the mean cosine over time, the largest distance over time of the root mean square kind for each
-        dimension, and its exponent from 64 on.
+        """Yields the mean cosine over time, the largest distance over time of the root mean square kind for
+        each dimension, and its exponent from 64 on.
         """
         generator, times = self.generator(), np.linspace(0, self.time, POINTS)
         curve = common_cosine(times.tolist(), n=self.tokens, beta=self.beta)

@@ -38,8 +38,10 @@ def caption_of(result: Result) -> str:
     """Returns the caption."""
     heads, spread, samples = (result.settings[name] for name in ("heads", "spread", "samples"))
     return (
-        f"Ridge regression on frozen features, {heads * (D + 1)} trained numbers each, {TEST:,} held-out inputs, "
-        f"one draw per point. Last panel: {middle_of(samples)} training inputs. s = {spread:g}: heads favour the "
+        f"Ridge regression on frozen features, {heads * (D + 1)} trained numbers each, {TEST:,} held-out "
+        "inputs, "
+        f"one draw per point. Last panel: {middle_of(samples)} training inputs. s = {spread:g}: heads "
+        "favour the "
         "correlation of query and key."
     )
 
@@ -93,7 +95,9 @@ class Errors(RandomExperiment):
         return cls(samples=(64, 128), keys=(2, 4), heads=20)
 
     def measure(self) -> Iterator[Measurement]:
-        """Yields the errors by target and number of inputs, then those of the first target by number of keys."""
+        """Yields the errors by target and number of inputs, then those of the first target by number
+        of keys.
+        """
         for label, target in TARGETS.items():
             for n in self.samples:
                 for name, value in self._errors(n, 16, target).items():

@@ -65,7 +65,9 @@ def _nonnegative_control(generator: Generator) -> float:
     control=but("adds the classes' rates without their weights n_j / n", _nonnegative_control),
 )
 def nonnegative(generator: Generator) -> Measured:
-    r"""$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft memberships $\Pi_j$."""
+    r"""$\Delta R(X|\Pi) = R(X) - \sum_j \frac{n_j}{n} R_j \ge 0$ for labels and for soft
+    memberships $\Pi_j$.
+    """
     hard, soft = [], []
     for n, d, k in SHAPES:
         features = _random_features(generator, n, d)

@@ -244,7 +244,9 @@ def _linear_head() -> nn.Linear:
 
 
 def _body() -> nn.Sequential:
-    """Returns the perceptron on the 64 entries of all tokens, tokens ``[n, 16, 4]`` to features ``[n, 64]``."""
+    """Returns the perceptron on the 64 entries of all tokens, tokens ``[n, 16, 4]`` to features
+    ``[n, 64]``.
+    """
     return nn.Sequential(nn.Flatten(), *perceptron())
 
 
@@ -284,7 +286,9 @@ def _classify(
 
 
 def _transformer(depth: int, train: TokenData, held_out: TokenData, generator: torch.Generator) -> Evaluated:
-    """Trains a transformer on the patches with AdamW; the features are the class tokens after the last block."""
+    """Trains a transformer on the patches with AdamW; the features are the class tokens after the
+    last block.
+    """
     seq, dim = train.tokens.shape[1:]
     model = build(
         lambda: ViT.for_tokens(seq, dim, CLASSES, dim=FEATURES, depth=depth, heads=HEADS), generator

@@ -74,8 +74,8 @@ class Gradient(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Adds the exact gradient, the formula at temperature 1, the limit of the deviation at low temperature,
-        and the deviation of REINFORCE.
+        """Adds the exact gradient, the formula at temperature 1, the limit of the deviation at low
+        temperature, and the deviation of REINFORCE.
         """
         figure, exact = super().plot(result), exact_gradient(self.delta)
         left, right = figure.axes

@@ -79,7 +79,9 @@ class Outcomes(RandomExperiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Draws the shares of success, and hit beside accuracy of all selectors whose router sees contents."""
+        """Draws the shares of success, and hit beside accuracy of all selectors whose router
+        sees contents.
+        """
         figure, (left, right) = axes(1, 2, width=7.2, height=3.1)
         places = np.arange(len(SCHEDULES))
         for offset, router, colour in (

@@ -1,4 +1,6 @@
-"""Checkable statements of scan-and-snap. Each refers to one named dynamics and has a control that must fail."""
+"""Checkable statements of scan-and-snap. Each refers to one named dynamics and has a control that
+must fail.
+"""
 
 from . import flows, theorems, training
 

@@ -39,7 +39,9 @@ ASSUMPTION_2 = (
 
 
 def random_classes(generator: Generator, *, vocab_size: int = 1000) -> SequenceClasses:
-    """Draws two to four classes of one query, with one common token and three to five distinct tokens each."""
+    """Draws two to four classes of one query, with one common token and three to five distinct
+    tokens each.
+    """
     K, D = (
         int(torch.randint(2, 5, (), generator=generator)),
         int(torch.randint(3, 6, (), generator=generator)),

@@ -113,7 +113,9 @@ class BGrowth(Experiment):
 
     @style()
     def plot(self, result: Result) -> "Figure":
-        """Plots B over the steps, one curve per learning rate. A dot marks t0; all dots have the same height."""
+        """Plots B over the steps, one curve per learning rate. A dot marks t0; all dots have the
+        same height.
+        """
         figure, panels = axes(1, len(self.ends), height=2.8)
         for ax, M, ratio, end in zip(panels, self.vocab_sizes, self.ratios, self.ends):
             at, title = {"M": M, "ratio": ratio}, f"$B(t)$, $M$ = {M}, $\\eta_Y/\\eta_Z$ = {ratio:g}"

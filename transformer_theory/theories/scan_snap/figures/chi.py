@@ -1,4 +1,6 @@
-"""The growth factor of relative gains (Figure 3); the axis of the published figure does not fit its formula."""
+"""The growth factor of relative gains (Figure 3); the axis of the published figure does not fit
+its formula.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

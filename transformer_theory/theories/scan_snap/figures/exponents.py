@@ -1,4 +1,6 @@
-"""Local exponents of the growth of attention over a hundred decades of time, in closed form and in the flows."""
+"""Local exponents of the growth of attention over a hundred decades of time, in closed form and in
+the flows.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -108,7 +108,9 @@ class RegimeMap(Experiment):
         )
 
     def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the share of cells where each dynamics agrees, overall and under Assumption 2, and the map."""
+        """Yields the share of cells where each dynamics agrees, overall and under Assumption 2, and
+        the map.
+        """
         names = ("classes", "overlap", "vocabulary", "ratio")
         cells = list(product(self.classes, self.overlaps, self.vocabularies, self.ratios))
         measured = np.stack(

@@ -167,7 +167,9 @@ def final_attention(
 def plot_attention(
     ax: "Axes", steps: np.ndarray, c: np.ndarray, title: str, vmax: float, *, bar: bool
 ) -> None:
-    """Plots attention ``[steps, tokens]``: common tokens lowest, then the distinct ones from rare to likely."""
+    """Plots attention ``[steps, tokens]``: common tokens lowest, then the distinct ones from rare
+    to likely.
+    """
     image = heatmap(ax, c.T, "attention" if bar else "", vmin=0, vmax=vmax, bar=bar)
     image.axes.set_aspect("auto")
     ax.invert_yaxis()

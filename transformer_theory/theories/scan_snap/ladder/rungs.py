@@ -1,4 +1,6 @@
-"""The settings of the ladder: the theory's own classes, the visual words of the digits, and networks on them."""
+"""The settings of the ladder: the theory's own classes, the visual words of the digits, and networks
+on them.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -141,7 +143,9 @@ def commonest_query() -> tuple[TokenData, Int[Tensor, "n context"]]:
 
 @lru_cache(maxsize=2)
 def visual_words(seed: int) -> tuple[SplitSequences, Prediction]:
-    """Returns the digits that end in the commonest visual word, split at random, and the prediction for them."""
+    """Returns the digits that end in the commonest visual word, split at random, and the prediction
+    for them.
+    """
     return _split(*commonest_query(), seed)
 
 

@@ -67,7 +67,9 @@ def text_sequences(
     kept = most_frequent(windows[:, :-1].flatten(), KEPT).sort().values
 
     def counted(windows: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the counts of the kept words and the classes, for the windows whose next word is a class."""
+        """Returns the counts of the kept words and the classes, for the windows whose next word is
+        a class.
+        """
         match = following[:, None] == next_words
         rows = match.any(1)
         context = windows[rows, :-1]

@@ -236,7 +236,7 @@ class TraceRun(Experiment):
             "Left: the tape before each step, as the transformer reads it, with the head. Right: scores of "
             "the third layer"
         )
-        text += f" in {self.arithmetic if self.arithmetic != 'exact' else 'exact arithmetic'}; the dot is the position to which the query "
+        text += f" in {self.arithmetic if self.arithmetic != 'exact' else 'exact arithmetic'}; the dot is the position to which the query "  # noqa: E501
         text += "attends, the latest visit of the cell" + (" up to the first error." if wrong >= 0 else ".")
         if wrong >= 0:
             text += f" Dashed: the first error, at step {wrong}."

@@ -84,10 +84,13 @@ class Error(RandomExperiment):
         ),
         xlabel=r"width $\delta$ of a cube",
         log="xy",
-        caption="Random smooth functions of three tokens, d = 1. The L1 error falls like the width of the cubes; "
+        caption="Random smooth functions of three tokens, d = 1. The L1 error falls like the width of the "
+        "cubes; "
         "the largest error does so with positions only, since grids that repeat a token share codes. Without "
-        "attention layers a network knows only the token, and with positions its place, and both errors stay. The "
-        "price is depth: nearly all layers are those of the values. The two curves of the right panel belong to "
+        "attention layers a network knows only the token, and with positions its place, and both errors "
+        "stay. The "
+        "price is depth: nearly all layers are those of the values. The two curves of the right panel "
+        "belong to "
         "different targets.",
         size=(7.0, 2.8),
     )

@@ -53,8 +53,10 @@ class AssociationInTraining(RandomExperiment):
             Panel(part, part, lines=("scores", LOOKS), legend=legend, axes=look)
             for part, legend, look in zip(PARTS, ("", "", "center right"), ({}, SHARE, SHARE))
         ],
-        caption="24 patches in groups of 3, q = {q:g}; means of {runs} trainings. Dotted: accuracy of the sum of "
-        "patches, chance of ranking and mass. Several kinds generalise; only P P^T with the diagonal puts weight "
+        caption="24 patches in groups of 3, q = {q:g}; means of {runs} trainings. Dotted: accuracy of the "
+        "sum of "
+        "patches, chance of ranking and mass. Several kinds generalise; only P P^T with the diagonal puts "
+        "weight "
         "on the own group.",
         size=(8.4, 3.1),
     )

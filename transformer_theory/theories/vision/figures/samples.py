@@ -63,8 +63,10 @@ class Samples(RandomExperiment):
         ),
         log="x",
         caption=lambda result: (
-            "40 tokens, noise {noise:g}, {steps} steps; means of {models} models. The number of samples falls "
-            "faster than the share to the -2. Right: attention moves to the relevant tokens only if there are "
+            "40 tokens, noise {noise:g}, {steps} steps; means of {models} models. The number of samples "
+            "falls "
+            "faster than the share to the -2. Right: attention moves to the relevant tokens only if there "
+            "are "
             "enough samples."
         ).format(models=4 * result.settings["groups"], **result.settings),
         size=(8.4, 3.0),

@@ -20,10 +20,11 @@ demo: .venv/.installed  ## all theories on the same real data; the page is runs/
 test: .venv/.installed  ## all tests
 	@$(BIN)/pytest -n 2 --dist worksteal
 
-lint: .venv/.installed  ## style and types
+lint: .venv/.installed  ## style and types, and the size in statements of each part
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/basedpyright
+	@$(BIN)/python -m benchmarks.size
 
 bench: .venv/.installed  ## speed and memory, ours against the textbook version
 	@$(BIN)/python -m benchmarks

@@ -24,7 +24,7 @@ WITH_FILES = (
 NAMES = sorted(
     path.stem
     for path in Path(__file__).parent.glob("*.py")
-    if not path.stem.startswith("_") and path.stem not in WITH_FILES
+    if not path.stem.startswith("_") and path.stem not in APART
 )
 
 

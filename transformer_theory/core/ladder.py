@@ -110,6 +110,7 @@ class Ladder:
         side: side of the null on which the theory predicts the value.
         null: method by which the first null is drawn.
         source: source of the rows that name no other.
+        bounds: of the quantity, see :class:`.Measurement`.
         rungs: the settings.
 
     Raises:
@@ -123,6 +124,7 @@ class Ladder:
     side: Side
     null: str
     source: Source | None = None
+    bounds: tuple[float | None, float | None] | None = None
     rungs: tuple[Rung, ...] = ()
 
     def __post_init__(self):
@@ -161,10 +163,12 @@ class Ladder:
         return measured_by
 
     def row(self, value: float | None, **columns: Any) -> Measurement:
-        """Returns a row of the ladder's quantity, with its unit and side; ``columns`` are further columns of
-        the row.
+        """Returns a row of the ladder's quantity, with its unit, side and bounds; ``columns`` are further
+        columns of the row.
         """
-        return self.beside(self.quantity, value, **{"unit": self.unit, "side": self.side, **columns})
+        return self.beside(
+            self.quantity, value, **{"unit": self.unit, "side": self.side, "bounds": self.bounds, **columns}
+        )
 
     def beside(self, quantity: str, value: float | None, **columns: Any) -> Measurement:
         """Returns a row of another quantity that a rung measures beside that of the ladder."""

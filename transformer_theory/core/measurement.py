@@ -53,6 +53,8 @@ Basis = Literal["theory", "limit", "printed", "figure", "recomputed", "own setti
 """
 Op = Literal["<=", ">="]
 # "!=", farther from the prediction than chance, is the opposite of "=="
+CORRELATION = (-1.0, 1.0)
+"""Bounds of a cosine or a correlation."""
 Side = Literal["<=", ">=", "==", "!="]
 VerdictName = Literal["consistent", "violated", "inconclusive", "not covered", "holds", "fails"]
 

@@ -23,7 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
-from ...core.measurement import Measurement, Null, present
+from ...core.measurement import CORRELATION, Measurement, Null, present
 from ...core.metric import ActivationKind, Activations, Metric, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
@@ -318,7 +318,14 @@ class AlignmentMetric(Metric):
             ):
                 if result.cosine is None:
                     measurements.append(
-                        Measurement(quantity=COSINE, value=None, reason=result.reason, head=head, **where)
+                        Measurement(
+                            quantity=COSINE,
+                            value=None,
+                            reason=result.reason,
+                            head=head,
+                            bounds=CORRELATION,
+                            **where,
+                        )
                     )
                     continue
                 note = f"{result.constraints} constraints of {result.queries} queries"
@@ -329,7 +336,12 @@ class AlignmentMetric(Metric):
                 columns = {**where, "head": head, "n": n, "side": ">=", **limit}
                 measurements.append(
                     Measurement(
-                        quantity=COSINE, value=result.cosine, nulls=present(result.null), note=note, **columns
+                        quantity=COSINE,
+                        value=result.cosine,
+                        nulls=present(result.null),
+                        note=note,
+                        bounds=CORRELATION,
+                        **columns,
                     )
                 )
                 measurements.append(

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null, judge, present
+from ...core.measurement import CORRELATION, Measurement, Null, judge, present
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -351,6 +351,7 @@ def _cosine(
         verdict=judge(value, ">=", COSINE_THRESHOLD, converged=not caveat, covered=covered),
         nulls=(null,),
         side=">=",
+        bounds=CORRELATION,
         n=len(analysis.tied),
         note=_run_note(analysis) + caveat,
     )

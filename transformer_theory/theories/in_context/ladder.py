@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.ladder import Ladder
-from ...core.measurement import Measurement, Null
+from ...core.measurement import CORRELATION, Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, RANGE_DRAWS, permutations
 from ...data import digits
@@ -55,6 +55,7 @@ LADDER = Ladder(
     theory=NAME,
     quantity="cosine of the answers and one preconditioned step",
     side=">=",
+    bounds=CORRELATION,
     null=OTHERS,
     source=Source("zhang2024trained", "Theorem 4.1", "second-hand"),
 )

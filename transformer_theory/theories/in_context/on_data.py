@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Generator
 
-from ...core.measurement import Measurement
+from ...core.measurement import CORRELATION, Measurement
 from ...core.plotting import COLOURS, axes, caption, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -105,11 +105,14 @@ def measure(problem: TokenInputs, generator: Generator, *, draws: int) -> Iterat
         "components"
     )
     value = answers_cosine(found, best, covariance, N, fourth=fourth)
-    yield _row(COSINE, value, predicted=1.0, n=len(problem.points), note=note, source=SOURCE)
+    yield _row(
+        COSINE, value, predicted=1.0, bounds=CORRELATION, n=len(problem.points), note=note, source=SOURCE
+    )
     yield _row(
         MATRIX,
         float(cosine(found, best)),
         predicted=1.0,
+        bounds=CORRELATION,
         note="it counts directions in which the tokens hardly vary",
         source=SOURCE,
     )

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from ...core.errors import NotConverged
 from ...core.ladder import Ladder
-from ...core.measurement import Measurement, Null
+from ...core.measurement import CORRELATION, Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
 from ...core.theory import Unsupported
@@ -42,6 +42,7 @@ LADDER = Ladder(
     theory=NAME,
     quantity="correlation of predictions and targets on held-out inputs",
     side=">=",
+    bounds=CORRELATION,
     null="permuted targets of the held-out inputs",
     source=Source("fu2023what", status="own"),
 )

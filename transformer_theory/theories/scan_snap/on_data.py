@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, Op, judge
+from ...core.measurement import CORRELATION, Measurement, Null, Op, judge
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, with_interval
@@ -420,7 +420,16 @@ def _correlation(quantity: str, order: RankCorrelation, covered: bool, **columns
     verdict = _verdict(order.value, ">=", order.threshold, covered)
     if not math.isfinite(order.value):
         columns["reason"] = "all tokens are tied"
-    return _row(quantity, order.value, **verdict, nulls=(order.null,), side=">=", n=order.tokens, **columns)
+    return _row(
+        quantity,
+        order.value,
+        **verdict,
+        nulls=(order.null,),
+        side=">=",
+        bounds=CORRELATION,
+        n=order.tokens,
+        **columns,
+    )
 
 
 def _verdict(value: float, op: Op, threshold: float, covered: bool) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ....core.errors import Infeasible, NotConverged
 from ....core.ladder import Ladder
-from ....core.measurement import Measurement, Null
+from ....core.measurement import CORRELATION, Measurement, Null
 from ....core.statistics import LADDER_DRAWS, RANGE_DRAWS, over_heads
 from ....maths.linalg import cosine
 from ..analysis import Selection, selection_of
@@ -49,7 +49,9 @@ RANDOM_TOKENS = "tokens selected at random"
 # budget of constraints that no rung exceeds: the prediction concerns all constraints, not a sample
 ALL = 10**9
 
-LADDER = Ladder(theory="attention_svm", quantity=COSINE, side=">=", null=NULL_KIND, source=SOURCE)
+LADDER = Ladder(
+    theory="attention_svm", quantity=COSINE, side=">=", bounds=CORRELATION, null=NULL_KIND, source=SOURCE
+)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ....core.ladder import Ladder
-from ....core.measurement import Measurement, Null
+from ....core.measurement import CORRELATION, Measurement, Null
 from ....core.sources import Source
 from ....core.statistics import LADDER_DRAWS, permutations
 from ..invariants import goodness_of_fit
@@ -41,6 +41,7 @@ LADDER = Ladder(
     theory="joma",
     quantity="cosine of predicted and measured logit change",
     side=">=",
+    bounds=CORRELATION,
     null=NULL_KIND,
     source=Source("tian2024joma", "Theorem 1", "second-hand"),
 )

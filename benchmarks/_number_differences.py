@@ -91,11 +91,48 @@ def bounded_interval(difference: Difference) -> bool:
     return least <= low <= new["value"] <= high <= most
 
 
+def new_row(difference: Difference) -> bool:
+    """Returns whether a row is in the new version alone."""
+    return difference.column == "row of one version" and difference.old is None
+
+
+def refined(difference: Difference) -> bool:
+    """Returns whether rows that shared one text have coordinates of their own."""
+    return difference.column == "one coordinate became several"
+
+
+def of_item(*names: str, columns: tuple[str, ...] = ()) -> Callable[[Difference], bool]:
+    """Returns the check that a difference is in one of these items, and in one of the columns, if there are any."""
+    return lambda difference: difference.item in names and (not columns or difference.column in columns)
+
+
 EXPLAINED: list[Explained] = [
     Explained(
         "",
         bounded_interval,
         "Intervals over seeds of bounded quantities are computed on the logit scale, within the bounds.",
+    ),
+    Explained("figures", new_row, "What was drawn from arrays are rows now."),
+    Explained(
+        "figures", refined, "Rows that shared one text as their setting have coordinates of their own."
+    ),
+    Explained(
+        "figures",
+        of_item("attention_svm.global_convergence", "attention_svm.rank", columns=("settings.common",)),
+        "The value of n while T varies, and of T while n varies, is 5 and no setting.",
+    ),
+    Explained(
+        "figures",
+        of_item("joma.relatives", columns=("several coordinates became one",)),
+        "The root is a quantity of the same coordinate H.",
+    ),
+    Explained(
+        "figures",
+        of_item("crate.memberships"),
+        "Three rows of one value with a null each are one row with three nulls.",
+    ),
+    Explained(
+        "figures", of_item("crate.variants", columns=("array crate/variants/seconds",)), "These are times."
     ),
 ]
 

@@ -157,7 +157,9 @@ def test_coordinates_are_compared_rounded_and_keep_their_order():
     assert replace(ROW, at={"half": ""}) == ROW
 
 
-@pytest.mark.parametrize("at", [{"layer": 1}, {"": 1}, {"d": True}, {"d": math.nan}, {"d": (1, 2)}])
+@pytest.mark.parametrize(
+    "at", [{"layer": 1}, {"": 1}, {"d": True}, {"d": math.nan}, {"d": math.inf}, {"d": (1, 2)}]
+)
 def test_a_coordinate_is_a_number_or_a_text_with_a_name_of_its_own(at: dict):
     with pytest.raises(ValueError, match="coordinate"):
         replace(ROW, at=at)

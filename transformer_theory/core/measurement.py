@@ -287,8 +287,9 @@ def _coordinate(name: str, value: Any) -> Coordinate:
         raise ValueError(f"a coordinate needs {taken}, got {name!r}")
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, float | int | str) or value != value:
-        raise ValueError(f"the coordinate {name} must be a number or a text, got {value!r}")
+    known = isinstance(value, str) or (isinstance(value, float | int) and math.isfinite(value))
+    if not known or isinstance(value, bool):
+        raise ValueError(f"the coordinate {name} must be a finite number or a text, got {value!r}")
     return value
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.experiment import Experiment, setting
+from ....core.experiment import Experiment, range_rows, setting
 from ....core.figure import Axis
 from ....core.measurement import Basis, Measurement
 from ....core.result import Result
@@ -48,9 +48,6 @@ def mean_interval(values: np.ndarray, reason: str) -> tuple[float | None, dict[s
     }
 
 
-EXTREMES = ("smallest", "largest")  # the band of a curve of medians
-
-
 def median_and_range(
     experiment: Experiment,
     quantity: str,
@@ -65,7 +62,5 @@ def median_and_range(
         yield experiment.row(quantity, None, reason=reason, **columns)
         return
     note = f"median over the problems; range {float(known.min()):.3g} to {float(known.max()):.3g}"
-    yield experiment.row(quantity, float(known.median()), **{"note": note, **columns})
-    place = {name: columns[name] for name in ("at", "step", "n") if name in columns}
-    for name, value in zip(EXTREMES, (known.min(), known.max())):
-        yield experiment.row(f"{name} of {quantity}", float(value), **place)
+    row = experiment.row(quantity, float(known.median()), **{"note": note, **columns})
+    yield from (row, *range_rows(row, known.tolist()))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ....core.experiment import RandomExperiment, setting
+from ....core.experiment import RANGE, RandomExperiment, setting
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement
 from ....core.sources import Source
@@ -17,7 +17,7 @@ from ..dynamics import Factors, normalised_descent, random_factors, trajectory
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import nuclear_max_margins
-from .common import EXTREMES, median_and_range
+from .common import median_and_range
 from .long_run import logarithmic_steps
 
 SOURCE = Source("tarzanagh2023transformers")
@@ -81,7 +81,7 @@ class FactorNorms(RandomExperiment):
     sources = (SOURCE,)
 
     view = bands(
-        spread=EXTREMES,
+        spread=RANGE,
         panels=[
             Panel(title, quantity, lines=("descent", LOOKS), legend="upper left" if quantity == NORM else "")
             for quantity, title in TITLES.items()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....core.experiment import RandomExperiment, setting
+from ....core.experiment import RANGE, RandomExperiment, setting
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, style
@@ -22,7 +22,7 @@ from ..graph import PriorityGraph, priority_graph
 from ..next_token import LOG, finite_part, finite_span, next_token_instance, project, random_sequences
 from ..problem import Instance
 from ..solvers import frobenius_max_margin
-from .common import EXTREMES, Reference, median_and_range
+from .common import Reference, median_and_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ class Graph(RandomExperiment):
     sources = (SOURCE,)
 
     view = bands(
-        spread=EXTREMES,
+        spread=RANGE,
         panels=(
             Panel(
                 "Acyclic: cosine",

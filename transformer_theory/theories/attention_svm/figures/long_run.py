@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....core.experiment import RandomExperiment, setting
+from ....core.experiment import RANGE, RandomExperiment, setting
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, style
@@ -20,7 +20,7 @@ from ..claims.common import direction_error
 from ..dynamics import start, trajectory
 from ..problem import Instance, cross_attention
 from ..solvers import frobenius_max_margins
-from .common import EXTREMES, median_and_range
+from .common import median_and_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,7 +95,7 @@ class LongRun(RandomExperiment):
     sources = (SOURCE,)
 
     view = bands(
-        spread=EXTREMES,
+        spread=RANGE,
         panels=(
             Panel(
                 "1 − cosine to the max-margin solution",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from ....core.experiment import RandomExperiment, setting
+from ....core.experiment import RANGE, RandomExperiment, setting
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS
@@ -18,7 +18,7 @@ from ..dynamics import start, trajectory
 from ..problem import Instance
 from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
 from ..solvers import frobenius_max_margins
-from .common import EXTREMES, Reference, median_and_range
+from .common import Reference, median_and_range
 
 SOURCE = Source("tarzanagh2023transformers")
 COSINE, BEST_SELECTED = "cosine to the max-margin solution", "share of trials that select every best token"
@@ -59,7 +59,7 @@ class Sequences(RandomExperiment):
     sources = (SOURCE,)
 
     view = bands(
-        spread=EXTREMES,
+        spread=RANGE,
         panels=(
             Panel(TITLES["causal"], COSINE, {"attention": "causal"}, LINES, legend="lower right", axes=AXES),
             Panel(TITLES[ALL], COSINE, {"attention": ALL}, LINES, legend="lower right", axes=AXES),

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
 from ....core.figure import Panel, draw_curves
 from ....core.measurement import Measurement
 from ....core.plotting import COLOURS, TINTS, axes, caption, style
@@ -21,7 +21,6 @@ from ....data import digits
 from ....data.tokens import TokenData
 from ....models import ViT, build
 from ....training.supervised import train_classifier
-from .common import EXTREMES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,9 +150,8 @@ class TrainedViT(RandomExperiment):
             for column, quantity in enumerate(COLUMNS):
                 for number, step in enumerate(range(0, self.steps + 1, self.every)):
                     values = curves[:, number, column]
-                    yield self._row(quantity, values, at=at, step=step)
-                    for name, value in zip(EXTREMES, (values.min(), values.max())):
-                        yield self.row(f"{name} of {quantity}", float(value), at=at, step=step, n=len(values))
+                    row = self._row(quantity, values, at=at, step=step)
+                    yield from (row, *range_rows(row, values.tolist()))
             start, end, held = curves[:, 0, 1], curves[:, -1, 1], curves[:, -1, 2]
             here = {"unit": "share", "at": at, "step": self.steps}
             yield self._row(SHARE, (end - held) / (end - start), **here)
@@ -171,9 +169,7 @@ class TrainedViT(RandomExperiment):
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
         dashed = {"linestyle": (0, (4, 2)), "linewidth": 1.2, "band": False}
         held = {text: dashed | {"color": tint, "label": "_"} for text, tint in zip(LABELS.values(), TINTS)}
-        draw_curves(
-            left, result, Panel("Norm of W, relative", NORM, lines="labels"), x="step", spread=EXTREMES
-        )
+        draw_curves(left, result, Panel("Norm of W, relative", NORM, lines="labels"), x="step", spread=RANGE)
         weight = Panel(
             "Largest attention weight", WEIGHT, lines=("labels", {text: {} for text in LABELS.values()})
         )

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
-from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
 from ....core.measurement import Measurement, Unit
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
@@ -44,7 +44,6 @@ from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, Growth
 from ..layer_curves import INPUT, CompressionLayer, compression_layers, curves, on_layers, run_metrics
 from ..problem import PAPER, incoherence
 from ..steps import mssa
-from .common import RANGE, range_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -242,7 +241,7 @@ class Departures(RandomExperiment):
             for quantity in TITLES:
                 values = [run[quantity] for run in runs[network]]
                 row = self.row(quantity, float(np.mean(values)), model=network, n=len(values))
-                yield from range_of(row, values)
+                yield from range_rows(row, values)
 
     def _row(self, departure: str, quantity: str, network: str, runs: list[dict[str, float]]) -> Measurement:
         values = [run[quantity] for run in runs]

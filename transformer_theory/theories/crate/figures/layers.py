@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement, Null, judge, present
 from ....core.plotting import COLOURS
@@ -21,7 +21,6 @@ from .. import networks
 from ..in_networks import AFTER, BEFORE, NONZEROS
 from ..layer_curves import CURVES, INPUT, REDUCTION, curves, layerwise
 from ..problem import CURVES as SOURCE
-from .common import RANGE, range_of
 
 NETWORKS = {
     "CRATE (released form)": networks.crate,
@@ -197,7 +196,7 @@ class Layers(RandomExperiment):
             for layer, (value, null, seen) in enumerate(values.mean(0).T.tolist()):
                 place = {"model": name, "layer": layer, "source": None}
                 row = self.row(quantity, value, nulls=(Null(UNTRAINED, (null,)),), **place)
-                yield from (row, *range_of(row, values[:, 0, layer].tolist()))
+                yield from (row, *range_rows(row, values[:, 0, layer].tolist()))
                 yield self.row(quantity, seen, split="train", **place)
         for quantity in (INPUT, AFTER, NONZEROS):
             ratio, null, seen = stacked[quantity][:, :, -1].mean(0) / stacked[quantity][:, :, 0].mean(0)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
 from ....core.measurement import Measurement, Unit
 from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
@@ -33,7 +33,6 @@ from .. import networks
 from ..in_networks import AFTER, NONZEROS
 from ..layer_curves import curves
 from ..problem import LASSO, PAPER
-from .common import RANGE, range_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -140,7 +139,7 @@ class Variants(RandomExperiment):
                 )
                 yield row
                 if quantity in TITLES:
-                    yield from range_of(row, values.tolist())
+                    yield from range_rows(row, values.tolist())
         yield Arrays({"crate/variants/seconds": self._seconds(variants)})
 
     def _seconds(self, variants: list[tuple[str, str]]) -> np.ndarray:

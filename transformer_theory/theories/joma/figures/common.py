@@ -3,10 +3,9 @@ a panel.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ....core.experiment import Experiment
+from ....core.experiment import RANGE, Experiment, range_rows
 from ....core.figure import coordinate
 from ....core.measurement import Measurement
 from ....core.plotting import line
@@ -15,18 +14,13 @@ from ....core.table import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RANGE = ("smallest", "largest")  # the ends of a band are the rows "smallest of ..." and "largest of ..."
-
 
 def with_range(
     experiment: Experiment, quantity: str, value: float, values: Sequence[float], **columns: Any
 ) -> Iterator[Measurement]:
     """Yields the row of a mean or median, and those of the smallest and of the largest of its values."""
     row = experiment.row(quantity, value, **{"n": len(values), **columns})
-    yield row
-    bare = replace(row, predicted=None, interval=None, interval_kind="", nulls=(), side=None, note="")
-    for name, end in zip(RANGE, (min(values), max(values))):
-        yield replace(bare, quantity=f"{name} of {quantity}", value=end)
+    yield from (row, *range_rows(row, values))
 
 
 def draw_range(ax: "Axes", rows: Table, quantity: str, x: str, *, color: str, label: str = "") -> None:

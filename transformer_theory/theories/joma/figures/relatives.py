@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ....core.experiment import RandomExperiment, setting
+from ....core.experiment import RANGE, RandomExperiment, setting
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement, Null, judge
 from ....core.plotting import COLOURS
@@ -22,7 +22,7 @@ from ..dynamics import Model, gradient_descent
 from ..nonlinear import learning_ratio
 from ..orbit import limits
 from ..tree import Tree, masked_leaf, pair_table, sample_leaves, uniform_tree
-from .common import RANGE, with_range
+from .common import with_range
 
 JOMA = Source("tian2024joma", "Section 5", "second-hand")
 TREE = Source("tian2024joma", "Theorem 5", "second-hand")

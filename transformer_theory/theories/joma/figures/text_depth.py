@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.experiment import RANGE, RandomExperiment, setting, sweep
 from ....core.measurement import Measurement, Null
 from ....core.plotting import axes, caption, label_ends, shades, style
 from ....core.result import Result
@@ -33,7 +33,7 @@ from ....probes import probe
 from ....training.fitting import at_steps, fit
 from ....training.tasks import NextWord, next_word_loss
 from ..in_networks import LOWER_RANK, JointDynamics
-from .common import RANGE, draw_range, with_range
+from .common import draw_range, with_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

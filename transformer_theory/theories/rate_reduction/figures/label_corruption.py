@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ....core.experiment import RandomExperiment, setting, sweep
+from ....core.experiment import RandomExperiment, range_rows, setting, sweep
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement, Null
 from ....core.plotting import COLOURS, TINTS
@@ -167,11 +167,9 @@ class LabelCorruption(RandomExperiment):
 
     def _with_range(self, values: np.ndarray, **columns: Any) -> Iterator[Measurement]:
         """Yields the mean accuracy over the seeds, and the smallest and the largest."""
-        shared = {"unit": "share", "split": "test", "n": len(values)}
-        yield self.row(ACCURACY, float(values.mean()), **shared, **columns)
-        place = {name: column for name, column in columns.items() if name in ("at", "model", "step")}
-        for name, end in (("smallest", values.min()), ("largest", values.max())):
-            yield self.row(f"{name} of {ACCURACY}", float(end), **shared, **place)
+        mean = float(values.mean())
+        row = self.row(ACCURACY, mean, unit="share", split="test", n=len(values), **columns)
+        yield from (row, *range_rows(row, values))
 
 
 def chosen(accuracies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

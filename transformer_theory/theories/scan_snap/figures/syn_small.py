@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from ....core.experiment import Experiment, RandomExperiment, setting
+from ....core.experiment import RANGE, Experiment, RandomExperiment, range_rows, setting
 from ....core.figure import Panel, draw_curves
 from ....core.measurement import Basis, Measurement, judge
 from ....core.plotting import axes, caption, heatmap, style
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 NAME, PAPER = "scan_snap", "tian2023scan"
 TRAINING_LOSS = "loss"
-EXTREMES = ("smallest", "largest")  # the band over the runs
 COMMON_ATTENTION = "attention to common tokens after training"
 TOP_ATTENTION = "attention to the likeliest distinct token"
 GAINING_SHARE = "share of distinct tokens that gained attention"
@@ -85,9 +84,8 @@ class SynSmall(RandomExperiment):
             here = {"unit": "nats", "n": self.seeds, "at": {"eta_Y": eta_y}, "step": step}
             note = f"{low:.3g} to {high:.3g} over runs; the log is one run of other random numbers"
             reference: tuple[float, Basis] | None = (log[step], "printed") if step in log else None
-            yield self.row(TRAINING_LOSS, float(values.mean()), reference=reference, note=note, **here)
-            for name, value in zip(EXTREMES, (low, high)):
-                yield self.row(f"{name} of {TRAINING_LOSS}", value, **here)
+            row = self.row(TRAINING_LOSS, float(values.mean()), reference=reference, note=note, **here)
+            yield from (row, *range_rows(row, (low, high)))
 
     @style()
     def plot(self, result: Result) -> "Figure":
@@ -99,7 +97,7 @@ class SynSmall(RandomExperiment):
         looks = {rate: {"label": f"$\\eta_Y$ = {rate:g}", "marker": ""} for rate in rates}
         look = {"xlabel": "step", "yscale": "log"}
         panel = Panel("Loss, nats", TRAINING_LOSS, lines=("eta_Y", looks), legend="", axes=look)
-        draw_curves(left, result, panel, x="step", spread=EXTREMES)
+        draw_curves(left, result, panel, x="step", spread=RANGE)
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper left", ncols=1 + len(rates))
         for i, (ax, rate) in enumerate(zip(others, rates)):
             title = f"Attention, $\\eta_Y$ = {rate:g}"

@@ -20,7 +20,7 @@ from transformer_theory.core.figure import (
     size_map,
 )
 from transformer_theory.core.measurement import Measurement, Null
-from transformer_theory.core.plotting import COLOURS, TINTS
+from transformer_theory.core.plotting import TINTS, colour
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
 from transformer_theory.core.table import Table
@@ -135,7 +135,7 @@ def test_curves_draw_lines_bands_and_published_numbers():
     (ax,) = curves("n", panels=(Panel(),))(result_of(rows)).axes
     (line,) = ax.get_lines()
     assert line.get_xdata().tolist() == [1, 2]
-    assert to_hex(line.get_color()).upper() == COLOURS["scan_snap"]
+    assert to_hex(line.get_color()).upper() == colour("scan_snap")
     (band,) = ax.collections
     assert band.get_paths()[0].get_extents().intervaly.tolist() == [0.3, 0.8]
 

@@ -265,8 +265,8 @@ class Panel:
         quantity: quantities of the rows; all if empty.
         at: coordinates and columns of the rows, as in :meth:`~.measurement.Table.select`.
         lines: coordinate, column or "quantity" with one curve per value; or its name and, by value, the looks
-            (arguments of ``Axes.plot``, and ``band=False`` for no band) of the curves that are drawn, in this
-            order.
+            of the curves that are drawn, in this order: arguments of ``Axes.plot``, where ``color`` may be
+            the name of a theory or a network, and ``band=False`` for no band.
         predicted: label of a dashed black curve through the predictions; empty draws none.
         legend: place of the legend; "ends" writes labels at the ends of the curves, empty draws none.
         axes: arguments of ``Axes.set``.
@@ -629,8 +629,9 @@ def _lines(rows: Table, panel: Panel, result: Result) -> Iterator[tuple[list[Mea
     for value, tint in zip(values, tints):
         of_line = [row for row in rows if not name or coordinate(row, name) == value]
         label = "_" if value is None else value if isinstance(value, str) else f"{name} = {_text(value)}"
+        look = {"color": tint, "label": label, **looks.get(value, {})}
         if of_line:
-            yield of_line, {"color": tint, "label": label, **looks.get(value, {})}
+            yield of_line, look | {"color": colour(look["color"])}
 
 
 def _curve(ax: "Axes", line: Sequence[Measurement], x: str, look: Mapping[str, Any]) -> None:

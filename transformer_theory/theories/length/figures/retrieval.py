@@ -26,7 +26,7 @@ TOP, RIGHT = "largest weight", "weight on the right key"
 RANKED, ACCURACY, BOUND = "right key ranked first", "accuracy", "delta - log n"
 MAXIMUM, NEEDLE = "maximum", "needle"  # tasks
 TRAINED, SCALED = "scores as trained", "times log n"
-LOOKS = {TRAINED: {"color": COLOURS["length"]}, SCALED: {"color": TINTS[1]}}
+LOOKS = {TRAINED: {"color": "length"}, SCALED: {"color": TINTS[1]}}
 DOTTED = {
     scores: {**look, "linestyle": ":", "marker": "", "band": False, "label": label}
     for (scores, look), label in zip(LOOKS.items(), ("on the right key", "_"))
@@ -86,7 +86,7 @@ class Retrieval(RandomExperiment):
                 Panel("", RIGHT, {"task": MAXIMUM}, ("scores", DOTTED)),
             ),
             weights("one marked key", NEEDLE, "lower left"),
-            (accuracies(MAXIMUM, COLOURS["length"]), accuracies(NEEDLE, TINTS[0])),
+            (accuracies(MAXIMUM, "length"), accuracies(NEEDLE, TINTS[0])),
         ),
         log="x",
         caption="Means of {heads} heads trained on 16 keys. Left: resampled scores of 16 keys predict the "

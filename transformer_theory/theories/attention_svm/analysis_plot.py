@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.plotting import COLOURS, TINTS, axes, heatmap, line, style
+from ...core.plotting import COLOURS, TINTS, axes, colour, heatmap, line, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null
-from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ...core.plotting import COLOURS, axes, caption, colour, line, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, permutations, with_interval

@@ -23,6 +23,7 @@ from transformer_theory.core.format import (
     verdict_style,
     with_unit,
 )
+from transformer_theory.core.math_text import spans
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.sources import entries
 from transformer_theory.report import bibtex, mathml, tables, terminal
@@ -30,7 +31,6 @@ from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.latex import longtable
 from transformer_theory.report.macros import macros
 from transformer_theory.report.markdown import table as formatted
-from transformer_theory.report.math_text import spans
 from transformer_theory.theories import list_theories
 
 

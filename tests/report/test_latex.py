@@ -14,6 +14,7 @@ import pytest
 
 from tests.report import synthetic
 from tests.report.synthetic import in_network
+from transformer_theory.core.math_text import escape, prose
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
@@ -25,7 +26,6 @@ from transformer_theory.report.latex import text as in_latex
 from transformer_theory.report.macros import definitions, macros
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.markdown import text as in_markdown
-from transformer_theory.report.math_text import escape, prose
 from transformer_theory.report.table_model import Code, Note, Plain
 from transformer_theory.report.tables import of_theory, provenance, summary
 from transformer_theory.theories import list_theories

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.report import synthetic
+from transformer_theory.core.math_text import prose
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
@@ -20,7 +21,6 @@ from transformer_theory.report import aggregate
 from transformer_theory.report.judged import findings
 from transformer_theory.report.latex import PACKAGES, itemize, latex
 from transformer_theory.report.markdown import markdown
-from transformer_theory.report.math_text import prose
 from transformer_theory.theories import list_theories
 
 NETWORKS = ("ViT", "CRATE (released form)", "CRATE (paper form)")

@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from ..core import format
 from ..core.files import atomic_directory, write_together
+from ..core.math_text import mathml
 from ..core.result import Result, jsonable
 from ..core.theory import Theory
 from . import terminal
@@ -27,7 +28,6 @@ from .figures import MAX_NAME, plot
 from .html import to_html
 from .latex import latex, latex_folder
 from .markdown import markdown
-from .math_text import mathml
 from .origins import bibtex, stored_results
 from .page import page
 

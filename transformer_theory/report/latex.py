@@ -23,6 +23,7 @@ from dataclasses import replace
 from string import Template
 
 from ..core import format
+from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
@@ -32,7 +33,6 @@ from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .html import TEMPLATES
 from .judged import Findings, findings, is_of_one_network, rung_results
 from .macros import definitions, example, macros
-from .math_text import escape, prose, typewriter
 from .origins import references, sentence, software_key
 from .own_model import for_paper
 from .sentences import reach_statements, sentences

@@ -20,11 +20,11 @@ from typing import Any
 from ..core.claims import Verification
 from ..core.files import write_together
 from ..core.format import duration, number, portable_command, several, sign
+from ..core.math_text import spans
 from ..core.result import Result
 from ..core.sources import Source, Status
 from ..core.theory import Theory
 from .html import TEMPLATES
-from .math_text import spans
 
 # JSON values: {"provenance": record of one result, "verifications": list with one record per claim}
 Document = dict[str, Any]

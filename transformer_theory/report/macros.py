@@ -28,9 +28,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from ..core import format
+from ..core.math_text import escape
 from .aggregate import Aggregate, Checked, Entry, result_label
 from .judged import findings, rung_results
-from .math_text import escape
 from .origins import commits, dates, made_by, versions
 from .tables import experiment_of
 

@@ -2,17 +2,17 @@
 network.
 
 They are made from judged rows alone (:mod:`.judged`). Names of data and networks are escaped
-(:func:`~.math_text.literal`).
+(:func:`~..core.math_text.literal`).
 """
 
 from collections.abc import Mapping, Sequence
 
 from ..core import format
 from ..core.judgement import OUTCOMES, Judged
+from ..core.math_text import literal
 from ..core.measurement import Measurement
 from ..core.statistics import RANGE_DRAWS
 from .judged import Finding, Findings, Quantity, RungResult, by_theory, notable
-from .math_text import literal
 
 MAX_STATEMENTS = 5  # about headlines
 MAX_OF_NETWORK = 6  # about one network

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ..core import format
 from ..core.claims import CONTROL_TEXT, Verification
+from ..core.math_text import plain
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
@@ -12,7 +13,6 @@ from ..core.theory import Theory
 from . import table_model, tables
 from .aggregate import NETWORK, aggregate
 from .judged import findings, headlines, quantities, rung_results
-from .math_text import plain
 from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences
 from .table_model import Cell, Note, Plain, Strong, StrongNote, pieces
 

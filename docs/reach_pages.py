@@ -10,14 +10,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.files import write_together
 from transformer_theory.core.format import portable_command
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import rung_results
 from transformer_theory.report.judged_figures import reach_map, reach_overview
 from transformer_theory.report.markdown import table as formatted
 from transformer_theory.report.markdown import text

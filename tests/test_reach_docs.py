@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from transformer_theory.comparison.judged import rung_results
 from transformer_theory.core.result import Result
 from transformer_theory.report import aggregate
-from transformer_theory.report.judged import rung_results
 from transformer_theory.report.judged_figures import PAPER_COLUMN, reach_overview
 from transformer_theory.theories import list_theories
 

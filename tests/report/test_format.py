@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tests.report.synthetic import THEORIES, on_data, small
 from transformer_theory import report
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core import format
 from transformer_theory.core.format import (
     amount,
@@ -27,7 +28,6 @@ from transformer_theory.core.math_text import spans
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.sources import entries
 from transformer_theory.report import bibtex, mathml, tables, terminal
-from transformer_theory.report.aggregate import aggregate
 from transformer_theory.report.latex import longtable
 from transformer_theory.report.macros import macros
 from transformer_theory.report.markdown import table as formatted

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.report import tables, terminal
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import rung_results
 from transformer_theory.report.latex import latex
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.page import page

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from transformer_theory import report
+from transformer_theory.comparison.judged import headlines, is_of_one_network, notable, quantities
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report.figures import pictures
-from transformer_theory.report.judged import headlines, is_of_one_network, notable, quantities
 from transformer_theory.report.sentences import MAX_OF_NETWORK
 from transformer_theory.report.sentences import network_statements as statements
 from transformer_theory.report.sentences import other_outcomes as rest

@@ -13,7 +13,7 @@ from ..core.files import check_targets, write_together
 from .terminal import NAME, progress_line
 
 if TYPE_CHECKING:
-    from ..report.aggregate import Aggregate
+    from ..comparison.pooling import Aggregate
     from ..report.figures import Drawn
     from ..report.origins import Stored
 
@@ -29,7 +29,7 @@ def write_report(options: argparse.Namespace) -> int:
             several results.
         OSError: an output cannot be written, or exists and --overwrite was not given.
     """
-    from ..report.aggregate import aggregate
+    from ..comparison.pooling import aggregate
     from ..report.figures import draw, pictures
     from ..report.origins import stored_results
 

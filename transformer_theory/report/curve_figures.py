@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..comparison.pooling import NETWORK
 from ..core import format
 from ..core.judgement import side_of_null
 from ..core.measurement import Measurement
 from ..core.plotting import COLOURS, axes, caption, colour, label_ends, line, plain, shades, style
 from ..core.statistics import over_heads
-from .aggregate import NETWORK
 from .curves import Curves, Series, positions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .judged import Quantity
+    from ..comparison.judged import Quantity
 
 WIDTH = 7.6  # inches
 SMALL = 6.5  # points; the smallest type

@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from string import Template
 
+from ..comparison.judged import Findings, findings, is_of_one_network, rung_results
+from ..comparison.pooling import Aggregate, aggregate
 from ..core import format
 from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
 from . import tables
-from .aggregate import Aggregate, aggregate
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .html import TEMPLATES
-from .judged import Findings, findings, is_of_one_network, rung_results
 from .macros import definitions, example, macros
 from .origins import references, sentence, software_key
 from .own_model import for_paper

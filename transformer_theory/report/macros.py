@@ -27,10 +27,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from ..comparison.judged import findings, rung_results
+from ..comparison.pooling import Aggregate, Checked, Entry, result_label
 from ..core import format
 from ..core.math_text import escape
-from .aggregate import Aggregate, Checked, Entry, result_label
-from .judged import findings, rung_results
 from .origins import commits, dates, made_by, versions
 from .tables import experiment_of
 

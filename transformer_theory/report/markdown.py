@@ -4,11 +4,11 @@ links.
 
 import re
 
+from ..comparison.judged import findings, rung_results
+from ..comparison.pooling import Aggregate
 from ..core.math_text import spans
 from ..core.sources import Source
 from . import tables
-from .aggregate import Aggregate
-from .judged import findings, rung_results
 from .origins import sentence
 from .sentences import reach_statements, sentences
 from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..comparison.judged import Quantity, headlines, notable, quantities
+from ..comparison.pooling import NETWORK, Aggregate
 from ..core import format
 from ..core.judgement import OUTCOMES
 from ..core.result import Result
 from ..core.theory import Theory
 from . import sentences, table_model
-from .aggregate import NETWORK, Aggregate
 from .curve_figures import heads_by_layer
 from .html import inline, rendered
-from .judged import Quantity, headlines, notable, quantities
 from .origins import works
 from .pictures import attention, image_grid
 from .table_model import Block, Column, Line, Note, Plain, Strong
@@ -301,7 +301,7 @@ def _beyond(quantity: Quantity) -> table_model.Cell:
 
 
 def _places_table(found: Sequence[Quantity], titles: dict[str, str]) -> table_model.Table | None:
-    """Returns a table of the :func:`~.judged.notable` quantities; None if there are none."""
+    """Returns a table of the :func:`~..comparison.judged.notable` quantities; None if there are none."""
     lines = []
     for each in notable(found)[:MAX_NOTABLE]:
         title = titles.get(each.theory, each.theory).partition(":")[0]

@@ -11,14 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from ..core import format
-from ..core.parallel import stream
-from ..core.result import Result
-from ..core.sources import Source
-from ..core.statistics import LEVEL
-from ..core.theory import Theory
-from . import curve_figures, figures, judged_figures, own_model, tables, training
-from .aggregate import (
+from ..comparison.judged import Findings, findings, is_of_one_network, rung_results
+from ..comparison.pooling import (
     COMPARE,
     NETWORK,
     ON_DATA,
@@ -31,6 +25,13 @@ from .aggregate import (
     data_name,
     result_label,
 )
+from ..core import format
+from ..core.parallel import stream
+from ..core.result import Result
+from ..core.sources import Source
+from ..core.statistics import LEVEL
+from ..core.theory import Theory
+from . import curve_figures, figures, judged_figures, own_model, tables, training
 from .curves import (
     Curves,
     Series,
@@ -42,7 +43,6 @@ from .curves import (
     timeline_series,
 )
 from .html import inline, rendered
-from .judged import Findings, findings, is_of_one_network, rung_results
 from .origins import made_by, works
 from .pictures import attention, features, slider
 from .sentences import reach_statements, statements

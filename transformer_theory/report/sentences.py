@@ -1,18 +1,18 @@
 """Sentences about what was found: per theory a statement about its headlines, about its ladder, and about one
 network.
 
-They are made from judged rows alone (:mod:`.judged`). Names of data and networks are escaped
+They are made from judged rows alone (:mod:`~..comparison.judged`). Names of data and networks are escaped
 (:func:`~..core.math_text.literal`).
 """
 
 from collections.abc import Mapping, Sequence
 
+from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 from ..core import format
 from ..core.judgement import OUTCOMES, Judged
 from ..core.math_text import literal
 from ..core.measurement import Measurement
 from ..core.statistics import RANGE_DRAWS
-from .judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 
 MAX_STATEMENTS = 5  # about headlines
 MAX_OF_NETWORK = 6  # about one network
@@ -274,9 +274,9 @@ def network_statements(
     """Returns at most :data:`MAX_OF_NETWORK` triples (title of a theory, what stands out, what the quantity
     is).
 
-    Headlines beyond their nulls come first, then other quantities with :func:`~.judged.notable` places, one
-    per theory. A headline that networks with random weights give as well does not stand out, nor do the other
-    quantities of its theory.
+    Headlines beyond their nulls come first, then other quantities with
+    :func:`~..comparison.judged.notable` places, one per theory. A headline that networks with random weights
+    give as well does not stand out, nor do the other quantities of its theory.
 
     Args:
         chosen: the headlines.

@@ -6,13 +6,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from typing import Any
 
+from ..comparison.judged import Findings, RungResult, by_theory
+from ..comparison.pooling import COMPARE, NETWORK, Aggregate, Checked, Entry, result_label
 from ..core import format
 from ..core.claims import CONTROL_TEXT
 from ..core.judgement import OUTCOMES, Judged
 from ..core.measurement import Measurement
 from ..core.theory import Theory
-from .aggregate import COMPARE, NETWORK, Aggregate, Checked, Entry, result_label
-from .judged import Findings, RungResult, by_theory
 from .table_model import (
     Block,
     Cell,

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ..comparison.judged import findings, headlines, quantities, rung_results
+from ..comparison.pooling import NETWORK, aggregate
 from ..core import format
 from ..core.claims import CONTROL_TEXT, Verification
 from ..core.math_text import plain
@@ -11,8 +13,6 @@ from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
 from . import table_model, tables
-from .aggregate import NETWORK, aggregate
-from .judged import findings, headlines, quantities, rung_results
 from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences
 from .table_model import Cell, Note, Plain, Strong, StrongNote, pieces
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..comparison.pooling import NETWORK, Aggregate, aggregate, data_name, unfinished
 from ..core import format
 from ..core.files import replacing
 from ..core.measurement import Measurement
@@ -26,7 +27,6 @@ from ..core.theory import Theory
 from ..training.image.folder import PAGE
 from ..training.image.moment import Moment
 from . import curve_figures, table_model
-from .aggregate import NETWORK, Aggregate, aggregate, data_name, unfinished
 from .curves import Curves, curves, on_timeline, positions, series, split_headline, timeline_series
 from .html import inline, rendered
 from .pictures import attention, sample_groups

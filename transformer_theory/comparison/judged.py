@@ -1,5 +1,5 @@
-"""What the results of a report found: headlines of a comparison, rungs of a ladder, and quantities of one
-network, each with its judgement (:mod:`~transformer_theory.core.judgement`).
+"""What results found: headlines of a comparison, rungs of a ladder, and quantities of one network, each with
+its judgement (:mod:`~transformer_theory.core.judgement`).
 
 * Headlines: the one quantity that stands for a theory on data, and another one in networks. The tests about
   the data are one family, those about training another one. A headline that holds for any data is in none.
@@ -21,7 +21,7 @@ from ..core.measurement import Measurement, Null
 from ..core.result import Result
 from ..core.statistics import LEVEL, UNTRAINED, over_heads, over_seeds
 from ..core.theory import Theory
-from .aggregate import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
+from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")

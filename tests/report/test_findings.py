@@ -18,8 +18,7 @@ from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report import tables
 from transformer_theory.report.judged_figures import matrix
-from transformer_theory.report.page import OUTCOME_TEXT, overview
-from transformer_theory.report.sentences import sentences
+from transformer_theory.report.sentences import OUTCOME_TEXT, overview, sentences
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from transformer_theory.core.format import (
 from transformer_theory.core.math_text import spans
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.sources import entries
-from transformer_theory.report import bibtex, mathml, tables, terminal
+from transformer_theory.report import bibtex, mathml, number_tables, terminal
 from transformer_theory.report.latex import longtable
 from transformer_theory.report.macros import macros
 from transformer_theory.report.markdown import table as formatted
@@ -258,7 +258,7 @@ def test_an_accuracy_reads_the_same_everywhere():
     combined = aggregate(result, theories=THEORIES)
     text = "60.0 % [54.9 %, 64.9 %]"
     assert format.value_text(combined.entries[0].row).replace("\u00a0", " ") == text
-    table = tables.networks(combined)
+    table = number_tables.networks(combined)
     for shown in (longtable(table), formatted(table)):
         shown = (
             shown.replace("\\%", "%")

@@ -18,7 +18,7 @@ from transformer_theory.report import tables, terminal
 from transformer_theory.report.latex import latex
 from transformer_theory.report.markdown import markdown
 from transformer_theory.report.page import page
-from transformer_theory.report.table_model import Column
+from transformer_theory.report.tables import Column
 
 STORED = Result.load(Path(__file__).parents[2] / "docs" / "reach")
 THEORY = "collapse"  # its rungs in its own setting lie beyond their only null

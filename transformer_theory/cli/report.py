@@ -113,8 +113,8 @@ def _contents(
 ) -> dict[Path, bytes]:
     """Returns the files of one output with their contents."""
     from .. import report
+    from ..report.number_tables import provenance
     from ..report.origins import references
-    from ..report.tables import provenance
 
     folders, checksums = [str(item.folder) for item in stored], [item.checksums for item in stored]
     if name in ("latex", "figures"):

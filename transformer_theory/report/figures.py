@@ -32,8 +32,8 @@ from ..core.table import Table
 from ..core.theory import Theory
 from . import curve_figures, judged_figures
 from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
-from .own_model import subject
 from .pictures import attention, features
+from .sentences import subject
 from .training import training_summary
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from ..core.result import Result
 from ..core.sources import Source
 from ..core.table import Table
 from ..core.theory import Theory
-from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
+from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -29,14 +29,13 @@ from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import tables
+from . import number_tables, tables
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .html import TEMPLATES
 from .macros import definitions, example, macros
 from .origins import references, sentence, software_key
-from .own_model import for_paper
 from .sentences import reach_statements, sentences
-from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
+from .tables import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb", "xcolor")
 NEEDS = f"% needs \\usepackage{{{','.join(PACKAGES)}}}; references are in references.bib"
@@ -76,13 +75,13 @@ def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
     software = sentence(combined.results)
     if len(combined.results) == 1 and is_of_one_network(combined.results[0]):
-        return floats(for_paper(combined.results[0], combined.theories), software)
+        return floats(tables.of_network(combined.results[0], combined.theories), software)
     found = findings(combined)
     headlines, rungs = (
         tables.findings(found, tables.absent(combined, found)),
         tables.reach(rung_results(combined)),
     )
-    return floats(replace(headlines or rungs or tables.summary(combined), name="all"), software)
+    return floats(replace(headlines or rungs or number_tables.summary(combined), name="all"), software)
 
 
 def itemize(found: Findings) -> str:
@@ -372,11 +371,11 @@ def latex_folder(
     for name, theory, theory_tables in _theories(combined):
         texts[f"{name}.tex"] = "\n".join(longtable(table, software) for table in theory_tables)
         inputs.append((name, theory))
-    if (networks := tables.networks(combined)) is not None:
+    if (networks := number_tables.networks(combined)) is not None:
         texts["networks.tex"] = longtable(networks, software)
         inputs.append(("networks", None))
     texts["macros.tex"] = definitions(combined)
-    texts["appendix.tex"] = longtable(tables.provenance(combined, folders, checksums))
+    texts["appendix.tex"] = longtable(number_tables.provenance(combined, folders, checksums))
     texts["references.bib"] = references(combined.results, theories=combined.theories)
     texts["example.tex"] = _example(combined, inputs, drawn.shown, leading)
     return {name: text.encode() for name, text in texts.items()} | {
@@ -388,7 +387,7 @@ def names(combined: Aggregate) -> list[str]:
     """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty
     are listed too.
     """
-    missing = {"networks"} if tables.networks(combined) is None else set()
+    missing = {"networks"} if number_tables.networks(combined) is None else set()
     missing |= set() if itemize(findings(combined)) else {"findings"}
     missing |= set() if rung_results(combined) else {"reach"}
     stems = [name for name in OWN if name not in missing]
@@ -403,7 +402,7 @@ def _theories(combined: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]:
     with_tables = [
         (theory, theory_tables)
         for theory in combined.theories
-        if (theory_tables := tables.of_theory(combined, theory))
+        if (theory_tables := number_tables.of_theory(combined, theory))
     ]
     labels = format.unique(format.slug(theory.name) for theory, _ in with_tables)
     for (theory, theory_tables), label, name in zip(

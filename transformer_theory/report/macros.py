@@ -31,8 +31,8 @@ from ..comparison.judged import findings, rung_results
 from ..comparison.pooling import Aggregate, Checked, Entry, result_label
 from ..core import format
 from ..core.math_text import escape
+from .number_tables import experiment_of
 from .origins import commits, dates, made_by, versions
-from .tables import experiment_of
 
 PREFIX = "TT"
 # words that names omit

@@ -8,10 +8,10 @@ from ..comparison.judged import findings, rung_results
 from ..comparison.pooling import Aggregate
 from ..core.math_text import spans
 from ..core.sources import Source
-from . import tables
+from . import number_tables, tables
 from .origins import sentence
 from .sentences import reach_statements, sentences
-from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
+from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
 
@@ -35,13 +35,13 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
         parts.append("\n".join(f"- {_prose(line)}" for line in sentences(found)))
     judged = (tables.reach(rungs), tables.findings(found, tables.absent(aggregate, found)))
     parts += [table(each) for each in judged if each is not None]
-    parts += [table(tables.summary(aggregate))]
+    parts += [table(number_tables.summary(aggregate))]
     for theory in aggregate.theories:
         parts += [f"## {text(theory.title)}", *([text(theory.question)] if theory.question else [])]
-        parts += [table(item) for item in tables.of_theory(aggregate, theory)]
-    if (networks := tables.networks(aggregate)) is not None:
+        parts += [table(item) for item in number_tables.of_theory(aggregate, theory)]
+    if (networks := number_tables.networks(aggregate)) is not None:
         parts += ["## Networks", table(networks)]
-    parts += ["## Provenance of the numbers", table(provenance or tables.provenance(aggregate))]
+    parts += ["## Provenance of the numbers", table(provenance or number_tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
 
 

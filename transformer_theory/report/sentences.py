@@ -12,13 +12,28 @@ from ..core import format
 from ..core.judgement import OUTCOMES, Judged
 from ..core.math_text import literal
 from ..core.measurement import Measurement
+from ..core.result import Result
 from ..core.statistics import RANGE_DRAWS
+from ..core.theory import Theory
 
 MAX_STATEMENTS = 5  # about headlines
 MAX_OF_NETWORK = 6  # about one network
 HALF = 0.5  # effect below which a sentence says so
 TESTED = ("as predicted", "opposite", "not significant", "matched by a second null", "nulls conflict")
 NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
+# outcome of a theory in all cells of a view, and how the overview says so
+OUTCOME_TEXT = {
+    "as predicted": "as predicted",
+    "differs": "different from case to case",
+    "matched by a second null": "matched by the quantity's own null",
+    "nulls conflict": "between two nulls that conflict",
+    "opposite": "opposite to the prediction",
+    "not significant": "not significant",
+    "any data": "statements about any data",
+    "too few draws": "too few draws for a test",
+    "not tested": "without a test",
+    "not measured": "not measured",
+}
 
 
 # ---- headlines of comparisons
@@ -188,6 +203,41 @@ def _range(numbers: Sequence[float | None], row: Measurement) -> str:
 def _and(names: Sequence[str]) -> str:
     """Joins names: ``"a, b and c"``."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, list[tuple[str, list[Theory]]]]]:
+    """Returns groups (title, lines) that name every theory, each line an outcome with the theories that have
+    it: the headlines on data, those in networks, and the theories without a headline.
+
+    On data the raw tokens count, or features if there are no raw tokens. In networks a theory has an outcome
+    if it has it in every network.
+
+    Args:
+        found: the findings.
+        theories: all theories of the page.
+    """
+    on_data: dict[str, list[Theory]] = {}
+    inside: dict[str, list[Theory]] = {}
+    rest = []
+    for theory in theories:
+        outcomes: dict[str, set[str]] = {}
+        for cell in found.all:
+            if cell.theory is theory:
+                any_data = cell.judged.scope == "any data" and cell.judged.row.value is not None
+                outcome = "any data" if any_data else cell.judged.outcome
+                outcomes.setdefault(cell.view, set()).add(outcome)
+        outside = outcomes.get("raw tokens") or outcomes.get("features")
+        for group, seen in ((on_data, outside), (inside, outcomes.get("network"))):
+            if seen:
+                group.setdefault(next(iter(seen)) if len(seen) == 1 else "differs", []).append(theory)
+        if not outside and not outcomes.get("network"):
+            rest.append(theory)
+    groups = [
+        (title, [(text, group[outcome]) for outcome, text in OUTCOME_TEXT.items() if outcome in group])
+        for title, group in (("On the data", on_data), ("In networks", inside))
+    ]
+    groups += [("Neither", [("claims and figures only", rest)])] if rest else []
+    return [(title, lines) for title, lines in groups if lines]
 
 
 # ---- rungs of ladders
@@ -384,3 +434,32 @@ def place(row: Measurement, *, beside_chance: bool = True) -> str:
     known = beside_chance and row.null is not None and bool(row.null.draws)
     chance = f", chance {format.of_row(row.null.median, row)}" if row.null is not None and known else ""
     return f"{format.place(row, 'layer', 'head')} ({format.of_row(row.value, row)}{chance})"
+
+
+def shape(result: Result) -> str:
+    """Returns layers and heads of a network in words: ``"4 layers of 4 heads"``; empty if nothing was
+    measured by layer.
+    """
+    rows = [row for row in result.table if row.layer is not None and row.value is not None]
+    if not rows:
+        return ""
+    heads = {row.layer: 0 for row in rows}
+    for row in rows:
+        if row.head is not None:
+            heads[row.layer] = max(heads[row.layer], row.head + 1)
+    counts = set(heads.values())
+    own = f" of {format.several(counts.pop(), 'head')}" if len(counts) == 1 and counts != {0} else ""
+    return f"{format.several(len(heads), 'layer')}{own}"
+
+
+def inputs_of(result: Result) -> str:
+    """Returns the inputs of a probed network in words, or the number of its forward passes."""
+    passes = int(result.settings.get("forward_passes") or 1)
+    return str(result.settings.get("inputs") or f"{passes:,} forward pass{'es' * (passes > 1)}")
+
+
+def subject(result: Result) -> str:
+    """Returns what was measured: ``"my ViT (4 layers of 4 heads) on 128 images of shape [1, 8, 8]"``."""
+    model = next((row.model for row in result.table if row.model), "the network")
+    size = shape(result)
+    return f"{model}{f' ({size})' if size else ''} on {inputs_of(result)}"

@@ -12,9 +12,9 @@ from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import table_model, tables
-from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences
-from .table_model import Cell, Note, Plain, Strong, StrongNote, pieces
+from . import number_tables, tables
+from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences, subject
+from .tables import Cell, Note, Plain, Strong, StrongNote, pieces
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
 _OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red"}
-_BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
+_BASIS = {"theory": "theory", "limit": "limit", **number_tables.BASIS_TEXT}
 
 
 def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
@@ -45,7 +45,7 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
         parts.append(Padding(Text(explained, style="dim"), (1, 0, 0, 0)))
         parts.append(table(headlines, without=("prediction", "effect")))
     claims = [
-        Text(f"  {plain(theory.title)}: {plain(tables.claims_text(verified))}")
+        Text(f"  {plain(theory.title)}: {plain(number_tables.claims_text(verified))}")
         for theory in combined.theories
         if (verified := combined.claims_of(theory))
     ]
@@ -66,7 +66,7 @@ def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group
     return Group(*said, *([] if numbers is None else [table(numbers, without=("prediction", "p (q)"))]))
 
 
-def table(shown: table_model.Table, *, without: Sequence[str] = ()) -> "Group":
+def table(shown: tables.Table, *, without: Sequence[str] = ()) -> "Group":
     """Returns a table of the report: the heads of its columns, then a heading and the lines of each block.
 
     The column "outcome" is coloured.
@@ -259,8 +259,6 @@ def heads(result: Result, *, brief: bool = False) -> "Group":
     from rich.padding import Padding
     from rich.text import Text
 
-    from .own_model import of_theory, subject
-
     theories = aggregate(result).theories
     found, titles = quantities(result, theories), {theory.name: theory.title for theory in theories}
     chosen = headlines(found, theories)
@@ -280,7 +278,7 @@ def heads(result: Result, *, brief: bool = False) -> "Group":
         others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
     for theory in theories if not brief else ():
-        own = of_theory(found, theory)
+        own = tables.in_network(found, theory)
         if own["table"] is not None or own["reasons"]:
             title = Text(f"\n{plain(theory.title)}", style="bold")
             parts.append(title.append(f" · {plain(theory.question)}", style="not bold dim"))

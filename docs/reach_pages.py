@@ -19,8 +19,8 @@ from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.report.judged_figures import reach_map, reach_overview
-from transformer_theory.report.markdown import table as formatted
-from transformer_theory.report.markdown import text
+from transformer_theory.report.md import table as formatted
+from transformer_theory.report.md import text
 from transformer_theory.report.sentences import reach_statements
 from transformer_theory.report.tables import reach
 from transformer_theory.theories import list_theories

@@ -21,7 +21,7 @@ from transformer_theory.comparison import user_models
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.probes.measure import NEEDS_CAUSAL
-from transformer_theory.report.page import head_of_network
+from transformer_theory.report.html_page import head_of_network
 
 FOLDER = "docs/own_models"
 HEADS, LAYERS = 4, 2  # of all networks on the pages

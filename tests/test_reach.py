@@ -24,9 +24,9 @@ from transformer_theory.core.result import FILES, Result
 from transformer_theory.core.theory import Theory
 from transformer_theory.data.text import Text, Vocabulary
 from transformer_theory.report.judged_figures import reach_map
-from transformer_theory.report.latex import latex
 from transformer_theory.report.sentences import reach_statements as statements
 from transformer_theory.report.tables import reach as table
+from transformer_theory.report.tex import latex
 
 CALLS: list[int] = []
 

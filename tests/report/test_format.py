@@ -28,9 +28,9 @@ from transformer_theory.core.math_text import spans
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.sources import entries
 from transformer_theory.report import bibtex, mathml, number_tables, terminal
-from transformer_theory.report.latex import longtable
 from transformer_theory.report.macros import macros
-from transformer_theory.report.markdown import table as formatted
+from transformer_theory.report.md import table as formatted
+from transformer_theory.report.tex import longtable
 from transformer_theory.theories import list_theories
 
 

@@ -21,13 +21,13 @@ from transformer_theory.core.sources import entries
 from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate, latex_folder, origins, page
 from transformer_theory.report.figures import Picture, draw, pictures
-from transformer_theory.report.latex import floats, latex, names
-from transformer_theory.report.latex import text as in_latex
 from transformer_theory.report.macros import definitions, macros
-from transformer_theory.report.markdown import markdown
-from transformer_theory.report.markdown import text as in_markdown
+from transformer_theory.report.md import markdown
+from transformer_theory.report.md import text as in_markdown
 from transformer_theory.report.number_tables import of_theory, provenance, summary
 from transformer_theory.report.tables import Code, Note, Plain
+from transformer_theory.report.tex import floats, latex, names
+from transformer_theory.report.tex import text as in_latex
 from transformer_theory.theories import list_theories
 
 EVIL = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ ^~ | --x Żółć Δ 数 <b>"

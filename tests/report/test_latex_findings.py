@@ -19,8 +19,8 @@ from transformer_theory.core.sources import entries
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate
-from transformer_theory.report.latex import PACKAGES, itemize, latex
-from transformer_theory.report.markdown import markdown
+from transformer_theory.report.md import markdown
+from transformer_theory.report.tex import PACKAGES, itemize, latex
 from transformer_theory.theories import list_theories
 
 NETWORKS = ("ViT", "CRATE (released form)", "CRATE (paper form)")

@@ -98,7 +98,7 @@ def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
 def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
     """Lists every file that the outputs may write, in the order of the outputs."""
     from ..report.figures import file_names, pictures
-    from ..report.latex import names
+    from ..report.tex import names
 
     # The outputs that are folders, each with a function that lists its files.
     files_in = {"latex": lambda: names(combined), "figures": lambda: file_names(pictures(combined))}

@@ -26,10 +26,10 @@ from ..core.theory import Theory
 from . import terminal
 from .figures import MAX_NAME, checked_result, plot
 from .html import to_html
-from .latex import latex, latex_folder
-from .markdown import markdown
+from .html_page import page
+from .md import markdown
 from .origins import bibtex, stored_results
-from .page import page
+from .tex import latex, latex_folder
 
 __all__ = [
     "aggregate",

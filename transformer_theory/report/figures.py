@@ -34,7 +34,7 @@ from . import curve_figures, judged_figures
 from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
 from .pictures import attention, features
 from .sentences import subject
-from .training import training_summary
+from .training import network_name, training_summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -258,12 +258,10 @@ def at_last_step(result: Result) -> Result:
 
 
 def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
-    shown = [each for each in headlines(quantities(result, theories), theories) if each.rows]
-    titles = {theory.name: theory.title for theory in theories}
-    model = next((row.model for row in result.table), "network")
-    what = subject(result)
+    chosen, what = headlines(quantities(result, theories), theories), subject(result)
+    model = network_name(result)
     title = f"headline of each theory by layer and head of {what}"
-    yield Picture("layers", title, None, partial(curve_figures.heads_by_layer, shown, titles, what))
+    yield Picture("layers", title, None, partial(curve_figures.heads_by_layer, chosen, what))
     yield Picture("attention", f"attention in {model}", None, partial(attention, result, model))
 
 

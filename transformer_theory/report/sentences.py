@@ -5,7 +5,7 @@ They are made from judged rows alone (:mod:`~..comparison.judged`). Names of dat
 (:func:`~..core.math_text.literal`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 from ..core import format
@@ -318,9 +318,7 @@ def _quoted(rungs: Sequence[RungResult]) -> str:
 # ---- one network
 
 
-def network_statements(
-    chosen: Sequence[Quantity], found: Sequence[Quantity], titles: Mapping[str, str]
-) -> list[tuple[str, str, str]]:
+def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) -> list[tuple[str, str, str]]:
     """Returns at most :data:`MAX_OF_NETWORK` triples (title of a theory, what stands out, what the quantity
     is).
 
@@ -331,7 +329,6 @@ def network_statements(
     Args:
         chosen: the headlines.
         found: all quantities.
-        titles: titles of the theories by name.
     """
     beyond = ("as predicted", "opposite")
     leaving = sorted((each for each in chosen if each.judged.outcome in beyond), key=strength)
@@ -341,28 +338,23 @@ def network_statements(
         if each.theory not in named and each.judged.outcome not in _MATCHED:
             named.add(each.theory)
             pairs.append((each, _places(each)))
-    return [
-        (titles.get(each.theory, each.theory), text, each.meaning) for each, text in pairs[:MAX_OF_NETWORK]
-    ]
+    return [(each.title, text, each.meaning) for each, text in pairs[:MAX_OF_NETWORK]]
 
 
 _MATCHED = ("matched by a second null", "nulls conflict")
 
 
-def other_outcomes(
-    chosen: Sequence[Quantity], found: Sequence[Quantity], titles: Mapping[str, str]
-) -> list[tuple[str, str]]:
+def other_outcomes(chosen: Sequence[Quantity], found: Sequence[Quantity]) -> list[tuple[str, str]]:
     """Returns pairs (outcome, titles of theories) for the headlines that have no sentence, those beyond their
     null first.
     """
-    named = {title for title, *_ in network_statements(chosen, found, titles)}
+    named = {title for title, *_ in network_statements(chosen, found)}
     groups: dict[str, list[str]] = {}
     for each in sorted(chosen, key=lambda each: _ORDER.index(each.judged.outcome)):
-        title = titles.get(each.theory, each.theory)
         beyond = each.judged.outcome in ("as predicted", "opposite")
-        if not (beyond and title in named):
+        if not (beyond and each.title in named):
             word = f"also {each.judged.words}" if beyond else each.judged.words
-            groups.setdefault(word, []).append(title.partition(":")[0])
+            groups.setdefault(word, []).append(each.short_title)
     return [(word, ", ".join(names)) for word, names in groups.items()]
 
 

@@ -103,6 +103,16 @@ class Block:
     strong: bool = False
     theory: str = ""
 
+    @property
+    def title(self) -> tuple[Piece, ...]:
+        """The words of the heading."""
+        return tuple(piece for piece in pieces(self.heading) if not isinstance(piece, Source | Note))
+
+    @property
+    def beside(self) -> list[Source | Note]:
+        """The sources and notes of the heading."""
+        return [piece for piece in pieces(self.heading) if isinstance(piece, Source | Note)]
+
 
 @dataclass(frozen=True)
 class Table:
@@ -312,9 +322,8 @@ def of_network(result: Result, theories: Sequence[Theory]) -> Table:
     each theory.
     """
     chosen = headlines(quantities(result, theories), theories)
-    titles = {theory.name: theory.title for theory in theories}
-    sources = {titles[theory.name].partition(":")[0]: theory.sources[:1] for theory in theories}
-    table = network_headlines([each for each in chosen if each.rows], titles)
+    sources = {theory.title.partition(":")[0]: theory.sources[:1] for theory in theories}
+    table = network_headlines([each for each in chosen if each.rows])
     lines = [
         replace(line, cells=((Strong(f"{line.cells[0]} "), *sources[str(line.cells[0])]), *line.cells[1:]))
         for line in table.lines
@@ -345,13 +354,10 @@ def _columns(*first: Column) -> tuple[Column, ...]:
     return (replace(own[0], share=100 - sum(column.share for column in own[1:])), *own[1:])
 
 
-def network_headlines(chosen: Sequence[Quantity], titles: dict[str, str]) -> Table:
+def network_headlines(chosen: Sequence[Quantity]) -> Table:
     """Returns one line per theory, in the order of the sentences."""
     ordered = sorted(chosen, key=strength)
-    lines = [
-        Line((Strong(titles.get(each.theory, each.theory).partition(":")[0]), *_cells(each)))
-        for each in ordered
-    ]
+    lines = [Line((Strong(each.short_title), *_cells(each))) for each in ordered]
     caption = "The headline of each theory in this network."
     columns = _columns(Column("theory", 0))
     return Table("own-headlines", caption, columns, (Block("", tuple(lines)),)).without_empty()
@@ -402,16 +408,15 @@ def _beyond(quantity: Quantity) -> Cell:
     return Plain(f"{len(quantity.beyond)} of {quantity.tested}"), *([Note(places)] if places else [])
 
 
-def standing_out(found: Sequence[Quantity], titles: dict[str, str]) -> Table | None:
+def standing_out(found: Sequence[Quantity]) -> Table | None:
     """Returns a table of the :func:`~..comparison.judged.notable` quantities; None if there are none."""
     lines = []
     for each in notable(found)[:MAX_NOTABLE]:
-        title = titles.get(each.theory, each.theory).partition(":")[0]
         matched = each.judged.outcome in ("matched by a second null", "nulls conflict")
         lines.append(
             Line(
                 (
-                    (each.label, Note(title), *([Note(each.judged.words)] if matched else [])),
+                    (each.label, Note(each.short_title), *([Note(each.judged.words)] if matched else [])),
                     Plain(f"{len(each.beyond)} of {each.tested}"),
                     Plain("; ".join(place(row) for row in each.beyond[:TOP])),
                 )

@@ -3,7 +3,7 @@ page of a training that is still running.
 
 The page of a running training is drawn at intervals and replaces itself in the browser. It leaves out what
 takes long to draw, so that it costs little of the training's time; the page of the finished training
-(:mod:`.page`) has everything.
+(:mod:`.html_page`) has everything.
 """
 
 import time

@@ -297,9 +297,8 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
     """
     rows: list[tuple[str, bool]] = []  # row, and whether the next row must be on the same page
     if block.heading:
-        face = r"\textbf" if block.strong else r"\emph"
         note = rf"\newline {{\scriptsize {text(block.note)}}}" if block.note else ""
-        rows.append((_across(_heading(face, block.heading) + note, columns), True))
+        rows.append((_across(_heading(block) + note, columns), True))
     for line in block.lines:
         if line.cells:
             rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
@@ -318,15 +317,13 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
     return [*spaced, r"\addlinespace[2pt]"] if lines else []
 
 
-def _heading(face: str, heading: Cell) -> str:
-    """Returns a heading. The font command ``face`` applies to its text but not to its source and note."""
-    title = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
+def _heading(block: Block) -> str:
+    """Returns the heading of a block. Its source and note are not in its font."""
+    face = r"\textbf" if block.strong else r"\emph"
     rest = "".join(
-        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}"
-        for piece in pieces(heading)
-        if piece not in title
+        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in block.beside
     )
-    return rf"{face}{{{text(title).strip()}}}{rest}"
+    return rf"{face}{{{text(block.title).strip()}}}{rest}"
 
 
 def _across(content: str, columns: Sequence[Column]) -> str:
@@ -356,6 +353,19 @@ def latex_folder(
             second per figure.
     """
     drawn = drawn or draw(pictures(combined), progress=progress)
+    texts = _texts(combined, drawn.shown, folders, checksums)
+    return {name: text.encode() for name, text in texts.items()} | {
+        f"figures/{name}": data for name, data in drawn.files.items()
+    }, drawn.failed
+
+
+def _texts(
+    combined: Aggregate,
+    shown: Sequence[Picture],
+    folders: Sequence[str] = (),
+    checksums: Sequence[Mapping[str, str]] = (),
+) -> dict[str, str]:
+    """Returns the files of the folder except the figures; the example document includes those ``shown``."""
     texts = {"all.tex": all_theories(combined)}
     software = sentence(combined.results)
     leading: list[tuple[str, str]] = []
@@ -377,22 +387,16 @@ def latex_folder(
     texts["macros.tex"] = definitions(combined)
     texts["appendix.tex"] = longtable(number_tables.provenance(combined, folders, checksums))
     texts["references.bib"] = references(combined.results, theories=combined.theories)
-    texts["example.tex"] = _example(combined, inputs, drawn.shown, leading)
-    return {name: text.encode() for name, text in texts.items()} | {
-        f"figures/{name}": data for name, data in drawn.files.items()
-    }, drawn.failed
+    texts["example.tex"] = _example(combined, inputs, shown, leading)
+    return texts
 
 
 def names(combined: Aggregate) -> list[str]:
     """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty
     are listed too.
     """
-    missing = {"networks"} if number_tables.networks(combined) is None else set()
-    missing |= set() if itemize(findings(combined)) else {"findings"}
-    missing |= set() if rung_results(combined) else {"reach"}
-    stems = [name for name in OWN if name not in missing]
-    texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(combined)))]
-    return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(combined)))]
+    possible = pictures(combined)
+    return [*_texts(combined, possible), *(f"figures/{name}" for name in file_names(possible))]
 
 
 def _theories(combined: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]:

@@ -1,5 +1,5 @@
-"""The page: one HTML file with the results of a comparison, of a training run, of a network that was probed, or
-of several results together.
+"""The page: one HTML file with the results of a comparison, of a training run, of a probed network, or of
+several results together.
 
 It depends only on the stored results; the same results give the same bytes.
 """
@@ -540,31 +540,30 @@ def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
     """
     found = quantities(result, theories)
     chosen = headlines(found, theories)
-    titles = {theory.name: theory.title for theory in theories}
-    shown = [each for each in chosen if each.rows]
-    model = next((row.model for row in result.table), "network")
     general = [each for each in found if each.theory == NETWORK]
     return {
         **head_of_network(result),
         "sections": theories,
         "glance": _glance(result, found),
-        "statements": network_statements(chosen, found, titles),
+        "statements": network_statements(chosen, found),
         "nothing": NOTHING,
-        "rest": other_outcomes(chosen, found, titles),
-        "headlines": tables.network_headlines(chosen, titles),
+        "rest": other_outcomes(chosen, found),
+        "headlines": tables.network_headlines(chosen),
         "outcomes": {
             name: meaning
             for name, meaning in OUTCOMES.items()
             if any(each.judged.outcome == name for each in chosen)
         },
         "tests": sum(each.judged.q is not None for each in chosen),
-        "standing_out": tables.standing_out(found, titles),
+        "standing_out": tables.standing_out(found),
         "figure_layers": inline(
-            lambda: curve_figures.heads_by_layer(shown, titles, subject(result)),
+            lambda: curve_figures.heads_by_layer(chosen, subject(result)),
             "own-layers",
             "The headline of each theory in each layer and head",
         ),
-        "attention": inline(lambda: attention(result, model), "own-attention", "Attention maps"),
+        "attention": inline(
+            lambda: attention(result, training.network_name(result)), "own-attention", "Attention maps"
+        ),
         "on_images": "network/images" in result.arrays,
         "theories": {theory.name: tables.in_network(found, theory) for theory in theories},
         "general": tables.network_quantities(general, "network", "Attention and geometry"),

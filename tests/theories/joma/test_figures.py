@@ -26,7 +26,7 @@ CORNERS = (
     invariant.Invariant(steps=10, rate=10, temperature=0.1, scale=1, seeds=1),
     invariant.Invariant(steps=10, rate=1e-6, temperature=100, scale=1e-6, seeds=1),
     hierarchy.hierarchy(steps=2, rate=1, decay=1, dim=4, seeds=1, settings=1),
-    text_depth.TextDepth(
+    text_depth.text_depth(
         layers=(1,), rates=(1.0,), steps=1, words=10, dim=2, measurements=1, windows=1, seeds=1
     ),
 )
@@ -88,7 +88,7 @@ def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked)
         # uniform causal attention over 35 words has the entropy log(35!) / 35 = 2.634
         assert all(0 <= low <= end < 2.634 for low, end in zip(numbers.lowest, numbers.final))
     sizes = {"steps": 2, "measurements": 2, "windows": 2, "words": 30, "dim": 4, "seeds": 2}
-    result = text_depth.TextDepth(layers=(1,), rates=(1e-3,), **sizes).run()
+    result = text_depth.text_depth(layers=(1,), rates=(1e-3,), **sizes).run()
     assert not any(row.predicted for row in result.table)
     row = result.select(quantity=text_depth.LOWEST).one()
     assert "1.65" in row.note

@@ -20,9 +20,9 @@ from transformer_theory.theories.rate_reduction.figures.label_corruption import 
     samples,
     training_accuracies,
 )
-from transformer_theory.theories.rate_reduction.figures.redunet_digits import ReduNetDigits
+from transformer_theory.theories.rate_reduction.figures.redunet_digits import redunet_digits
 from transformer_theory.theories.rate_reduction.figures.redunet_gaussians import ReduNetGaussians
-from transformer_theory.theories.rate_reduction.figures.redunet_iris import ReduNetIris
+from transformer_theory.theories.rate_reduction.figures.redunet_iris import redunet_iris
 from transformer_theory.theories.rate_reduction.figures.shifts import (
     AT_ORIGIN,
     BALANCED,
@@ -52,7 +52,7 @@ def values(experiment) -> dict[str, float]:
 
 
 def test_redunet_on_digits_reaches_the_known_numbers():
-    found = values(ReduNetDigits(splits=1, epochs=1))
+    found = values(redunet_digits(splits=1, epochs=1))
     assert 10 < found["rate reduction before ReduNet"] < 10.5
     assert 11 < found["rate reduction after one layer"] < 11.4
     assert found["rate reduction after ReduNet"] == pytest.approx(56.6, abs=0.5)
@@ -76,7 +76,7 @@ def test_redunet_on_gaussians_reaches_the_known_numbers():
 
 
 def test_redunet_separates_iris():
-    found = values(ReduNetIris(splits=2, layers=300))
+    found = values(redunet_iris(splits=2, layers=300))
     assert found[LAYERS_RAISE] == 1.0
     assert found["rate reduction after ReduNet"] > 4 * found["rate reduction before ReduNet"]
     assert found["accuracy of the least ||x C_j|| after ReduNet"] >= 0.95
@@ -84,7 +84,7 @@ def test_redunet_separates_iris():
 
 def test_training_on_all_samples_is_refused():
     with pytest.raises(ValueError, match="got 150 of 150"):
-        ReduNetIris(training=150).run()
+        redunet_iris(training=150).run()
 
 
 def test_only_the_shift_invariant_network_recognises_shifted_digits():

@@ -68,8 +68,8 @@ def draw(result: Result) -> "Figure":
         label_ends(unit)
     caption(
         drawn,
-        "Bands: all draws; lines: their mean. First draw in the three columns on the right; dashed: equality. "
-        "'Both terms' takes the mean attention of the start, 'moving mean' that of each moment.",
+        "Bands: all draws; lines: their mean. First draw in the three columns on the right; dashed: equality."
+        " 'Both terms' takes the mean attention of the start, 'moving mean' that of each moment.",
     )
     return drawn
 

@@ -20,6 +20,7 @@ from ..core.ladder import ORDER
 from ..core.measurement import Measurement, Null
 from ..core.result import Result
 from ..core.statistics import LEVEL, UNTRAINED, over_heads, over_seeds
+from ..core.table import grouped
 from ..core.theory import Theory
 from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
@@ -204,10 +205,7 @@ def rung_results(aggregate: Aggregate) -> tuple[RungResult, ...]:
 
 def by_theory(rungs: Sequence[RungResult]) -> list[list[RungResult]]:
     """Groups rungs by their theory, in the order of the first rungs."""
-    groups: dict[str, list[RungResult]] = {}
-    for rung in rungs:
-        groups.setdefault(rung.theory.name, []).append(rung)
-    return list(groups.values())
+    return list(grouped(rungs, lambda rung: rung.theory.name).values())
 
 
 def _rungs(aggregate: Aggregate, theory: Theory) -> list[RungResult]:
@@ -321,9 +319,7 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """
     sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
     titles = {theory.name: theory.title for theory in theories}
-    groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for row in result.table:
-        groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
+    groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
     found = []
     for (theory, name, setting), rows in groups.items():
         own = sides.get(theory)

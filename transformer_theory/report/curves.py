@@ -32,6 +32,7 @@ from ..core.measurement import Measurement, Null, Side, Unit
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import BAND_DRAWS, UNTRAINED
+from ..core.table import grouped
 from ..core.theory import Theory
 
 MIN_OUTSIDE = 3  # number of last checkpoints outside the band without which a curve has not left it
@@ -290,11 +291,9 @@ def curves(result: Result) -> list[Curves]:
     """Returns the curves of a result in order of appearance: the rows of networks that have a step, averaged
     over heads and seeds.
     """
-    rows: dict[tuple, list[Measurement]] = {}
-    for row in result.table:
-        if row.step is not None and row.kind in IN_NETWORKS:
-            rows.setdefault((row.theory, row.quantity, row.split, row.setting, row.model), []).append(row)
-    return [_curves(group) for group in rows.values()]
+    rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
+    groups = grouped(rows, lambda row: (row.theory, row.quantity, row.split, row.setting, row.model))
+    return [_curves(group) for group in groups.values()]
 
 
 def _curves(rows: Sequence[Measurement]) -> Curves:

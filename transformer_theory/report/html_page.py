@@ -31,6 +31,7 @@ from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import LEVEL
+from ..core.table import grouped
 from ..core.theory import Theory
 from . import curve_figures, figures, judged_figures, number_tables, tables, training
 from .curves import (
@@ -277,9 +278,9 @@ def _section(
     ]
     quantities = [item for item in quantities if item.theory == theory.name]
     parts = []
-    for (data, model), entries in number_tables.grouped(
+    for (data, model), entries in grouped(
         combined.select(theory=theory.name, kind=ON_DATA), lambda entry: (entry.row.data, entry.row.model)
-    ):
+    ).items():
         panels = [
             picture
             for picture in pictures
@@ -291,10 +292,10 @@ def _section(
             _part(combined, theory, entries, panels, format.view_name(model), data, features=bool(model))
         )
     parts.sort(key=lambda part: part["features"])
-    for name, entries in number_tables.grouped(
+    for name, entries in grouped(
         combined.select(theory=theory.name, kind=("figure", "rung")),
         lambda entry: number_tables.experiment_of(combined, entry),
-    ):
+    ).items():
         panels = [picture for picture in pictures if combined.results[picture.result].name == name]
         parts.append(_part(combined, theory, entries, panels, name, ""))
     in_network = combined.select(theory=theory.name, kind="in network")

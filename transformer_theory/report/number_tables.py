@@ -2,7 +2,7 @@
 networks, a training, and the provenance of the numbers.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..comparison.pooling import NETWORK, Aggregate, Checked, Entry, result_labe
 from ..core import format
 from ..core.claims import CONTROL_TEXT
 from ..core.measurement import Measurement
+from ..core.table import grouped
 from ..core.theory import Theory
 from .curves import Curves
 from .tables import (
@@ -141,7 +142,7 @@ def _experiment_counts(aggregate: Aggregate, theory: Theory) -> Iterator[tuple[s
     for name, entries in grouped(
         aggregate.select(theory=theory.name, kind=("figure", "rung")),
         lambda entry: experiment_of(aggregate, entry),
-    ):
+    ).items():
         counts: dict[str, int] = {}
         for entry in entries:
             for verdict in entry.verdicts:
@@ -281,9 +282,8 @@ def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
     entries = aggregate.select(theory=theory.name, kind=("on data", "in network"))
     first = [entry for group in headlines(aggregate, theory) for entry in group]
     entries = [*first, *(entry for entry in entries if entry not in first)]
-    blocks = [
-        _block(same) for _, same in grouped([entry for entry in entries if not entry.missing], _heading)
-    ]
+    with_value = [entry for entry in entries if not entry.missing]
+    blocks = [_block(same) for same in grouped(with_value, _heading).values()]
     reasons = [Line((), (Plain(entry.on), ": ", entry.row.reason)) for entry in entries if entry.missing]
     blocks += [Block("Not measured", tuple(reasons))] if reasons else []
     name, caption = f"{format.slug(theory.name)}-measured", f"{theory.title}: measurements."
@@ -297,7 +297,7 @@ def _assumptions(aggregate: Aggregate, theory: Theory) -> Table | None:
     entries = aggregate.select(theory=theory.name, kind="assumption")
     blocks = [
         Block(heading, tuple(Line((Plain(entry.on), measured(entry), _verdicts(entry))) for entry in same))
-        for heading, same in grouped(entries, _heading)
+        for heading, same in grouped(entries, _heading).items()
     ]
     columns = (Column("on", 46), Column("measured", 26, "n"), Column("the assumption", 28))
     caption = f"{theory.title}: its assumptions, whether they hold, and the number that decides."
@@ -313,7 +313,7 @@ def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
     """
     entries = aggregate.select(theory=theory.name, kind=("figure", "rung"))
     blocks, omitted = [], 0
-    for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)):
+    for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)).items():
         with_prediction = [
             entry
             for entry in same
@@ -346,7 +346,7 @@ def networks(aggregate: Aggregate) -> Table | None:
                 Line((Plain(entry.on), measured(entry), _null(entry.row)), _reason(entry)) for entry in same
             ),
         )
-        for heading, same in grouped(entries, _heading)
+        for heading, same in grouped(entries, _heading).items()
     ]
     columns = (Column("network", 48), Column("measured", 30, "n"), Column("null", 22, "n"))
     caption = "The trained networks: their results, and the measurements in them that belong to no theory."
@@ -385,14 +385,6 @@ def _heading(entry: Entry) -> Cell:
 def experiment_of(aggregate: Aggregate, entry: Entry) -> str:
     """Returns the name of the result that an entry comes from."""
     return aggregate.results[entry.results[0]].name
-
-
-def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[tuple[Any, list[Entry]]]:
-    """Groups entries by a key. Keys, and the entries of each key, stay in order of appearance."""
-    groups: dict[Hashable, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(key(entry), []).append(entry)
-    return list(groups.items())
 
 
 def _prediction(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from ..core.math_text import literal
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import RANGE_DRAWS
+from ..core.table import grouped
 from ..core.theory import Theory
 
 MAX_STATEMENTS = 5  # about headlines
@@ -263,10 +264,8 @@ def _reach(rungs: Sequence[RungResult]) -> str:
         if count
         else f"{subject} is {_word(rungs[0])} at {_quoted(rungs[:1])}"
     ]
-    groups: dict[str, list[RungResult]] = {}
     order = list(OUTCOMES)[1:] + list(OUTCOMES)[:1]
-    for rung in sorted(rest, key=lambda rung: order.index(rung.judged.outcome)):
-        groups.setdefault(_word(rung), []).append(rung)
+    groups = grouped(sorted(rest, key=lambda rung: order.index(rung.judged.outcome)), _word)
     for word, group in groups.items():
         again = " again" if group[0].judged.outcome == "as predicted" and count else ""
         if len(groups) == 1:

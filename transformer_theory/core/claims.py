@@ -60,10 +60,9 @@ class Evidence:
     """The record of what one check measured, with the threshold of its claim; both are stored, so that a
     reader can apply another threshold.
 
-    >>> import transformer_theory as tt
-    >>> tt.Evidence(0.02, 0.1, "<=").verdict
+    >>> Evidence(0.02, 0.1, "<=").verdict
     'consistent'
-    >>> tt.Evidence(0.02, 0.1, "<=", converged=False).verdict
+    >>> Evidence(0.02, 0.1, "<=", converged=False).verdict
     'inconclusive'
 
     Attributes:

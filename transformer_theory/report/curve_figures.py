@@ -15,7 +15,7 @@ from ..comparison.pooling import NETWORK
 from ..core import format
 from ..core.judgement import side_of_null
 from ..core.measurement import Measurement
-from ..core.plotting import COLOURS, axes, caption, colour, label_ends, line, plain, shades, style
+from ..core.plotting import COLOURS, TINTS, axes, caption, colour, label_ends, line, plain, shades, style
 from ..core.statistics import over_heads
 from .curves import Curves, Series, positions
 
@@ -305,7 +305,7 @@ def _draw_learning(ax: "Axes", curve: Curves, times: dict[int, float] | None, ke
     """Draws a curve and its null against ``times``, or against steps if it is None; a dot marks the step
     ``kept``.
     """
-    tint = COLOURS["network"] if curve.split == "train" else COLOURS["attention_svm"]
+    tint = COLOURS["network"] if curve.split == "train" else TINTS[0]
     x = [step if times is None else times.get(int(step), np.nan) for step in curve.steps]
     marker = "o" if len(curve.steps) == 1 else None  # a single point needs a marker to be visible
     label = "\n".join(textwrap.wrap(curve.label, 24))

@@ -25,7 +25,7 @@ from ..core.statistics import with_interval
 from ..core.table import Table, grouped
 from ..core.theory import Theory
 from ..training.image.folder import PAGE
-from ..training.image.moment import Moment
+from ..training.image.progress_update import ProgressUpdate
 from . import curve_figures, number_tables
 from .curves import Curves, curves, on_timeline, positions, series, split_headline, timeline_series
 from .html import inline, rendered
@@ -273,24 +273,24 @@ class Status:
     """The state of a training on its page.
 
     Attributes:
-        moment: the last interval.
+        update: the last interval.
         ended: why the training has stopped; empty while it runs.
     """
 
-    moment: Moment
+    update: ProgressUpdate
     ended: str = ""
 
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Names and texts of the facts."""
-        moment = self.moment
+        update = self.update
         facts = [
-            ("step", f"{moment.step:,}"),
-            ("epoch", f"{moment.epoch:.2f}"),
-            ("done", f"{100 * moment.done:.0f} %"),
-            ("speed", "" if moment.speed is None else f"{moment.speed:,.0f} images per second"),
-            ("time so far", format.clock(moment.seconds)),
-            ("time left", "" if moment.left is None or self.ended else f"about {format.clock(moment.left)}"),
+            ("step", f"{update.step:,}"),
+            ("epoch", f"{update.epoch:.2f}"),
+            ("done", f"{100 * update.done:.0f} %"),
+            ("speed", "" if update.speed is None else f"{update.speed:,.0f} images per second"),
+            ("time so far", format.clock(update.seconds)),
+            ("time left", "" if update.left is None or self.ended else f"about {format.clock(update.left)}"),
         ]
         return [(name, text) for name, text in facts if text]
 
@@ -344,7 +344,7 @@ def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None 
 
 
 @contextmanager
-def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
+def live_page(folder: Path) -> Iterator[Callable[[ProgressUpdate], None]]:
     """Yields a callback of :func:`~..training.image.loop.train` that writes the page of the training into its
     folder.
 
@@ -354,27 +354,27 @@ def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
     """
     spent, last, drawn = 0.0, None, -1
 
-    def write(moment: Moment, ended: str = "") -> None:
+    def write(update: ProgressUpdate, ended: str = "") -> None:
         nonlocal spent, drawn
         began = time.perf_counter()
-        if moment.so_far is None or not folder.is_dir():
+        if update.so_far is None or not folder.is_dir():
             return
         now = time.strftime("%H:%M:%S on %d %B %Y")
         try:
-            text = live(moment.so_far(), Status(moment, ended), now=now)
+            text = live(update.so_far(), Status(update, ended), now=now)
             with replacing(folder / PAGE) as draft:
                 draft.write_text(text, encoding="utf-8")
         except OSError:  # the disk may be full; the training itself reports that
             pass
-        spent, drawn = spent + time.perf_counter() - began, moment.step
+        spent, drawn = spent + time.perf_counter() - began, update.step
 
-    def callback(moment: Moment) -> None:
+    def callback(update: ProgressUpdate) -> None:
         nonlocal last
-        if moment.so_far is None:
+        if update.so_far is None:
             return
-        last = moment
-        if moment.step and (drawn < 0 or spent <= SHARE * moment.seconds) and moment.done < 1:
-            write(moment)
+        last = update
+        if update.step and (drawn < 0 or spent <= SHARE * update.seconds) and update.done < 1:
+            write(update)
 
     try:
         yield callback

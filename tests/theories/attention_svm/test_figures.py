@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from transformer_theory.core.figure import published, short
+from transformer_theory.core.figure import published
 from transformer_theory.core.result import Result
+from transformer_theory.core.views import short
 from transformer_theory.theories.attention_svm.figures import (
     joint,
     loss_comparison,

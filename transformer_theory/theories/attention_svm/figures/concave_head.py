@@ -31,7 +31,7 @@ REACHED = "share of problems that reach the predicted attention"
 RESTRICTED = "share of problems whose attention is optimal on the tokens that keep it"
 LOST = "share of lost tokens that are not neighbours"
 DISTANCE = "1 - cosine to the target"
-MEASURED = {"label": "measured", "linestyle": "", "marker": "x", "markersize": 5, "color": "black"}
+MEASURED = {"label": "measured", "linestyle": "", "marker": "x", "markersize": 5, "color": "#000000"}
 TARGETS = {  # target -> look of its curve
     "finite part and direction, from the scores": {"label": "finite part and direction", "color": TINTS[0]},
     "direction alone": {"label": "direction alone", "color": TINTS[1]},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import DASHED, Panel, draw_curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ..claims import OWN, random_encoder
 from ..curve import Bottleneck, information_bottleneck, iterate, point, random_joint
@@ -90,7 +90,7 @@ class Plane(RandomExperiment):
             ]
             for name in (SOLVER, RANDOM)
         )
-        plane.plot(*([0, *values] for values in solver), color=COLOURS[NAME], label=SOLVER)
+        plane.plot(*([0, *values] for values in solver), color=colour(NAME), label=SOLVER)
         plane.plot(*random, "o", color=COLOURS["null"], markersize=3.5, label="random starts")
         plane.set(xlabel="I(X;Z) in nats", ylabel="I(Z;Y) in nats")
         plane.legend(loc="lower right")

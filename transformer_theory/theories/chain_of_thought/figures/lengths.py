@@ -12,7 +12,7 @@ import torch
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.figure import DASHED, Panel, draw_curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import share_interval
@@ -34,7 +34,7 @@ OFFICIAL = {  # by operations: without chain at 3, 4 and 5 layers; with chain at
     6: (0.254, 0.252, 0.491, 0.9998),
 }
 WITH, WITHOUT = "with chain", "without"
-LOOKS = {WITH: {"color": COLOURS["chain_of_thought"]}, WITHOUT: {"color": COLOURS["network"]}}
+LOOKS = {WITH: {"color": "chain_of_thought"}, WITHOUT: {"color": COLOURS["network"]}}
 FREQUENT = {
     MAJORITY: {"color": COLOURS["null"], "linestyle": DASHED, "marker": "", "label": "most frequent answer"}
 }
@@ -92,7 +92,7 @@ class Lengths(RandomExperiment):
         for layers, values, alpha in zip((3, 4, 5), without, (0.4, 0.65, 1.0)):
             look = {"color": COLOURS["network"], "alpha": alpha, "label": f"{layers} layers, without"}
             right.plot(list(OFFICIAL), values, **look, **squares)
-        look = {"color": COLOURS["chain_of_thought"], "label": "3 layers, with chain"}
+        look = {"color": colour("chain_of_thought"), "label": "3 layers, with chain"}
         right.plot(list(OFFICIAL), chain, **look, **squares)
         right.set(
             title="Official runs: width 256, modulo 11",

@@ -26,7 +26,7 @@ ACCURACY, MAJORITY = "accuracy of the answer", "share of the most frequent answe
 LABELS = {"chain": "with chain", "direct": "without", "filler": "filler"}
 LOOKS = {
     LABELS[mode]: {"color": tint}
-    for mode, tint in zip(MODES, (COLOURS["chain_of_thought"], COLOURS["network"], TINTS[3]))
+    for mode, tint in zip(MODES, ("chain_of_thought", COLOURS["network"], TINTS[3]))
 }
 SHARE = {"ylabel": "accuracy", "ylim": (0, 1.05)}
 

@@ -12,7 +12,7 @@ import numpy as np
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, TINTS
+from ....core.plotting import TINTS
 from ....core.sources import Source
 from ....metrics.geometry import rank_collapse_residual
 from ..initialisation import depth_cosine, mean_cosine, stream
@@ -22,7 +22,7 @@ RESIDUAL, COSINE = "relative residual without skip connection", "mean cosine wit
 DEVIATIONS, SMALLEST = (0.3, 1.0, 3.0, 9.0), 1e-12  # residuals below are rounding errors
 FULL, SCALED = "alpha = 1", "alpha = 1 / root L"
 LOOKS = {
-    FULL: {"label": r"$\alpha = 1$", "color": COLOURS["collapse"], "linestyle": ""},
+    FULL: {"label": r"$\alpha = 1$", "color": "collapse", "linestyle": ""},
     SCALED: {"label": r"$\alpha = 1 / \sqrt{L}$", "color": TINTS[2], "linestyle": ""},
 }
 COSINES = {

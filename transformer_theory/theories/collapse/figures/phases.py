@@ -12,7 +12,7 @@ import numpy as np
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, style
+from ....core.plotting import COLOURS, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
@@ -67,7 +67,7 @@ class Phases(RandomExperiment):
         figure = super().plot(result)
         (ax,) = figure.axes
         b = np.linspace(FROZEN, POINTS[-1], 100)
-        ax.plot(b, 1 - FROZEN / b, "--", color=COLOURS["collapse"], label="limit")
+        ax.plot(b, 1 - FROZEN / b, "--", color=colour("collapse"), label="limit")
         for place in (WEAK, FROZEN):
             ax.axvline(place, color=COLOURS["null"], linestyle=":")
         ax.legend(loc="lower right")

@@ -26,9 +26,7 @@ BEST = "overlap at the best scale"
 ORTHONORMAL, LAPLACIAN = "truncated orthonormal", "truncated Laplacian"
 RANDOM, SIMPLEX = "random unit vectors", "simplex"
 LOOKS = {kind: {"color": tint} for kind, tint in zip((ORTHONORMAL, LAPLACIAN, RANDOM), TINTS)}
-LOOKS |= {
-    SIMPLEX: {"color": COLOURS["graph_tokens"], "linestyle": "", "marker": "*", "markersize": 9, "zorder": 5}
-}
+LOOKS |= {SIMPLEX: {"color": "graph_tokens", "linestyle": "", "marker": "*", "markersize": 9, "zorder": 5}}
 SCALES = tuple(float(a) for a in np.geomspace(0.5, 40, 20))
 
 

@@ -135,7 +135,7 @@ class Pairs(RandomExperiment):
         figure, (ax,) = axes(width=7.0, height=1.0 + 0.72 * len(names))
         marks = {
             EQUAL: COLOURS["null"],
-            DIFFERENT: COLOURS[NAME],
+            DIFFERENT: colour(NAME),
             VARIANT: colour(VARIANT),
         }
         for row, name in enumerate(names):

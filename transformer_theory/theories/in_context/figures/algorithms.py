@@ -39,7 +39,7 @@ SCALES = tuple(float(a) for a in np.geomspace(0.01, 3, 12))
 LOOKS = {
     strength: {"color": tint, "label": f"λ = {strength:g}"}
     for strength, tint in zip(STRENGTHS, ("#A9B4C0", "#6F7C8A", "#3F4751"))
-} | {SELECTED: {"color": COLOURS[NAME]}}
+} | {SELECTED: {"color": NAME}}
 LOGS = {"xscale": "log", "yscale": "log"}
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ERROR = "mean squared error as a share of that of the answer zero"
 DECODER, OTHER = "decoder", "decoder, other context"
 LINES = {
-    DECODER: {"color": COLOURS[NAME]},
+    DECODER: {"color": NAME},
     "least squares": {"color": COLOURS["raw"]},
     "ridge": {"color": TINTS[2]},
     "3 neighbours": {"color": TINTS[1]},

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 COSINE, RISK = "cosine of the trained layer's matrix", "risk"
 BEST, PLAIN, TRAINED = "best step", "best plain step", "trained layer"
 TARGETS = {
-    BEST: {"color": COLOURS[NAME]},
+    BEST: {"color": NAME},
     "inverse covariance": {"color": TINTS[2]},
     "plain descent": {"color": COLOURS["null"]},
 }
 RISKS = {
     PLAIN: {"color": COLOURS["null"]},
-    BEST: {"color": COLOURS[NAME], "label": "best preconditioned step"},
+    BEST: {"color": NAME, "label": "best preconditioned step"},
     TRAINED: {"color": TINTS[2], "linestyle": "", "markersize": 4, "zorder": 5},
 }
 BATCH, POINTS = 256, 20

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....core.experiment import RANGE, Experiment, range_rows
-from ....core.figure import coordinate
 from ....core.measurement import Measurement
 from ....core.plotting import line
 from ....core.table import Table
+from ....core.views import coordinate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Measurement, Null
-from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, style
+from ....core.plotting import axes, caption, colour, heatmap, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -132,7 +132,7 @@ class LowerLayer(RandomExperiment):
         figure, (curve, *panels) = axes(1, 4, height=2.6, width=10.5)
         for how, name in ((NONLINEAR, NAME), (EQUAL, "null"), (LINEAR, "raw")):
             rows = result.table.select(at={"units": how})
-            draw_range(curve, rows, RANK, "time", color=COLOURS[name], label=how)
+            draw_range(curve, rows, RANK, "time", color=colour(name), label=how)
         curve.set(title="Stable rank", xlabel="time t", xscale="log", ylim=(0, None))
         layers = result.arrays[f"{NAME}/layers"]
         for time, layer, panel in zip(result.arrays[f"{NAME}/shown"], layers, panels):

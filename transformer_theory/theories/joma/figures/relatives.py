@@ -35,7 +35,7 @@ CHANGE = "change of z"
 EXPONENTIAL, RARE, SOFTMAX = "exponential", "exponential, sibling rare", "softmax"
 TITLES = {EXPONENTIAL: "Exponential attention", RARE: "Rare sibling", SOFTMAX: "Softmax attention"}
 DOTS = {
-    COOCCURRENCE: {"color": COLOURS["joma"], "label": "formula", "marker": ""},
+    COOCCURRENCE: {"color": "joma", "label": "formula", "marker": ""},
     SAMPLED: {"color": COLOURS["raw"], "label": "draws", "linestyle": "", "marker": "o", "band": False},
 }
 # share of its contexts in which the sibling remains, in the setting that violates the assumption

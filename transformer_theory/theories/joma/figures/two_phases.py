@@ -54,7 +54,7 @@ RATIO_MU = (3.0, 2.0, 1.0, 0.5)
 RATIOS = {2.0: (59.3, 4.01, 1.19), 20.0: (77.7, 6.30, 1.43), 1000.0: (79.40, 6.516, 1.4545)}
 DRAWN = 40  # number of steps of the curves, evenly spaced in their logarithm
 LOOKS = {
-    "nonlinear": {"color": COLOURS["joma"], "label": "nonlinear"},
+    "nonlinear": {"color": "joma", "label": "nonlinear"},
     "linear": {"color": COLOURS["raw"], "label": "linear"},
 }
 

@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from ....core.experiment import RandomExperiment, range_rows, setting, sweep
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement, Null
-from ....core.plotting import COLOURS, TINTS
+from ....core.plotting import TINTS
 from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
 from ....training.fitting import Callback, State, at_steps, fit, permuted
@@ -46,7 +46,7 @@ ANEW = {"xlabel": "share of labels drawn anew"}
 LINES = (
     "model",
     {
-        METHODS[0]: {"color": COLOURS["rate_reduction"]},
+        METHODS[0]: {"color": "rate_reduction"},
         METHODS[1]: {"color": TINTS[1]},
         METHODS[2]: {"color": TINTS[1], "linestyle": ":"},
     },

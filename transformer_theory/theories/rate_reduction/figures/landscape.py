@@ -11,7 +11,7 @@ import torch
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Measurement, judge
-from ....core.plotting import COLOURS, TINTS, axes, line, null_band, style
+from ....core.plotting import COLOURS, TINTS, axes, colour, line, null_band, style
 from ....core.result import Result
 from ....core.table import Arrays
 from ....metrics.coding import rate_reduction
@@ -32,9 +32,9 @@ LEVEL_ATOL = 1e-6
 CONSTRAINED, PENALTY, SPHERES = "constrained scale and rank", "penalty", "spheres"
 # label, marker and colour of each kind of critical point, in the order of their numbers in the arrays
 KINDS = (
-    ("end of an ascent", "o", COLOURS["rate_reduction"]),
+    ("end of an ascent", "o", "rate_reduction"),
     ("zero of the gradient, searched", "x", TINTS[1]),
-    ("constructed", "s", COLOURS["null"]),
+    ("constructed", "s", "null"),
 )
 OPTIMUM = "optimum of the rate reduction"
 DISORDER = "largest disorder of a critical point without direction of ascent"
@@ -236,7 +236,8 @@ class Landscape(RandomExperiment):
         left.margins(y=0.15)
         points = result.arrays[f"{NAME}/critical"]
         right.axhline(0, color=COLOURS["null"], linewidth=0.9)
-        for number, (label, marker, tint) in enumerate(KINDS):
+        for number, (label, marker, name) in enumerate(KINDS):
+            tint = colour(name)
             members = points[points[:, 0] == number]
             hollow = {"facecolors": "none", "edgecolors": tint} if marker == "s" else {"color": tint}
             right.scatter(

@@ -12,7 +12,7 @@ import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Measurement, judge
-from ....core.plotting import COLOURS, TINTS, axes, label_ends, line, style
+from ....core.plotting import TINTS, axes, colour, label_ends, line, style
 from ....core.result import Result
 from ....core.table import Arrays
 from ..on_data import LAYERS_RAISE
@@ -101,7 +101,7 @@ class ReduNetGaussians(RandomExperiment):
         panels[0].set_xlabel("layer of ReduNet")
         for key, name in (("before", "null"), ("after", NAME)):
             points = result.arrays[f"{NAME}/plane_{key}"]
-            panels[1].plot(points[:, 0], points[:, 1], ".", color=COLOURS[name], label=key, alpha=0.6)
+            panels[1].plot(points[:, 0], points[:, 1], ".", color=colour(name), label=key, alpha=0.6)
         panels[1].set_aspect("equal")
         panels[1].set_title("Two classes in the plane")
         panels[1].legend(loc="lower left", fontsize=7.5, frameon=False)

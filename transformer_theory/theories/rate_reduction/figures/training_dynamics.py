@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement, Null
-from ....core.plotting import COLOURS, TINTS, style
+from ....core.plotting import TINTS, colour, style
 from ....core.result import Result
 from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
 from ....training.fitting import at_steps, permuted
@@ -38,7 +38,7 @@ OPTIMUM = "optimum of the rate reduction"
 LOOKS = {
     RATE: {"label": "R", "color": TINTS[0]},
     CLASS_RATE: {"label": "$R^c$", "color": TINTS[1]},
-    REDUCTION: {"label": "ΔR", "color": COLOURS[NAME]},
+    REDUCTION: {"label": "ΔR", "color": NAME},
 }
 SPLITS = ("train", "test")
 PERMUTED = "permuted labels"
@@ -120,7 +120,7 @@ class TrainingDynamics(RandomExperiment):
         """Draws the view with the optimum of the training samples."""
         figure = super().plot(result)
         (best,) = result.table.select(quantity=OPTIMUM).column("value")
-        figure.axes[0].axhline(best, color=COLOURS[NAME], linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
+        figure.axes[0].axhline(best, color=colour(NAME), linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
         return figure
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.figure import Panel, draw_curves
 from ....core.measurement import Measurement, Null
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....metrics.networks import ENTROPY
@@ -100,7 +100,7 @@ class TextRates(RandomExperiment):
     def plot(self, result: Result) -> "Figure":
         """Plots entropy of attention and held-out loss against the learning rate, one mark per seed."""
         figure, (left, right) = axes(1, 2, width=7.0, height=2.6)
-        line = {"color": COLOURS[NAME], "label": "_", "marker": ""}
+        line = {"color": colour(NAME), "label": "_", "marker": ""}
         marks = {"linestyle": "", "marker": "o", "alpha": 0.5, "markeredgewidth": 0}
         for ax, quantity, title in (
             (left, ENTROPY, "Attention entropy, nats"),
@@ -108,7 +108,7 @@ class TextRates(RandomExperiment):
         ):
             of_seeds = result.table.select(quantity=quantity).where(lambda row: row.seed is not None)
             ax.plot(
-                [row.at["rate"] for row in of_seeds], of_seeds.column("value"), color=COLOURS[NAME], **marks
+                [row.at["rate"] for row in of_seeds], of_seeds.column("value"), color=colour(NAME), **marks
             )
             mean = Panel(
                 title,

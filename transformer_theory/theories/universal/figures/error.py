@@ -36,7 +36,7 @@ CASES: dict[str, tuple[bool, AttentionLayers]] = {  # equivariant target and net
 }
 LOOKS = {
     name: {
-        "color": COLOURS["raw" if equivariant else "universal"],
+        "color": "raw" if equivariant else "universal",
         "linestyle": "-" if attention == "all" else ":",
     }
     for name, (equivariant, attention) in CASES.items()

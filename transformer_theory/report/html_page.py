@@ -40,7 +40,6 @@ from .curves import (
     correlation_table,
     curves,
     on_timeline,
-    sentences,
     series,
     timeline_series,
 )
@@ -57,6 +56,7 @@ from .sentences import (
     shape,
     statements,
     subject,
+    timeline_sentences,
 )
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
@@ -491,7 +491,7 @@ def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> d
     return {
         "label": f"{result_label(index)}: " if len(combined.results) > 1 else "",
         "figure": figure,
-        "sentences": sentences([s for s in group if s.theory != NETWORK]),
+        "sentences": timeline_sentences([s for s in group if s.theory != NETWORK]),
         "matrices": [(model, matrix) for model, matrix in matrices if matrix],
     }
 

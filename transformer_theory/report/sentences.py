@@ -1,11 +1,10 @@
 """Sentences about what was found: per theory a statement about its headlines, about its ladder, and about one
-network.
+network, made from judged rows alone (:mod:`~..comparison.judged`); and about the curves of the timeline.
 
-They are made from judged rows alone (:mod:`~..comparison.judged`). Names of data and networks are escaped
-(:func:`~..core.math_text.literal`).
+Names of data and networks are escaped (:func:`~..core.math_text.literal`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 from ..core import format
@@ -16,6 +15,7 @@ from ..core.result import Result
 from ..core.statistics import RANGE_DRAWS
 from ..core.table import grouped
 from ..core.theory import Theory
+from .curves import Series
 
 MAX_STATEMENTS = 5  # about headlines
 MAX_OF_NETWORK = 6  # about one network
@@ -312,6 +312,87 @@ def _word(rung: RungResult) -> str:
 
 def _quoted(rungs: Sequence[RungResult]) -> str:
     return _and([f"“{rung.name}”" for rung in rungs])
+
+
+# ---- the timeline
+
+
+def timeline_sentences(group: Iterable[Series]) -> list[str]:
+    """Returns one sentence per network: which quantities leave the band of their null, in the order in which
+    they do, and which do not.
+
+    For those that leave it, the sentence also names the step at which they have made half of their change.
+    With several seeds, a last sentence says what the means are taken over.
+    """
+    group, texts = list(group), []
+    for model in dict.fromkeys(s.model for s in group):
+        of_model = [s for s in group if s.model == model]
+        left = sorted(
+            (s for s in of_model if s.judged and s.departure is not None), key=lambda s: s.departure or 0
+        )
+        rest = [s for s in of_model if s not in left]
+        judged, unknown = [s for s in rest if s.judged], [s for s in rest if not s.judged]
+        with_side = [s for s in left if s.side is not None]
+        parts = [_departures([s for s in with_side if s.as_predicted], " as predicted")]
+        parts.append(
+            _departures(
+                [s for s in with_side if not s.as_predicted], " on the side opposite to the prediction"
+            )
+        )
+        parts.append(_departures([s for s in left if s.side is None], ""))
+        groups = (
+            (
+                [s for s in judged if not s.outside.any()],
+                "stays within its null band",
+                "stay within their null bands",
+            ),
+            (
+                [s for s in judged if s.within and s.outside.any()],
+                "is outside its null band only briefly",
+                "are outside only briefly",
+            ),
+            (
+                [s for s in judged if not s.within],
+                "leaves its null band and returns",
+                "leave their null bands and return",
+            ),
+            ([s for s in unknown if s.still], "does not move", "do not move"),
+            (
+                [s for s in unknown if s.draws and not s.still],
+                "has too few null draws",
+                "have too few null draws",
+            ),
+            ([s for s in unknown if not s.draws and not s.still], "has no null", "have no null"),
+        )
+        parts += [
+            f"{_and([s.label for s in members])} {one if len(members) == 1 else several}"
+            for members, one, several in groups
+            if members
+        ]
+        if parts := list(filter(None, parts)):
+            texts.append(f"In {model}, {'; '.join(parts)}.")
+    seeds = max((s.seeds for s in group), default=1)
+    if texts and seeds > 1:
+        texts.append(f"All curves, and the correlations below, are those of means over {seeds} seeds.")
+    return texts
+
+
+def _departures(left: Sequence[Series], way: str) -> str:
+    """Describes when quantities leave their null bands: ``"a leaves its null band as predicted at step 10
+    (half of its change: 20)"``.
+    """
+    if not left:
+        return ""
+    first, *later = left
+    return ", ".join(
+        [f"{first.label} leaves its null band{way} {_when(first)}", *(f"{s.label} {_when(s)}" for s in later)]
+    )
+
+
+def _when(s: Series) -> str:
+    """Says when a curve leaves its band, and when it has made half of its change."""
+    start = "from the start" if s.departure == s.steps[0] else f"at step {s.departure:,}"
+    return start + ("" if s.crossing is None else f" (half of its change: step {s.crossing:,})")
 
 
 # ---- one network

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import pandas
 
 
-Item, Key = TypeVar("Item"), TypeVar("Key")
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 class Arrays(dict[str, np.ndarray]):

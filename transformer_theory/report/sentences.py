@@ -20,7 +20,11 @@ from .curves import Series
 MAX_STATEMENTS = 5  # about headlines
 MAX_OF_NETWORK = 6  # about one network
 HALF = 0.5  # effect below which a sentence says so
-TESTED = ("as predicted", "opposite", "not significant", "matched by a second null", "nulls conflict")
+_BEYOND = ("as predicted", "opposite")  # outcomes of what lies beyond its null
+_MATCHED = ("matched by a second null", "nulls conflict")
+TESTED = (*_BEYOND, "not significant", *_MATCHED)
+# outcomes of the headlines of one network, in the order of the table
+_ORDER = (*_BEYOND, *_MATCHED, "not tested", "too few draws", "not significant", "not measured")
 NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
 # outcome of a theory in all cells of a view, and how the overview says so
 OUTCOME_TEXT = {
@@ -54,7 +58,7 @@ def statements(found: Findings) -> list[tuple[str, str]]:
     ones.
     """
     decided = {
-        theory.name: sum(each.judged.outcome in ("as predicted", "opposite") for each in found.of(theory))
+        theory.name: sum(each.judged.outcome in _BEYOND for each in found.of(theory))
         for theory in found.theories
     }
     chosen = sorted(decided, key=lambda name: -decided[name])[:MAX_STATEMENTS]
@@ -410,9 +414,8 @@ def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) ->
         chosen: the headlines.
         found: all quantities.
     """
-    beyond = ("as predicted", "opposite")
-    leaving = sorted((each for each in chosen if each.judged.outcome in beyond), key=strength)
-    named = {each.theory for each in chosen if each.judged.outcome in (*beyond, *_MATCHED)}
+    leaving = sorted((each for each in chosen if each.judged.outcome in _BEYOND), key=strength)
+    named = {each.theory for each in chosen if each.judged.outcome in (*_BEYOND, *_MATCHED)}
     pairs = [(each, _headline(each)) for each in leaving]
     for each in notable(found):
         if each.theory not in named and each.judged.outcome not in _MATCHED:
@@ -421,33 +424,17 @@ def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) ->
     return [(each.title, text, each.meaning) for each, text in pairs[:MAX_OF_NETWORK]]
 
 
-_MATCHED = ("matched by a second null", "nulls conflict")
-
-
 def other_outcomes(chosen: Sequence[Quantity], found: Sequence[Quantity]) -> list[tuple[str, str]]:
     """Returns pairs (outcome, titles of theories) for the headlines that have no sentence, those beyond their
     null first.
     """
     named = {title for title, *_ in network_statements(chosen, found)}
-    groups: dict[str, list[str]] = {}
-    for each in sorted(chosen, key=lambda each: _ORDER.index(each.judged.outcome)):
-        beyond = each.judged.outcome in ("as predicted", "opposite")
-        if not (beyond and each.title in named):
-            word = f"also {each.judged.words}" if beyond else each.judged.words
-            groups.setdefault(word, []).append(each.short_title)
-    return [(word, ", ".join(names)) for word, names in groups.items()]
-
-
-_ORDER = (
-    "as predicted",
-    "opposite",
-    "matched by a second null",
-    "nulls conflict",
-    "not tested",
-    "too few draws",
-    "not significant",
-    "not measured",
-)
+    rest = [each for each in chosen if not (each.judged.outcome in _BEYOND and each.title in named)]
+    groups = grouped(
+        sorted(rest, key=lambda each: _ORDER.index(each.judged.outcome)),
+        lambda each: f"also {each.judged.words}" if each.judged.outcome in _BEYOND else each.judged.words,
+    )
+    return [(word, ", ".join(each.short_title for each in same)) for word, same in groups.items()]
 
 
 def strength(quantity: Quantity) -> tuple[int, bool, float, float]:

@@ -323,7 +323,7 @@ def of_network(result: Result, theories: Sequence[Theory]) -> Table:
     each theory.
     """
     chosen = headlines(quantities(result, theories), theories)
-    sources = {theory.title.partition(":")[0]: theory.sources[:1] for theory in theories}
+    sources = {theory.short_title: theory.sources[:1] for theory in theories}
     table = network_headlines([each for each in chosen if each.rows])
     lines = [
         replace(line, cells=((Strong(f"{line.cells[0]} "), *sources[str(line.cells[0])]), *line.cells[1:]))

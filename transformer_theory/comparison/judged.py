@@ -133,22 +133,17 @@ def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View,
     """Returns the headlines of one theory with the view and the name of the data, in the order of
     the views.
     """
-    chosen: list[tuple[View, Entry]] = []
-    if theory.on_data is not None:
-        place: dict[str, Any] = {"kind": "on data", "quantity": theory.on_data.headline, "layer": None}
-        for entry in aggregate.select(theory=theory.name, **place):
-            chosen.append(("features" if entry.row.model else "raw tokens", entry))
-    if theory.in_networks is not None:
-        place = {"kind": "in network", "quantity": theory.in_networks.headline, "layer": None, "head": None}
-        for entry in aggregate.select(theory=theory.name, **place):
-            chosen.append(("network", entry))
     places = []
-    for view, entry in sorted(chosen, key=lambda pair: VIEWS.index(pair[0])):
+    for entry in sorted(aggregate.headlines(theory), key=lambda entry: VIEWS.index(_view(entry.row))):
         result = aggregate.results[entry.results[0]]
         if result.name == COMPARE and not entry.row.at:
             data = entry.row.data or str(result.settings.get("data") or "data")
-            places.append((theory, view, data, entry))
+            places.append((theory, _view(entry.row), data, entry))
     return places
+
+
+def _view(row: Measurement) -> View:
+    return "network" if row.kind == "in network" else "features" if row.model else "raw tokens"
 
 
 def _distinct(found: list[Finding]) -> list[Finding]:

@@ -141,6 +141,21 @@ class Aggregate:
             if all(getattr(entry.row, name) in choice for name, choice in wanted.items())
         ]
 
+    def headlines(self, theory: Theory) -> list[Entry]:
+        """Returns the entries of a theory's headlines: first that on data, then that in networks, averaged
+        over layers and heads.
+        """
+        found: list[Entry] = []
+        if (on_data := theory.on_data) is not None:
+            found += self.select(
+                theory=theory.name, kind="on data", quantity=on_data.headline, layer=None, head=None
+            )
+        if (inside := theory.in_networks) is not None:
+            found += self.select(
+                theory=theory.name, kind="in network", quantity=inside.headline, layer=None, head=None
+            )
+        return found
+
     def claims_of(self, theory: Theory) -> list[Checked]:
         """Returns the claims of one theory."""
         return [checked for checked in self.claims if checked.theory is theory]

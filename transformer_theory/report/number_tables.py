@@ -64,7 +64,7 @@ def summary(aggregate: Aggregate) -> Table:
     """
     blocks = []
     for theory in aggregate.theories:
-        lines = [line for entries in headlines(aggregate, theory) for line in _headline_lines(entries)]
+        lines = [line for entries in _headlines(aggregate, theory) for line in _headline_lines(entries)]
         lines += [Line((), (Plain(name), ": ", text)) for name, text in _experiment_counts(aggregate, theory)]
         if verified := aggregate.claims_of(theory):
             lines.append(Line((), f"Generated instances: {claims_text(verified)}"))
@@ -83,24 +83,22 @@ def summary(aggregate: Aggregate) -> Table:
     )
 
 
-def headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
+def _headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
     """Yields the entries of a theory's headline quantities: first those on data, or the reasons why they are
     missing; then those in trained networks.
     """
-    if theory.on_data is not None:
-        entries = aggregate.select(theory=theory.name, kind="on data", layer=None)
-        with_headline = [entry for entry in entries if entry.row.quantity == theory.on_data.headline]
-        views = {(entry.row.data, entry.row.model) for entry in with_headline}
-        # A view without a headline has a row with the reason.
-        yield [
-            entry
-            for entry in entries
-            if entry in with_headline or (entry.missing and (entry.row.data, entry.row.model) not in views)
-        ]
-    if theory.in_networks is not None:
-        yield aggregate.select(
-            theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None
-        )
+    found = aggregate.headlines(theory)
+    # A view without a headline has a row with the reason.
+    views = {(entry.row.data, entry.row.model) for entry in found if entry.row.kind == "on data"}
+    on_data = (
+        () if theory.on_data is None else aggregate.select(theory=theory.name, kind="on data", layer=None)
+    )
+    yield [
+        entry
+        for entry in on_data
+        if entry in found or (entry.missing and (entry.row.data, entry.row.model) not in views)
+    ]
+    yield [entry for entry in found if entry.row.kind == "in network"]
 
 
 def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
@@ -280,7 +278,7 @@ def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
     are none.
     """
     entries = aggregate.select(theory=theory.name, kind=("on data", "in network"))
-    first = [entry for group in headlines(aggregate, theory) for entry in group]
+    first = [entry for group in _headlines(aggregate, theory) for entry in group]
     entries = [*first, *(entry for entry in entries if entry not in first)]
     with_value = [entry for entry in entries if not entry.missing]
     blocks = [_block(same) for same in grouped(with_value, _heading).values()]
@@ -477,40 +475,37 @@ def headlines_in_training(
 
     None if no headline was measured.
     """
+    measured = [
+        (theory, theory.in_networks.side, curve)
+        for theory in theories
+        if theory.in_networks is not None
+        for curve in curves
+        if (curve.theory, curve.quantity) == (theory.name, theory.in_networks.headline) and not curve.empty
+    ]
     blocks = []
-    for theory in theories:
-        in_networks = theory.in_networks
-        for curve in curves if in_networks is not None else ():
-            if (
-                in_networks is None
-                or (curve.theory, curve.quantity) != (theory.name, in_networks.headline)
-                or curve.empty
-            ):
-                continue
-            values, nulls = curve.values[-1], curve.nulls[-1]
-            # Count the layers whose last value lies on the side of its null that the theory expects; above it
-            # if it expects neither.
-            comparable = np.isfinite(values) & np.isfinite(nulls)
-            side, expected = (
-                ("below", values < nulls) if in_networks.side == "<=" else ("above", values > nulls)
+    for theory, side, curve in measured:
+        values, nulls = curve.values[-1], curve.nulls[-1]
+        # Count the layers whose last value lies on the side of its null that the theory expects; above it
+        # if it expects neither.
+        comparable = np.isfinite(values) & np.isfinite(nulls)
+        where, expected = ("below", values < nulls) if side == "<=" else ("above", values > nulls)
+        half_step = curve.mean().crossing
+        line = Line(
+            (
+                (curve.label, Note(curve.note)) if curve.note else curve.label,
+                format.amount(curve.at(int(curve.steps[0])), curve.unit),
+                format.amount(curve.at(kept), curve.unit),
+                Strong(format.amount(curve.at(int(curve.steps[-1])), curve.unit)),
+                format.amount(curve.at(int(curve.steps[-1]), "nulls"), curve.unit),
+                f"{where} it in {int(expected[comparable].sum())} of {int(comparable.sum())} layers"
+                if comparable.any()
+                else "no null",
+                format.NOTHING if half_step is None else f"step {half_step:,}",
             )
-            half_step = curve.mean().crossing
-            line = Line(
-                (
-                    (curve.label, Note(curve.note)) if curve.note else curve.label,
-                    format.amount(curve.at(int(curve.steps[0])), curve.unit),
-                    format.amount(curve.at(kept), curve.unit),
-                    Strong(format.amount(curve.at(int(curve.steps[-1])), curve.unit)),
-                    format.amount(curve.at(int(curve.steps[-1]), "nulls"), curve.unit),
-                    f"{side} it in {int(expected[comparable].sum())} of {int(comparable.sum())} layers"
-                    if comparable.any()
-                    else "no null",
-                    format.NOTHING if half_step is None else f"step {half_step:,}",
-                )
-            )
-            blocks.append(
-                Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name)
-            )
+        )
+        blocks.append(
+            Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name)
+        )
     headings = (
         ("quantity", 34),
         ("first", 10),

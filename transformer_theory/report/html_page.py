@@ -583,7 +583,7 @@ def head_of_network(result: Result) -> dict[str, Any]:
     name = f"{kind if kind and kind != model else 'The network'}"
     right = settings.get("right")
     correct = (
-        f"; its largest output is the label in {right:.1%} of them".replace("%", "\u00a0%")
+        f"; its largest output is the label in {format.percent(right)} of them"
         if isinstance(right, float)
         else ""
     )

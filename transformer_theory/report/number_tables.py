@@ -225,9 +225,10 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
     """Returns the claims of a theory with their statements; None if no claim was verified."""
     lines = []
     for checked in aggregate.claims_of(theory):
-        verification, low, high = checked.verification, *checked.verification.interval
+        verification = checked.verification
+        interval = format.share_of_seeds(verification.interval).replace(" ", "\u00a0")
         counts = (
-            f"{verification.consistent} of {verification.decided} [{low:.2f},\u00a0{high:.2f}]"
+            f"{verification.consistent} of {verification.decided} {interval}"
             if verification.decided
             else f"0 of {len(verification.seeds)}"
         )

@@ -229,7 +229,8 @@ class PerModule(Metric):
 
     def update(self, activations: Activations) -> None:
         """Accumulates the statistics of one module; modules that cannot be measured are skipped."""
-        if (found := self.statistics(activations)) is not None:
+        found = self.statistics(activations) if activations.kind in self.kinds else None
+        if found is not None:
             self.add(self.place(activations, found), found)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:

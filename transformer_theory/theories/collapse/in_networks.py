@@ -22,7 +22,7 @@ weights, up to a constant per row.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -251,7 +251,7 @@ class HeadContraction(PerModule):
         covered = torch.cat(variances).mean(0).le(1).tolist() if predicted else []
 
         for head in range(stored[0].weights.shape[1]):
-            columns = {"head": head, "n": n}
+            columns: dict[str, Any] = {"head": head, "n": n}
             if not values:
                 yield self.row(None, reason=reason, **columns)
                 continue

@@ -123,7 +123,8 @@ class InductionScores(PerModule):
 
     def place(self, activations: Activations, statistics: Tensor) -> Place:
         """Returns layer, first head and number of tokens."""
-        return (*super().place(activations, statistics), activations.tokens.shape[1])
+        assert activations.weights is not None
+        return (*super().place(activations, statistics), activations.weights.shape[-1])
 
     def statistics(self, activations: Activations) -> Float[Tensor, "sequences 3 heads"] | None:
         """Returns the scores of one module; None if it has no known weights.

@@ -262,9 +262,8 @@ class KeptShare(PerModule):
                 total += torch.where(each, own, other).sum(1)
         found = zip(count.tolist(), (value / count).tolist(), (2 * after / before).tolist())
         for head, (n, share, ratio) in enumerate(found):
-            columns = {"head": head, "n": int(n)}
-            yield self.row(share, draws=(exchanged[:, head] / n).tolist(), **columns)
-            yield self.beside(HALVED, ratio, predicted=1.0, **columns)
+            yield self.row(share, draws=(exchanged[:, head] / n).tolist(), head=head, n=int(n))
+            yield self.beside(HALVED, ratio, predicted=1.0, head=head, n=int(n))
 
 
 Doubled = tuple[

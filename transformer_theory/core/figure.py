@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, setting, sweep
-from .measurement import Basis, Measurement
+from .measurement import Basis, Measurement, Op, judge
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson, student_interval
@@ -61,6 +61,7 @@ __all__ = [
     "distinct",
     "draw_curves",
     "figure",
+    "judged",
     "matrix",
     "mean",
     "published",
@@ -122,6 +123,14 @@ def reading(
 ) -> Reading:
     """Returns a reading; the columns are those of :class:`~.measurement.Measurement`."""
     return Reading(quantity, value, reference, needs, columns)
+
+
+def judged(
+    quantity: str, value: float | None, op: Op, threshold: float, *, covered: bool = True, **columns: Any
+) -> Reading:
+    """Returns a reading with the verdict on ``value op threshold``, see :func:`~.measurement.judge`."""
+    verdict = judge(value, op, threshold, covered=covered)
+    return reading(quantity, value, op=op, threshold=threshold, verdict=verdict, **columns)
 
 
 def share(quantity: str, successes: Any, n: int | None = None, **columns: Any) -> Reading:

@@ -87,7 +87,7 @@ def steps(
         def record(step: int, model, matrices=matrices) -> None:
             matrices[step] = model.preconditioner().clone()
 
-        callbacks = (at_steps(stops, record, limit=steps),) if N == middle(examples) else ()
+        callbacks = (at_steps(stops, record, limit=steps),) if middle(examples) == N else ()
         options = {"steps": steps, "generator": generator, "callbacks": callbacks}
         found = train_attention(draw_prompts, len(spectrum), **options).preconditioner()
         for step, matrix in {**matrices, steps: found}.items():

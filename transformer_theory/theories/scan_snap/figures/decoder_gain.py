@@ -28,12 +28,12 @@ def draw(result: Result) -> "Figure":
     sizes = result.settings["vocab_sizes"]
     drawn, panels = axes(2, len(sizes), height=4.4)
     for M, above, below in zip(sizes, panels, panels[len(sizes) :]):
-        both = (CLOSED_FORM, STEPPED)
+        both = (STEPPED, CLOSED_FORM)
         gain = Panel(f"$M h(t)$, $M$ = {M}", both, {"M": M}, ("eta_Y", "quantity"), legend="")
         draw_curves(above, result, gain, x="step")
         title, look = "Distance of $h$, in units of $2\\eta_Y / M$", {"xlabel": "step"}
         draw_curves(below, result, Panel(title, GAP, {"M": M}, "eta_Y", legend="ends", axes=look), x="step")
-    caption(drawn, "Above: closed form (solid) and gradient descent (dotted), in the same colours as below.")
+    caption(drawn, "Above: gradient descent (solid) and closed form (dotted), in the same colours as below.")
     return drawn
 
 

@@ -266,7 +266,7 @@ def figure(
             (settings[name], tuple[type(axis.values[0]), ...], setting(axis.values, **axis.limits))
             for name, axis in axes.items()
         ]
-        declared += [(name, hints[name], default) for name, default in keywords.items() if name != "seed"]
+        declared += [(name, hints[name], default) for name, default in keywords.items()]
         namespace = {
             "__doc__": original.__doc__,
             "__module__": original.__module__,

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, setting, sweep
+from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, check_settings, setting, sweep
 from .measurement import Basis, Measurement
 from .result import Result
 from .sources import Source
@@ -193,6 +193,7 @@ class Sweep:
     basis: Basis
     quantity: str
     one_seed: bool  # whether all calls get the same seed
+    check: Callable[..., None] | None
 
     def points(self, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         """Returns the coordinates of all calls, those of the last axis varying fastest."""
@@ -216,6 +217,7 @@ def figure(
     basis: Basis = "theory",
     quantity: str = "",
     quick: Mapping[str, Any] | None = None,
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], type[Experiment]]:
     """Turns a function into an experiment, which calls it at every point of a grid, or once.
 
@@ -236,6 +238,8 @@ def figure(
         basis: origin of the reference.
         quantity: name of the quantity, if the function returns a number.
         quick: settings of a run of about a second.
+        check: takes some of the settings and raises ValueError if they do not fit together; it is called when
+            an experiment is constructed.
     """
     sources = source if isinstance(source, tuple) else (source,)
 
@@ -261,7 +265,8 @@ def figure(
             "name": name,
             "sources": sources,
             "view": staticmethod(view),
-            "sweep": Sweep(function, axes, where, reference, basis, quantity, "seed" in keywords),
+            "sweep": Sweep(function, axes, where, reference, basis, quantity, "seed" in keywords, check),
+            "__post_init__": _check,
             "measure": _measure,
             "quick": classmethod(lambda kind: kind(**(quick or {}))),
         }
@@ -269,6 +274,13 @@ def figure(
         return make_dataclass(original.__name__, declared, bases=(base,), namespace=namespace, frozen=True)
 
     return decorate
+
+
+def _check(experiment: Any) -> None:
+    """Checks the range of each setting, and whether the settings fit together."""
+    check_settings(experiment)
+    if check := experiment.sweep.check:
+        _passing(check, vars(experiment))
 
 
 def _measure(experiment: Any) -> Iterator[Measurement | Arrays]:

@@ -451,8 +451,7 @@ def _curve(ax: "Axes", line: Sequence[Measurement], x: str, look: Mapping[str, A
 def _predictions(
     ax: "Axes", lines: Sequence[tuple[Sequence[Measurement], Mapping]], x: str, label: str
 ) -> None:
-    """Plots the predictions of the curves: dashed and black, or in the colours of the curves if they differ.
-    """
+    """Plots the predictions of the curves: dashed and black, or in the colours of the curves if they differ."""
     predicted = [
         {
             coordinate(row, x): row.predicted

@@ -26,13 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..comparison.pooling import IN_NETWORKS, NETWORK
 from ..core.format import NOTHING
 from ..core.measurement import Measurement, Null, Side, Unit
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import BAND_DRAWS, UNTRAINED
 from ..core.theory import Theory
-from .aggregate import IN_NETWORKS, NETWORK
 
 MIN_OUTSIDE = 3  # number of last checkpoints outside the band without which a curve has not left it
 MIN_DRAWS = 5  # draws of a null without which the report does not say whether a curve leaves the band

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ..comparison.judged import Finding, Findings, RungResult, View, by_theory
 from ..core import format
 from ..core.judgement import Outcome
 from ..core.ladder import MAPS
 from ..core.plotting import blank, colour, plain, style
 from ..core.theory import Theory
-from .judged import Finding, Findings, RungResult, View, by_theory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,11 +20,11 @@ from typing import Any
 from ..core.claims import Verification
 from ..core.files import write_together
 from ..core.format import duration, number, portable_command, several, sign
+from ..core.math_text import rendered_parts
 from ..core.result import Result
 from ..core.sources import Source, Status
 from ..core.theory import Theory
 from .html import TEMPLATES
-from .math_text import spans
 
 # JSON values: {"provenance": record of one result, "verifications": list with one record per claim}
 Document = dict[str, Any]
@@ -303,20 +303,19 @@ def _prose(text: str) -> str:
     """Converts text to MyST. Its formulas contain only commands that Markdown does not change; plain text is
     escaped for Markdown.
     """
-    parts = []
-    for kind, part in spans(text):
-        if kind == "text":
-            parts.append(re.sub(r"([\\*<>\[\]$])", r"\\\1", part))
-        else:
-            parts.append(f"`{part}`" if kind == "code" else f"${_formula(part)}$")
-    return "".join(parts)
+    return "".join(rendered_parts(text, _escape, "`{}`".format, _formula))
+
+
+def _escape(text: str) -> str:
+    return re.sub(r"([\\*<>\[\]$])", r"\\\1", text)
 
 
 def _formula(latex: str) -> str:
     # A command with letters needs a space if a letter follows: \|x becomes \Vert x.
-    return re.sub(
+    letters = re.sub(
         r"\\[|,;!{}](?=(.?))", lambda match: _COMMANDS[match[0]] + (" " if match[1].isalpha() else ""), latex
-    ).strip()
+    )
+    return f"${letters.strip()}$"
 
 
 def _slug(heading: str) -> str:

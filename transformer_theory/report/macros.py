@@ -27,12 +27,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from ..comparison.judged import findings, rung_results
+from ..comparison.pooling import Aggregate, Checked, Entry, result_label
 from ..core import format
-from .aggregate import Aggregate, Checked, Entry, result_label
-from .judged import findings, rung_results
-from .math_text import escape
+from ..core.math_text import escape
+from .number_tables import experiment_of
 from .origins import commits, dates, made_by, versions
-from .tables import experiment_of
 
 PREFIX = "TT"
 # words that names omit

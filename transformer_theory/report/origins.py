@@ -10,12 +10,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from ..comparison.pooling import theories_of
 from ..core import sources
 from ..core.claims import Verification
 from ..core.files import of_file
 from ..core.result import FILES, Result
 from ..core.theory import Theory
-from .aggregate import theories_of
 
 NAME = "transformer_theory"
 COMMIT_LETTERS = 8

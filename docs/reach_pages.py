@@ -1,30 +1,29 @@
 """The pages of the documentation about the reach of the theories.
 
-``python -m transformer_theory.report.reach_docs DOCS [RESULT ...]`` stores results of ``transformer-theory
-reach`` as DOCS/reach, with fewer digits of the null draws of the ladders' quantities and without the other
-draws. From it the program writes reach.svg and reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and
-DOCS/reach_rungs.md. Theories that no RESULT has measured keep the rungs stored there, so one theory can be
-measured again alone.
+``python docs/reach_pages.py DOCS [RESULT ...]`` stores results of ``transformer-theory reach`` as DOCS/reach,
+with fewer digits of the null draws of the ladders' quantities and without the other draws. From it the script
+writes reach.svg and reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and DOCS/reach_rungs.md.
+Theories that no RESULT has measured keep the rungs stored there, so one theory can be measured again alone.
 """
 
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.files import write_together
-from ..core.format import portable_command
-from ..core.measurement import Measurement
-from ..core.plotting import svg
-from ..core.result import Result
-from ..core.table import Table
-from ..theories import list_theories
-from .aggregate import aggregate
-from .judged import rung_results
-from .judged_figures import reach_map, reach_overview
-from .markdown import table as formatted
-from .markdown import text
-from .sentences import reach_statements
-from .tables import reach
+from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import aggregate
+from transformer_theory.core.files import write_together
+from transformer_theory.core.format import portable_command
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.plotting import svg
+from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table
+from transformer_theory.report.judged_figures import reach_map, reach_overview
+from transformer_theory.report.md import table as formatted
+from transformer_theory.report.md import text
+from transformer_theory.report.sentences import reach_statements
+from transformer_theory.report.tables import reach
+from transformer_theory.theories import list_theories
 
 FOLDER = "reach"
 DIGITS = 5  # significant digits of the null draws that are kept

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from ..core import format
@@ -202,21 +201,6 @@ def theories_of(results: Iterable[Result], known: Iterable[Theory] | None = None
         Theory(name=name, title=name, question="", statement="", sources=(), assumptions=(), claims=())
         for name in unknown
     ]
-
-
-def checked_result(result: object) -> None:
-    """Checks that this is a result.
-
-    Raises:
-        ValueError: it is something else.
-    """
-    if not isinstance(result, Result):
-        advice = (
-            "Result.load(folder) reads a stored one"
-            if isinstance(result, str | Path)
-            else "pass what compare, probe or train returned"
-        )
-        raise ValueError(f"expected a Result, got {type(result).__name__}; {advice}")
 
 
 def data_name(result: Result) -> str:

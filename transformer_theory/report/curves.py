@@ -12,8 +12,7 @@ band of B draws with probability 2 / (B + 1) at a single step. A curve therefore
 <Series.departure>` its band only if it stays outside at the last :data:`MIN_OUTSIDE` checkpoints or longer,
 and :attr:`stays within it <Series.within>` unless it is outside that often in a row.
 
-The timeline sets every theory's headline over the same steps, says when each leaves the band of its null, and
-correlates them.
+The timeline sets every theory's headline over the same steps, and correlates them.
 """
 
 import math
@@ -32,6 +31,7 @@ from ..core.measurement import Measurement, Null, Side, Unit
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import BAND_DRAWS, UNTRAINED
+from ..core.table import grouped
 from ..core.theory import Theory
 
 MIN_OUTSIDE = 3  # number of last checkpoints outside the band without which a curve has not left it
@@ -290,11 +290,9 @@ def curves(result: Result) -> list[Curves]:
     """Returns the curves of a result in order of appearance: the rows of networks that have a step, averaged
     over heads and seeds.
     """
-    rows: dict[tuple, list[Measurement]] = {}
-    for row in result.table:
-        if row.step is not None and row.kind in IN_NETWORKS:
-            rows.setdefault((row.theory, row.quantity, row.split, row.setting, row.model), []).append(row)
-    return [_curves(group) for group in rows.values()]
+    rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
+    groups = grouped(rows, lambda row: (row.theory, row.quantity, row.split, row.setting, row.model))
+    return [_curves(group) for group in groups.values()]
 
 
 def _curves(rows: Sequence[Measurement]) -> Curves:
@@ -418,87 +416,6 @@ def timeline_series(group: Sequence[Series]) -> list[Series]:
     if not any(s.theory != NETWORK for s in group):
         return []
     return [s for s in group if s.theory != NETWORK or s.unit == "share"]
-
-
-def sentences(group: Iterable[Series]) -> list[str]:
-    """Returns one sentence per network: which quantities leave the band of their null, in the order in which
-    they do, and which do not.
-
-    For those that leave it, the sentence also names the step at which they have made half of their change.
-    With several seeds, a last sentence says what the means are taken over.
-    """
-    group, texts = list(group), []
-    for model in dict.fromkeys(s.model for s in group):
-        of_model = [s for s in group if s.model == model]
-        left = sorted(
-            (s for s in of_model if s.judged and s.departure is not None), key=lambda s: s.departure or 0
-        )
-        rest = [s for s in of_model if s not in left]
-        judged, unknown = [s for s in rest if s.judged], [s for s in rest if not s.judged]
-        with_side = [s for s in left if s.side is not None]
-        parts = [_departures([s for s in with_side if s.as_predicted], " as predicted")]
-        parts.append(
-            _departures(
-                [s for s in with_side if not s.as_predicted], " on the side opposite to the prediction"
-            )
-        )
-        parts.append(_departures([s for s in left if s.side is None], ""))
-        groups = (
-            (
-                [s for s in judged if not s.outside.any()],
-                "stays within its null band",
-                "stay within their null bands",
-            ),
-            (
-                [s for s in judged if s.within and s.outside.any()],
-                "is outside its null band only briefly",
-                "are outside only briefly",
-            ),
-            (
-                [s for s in judged if not s.within],
-                "leaves its null band and returns",
-                "leave their null bands and return",
-            ),
-            ([s for s in unknown if s.still], "does not move", "do not move"),
-            (
-                [s for s in unknown if s.draws and not s.still],
-                "has too few null draws",
-                "have too few null draws",
-            ),
-            ([s for s in unknown if not s.draws and not s.still], "has no null", "have no null"),
-        )
-        parts += [_listed([s.label for s in members], one, several) for members, one, several in groups]
-        if parts := list(filter(None, parts)):
-            texts.append(f"In {model}, {'; '.join(parts)}.")
-    seeds = max((s.seeds for s in group), default=1)
-    if texts and seeds > 1:
-        texts.append(f"All curves, and the correlations below, are those of means over {seeds} seeds.")
-    return texts
-
-
-def _departures(left: Sequence[Series], way: str) -> str:
-    """Describes when quantities leave their null bands: ``"a leaves its null band as predicted at step 10
-    (half of its change: 20)"``.
-    """
-    if not left:
-        return ""
-    first, *later = left
-    return ", ".join(
-        [f"{first.label} leaves its null band{way} {_when(first)}", *(f"{s.label} {_when(s)}" for s in later)]
-    )
-
-
-def _when(s: Series) -> str:
-    """Says when a curve leaves its band, and when it has made half of its change."""
-    start = "from the start" if s.departure == s.steps[0] else f"at step {s.departure:,}"
-    return start + ("" if s.crossing is None else f" (half of its change: step {s.crossing:,})")
-
-
-def _listed(names: Sequence[str], one: str, several: str) -> str:
-    """Joins names with the verb for one or for several of them; empty without names."""
-    if len(names) < 2:
-        return "".join(f"{name} {one}" for name in names)
-    return f"{', '.join(names[:-1])} and {names[-1]} {several}"
 
 
 # ---- rank correlations

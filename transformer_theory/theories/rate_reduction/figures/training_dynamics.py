@@ -21,10 +21,10 @@ from ....core.measurement import Null
 from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
 from ....training.fitting import at_steps, permuted
 from ....training.tasks import StreamTask
+from ..digit_training import FEATURES, TRAIN, descend, perceptron, samples
 from ..loss import MaximalCodingRateReduction
 from ..optimum import optimum
 from ..problem import MCR2, OPTIMUM_THEOREM
-from .label_corruption import FEATURES, TRAIN, descend, perceptron, samples
 
 RATE, CLASS_RATE, REDUCTION = "coding rate", "class coding rate", "rate reduction"
 SHARE = "share of the optimum after training"
@@ -124,7 +124,7 @@ def rates_by_step(
 
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
     stops = at_steps(_stops(steps), evaluate, limit=steps)
-    descend(model, task, stops, rate=rate, steps=steps, generator=generator)
+    descend(model, task, rate=rate, steps=steps, generator=generator, callbacks=[stops])
     return found, optimum(torch.bincount(y).tolist(), FEATURES, eps=eps).value
 
 

@@ -59,7 +59,7 @@ def seeds(n: int, *, seed: int = 0) -> list:
 @figure(
     "scan_snap.one_seed", source=SOURCE, over={"n": Axis(1, 2)}, quantity="seed", view=lambda result: None
 )
-def one_seed(n: int, *, seed: int = setting(0, help="seed of every call")) -> int:
+def one_seed(n: int, *, seed: int = setting(3, help="seed of every call")) -> int:
     """The same seed in every call."""
     return seed
 
@@ -108,6 +108,7 @@ def test_published_numbers_hold_at_the_default_settings_only():
 def test_every_call_has_its_own_seed_unless_it_is_declared():
     assert seeds(seed=2).run().select(quantity="seed").column("value") == [6, 7, 8]
     assert one_seed(seed=2).run().table.column("value") == [2, 2]
+    assert one_seed().run().table.column("value") == [3, 3]  # its default is the declared one
 
 
 @pytest.mark.parametrize("workers", [None, 2])

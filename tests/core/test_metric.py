@@ -1,11 +1,13 @@
 """Metrics with one number per head: sums over batches, lengths kept apart, rows from the class attributes."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
-from transformer_theory.core.metric import Activations, HeadValue, PerHead
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.metric import Activations, PerHead
 from transformer_theory.core.sources import Source
 
 SOURCE = Source("dong2021attention")
@@ -24,11 +26,12 @@ class FirstKey(PerHead):
         count = weights.new_full((weights.shape[1], 1), float(len(weights)))
         return torch.cat([count, weights.sum((0, 2))], 1)  # [heads, 1 + keys]
 
-    def value(self, *sums: torch.Tensor, draws: int) -> HeadValue:
+    def rows_of_head(self, *sums: torch.Tensor, draws: int) -> Iterator[Measurement]:
         found = sum(float(part[1] / part[0] / (len(part) - 1)) for part in sums)
         if found == 0:
-            return HeadValue(None, "no weight", n=0)
-        return HeadValue(found, n=int(sum(part[0] for part in sums)), draws=(0.5,) * draws)
+            yield self.row(None, reason="no weight", n=0)
+        else:
+            yield self.row(found, n=int(sum(part[0] for part in sums)), draws=(0.5,) * draws)
 
 
 def attention(weights: torch.Tensor | None, layer: int = 0, first_head: int = 0) -> Activations:

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, setting, sweep
-from .measurement import Basis, Measurement
+from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, check_settings, setting, sweep
+from .measurement import Basis, Measurement, Op, judge
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson, student_interval
@@ -61,6 +61,7 @@ __all__ = [
     "distinct",
     "draw_curves",
     "figure",
+    "judged",
     "matrix",
     "mean",
     "published",
@@ -122,6 +123,14 @@ def reading(
 ) -> Reading:
     """Returns a reading; the columns are those of :class:`~.measurement.Measurement`."""
     return Reading(quantity, value, reference, needs, columns)
+
+
+def judged(
+    quantity: str, value: float | None, op: Op, threshold: float, *, covered: bool = True, **columns: Any
+) -> Reading:
+    """Returns a reading with the verdict on ``value op threshold``, see :func:`~.measurement.judge`."""
+    verdict = judge(value, op, threshold, covered=covered)
+    return reading(quantity, value, op=op, threshold=threshold, verdict=verdict, **columns)
 
 
 def share(quantity: str, successes: Any, n: int | None = None, **columns: Any) -> Reading:
@@ -193,6 +202,7 @@ class Sweep:
     basis: Basis
     quantity: str
     one_seed: bool  # whether all calls get the same seed
+    check: Callable[..., None] | None
 
     def points(self, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         """Returns the coordinates of all calls, those of the last axis varying fastest."""
@@ -216,6 +226,7 @@ def figure(
     basis: Basis = "theory",
     quantity: str = "",
     quick: Mapping[str, Any] | None = None,
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], type[Experiment]]:
     """Turns a function into an experiment, which calls it at every point of a grid, or once.
 
@@ -236,6 +247,8 @@ def figure(
         basis: origin of the reference.
         quantity: name of the quantity, if the function returns a number.
         quick: settings of a run of about a second.
+        check: takes some of the settings and raises ValueError if they do not fit together; it is called when
+            an experiment is constructed.
     """
     sources = source if isinstance(source, tuple) else (source,)
 
@@ -253,7 +266,7 @@ def figure(
             (settings[name], tuple[type(axis.values[0]), ...], setting(axis.values, **axis.limits))
             for name, axis in axes.items()
         ]
-        declared += [(name, hints[name], default) for name, default in keywords.items() if name != "seed"]
+        declared += [(name, hints[name], default) for name, default in keywords.items()]
         namespace = {
             "__doc__": original.__doc__,
             "__module__": original.__module__,
@@ -261,7 +274,8 @@ def figure(
             "name": name,
             "sources": sources,
             "view": staticmethod(view),
-            "sweep": Sweep(function, axes, where, reference, basis, quantity, "seed" in keywords),
+            "sweep": Sweep(function, axes, where, reference, basis, quantity, "seed" in keywords, check),
+            "__post_init__": _check,
             "measure": _measure,
             "quick": classmethod(lambda kind: kind(**(quick or {}))),
         }
@@ -269,6 +283,13 @@ def figure(
         return make_dataclass(original.__name__, declared, bases=(base,), namespace=namespace, frozen=True)
 
     return decorate
+
+
+def _check(experiment: Any) -> None:
+    """Checks the range of each setting, and whether the settings fit together."""
+    check_settings(experiment)
+    if check := experiment.sweep.check:
+        _passing(check, vars(experiment))
 
 
 def _measure(experiment: Any) -> Iterator[Measurement | Arrays]:

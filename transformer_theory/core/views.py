@@ -152,7 +152,7 @@ def draw_curves(
         rows = Table(row for row in panel.rows(result.table) if coordinate(row, across) is not None)
         lines = list(_lines(rows, panel, result))
         for line, look in lines:
-            _curve(ax, line, across, look)
+            _curve(ax, line, across, look | {"band": look.get("band", True) and not spread})
             if spread and look.get("band", True):
                 _spread_band(ax, line, across, result.table, spread, look)
             if drawn := [row for row in _ordered(line, across) if row.null and row.null.draws]:

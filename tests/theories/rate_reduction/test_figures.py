@@ -13,9 +13,9 @@ from transformer_theory.theories.rate_reduction.figures.label_corruption import 
     TO_THE_END,
     TRAIN,
     VALIDATION,
-    LabelCorruption,
     by_step,
     chosen,
+    label_corruption,
     pixel_accuracies,
     samples,
     training_accuracies,
@@ -36,7 +36,7 @@ from transformer_theory.theories.rate_reduction.figures.training_dynamics import
     OPTIMUM,
     RATE,
     REDUCTION,
-    TrainingDynamics,
+    training_dynamics,
 )
 from transformer_theory.theories.rate_reduction.on_data import LAYERS_RAISE
 
@@ -141,7 +141,7 @@ def test_wrong_labels_hurt_and_pixels_are_the_null():
     assert clean[1] > 0.93
     assert corrupted[1] < clean[1] - 0.05
     assert corrupted[0] < 0.6  # validation labels are wrong too
-    result = LabelCorruption(ratios=(0.0, 0.4), seeds=1, steps=8, rates=(0.01,), ranks=(4,)).run()
+    result = label_corruption(ratios=(0.0, 0.4), seeds=1, steps=8, rates=(0.01,), ranks=(4,)).run()
     null = {row.at: row.value for row in result.select(quantity=ACCURACY, model=PIXELS)}
     assert len(null) == 4
     for method in METHODS[:3]:
@@ -151,7 +151,7 @@ def test_wrong_labels_hurt_and_pixels_are_the_null():
 
 
 def test_training_raises_the_rate_reduction_to_nearly_its_optimum():
-    experiment = TrainingDynamics(seeds=1, steps=40)
+    experiment = training_dynamics(seeds=1, steps=40)
     result = experiment.run()
     R, within, reductions = (
         result.select(quantity=quantity, split="train") for quantity in (RATE, CLASS_RATE, REDUCTION)

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from ...core.measurement import Measurement
+from ...core.measurement import CORRELATION, Measurement
 from ...core.metric import SHARED, ActivationKind, Activations, PerHead, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
@@ -94,6 +94,7 @@ class CopyingScore(PerModule):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "outputs")
     theory, quantity, side, source, null_kind = NAME, COPYING, ">=", ELHAGE, ROTATED
+    bounds = CORRELATION
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Stores a matrix; later batches have the same ones."""

@@ -157,7 +157,7 @@ def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:
     return {"vocabulary": int(data.max()) + 1, "length": data.shape[1], "sequences": SEQUENCES, **limits}
 
 
-def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def repeated_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns a set of blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` such sets of unrelated
     blocks.
 
@@ -171,7 +171,7 @@ def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
     return {"value": value, "null": null.split(count)}
 
 
-def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def next_token_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns blocks that occur twice, ``[n, 2P]``, with their next ids as targets; in the null the first
     block is another one.
     """
@@ -184,7 +184,7 @@ def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> 
     return {"value": value, "null": [null], "targets": targets}
 
 
-def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def sample_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns four blocks that occur twice, ``[4, 2P]``, for metrics of weights."""
     sizes = limits_of(data, limits)
     return {
@@ -195,11 +195,13 @@ def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[s
 
 
 RESPONSES = (
-    Response("repeated blocks", repeated, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"),
-    Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
+    Response(
+        "repeated blocks", repeated_blocks, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"
+    ),
+    Response("weights", sample_blocks, lambda: (CopyingScore(),), reads="ids"),
     Response(
         "continued blocks",
-        continued,
+        next_token_blocks,
         lambda: (SecondBlockLoss(),),
         null_kind="another first block",
         reads="ids",

@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from ...core.ladder import Ladder
-from ...core.measurement import Measurement, Null, present
+from ...core.measurement import CORRELATION, Measurement, Null, present
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, over_heads
 from ...data.digits import digits as load_digits
@@ -51,6 +51,7 @@ COSINE, ACCURACY = "mean cosine within a sequence", "accuracy"
 LADDER = Ladder(
     theory="particles",
     quantity=SHARE,
+    bounds=CORRELATION,
     side=">=",
     null=PERMUTED,
     source=Source("geshkovski2025mathematical", status="own"),
@@ -76,7 +77,8 @@ def rows_of(
         n=len(tokens),
         **columns,
     )
-    yield LADDER.beside(COSINE, float(sums.within[0] / sums.within[1]), n=len(tokens))
+    cosine = float(sums.within[0] / sums.within[1])
+    yield LADDER.beside(COSINE, cosine, bounds=CORRELATION, n=len(tokens))
 
 
 @LADDER.rung("SA, independent tokens", column="own setting", covered=True)

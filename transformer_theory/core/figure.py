@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, check_settings, setting, sweep
-from .measurement import Basis, Measurement
+from .measurement import Basis, Measurement, judge
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson, student_interval
@@ -118,9 +118,23 @@ def reading(
     *,
     reference: tuple[float, Basis] | None = None,
     needs: tuple[str, ...] | None = None,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    covered: bool = True,
     **columns: Any,
 ) -> Reading:
-    """Returns a reading; the columns are those of :class:`~.measurement.Measurement`."""
+    """Returns a reading; the columns are those of :class:`~.measurement.Measurement`.
+
+    Args:
+        quantity, value, reference, needs: as in :class:`Reading`.
+        at_most, at_least: bound that decides the verdict.
+        covered: whether the assumptions of the theorem that states the bound hold.
+        columns: further columns of the row.
+    """
+    for op, bound in (("<=", at_most), (">=", at_least)):
+        if bound is not None:
+            verdict = judge(value, op, bound, covered=covered)
+            columns |= {"op": op, "threshold": bound, "verdict": verdict}
     return Reading(quantity, value, reference, needs, columns)
 
 

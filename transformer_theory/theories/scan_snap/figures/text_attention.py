@@ -10,7 +10,7 @@ import numpy as np
 
 from ....core.experiment import setting, sweep
 from ....core.figure import DASHED, Panel, Reading, draw_curves, figure, reading
-from ....core.measurement import Measurement, Null, judge
+from ....core.measurement import Measurement, Null
 from ....core.plotting import caption, heatmap, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -114,10 +114,9 @@ def text_attention(
         for layer, (start, end) in enumerate(zip(entropy[0].tolist(), entropy[-1].tolist())):
             columns = {"unit": "nats", "source": SOURCE, "model": model, "layer": layer}
             columns |= {"nulls": (Null(SHUFFLED, (float(unordered[layer]),)),)}
-            columns |= {"op": "<=", "threshold": start, "verdict": judge(end, "<=", start, covered=False)}
             note = f"{run.vocabulary} words, {steps} steps, many queries"
             note = f"the threshold is the entropy at the start; {note}"
-            yield reading(FINAL_ENTROPY, end, note=note, **columns)
+            yield reading(FINAL_ENTROPY, end, at_most=start, covered=False, note=note, **columns)
         yield Arrays({MAPS_OF(depth): run.maps[[measured.index(step) for step in reported]]})
     yield Arrays({PICTURED: np.array(reported)})
 

@@ -41,7 +41,7 @@ ledger: .venv/.installed  ## every claim, quick ones on 100 seeds and trainings 
 
 reach: .venv/.installed  ## the ladders of all theories on 5 seeds, in WORKERS processes; the page is docs/reach.md
 	@$(BIN)/transformer-theory reach --workers $(WORKERS) --out runs/reach
-	@$(BIN)/python -m transformer_theory.report.reach_docs docs runs/reach
+	@$(BIN)/python docs/reach_pages.py docs runs/reach
 
 mutants: .venv/.installed  ## perturbations of the mathematics that the claims must detect; the score is docs/mutants.json
 	@$(BIN)/python -m benchmarks.mutants --workers $(WORKERS)

@@ -101,6 +101,16 @@ def refined(difference: Difference) -> bool:
     return difference.column == "one coordinate became several"
 
 
+def clearer(difference: Difference) -> bool:
+    """Returns whether rungs differ in the text of the assumption that they relax alone."""
+    if not re.fullmatch(r"settings\.ladders\.\w+\.rungs", difference.column):
+        return False
+    old, new = (
+        [rung | {"relaxes": ""} for rung in rungs or ()] for rungs in (difference.old, difference.new)
+    )
+    return same(old, new)
+
+
 def of_item(*names: str, columns: tuple[str, ...]) -> Callable[[Difference], bool]:
     """Returns the check that a difference is in one of these items, in columns that begin with one of the
     texts.
@@ -114,6 +124,7 @@ EXPLAINED: list[Explained] = [
         bounded_interval,
         "Intervals over seeds of bounded quantities are computed on the logit scale, within the bounds.",
     ),
+    Explained("reach", clearer, "Rungs say what replaces what: an MLP instead of ISTA."),
     Explained("figures", new_row, "What was drawn from arrays are rows now."),
     Explained("figures", refined, "Rows that shared one text as their setting have their own coordinates."),
     Explained(

@@ -158,9 +158,9 @@ def plot(costs: dict[str, list[float]], caption: str):
     """Draws milliseconds against tokens per sequence on logarithmic axes, with proportional growth as a
     dotted line.
     """
-    from transformer_theory.core.plotting import COLOURS, axes, style
+    from transformer_theory.core.plotting import COLOURS, axes, colour, style
 
-    tints = dict(zip(costs, (COLOURS["crate"], COLOURS["attention_svm"], COLOURS["rate_reduction"])))
+    tints = dict(zip(costs, (colour("crate"), colour("attention_svm"), colour("rate_reduction"))))
     with style():
         figure, (ax,) = axes(width=5.0)
         for name, seconds in costs.items():

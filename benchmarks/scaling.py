@@ -89,13 +89,13 @@ def draw(costs: dict[str, dict[str, list[float]]], caption: str):
     """Draws solvers in the first row and descent in the second, one column per axis; a grey line shows
     proportional growth.
     """
-    from transformer_theory.core.plotting import COLOURS, axes, style
+    from transformer_theory.core.plotting import COLOURS, axes, colour, style
 
     tints = dict(
         zip(
             LABELS,
             (
-                COLOURS[name]
+                colour(name)
                 for name in ("attention_svm", "attention_svm", "scan_snap", "rate_reduction", "crate")
             ),
         )

@@ -9,11 +9,11 @@ import re
 import sys
 from pathlib import Path
 
+from transformer_theory.comparison.judged import Findings, findings
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.files import replacing
 from transformer_theory.core.result import Result
 from transformer_theory.report import tables, terminal
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import Findings, findings
 from transformer_theory.report.origins import dates
 
 ROOT = Path(__file__).parents[1]

@@ -18,8 +18,8 @@ from transformer_theory.core.files import replacing
 from transformer_theory.core.format import label, place
 from transformer_theory.core.measurement import Basis, Measurement
 from transformer_theory.core.result import Result
-from transformer_theory.report.markdown import text
-from transformer_theory.report.tables import BASIS_TEXT
+from transformer_theory.report.md import text
+from transformer_theory.report.number_tables import BASIS_TEXT
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[1]

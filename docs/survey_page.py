@@ -14,8 +14,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from transformer_theory.comparison.pooling import Aggregate
 from transformer_theory.report import aggregate, stored_results
-from transformer_theory.report.aggregate import Aggregate
 from transformer_theory.report.figures import draw, pictures
 from transformer_theory.report.macros import Macro, definitions, macros
 from transformer_theory.report.origins import references

@@ -13,7 +13,7 @@ import torch
 
 import transformer_theory as tt
 from transformer_theory import bottleneck
-from transformer_theory.theories.bottleneck.figures.plane import Plane
+from transformer_theory.theories.bottleneck.figures.plane import plane
 from transformer_theory.theories.bottleneck.on_data import ON_DATA
 
 generator = torch.Generator().manual_seed(1)
@@ -53,5 +53,5 @@ for row in ON_DATA.measure(ON_DATA.read(tt.data.load("digits")), generator, draw
 
 # %%
 # Random starts of the fixed-point iteration stay below the curve.
-experiment = Plane(starts=8)
+experiment = plane(starts=8)
 figure = experiment.plot(experiment.run())

@@ -16,8 +16,8 @@ from transformer_theory import graph_tokens
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import collect
 from transformer_theory.data.graphs import Graphs
-from transformer_theory.theories.graph_tokens.figures.maps import Maps
-from transformer_theory.theories.graph_tokens.figures.pairs import Pairs
+from transformer_theory.theories.graph_tokens.figures.maps import maps
+from transformer_theory.theories.graph_tokens.figures.pairs import pairs
 from transformer_theory.theories.graph_tokens.identifiers import adjacency
 from transformer_theory.theories.graph_tokens.layers import relative_difference
 
@@ -46,7 +46,7 @@ for identifiers in (
 # %%
 # The maps beside the patterns; with three dimensions fewer than nodes nothing of this is left. Heads that
 # learn reach the same maps.
-experiment = Maps(nodes=5, steps=150)
+experiment = maps(nodes=5, steps=150)
 figure = experiment.plot(experiment.run())
 
 # %%
@@ -71,7 +71,7 @@ for refine in (graph_tokens.weisfeiler_leman, graph_tokens.folklore_weisfeiler_l
         f"{refine.__name__}: "
         f"{'distinguished' if graph_tokens.distinguished(hexagon, triangles, refine) else 'equal'}"
     )
-experiment = Pairs()
+experiment = pairs()
 figure = experiment.plot(experiment.run())
 
 # %%

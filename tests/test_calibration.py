@@ -5,10 +5,10 @@ import torch
 
 from benchmarks.calibration import shares
 from transformer_theory import compare
+from transformer_theory.comparison.judged import findings
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.data import TokenData
 from transformer_theory.data.synthetic import noise_like
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import findings
 from transformer_theory.theories.scan_snap import minimal_model, on_data
 
 SETS = 6

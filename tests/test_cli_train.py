@@ -22,7 +22,7 @@ from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.data.image_sets import images as read_images
-from transformer_theory.training.image.loop import Moment
+from transformer_theory.training.image.loop import ProgressUpdate
 from transformer_theory.training.image.recipes import image_recipe
 
 TINY = [
@@ -116,7 +116,7 @@ def test_the_table_of_progress_fits_80_columns_and_includes_the_score(objective,
     # layers have no column
     layers = [replace(table[-1], quantity=score, value=0.99, layer=layer) for layer in range(8)]
     with progress_table(score) as show:
-        show(Moment(123456, 100.5, 0.5, 4000.0, 12345.6, 2.3026, Table([*table, *layers])))
+        show(ProgressUpdate(123456, 100.5, 0.5, 4000.0, 12345.6, 2.3026, Table([*table, *layers])))
     lines = capsys.readouterr().err.splitlines()
     assert 60 < max(map(len, lines)) <= 80
     assert " 46.48 % " in lines[-1]
@@ -127,7 +127,7 @@ def test_of_many_intervals_some_tens_and_the_last_are_shown(capsys):
     with progress_table() as show:
         for step in range(1001):
             show(
-                Moment(
+                ProgressUpdate(
                     step,
                     step / 5,
                     step / 1000,
@@ -384,10 +384,10 @@ def test_sigterm_ends_a_training_that_can_continue(tmp_path, monkeypatch, capsys
     def stopping(*arguments):
         with progress_table(*arguments) as show:
 
-            def callback(moment):
-                show(moment)
+            def callback(update):
+                show(update)
                 # the second interval: its measurement has been shown, and the training continues
-                if moment.step == 4:
+                if update.step == 4:
                     assert signal.getsignal(signal.SIGTERM) != signal.SIG_DFL
                     signal.raise_signal(signal.SIGTERM)
 

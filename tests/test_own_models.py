@@ -21,7 +21,7 @@ from transformer_theory.comparison import user_models
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.probes.measure import NEEDS_CAUSAL
-from transformer_theory.report.own_model import head
+from transformer_theory.report.html_page import head_of_network
 
 FOLDER = "docs/own_models"
 HEADS, LAYERS = 4, 2  # of all networks on the pages
@@ -143,7 +143,7 @@ def vit(names: dict[str, Any]) -> None:
     assert result.settings["right"] == pytest.approx(float(right.double().mean()))
     pictures = torch.from_numpy(result.arrays["network/images"]).flatten(1)
     assert (pictures.amin(1).tolist(), pictures.amax(1).tolist()) == ([0.0] * 4, [1.0] * 4)
-    lead = head(result)["lead"]
+    lead = head_of_network(result)["lead"]
     assert "2 layers of 4 heads" in lead
     assert "48 images of shape [3, 16, 16]; its largest output is the label in" in lead
     some = user_models.measure(names["model"], images, theories=["joma"], max_samples=8)

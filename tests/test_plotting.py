@@ -10,6 +10,7 @@ import pytest
 
 import transformer_theory.core.plotting
 from transformer_theory.core.plotting import (
+    _SPARE,
     COLOURS,
     _apart,
     axes,
@@ -23,6 +24,8 @@ from transformer_theory.core.plotting import (
     svg,
     text_figure,
 )
+from transformer_theory.core.theory import Theory
+from transformer_theory.theories import list_theories
 
 
 def drawn(scale=1.0):
@@ -134,7 +137,7 @@ def test_shades_go_from_dark_to_light():
         grey = [lightness(tint) for tint in shades(count)]
         assert len(grey) == count
         assert all(a < b - 10 for a, b in itertools.pairwise(grey))
-    assert not set(shades(6)) & set(COLOURS.values())
+    assert not set(shades(6)) & {*COLOURS.values(), *(theory.colour for theory in list_theories())}
 
 
 def test_pyplot_is_not_imported():
@@ -162,9 +165,21 @@ sys.exit("matplotlib.pyplot" in sys.modules)
 
 
 def test_names_have_stable_colours():
-    assert colour("crate") == COLOURS["crate"]
-    assert colour("my own theory") == colour("my own theory")
-    assert all(re.fullmatch(r"#[0-9A-F]{6}", value) for value in COLOURS.values())
+    theories = {theory.name: theory.colour for theory in list_theories()}
+    assert len({*theories.values()}) == len(theories)
+    assert {name: colour(name) for name in theories} == theories
+    assert all(re.fullmatch(r"#[0-9A-F]{6}", tint) for tint in [*COLOURS.values(), *theories.values()])
+    assert colour("ViT") == COLOURS["ViT"]
+    assert colour("my own theory") == colour("my own theory") in _SPARE
+    assert colour("#123456") == "#123456"
+
+
+def test_a_theory_brings_its_colour():
+    texts = {"title": "", "question": "", "statement": "", "sources": (), "assumptions": (), "claims": ()}
+    Theory("coloured", **texts, colour="#123456")
+    assert colour("coloured") == "#123456"
+    with pytest.raises(ValueError, match="colour of a theory must have the form #RRGGBB, got 'red'"):
+        Theory("red", **texts, colour="red")
 
 
 def test_labels_are_pushed_apart_and_no_farther():

@@ -13,6 +13,8 @@ from transformer_theory.cli import main
 from transformer_theory.comparison import cells as stored_cells
 from transformer_theory.comparison import reach as module
 from transformer_theory.comparison.cells import CELLS
+from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.comparison.reach import reach
 from transformer_theory.core import parallel
 from transformer_theory.core.errors import NotConverged
@@ -21,12 +23,10 @@ from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import FILES, Result
 from transformer_theory.core.theory import Theory
 from transformer_theory.data.text import Text, Vocabulary
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import rung_results
 from transformer_theory.report.judged_figures import reach_map
-from transformer_theory.report.latex import latex
 from transformer_theory.report.sentences import reach_statements as statements
 from transformer_theory.report.tables import reach as table
+from transformer_theory.report.tex import latex
 
 CALLS: list[int] = []
 

@@ -2,20 +2,23 @@
 present ladders.
 """
 
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from transformer_theory.comparison.judged import rung_results
 from transformer_theory.core.result import Result
 from transformer_theory.report import aggregate
-from transformer_theory.report.judged import rung_results
 from transformer_theory.report.judged_figures import PAPER_COLUMN, reach_overview
-from transformer_theory.report.reach_docs import FOLDER, main, merged, pages
 from transformer_theory.theories import list_theories
 
 DOCS = Path(__file__).parents[1] / "docs"
+sys.path.insert(0, str(DOCS))
+
+from reach_pages import FOLDER, main, merged, pages  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def stored() -> Result:
 def test_the_pages_are_those_of_the_stored_result(stored):
     for name, text in pages(stored).items():
         assert (DOCS / name).read_text(encoding="utf-8") == text, (
-            f"{name}: run python -m transformer_theory.report.reach_docs docs"
+            f"{name}: run python docs/reach_pages.py docs"
         )
 
 

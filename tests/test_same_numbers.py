@@ -9,7 +9,7 @@ import math
 import pytest
 
 from benchmarks import same_numbers
-from benchmarks._number_differences import Difference, bounded_interval, compare
+from benchmarks._number_differences import Difference, bounded_interval, clearer, compare
 from benchmarks.same_numbers import row_of
 from transformer_theory.core.measurement import Measurement, Null
 
@@ -189,6 +189,15 @@ def test_an_interval_within_the_bounds_is_explained_and_counted(differences):
     assert "explained, 4 times: Intervals over seeds" in text
     row = measured(0.5, interval=(0.1, 0.9), interval_kind="over samples")
     assert not bounded_interval(Difference("demo", "", "", "interval", [0.1, 0.9], [0.2, 0.8], (row, row)))
+
+
+@pytest.mark.parametrize(("name", "explained"), [("MLP", True), ("an MLP", False)])
+def test_a_clearer_text_of_a_rung_is_explained_and_its_name_is_not(name, explained):
+    old, new = ({"name": rung, "relaxes": text} for rung, text in (("MLP", "ISTA"), (name, "MLP for ISTA")))
+    assert (
+        clearer(Difference("reach", "(result)", "", "settings.ladders.crate.rungs", [old], [new]))
+        is explained
+    )
 
 
 def test_numbers_are_stored_and_kept(tmp_path, monkeypatch, capsys):

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from .comparison import compare
     from .comparison.reach import reach
     from .comparison.user_models import measure
-    from .core.claims import Claim, Evidence, Measured, Verification, claim
-    from .core.errors import Infeasible, NotConverged
+    from .core.claims import Claim, Measured, Verification, claim
     from .core.experiment import Experiment
-    from .core.ladder import Ladder, Rung
+    from .core.ladder import Ladder
     from .core.measurement import Measurement, Null
     from .core.metric import Activations, Metric
     from .core.result import Result
@@ -74,10 +73,9 @@ _FROM = {
     "comparison": ("compare",),
     "comparison.reach": ("reach",),
     "comparison.user_models": ("measure", "probe_model"),
-    "core.claims": ("Claim", "Evidence", "Measured", "Verification", "claim"),
-    "core.errors": ("Infeasible", "NotConverged"),
+    "core.claims": ("Claim", "Measured", "Verification", "claim"),
     "core.experiment": ("Experiment",),
-    "core.ladder": ("Ladder", "Rung"),
+    "core.ladder": ("Ladder",),
     "core.measurement": ("Measurement", "Null"),
     "core.metric": ("Activations", "Metric"),
     "core.result": ("Result",),
@@ -94,19 +92,15 @@ _MODULE_OF = {name: module for module, names in _FROM.items() for name in names}
 __all__ = [
     "Activations",
     "Claim",
-    "Evidence",
     "Experiment",
     "InNetworks",
-    "Infeasible",
     "Ladder",
     "Measured",
     "Measurement",
     "Metric",
-    "NotConverged",
     "Null",
     "OnData",
     "Result",
-    "Rung",
     "Source",
     "Theory",
     "TokenData",

@@ -7,7 +7,7 @@ from typing import Any
 from docutils import nodes
 from sphinx.util import logging
 
-from transformer_theory.report.math_text import mathml
+from transformer_theory.core.math_text import mathml
 
 SHEET = "formulas.css"
 RULES = """

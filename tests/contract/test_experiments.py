@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
 from transformer_theory.core.experiment import Experiment
-from transformer_theory.core.plotting import COLOURS, svg
+from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
 from transformer_theory.theories import list_theories
@@ -78,7 +78,7 @@ def borrowed(figure: matplotlib.figure.Figure, name: str) -> set[str]:
     drawn = [to_hex(curve.get_color()) for curve in figure.findobj(Line2D)]
     drawn += [to_hex(tint) for points in figure.findobj(PathCollection) for tint in points.get_facecolor()]
     return {tint.upper() for tint in drawn} & {
-        COLOURS.get(theory.name) for theory in list_theories() if theory.name != name
+        theory.colour for theory in list_theories() if theory.name != name
     }
 
 

@@ -14,18 +14,21 @@ from transformer_theory.core.figure import (
     curves,
     figure,
     matrix,
+    mean,
     reading,
     scatter,
     share,
     size_map,
+    with_range,
 )
 from transformer_theory.core.measurement import Measurement, Null
-from transformer_theory.core.plotting import COLOURS, TINTS
+from transformer_theory.core.plotting import TINTS, colour
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import Source
-from transformer_theory.core.table import Table
+from transformer_theory.core.table import Arrays, Table
 
 SOURCE = Source("tian2023scan", "Fig. 3")
+MEAN_AND_ENDS = {"distance": 1.0, "smallest of distance": 0.0, "largest of distance": 2.0}
 
 
 @figure(
@@ -56,9 +59,19 @@ def seeds(n: int, *, seed: int = 0) -> list:
 @figure(
     "scan_snap.one_seed", source=SOURCE, over={"n": Axis(1, 2)}, quantity="seed", view=lambda result: None
 )
-def one_seed(n: int, *, seed: int = setting(0, help="seed of every call")) -> int:
+def one_seed(n: int, *, seed: int = setting(3, help="seed of every call")) -> int:
     """The same seed in every call."""
     return seed
+
+
+@figure("scan_snap.orbit", source=SOURCE, view=curves("step", panels=(Panel(),)), quick={"steps": 2})
+def orbit(*, steps: int = setting(3, ge=1, help="number of steps"), seed: int = 0):
+    """Readings, a row and an array of one call."""
+    yield reading("start", seed)
+    for step in range(steps):
+        yield with_range(mean("distance", (step, step + 2.0), step=step), (step, step + 2))
+    yield row("a row", 1.0, at={"T": 2})
+    yield Arrays({"picture": np.eye(2)})
 
 
 def test_a_function_becomes_an_experiment_with_its_axes_and_keywords_as_settings():
@@ -95,6 +108,29 @@ def test_published_numbers_hold_at_the_default_settings_only():
 def test_every_call_has_its_own_seed_unless_it_is_declared():
     assert seeds(seed=2).run().select(quantity="seed").column("value") == [6, 7, 8]
     assert one_seed(seed=2).run().table.column("value") == [2, 2]
+    assert one_seed().run().table.column("value") == [3, 3]  # its default is the declared one
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_a_function_without_axes_is_called_once(workers):
+    result = orbit(steps=2, seed=5).run(workers=workers)
+    assert [(one.quantity, one.step, one.value) for one in result.table] == [
+        ("start", None, 5.0),
+        *((name, step, value + step) for step in (0, 1) for name, value in MEAN_AND_ENDS.items()),
+        ("a row", None, 1.0),
+    ]
+    assert (orbit.quick(), result.settings["seed"]) == (orbit(steps=2), 5)
+    assert result.arrays["picture"].tolist() == [[1, 0], [0, 1]]
+
+
+def test_a_mean_has_the_interval_of_student_and_its_ends_have_none():
+    one, low, high = with_range(mean("gain", (1.0, 2.0, 6.0), "seeds", side=">=", at={"n": 2}), (1, 2, 6))
+    half = 4.302653 * (7 / 3) ** 0.5  # t of two degrees of freedom times the error of the mean, root of 7 / 3
+    assert (one.value, one.columns["n"], one.columns["interval_kind"]) == (3.0, 3, "over seeds")
+    assert one.columns["interval"] == pytest.approx((3 - half, 3 + half))
+    assert (low.value, high.value) == (1.0, 6.0)
+    assert low.columns == high.columns == {"n": 3, "at": {"n": 2}}
+    assert "interval" not in mean("gain", [1.0]).columns
 
 
 def test_axes_without_a_point_are_refused():
@@ -135,7 +171,7 @@ def test_curves_draw_lines_bands_and_published_numbers():
     (ax,) = curves("n", panels=(Panel(),))(result_of(rows)).axes
     (line,) = ax.get_lines()
     assert line.get_xdata().tolist() == [1, 2]
-    assert to_hex(line.get_color()).upper() == COLOURS["scan_snap"]
+    assert to_hex(line.get_color()).upper() == colour("scan_snap")
     (band,) = ax.collections
     assert band.get_paths()[0].get_extents().intervaly.tolist() == [0.3, 0.8]
 
@@ -149,6 +185,43 @@ def test_lines_are_chosen_ordered_and_layered():
     assert labels[:2] == ["last", "a"]
     assert len(labels) == 3
     assert [to_hex(line.get_color()).upper() for line in ax.get_lines()[:2]] == list(TINTS[:2])
+
+
+def test_pairs_have_a_curve_each_in_the_colour_of_the_first_and_the_dashes_of_the_second():
+    rows = [
+        row("error", 1.0, at={"run": run, "d": d, "t": t}) for run in "ab" for d in (2, 3) for t in (1, 2)
+    ]
+    (ax,) = curves("t", panels=(Panel(lines=("run", "d")),))(result_of(rows)).axes
+    drawn = [(to_hex(line.get_color()).upper(), line.get_label(), line.get_linestyle()) for line in ax.lines]
+    assert drawn == [
+        (tint, f"{run}, d = {d}", dashes)
+        for run, tint in zip("ab", TINTS)
+        for d, dashes in ((2, "-"), (3, ":"))
+    ]
+
+
+def test_predictions_are_black_where_the_curves_share_them_and_coloured_elsewhere():
+    def predicted(of: dict) -> list[tuple[str, str]]:
+        rows = [
+            row("error", 1.0, at={"run": run, "t": t}, predicted=t * factor, basis="theory")
+            for run, factor in of.items()
+            for t in (1, 2)
+        ]
+        (ax,) = curves("t", panels=(Panel(lines="run", predicted="theory"),))(result_of(rows)).axes
+        return [(to_hex(line.get_color()), line.get_label()) for line in ax.lines[len(of) :]]
+
+    assert predicted({"a": 1.0, "b": 1.0}) == [("#000000", "theory")]
+    assert predicted({"a": 1.0, "b": 2.0}) == [(TINTS[0].lower(), "theory"), (TINTS[1].lower(), "_")]
+
+
+def test_levels_are_numbers_or_values_of_quantities():
+    rows = [row("error", 1.0, at={"t": t}) for t in (1, 2)] + [row("optimum", 0.25)]
+    panel = Panel(quantity="error", levels={"chance": 0.5, "best": "optimum"})
+    (ax,) = curves("t", panels=(panel,))(result_of(rows)).axes
+    assert [(line.get_label(), line.get_ydata()[0]) for line in ax.lines[1:]] == [
+        ("chance", 0.5),
+        ("best", 0.25),
+    ]
 
 
 def test_bands_show_spread_and_null_distributions():

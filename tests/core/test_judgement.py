@@ -9,12 +9,12 @@ from statistics import fmean, median
 import numpy as np
 import pytest
 
+from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.judgement import HEADLINES, ONE_NETWORK, OUTCOMES, RUNGS, Judged, judge
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import over_seeds
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import rung_results
 
 REACH = Path(__file__).parents[2] / "docs" / "reach"
 WIDE = tuple(np.linspace(0.0, 1.0, 199))  # the median is 0.5

@@ -16,7 +16,7 @@ from transformer_theory.core.result import Result
 from transformer_theory.data.image_data import Images
 from transformer_theory.probes import NoAttention
 from transformer_theory.training.augment import Augmentation
-from transformer_theory.training.image.loop import Moment, train
+from transformer_theory.training.image.loop import ProgressUpdate, train
 from transformer_theory.training.image.processes import Hardware
 from transformer_theory.training.image.saved import load
 from transformer_theory.training.image.settings import Settings
@@ -47,7 +47,7 @@ def trained(
     folder: Path,
     settings: Settings = SMALL,
     *,
-    callback: Callable[[Moment], None] = lambda moment: None,
+    callback: Callable[[ProgressUpdate], None] = lambda update: None,
     channels: int = 1,
     **options,
 ) -> Result:
@@ -74,11 +74,11 @@ def draft_of(path: Path) -> Path:
     return draft
 
 
-def interrupting(step: int) -> Callable[[Moment], None]:
+def interrupting(step: int) -> Callable[[ProgressUpdate], None]:
     """Ctrl-C after a step."""
 
-    def callback(moment: Moment) -> None:
-        if moment.step == step and moment.measured is None:
+    def callback(update: ProgressUpdate) -> None:
+        if update.step == step and update.measured is None:
             raise KeyboardInterrupt
 
     return callback

@@ -18,7 +18,7 @@ from tests.problems.image_trainings import interrupting, trained, with_
 from transformer_theory.theories.rate_reduction.tasks import RateReduction
 from transformer_theory.training.augment import Augmentation
 from transformer_theory.training.image import loop
-from transformer_theory.training.image.loop import Moment
+from transformer_theory.training.image.loop import ProgressUpdate
 from transformer_theory.training.image.processes import Hardware
 from transformer_theory.training.image.settings import Settings
 
@@ -30,8 +30,8 @@ SHARDED = Hardware("cpu", "float32", "fsdp")
 RATES = RateReduction(features=8)
 
 
-def stopping(moment: Moment) -> None:
-    if moment.step == 20 and moment.measured is not None:
+def stopping(update: ProgressUpdate) -> None:
+    if update.step == 20 and update.measured is not None:
         raise KeyboardInterrupt
 
 
@@ -40,12 +40,12 @@ def losses(folder: Path, **options) -> list[float]:
     losses: list[float] = []
     measured: list[float] = []
 
-    def callback(moment: Moment) -> None:
-        if moment.measured is not None:
-            measured.extend(moment.measured.column("value"))
-        elif moment.loss is not None:  # None where a training is resumed
-            losses.append(moment.loss)
-        stopping(moment)
+    def callback(update: ProgressUpdate) -> None:
+        if update.measured is not None:
+            measured.extend(update.measured.column("value"))
+        elif update.loss is not None:  # None where a training is resumed
+            losses.append(update.loss)
+        stopping(update)
 
     with contextlib.suppress(KeyboardInterrupt):
         trained(folder, SETTINGS, callback=callback, **options)
@@ -79,15 +79,15 @@ def gathered(folder: Path) -> tuple[list[float], int]:
 def timed(folder: Path) -> int:
     """Steps in .3 seconds."""
     steps: list[int] = []
-    trained(folder, with_(minutes=0.005, interval=10**6), callback=lambda moment: steps.append(moment.step))
+    trained(folder, with_(minutes=0.005, interval=10**6), callback=lambda update: steps.append(update.step))
     return steps[-1]
 
 
 def killed(folder: Path) -> str:
     """The error of the first process when the other is killed at the third step."""
 
-    def kill(moment: Moment) -> None:
-        if moment.step == 3 and os.environ["RANK"] == "1":
+    def kill(update: ProgressUpdate) -> None:
+        if update.step == 3 and os.environ["RANK"] == "1":
             os.kill(os.getpid(), signal.SIGKILL)
 
     try:

@@ -9,11 +9,11 @@ import pytest
 
 from tests.report import synthetic
 from tests.report.synthetic import HEADLINE, on_data, trained
+from transformer_theory.comparison.pooling import pooled
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate, stored_results
-from transformer_theory.report.aggregate import pooled
 
 SVM = "attention_svm"
 CLAIM = synthetic.THEORIES[0].claims[0]

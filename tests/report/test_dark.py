@@ -7,8 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from transformer_theory.core.plotting import _SPARE, COLOURS, STYLE, axes, line, shades
+from transformer_theory.core.plotting import _SPARE, COLOURS, STYLE, TINTS, axes, colour, line, shades
 from transformer_theory.report.html import NEUTRAL, PAPER, TEMPLATES, dark_sheet, inline, linear_rgb, on_dark
+from transformer_theory.theories import list_theories
 
 # matplotlib's classes
 TEN = (
@@ -72,6 +73,8 @@ def test_curves_and_texts_can_be_read_on_dark_paper():
     assert variable("--paper") == PAPER
     colours = {
         *COLOURS.values(),
+        *(theory.colour for theory in list_theories()),
+        *TINTS,
         *_SPARE,
         *TEN,
         *shades(9),
@@ -100,7 +103,7 @@ def test_the_sheet_has_a_rule_for_each_colour_of_the_figures_and_the_svg_stays_l
     line(ax, [0, 1], [0, 1], name="crate")
     svg = inline(lambda: figure, "one", "One")
     used = set(re.findall(r"\b(fill|stroke): (#[0-9a-f]{6})", svg))
-    assert ("stroke", COLOURS["crate"].lower()) in used
+    assert ("stroke", colour("crate").lower()) in used
     assert {colour for _, colour in used} >= {"#ffffff", STYLE["grid.color"].lower()}
     assert "var(" not in svg
     rules = dark_sheet(f'<p style="fill: #123456">{svg}</p>')

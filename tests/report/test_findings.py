@@ -8,18 +8,17 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
+from transformer_theory.comparison.judged import Findings, findings
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.judgement import OUTCOMES
+from transformer_theory.core.math_text import escape, plain, prose
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report import tables
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import Findings, findings
 from transformer_theory.report.judged_figures import matrix
-from transformer_theory.report.math_text import escape, plain, prose
-from transformer_theory.report.page import OUTCOME_TEXT, overview
-from transformer_theory.report.sentences import sentences
+from transformer_theory.report.sentences import OUTCOME_TEXT, overview, sentences
 from transformer_theory.theories import theory
 
 ROOT = Path(__file__).parents[2]

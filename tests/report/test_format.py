@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tests.report.synthetic import THEORIES, on_data, small
 from transformer_theory import report
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core import format
 from transformer_theory.core.format import (
     amount,
@@ -23,14 +24,13 @@ from transformer_theory.core.format import (
     verdict_style,
     with_unit,
 )
+from transformer_theory.core.math_text import spans
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.sources import entries
-from transformer_theory.report import bibtex, mathml, tables, terminal
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.latex import longtable
+from transformer_theory.report import bibtex, mathml, number_tables, terminal
 from transformer_theory.report.macros import macros
-from transformer_theory.report.markdown import table as formatted
-from transformer_theory.report.math_text import spans
+from transformer_theory.report.md import table as formatted
+from transformer_theory.report.tex import longtable
 from transformer_theory.theories import list_theories
 
 
@@ -258,7 +258,7 @@ def test_an_accuracy_reads_the_same_everywhere():
     combined = aggregate(result, theories=THEORIES)
     text = "60.0 % [54.9 %, 64.9 %]"
     assert format.value_text(combined.entries[0].row).replace("\u00a0", " ") == text
-    table = tables.networks(combined)
+    table = number_tables.networks(combined)
     for shown in (longtable(table), formatted(table)):
         shown = (
             shown.replace("\\%", "%")

@@ -14,20 +14,20 @@ import pytest
 
 from tests.report import synthetic
 from tests.report.synthetic import in_network
+from transformer_theory.core.math_text import escape, prose
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
 from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate, latex_folder, origins, page
 from transformer_theory.report.figures import Picture, draw, pictures
-from transformer_theory.report.latex import floats, latex, names
-from transformer_theory.report.latex import text as in_latex
 from transformer_theory.report.macros import definitions, macros
-from transformer_theory.report.markdown import markdown
-from transformer_theory.report.markdown import text as in_markdown
-from transformer_theory.report.math_text import escape, prose
-from transformer_theory.report.table_model import Code, Note, Plain
-from transformer_theory.report.tables import of_theory, provenance, summary
+from transformer_theory.report.md import markdown
+from transformer_theory.report.md import text as in_markdown
+from transformer_theory.report.number_tables import of_theory, provenance, summary
+from transformer_theory.report.tables import Code, Note, Plain
+from transformer_theory.report.tex import floats, latex, names
+from transformer_theory.report.tex import text as in_latex
 from transformer_theory.theories import list_theories
 
 EVIL = r"\input{/etc/passwd} 50% a_b & {c} #1 $\write18{x}$ ^~ | --x Żółć Δ 数 <b>"

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from tests.report import synthetic
+from transformer_theory.comparison.judged import findings
+from transformer_theory.core.math_text import prose
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.sources import entries
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report import aggregate
-from transformer_theory.report.judged import findings
-from transformer_theory.report.latex import PACKAGES, itemize, latex
-from transformer_theory.report.markdown import markdown
-from transformer_theory.report.math_text import prose
+from transformer_theory.report.md import markdown
+from transformer_theory.report.tex import PACKAGES, itemize, latex
 from transformer_theory.theories import list_theories
 
 NETWORKS = ("ViT", "CRATE (released form)", "CRATE (paper form)")

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.report import tables, terminal
-from transformer_theory.report.aggregate import aggregate
-from transformer_theory.report.judged import rung_results
-from transformer_theory.report.latex import latex
-from transformer_theory.report.markdown import markdown
-from transformer_theory.report.page import page
-from transformer_theory.report.table_model import Column
+from transformer_theory.report.html_page import page
+from transformer_theory.report.md import markdown
+from transformer_theory.report.tables import Column
+from transformer_theory.report.tex import latex
 
 STORED = Result.load(Path(__file__).parents[2] / "docs" / "reach")
 THEORY = "collapse"  # its rungs in its own setting lie beyond their only null

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from transformer_theory import report
+from transformer_theory.comparison.judged import headlines, is_of_one_network, notable, quantities
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.statistics import UNTRAINED
 from transformer_theory.core.table import Table
 from transformer_theory.report.figures import pictures
-from transformer_theory.report.judged import headlines, is_of_one_network, notable, quantities
 from transformer_theory.report.sentences import MAX_OF_NETWORK
 from transformer_theory.report.sentences import network_statements as statements
 from transformer_theory.report.sentences import other_outcomes as rest
@@ -127,12 +127,12 @@ def test_what_untrained_networks_give_as_well_does_not_stand_out():
     one = result(*parts, [*beside, untrained("bottleneck", 0.2, 0.3, 0.4)])
     found = quantities(one, list_theories())
     chosen = headlines(found, list_theories())
-    texts = statements(chosen, found, {})
-    assert [name for name, *_ in texts] == ["crate", "bottleneck"]
+    texts = statements(chosen, found)
+    assert [title for title, *_ in texts] == [theory("crate").title, theory("bottleneck").title]
     assert "networks with random weights have 0.400 … 0.600" in texts[0][1]
-    assert dict(rest(chosen, found, {})) == {
-        "matched by untrained networks": "scan_snap",
-        "beyond permuted labels but on the opposite side of untrained networks": "vision",
+    assert dict(rest(chosen, found)) == {
+        "matched by untrained networks": theory("scan_snap").short_title,
+        "beyond permuted labels but on the opposite side of untrained networks": theory("vision").short_title,
     }
     # on the first screen and in the table of headlines
     page = report.page(one)
@@ -144,7 +144,7 @@ def test_every_headline_says_what_it_is_and_places_have_their_own_chance():
     """The second head has the smaller value and is farther from its own null."""
     parts = [rows("scan_snap", 0.9), rows("scan_snap", 0.8, centre=0.2, layer=1)]
     found = quantities(result(*parts), list_theories())
-    ((_, text, meaning),) = statements(headlines(found, list_theories()), found, {})
+    ((_, text, meaning),) = statements(headlines(found, list_theories()), found)
     assert "most of all layer 1, head 0 (0.800, chance 0.200)" in text
     assert all(each.in_networks.meaning for each in list_theories() if each.in_networks is not None)
     assert f"{meaning[0].upper()}{meaning[1:]}." in report.page(result(*parts))
@@ -163,12 +163,10 @@ def test_the_first_screen_names_every_theory():
     page = report.page(result(*parts, missing))
     first = page[page.index('id="summary"') : page.index("<figure")]
     for name in names:
-        assert theory(name).title.partition(":")[0] in first, name
+        assert theory(name).short_title in first, name
     assert first.count("<li>") == MAX_OF_NETWORK
     found = quantities(result(*parts, missing), list_theories())
-    outcomes = dict(
-        rest(headlines(found, list_theories()), found, {each.name: each.title for each in list_theories()})
-    )
+    outcomes = dict(rest(headlines(found, list_theories()), found))
     assert outcomes.keys() == {"also as predicted", "not measured"}
 
 

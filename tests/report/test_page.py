@@ -13,13 +13,13 @@ import pytest
 from tests.report import synthetic
 from tests.report.markup import Reader, well_formed, words
 from tests.report.synthetic import HEADLINE, MODELS, SVM, THEORIES, in_network, on_data, small
+from transformer_theory.core.math_text import mathml
 from transformer_theory.core.measurement import Measurement, Null
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.report import page as page_of
 from transformer_theory.report import write
 from transformer_theory.report.figures import view, views
-from transformer_theory.report.math_text import mathml
 from transformer_theory.report.pictures import displayed_image
 
 

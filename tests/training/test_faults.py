@@ -98,8 +98,8 @@ def test_the_first_module_that_is_not_finite_is_named():
 def test_a_full_disk_costs_no_checkpoint(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def fill(moment) -> None:  # a limit on the size of files, as a full disk is, once there is a checkpoint
-        if moment.step == 4:
+    def fill(update) -> None:  # a limit on the size of files, as a full disk is, once there is a checkpoint
+        if update.step == 4:
             size = (tmp_path / "run" / "last.pt").stat().st_size
             resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, before[1]))
 

@@ -21,7 +21,7 @@ from transformer_theory.report.training import SHARE, live_page
 from transformer_theory.training.image import samples
 from transformer_theory.training.image.folder import clear
 from transformer_theory.training.image.loggers import STEP_LOSS, record
-from transformer_theory.training.image.store import is_killed_start
+from transformer_theory.training.image.store import is_incomplete_run
 
 BOTH = ("csv", "tensorboard")
 
@@ -106,7 +106,7 @@ def test_logs_belong_to_the_training(whole, tmp_path):
     folder = tmp_path / "run"
     (folder / "tensorboard").mkdir(parents=True)
     (folder / "tensorboard" / "events.out.tfevents.1").touch()
-    assert is_killed_start(folder)
+    assert is_incomplete_run(folder)
     trained(folder, SMALL, resume=True, loggers=["csv"])
     (folder / "tensorboard" / "mine").touch()
     with pytest.raises(FileExistsError, match="holds tensorboard beside a training"):
@@ -217,11 +217,11 @@ def test_the_page_of_a_running_training(tmp_path):
     def run(shown, last, **options):
         with live_page(folder) as draw:
 
-            def callback(moment):
-                draw(moment)
-                if moment.step == shown and (folder / "report.html").exists():
+            def callback(update):
+                draw(update)
+                if update.step == shown and (folder / "report.html").exists():
                     pages.append((folder / "report.html").read_text())
-                if moment.step == last:
+                if update.step == last:
                     raise KeyboardInterrupt
 
             trained(folder, with_(interval=2), callback=callback, **options)

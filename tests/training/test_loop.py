@@ -123,8 +123,8 @@ def test_an_unfinished_training_ends_once(tmp_path):
     """A training that ends between two intervals, and is resumed before the test, has no row twice."""
     settings = with_(interval=4)
 
-    def stop(moment) -> None:
-        if moment.step == 6 and moment.measured is not None:
+    def stop(update) -> None:
+        if update.step == 6 and update.measured is not None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -185,8 +185,8 @@ def test_a_lost_best_network_is_chosen_anew_with_a_warning(tmp_path, caplog, dam
 
 
 def test_a_best_network_that_is_lost_after_the_last_step_is_the_last_one(tmp_path, caplog):
-    def stop(moment) -> None:
-        if moment.step == 6 and moment.measured is not None:
+    def stop(update) -> None:
+        if update.step == 6 and update.measured is not None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -213,16 +213,16 @@ def test_the_callers_random_state_stays(tmp_path):
 
 
 def test_callbacks_and_files_of_a_training(tmp_path):
-    moments = []
+    updates = []
     names = ("crate", "rate_reduction", "scan_snap", "joma")
     result = trained(
-        tmp_path / "run", with_(interval=2), callback=moments.append, metrics=lambda: theory_metrics(*names)
+        tmp_path / "run", with_(interval=2), callback=updates.append, metrics=lambda: theory_metrics(*names)
     )
     assert set(FILES[:5]) <= {entry.name for entry in (tmp_path / "run").iterdir()}
-    assert [moment.step for moment in moments if moment.measured is None] == [1, 2, 3, 4, 5, 6]
-    assert [moment.step for moment in moments if moment.measured is not None] == [0, 2, 4, 6]
-    assert (moments[0].speed, moments[0].left, moments[-1].left) == (None, None, 0)
-    losses = [moment.loss for moment in moments if moment.measured is None]
+    assert [update.step for update in updates if update.measured is None] == [1, 2, 3, 4, 5, 6]
+    assert [update.step for update in updates if update.measured is not None] == [0, 2, 4, 6]
+    assert (updates[0].speed, updates[0].left, updates[-1].left) == (None, None, 0)
+    losses = [update.loss for update in updates if update.measured is None]
     stored = {row.step: row.value for row in result.select(quantity="loss", split="train")}
     assert stored == pytest.approx({2: sum(losses[:2]) / 2, 4: sum(losses[2:4]) / 2, 6: sum(losses[4:]) / 2})
     assert set(result.table.column("theory")) == {"network", *names}

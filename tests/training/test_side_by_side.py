@@ -9,7 +9,7 @@ import pytest
 
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.table import Table
-from transformer_theory.training.image.moment import SECONDS, SPEED
+from transformer_theory.training.image.progress_update import SECONDS, SPEED
 from transformer_theory.training.image.side_by_side import (
     COMPARISON,
     EQUAL_PARAMETERS,

@@ -222,7 +222,7 @@ def test_a_resumed_training_has_the_threads_of_its_checkpoint(tmp_path, run, mon
     before, used = torch.get_num_threads(), []
     try:
         torch.set_num_threads(before + 1)
-        trained(tmp_path / "run", resume=True, callback=lambda moment: used.append(torch.get_num_threads()))
+        trained(tmp_path / "run", resume=True, callback=lambda update: used.append(torch.get_num_threads()))
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)

@@ -1,7 +1,7 @@
 """The command ``list``: prints all names with one line each, or describes a theory, a claim or an experiment.
 Names fit into 80 columns.
 
-Formulas are printed in Unicode (:mod:`~transformer_theory.report.math_text`); the page and
+Formulas are printed in Unicode (:mod:`~transformer_theory.core.math_text`); the page and
 ``docs/claims.md`` typeset them.
 """
 
@@ -16,9 +16,9 @@ from rich.text import Text
 from ..core import experiment, format
 from ..core.claims import Claim
 from ..core.experiment import Experiment
+from ..core.math_text import plain
 from ..core.sources import Source
 from ..core.theory import Theory
-from ..report.math_text import plain
 from .terminal import console
 
 

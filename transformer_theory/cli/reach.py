@@ -20,6 +20,8 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     """
     from .. import report
     from ..comparison.cells import CELLS
+    from ..comparison.judged import rung_results
+    from ..comparison.pooling import aggregate
     from ..comparison.reach import reach
     from ..core.files import write_together
     from ..core.parallel import workers
@@ -27,8 +29,6 @@ def reach_of_theories(options: argparse.Namespace) -> int:
     from ..core.result import Result
     from ..models.stored import network_file
     from ..report import terminal
-    from ..report.aggregate import aggregate
-    from ..report.judged import rung_results
     from ..report.judged_figures import reach_map
     from ..training.image.machine import available_threads
 

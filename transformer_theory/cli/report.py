@@ -13,7 +13,7 @@ from ..core.files import check_targets, write_together
 from .terminal import NAME, progress_line
 
 if TYPE_CHECKING:
-    from ..report.aggregate import Aggregate
+    from ..comparison.pooling import Aggregate
     from ..report.figures import Drawn
     from ..report.origins import Stored
 
@@ -29,7 +29,7 @@ def write_report(options: argparse.Namespace) -> int:
             several results.
         OSError: an output cannot be written, or exists and --overwrite was not given.
     """
-    from ..report.aggregate import aggregate
+    from ..comparison.pooling import aggregate
     from ..report.figures import draw, pictures
     from ..report.origins import stored_results
 
@@ -98,7 +98,7 @@ def _write_in_place(stored: "list[Stored]", directories: list[Path]) -> Path:
 def _places(requested: Mapping[str, Path], combined: "Aggregate") -> list[Path]:
     """Lists every file that the outputs may write, in the order of the outputs."""
     from ..report.figures import file_names, pictures
-    from ..report.latex import names
+    from ..report.tex import names
 
     # The outputs that are folders, each with a function that lists its files.
     files_in = {"latex": lambda: names(combined), "figures": lambda: file_names(pictures(combined))}
@@ -113,8 +113,8 @@ def _contents(
 ) -> dict[Path, bytes]:
     """Returns the files of one output with their contents."""
     from .. import report
+    from ..report.number_tables import provenance
     from ..report.origins import references
-    from ..report.tables import provenance
 
     folders, checksums = [str(item.folder) for item in stored], [item.checksums for item in stored]
     if name in ("latex", "figures"):

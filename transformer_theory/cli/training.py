@@ -15,7 +15,7 @@ from ..core.measurement import Measurement
 from .terminal import NAME, console, progress_line
 
 if TYPE_CHECKING:
-    from ..training.image.moment import Moment
+    from ..training.image.progress_update import ProgressUpdate
 
 INTERRUPTED = 130
 WIDTH = 80  # largest width of the progress table, characters
@@ -85,12 +85,12 @@ def train_network(options: argparse.Namespace) -> int:
             metric for theory in theories if theory.in_networks for metric in theory.in_networks.metrics()
         ]
 
-    def callback(moment: "Moment") -> None:
+    def callback(update: "ProgressUpdate") -> None:
         nonlocal started
         started = True
-        show(moment)
+        show(update)
         if draw is not None:
-            draw(moment)
+            draw(update)
 
     arguments: dict[str, Any] = {
         "objective": objective,
@@ -299,7 +299,7 @@ def _class_table(classes):
 
 
 @contextlib.contextmanager
-def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
+def progress_table(score: str = "") -> Iterator[Callable[["ProgressUpdate"], None]]:
     """Shows the progress of training on stderr: a table with one row per interval and, on a terminal, a
     status line that is updated.
 
@@ -309,17 +309,17 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
     Args:
         score: quantity by which the best network is selected; it always has a column.
     Yields:
-        A function that shows the progress at one moment of the training.
+        A function that shows one update of the progress.
     """
     if not _first_process():
-        yield lambda moment: None
+        yield lambda update: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
     table = _ProgressTable(score)
     if not sys.stderr.isatty():
-        yield lambda moment: table.show(moment, lambda text: print(text, file=sys.stderr, flush=True))
+        yield lambda update: table.show(update, lambda text: print(text, file=sys.stderr, flush=True))
         return
     with Progress(
         BarColumn(10), TextColumn("{task.description}"), console=Console(stderr=True), transient=True
@@ -327,16 +327,16 @@ def progress_table(score: str = "") -> Iterator[Callable[["Moment"], None]]:
         task = bar.add_task("starting", total=1.0)
         last = ""  # text of the last measured score, for the status line
 
-        def show(moment: "Moment") -> None:
+        def show(update: "ProgressUpdate") -> None:
             nonlocal last
-            table.show(moment, lambda text: bar.console.print(text, highlight=False, markup=False))
-            if moment.measured is not None and score in (rows := _by_quantity(moment.measured)):
+            table.show(update, lambda text: bar.console.print(text, highlight=False, markup=False))
+            if update.measured is not None and score in (rows := _by_quantity(update.measured)):
                 last = f"validation {score} {_value_text(rows[score])}  "
-            loss = "" if moment.loss is None else f"loss {moment.loss:.4f}  "
-            speed = "" if moment.speed is None else f"{moment.speed:,.0f} img/s  "
-            left = "" if moment.left is None else f"{clock(moment.left)} left"
+            loss = "" if update.loss is None else f"loss {update.loss:.4f}  "
+            speed = "" if update.speed is None else f"{update.speed:,.0f} img/s  "
+            left = "" if update.left is None else f"{clock(update.left)} left"
             bar.update(
-                task, completed=moment.done, description=f"step {moment.step}  {loss}{last}{speed}{left}"
+                task, completed=update.done, description=f"step {update.step}  {loss}{last}{speed}{left}"
             )
 
         yield show
@@ -353,13 +353,13 @@ class _ProgressTable:
         # number of rows written, and the part of the training to which the last row belongs
         self.count, self.part = 0, -1
 
-    def show(self, moment: "Moment", write: Callable[[str], None]) -> None:
-        """Writes a row for a moment that has measurements; the first row follows the column titles. Skips
+    def show(self, update: "ProgressUpdate", write: Callable[[str], None]) -> None:
+        """Writes a row for an update that has measurements; the first row follows the column titles. Skips
         rows of a long training.
         """
-        if moment.measured is None:
+        if update.measured is None:
             return
-        measurements = _by_quantity(moment.measured)
+        measurements = _by_quantity(update.measured)
         if self.columns is None:
             self.columns = self._select(list(measurements))
             titles = [
@@ -381,18 +381,18 @@ class _ProgressTable:
             for header in zip(*([""] * (height - len(title)) + title for title in titles)):
                 write(self._line(list(header)))
         # After the first intervals, write one row for each of ROWS equal parts of the training.
-        part = int(ROWS * moment.done)
+        part = int(ROWS * update.done)
         if self.count >= FIRST and part == self.part:
             return
         self.count, self.part = self.count + 1, part
         cells = [
-            f"{moment.epoch:.2f}",
-            str(moment.step),
-            "" if moment.loss is None else f"{moment.loss:.4f}",
+            f"{update.epoch:.2f}",
+            str(update.step),
+            "" if update.loss is None else f"{update.loss:.4f}",
             *(_value_text(measurements[name]) for name in self.columns),
-            "" if moment.speed is None else f"{moment.speed:,.0f}",
-            clock(moment.seconds),
-            "" if moment.left is None else clock(moment.left),
+            "" if update.speed is None else f"{update.speed:,.0f}",
+            clock(update.seconds),
+            "" if update.left is None else clock(update.left),
         ]
         write(self._line(cells))
 

@@ -60,10 +60,9 @@ class Evidence:
     """The record of what one check measured, with the threshold of its claim; both are stored, so that a
     reader can apply another threshold.
 
-    >>> import transformer_theory as tt
-    >>> tt.Evidence(0.02, 0.1, "<=").verdict
+    >>> Evidence(0.02, 0.1, "<=").verdict
     'consistent'
-    >>> tt.Evidence(0.02, 0.1, "<=", converged=False).verdict
+    >>> Evidence(0.02, 0.1, "<=", converged=False).verdict
     'inconclusive'
 
     Attributes:
@@ -552,8 +551,8 @@ class Verification:
         return presenting().to_html(self)
 
     def __str__(self) -> str:
-        low, high = self.interval
-        seeds = f"{self.consistent}/{self.decided} seeds, 95 % interval [{low:.2f}, {high:.2f}]"
+        interval = format.share_of_seeds(self.interval)
+        seeds = f"{self.consistent}/{self.decided} seeds, 95 % interval {interval}"
         return f"{self.id}: {self.verdict} ({seeds}; control {CONTROL_TEXT[self.control]})"
 
 

@@ -128,12 +128,12 @@ class Cluster:
                 for value in setting.values():
                     if counts[id(value)] > 1 and not isinstance(value, str | int | float | None):
                         if id(value) not in shared:
-                            shared[id(value)] = self.client.submit(_itself, value, pure=False)
+                            shared[id(value)] = self.client.submit(_identity, value, pure=False)
                         value = shared[id(value)]
                     values.append(value)
                 futures.append(
                     self.client.submit(
-                        _there, versions(), topic, function, tuple(setting), *values, pure=False
+                        _run_on_worker, versions(), topic, function, tuple(setting), *values, pure=False
                     )
                 )
         return futures
@@ -156,11 +156,11 @@ class Cluster:
             raise ConnectionError(text) from error
 
 
-def _itself(value: T) -> T:
+def _identity(value: T) -> T:
     return value
 
 
-def _there(
+def _run_on_worker(
     expected: dict[str, str], topic: str, function: Callable[..., T], names: Sequence[str], *values: Any
 ) -> T:
     """Runs one call in a worker."""

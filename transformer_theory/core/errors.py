@@ -83,10 +83,10 @@ def nearest_first(name: str, names: Iterable[str]) -> list[str]:
     )
 
 
-def some(names: Iterable[str]) -> str:
+def abbreviated_list(names: Iterable[str]) -> str:
     """Returns the names in one line; if there are more than eight, only the first five and the total number.
 
-    >>> some("abcdefghijkl")
+    >>> abbreviated_list("abcdefghijkl")
     'a, b, c, d, e, ... (12)'
     """
     names = list(names)

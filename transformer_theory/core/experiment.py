@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RANGE = ("smallest", "largest")  # the ends of a band are the rows "smallest of ..." and "largest of ..."
+# Columns of a mean or median that the ends of its band do not share.
+JUDGED = ("predicted", "op", "threshold", "verdict", "side", "p", "agreement", "interval", "basis", "nulls",
+          "interval_kind", "note")  # fmt: skip
 # Name of a bound: its text in messages, and the comparison of a value with it.
 RANGES = {
     "ge": ("at least", operator.ge),
@@ -272,14 +275,8 @@ def range_rows(row: Measurement, values: Iterable[float]) -> Iterator[Measuremen
     They have the place, unit and source of the row, and none of its predictions, nulls and verdicts.
     """
     values = list(values)
-    bare = dataclasses.replace(
-        row,
-        **dict.fromkeys(("predicted", "op", "threshold", "verdict", "side", "p", "agreement", "interval")),
-        basis="theory",
-        nulls=(),
-        interval_kind="",
-        note="",
-    )
+    empty = {field.name: field.default for field in fields(Measurement) if field.name in JUDGED}
+    bare = dataclasses.replace(row, **empty)
     for name, end in zip(RANGE, (min(values), max(values))):
         yield dataclasses.replace(bare, quantity=f"{name} of {row.quantity}", value=float(end))
 

@@ -27,41 +27,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .presentation import presenting
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
     from matplotlib.lines import Line2D
 
-COLOURS = {
-    # theories
-    "attention_svm": "#0072B2",
-    "scan_snap": "#D55E00",
-    "rate_reduction": "#009E73",
-    "crate": "#B4508A",
-    "joma": "#E69F00",
-    "turing": "#661100",
-    "universal": "#6A51A3",
-    "graph_tokens": "#117733",
-    "in_context": "#1B9AAA",
-    "induction": "#B8860B",
-    "chain_of_thought": "#2F4B7C",
-    "router": "#C0392B",
-    "random_features": "#44AA99",
-    "bottleneck": "#7B5D3F",
-    "vision": "#CC6677",
-    "length": "#3F6F21",
-    "collapse": "#3B6FB6",
-    "particles": "#4B8BBE",
+COLOURS = {  # of networks, of the data in their features ("raw"), and of null distributions
     "network": "#5B6470",
-    # networks, and the data in their features
     "ViT": "#4477AA",
     "CRATE": "#AA3377",
     "CRATE (paper form)": "#AA3377",
     "CRATE (released form)": "#C78A1B",
     "raw": "#3F4751",
-    # null distributions
     "null": "#8A939E",
 }
+_THEORIES: dict[str, str] = {}  # colours of the theories, see set_colour
 # Colours of curves that stand for neither a theory nor a network.
 TINTS = ("#004488", "#BB5566", "#DDAA33", "#228833", "#66CCEE", "#AA4499")
 # Colours of other names.
@@ -118,8 +100,7 @@ def style() -> Iterator[None]:
     import matplotlib
     from cycler import cycler
 
-    names = ("attention_svm", "scan_snap", "rate_reduction", "crate", "joma", "network")
-    settings = {**STYLE, "axes.prop_cycle": cycler(color=[COLOURS[n] for n in names])}
+    settings = {**STYLE, "axes.prop_cycle": cycler(color=TINTS)}
     with matplotlib.rc_context(settings):  # pyright: ignore[reportArgumentType]
         _active = True
         try:
@@ -128,13 +109,30 @@ def style() -> Iterator[None]:
             _active = False
 
 
-def colour(name: str) -> str:
-    """Returns the colour of a theory, a network or any other name; the same name always has the
-    same colour.
+def set_colour(theory: str, tint: str) -> None:
+    """Sets the colour of a theory, ``"#RRGGBB"``; :class:`~.theory.Theory` calls it.
+
+    Raises:
+        ValueError: the colour has another form.
     """
+    if not re.fullmatch("#[0-9A-Fa-f]{6}", tint):
+        raise ValueError(
+            f"the colour of a theory must have the form #RRGGBB, got {tint!r}; see that of another"
+        )
+    _THEORIES[theory] = tint
+
+
+def colour(name: str) -> str:
+    """Returns the colour of a theory, a network or any other name; the same name always has the same colour.
+    A colour, ``"#RRGGBB"``, is returned unchanged.
+    """
+    if name.startswith("#"):
+        return name
     if name in COLOURS:
         return COLOURS[name]
-    return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
+    if name not in _THEORIES:  # theories are imported at first use, so it may not be known yet
+        presenting().load_theories()
+    return _THEORIES.get(name) or _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
 
 
 def shades(count: int) -> list[str]:

@@ -16,6 +16,7 @@ from .format import several
 from .ladder import Ladder
 from .measurement import Measurement, Side
 from .metric import Metric
+from .plotting import set_colour
 from .presentation import presenting
 from .result import Result
 from .sources import Source
@@ -130,9 +131,11 @@ class Theory:
         in_networks: measurements in trained networks; None if not supported.
         objectives: training objectives derived from it, as classes
             (:class:`~transformer_theory.training.objectives.Objective`).
+        colour: its colour in figures, ``"#RRGGBB"``; empty for one of the spare colours.
 
     Raises:
-        ValueError: the name of a claim or an experiment does not start with the theory's name.
+        ValueError: the name of a claim or an experiment does not start with the theory's name, or the colour
+            has another form.
     """
 
     name: str
@@ -147,12 +150,18 @@ class Theory:
     on_data: OnData | None = None
     in_networks: InNetworks | None = None
     objectives: tuple[type, ...] = ()
+    colour: str = ""
 
     def __repr__(self) -> str:
         return f"Theory({', '.join([repr(self.name), *self.parts])})"
 
     def _repr_html_(self) -> str:
         return presenting().to_html(self)
+
+    @property
+    def short_title(self) -> str:
+        """The title up to its colon."""
+        return self.title.partition(":")[0]
 
     @property
     def parts(self) -> list[str]:
@@ -167,6 +176,8 @@ class Theory:
         return parts + (["in networks"] if self.in_networks is not None else [])
 
     def __post_init__(self):
+        if self.colour:
+            set_colour(self.name, self.colour)
         for claim in self.claims:
             if claim.theory != self.name:
                 raise ValueError(

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from ..core import parallel
-from ..core.errors import some
+from ..core.errors import abbreviated_list
 from ..core.parallel import gib
 from .image_data import Images
 
@@ -110,7 +110,8 @@ def find_images(path: Path) -> Folder:
     test_classes = _classes(test)
     if unknown := [folder for folder in test_classes if folder.name not in names]:
         raise ValueError(
-            f"{unknown[0]} has no training images, the classes are {some(names)}; rename or remove it"
+            f"{unknown[0]} has no training images, the classes are "
+            f"{abbreviated_list(names)}; rename or remove it"
         )
     if not test_classes:
         raise ValueError(f"{test} must hold a folder of images for each class, got none; fill or remove it")

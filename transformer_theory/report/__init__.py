@@ -17,25 +17,27 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from ..comparison.pooling import TRAIN, aggregate, data_name
 from ..core import format
 from ..core.files import atomic_directory, write_together
+from ..core.math_text import mathml
 from ..core.result import Result, jsonable
 from ..core.theory import Theory
+from ..theories import list_theories as load_theories
 from . import terminal
-from .aggregate import TRAIN, aggregate, checked_result, data_name
-from .figures import MAX_NAME, plot
+from .figures import MAX_NAME, checked_result, plot
 from .html import to_html
-from .latex import latex, latex_folder
-from .markdown import markdown
-from .math_text import mathml
+from .html_page import page
+from .md import markdown
 from .origins import bibtex, stored_results
-from .page import page
+from .tex import latex, latex_folder
 
 __all__ = [
     "aggregate",
     "bibtex",
     "latex",
     "latex_folder",
+    "load_theories",
     "markdown",
     "mathml",
     "page",

@@ -6,24 +6,24 @@ maps, layer by step, one of the values and one of their nulls, with a common sca
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..comparison.pooling import NETWORK
 from ..core import format
 from ..core.judgement import side_of_null
 from ..core.measurement import Measurement
-from ..core.plotting import COLOURS, axes, caption, colour, label_ends, line, plain, shades, style
+from ..core.plotting import COLOURS, TINTS, axes, caption, colour, label_ends, line, plain, shades, style
 from ..core.statistics import over_heads
-from .aggregate import NETWORK
 from .curves import Curves, Series, positions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from .judged import Quantity
+    from ..comparison.judged import Quantity
 
 WIDTH = 7.6  # inches
 SMALL = 6.5  # points; the smallest type
@@ -305,7 +305,7 @@ def _draw_learning(ax: "Axes", curve: Curves, times: dict[int, float] | None, ke
     """Draws a curve and its null against ``times``, or against steps if it is None; a dot marks the step
     ``kept``.
     """
-    tint = COLOURS["network"] if curve.split == "train" else COLOURS["attention_svm"]
+    tint = COLOURS["network"] if curve.split == "train" else TINTS[0]
     x = [step if times is None else times.get(int(step), np.nan) for step in curve.steps]
     marker = "o" if len(curve.steps) == 1 else None  # a single point needs a marker to be visible
     label = "\n".join(textwrap.wrap(curve.label, 24))
@@ -530,13 +530,12 @@ def _short(step: int) -> str:
 
 
 @style()
-def heads_by_layer(shown: "Sequence[Quantity]", titles: Mapping[str, str], subject: str) -> "Figure | None":
+def heads_by_layer(shown: "Sequence[Quantity]", subject: str) -> "Figure | None":
     """Draws one panel per quantity that was measured in layers: heads as dots, their mean as a line, the null
     of the mean as a band.
 
     Args:
         shown: the quantities.
-        titles: titles of theories by name.
         subject: the network and its inputs in words.
     """
     shown = [each for each in shown if any(row.layer is not None for row in each.rows)]
@@ -544,7 +543,7 @@ def heads_by_layer(shown: "Sequence[Quantity]", titles: Mapping[str, str], subje
         return None
     figure, panels = _grid(len(shown), 3, 0.5, 1.72)
     for ax, quantity in zip(panels, shown):
-        _panel(ax, quantity, titles.get(quantity.theory, quantity.theory))
+        _panel(ax, quantity)
     for ax in panels[-3:]:
         ax.set_xlabel("layer", fontsize=7)
     dots = (
@@ -561,7 +560,7 @@ def heads_by_layer(shown: "Sequence[Quantity]", titles: Mapping[str, str], subje
     return figure
 
 
-def _panel(ax: "Axes", quantity: "Quantity", title: str) -> None:
+def _panel(ax: "Axes", quantity: "Quantity") -> None:
     tint = colour(quantity.theory)
     layers = sorted({row.layer for row in quantity.rows if row.layer is not None})
     means = [over_heads([row for row in quantity.rows if row.layer == layer]) for layer in layers]
@@ -581,7 +580,7 @@ def _panel(ax: "Axes", quantity: "Quantity", title: str) -> None:
     null = quantity.mean.null
     if null is not None and null.draws:
         name += "\n" + textwrap.shorten(f"null: {null.kind}", 46, placeholder=" …")
-    heading = textwrap.shorten(plain(title.partition(":")[0]), 38, placeholder=" …")
+    heading = textwrap.shorten(plain(quantity.short_title), 38, placeholder=" …")
     room = "\n" * (1 + name.count("\n"))  # for the name below the heading
     ax.set_title(heading + room, fontsize=7, color=tint, pad=3)
     _above(ax, name, 0, 2, fontsize=SMALL - 0.3, color=COLOURS["raw"], va="bottom")

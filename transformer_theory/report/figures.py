@@ -8,10 +8,22 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from markupsafe import Markup
 
+from ..comparison.judged import findings, headlines, is_of_one_network, quantities, rung_results
+from ..comparison.pooling import (
+    COMPARE,
+    ON_DATA,
+    PROBE,
+    TRAIN,
+    Aggregate,
+    aggregate,
+    data_name,
+    result_label,
+)
 from ..core import format
 from ..core.errors import nearest
 from ..core.plotting import pdf, style, svg
@@ -19,22 +31,10 @@ from ..core.result import Result
 from ..core.table import Table
 from ..core.theory import Theory
 from . import curve_figures, judged_figures
-from .aggregate import (
-    COMPARE,
-    ON_DATA,
-    PROBE,
-    TRAIN,
-    Aggregate,
-    aggregate,
-    checked_result,
-    data_name,
-    result_label,
-)
 from .curves import Series, curves, on_timeline, series, split_headline, timeline_series
-from .judged import findings, headlines, is_of_one_network, quantities, rung_results
-from .own_model import subject
 from .pictures import attention, features
-from .training import training_summary
+from .sentences import subject
+from .training import network_name, training_summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -258,12 +258,10 @@ def at_last_step(result: Result) -> Result:
 
 
 def _of_one_network(result: Result, theories: Sequence[Theory]) -> Iterator[Picture]:
-    shown = [each for each in headlines(quantities(result, theories), theories) if each.rows]
-    titles = {theory.name: theory.title for theory in theories}
-    model = next((row.model for row in result.table), "network")
-    what = subject(result)
+    chosen, what = headlines(quantities(result, theories), theories), subject(result)
+    model = network_name(result)
     title = f"headline of each theory by layer and head of {what}"
-    yield Picture("layers", title, None, partial(curve_figures.heads_by_layer, shown, titles, what))
+    yield Picture("layers", title, None, partial(curve_figures.heads_by_layer, chosen, what))
     yield Picture("attention", f"attention in {model}", None, partial(attention, result, model))
 
 
@@ -322,6 +320,21 @@ def _shown(figure: "Figure", title: str) -> Markup:
         '<figure><img alt="{}" src="data:image/svg+xml;base64,{}"><figcaption>{}</figcaption></figure>'
     )
     return image.format(title, data, title)
+
+
+def checked_result(result: object) -> None:
+    """Checks that this is a result.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(result, Result):
+        advice = (
+            "Result.load(folder) reads a stored one"
+            if isinstance(result, str | Path)
+            else "pass what compare, probe or train returned"
+        )
+        raise ValueError(f"expected a Result, got {type(result).__name__}; {advice}")
 
 
 def figures(result: Result, *, theories: Iterable[Theory] | None = None) -> Figures:

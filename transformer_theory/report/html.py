@@ -22,13 +22,13 @@ from markupsafe import Markup
 
 from ..core import format
 from ..core.claims import CONTROL_TEXT, Claim, Verification
+from ..core.math_text import mathml, paragraphs
 from ..core.plotting import COLOURS, STYLE, style, svg
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.table import Table
 from ..core.theory import Theory
-from .math_text import mathml, paragraphs
-from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
+from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Verdict, pieces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

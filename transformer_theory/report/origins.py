@@ -10,12 +10,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from ..comparison.pooling import VERIFY, theories_of
 from ..core import sources
 from ..core.claims import Verification
 from ..core.files import of_file
 from ..core.result import FILES, Result
 from ..core.theory import Theory
-from .aggregate import theories_of
 
 NAME = "transformer_theory"
 COMMIT_LETTERS = 8
@@ -95,7 +95,7 @@ def _of_ledger(path: Path) -> list[Result]:
     try:
         found = [
             Result(
-                "verify",
+                VERIFY,
                 verifications=tuple(map(Verification.from_json, item["verifications"])),
                 provenance=dict(item["provenance"]),
             )

@@ -1,55 +1,167 @@
-"""The tables of the report as data (:mod:`.table_model`): judged rows, a summary, the tables of each theory,
-the networks and the provenance.
+"""The table as data, and the table of judged rows: headlines, rungs, and quantities of one network.
+
+The page, LaTeX, Markdown and the terminal print the same tables of columns, blocks of lines, and cells. A
+cell is one of
+
+* a text in which dollars enclose formulas;
+* a :class:`Plain` text in which dollars have no meaning, used for names of data, networks and files;
+* a :class:`~..core.sources.Source`;
+* a tuple of these.
+
+Every judged row has the columns :data:`JUDGED` and the cells of :func:`judged_cells`.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
+from ..comparison.judged import Findings, Quantity, RungResult, by_theory, headlines, notable, quantities
+from ..comparison.pooling import COMPARE, Aggregate
 from ..core import format
-from ..core.claims import CONTROL_TEXT
 from ..core.judgement import OUTCOMES, Judged
 from ..core.measurement import Measurement
+from ..core.result import Result
+from ..core.sources import Source
+from ..core.table import grouped
 from ..core.theory import Theory
-from .aggregate import COMPARE, NETWORK, Aggregate, Checked, Entry, result_label
-from .judged import Findings, RungResult, by_theory
-from .table_model import (
-    Block,
-    Cell,
-    Code,
-    Column,
-    Line,
-    Note,
-    Piece,
-    Plain,
-    Strong,
-    StrongNote,
-    Table,
-    Verdict,
-)
+from .sentences import place, strength, subject
 
-MAX_FIGURE_ROWS = 150  # largest number of rows of one experiment in a table
-BASIS_TEXT = {
-    "printed": "printed",
-    "figure": "read off a figure",
-    "recomputed": "recomputed",
-    "own setting": "own setting",
-}
-LEGEND = (
-    "The threshold that decides the verdict is in brackets. Measured: if there are several seeds, the mean "
-    "with its 95 % interval. Null: the median of the quantity over draws from a case about which the "
-    "theory says nothing. Not covered: the theorem's assumptions do not hold there, so it is not judged. A "
-    "row has no verdict if it has no threshold."
-)
+MAX_NOTABLE = 12  # quantities in the table of places that stand out
+TOP = 3  # places that are named for each quantity
 
-NUMBERS = (
-    Column("on", 26, "on"),
-    Column("prediction (threshold)", 19),
-    Column("measured", 19, "n"),
-    Column("null", 12, "n"),
-    Column("verdict", 12),
-    Column("source", 12, "cite"),
-)
+
+# ---- the table as data
+
+
+class Plain(str):
+    """A name, printed literally."""
+
+
+class Code(Plain):
+    """A command, a path or a checksum in typewriter type; a line may break inside it."""
+
+
+class Note(str):
+    """A remark in small type on a separate line."""
+
+
+class StrongNote(Note):
+    """A remark in bold."""
+
+
+class Strong(Plain):
+    """A number in bold."""
+
+
+class Verdict(Plain):
+    """The name of a verdict; the page shows it as a badge."""
+
+
+Piece: TypeAlias = str | Source
+Cell: TypeAlias = Piece | tuple[Piece, ...]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        head: heading.
+        share: share of the width of the table, in per cent.
+        role: "n" for numbers, "cite" for sources, "on" for places.
+    """
+
+    head: str
+    share: int
+    role: Literal["", "n", "cite", "on"] = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a table: one cell per column, or no cells; then a text that spans all columns, or an empty
+    text.
+    """
+
+    cells: tuple[Cell, ...]
+    below: Cell = ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines under a heading.
+
+    Attributes:
+        heading: text above the lines; empty without a heading.
+        lines: the lines.
+        note: text below the heading.
+        strong: whether the heading is in bold; a strong heading also covers the blocks that follow it.
+        theory: name of a theory; the heading links to its section on the page. Empty without a link.
+    """
+
+    heading: Cell
+    lines: tuple[Line, ...] = ()
+    note: Cell = ""
+    strong: bool = False
+    theory: str = ""
+
+    @property
+    def title(self) -> tuple[Piece, ...]:
+        """The words of the heading."""
+        return tuple(piece for piece in pieces(self.heading) if not isinstance(piece, Source | Note))
+
+    @property
+    def beside(self) -> list[Source | Note]:
+        """The sources and notes of the heading."""
+        return [piece for piece in pieces(self.heading) if isinstance(piece, Source | Note)]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        name: identifier of lower-case letters, digits and hyphens.
+        caption: text above the table.
+        columns: the columns.
+        blocks: the lines, in blocks.
+        legend: explanation of the columns, printed after the caption in LaTeX and Markdown; the page explains
+            them elsewhere.
+    """
+
+    name: str
+    caption: Cell
+    columns: tuple[Column, ...]
+    blocks: tuple[Block, ...]
+    legend: str = ""
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines of all blocks."""
+        return [line for block in self.blocks for line in block.lines]
+
+    def without_empty(self) -> "Table":
+        """Removes columns that are empty in every line. The first column stays, and their width is added to
+        it.
+        """
+        lines = [line for line in self.lines if line.cells]
+        indices = [
+            i
+            for i in range(len(self.columns))
+            if i == 0 or any(line.cells[i] not in ("", format.NOTHING, ()) for line in lines)
+        ]
+        first, *rest = (self.columns[i] for i in indices)
+        columns = (replace(first, share=100 - sum(column.share for column in rest)), *rest)
+        select = lambda line: replace(line, cells=tuple(line.cells[i] for i in indices) if line.cells else ())  # noqa: E731
+        blocks = tuple(replace(block, lines=tuple(map(select, block.lines))) for block in self.blocks)
+        return replace(self, columns=columns, blocks=blocks)
+
+
+def pieces(cell: Cell) -> tuple[Piece, ...]:
+    """Returns the pieces of a cell; an empty cell has no pieces."""
+    return cell if isinstance(cell, tuple) else (cell,) if cell else ()
+
+
+# ---- judged rows
 
 JUDGED = (
     Column("on", 17, "on"),
@@ -60,9 +172,6 @@ JUDGED = (
     Column("p (q)", 10, "n"),
     Column("outcome", 16),
 )
-
-
-# ---- judged rows
 
 
 def judged_cells(what: Cell, judged: Judged, about: str = "") -> tuple[Cell, ...]:
@@ -206,440 +315,112 @@ def reach(rungs: Sequence[RungResult]) -> Table | None:
     return Table("reach", "The reach of the theories.", columns, tuple(blocks), legend).without_empty()
 
 
-# ---- tables of theories
+# ---- one network
 
 
-def summary(aggregate: Aggregate) -> Table:
-    """Returns the table of all theories: headlines on each view of the data and in each trained network,
-    experiments, and claims.
+def of_network(result: Result, theories: Sequence[Theory]) -> Table:
+    """Returns the headlines of a network as a table that stands alone, with the first source of
+    each theory.
     """
-    blocks = []
-    for theory in aggregate.theories:
-        lines = [line for entries in headlines(aggregate, theory) for line in _headline_lines(entries)]
-        lines += [Line((), (Plain(name), ": ", text)) for name, text in _experiment_counts(aggregate, theory)]
-        if verified := aggregate.claims_of(theory):
-            lines.append(Line((), f"Generated instances: {claims_text(verified)}"))
-        if lines:
-            blocks.append(
-                Block(
-                    (theory.title, " ", Note(theory.question)), tuple(lines), strong=True, theory=theory.name
-                )
-            )
-    columns = (NUMBERS[0], Column("quantity", 23), *NUMBERS[1:])
-    columns = tuple(
-        replace(column, share=share) for column, share in zip(columns, (14, 23, 16, 13, 8, 13, 13))
+    chosen = headlines(quantities(result, theories), theories)
+    sources = {theory.short_title: theory.sources[:1] for theory in theories}
+    table = network_headlines([each for each in chosen if each.rows])
+    lines = [
+        replace(line, cells=((Strong(f"{line.cells[0]} "), *sources[str(line.cells[0])]), *line.cells[1:]))
+        for line in table.lines
+    ]
+    tests = sum(each.judged.q is not None for each in chosen)
+    tested = f"q controls the false discovery rate over {format.several(tests, 'test')}. " if tests else ""
+    legend = (
+        "Value: the mean over all heads or layers, with the smallest and the largest. Nulls: median, kind "
+        "and "
+        "range of the quantity's own null, and networks with random weights. Effect: 0 is the median of the "
+        f"null, 1 the prediction or bound. {tested}Heads or layers beyond chance: on the predicted side of "
+        "their own null with p ≤ .05, by chance one in twenty."
     )
-    return Table(
-        "all", "The prediction of each theory, and the measurements.", columns, tuple(blocks), LEGEND
+    caption = Plain(f"Headlines of theories in {subject(result)}.")
+    return replace(
+        table, name="all", caption=caption, blocks=tuple(Block("", (line,)) for line in lines), legend=legend
     )
 
 
-def headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
-    """Yields the entries of a theory's headline quantities: first those on data, or the reasons why they are
-    missing; then those in trained networks.
+_PLACES = Column("heads or layers beyond chance", 16)
+
+
+def _columns(*first: Column) -> tuple[Column, ...]:
+    """Returns the columns of judged rows behind the given ones, with the number of places beyond chance."""
+    shares = (15, 13, 8, 17, 7, 8, 13)
+    judged = tuple(replace(column, share=share) for column, share in zip(JUDGED, shares))
+    own = (*first, replace(judged[0], head="quantity", role=""), *judged[1:], _PLACES)
+    return (replace(own[0], share=100 - sum(column.share for column in own[1:])), *own[1:])
+
+
+def network_headlines(chosen: Sequence[Quantity]) -> Table:
+    """Returns one line per theory, in the order of the sentences."""
+    ordered = sorted(chosen, key=strength)
+    lines = [Line((Strong(each.short_title), *_cells(each))) for each in ordered]
+    caption = "The headline of each theory in this network."
+    columns = _columns(Column("theory", 0))
+    return Table("own-headlines", caption, columns, (Block("", tuple(lines)),)).without_empty()
+
+
+def in_network(found: Sequence[Quantity], theory: Theory) -> dict[str, Any]:
+    """Returns the table of a theory's quantities, and the reasons of those that were not measured."""
+    own = [each for each in found if each.theory == theory.name]
+    missing = grouped((each for each in own if not each.rows), lambda each: each.judged.reason)
+    slug = f"own-{format.slug(theory.name)}"
+    return {
+        "table": network_quantities(own, slug, f"{theory.title}: quantities in this network"),
+        "reasons": [(", ".join(each.label for each in same), reason) for reason, same in missing.items()],
+    }
+
+
+def network_quantities(own: Sequence[Quantity], name: str, caption: str) -> Table | None:
+    """Returns a table with one line per quantity that was measured; None if there are none."""
+    lines = tuple(Line(_cells(each)) for each in own if each.rows)
+    return Table(name, caption, _columns(), (Block("", lines),)).without_empty() if lines else None
+
+
+def _cells(quantity: Quantity) -> tuple[Cell, ...]:
+    """Returns the cells of a quantity: its name with what it is and the remark that its places share, the
+    judged mean, and the places beyond chance.
     """
-    if theory.on_data is not None:
-        entries = aggregate.select(theory=theory.name, kind="on data", layer=None)
-        with_headline = [entry for entry in entries if entry.row.quantity == theory.on_data.headline]
-        views = {(entry.row.data, entry.row.model) for entry in with_headline}
-        # A view without a headline has a row with the reason.
-        yield [
-            entry
-            for entry in entries
-            if entry in with_headline or (entry.missing and (entry.row.data, entry.row.model) not in views)
-        ]
-    if theory.in_networks is not None:
-        yield aggregate.select(
-            theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None
-        )
+    notes = {each.note for each in quantity.rows}
+    texts = (quantity.meaning, notes.pop() if not quantity.headline and len(notes) == 1 else "")
+    name = (quantity.label, *(Note(text) for text in texts if text))
+    values = [each.value for each in quantity.rows if each.value is not None]
+    spread = format.bounds((min(values), max(values)), quantity.mean.unit) if len(values) > 1 else ""
+    about = ", ".join(filter(None, (spread, quantity.places)))
+    cells = list(judged_cells(name, quantity.judged, about))
+    if quantity.mean.null is None and any(each.null is not None for each in quantity.rows):
+        cells[3] = "differs by place"
+    if quantity.mean.p is not None and quantity.judged.q is None:
+        cells[6] = ""  # the p-values of other quantities than headlines are not adjusted
+    return (*cells, _beyond(quantity))
 
 
-def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
-    """Yields one line per entry; a quantity, prediction or source that repeats the line above is omitted."""
-    previous: tuple = ()
-    for entry in entries:
-        row = entry.row
-        key = (row.quantity, format.prediction(row), row.source, row.reason)
-        repeated = entry.missing and previous[3:] == key[3:]
-        note = row.reason if entry.missing else entry.note if entry is entries[0] else ""
-        quantity = tuple(
-            filter(
-                None, ("" if previous[:1] == key[:1] else format.label(row), Note("" if repeated else note))
-            )
-        )
-        beside = format.beside_null(row)
-        unexpected = format.unexpected_side(row)
-        # State the side of the null if it is unexpected or no verdict implies it.
-        remarks = (
-            [(StrongNote if unexpected else Note)(f"{beside} its null")]
-            if beside and (unexpected or not row.verdict)
-            else []
-        )
-        cells: tuple[Cell, ...] = (
-            Plain(entry.on),
-            quantity,
-            "" if previous == key or entry.missing else _prediction(entry),
-            "" if entry.missing else measured(entry, strong=True),
-            "" if entry.missing else _null(row),
-            Verdict(format.NOT_MEASURED) if entry.missing else (*_verdicts(entry), *remarks),
-            "" if previous == key or row.source is None else row.source,
-        )
-        previous = key
-        yield Line(cells)
+def _beyond(quantity: Quantity) -> Cell:
+    if not quantity.tested or len(quantity.rows) < 2:
+        return ""
+    places = "; ".join(place(row, beside_chance=False) for row in quantity.beyond[:TOP])
+    return Plain(f"{len(quantity.beyond)} of {quantity.tested}"), *([Note(places)] if places else [])
 
 
-def _experiment_counts(aggregate: Aggregate, theory: Theory) -> Iterator[tuple[str, str]]:
-    """Yields the name of each experiment with a text that counts its values and verdicts."""
-    for name, entries in grouped(
-        aggregate.select(theory=theory.name, kind=("figure", "rung")),
-        lambda entry: experiment_of(aggregate, entry),
-    ):
-        counts: dict[str, int] = {}
-        for entry in entries:
-            for verdict in entry.verdicts:
-                counts[verdict] = counts.get(verdict, 0) + 1
-        judged = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-        yield (
-            name,
-            f"{format.several(len(entries), 'number')}{f': {judged}' if judged else ', none of them judged'}",
-        )
-
-
-def claims_text(claims: Sequence[Checked]) -> str:
-    """Describes claims in a text: ``"19 claims, 5 seeds each: 19 consistent on every seed; every control
-    fails as it must"``.
-    """
-    verifications = [checked.verification for checked in claims]
-    seeds = sorted({len(verification.seeds) for verification in verifications})
-    span = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-    consistent = sum(
-        verification.outcome == "consistent" and verification.consistent == len(verification.seeds)
-        for verification in verifications
-    )
-    without_power = sum(verification.control != "fails" for verification in verifications)
-    controls = (
-        f"{format.several(without_power, 'control')} did not fail, so these checks have no power"
-        if without_power
-        else "every control fails as it must"
-    )
-    plural = "" if seeds == [1] else "s"
-    return (
-        f"{format.several(len(claims), 'claim')}, {span} seed{plural} each: {consistent} consistent on every "
-        f"seed; {controls}"
-    )
-
-
-def numbers(entries: Sequence[Entry], name: str, caption: str, *, judged: bool = True) -> Table:
-    """Returns a table of the page with one line per entry: quantity, place, prediction, value, null, verdict
-    and source.
-
-    Args:
-        judged: whether prediction, verdict and source are shown.
-    """
-    columns = (
-        (Column("quantity", 30), *NUMBERS)
-        if judged
-        else (Column("quantity", 34), Column("on", 34, "on"), *NUMBERS[2:4])
-    )
-    lines, previous_note = [], ""
-    places = {entry.on for entry in entries}
-    for entry in entries:
-        row = entry.row
-        notes = dict.fromkeys((row.reason if entry.missing else "", entry.note))
-        remarks = tuple(Note(text) for text in notes if text and text != previous_note)
-        previous_note = entry.note
-        quantity = (format.label(row), *remarks)
-        on = Plain(entry.on if len(places) > 1 else "")  # a single place is in the caption
-        cells = (quantity, on, measured(entry), _null(row))
+def standing_out(found: Sequence[Quantity]) -> Table | None:
+    """Returns a table of the :func:`~..comparison.judged.notable` quantities; None if there are none."""
+    lines = []
+    for each in notable(found)[:MAX_NOTABLE]:
+        matched = each.judged.outcome in ("matched by a second null", "nulls conflict")
         lines.append(
             Line(
-                (*cells[:2], _prediction(entry), *cells[2:], _verdicts(entry), row.source or "")
-                if judged
-                else cells
+                (
+                    (each.label, Note(each.short_title), *([Note(each.judged.words)] if matched else [])),
+                    Plain(f"{len(each.beyond)} of {each.tested}"),
+                    Plain("; ".join(place(row) for row in each.beyond[:TOP])),
+                )
             )
         )
-    return Table(name, caption, columns, (Block("", tuple(lines)),)).without_empty()
-
-
-def of_theory(aggregate: Aggregate, theory: Theory) -> list[Table]:
-    """Returns all tables of one theory for a paper: claims, measurements, assumptions and experiments. Empty
-    tables are omitted.
-    """
-    candidates = (
-        claims(aggregate, theory),
-        _measured(aggregate, theory),
-        _assumptions(aggregate, theory),
-        _experiments(aggregate, theory),
-    )
-    return [table for table in candidates if table is not None]
-
-
-def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """Returns the claims of a theory with their statements; None if no claim was verified."""
-    lines = []
-    for checked in aggregate.claims_of(theory):
-        verification, low, high = checked.verification, *checked.verification.interval
-        counts = (
-            f"{verification.consistent} of {verification.decided} [{low:.2f},\u00a0{high:.2f}]"
-            if verification.decided
-            else f"0 of {len(verification.seeds)}"
-        )
-        below = [
-            verification.statement,
-            f" (Measured: {verification.measures}. Its control: "
-            f"{verification.control_description.rstrip('.')}.)",
-        ]
-        below += [f" Corrected: {verification.corrects}"] if verification.corrects else []
-        below += [f" Note: {checked.note}."] if checked.note else []
-        worst = verification.worst
-        control = "fails" if verification.control == "fails" else CONTROL_TEXT[verification.control]
-        cells: tuple[Cell, ...] = (
-            (Plain(verification.id.partition("/")[2]), " ", verification.source),
-            Verdict(verification.outcome),
-            counts,
-            format.number(worst.value),
-            format.threshold(worst.op, worst.threshold),
-            f"{format.number(verification.worst_control.value)} {control}",
-        )
-        lines.append(Line(cells, tuple(below)))
-    columns = (
-        Column("claim", 28),
-        Column("verdict", 12),
-        Column("seeds [95 %]", 19),
-        Column("worst seed", 13, "n"),
-        Column("threshold", 14, "n"),
-        Column("control", 14),
-    )
-    legend = (
-        "Seeds: the number of consistent seeds, with the 95 % interval of their share (Clopper and "
-        "Pearson). Worst seed: the value nearest to its threshold. Control: the same check with one "
-        "assumption removed or the target replaced, which must fail; the value is the one nearest to "
-        "passing. Consistency on all seeds does not prove a claim."
-    )
-    table = Table(
-        f"{format.slug(theory.name)}-claims",
-        f"{theory.title}: claims.",
-        columns,
-        (Block("", tuple(lines)),),
-        legend,
-    )
-    return table if lines else None
-
-
-def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """Returns the measurements of a theory on data and in networks, headlines first; None if there
-    are none.
-    """
-    entries = aggregate.select(theory=theory.name, kind=("on data", "in network"))
-    first = [entry for group in headlines(aggregate, theory) for entry in group]
-    entries = [*first, *(entry for entry in entries if entry not in first)]
-    blocks = [
-        _block(same) for _, same in grouped([entry for entry in entries if not entry.missing], _heading)
-    ]
-    reasons = [Line((), (Plain(entry.on), ": ", entry.row.reason)) for entry in entries if entry.missing]
-    blocks += [Block("Not measured", tuple(reasons))] if reasons else []
-    name, caption = f"{format.slug(theory.name)}-measured", f"{theory.title}: measurements."
-    return Table(name, caption, _paper_columns(), tuple(blocks), LEGEND) if blocks else None
-
-
-def _assumptions(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """Returns the assumptions of a theory with the measurements that decide whether they hold; None if there
-    are none.
-    """
-    entries = aggregate.select(theory=theory.name, kind="assumption")
-    blocks = [
-        Block(heading, tuple(Line((Plain(entry.on), measured(entry), _verdicts(entry))) for entry in same))
-        for heading, same in grouped(entries, _heading)
-    ]
-    columns = (Column("on", 46), Column("measured", 26, "n"), Column("the assumption", 28))
-    caption = f"{theory.title}: its assumptions, whether they hold, and the number that decides."
-    return (
-        Table(f"{format.slug(theory.name)}-assumptions", caption, columns, tuple(blocks)) if entries else None
-    )
-
-
-def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
-    """Returns the experiments of a theory, one block per experiment; None if there are none.
-
-    A long experiment is reduced to the values that have a prediction or a verdict.
-    """
-    entries = aggregate.select(theory=theory.name, kind=("figure", "rung"))
-    blocks, omitted = [], 0
-    for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)):
-        with_prediction = [
-            entry
-            for entry in same
-            if entry.row.predicted is not None or entry.row.threshold is not None or entry.verdicts
-        ]
-        selection = (same if len(same) <= MAX_FIGURE_ROWS else with_prediction)[:MAX_FIGURE_ROWS]
-        omitted += len(same) - len(selection)
-        source = next((entry.row.source for entry in same if entry.row.source is not None), None)
-        lines = tuple(Line((_with_place(entry), *_paper_cells(entry)[1:])) for entry in selection)
-        blocks.append(Block((Plain(name), " ", source) if source else Plain(name), lines))
-    rest = f" {omitted:,} further numbers, most of them without a prediction, are omitted." if omitted else ""
-    columns = (Column("quantity", 36), *_paper_columns()[1:])
-    name, caption = f"{format.slug(theory.name)}-experiments", f"{theory.title}: experiments.{rest}"
-    return Table(name, caption, columns, tuple(blocks), LEGEND).without_empty() if entries else None
-
-
-def _with_place(entry: Entry) -> Cell:
-    """Returns the quantity followed by its place (network, setting, layer, ...) in parentheses."""
-    where = format.place(entry.row, "model", "rung", "setting", "layer", "head", "step")
-    return (format.label(entry.row), Plain(f" ({where})")) if where else format.label(entry.row)
-
-
-def networks(aggregate: Aggregate) -> Table | None:
-    """Returns the results of the trained networks that belong to no theory; None if there are none."""
-    entries = sorted(aggregate.select(theory=NETWORK), key=lambda entry: entry.row.unit != "share")
-    blocks = [
-        Block(
-            heading,
-            tuple(
-                Line((Plain(entry.on), measured(entry), _null(entry.row)), _reason(entry)) for entry in same
-            ),
-        )
-        for heading, same in grouped(entries, _heading)
-    ]
-    columns = (Column("network", 48), Column("measured", 30, "n"), Column("null", 22, "n"))
-    caption = "The trained networks: their results, and the measurements in them that belong to no theory."
-    return Table("networks", caption, columns, tuple(blocks)) if entries else None
-
-
-def _reason(entry: Entry) -> Cell:
-    return Note(entry.row.reason) if entry.missing else ""
-
-
-def _paper_columns() -> tuple[Column, ...]:
-    return tuple(replace(column, share=share) for column, share in zip(NUMBERS[:5], (30, 22, 20, 13, 15)))
-
-
-def _paper_cells(entry: Entry) -> tuple[Cell, ...]:
-    return Plain(entry.on), _prediction(entry), measured(entry), _null(entry.row), _verdicts(entry)
-
-
-def _block(entries: Sequence[Entry]) -> Block:
-    """Returns the block of the entries of one quantity. A note that all entries share is shown once, under
-    the heading.
-    """
-    notes = {entry.note for entry in entries}
-    shared = notes.pop() if len(notes) == 1 else ""
-    return Block(
-        _heading(entries[0]),
-        tuple(Line(_paper_cells(entry), "" if shared else Note(entry.note)) for entry in entries),
-        shared,
-    )
-
-
-def _heading(entry: Entry) -> Cell:
-    return (format.label(entry.row), " ", entry.row.source) if entry.row.source else format.label(entry.row)
-
-
-def experiment_of(aggregate: Aggregate, entry: Entry) -> str:
-    """Returns the name of the result that an entry comes from."""
-    return aggregate.results[entry.results[0]].name
-
-
-def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[tuple[Any, list[Entry]]]:
-    """Groups entries by a key. Keys, and the entries of each key, stay in order of appearance."""
-    groups: dict[Hashable, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(key(entry), []).append(entry)
-    return list(groups.items())
-
-
-def _prediction(entry: Entry) -> str:
-    """Formats a prediction: ``"→ 1 (≥ 0.990)"``. A reference value is followed by its origin: ``"0.871,
-    printed"``.
-    """
-    row = entry.row
-    text = format.prediction(row).replace("threshold:\u00a0", "")
-    basis = BASIS_TEXT.get(row.basis)
-    return text if basis is None or row.predicted is None else f"{text.removeprefix('→').strip()}, {basis}"
-
-
-def measured(entry: Entry, *, strong: bool = False) -> Cell:
-    """Returns the value with its interval; for several seeds, the mean with its interval and the number of
-    seeds.
-    """
-    row = entry.row
-    text = format.with_unit(row.value, row.unit, row.interval)
-    value = Strong(text) if strong else text
-    seeds = format.several(entry.seeds, "seed") if len(entry.rows) > 1 else ""
-    below = ", ".join(filter(None, (format.interval_text(row) if row.value is not None else "", seeds)))
-    return (value, Note(below)) if below else value
-
-
-def _null(row: Measurement) -> Cell:
-    """Returns the nulls of a row and, if it has one, the p-value; a dash without draws."""
-    p = () if row.p is None else (Note(f"p = {format.p_value(row.p)}"),)
-    return (*nulls_cell(row), *p) or format.NOTHING
-
-
-def _verdicts(entry: Entry) -> tuple[Piece, ...]:
-    """Returns the verdicts of the rows, with counts if the rows differ."""
-    counts = entry.verdicts
-    # all rows have the same verdict, or no row has one
-    if len(counts) <= 1 and sum(counts.values()) in (0, len(entry.rows)):
-        return tuple(map(Verdict, counts))
-    return tuple(
-        piece
-        for name, count in counts.items()
-        for piece in (Verdict(name), f" {count} of {len(entry.rows)} ")
-    )
-
-
-def provenance(
-    aggregate: Aggregate, folders: Sequence[str] = (), checksums: Sequence[Mapping[str, str]] = ()
-) -> Table:
-    """Returns the table of provenance, one block per result.
-
-    Args:
-        folders: folders of the results, in the order of the results; empty if the results are not stored.
-        checksums: for each result, a mapping from file name to SHA-256; empty if the results are not stored.
-    """
-    blocks = []
-    for index, result in enumerate(aggregate.results):
-        pairs: list[tuple[str, str]] = [
-            ("settings", Plain(", ".join(f"{name} {text}" for name, text in format.flatten(result.settings))))
-        ]
-        pairs += origin(result.provenance)
-        pairs += [
-            (f"sha256 of {name}", Code(digest))
-            for name, digest in (checksums[index] if checksums else {}).items()
-        ]
-        heading = (
-            f"{result_label(index)}: ",
-            Plain(result.name),
-            *((" in ", Code(folders[index])) if folders else ()),
-        )
-        blocks.append(Block(heading, tuple(Line((name, text)) for name, text in pairs if text), strong=True))
-    caption = " ".join(
-        ["Provenance of the numbers: a result is the output that one command has stored.", *aggregate.notes]
-    )
-    return Table("provenance", caption, (Column("entry", 22), Column("stored", 78)), tuple(blocks))
-
-
-def origin(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns the provenance of a result as pairs (name, text); the text is empty if the entry is missing."""
-    versions = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
-    commit = str(record.get("commit") or "")
-    changed = ", with uncommitted changes" if commit and record.get("dirty") else ""
-    threads, seconds = record.get("threads"), record.get("seconds")
-    machine = ", ".join(
-        map(
-            str,
-            filter(
-                None,
-                (record.get("machine"), record.get("device"), threads and format.several(threads, "thread")),
-            ),
-        )
-    )
-    return [
-        ("command", Code(record.get("command") or "")),
-        ("date", Plain(record.get("date") or "")),
-        ("machine", Plain(machine)),
-        ("wall time", "" if seconds is None else format.duration(float(seconds))),
-        ("versions", Plain(versions)),
-        ("commit", Plain(commit + changed)),
-        ("seed", "" if record.get("seed") is None else str(record["seed"])),
-    ]
+    if not lines:
+        return None
+    columns = (Column("quantity", 36), Column("beyond chance", 14, "n"), Column("farthest from chance", 50))
+    return Table("own-places", "Heads and layers that stand out.", columns, (Block("", tuple(lines)),))

@@ -1,39 +1,34 @@
 """Tables for a terminal with at least 80 columns. Names are never cut, so that they can be copied."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ..comparison.judged import findings, headlines, quantities, rung_results
+from ..comparison.pooling import NETWORK, aggregate
 from ..core import format
 from ..core.claims import CONTROL_TEXT, Verification
+from ..core.math_text import plain
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import table_model, tables
-from .aggregate import NETWORK, aggregate
-from .judged import findings, headlines, quantities, rung_results
-from .math_text import plain
-from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences
-from .table_model import Cell, Note, Plain, Strong, StrongNote, pieces
-
-if TYPE_CHECKING:
-    from rich.console import Console, Group, RenderableType
-    from rich.table import Table
-    from rich.text import Text
+from . import number_tables, tables
+from .sentences import NOTHING, network_statements, other_outcomes, reach_statements, sentences, subject
+from .tables import Cell, Note, Plain, Strong, StrongNote, pieces
 
 _STYLES = {"good": "green", "bad": "bold red", "unsure": "yellow", "outside": "cyan", "none": "dim"}
 _OUTCOME_STYLES = {"as predicted": "green", "opposite": "bold red"}
-_BASIS = {"theory": "theory", "limit": "limit", **tables.BASIS_TEXT}
+_BASIS = {"theory": "theory", "limit": "limit", **number_tables.BASIS_TEXT}
 
 
-def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
+def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> Group:
     """Returns what a comparison found: the sentences, the headlines of each theory with their nulls and
     p-values, and the claims.
     """
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
     combined = aggregate(result, theories=theories)
     found = findings(combined)
     parts: list[RenderableType] = [
@@ -45,19 +40,15 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> "Gro
         parts.append(Padding(Text(explained, style="dim"), (1, 0, 0, 0)))
         parts.append(table(headlines, without=("prediction", "effect")))
     claims = [
-        Text(f"  {plain(theory.title)}: {plain(tables.claims_text(verified))}")
+        Text(f"  {plain(theory.title)}: {plain(number_tables.claims_text(verified))}")
         for theory in combined.theories
         if (verified := combined.claims_of(theory))
     ]
     return Group(*parts, *([Text("\nGenerated instances", style="bold"), *claims] if claims else []))
 
 
-def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group":
+def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> Group:
     """Returns how far the theories reach: the sentences, and one line per rung."""
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
     rungs = rung_results(aggregate(result, theories=theories))
     said = [
         Padding(Text(plain(f"{title}: {text}.")), (0, 0, 1, 2)) for title, text in reach_statements(rungs)
@@ -66,7 +57,7 @@ def reach(result: Result, *, theories: Iterable[Theory] | None = None) -> "Group
     return Group(*said, *([] if numbers is None else [table(numbers, without=("prediction", "p (q)"))]))
 
 
-def table(shown: table_model.Table, *, without: Sequence[str] = ()) -> "Group":
+def table(shown: tables.Table, *, without: Sequence[str] = ()) -> Group:
     """Returns a table of the report: the heads of its columns, then a heading and the lines of each block.
 
     The column "outcome" is coloured.
@@ -75,13 +66,9 @@ def table(shown: table_model.Table, *, without: Sequence[str] = ()) -> "Group":
         shown: the table.
         without: heads of columns that are left out, for want of width.
     """
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     kept = [(i, column) for i, column in enumerate(shown.columns) if column.head not in without]
 
-    def grid(cells: Sequence[Text]) -> "Table":
+    def grid(cells: Sequence[Text]) -> Table:
         line = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, show_header=False)
         for _, column in kept:
             line.add_column(ratio=column.share, vertical="top")
@@ -103,10 +90,8 @@ def table(shown: table_model.Table, *, without: Sequence[str] = ()) -> "Group":
     return Group(*parts)
 
 
-def _text(cell: Cell, style: str = "") -> "Text":
+def _text(cell: Cell, style: str = "") -> Text:
     """Returns a cell as text; each note begins a new line, in dim type."""
-    from rich.text import Text
-
     text = Text()
     for piece in pieces(cell):
         if isinstance(piece, Source):
@@ -120,15 +105,13 @@ def _text(cell: Cell, style: str = "") -> "Text":
     return text
 
 
-def verdict(name: str) -> "Text":
+def verdict(name: str) -> Text:
     """Returns a verdict with its symbol and colour; empty if there is no verdict."""
-    from rich.text import Text
-
     group, symbol = format.verdict_style(name) if name else ("none", "")
     return Text(f"{symbol} {name}" if name else "", style=_STYLES[group])
 
 
-def verifications(claims: Sequence[Verification], console: "Console") -> "Table":
+def verifications(claims: Sequence[Verification], console: Console) -> Table:
     """Returns a table of claims, one line per claim if the console is wide enough.
 
     Otherwise each claim has two lines: the source below the claim, the seeds below the verdict, and the
@@ -140,10 +123,7 @@ def verifications(claims: Sequence[Verification], console: "Console") -> "Table"
     return table if console.measure(table, options=unlimited).maximum <= console.width else _narrow(claims)
 
 
-def _wide(claims: Sequence[Verification]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
+def _wide(claims: Sequence[Verification]) -> Table:
     table = Table(
         "claim",
         "verdict",
@@ -162,10 +142,7 @@ def _wide(claims: Sequence[Verification]) -> "Table":
     return table
 
 
-def _narrow(claims: Sequence[Verification]) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
+def _narrow(claims: Sequence[Verification]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("claim\n  source", "verdict\nseeds, interval", "measured\nthreshold"):
         table.add_column(name, no_wrap=True)
@@ -185,8 +162,7 @@ def _seeds(claim: Verification) -> tuple[str, str]:
     """Formats the number of consistent seeds out of all seeds, and the interval of their share among the
     decided seeds.
     """
-    low, high = claim.interval
-    return f"{claim.consistent}/{len(claim.seeds)}", f"[{low:.2f}, {high:.2f}]"
+    return f"{claim.consistent}/{len(claim.seeds)}", format.share_of_seeds(claim.interval)
 
 
 def _worst(claim: Verification) -> tuple[str, str]:
@@ -194,19 +170,14 @@ def _worst(claim: Verification) -> tuple[str, str]:
     return format.number(claim.worst.value), format.threshold(claim.worst.op, claim.worst.threshold)
 
 
-def _control(claim: Verification) -> "Text":
-    from rich.text import Text
-
+def _control(claim: Verification) -> Text:
     return Text(CONTROL_TEXT[claim.control], style="" if claim.control == "fails" else "red")
 
 
-def measurements(rows: Sequence[Measurement]) -> "Table":
+def measurements(rows: Sequence[Measurement]) -> Table:
     """Returns a table with one line per row: value, reference and its origin, null, threshold and verdict.
     Empty columns are omitted.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     cells = {
         "measured": [format.value_text(row) if row.value is not None else row.reason for row in rows],
         "reference": [_reference(row) for row in rows],
@@ -247,7 +218,7 @@ def _reference(row: Measurement) -> str:
     return "" if row.predicted is None or same else format.amount(row.predicted, row.unit)
 
 
-def heads(result: Result, *, brief: bool = False) -> "Group":
+def heads(result: Result, *, brief: bool = False) -> Group:
     """Returns a summary of a measured network: what stands out, and per theory the judged quantities with the
     strongest places.
 
@@ -255,17 +226,11 @@ def heads(result: Result, *, brief: bool = False) -> "Group":
         result: result of ``measure``.
         brief: whether to leave out the quantities, for a result that has a page.
     """
-    from rich.console import Group
-    from rich.padding import Padding
-    from rich.text import Text
-
-    from .own_model import of_theory, subject
-
     theories = aggregate(result).theories
-    found, titles = quantities(result, theories), {theory.name: theory.title for theory in theories}
+    found = quantities(result, theories)
     chosen = headlines(found, theories)
     parts: list[RenderableType] = [Text(plain(subject(result)), style="bold")]
-    said = network_statements(chosen, found, titles)
+    said = network_statements(chosen, found)
     parts += [] if said else [Padding(Text(NOTHING), (1, 0, 0, 2))]
     for title, text, meaning in said:
         sentence = Text(f"{plain(title)}: ", style="bold").append(f"{plain(text)}.", style="not bold")
@@ -276,11 +241,11 @@ def heads(result: Result, *, brief: bool = False) -> "Group":
             )
         )
     others = Text()
-    for outcome, names in other_outcomes(chosen, found, titles):
+    for outcome, names in other_outcomes(chosen, found):
         others.append(f"{outcome.capitalize()}: ", style="bold").append(f"{plain(names)}. ")
     parts.append(Padding(others, (1, 0, 0, 2)))
     for theory in theories if not brief else ():
-        own = of_theory(found, theory)
+        own = tables.in_network(found, theory)
         if own["table"] is not None or own["reasons"]:
             title = Text(f"\n{plain(theory.title)}", style="bold")
             parts.append(title.append(f" · {plain(theory.question)}", style="not bold dim"))
@@ -298,13 +263,10 @@ def heads(result: Result, *, brief: bool = False) -> "Group":
     return Group(*parts)
 
 
-def networks(result: Result) -> "Table":
+def networks(result: Result) -> Table:
     """Returns the results of the trained networks, one line per quantity and network. A line without a value
     states the reason.
     """
-    from rich.table import Table
-    from rich.text import Text
-
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=True)
     for name, share in (("quantity", 4), ("network", 3), ("measured", None), ("remarks", 9)):
         table.add_column(name, ratio=share, justify="right" if share is None else "left")

@@ -1,9 +1,9 @@
-"""A training on the page: its summary, tables and figures of the quantities that were measured during it, and
-the page of a training that is still running.
+"""A training on the page: its summary, the figures of the quantities that were measured during it, and the
+page of a training that is still running.
 
 The page of a running training is drawn at intervals and replaces itself in the browser. It leaves out what
 takes long to draw, so that it costs little of the training's time; the page of the finished training
-(:mod:`.page`) has everything.
+(:mod:`.html_page`) has everything.
 """
 
 import time
@@ -16,21 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from ..comparison.pooling import NETWORK, Aggregate, aggregate, data_name, unfinished
 from ..core import format
 from ..core.files import replacing
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import with_interval
-from ..core.table import Table
+from ..core.table import Table, grouped
 from ..core.theory import Theory
 from ..training.image.folder import PAGE
-from ..training.image.moment import Moment
-from . import curve_figures, table_model
-from .aggregate import NETWORK, Aggregate, aggregate, data_name, unfinished
+from ..training.image.progress_update import ProgressUpdate
+from . import curve_figures, number_tables
 from .curves import Curves, curves, on_timeline, positions, series, split_headline, timeline_series
 from .html import inline, rendered
 from .pictures import attention, sample_groups
-from .table_model import Block, Column, Line, Note, Plain, Strong
 
 SAMPLES = ("train_samples", "validation_samples", "test_samples")  # settings of a training run
 SHARE = 0.04  # largest share of a training's time that is spent on drawing its page
@@ -141,144 +140,6 @@ def one_line(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def first_and_last(curves: Sequence[Curves], name: str, caption: str) -> table_model.Table | None:
-    """Returns a table of means over layers and heads: first value, last value and last null of each quantity
-    and network; None if empty.
-    """
-    curves = [curve for curve in curves if not curve.empty]
-    models = list(dict.fromkeys(curve.model for curve in curves))
-    columns = [
-        Column("quantity", 40),
-        Column("network", 15, "on"),
-        *(Column(heading, 11, "n") for heading in ("first", "last", "null")),
-    ]
-    columns += [Column("source", 12, "cite")]
-    lines, previous = [], None
-    # Lines of one quantity follow one another, in the order in which the quantities first appear.
-    for curve in sorted(curves, key=lambda curve: [other.label for other in curves].index(curve.label)):
-        first, last = int(curve.steps[0]), int(curve.steps[-1])
-        remark = (
-            (Note(curve.note),) if curve.note and (previous is None or previous.note != curve.note) else ()
-        )
-        numbers = [
-            format.with_unit(curve.at(step, what), curve.unit)
-            for step, what in ((first, "values"), (last, "values"), (last, "nulls"))
-        ]
-        repeated = previous is not None and previous.label == curve.label
-        lines.append(
-            Line(
-                (
-                    "" if repeated else (curve.label, *remark),
-                    Plain(curve.model if len(models) > 1 else ""),
-                    *numbers,
-                    curve.source or "",
-                )
-            )
-        )
-        previous = curve
-    return (
-        table_model.Table(name, caption, tuple(columns), (Block("", tuple(lines)),)).without_empty()
-        if lines
-        else None
-    )
-
-
-def headlines_in_training(
-    theories: Sequence[Theory], curves: Sequence[Curves], kept: int | None
-) -> table_model.Table | None:
-    """Returns a table of the theories' headlines at the first step, in the kept network and at the last step,
-    with their nulls.
-
-    None if no headline was measured.
-    """
-    blocks = []
-    for theory in theories:
-        in_networks = theory.in_networks
-        for curve in curves if in_networks is not None else ():
-            if (
-                in_networks is None
-                or (curve.theory, curve.quantity) != (theory.name, in_networks.headline)
-                or curve.empty
-            ):
-                continue
-            values, nulls = curve.values[-1], curve.nulls[-1]
-            # Count the layers whose last value lies on the side of its null that the theory expects; above it
-            # if it expects neither.
-            comparable = np.isfinite(values) & np.isfinite(nulls)
-            side, expected = (
-                ("below", values < nulls) if in_networks.side == "<=" else ("above", values > nulls)
-            )
-            half_step = curve.mean().crossing
-            line = Line(
-                (
-                    (curve.label, Note(curve.note)) if curve.note else curve.label,
-                    format.amount(curve.at(int(curve.steps[0])), curve.unit),
-                    format.amount(curve.at(kept), curve.unit),
-                    Strong(format.amount(curve.at(int(curve.steps[-1])), curve.unit)),
-                    format.amount(curve.at(int(curve.steps[-1]), "nulls"), curve.unit),
-                    f"{side} it in {int(expected[comparable].sum())} of {int(comparable.sum())} layers"
-                    if comparable.any()
-                    else "no null",
-                    format.NOTHING if half_step is None else f"step {half_step:,}",
-                )
-            )
-            blocks.append(
-                Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name)
-            )
-    headings = (
-        ("quantity", 34),
-        ("first", 10),
-        ("kept", 10),
-        ("last", 10),
-        ("null", 10),
-        ("last value against its null", 14),
-        ("half of the change", 12),
-    )
-    columns = tuple(
-        Column(heading, share, "n" if 1 <= i <= 4 else "") for i, (heading, share) in enumerate(headings)
-    )
-    caption = "Each theory's headline in this training"
-    return table_model.Table("in-training", caption, columns, tuple(blocks)) if blocks else None
-
-
-def layer_table(curves: Sequence[Curves], steps: Sequence[int]) -> table_model.Table | None:
-    """Returns a table with the value and the null of each quantity in each layer at the given steps; None if
-    it would be empty.
-    """
-    columns = [Column("quantity", 30), Column("layer", 8, "n")]
-    columns += [
-        Column(f"{heading}, step {step:,}", 10, "n") for step in steps for heading in ("value", "null")
-    ]
-    lines = []
-    for curve in curves:
-        rows = {int(step): row for row, step in enumerate(curve.steps)}
-        for position, layer in enumerate(curve.layers):
-            numbers: list[table_model.Cell] = []
-            for step in steps:
-                row = rows.get(step)  # None if the quantity was not measured at this step
-                value, spread, null = (
-                    (np.nan,) * 3
-                    if row is None
-                    else (
-                        curve.values[row, position],
-                        curve.spread[row, position],
-                        curve.nulls[row, position],
-                    )
-                )
-                text = format.amount(float(value), curve.unit)
-                numbers += [
-                    (text, Note(f"± {format.amount(float(spread), curve.unit)}"))
-                    if np.isfinite(spread)
-                    else text
-                ]
-                numbers += [format.amount(float(null), curve.unit)]
-            lines.append(Line((curve.label if not position else "", str(layer), *numbers)))
-    caption = "Value (± standard deviation over heads) and null"
-    return (
-        table_model.Table("by-layer", caption, tuple(columns), (Block("", tuple(lines)),)) if lines else None
-    )
-
-
 # ---- the part of a page
 
 
@@ -299,13 +160,13 @@ def section(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -
     by_layer = [
         curve for curve in layered if (curve.theory, curve.quantity) in headlines or curve.theory == NETWORK
     ][:9]
-    reasons: dict[str, list[str]] = {}
-    for entry in combined.select(kind=("in network", "network"), value=None):
-        title = next(
-            (theory.title for theory in combined.theories if theory.name == entry.row.theory),
-            "No theory measures this network",
-        )
-        reasons.setdefault(entry.row.reason, []).append(title)
+    titles = {NETWORK: "No theory measures this network"}
+    titles |= {theory.name: theory.title for theory in combined.theories}
+    missing = combined.select(kind=("in network", "network"), value=None)
+    reasons = {
+        reason: dict.fromkeys(titles[entry.row.theory] for entry in same)
+        for reason, same in grouped(missing, lambda entry: entry.row.reason).items()
+    }
     parameters, speed = record.get("parameters"), summary.speed
     duration = "" if summary.seconds is None else format.duration(summary.seconds)
     glance = {
@@ -327,8 +188,8 @@ def section(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -
         "unfinished": unfinished(result),
         "reached": [large(row, "") for row in summary.tests],
         "glance": [(name, text) for name, text in glance.items() if text],
-        "headlines": headlines_in_training(combined.theories, quantities, summary.kept),
-        "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
+        "headlines": number_tables.headlines_in_training(combined.theories, quantities, summary.kept),
+        "reasons": [(reason, ", ".join(names)) for reason, names in reasons.items()],
         "learning": inline(
             lambda: curve_figures.learning_of_run(quantities, summary.score, summary.kept),
             "learning",
@@ -352,7 +213,7 @@ def section(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -
             "layers",
             "Quantities from the first layer to the last",
         ),
-        "by_layer": layer_table(by_layer, three_steps),
+        "by_layer": number_tables.layer_table(by_layer, three_steps),
     }
 
 
@@ -362,7 +223,7 @@ def quantities_section(
     """Returns a table, and figures if ``draw``, of quantities measured during training; None if there are
     none.
     """
-    table = first_and_last(
+    table = number_tables.first_and_last(
         quantities, f"{name}-training", "Mean over layers and heads at the first and at the last step"
     )
     if table is None or not draw:
@@ -412,38 +273,37 @@ class Status:
     """The state of a training on its page.
 
     Attributes:
-        moment: the last interval.
+        update: the last interval.
         ended: why the training has stopped; empty while it runs.
     """
 
-    moment: Moment
+    update: ProgressUpdate
     ended: str = ""
 
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Names and texts of the facts."""
-        moment = self.moment
+        update = self.update
         facts = [
-            ("step", f"{moment.step:,}"),
-            ("epoch", f"{moment.epoch:.2f}"),
-            ("done", f"{100 * moment.done:.0f} %"),
-            ("speed", "" if moment.speed is None else f"{moment.speed:,.0f} images per second"),
-            ("time so far", format.clock(moment.seconds)),
-            ("time left", "" if moment.left is None or self.ended else f"about {format.clock(moment.left)}"),
+            ("step", f"{update.step:,}"),
+            ("epoch", f"{update.epoch:.2f}"),
+            ("done", f"{100 * update.done:.0f} %"),
+            ("speed", "" if update.speed is None else f"{update.speed:,.0f} images per second"),
+            ("time so far", format.clock(update.seconds)),
+            ("time left", "" if update.left is None or self.ended else f"about {format.clock(update.left)}"),
         ]
         return [(name, text) for name, text in facts if text]
 
 
-def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None = None, now: str = "") -> str:
+def live(result: Result, status: Status, *, now: str = "") -> str:
     """Returns the page of a running or interrupted training, a complete HTML document.
 
     Args:
         result: the result so far.
         status: state of the training.
-        theories: theories that provide titles and headlines; the registry if None.
         now: time at which the page is drawn, as text.
     """
-    known = aggregate(Result(result.name, result.settings, Table()), theories=theories).theories
+    known = aggregate(Result(result.name, result.settings, Table())).theories
     headlines = {
         (theory.name, theory.in_networks.headline) for theory in known if theory.in_networks is not None
     }
@@ -483,7 +343,7 @@ def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None 
 
 
 @contextmanager
-def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
+def live_page(folder: Path) -> Iterator[Callable[[ProgressUpdate], None]]:
     """Yields a callback of :func:`~..training.image.loop.train` that writes the page of the training into its
     folder.
 
@@ -493,27 +353,27 @@ def live_page(folder: Path) -> Iterator[Callable[[Moment], None]]:
     """
     spent, last, drawn = 0.0, None, -1
 
-    def write(moment: Moment, ended: str = "") -> None:
+    def write(update: ProgressUpdate, ended: str = "") -> None:
         nonlocal spent, drawn
         began = time.perf_counter()
-        if moment.so_far is None or not folder.is_dir():
+        if update.so_far is None or not folder.is_dir():
             return
         now = time.strftime("%H:%M:%S on %d %B %Y")
         try:
-            text = live(moment.so_far(), Status(moment, ended), now=now)
+            text = live(update.so_far(), Status(update, ended), now=now)
             with replacing(folder / PAGE) as draft:
                 draft.write_text(text, encoding="utf-8")
         except OSError:  # the disk may be full; the training itself reports that
             pass
-        spent, drawn = spent + time.perf_counter() - began, moment.step
+        spent, drawn = spent + time.perf_counter() - began, update.step
 
-    def callback(moment: Moment) -> None:
+    def callback(update: ProgressUpdate) -> None:
         nonlocal last
-        if moment.so_far is None:
+        if update.so_far is None:
             return
-        last = moment
-        if moment.step and (drawn < 0 or spent <= SHARE * moment.seconds) and moment.done < 1:
-            write(moment)
+        last = update
+        if update.step and (drawn < 0 or spent <= SHARE * update.seconds) and update.done < 1:
+            write(update)
 
     try:
         yield callback

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ..core import sources
 from ..core.claims import Claim, Cost
-from ..core.errors import nearest, some
+from ..core.errors import abbreviated_list, nearest
 from ..core.experiment import Experiment
 from ..core.progress import Progress, shown
 from ..core.result import Result
@@ -75,7 +75,7 @@ def experiment(name: str) -> type[Experiment]:
             message lists its experiments).
     """
     if record := {record.name: record for record in list_theories()}.get(name):
-        experiments = some(kind.name for kind in record.experiments)
+        experiments = abbreviated_list(kind.name for kind in record.experiments)
         hint = f"its experiments are {experiments}" if experiments else "it has no experiments"
         raise ValueError(f"run takes one experiment, got the theory {name!r}; {hint}")
     return _named("experiment", name, _experiments())

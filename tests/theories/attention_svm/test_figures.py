@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from transformer_theory.core.figure import published, short
+from transformer_theory.core.figure import published
 from transformer_theory.core.result import Result
 from transformer_theory.theories.attention_svm.figures import (
     joint,
@@ -109,13 +109,6 @@ def test_the_published_eps_is_plotted_where_it_stalls(run):
     variant = {"loss": "logistic", "C": 100.0, "gradient": loss_comparison.RELEASED}
     stalled = result.select(quantity=loss_comparison.COORDINATE, at=variant).one().value
     assert any(y == stalled for _, y in crosses(last, "s"))
-
-
-@pytest.mark.parametrize(
-    ("number", "text"), [(0.0, ".00"), (0.054, ".05"), (1.0, "1.00"), (9.996, "10.0"), (15.0, "15.0")]
-)
-def test_numbers_of_a_map_are_short(number, text):
-    assert short(number) == text
 
 
 @pytest.mark.parametrize("kind", [probability_map, rank_map])

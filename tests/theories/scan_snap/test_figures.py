@@ -13,9 +13,9 @@ from transformer_theory.core.table import Table
 from transformer_theory.metrics.networks import ENTROPY
 from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap
 from transformer_theory.theories.scan_snap.figures.syn_medium import DISTINCT_ENTROPY, SPREAD, SynMedium
-from transformer_theory.theories.scan_snap.figures.syn_small import SynSmall
+from transformer_theory.theories.scan_snap.figures.syn_small import syn_small
 from transformer_theory.theories.scan_snap.figures.text_attention import SHUFFLED, TextAttention
-from transformer_theory.theories.scan_snap.figures.token_growth import COMMON_LOGIT, GAIN_ERROR, TokenGrowth
+from transformer_theory.theories.scan_snap.figures.token_growth import COMMON_LOGIT, GAIN_ERROR, token_growth
 from transformer_theory.theories.scan_snap.flow import CLOSED, EXACT, LEMMA4, MODIFIED
 from transformer_theory.theories.scan_snap.plots import DYNAMICS_COLOURS
 
@@ -73,7 +73,7 @@ def test_the_quick_table_has_no_published_cells():
 
 
 def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
-    experiment = TokenGrowth.quick()
+    experiment = token_growth.quick()
     result = experiment.run()
     figure = experiment.plot(result)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [EXACT, MODIFIED, LEMMA4, CLOSED]
@@ -96,7 +96,7 @@ def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
 
 
 def test_the_legend_of_the_losses_does_not_cover_them():
-    experiment = SynSmall.quick()
+    experiment = syn_small.quick()
     figure = experiment.plot(experiment.run())
     figure.draw_without_rendering()
     (legend,) = figure.legends

@@ -22,7 +22,6 @@ from transformer_theory.theories.scan_snap import (
 )
 from transformer_theory.theories.scan_snap.dynamics import Batch, Layout, State, load, save
 from transformer_theory.theories.scan_snap.figures import long_sequences
-from transformer_theory.theories.scan_snap.figures.long_sequences import LongSequences
 from transformer_theory.theories.scan_snap.figures.recall import share_above
 from transformer_theory.theories.scan_snap.figures.syn_medium import SynMedium, distinct_entropy, entropies
 from transformer_theory.theories.scan_snap.multinomial import BITS, UNDECIDED, Multinomial
@@ -401,9 +400,9 @@ def test_the_experiments_do_not_depend_on_the_workers(monkeypatch):
         torch.manual_seed(7)
         return [job(**setting) for setting in reversed(settings)][::-1]
 
-    usual = LongSequences.quick().run().table
+    usual = long_sequences.long_sequences.quick().run().table
     monkeypatch.setattr(long_sequences, "sweep", elsewhere)
-    assert LongSequences.quick().run().table == usual
+    assert long_sequences.long_sequences.quick().run().table == usual
 
 
 # ---- bad input

@@ -55,6 +55,7 @@ from .solvers import (
 THEORY = Theory(
     name="attention_svm",
     title="Attention as a support vector machine",
+    colour="#0072B2",
     question="Where does gradient descent send the attention weights?",
     statement=(
         r"One attention head scores token $x$ for query $z$ by $x^\top W z$. Under long training $W$ grows "

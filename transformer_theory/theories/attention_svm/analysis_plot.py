@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.plotting import COLOURS, TINTS, axes, heatmap, line, style
+from ...core.plotting import COLOURS, TINTS, axes, colour, heatmap, line, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE = COLOURS["attention_svm"]
 GREY = COLOURS["null"]
 
 
@@ -100,7 +99,7 @@ def plot_margins(ax: "Axes", arrays: Mapping[str, np.ndarray], reason: str = "")
         linewidth=0.9,
         label="max-margin",
     )
-    ax.hist(arrays["margins"], bins=bins.tolist(), color=BLUE, alpha=0.55, label="descent")
+    ax.hist(arrays["margins"], bins=bins.tolist(), color=colour("attention_svm"), alpha=0.55, label="descent")
     ax.axvline(1, color=GREY, linewidth=1, linestyle=(0, (4, 3)))
     ax.set_xscale("log")
     _plain_ticks(ax, float(bins[-1] / bins[0]))

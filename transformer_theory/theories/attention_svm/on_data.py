@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.measurement import CORRELATION, Measurement, Null, judge, present
-from ...core.plotting import COLOURS, axes, caption, style, text_figure
+from ...core.plotting import axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations, with_interval
@@ -385,7 +385,7 @@ def plot(result: Result) -> "Figure":
     plot_margins(middle, arrays)
     plot_attention(right, arrays)
     n, share = arrays["feasible_n"], arrays["feasible_share"]
-    last.plot(n, share, color=COLOURS[NAME], marker="o")
+    last.plot(n, share, color=colour(NAME), marker="o")
     last.set(
         title="Feasible random sets",
         xlabel="inputs in the set",

@@ -27,6 +27,7 @@ from .on_data import ON_DATA
 THEORY = Theory(
     name="bottleneck",
     title="The information bottleneck",
+    colour="#7B5D3F",
     question="How much of the label can a representation keep, given how much it keeps of the input?",
     statement=r"Representations z of x that minimise $I(X;Z) - \beta I(Z;Y)$ trace a concave curve with the "
     r"slope $1/\beta$. It is a convex problem in the law of the decoders $p(y|z)$, so the optimum can be "

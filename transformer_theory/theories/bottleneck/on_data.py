@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
 from ...core.measurement import Measurement, Null, present
-from ...core.plotting import COLOURS, axes, caption, style, text_figure
+from ...core.plotting import COLOURS, axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
@@ -192,7 +192,7 @@ def plot(result: Result) -> "Figure":
     ax.plot(
         [0, *result.arrays[f"{NAME}/compression"]],
         [0, *result.arrays[f"{NAME}/relevance"]],
-        color=COLOURS[NAME],
+        color=colour(NAME),
         label="curve",
     )
     x, y = result.arrays[f"{NAME}/held_out"]

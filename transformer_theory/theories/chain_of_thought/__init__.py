@@ -33,6 +33,7 @@ from .written import WrittenDecoder
 THEORY = Theory(
     name="chain_of_thought",
     title="Chains of thought",
+    colour="#2F4B7C",
     question="What do intermediate steps buy a transformer?",
     statement=r"A decoder of bounded depth computes functions in $\mathrm{TC}^0$. Expressions modulo p and "
     r"linear equations are hard for $\mathrm{NC}^1$, so if $\mathrm{TC}^0 \ne \mathrm{NC}^1$ no such "

@@ -39,6 +39,7 @@ from .residuals import (
 THEORY = Theory(
     name="collapse",
     title="Collapse: what attention does to the differences between tokens",
+    colour="#3B6FB6",
     question="Does attention make tokens alike, how fast, and what do skip connections, depth and the size "
     "of the scores change?",
     statement="Without skip connections one layer is cubic in the differences $R$ between tokens, "

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Generator, Tensor
 
 from ...core.measurement import CORRELATION, Measurement
-from ...core.plotting import COLOURS, axes, caption, style, text_figure
+from ...core.plotting import COLOURS, axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, student_interval
@@ -133,7 +133,7 @@ def plot(result: Result) -> "Figure":
     figure, (ax,) = axes(width=4.4, height=3.6)
     ends = [0.0, 1.05 * max(float(measured.max()), float(predicted.max()), 1e-9)]
     ax.plot(ends, ends, color=COLOURS["null"], linestyle=":")
-    ax.plot(predicted, measured, ".", color=COLOURS[NAME])
+    ax.plot(predicted, measured, ".", color=colour(NAME))
     ax.set(xlabel="predicted contraction", ylabel="measured contraction")
     caption(
         figure,

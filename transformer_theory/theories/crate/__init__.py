@@ -38,6 +38,7 @@ from .tasks import SparseRateReduction
 THEORY = Theory(
     name="crate",
     title="White-box transformers: sparse rate reduction",
+    colour="#B4508A",
     question="Does each layer compress the tokens into subspaces and make them sparse?",
     statement=(
         "Tokens lie near a mixture of $K$ subspaces with bases $U_k$. A layer lowers the objective $R^c(Z; "

@@ -27,7 +27,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.measurement import Measurement, Null, Op, judge
-from ...core.plotting import COLOURS, axes, heatmap, label_ends, line, null_band, style, text_figure
+from ...core.plotting import (
+    COLOURS,
+    TINTS,
+    axes,
+    colour,
+    heatmap,
+    label_ends,
+    line,
+    null_band,
+    style,
+    text_figure,
+)
 from ...core.result import Result
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.table import Arrays
@@ -380,11 +391,11 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
     """Plots R^c(Z; U), relative to its first value, by step: the three forms, the guarantee of the exact
     steps, and random subspaces.
     """
-    for name, label, colour, dashes in (
-        ("exact", "exact", COLOURS["crate"], "-"),
-        ("guaranteed", "exact, bound", COLOURS["crate"], DASHED),
-        ("paper", "paper", COLOURS["rate_reduction"], "-"),
-        ("tied residual", "tied residual", COLOURS["scan_snap"], "-"),
+    for name, label, tint, dashes in (
+        ("exact", "exact", colour("crate"), "-"),
+        ("guaranteed", "exact, bound", colour("crate"), DASHED),
+        ("paper", "paper", TINTS[0], "-"),
+        ("tied residual", "tied residual", TINTS[2], "-"),
         ("random", "random U", COLOURS["null"], DASHED),
     ):
         if (curve := arrays.get(f"crate/rate/{name}")) is not None:
@@ -395,7 +406,7 @@ def rate_panel(ax: "Axes", arrays: Mapping[str, np.ndarray]) -> None:
                 steps,
                 np.maximum(curve / curve[0], RATE_FLOOR),
                 label=label,
-                color=colour,
+                color=tint,
                 linestyle=dashes,
             )
     ax.set_yscale("log")

@@ -26,6 +26,7 @@ from .refinement import distinguished, folklore_weisfeiler_leman, weisfeiler_lem
 THEORY = Theory(
     name="graph_tokens",
     title="Pure transformers on graphs",
+    colour="#117733",
     question="Which graphs can a transformer on node and edge tokens distinguish?",
     statement="Make every node and every pair of nodes a token, with orthonormal identifiers of its nodes "
     "and its type. One attention head for each of the fifteen equality patterns of order two then attends "

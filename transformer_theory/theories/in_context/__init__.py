@@ -32,6 +32,7 @@ from .statistics import lasso_transformer, logistic_transformer, ridge_transform
 THEORY = Theory(
     name="in_context",
     title="Learning in context",
+    colour="#1B9AAA",
     question="Which algorithm does a transformer run on the examples of its prompt?",
     statement="A layer of linear attention can take a step of gradient descent on the examples of its "
     r"prompt. Trained on linear prompts, one layer answers $x^\top G \frac1N \sum_j y_j x_j$ with $G = "

@@ -18,7 +18,7 @@ import torch
 from torch import Generator
 
 from ...core.measurement import CORRELATION, Measurement
-from ...core.plotting import COLOURS, axes, caption, style, text_figure
+from ...core.plotting import COLOURS, TINTS, axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import student_interval
@@ -160,13 +160,13 @@ def plot(result: Result) -> "Figure":
     figure, (ax,) = axes(width=6.0, height=3.2)
     x = result.arrays[f"{NAME}/eigenvalues"]
     lines = {
-        "best": ("best matrix", COLOURS[NAME], "-"),
+        "best": ("best matrix", colour(NAME), "-"),
         "gaussian": ("for Gaussian inputs", "#3F4751", ":"),
         "plain": ("plain descent", COLOURS["null"], "--"),
     }
-    for name, (label, colour, how) in lines.items():
-        ax.plot(x, result.arrays[f"{NAME}/{name}"], color=colour, linestyle=how, label=label)
-    ax.plot(x, result.arrays[f"{NAME}/trained"], "o", color=COLOURS["joma"], label="trained layer", zorder=5)
+    for name, (label, tint, how) in lines.items():
+        ax.plot(x, result.arrays[f"{NAME}/{name}"], color=tint, linestyle=how, label=label)
+    ax.plot(x, result.arrays[f"{NAME}/trained"], "o", color=TINTS[2], label="trained layer", zorder=5)
     ax.set(xscale="log", xlabel="eigenvalue of the tokens' covariance", ylabel="diagonal of G")
     ax.legend()
     caption(

@@ -25,6 +25,7 @@ from .user_models import attention_only, head_map, score_heads, with_model
 THEORY = Theory(
     name="induction",
     title="Induction heads",
+    colour="#B8860B",
     question="How does a transformer continue what it has seen once in its context?",
     statement="A *previous-token head* writes into each token which token stood before it; in the next "
     "layer an *induction head* attends to the tokens whose predecessor is the present token, and copies "

@@ -36,6 +36,7 @@ from .tree import Tree, masked_leaf, uniform_tree
 THEORY = Theory(
     name="joma",
     title="Joint dynamics of MLP and attention",
+    colour="#E69F00",
     question="Does attention follow from the MLP's weights, sparse first and dense later?",
     statement="When attention and the MLP above it are trained together, the logits z of a query follow "
     r"from the lower layer's weights v: $z = \frac{1}{2} \sum_k v_k^2$ up to a constant for exponential "

@@ -23,7 +23,7 @@ from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
 from ...core.measurement import CORRELATION, Measurement, Null, Op, VerdictName, judge
-from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ...core.plotting import COLOURS, axes, caption, colour, line, style, text_figure
 from ...core.result import Result, provenance
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS
@@ -217,7 +217,7 @@ def plot(result: Result) -> "Figure":
     ):
         if f"{NAME}/{key}" in result.arrays:
             predicted, measured = result.arrays[f"{NAME}/{key}"]
-            right.plot(predicted, measured, ".", color=COLOURS[name], label=label)
+            right.plot(predicted, measured, ".", color=colour(name), label=label)
             diagonal(right, predicted, measured)
     right.set(title="Exponential form", xlabel="change of Σv²/2", ylabel="change of z")
     right.legend(loc="upper left", fontsize=7, frameon=False)
@@ -235,7 +235,7 @@ def _plot_softmax(left: "Axes", middle: "Axes", result: Result) -> None:
         left.plot(
             fixed[-1, run], measured[-1, 0], ".", color=COLOURS["null"], markersize=3, alpha=0.6, zorder=1
         )
-    left.plot(fixed[-1, 0], measured[-1, 0], ".", color=COLOURS[NAME], zorder=2)
+    left.plot(fixed[-1, 0], measured[-1, 0], ".", color=colour(NAME), zorder=2)
     diagonal(left, fixed[-1], measured[-1, 0])
     left.set(title="Softmax attention", xlabel="change of z, predicted", ylabel="change of z, measured")
     times = result.arrays[f"{NAME}/times"][1:]

@@ -27,6 +27,7 @@ from .retrieval import PooledHead, at_length, short_scores, train_head
 THEORY = Theory(
     name="length",
     title="Attention to many keys: dispersion and length",
+    colour="#3F6F21",
     question="What will a head hold on to when the sequence is many times longer?",
     statement="Bounded scores *disperse*: weights are $O(1/n)$, and one token moves the output by "
     "$O(1/n)$. The bound says nothing about trained heads, but an identity does: with the *gap* $g = "

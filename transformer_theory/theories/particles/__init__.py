@@ -22,6 +22,7 @@ from .within_between import directions, pair_sums
 THEORY = Theory(
     name="particles",
     title="Tokens as interacting particles",
+    colour="#4B8BBE",
     question="If every layer were the same simple attention, where would the tokens go, and do the tokens "
     "of my network cluster?",
     statement=r"With $V = I$ and tokens on the sphere, attention is the flow $\dot x_i = P_{x_i} \sum_j "

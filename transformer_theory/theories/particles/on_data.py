@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
 from ...core.measurement import CORRELATION, Measurement, Null, present
-from ...core.plotting import COLOURS, axes, caption, style, text_figure
+from ...core.plotting import COLOURS, axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import BAND_DRAWS, fixed_generator, spaced
@@ -201,11 +201,11 @@ def plot(result: Result) -> "Figure":
             linewidth=0,
             label="permuted sequences",
         )
-    left.plot(times, result.arrays[f"{NAME}/cosine"], color=COLOURS[NAME], label="sequences")
+    left.plot(times, result.arrays[f"{NAME}/cosine"], color=colour(NAME), label="sequences")
     left.set(xlabel="time", ylabel="mean cosine within a sequence", ylim=(None, 1.02))
     left.legend()
     values, numbers = np.unique(counts, return_counts=True)
-    right.bar(values, numbers, color=COLOURS[NAME], width=0.7)
+    right.bar(values, numbers, color=colour(NAME), width=0.7)
     right.set(xlabel=f"clusters at time {TIME:g}", ylabel="sequences")
     caption(
         figure,

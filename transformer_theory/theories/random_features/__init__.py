@@ -20,6 +20,7 @@ from .targets import TARGETS, sphere
 THEORY = Theory(
     name="random_features",
     title="Random-feature attention",
+    colour="#44AA99",
     question="What can one layer of attention learn if only its values are trained?",
     statement="A layer of relu attention with random, frozen query-key matrices is linear in its values, "
     r"$f = \sum_m \frac1N \sum_i \mathrm{relu}(\tilde x_0^\top W_m \tilde x_i)\, v_m^\top \tilde x_i$, so "

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null
-from ...core.plotting import COLOURS, axes, caption, line, style, text_figure
+from ...core.plotting import COLOURS, axes, caption, colour, line, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, permutations, with_interval
@@ -185,7 +185,7 @@ def plot(result: Result) -> "Figure":
             linewidth=0,
             label="permuted labels",
         )
-    for name, colour, how in (
+    for name, owner, how in (
         ("attention", NAME, "-"),
         ("attention, s = 4", NAME, "--"),
         ("MLP", "network", "-"),
@@ -194,7 +194,7 @@ def plot(result: Result) -> "Figure":
             ax,
             trained,
             result.arrays[f"{NAME}/{name}"],
-            color=COLOURS[colour],
+            color=colour(owner),
             linestyle=how,
             marker="o",
             markersize=3,

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 THEORY = Theory(
     name="rate_reduction",
     title="Maximal coding rate reduction",
+    colour="#009E73",
     question="Do features put classes into orthogonal subspaces, each filled evenly?",
     statement=r"A good representation needs many bits for all features together, $R = \frac12\log\det(I + "
     r"\alpha X^\top X)$, and few for the features of one class: it maximises the rate reduction $\Delta R = "

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Op, judge
-from ...core.plotting import COLOURS, axes, heatmap, line, style, text_figure
+from ...core.plotting import axes, colour, heatmap, line, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, jackknife_interval, permutations, with_interval
@@ -434,9 +434,9 @@ def _plot_reductions(ax: "Axes", result: Result) -> None:
         line(ax, range(len(null)), null, name="null", linewidth=1.1, label="permuted labels")
     best = float(result.arrays[f"{NAME}/optimum"])
     if np.isfinite(best):
-        ax.axhline(best, color=COLOURS[NAME], linewidth=0.9, linestyle=(0, (1, 2)))
+        ax.axhline(best, color=colour(NAME), linewidth=0.9, linestyle=(0, (1, 2)))
         ax.annotate(
-            "optimum", (0, best), xytext=(2, 2), textcoords="offset points", color=COLOURS[NAME], fontsize=7
+            "optimum", (0, best), xytext=(2, 2), textcoords="offset points", color=colour(NAME), fontsize=7
         )
         ax.set_ylim(0, 1.12 * max(best, float((rates[:, 0] - rates[:, 1]).max())))
     ax.set_title("Rate reduction")

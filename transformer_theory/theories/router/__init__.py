@@ -30,6 +30,7 @@ from .selector import (
 THEORY = Theory(
     name="router",
     title="Routing: a selector chooses the tokens",
+    colour="#C0392B",
     question="Does a selector choose the token that carries the label, or does its choice tell the label?",
     statement=r"A *router* gives each token a score, a *selector* takes one token by $\arg\max_i (s_i + "
     "g_i)$ with Gumbel noise, and a head predicts the label from it. Training fails in two ways. A penalty "

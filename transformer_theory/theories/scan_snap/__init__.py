@@ -42,6 +42,7 @@ from .problem import SequenceClasses, count_sequences, single_common, synthetic
 THEORY = Theory(
     name="scan_snap",
     title="Scan and snap",
+    colour="#D55E00",
     question="Which tokens does attention learn to attend to, and when does it stop changing?",
     statement="A one-layer model that learns the next token n attends to token l of class n in proportion "
     r"to $P(l|n)\, e^{z_l}$. Training moves attention away from common tokens, which occur in many classes, "

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...core.plotting import COLOURS, axes, heatmap, line, style, text_figure
+from ...core.plotting import COLOURS, axes, colour, heatmap, line, style, text_figure
 from ...core.result import Result
 from .flow import CLOSED, EXACT, LEMMA4, MODIFIED
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 NAME = "scan_snap"
 # the first three: shades(3)
 DYNAMICS_COLOURS = {EXACT: "#440154", MODIFIED: "#2b758e", LEMMA4: "#6ece58", CLOSED: COLOURS["raw"]}
-TOKEN_COLOURS = {"distinct": COLOURS["scan_snap"], "common": "#882255", "other": COLOURS["null"]}
+TOKEN_COLOURS = {"distinct": "#D55E00", "common": "#882255", "other": COLOURS["null"]}
 PLOTTED_FLOWS = (EXACT, LEMMA4)
 PLOTTED_TOKENS, HEATMAP_TOKENS, HEATMAP_CLASSES = 100, 60, 20  # largest numbers, most frequent first
 
@@ -75,7 +75,7 @@ def _changes(ax: "Axes", result: Result) -> None:
     null, frequency = result.arrays[f"{NAME}/null_change"], result.arrays[f"{NAME}/frequency"]
     for change in null:
         ax.plot(x, change, ".", color=COLOURS["null"], markersize=3, alpha=0.5, zorder=1)
-    ax.scatter(x, z, s=12 + 250 * frequency, color=COLOURS[NAME], alpha=0.8, linewidths=0, zorder=2)
+    ax.scatter(x, z, s=12 + 250 * frequency, color=colour(NAME), alpha=0.8, linewidths=0, zorder=2)
     ax.axhline(0, color=COLOURS["raw"], linewidth=0.7)
     ax.locator_params(axis="x", nbins=5)
     ax.set_title("Change of the logit (grey: shuffled)")
@@ -114,7 +114,7 @@ def _movement(ax: "Axes", result: Result) -> None:
     """
     steps, moved = result.arrays[f"{NAME}/steps"], result.arrays[f"{NAME}/movement"]
     curves = [("shuffled", COLOURS["null"], values) for values in moved[:, 1:].T] + [
-        ("descent", COLOURS[NAME], moved[:, 0])
+        ("descent", colour(NAME), moved[:, 0])
     ]
     for dynamics in PLOTTED_FLOWS:
         if (flow := result.arrays.get(f"{NAME}/predicted/{dynamics}")) is not None:
@@ -159,7 +159,7 @@ def _gains(ax: "Axes", result: Result) -> None:
     # Gains span decades and have both signs, so use a symmetric logarithm that is linear for the smallest
     # quarter.
     linear = max(1e-3, float(np.quantile(np.abs(predicted), 0.25)))
-    ax.plot(predicted, measured, ".", color=COLOURS[NAME], alpha=0.6)
+    ax.plot(predicted, measured, ".", color=colour(NAME), alpha=0.6)
     ends = [min(predicted.min(), measured.min()), max(predicted.max(), measured.max())]
     ax.plot(ends, ends, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
     if max(np.abs(ends)) > 20 * linear:

@@ -20,6 +20,7 @@ from .matrices import Matrix
 THEORY = Theory(
     name="turing",
     title="Turing completeness of hard attention",
+    colour="#661100",
     question="Can a transformer with fixed weights run any program?",
     statement=r"For every Turing machine with states Q and alphabet $\Sigma$ there is a transformer with "
     r"tokens of size $d = 2|Q| + 4|\Sigma| + 11$, one encoder layer and three decoder layers that generates "

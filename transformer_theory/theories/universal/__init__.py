@@ -23,6 +23,7 @@ from .temperature import sufficient_inverse_temperature
 THEORY = Theory(
     name="universal",
     title="Universal approximation by contextual mappings",
+    colour="#6A51A3",
     question="Can a transformer of small width approximate any sequence-to-sequence function?",
     statement="Transformers with two heads of size one and feed-forward layers of width four approximate "
     r"every continuous permutation-equivariant function of sequences with compact support in $L^p$, $1 \le "

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from ...core.errors import some
+from ...core.errors import abbreviated_list
 from ...core.statistics import fixed_generator
 from ...core.validation import as_float64, integers, number
 from .grids import column_codes, has_distinct_tokens, powers, resolution
@@ -80,7 +80,7 @@ class UniversalApproximator:
             raise TypeError(f"equivariant must be True or False, got {self.equivariant!r}")
         if self.attention not in get_args(AttentionLayers):
             raise ValueError(
-                f"attention must be one of {some(map(repr, get_args(AttentionLayers)))}, got "
+                f"attention must be one of {abbreviated_list(map(repr, get_args(AttentionLayers)))}, got "
                 f"{self.attention!r}"
             )
 

@@ -32,6 +32,7 @@ from .tokens import AttentionReLU, LabelRelevantTokens, attention_mass, needed_s
 THEORY = Theory(
     name="vision",
     title="Vision transformers: which patches a model attends to",
+    colour="#CC6677",
     question="Does a vision transformer find the patches that belong together, and those that carry the "
     "label?",
     statement="*Patch association*: patches of one group show the class together, and positional attention "

@@ -19,7 +19,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement, Null, present
-from ...core.plotting import COLOURS, axes, caption, style, text_figure
+from ...core.plotting import axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator, permutations
@@ -142,7 +142,7 @@ def plot(result: Result) -> "Figure":
         ax.set(xlabel="column", ylabel="row", xticks=range(side), yticks=range(side))
         ax.grid(visible=False)
     else:
-        ax.bar(range(len(gain)), gain, color=COLOURS[NAME])
+        ax.bar(range(len(gain)), gain, color=colour(NAME))
         ax.set(xlabel="place", ylabel="mean gain, nats")
     caption(
         figure,

@@ -6,7 +6,7 @@ several seeds in parallel. :mod:`.recipes` holds tested settings; :mod:`.evaluat
 measure and compare stored networks.
 """
 
-from .loop import Moment, train
+from .loop import ProgressUpdate, train
 from .seeds import train_seeds
 
-__all__ = ["Moment", "train", "train_seeds"]
+__all__ = ["ProgressUpdate", "train", "train_seeds"]

@@ -37,11 +37,11 @@ from .folder import LAST, TABLE, GrowingTable, check_replaceable, check_unused, 
 from .loggers import Logs, check, present
 from .machine import LoadWatch, available_threads, choose_threads, gradient_of
 from .memory import check_memory
-from .moment import Moment, general_rows
 from .processes import Hardware, check_agreement, check_same_folder, is_lost_process, launched, set_up, shards
+from .progress_update import ProgressUpdate, general_rows
 from .samples import pictured, test_samples, validation_samples
 from .settings import Settings
-from .store import Store, continued, is_killed_start
+from .store import Store, is_incomplete_run, load_for_resume
 from .task import ImageTask
 from .transfer import Start, normalisation_of, read, start_from
 
@@ -66,7 +66,7 @@ def train(
     extend: bool = False,
     overwrite: bool = False,
     loggers: Sequence[str] = (),
-    callback: Callable[[Moment], None] = lambda moment: None,
+    callback: Callable[[ProgressUpdate], None] = lambda update: None,
 ) -> Result:
     """Trains a network on images and stores it with all measurements.
 
@@ -114,7 +114,7 @@ def train(
     stored = checkpoint.load(folder / LAST) if extend or (resume and (folder / LAST).exists()) else None
     if overwrite:
         check_replaceable(folder, weights=weights, continued=resume or extend)
-    elif stored is None and not (resume and is_killed_start(folder)):
+    elif stored is None and not (resume and is_incomplete_run(folder)):
         check_unused(folder)
     hardware = (hardware or Hardware()).resolved()
     definition = {
@@ -131,7 +131,7 @@ def train(
     table, longer = (
         (GrowingTable(folder / TABLE), False)
         if stored is None
-        else continued(folder, stored, definition, extend=extend)
+        else load_for_resume(folder, stored, definition, extend=extend)
     )
     if table.ended and not longer:
         return Result.load(folder)
@@ -155,7 +155,7 @@ def train(
                 callback,
             )
             if stored is not None:
-                run.go_on(stored, longer=longer)
+                run.resume_from(stored, longer=longer)
             if overwrite and run.first:
                 clear(folder)
             return run.run()
@@ -182,7 +182,7 @@ class _Run:
         networks: Mapping[str, Builder],
         weights: Start | None,
         logs: Logs,
-        callback: Callable[[Moment], None],
+        callback: Callable[[ProgressUpdate], None],
     ):
         builder(settings.network)  # raises if the name is unknown
         self.compiled, self.settings, self.folder, self.objective, self.callback = (
@@ -265,7 +265,7 @@ class _Run:
             provenance=provenance(seed=settings.seed, device=str(self.fabric.device))
             | {"parameters": parameters, "processes": self.fabric.world_size},
         )
-        self.start, self.seconds, self.longer, self.best_lost = 0, 0.0, False, False  # set by go_on
+        self.start, self.seconds, self.longer, self.best_lost = 0, 0.0, False, False  # set by resume_from
         # losses, steps and their seconds since the last interval
         self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0
 
@@ -286,7 +286,7 @@ class _Run:
             else Pixels.centring(network, self.train.pixels)
         )
 
-    def go_on(self, stored: Checkpoint, *, longer: bool) -> None:
+    def resume_from(self, stored: Checkpoint, *, longer: bool) -> None:
         """Continues from a checkpoint; ``longer``: whether this training is longer than that of the
         checkpoint.
         """
@@ -392,7 +392,7 @@ class _Run:
             if self.store.step is None:
                 self._interval(state)
             else:  # resumed: the page shows what was measured before
-                self.callback(replace(self._moment(state, None), so_far=self.store.result))
+                self.callback(replace(self._progress(state, None), so_far=self.store.result))
             return
         self.loss_sum, self.count, self.step_seconds = (
             self.loss_sum + state.loss,
@@ -400,14 +400,14 @@ class _Run:
             self.step_seconds + state.step_seconds,
         )
         self.logs.step(state.step, state.loss)
-        self.callback(self._moment(state, state.loss))
+        self.callback(self._progress(state, state.loss))
         if state.step % self.interval == 0:
             self._interval(state)
 
-    def _moment(self, state: State, loss: float | None, measured: Table | None = None) -> Moment:
+    def _progress(self, state: State, loss: float | None, measured: Table | None = None) -> ProgressUpdate:
         speed = self.count * self.batches.size / self.step_seconds if self.count else None
         so_far = None if measured is None else self.store.result
-        return Moment(
+        return ProgressUpdate(
             state.step,
             state.step / self.batches.steps_per_epoch,
             state.done,
@@ -425,10 +425,10 @@ class _Run:
         moments = optimiser_state(self.raw, self.optimiser)
         measured = self._measure(self.validation, "validation", state.step)
         monitored = self.monitor.measure(self.evaluated, state.step)
-        moment = self._moment(state, loss, measured)
+        update = self._progress(state, loss, measured)
         # rate of the last step; smaller in groups with layer decay
         rate = max(group["lr"] for group in self.optimiser.param_groups)
-        rows = [*general_rows(moment, rate, model=self.settings.network), *measured, *monitored]
+        rows = [*general_rows(update, rate, model=self.settings.network), *measured, *monitored]
         self.store.table.rows += rows
         self._picture(self.validation, state.step)
         self.logs.interval(rows)  # before the checkpoint, so that a resumed training never lacks a record
@@ -444,7 +444,7 @@ class _Run:
                 memory=self.monitor.persistent_state(),
             )
         self.store.step, self.best_lost = state.step, False
-        self.callback(moment)
+        self.callback(update)
         self.loss_sum, self.count, self.step_seconds = 0.0, 0, 0.0
 
     def _gather_weights(self, step: int) -> dict[str, Tensor]:

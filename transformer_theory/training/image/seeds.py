@@ -29,8 +29,8 @@ from ...data.image_data import Images
 from .folder import LAST, check_replaceable, check_unused, clear, make
 from .loop import train
 from .machine import available_threads
-from .moment import Moment
 from .processes import Hardware
+from .progress_update import ProgressUpdate
 from .settings import Settings
 
 NAME = "train-seeds"  # name of the result
@@ -230,9 +230,9 @@ def _outcome(
     # dask gives each of its workers one thread by this variable, unless it was set.
     threads = int(os.environ.get("OMP_NUM_THREADS") or 1) if threads is None else threads
 
-    def report(moment: Moment) -> None:
-        if moment.measured is not None:
-            listeners.progress(f"seed {settings.seed}: {moment}")
+    def report(update: ProgressUpdate) -> None:
+        if update.measured is not None:
+            listeners.progress(f"seed {settings.seed}: {update}")
 
     def training() -> Result:
         torch.set_num_threads(threads)

@@ -28,7 +28,7 @@ from ...core.statistics import with_interval
 from ...core.table import Table
 from ..objectives import LOSS
 from .evaluate import StoredNetwork
-from .moment import SECONDS, SPEED
+from .progress_update import SECONDS, SPEED
 
 EQUAL_PARAMETERS_RTOL = 0.05  # relative to the smallest number of parameters
 # largest normal ratio between speeds of a run; all steps cost the same, so a larger ratio has an outside

@@ -190,7 +190,7 @@ def stored_arrays(folder: Path) -> Arrays:
         return Arrays()
 
 
-def continued(
+def load_for_resume(
     folder: Path, stored: Checkpoint, definition: dict[str, Any], *, extend: bool
 ) -> tuple[GrowingTable, bool]:
     """Returns the rows of a stored training, and whether its continuation is longer than the stored training.
@@ -214,7 +214,7 @@ def continued(
     return table, longer
 
 
-def is_killed_start(folder: Path) -> bool:
+def is_incomplete_run(folder: Path) -> bool:
     """Returns whether a folder holds only the files of a training that was killed before its first
     checkpoint.
 

@@ -75,7 +75,7 @@ def convergence_types(
     steps: int = setting(1000, ge=1, help="steps of descent"),
     rate: float = RATE,
     threshold: float = THRESHOLD,
-    seed: int = setting(0, help="seed of the factors"),
+    seed: int = setting(0, ge=0, le=2**32 - 1, help="seed of the factors"),
 ) -> list[Reading]:
     """Outcomes of normalised descent on W and on K and Q against the dimension, on published data (n = T = 5,
     seeds 0 to 99).

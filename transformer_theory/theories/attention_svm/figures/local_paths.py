@@ -14,7 +14,7 @@ from torch import Tensor
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, draw_curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -175,7 +175,7 @@ class LocalPaths(RandomExperiment):
         looks = {
             LOCAL: {
                 "label": "locally optimal",
-                "color": "black",
+                "color": "#000000",
                 "linestyle": "",
                 "marker": "x",
                 "markersize": 5,
@@ -198,7 +198,7 @@ class LocalPaths(RandomExperiment):
             x="radius",
         )
         edges = [self.multiples[0] / 1.3, 1, 1, self.multiples[-1] * 1.3]
-        middle.plot(edges, [1, 1, 0, 0], color=COLOURS["attention_svm"], label="predicted")
+        middle.plot(edges, [1, 1, 0, 0], color=colour("attention_svm"), label="predicted")
         log = {
             "xscale": "log",
             "xlabel": "width / predicted width",
@@ -213,7 +213,7 @@ class LocalPaths(RandomExperiment):
             ax.minorticks_off()
         ordered = np.sort(arrays_of(result)["widths"])
         below = np.arange(1, len(ordered) + 1) / len(ordered)
-        right.plot(ordered, below, color=COLOURS["attention_svm"], drawstyle="steps-post")
+        right.plot(ordered, below, color=colour("attention_svm"), drawstyle="steps-post")
         right.axvline(self.narrowest, color=grey, linewidth=1.0, linestyle=(0, (4, 3)))
         right.set(
             xscale="log", ylim=(0, 1.03), title="Predicted widths", xlabel="1 − cosine", ylabel="share below"

@@ -12,7 +12,7 @@ import torch
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.figure import Panel, draw_curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, TINTS, axes, caption, style
+from ....core.plotting import COLOURS, TINTS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import clopper_pearson
@@ -281,7 +281,7 @@ def _accepted(ax: "Axes", table: Table) -> None:
     """Plots the share and the number of accepted trials per dimension."""
     places, share = np.arange(len(table)), np.array(table.column("value"))
     ends = np.array(table.column("interval")).T
-    look = {"color": COLOURS["attention_svm"], "alpha": 0.55, "width": 0.6, "capsize": 2}
+    look = {"color": colour("attention_svm"), "alpha": 0.55, "width": 0.6, "capsize": 2}
     ax.bar(places, share, yerr=np.abs(ends - share), error_kw={"linewidth": 1}, **look)
     counts = share * table.column("n")
     for place, top, count in zip(places, ends[1], counts):

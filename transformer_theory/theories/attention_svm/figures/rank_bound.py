@@ -13,7 +13,7 @@ from ....core.errors import NotConverged
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, draw_curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -140,10 +140,10 @@ class RankBound(RandomExperiment):
         """Plots margins against m, prices against m minus the rank of the nuclear solution, and distances of
         descent against m.
         """
-        a, blue = arrays_of(result), COLOURS["attention_svm"]
+        a, blue = arrays_of(result), colour("attention_svm")
         figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
         looks = {
-            "descent": {"label": "descent, m columns", "color": "black", "linestyle": "", "marker": "x"},
+            "descent": {"label": "descent, m columns", "color": "#000000", "linestyle": "", "marker": "x"},
             "nuclear solution cut to the rank": {"label": "nuclear solution, cut", "color": COLOURS["null"]},
         }
         of_all, titles = {"rank": ""}, ("Smallest margin, relative", "1 − cosine of descent to")

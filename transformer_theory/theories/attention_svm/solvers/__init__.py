@@ -8,8 +8,8 @@ To follow one Frobenius solve, read :mod:`.frobenius` (arguments, verification, 
 (the method) and :mod:`.contradictions` (proofs of infeasibility). A batch is solved in
 :mod:`.frobenius_batched`; if it has more constraints than entries of W, by steps on W
 (:mod:`.primal_interior`). To follow one nuclear solve, read :mod:`.nuclear` (reduction to small matrices,
-verification), :mod:`.interior_point` (the method) and :mod:`.polish` (the last digits). A bound on the rank
-of W is in :mod:`.low_rank`. :mod:`.tolerances` lists every threshold that several files use.
+verification), :mod:`.interior_point` (the method) and :mod:`.newton_polish` (the last digits). A bound on the
+rank of W is in :mod:`.low_rank`. :mod:`.tolerances` lists every threshold that several files use.
 """
 
 from .conic import lp_max_margin, official_rank, spectral_max_margin

@@ -8,7 +8,7 @@ With the Gram matrix G of the F_c the dual is :math:`\max_\lambda b^\top\lambda 
 G\lambda`, where
 :math:`\lambda_c \ge 0` for inequalities, :math:`\lambda_c` is unrestricted for equations, and :math:`W =
 \sum_c \lambda_c F_c`. The active set consists of the constraints that hold with equality. :func:`solve`
-guesses it in one of two ways, and :func:`polish` corrects the guess:
+guesses it in one of two ways, and :func:`solve_on_active_set` corrects the guess:
 
 - :func:`block_pivoting` exchanges all indices of the wrong sign at once; it needs a well-conditioned G;
 - :func:`least_distance` solves a non-negative least-squares problem (:cite:t:`lawson1974solving`, ch. 23); it
@@ -67,7 +67,7 @@ def solve(pairs: Pairs, *, tol: float, start: np.ndarray | None = None) -> tuple
     )
     if active is None:
         active = (least_distance(pairs) > 0) | pairs.free
-    return polish(pairs, active, tol)
+    return solve_on_active_set(pairs, active, tol)
 
 
 # ---- two guesses of the active set
@@ -133,7 +133,7 @@ def least_distance(pairs: Pairs) -> np.ndarray:
     factor = root(pairs.gram) if use_gram else pairs.rows().T * pairs.length
     if pairs.free.any():
         return _least_distance_on_equations(pairs, factor)
-    weights = nearest(factor, pairs.rhs, pairs.length)
+    weights = nnls_multipliers(factor, pairs.rhs, pairs.length)
     refute(pairs, weights)
     return weights
 
@@ -184,12 +184,12 @@ def _least_distance_on_equations(pairs: Pairs, factor: np.ndarray) -> np.ndarray
         raise Contradiction(lifted(np.where(fixed, reduced_rhs, -np.inf) == reduced_rhs[fixed].max()))
     weights = np.zeros(len(reduced_rhs))
     if not fixed.all():
-        weights[~fixed] = nearest(reduced[:, ~fixed], reduced_rhs[~fixed], length[~fixed])
+        weights[~fixed] = nnls_multipliers(reduced[:, ~fixed], reduced_rhs[~fixed], length[~fixed])
         refute(pairs, lifted(weights))
     return spread(weights, ~free)
 
 
-def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarray:
+def nnls_multipliers(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarray:
     r"""Returns the multipliers, up to a factor, of the shortest vector w with ``factor.T @ w >= rhs``.
 
     Let E be ``factor`` with ``rhs`` as an additional last row, and f the last unit vector. The residual
@@ -222,7 +222,7 @@ def nearest(factor: np.ndarray, rhs: np.ndarray, length: np.ndarray) -> np.ndarr
 # ---- the solution on an active set
 
 
-def polish(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
+def solve_on_active_set(pairs: Pairs, active: np.ndarray, tol: float) -> tuple[np.ndarray, np.ndarray]:
     """Returns W and multipliers for an active set, which is corrected while a multiplier has the wrong sign
     or a margin is too small.
     """

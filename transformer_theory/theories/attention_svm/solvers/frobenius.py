@@ -24,7 +24,7 @@ from ....core.validation import positive
 from ..constraint_set import HINT, Constraints
 from ..solution import Farkas, MaxMargin, kkt_residual
 from ..validation import check_type
-from .active_set import block_pivoting, cholesky_solver, nearest, root, solve
+from .active_set import block_pivoting, cholesky_solver, nnls_multipliers, root, solve
 from .contradictions import Contradiction, is_contradiction, refined, residual
 from .pairs import Pairs
 from .tolerances import DIRECT_SIZE, EPSILON, FROBENIUS_KKT_TOL, GRAM_ONLY_SIZE, LENGTH_RANGE
@@ -265,7 +265,11 @@ def dual_multipliers(gram: Float[Tensor, "m m"], *, tol: float = 1e-9) -> Float[
     length, ones = np.sqrt(G.diagonal()), np.ones(len(G))
     if not (length > 0).all() or len(G) > DIRECT_SIZE:
         return None
-    guess = nearest(root(G), ones, length) if len(G) <= GRAM_ONLY_SIZE else block_pivoting(G, ones, ones < 0)
+    guess = (
+        nnls_multipliers(root(G), ones, length)
+        if len(G) <= GRAM_ONLY_SIZE
+        else block_pivoting(G, ones, ones < 0)
+    )
     if guess is None:
         return None
     active = guess.nonzero()[0]

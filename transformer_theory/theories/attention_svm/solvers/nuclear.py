@@ -7,9 +7,9 @@ Q^\top`.
 
 problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. The Frobenius problem decides
 feasibility and provides the starting point of an interior-point method (:mod:`.interior_point`), whose answer
-has at least five digits. Newton's method then refines it up to rounding errors (:mod:`.polish`). Both answers
-are verified, and the one with the smaller KKT residual is returned. If the queries, or the differences, span
-a single dimension, W has rank one, and the Frobenius solution also solves this problem.
+has at least five digits. Newton's method then refines it up to rounding errors (:mod:`.newton_polish`). Both
+answers are verified, and the one with the smaller KKT residual is returned. If the queries, or the
+differences, span a single dimension, W has rank one, and the Frobenius solution also solves this problem.
 
 The solution is :math:`W = M QQ^\top` with :math:`M = \sum_c \lambda_c d_c z_c^\top`. So only the queries need
 a basis: all matrices of the method have the dimension of their span. If the differences span a smaller space,
@@ -31,7 +31,7 @@ from .dense import dot, transposed
 from .frobenius import check_batch, check_single, frobenius_max_margin
 from .frobenius_batched import frobenius_max_margins
 from .interior_point import Cone, inside, interior_point
-from .polish import polish, square_root
+from .newton_polish import newton_polish, square_root
 from .tolerances import GRAM_RANK_RTOL, NUCLEAR_CACHE, NUCLEAR_KKT_TOL, START_KKT_TOL
 
 # accuracies of the interior-point method; polishing is tried after each, until it succeeds
@@ -176,7 +176,7 @@ def _solve(data: "Data", W: np.ndarray, dual: np.ndarray, tol: float) -> "Answer
         if not again.all():
             unsolved, point, problems = unsolved[again], point[again], problems[again]
         point = interior_point(problems.cone, point, tol=stage)
-        answer.improve(unsolved, problems.factored(*polish(problems.cone, point)))
+        answer.improve(unsolved, problems.factored(*newton_polish(problems.cone, point)))
         # If the solution is not unique, Newton's system is singular, and the interior point itself may be the
         # better answer.
         if not (answer.kkt[unsolved] <= tol).all():

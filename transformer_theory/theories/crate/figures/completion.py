@@ -16,7 +16,7 @@ from torch import Tensor
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.format import several
 from ....core.measurement import Measurement, Null, judge
-from ....core.plotting import COLOURS, caption, stacked, style
+from ....core.plotting import COLOURS, caption, colour, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
@@ -312,7 +312,7 @@ def _error_panel(ax: "Axes", result: Result) -> None:
     (untrained,) = rows.select(at={"prediction": MODEL}).column("null")
     bars["untrained network"] = untrained.mean
     places = range(len(bars))
-    tints = [COLOURS["crate"]] + [COLOURS["null"]] * (len(bars) - 1)
+    tints = [colour("crate")] + [COLOURS["null"]] * (len(bars) - 1)
     ax.barh(places, list(bars.values()), color=tints, alpha=0.45, height=0.75)
     for place, (name, value) in enumerate(bars.items()):
         ax.text(0.02 * max(bars.values()), place, f"{name} {value:.2f}", va="center", fontsize=7)
@@ -329,9 +329,9 @@ def _layer_panel(ax: "Axes", rows: Table, depth: int) -> None:
     places = [layer + before for layer, before in zip(rows.column("layer"), decoder)]
     for place, interval, null in zip(places, rows.column("interval"), rows.column("null")):
         if interval:
-            ax.plot([place] * 2, interval, color=COLOURS["crate"], linewidth=1.0)
+            ax.plot([place] * 2, interval, color=colour("crate"), linewidth=1.0)
         ax.plot([place] * len(null.draws), null.draws, "o", color=COLOURS["null"], markersize=2.5)
-    ax.plot(places, rows.column("value"), "-o", color=COLOURS["crate"], label="trained", markersize=2.5)
+    ax.plot(places, rows.column("value"), "-o", color=colour("crate"), label="trained", markersize=2.5)
     nulls = [null.mean for null in rows.column("null")]
     ax.plot(places, nulls, linestyle=(0, (3, 2)), color=COLOURS["null"], label="untrained")
     labels = ["0"] + [f"e{k + 1}" for k in range(depth)] + [f"d{k + 1}" for k in range(depth)]

@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity
 
 from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
 from ....core.measurement import Measurement, Unit
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....models.crate import (
@@ -274,7 +274,7 @@ class Departures(RandomExperiment):
             ends = [result.table.select(quantity=f"{end} of {quantity}").column("value") for end in RANGE]
             ax.axvline(means[0], color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
             for place, (mean, *extent) in enumerate(zip(means, *ends)):
-                tint = COLOURS["raw"] if place == 0 else COLOURS["crate"]
+                tint = COLOURS["raw"] if place == 0 else colour("crate")
                 ax.plot(extent, [place, place], color=tint, linewidth=1.2)
                 ax.plot([mean], [place], "o", color=tint)
             ax.set_yticks(range(len(NETWORKS)), list(NETWORKS) if ax is panels[0] else [""] * len(NETWORKS))

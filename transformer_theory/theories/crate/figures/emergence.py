@@ -14,7 +14,7 @@ from torch import nn
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.measurement import Measurement, Null
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -256,14 +256,14 @@ def _iou_panel(ax: "Axes", result: Result, kind: str) -> None:
             ([null.mean for null in rows.column("null")], (0, (3, 2)), "_"),
             (random.column("value"), (0, (1, 2)), "_"),
         ):
-            look = {"linestyle": linestyle, "color": COLOURS[name], "linewidth": 1.2}
+            look = {"linestyle": linestyle, "color": colour(name), "linewidth": 1.2}
             # The rule on the excess is another rule, not another share, so it is not connected with the
             # others.
             ax.plot(range(len(CUTS)), values[: len(CUTS)], label=label, **look)
             for place, value in enumerate(values[len(CUTS) :], start=len(CUTS)):
                 ax.plot([place - 0.3, place + 0.3], [value] * 2, **look)
         for place, seeds in enumerate(result.arrays[f"crate/emergence/{name}/{kind}"]):
-            ax.plot([place] * len(seeds), seeds, "o", color=COLOURS[name], markersize=3)
+            ax.plot([place] * len(seeds), seeds, "o", color=colour(name), markersize=3)
     labels = [f"{share:.0%}" if of == "mass" else of for of, share in rules]
     ax.set_xticks(range(len(rules)), labels, fontsize=7)
     ax.set_title(f"IoU, {kind}", fontsize=7.5)

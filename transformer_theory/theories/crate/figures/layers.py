@@ -14,7 +14,6 @@ import numpy as np
 from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
 from ....core.figure import Panel, bands
 from ....core.measurement import Measurement, Null, judge, present
-from ....core.plotting import COLOURS
 from ....core.sources import Source
 from ....models.crate import PaperAttention
 from .. import networks
@@ -40,7 +39,7 @@ TITLES = {  # quantity -> title and axis label of its panel
     NONZEROS: ("Share of non-zeros", "of all entries"),
     REDUCTION: ("$\\Delta R$ by class", "nats, $\\varepsilon^2$ = .5"),
 }
-SOLID = {name: {"color": COLOURS[name], "label": name} for name in NETWORKS}
+SOLID = {name: {"color": name, "label": name} for name in NETWORKS}
 DOTTED = {
     name: look | {"label": "_", "linestyle": (0, (1, 1)), "linewidth": 1.0, "band": False}
     for name, look in SOLID.items()

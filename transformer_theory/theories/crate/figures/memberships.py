@@ -13,7 +13,7 @@ import torch
 
 from ....core.experiment import RandomExperiment, setting, sweep
 from ....core.measurement import Measurement, Null
-from ....core.plotting import COLOURS, caption, stacked, style
+from ....core.plotting import COLOURS, caption, colour, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -230,7 +230,7 @@ class MembershipMaps(RandomExperiment):
             best = line[2 + int(result.arrays[f"crate/memberships/{data}/head"])]
             best.add_patch(
                 Rectangle(
-                    (-0.5, -0.5), *maps[1].shape[-2:], fill=False, edgecolor=COLOURS["crate"], linewidth=3
+                    (-0.5, -0.5), *maps[1].shape[-2:], fill=False, edgecolor=colour("crate"), linewidth=3
                 )
             )
         for ax, title in zip(grid[0], titles):
@@ -265,7 +265,7 @@ def _agreement_panel(ax: "Axes", result: Result, data: str) -> None:
         "untrained": (untrained.draws, untrained.mean),
     }
     for place, (points, mean) in enumerate(bars.values()):
-        ax.bar(place, mean, color=COLOURS["crate"] if place == 0 else COLOURS["null"], width=0.65)
+        ax.bar(place, mean, color=colour("crate") if place == 0 else COLOURS["null"], width=0.65)
         ax.plot([place] * len(points), points, "o", color="black", markersize=2.5)
         ax.text(place, max(*points, mean, 0.5) + 0.02, f"{mean:.2f}", ha="center", fontsize=7)
     names = list(bars)

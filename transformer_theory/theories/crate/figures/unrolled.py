@@ -13,7 +13,7 @@ from torch import Tensor
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, curves
 from ....core.measurement import Measurement, Null, judge
-from ....core.plotting import COLOURS, TINTS
+from ....core.plotting import TINTS
 from ....core.sources import Source
 from ....data.synthetic import subspace_mixture
 from ....models.crate.sparsification import curvature, fista_steps
@@ -32,11 +32,11 @@ RATE, BOUND, GAP, LAST_GAP = (
 )
 OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
 FORMS = {
-    "exact": {"color": COLOURS["crate"]},
+    "exact": {"color": "crate"},
     "paper": {"color": TINTS[0]},
     "tied residual": {"color": TINTS[2]},
 }
-METHODS = {"ISTA": {"color": TINTS[0]}, "FISTA": {"color": COLOURS["crate"]}}
+METHODS = {"ISTA": {"color": TINTS[0]}, "FISTA": {"color": "crate"}}
 RATE_AXES = {"ylabel": "nats", "ylim": (1e-3, None)}
 GAP_AXES = {"ylabel": "per token", "ylim": (1e-12, None)}  # smaller gaps are rounding errors
 

@@ -15,7 +15,7 @@ import torch
 from ....core.experiment import RandomExperiment, setting
 from ....core.figure import Panel, distinct, draw_curves
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import student_interval
@@ -78,7 +78,7 @@ class Clusters(RandomExperiment):
         times = distinct(result.select(quantity=NUMBER), "time")
         early = min(times, key=lambda time: abs(time - self.time / 5))
         over_time = ("beta", {beta: {"label": rf"$\beta$ = {beta:g}", "band": False} for beta in DRAWN})
-        dots = {"color": COLOURS["particles"], "linestyle": "", "markersize": 4, "band": False}
+        dots = {"color": colour("particles"), "linestyle": "", "markersize": 4, "band": False}
         hollow = dots | {"marker": "s", "markerfacecolor": "none"}
         over_beta = {
             early: {"label": f"time {early:.3g}", **dots},

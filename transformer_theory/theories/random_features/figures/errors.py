@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 ERROR = "error on held-out inputs"
 LOOKS = {
-    "attention": {"color": COLOURS[NAME]},
-    "attention, s = 4": {"color": COLOURS[NAME], "linestyle": "--"},
+    "attention": {"color": NAME},
+    "attention, s = 4": {"color": NAME, "linestyle": "--"},
     "MLP": {"color": COLOURS["network"]},
 }
 LIMITS = {"ylim": (1e-3, 2)}

@@ -12,7 +12,7 @@ import numpy as np
 
 from ....core.experiment import RandomExperiment, setting
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -84,12 +84,12 @@ class Outcomes(RandomExperiment):
         """
         figure, (left, right) = axes(1, 2, width=7.2, height=3.1)
         places = np.arange(len(SCHEDULES))
-        for offset, router, colour in (
+        for offset, router, tint in (
             (-0.2, "keys", COLOURS["raw"]),
-            (0.2, "keys and contents", COLOURS[NAME]),
+            (0.2, "keys and contents", colour(NAME)),
         ):
             values = result.select(quantity=SUCCESS, at={"router": router}).column("value")
-            left.barh(places + offset, values, height=0.38, color=colour, label=router)
+            left.barh(places + offset, values, height=0.38, color=tint, label=router)
         left.set(
             yticks=places,
             yticklabels=list(SCHEDULES),
@@ -101,10 +101,10 @@ class Outcomes(RandomExperiment):
         left.legend(title="router sees", loc="upper center", bbox_to_anchor=(0.4, -0.2), ncol=2)
         hits, accuracies = np.concatenate([result.arrays[name] for name in SCHEDULES], 1)
         dots = {"marker": "o", "linestyle": "", "markersize": 4, "markeredgewidth": 0, "alpha": 0.35}
-        right.plot(hits, accuracies, color=COLOURS[NAME], **dots)
+        right.plot(hits, accuracies, color=colour(NAME), **dots)
         right.plot([0, 1], [0.5, 1], color=COLOURS["raw"], linestyle="--")
         right.text(0.62, 0.72, "label-blind\nbound", fontsize=7.5, color=COLOURS["raw"])
-        right.text(0.5, 0.9, "shortcut", fontsize=7.5, ha="center", color=COLOURS[NAME])
+        right.text(0.5, 0.9, "shortcut", fontsize=7.5, ha="center", color=colour(NAME))
         right.set(
             xlabel="hit",
             ylabel="accuracy",

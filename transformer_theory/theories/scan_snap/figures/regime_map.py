@@ -12,7 +12,7 @@ import torch
 
 from ....core.experiment import Experiment, setting, sweep
 from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -170,13 +170,13 @@ class RegimeMap(Experiment):
             for v, r in np.ndindex(V, R):
                 cell = cells[k, e, v, r]
                 if cell[3] >= MIN_DECADES:
-                    ax.plot(r, v, ".", color=COLOURS[NAME], markersize=6)
+                    ax.plot(r, v, ".", color=colour(NAME), markersize=6)
                 if cell[4] >= MIN_DECADES:
                     ax.plot(
                         r,
                         v,
                         "o",
-                        color=COLOURS[NAME],
+                        color=colour(NAME),
                         markerfacecolor="none",
                         markersize=7,
                         markeredgewidth=0.9,

@@ -29,7 +29,7 @@ PARTS = ("accuracy", "ranking", "mass")
 POINTS = 12
 LOOKS = {
     kind: {"color": tint, "marker": ""}
-    for kind, tint in zip(KINDS, (COLOURS["vision"], *TINTS[:1], *TINTS[2:4], COLOURS["null"]))
+    for kind, tint in zip(KINDS, ("vision", *TINTS[:1], *TINTS[2:4], COLOURS["null"]))
 }
 SHARE = {"ylim": (0, 1.04)}
 

@@ -1,30 +1,29 @@
 """The pages of the documentation about the reach of the theories.
 
-``python -m transformer_theory.report.reach_docs DOCS [RESULT ...]`` stores results of ``transformer-theory
-reach`` as DOCS/reach, with fewer digits of the null draws of the ladders' quantities and without the other
-draws. From it the program writes reach.svg and reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and
-DOCS/reach_rungs.md. Theories that no RESULT has measured keep the rungs stored there, so one theory can be
-measured again alone.
+``python docs/reach_pages.py DOCS [RESULT ...]`` stores results of ``transformer-theory reach`` as DOCS/reach,
+with fewer digits of the null draws of the ladders' quantities and without the other draws. From it the script
+writes reach.svg and reach_overview.svg in DOCS/figures, DOCS/reach_findings.md and DOCS/reach_rungs.md.
+Theories that no RESULT has measured keep the rungs stored there, so one theory can be measured again alone.
 """
 
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.files import write_together
-from ..core.format import portable_command
-from ..core.measurement import Measurement
-from ..core.plotting import svg
-from ..core.result import Result
-from ..core.table import Table
-from ..theories import list_theories
-from .aggregate import aggregate
-from .judged import rung_results
-from .judged_figures import reach_map, reach_overview
-from .markdown import table as formatted
-from .markdown import text
-from .sentences import reach_statements
-from .tables import reach
+from transformer_theory.comparison.judged import rung_results
+from transformer_theory.comparison.pooling import aggregate
+from transformer_theory.core.files import write_together
+from transformer_theory.core.format import portable_command
+from transformer_theory.core.measurement import Measurement
+from transformer_theory.core.plotting import svg
+from transformer_theory.core.result import Result
+from transformer_theory.core.table import Table, grouped
+from transformer_theory.report.judged_figures import reach_map, reach_overview
+from transformer_theory.report.md import table as formatted
+from transformer_theory.report.md import text
+from transformer_theory.report.sentences import reach_statements
+from transformer_theory.report.tables import reach
+from transformer_theory.theories import list_theories
 
 FOLDER = "reach"
 DIGITS = 5  # significant digits of the null draws that are kept
@@ -42,11 +41,13 @@ def pages(result: Result) -> dict[str, str]:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())
     lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in reach_statements(rungs)]
-    runs: dict[str, list[str]] = {}
-    for name, record in _records(result).items():
-        runs.setdefault(
-            f"{str(record.get('date', ''))[:10]}, commit {str(record.get('commit', ''))[:8]}", []
-        ).append(name)
+    records = _records(result)
+    runs = grouped(
+        records,
+        lambda name: (
+            f"{str(records[name].get('date', ''))[:10]}, commit {str(records[name].get('commit', ''))[:8]}"
+        ),
+    )
     measured = "; ".join(f"{run}: {', '.join(names)}" for run, names in sorted(runs.items()))
     machine = result.provenance.get("machine", "")
     origin = f"*{seeds} seeds, {len(rungs)} rungs; {machine}{f'; {inputs}' if inputs else ''}. {measured}.*"

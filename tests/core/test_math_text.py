@@ -5,7 +5,7 @@ take one for another.
 import pytest
 
 from transformer_theory.cli.catalogue import summary
-from transformer_theory.report.math_text import plain
+from transformer_theory.core.math_text import plain
 from transformer_theory.theories import list_theories
 
 CASES = {

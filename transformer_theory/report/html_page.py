@@ -1,24 +1,18 @@
-"""The page: one HTML file with the results of a comparison, of a training run, or of several results
-together.
+"""The page: one HTML file with the results of a comparison, of a training run, of a probed network, or of
+several results together.
 
 It depends only on the stored results; the same results give the same bytes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
-from ..core import format
-from ..core.parallel import stream
-from ..core.result import Result
-from ..core.sources import Source
-from ..core.statistics import LEVEL
-from ..core.theory import Theory
-from . import curve_figures, figures, judged_figures, own_model, tables, training
-from .aggregate import (
+from ..comparison.judged import Quantity, findings, headlines, is_of_one_network, quantities, rung_results
+from ..comparison.pooling import (
     COMPARE,
     NETWORK,
     ON_DATA,
@@ -31,21 +25,39 @@ from .aggregate import (
     data_name,
     result_label,
 )
+from ..core import format
+from ..core.judgement import OUTCOMES
+from ..core.parallel import stream
+from ..core.result import Result
+from ..core.sources import Source
+from ..core.statistics import LEVEL
+from ..core.table import grouped
+from ..core.theory import Theory
+from . import curve_figures, figures, judged_figures, number_tables, tables, training
 from .curves import (
     Curves,
     Series,
     correlation_table,
     curves,
     on_timeline,
-    sentences,
     series,
     timeline_series,
 )
 from .html import inline, rendered
-from .judged import Findings, findings, is_of_one_network, rung_results
 from .origins import made_by, works
-from .pictures import attention, features, slider
-from .sentences import reach_statements, statements
+from .pictures import attention, features, image_grid, slider
+from .sentences import (
+    NOTHING,
+    inputs_of,
+    network_statements,
+    other_outcomes,
+    overview,
+    reach_statements,
+    shape,
+    statements,
+    subject,
+    timeline_sentences,
+)
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
 # largest number of measurements that are listed without a fold; of more, some are folded into <details>
@@ -58,19 +70,6 @@ COPY = (
 _ORDER = ("bad", "none", "unsure", "outside", "good")  # CSS classes of verdicts, the most severe first
 
 _FALSE_DISCOVERIES = f"false discovery rate at most {100 * LEVEL:.0f}\u00a0%"
-# outcome of a theory in all cells of a view, and how the overview says so
-OUTCOME_TEXT = {
-    "as predicted": "as predicted",
-    "differs": "different from case to case",
-    "matched by a second null": "matched by the quantity's own null",
-    "nulls conflict": "between two nulls that conflict",
-    "opposite": "opposite to the prediction",
-    "not significant": "not significant",
-    "any data": "statements about any data",
-    "too few draws": "too few draws for a test",
-    "not tested": "without a test",
-    "not measured": "not measured",
-}
 
 
 def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | None = None) -> str:
@@ -85,8 +84,19 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
     """
     combined = aggregate(results, theories=theories)
     only = combined.results[0] if len(combined.results) == 1 else None
+    ends = {
+        "bibliography": works(combined.results, combined.theories),
+        "provenance": [
+            (
+                result_label(index),
+                result.name,
+                format.flatten(result.settings) + format.flatten(result.provenance),
+            )
+            for index, result in enumerate(combined.results)
+        ],
+    }
     if only is not None and is_of_one_network(only):
-        return own_model.page(combined)
+        return rendered("own_model.html.j2", {**_one_network(only, combined.theories), **ends})
     # A single comparison or training run has a separate layout. On all other pages, a table of the results
     # comes first.
     single = only if only is not None and only.name in (COMPARE, TRAIN) else None
@@ -108,7 +118,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         "results": [] if single else [_result_line(*numbered) for numbered in enumerate(combined.results)],
         "training": None if run is None else training.section(combined, run, quantities),
         "reached": _reached(combined) if run is None else [],
-        "summary": tables.summary(combined) if run is None else None,
+        "summary": number_tables.summary(combined) if run is None else None,
         "verdicts": format.VERDICTS,
         "board": _board(combined, "" if single is None else data_name(single)),
         "timelines": [
@@ -118,15 +128,7 @@ def page(results: Result | Iterable[Result], *, theories: Iterable[Theory] | Non
         ],
         "sections": sections,
         "networks": _networks(combined, single, quantities, available),
-        "bibliography": works(combined.results, combined.theories),
-        "provenance": [
-            (
-                result_label(index),
-                result.name,
-                format.flatten(result.settings) + format.flatten(result.provenance),
-            )
-            for index, result in enumerate(combined.results)
-        ],
+        **ends,
     }
     for panel, figure in zip(panels, drawn):
         panel["figure"] = figure
@@ -171,41 +173,6 @@ def _reach(combined: Aggregate) -> dict[str, Any] | None:
         "caption": caption,
         "table": tables.reach(rungs),
     }
-
-
-def overview(found: Findings, theories: Sequence[Theory]) -> list[tuple[str, list[tuple[str, list[Theory]]]]]:
-    """Returns groups (title, lines) that name every theory, each line an outcome with the theories that have
-    it: the headlines on data, those in networks, and the theories without a headline.
-
-    On data the raw tokens count, or features if there are no raw tokens. In networks a theory has an outcome
-    if it has it in every network.
-
-    Args:
-        found: the findings.
-        theories: all theories of the page.
-    """
-    on_data: dict[str, list[Theory]] = {}
-    inside: dict[str, list[Theory]] = {}
-    rest = []
-    for theory in theories:
-        outcomes: dict[str, set[str]] = {}
-        for cell in found.all:
-            if cell.theory is theory:
-                any_data = cell.judged.scope == "any data" and cell.judged.row.value is not None
-                outcome = "any data" if any_data else cell.judged.outcome
-                outcomes.setdefault(cell.view, set()).add(outcome)
-        outside = outcomes.get("raw tokens") or outcomes.get("features")
-        for group, seen in ((on_data, outside), (inside, outcomes.get("network"))):
-            if seen:
-                group.setdefault(next(iter(seen)) if len(seen) == 1 else "differs", []).append(theory)
-        if not outside and not outcomes.get("network"):
-            rest.append(theory)
-    groups = [
-        (title, [(text, group[outcome]) for outcome, text in OUTCOME_TEXT.items() if outcome in group])
-        for title, group in (("On the data", on_data), ("In networks", inside))
-    ]
-    groups += [("Neither", [("claims and figures only", rest)])] if rest else []
-    return [(title, lines) for title, lines in groups if lines]
 
 
 def _head(combined: Aggregate, single: Result | None) -> dict[str, Any]:
@@ -311,9 +278,9 @@ def _section(
     ]
     quantities = [item for item in quantities if item.theory == theory.name]
     parts = []
-    for (data, model), entries in tables.grouped(
+    for (data, model), entries in grouped(
         combined.select(theory=theory.name, kind=ON_DATA), lambda entry: (entry.row.data, entry.row.model)
-    ):
+    ).items():
         panels = [
             picture
             for picture in pictures
@@ -325,10 +292,10 @@ def _section(
             _part(combined, theory, entries, panels, format.view_name(model), data, features=bool(model))
         )
     parts.sort(key=lambda part: part["features"])
-    for name, entries in tables.grouped(
+    for name, entries in grouped(
         combined.select(theory=theory.name, kind=("figure", "rung")),
-        lambda entry: tables.experiment_of(combined, entry),
-    ):
+        lambda entry: number_tables.experiment_of(combined, entry),
+    ).items():
         panels = [picture for picture in pictures if combined.results[picture.result].name == name]
         parts.append(_part(combined, theory, entries, panels, name, ""))
     in_network = combined.select(theory=theory.name, kind="in network")
@@ -396,8 +363,8 @@ def _part(
         ],
         "headline": numbers[0] if numbers and numbers[0].row.quantity == headline else None,
         "reasons": [entry for entry in measured if entry.missing],
-        "first": tables.numbers(first, slug, caption) if first else None,
-        "more": tables.numbers(rest, f"{slug}-more", f"{caption}, continued") if rest else None,
+        "first": number_tables.numbers(first, slug, caption),
+        "more": number_tables.numbers(rest, f"{slug}-more", f"{caption}, continued"),
         "left_out": len(numbers) - len(first) - len(rest),
         "assumptions": [entry for entry in entries if entry.row.kind == "assumption"],
     }
@@ -457,15 +424,13 @@ def _networks(
         return None
     return {
         "learning": learning,
-        "training": training.first_and_last(
+        "training": number_tables.first_and_last(
             quantities, "networks-training", "Mean over layers and heads at the first and at the last step"
         ),
-        "first": tables.numbers(first, "networks", "Results of the networks", judged=False)
-        if first
-        else None,
-        "more": tables.numbers(rest, "networks-more", "Results of the networks, continued", judged=False)
-        if rest
-        else None,
+        "first": number_tables.numbers(first, "networks", "Results of the networks", judged=False),
+        "more": number_tables.numbers(
+            rest, "networks-more", "Results of the networks, continued", judged=False
+        ),
         "pictures": pictures,
     }
 
@@ -526,7 +491,7 @@ def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> d
     return {
         "label": f"{result_label(index)}: " if len(combined.results) > 1 else "",
         "figure": figure,
-        "sentences": sentences([s for s in group if s.theory != NETWORK]),
+        "sentences": timeline_sentences([s for s in group if s.theory != NETWORK]),
         "matrices": [(model, matrix) for model, matrix in matrices if matrix],
     }
 
@@ -565,3 +530,138 @@ def _choices(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str, int]]:
     """Returns the distinct pairs (value, label) in order of appearance, each with its count."""
     counts = Counter(pairs)
     return [(*pair, counts[pair]) for pair in dict.fromkeys(pairs)]
+
+
+# ---- one network
+
+
+def _one_network(result: Result, theories: Sequence[Theory]) -> dict[str, Any]:
+    """Returns what the page says about a network that was probed: head, facts, sentences, tables and
+    figures.
+    """
+    found = quantities(result, theories)
+    chosen = headlines(found, theories)
+    general = [each for each in found if each.theory == NETWORK]
+    return {
+        **head_of_network(result),
+        "sections": theories,
+        "glance": _glance(result, found),
+        "statements": network_statements(chosen, found),
+        "nothing": NOTHING,
+        "rest": other_outcomes(chosen, found),
+        "headlines": tables.network_headlines(chosen),
+        "outcomes": {
+            name: meaning
+            for name, meaning in OUTCOMES.items()
+            if any(each.judged.outcome == name for each in chosen)
+        },
+        "tests": sum(each.judged.q is not None for each in chosen),
+        "standing_out": tables.standing_out(found),
+        "figure_layers": inline(
+            lambda: curve_figures.heads_by_layer(chosen, subject(result)),
+            "own-layers",
+            "The headline of each theory in each layer and head",
+        ),
+        "attention": inline(
+            lambda: attention(result, training.network_name(result)), "own-attention", "Attention maps"
+        ),
+        "on_images": "network/images" in result.arrays,
+        "theories": {theory.name: tables.in_network(found, theory) for theory in theories},
+        "general": tables.network_quantities(general, "network", "Attention and geometry"),
+        "general_reasons": [(each.label, each.judged.reason) for each in general if not each.rows],
+    }
+
+
+def head_of_network(result: Result) -> dict[str, Any]:
+    """Returns the head of the page about one network: title, heading, lead and a line of facts."""
+    settings = result.settings
+    model = next((row.model for row in result.table if row.model), str(settings.get("model", "network")))
+    kind, parameters = settings.get("class", ""), settings.get("parameters")
+    described = [shape(result), f"{parameters:,} parameters" if isinstance(parameters, int) else ""]
+    facts = ", ".join(filter(None, described))
+    inputs = inputs_of(result)
+    name = f"{kind if kind and kind != model else 'The network'}"
+    right = settings.get("right")
+    correct = (
+        f"; its largest output is the label in {format.percent(right)} of them"
+        if isinstance(right, float)
+        else ""
+    )
+    lead = f"{name}{' has ' if facts else ''}{facts}. It was measured on {inputs}{correct}."
+    below = [
+        f"{settings['untrained_networks']} networks with random weights beside it"
+        if settings.get("untrained_networks")
+        else ""
+    ]
+    below += [
+        f"seed {settings['seed']}" if "seed" in settings else "",
+        str(result.provenance.get("date", "")).partition("T")[0],
+    ]
+    return {
+        "title": f"{model}: theories of transformers in one network",
+        "heading": Markup("What theories of transformers measure in <em>{}</em>").format(model),
+        "lead": lead,
+        "facts": " · ".join(filter(None, below)),
+    }
+
+
+def _glance(result: Result, found: Sequence[Quantity]) -> list[tuple[str, str]]:
+    """Returns the facts about the network and the measurement, pairs of a name and a text."""
+    settings = result.settings
+    missing = [each for each in found if not each.rows]
+    causal = {True: "yes: later ids do not change earlier logits", False: "no, or not a language model"}
+    labels = settings.get("labels")
+    attention = f"attention implementation {settings['attention']}" if settings.get("attention") else ""
+    pairs = [
+        (
+            "class",
+            " ".join(
+                filter(None, (str(settings.get("class", "")), f"({shape(result)})" if shape(result) else ""))
+            ),
+        ),
+        ("parameters", f"{settings['parameters']:,}" if isinstance(settings.get("parameters"), int) else ""),
+        ("weights", ", ".join(filter(None, (str(settings.get("precision", "")), attention)))),
+        ("inputs", str(settings.get("inputs", ""))),
+        ("tokens", _tokens(settings)),
+        (
+            "labels",
+            f"{labels} classes"
+            if labels
+            else "none: quantities of classes have no value"
+            if labels == 0
+            else "",
+        ),
+        (
+            "causal language model",
+            causal[settings["causal"]] if isinstance(settings.get("causal"), bool) else "",
+        ),
+        (
+            "quantities",
+            f"{len(found) - len(missing)} measured, {len(missing)} not measured, each with its reason below",
+        ),
+    ]
+    return [(name, text) for name, text in pairs if text]
+
+
+def _tokens(settings: Mapping[str, Any]) -> str:
+    """Describes the tokens of a sequence in the first block as the metrics took them; empty if they are not
+    known.
+    """
+    tokens, leading = settings.get("tokens"), settings.get("leading")
+    if not isinstance(tokens, int) or not isinstance(leading, int):
+        return ""
+    side = image_grid(tokens - leading) if str(settings.get("shape", "")).count("×") == 2 else None
+    grid = f" of a grid of {side} × {side}" if side else ""
+    text = f"{tokens} per {'image' if side else 'sequence'}{grid if not leading else ''}"
+    if leading == 0:
+        return f"{text}; features are their mean"
+    rest = f"; the other {tokens - leading} are those{grid}" if grid else ""
+    if leading == 1:
+        return (
+            f"{text}; the first is the same in all and taken for a class token, at which features are "
+            f"read{rest}"
+        )
+    return (
+        f"{text}; the first {leading} are the same in all, class and register tokens{rest}; features are the "
+        "mean of all tokens"
+    )

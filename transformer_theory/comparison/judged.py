@@ -1,5 +1,5 @@
-"""What the results of a report found: headlines of a comparison, rungs of a ladder, and quantities of one
-network, each with its judgement (:mod:`~transformer_theory.core.judgement`).
+"""What results found: headlines of a comparison, rungs of a ladder, and quantities of one network, each with
+its judgement (:mod:`~transformer_theory.core.judgement`).
 
 * Headlines: the one quantity that stands for a theory on data, and another one in networks. The tests about
   the data are one family, those about training another one. A headline that holds for any data is in none.
@@ -20,8 +20,9 @@ from ..core.ladder import ORDER
 from ..core.measurement import Measurement, Null
 from ..core.result import Result
 from ..core.statistics import LEVEL, UNTRAINED, over_heads, over_seeds
+from ..core.table import grouped
 from ..core.theory import Theory
-from .aggregate import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
+from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
 View = Literal["raw tokens", "features", "network"]
 VIEWS: tuple[View, ...] = ("raw tokens", "features", "network")
@@ -132,22 +133,17 @@ def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View,
     """Returns the headlines of one theory with the view and the name of the data, in the order of
     the views.
     """
-    chosen: list[tuple[View, Entry]] = []
-    if theory.on_data is not None:
-        place: dict[str, Any] = {"kind": "on data", "quantity": theory.on_data.headline, "layer": None}
-        for entry in aggregate.select(theory=theory.name, **place):
-            chosen.append(("features" if entry.row.model else "raw tokens", entry))
-    if theory.in_networks is not None:
-        place = {"kind": "in network", "quantity": theory.in_networks.headline, "layer": None, "head": None}
-        for entry in aggregate.select(theory=theory.name, **place):
-            chosen.append(("network", entry))
     places = []
-    for view, entry in sorted(chosen, key=lambda pair: VIEWS.index(pair[0])):
+    for entry in sorted(aggregate.headlines(theory), key=lambda entry: VIEWS.index(_view(entry.row))):
         result = aggregate.results[entry.results[0]]
         if result.name == COMPARE and not entry.row.at:
             data = entry.row.data or str(result.settings.get("data") or "data")
-            places.append((theory, view, data, entry))
+            places.append((theory, _view(entry.row), data, entry))
     return places
+
+
+def _view(row: Measurement) -> View:
+    return "network" if row.kind == "in network" else "features" if row.model else "raw tokens"
 
 
 def _distinct(found: list[Finding]) -> list[Finding]:
@@ -204,10 +200,7 @@ def rung_results(aggregate: Aggregate) -> tuple[RungResult, ...]:
 
 def by_theory(rungs: Sequence[RungResult]) -> list[list[RungResult]]:
     """Groups rungs by their theory, in the order of the first rungs."""
-    groups: dict[str, list[RungResult]] = {}
-    for rung in rungs:
-        groups.setdefault(rung.theory.name, []).append(rung)
-    return list(groups.values())
+    return list(grouped(rungs, lambda rung: rung.theory.name).values())
 
 
 def _rungs(aggregate: Aggregate, theory: Theory) -> list[RungResult]:
@@ -243,7 +236,7 @@ class Quantity:
     """One quantity of a theory in one network, in all its heads or layers.
 
     Attributes:
-        theory: name of the theory.
+        theory, title: name and title of the theory; both "network" for a quantity of no theory.
         name, setting: the quantity, and the test on synthetic inputs that measured it; empty for the user's
             inputs.
         rows: rows with a value, one per place.
@@ -254,12 +247,18 @@ class Quantity:
     """
 
     theory: str
+    title: str
     name: str
     setting: str
     rows: tuple[Measurement, ...]
     judged: Judged
     headline: bool = False
     meaning: str = ""
+
+    @property
+    def short_title(self) -> str:
+        """The title up to its colon."""
+        return self.title.partition(":")[0]
 
     @property
     def label(self) -> str:
@@ -314,9 +313,8 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     The headline of a theory has the side that the theory expects.
     """
     sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
-    groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for row in result.table:
-        groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
+    titles = {theory.name: theory.title for theory in theories}
+    groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
     found = []
     for (theory, name, setting), rows in groups.items():
         own = sides.get(theory)
@@ -328,7 +326,8 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
         (judged,) = judge([(mean, (mean,))], ONE_NETWORK)
         judged = replace(judged, q=None, other_q=None)  # only headlines are a family
         meaning = own.meaning if own is not None and is_headline else ""
-        found.append(Quantity(theory, name, setting, tuple(places), judged, meaning=meaning))
+        title = titles.get(theory, theory)
+        found.append(Quantity(theory, title, name, setting, tuple(places), judged, meaning=meaning))
     order = {theory.name: index for index, theory in enumerate(theories)}
     return sorted(found, key=lambda quantity: order.get(quantity.theory, len(order)))
 
@@ -370,7 +369,8 @@ def headlines(found: Sequence[Quantity], theories: Sequence[Theory]) -> list[Qua
         )
         reason = next((each.judged.reason for each in own if not each.rows), "not measured in this network")
         missing = Measurement(theory.name, "in network", name, None, reason=reason)
-        nothing = Quantity(theory.name, name, "", (), Judged(missing, (), "not measured", reason=reason))
+        judged = Judged(missing, (), "not measured", reason=reason)
+        nothing = Quantity(theory.name, theory.title, name, "", (), judged)
         chosen.append(named[0] if named else nothing)
     family = judge([(each.mean, each.judged.rows) for each in chosen], ONE_NETWORK)
     return [replace(each, judged=judged, headline=True) for each, judged in zip(chosen, family)]

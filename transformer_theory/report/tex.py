@@ -18,25 +18,24 @@ rungs of a reach or the summary, as a sequence of floats of at most a page each.
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from string import Template
 
+from ..comparison.judged import Findings, findings, is_of_one_network, rung_results
+from ..comparison.pooling import Aggregate, aggregate
 from ..core import format
+from ..core.math_text import escape, prose, typewriter
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.theory import Theory
-from . import tables
-from .aggregate import Aggregate, aggregate
+from . import number_tables, tables
 from .figures import IN_COLUMN, Drawn, Picture, draw, file_names, pictures
 from .html import TEMPLATES
-from .judged import Findings, findings, is_of_one_network, rung_results
 from .macros import definitions, example, macros
-from .math_text import escape, prose, typewriter
 from .origins import references, sentence, software_key
-from .own_model import for_paper
 from .sentences import reach_statements, sentences
-from .table_model import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
+from .tables import Block, Cell, Code, Column, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 PACKAGES = ("booktabs", "array", "longtable", "amsmath", "amssymb", "xcolor")
 NEEDS = f"% needs \\usepackage{{{','.join(PACKAGES)}}}; references are in references.bib"
@@ -76,13 +75,13 @@ def all_theories(combined: Aggregate) -> str:
     """Returns :func:`latex` of results that are already combined."""
     software = sentence(combined.results)
     if len(combined.results) == 1 and is_of_one_network(combined.results[0]):
-        return floats(for_paper(combined.results[0], combined.theories), software)
+        return floats(tables.of_network(combined.results[0], combined.theories), software)
     found = findings(combined)
     headlines, rungs = (
         tables.findings(found, tables.absent(combined, found)),
         tables.reach(rung_results(combined)),
     )
-    return floats(replace(headlines or rungs or tables.summary(combined), name="all"), software)
+    return floats(replace(headlines or rungs or number_tables.summary(combined), name="all"), software)
 
 
 def itemize(found: Findings) -> str:
@@ -298,9 +297,8 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
     """
     rows: list[tuple[str, bool]] = []  # row, and whether the next row must be on the same page
     if block.heading:
-        face = r"\textbf" if block.strong else r"\emph"
         note = rf"\newline {{\scriptsize {text(block.note)}}}" if block.note else ""
-        rows.append((_across(_heading(face, block.heading) + note, columns), True))
+        rows.append((_across(_heading(block) + note, columns), True))
     for line in block.lines:
         if line.cells:
             rows.append((" & ".join(map(text, line.cells)), bool(line.below)))
@@ -319,15 +317,13 @@ def _block(block: Block, columns: Sequence[Column]) -> list[str]:
     return [*spaced, r"\addlinespace[2pt]"] if lines else []
 
 
-def _heading(face: str, heading: Cell) -> str:
-    """Returns a heading. The font command ``face`` applies to its text but not to its source and note."""
-    title = tuple(piece for piece in pieces(heading) if not isinstance(piece, Source | Note))
+def _heading(block: Block) -> str:
+    """Returns the heading of a block. Its source and note are not in its font."""
+    face = r"\textbf" if block.strong else r"\emph"
     rest = "".join(
-        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}"
-        for piece in pieces(heading)
-        if piece not in title
+        f"~{_piece(piece)}" if isinstance(piece, Source) else f" {prose(piece)}" for piece in block.beside
     )
-    return rf"{face}{{{text(title).strip()}}}{rest}"
+    return rf"{face}{{{text(block.title).strip()}}}{rest}"
 
 
 def _across(content: str, columns: Sequence[Column]) -> str:
@@ -344,7 +340,6 @@ def latex_folder(
     folders: Sequence[str] = (),
     checksums: Sequence[Mapping[str, str]] = (),
     drawn: Drawn | None = None,
-    progress: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, bytes], list[str]]:
     """Returns the contents of the files by name, and one sentence per figure that could not be drawn.
 
@@ -353,10 +348,21 @@ def latex_folder(
         folders: folders of the results, in the order of the results; empty if the results are not stored.
         checksums: for each result, a mapping from file name to SHA-256; empty if the results are not stored.
         drawn: figures as files; if None, they are drawn here.
-        progress: function that is called with a line of text before a figure is drawn; drawing takes about a
-            second per figure.
     """
-    drawn = drawn or draw(pictures(combined), progress=progress)
+    drawn = drawn or draw(pictures(combined))
+    texts = _texts(combined, drawn.shown, folders, checksums)
+    return {name: text.encode() for name, text in texts.items()} | {
+        f"figures/{name}": data for name, data in drawn.files.items()
+    }, drawn.failed
+
+
+def _texts(
+    combined: Aggregate,
+    shown: Sequence[Picture],
+    folders: Sequence[str] = (),
+    checksums: Sequence[Mapping[str, str]] = (),
+) -> dict[str, str]:
+    """Returns the files of the folder except the figures; the example document includes those ``shown``."""
     texts = {"all.tex": all_theories(combined)}
     software = sentence(combined.results)
     leading: list[tuple[str, str]] = []
@@ -372,28 +378,22 @@ def latex_folder(
     for name, theory, theory_tables in _theories(combined):
         texts[f"{name}.tex"] = "\n".join(longtable(table, software) for table in theory_tables)
         inputs.append((name, theory))
-    if (networks := tables.networks(combined)) is not None:
+    if (networks := number_tables.networks(combined)) is not None:
         texts["networks.tex"] = longtable(networks, software)
         inputs.append(("networks", None))
     texts["macros.tex"] = definitions(combined)
-    texts["appendix.tex"] = longtable(tables.provenance(combined, folders, checksums))
+    texts["appendix.tex"] = longtable(number_tables.provenance(combined, folders, checksums))
     texts["references.bib"] = references(combined.results, theories=combined.theories)
-    texts["example.tex"] = _example(combined, inputs, drawn.shown, leading)
-    return {name: text.encode() for name, text in texts.items()} | {
-        f"figures/{name}": data for name, data in drawn.files.items()
-    }, drawn.failed
+    texts["example.tex"] = _example(combined, inputs, shown, leading)
+    return texts
 
 
 def names(combined: Aggregate) -> list[str]:
     """Lists the files that :func:`latex_folder` may write, without drawing; figures that turn out to be empty
     are listed too.
     """
-    missing = {"networks"} if tables.networks(combined) is None else set()
-    missing |= set() if itemize(findings(combined)) else {"findings"}
-    missing |= set() if rung_results(combined) else {"reach"}
-    stems = [name for name in OWN if name not in missing]
-    texts = [f"{name}.tex" for name in (*stems, *(name for name, *_ in _theories(combined)))]
-    return [*texts, "references.bib", *(f"figures/{name}" for name in file_names(pictures(combined)))]
+    possible = pictures(combined)
+    return [*_texts(combined, possible), *(f"figures/{name}" for name in file_names(possible))]
 
 
 def _theories(combined: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]:
@@ -403,7 +403,7 @@ def _theories(combined: Aggregate) -> Iterator[tuple[str, Theory, list[Table]]]:
     with_tables = [
         (theory, theory_tables)
         for theory in combined.theories
-        if (theory_tables := tables.of_theory(combined, theory))
+        if (theory_tables := number_tables.of_theory(combined, theory))
     ]
     labels = format.unique(format.slug(theory.name) for theory, _ in with_tables)
     for (theory, theory_tables), label, name in zip(

@@ -26,7 +26,7 @@ from .tolerances import NEWTON_STEPS, RIDGE
 EQUATION_ATOL = 1e-15
 
 
-def polish(cone: Cone, point: Point) -> tuple[np.ndarray, np.ndarray]:
+def newton_polish(cone: Cone, point: Point) -> tuple[np.ndarray, np.ndarray]:
     """Returns multipliers ``[B, m]`` and Q ``[B, q, q]``, whose columns beyond the rank of each problem are
     zero; not verified.
     """

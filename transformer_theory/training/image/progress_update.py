@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...core.format import clock
+from ...core.format import clock, number, plain_percent
 from ...core.measurement import Measurement
 from ...core.result import Result
 from ...core.table import Table
@@ -13,7 +13,7 @@ SPEED, SECONDS, LEARNING_RATE = "images per second", "seconds", "learning rate" 
 
 
 @dataclass(frozen=True)
-class Moment:
+class ProgressUpdate:
     """The state of a training, for callbacks.
 
     Attributes:
@@ -45,37 +45,36 @@ class Moment:
         return self.seconds * (1 - self.done) / self.done if self.done else None
 
     def __str__(self) -> str:
-        """Returns the moment in words: ``"step 350, epoch 1.00, validation accuracy 41.20 %, 2,100 images/s,
+        """Returns the update in words: ``"step 350, epoch 1.00, validation accuracy 41.20 %, 2,100 images/s,
         3:20 left"``.
         """
         texts = [f"step {self.step:,}", f"epoch {self.epoch:.2f}"]
         for row in self.measured or ():
             if row.layer is None and not row.at and row.value is not None:
-                texts.append(
-                    f"{row.split} {row.quantity} "
-                    + (f"{100 * row.value:.2f} %" if row.unit == "share" else f"{row.value:.4g}")
-                )
+                share = row.unit == "share"
+                value = plain_percent(row.value) if share else number(row.value, 4)
+                texts.append(f"{row.split} {row.quantity} {value}")
         texts += [] if self.speed is None else [f"{self.speed:,.0f} images/s"]
         texts += [] if self.left is None else [f"{clock(self.left)} left"]
         return ", ".join(texts)
 
 
-def general_rows(moment: Moment, rate: float, *, model: str) -> list[Measurement]:
+def general_rows(update: ProgressUpdate, rate: float, *, model: str) -> list[Measurement]:
     """Returns the rows of an interval that do not depend on the objective: time, training loss, learning rate
     and speed.
 
     Args:
-        moment: the interval, with the rows of the objective.
+        update: the interval, with the rows of the objective.
         rate: learning rate of the last step.
         model: name of the network.
     """
-    row = Measurement("network", "network", SECONDS, moment.seconds, unit="s", model=model, step=moment.step)
-    if moment.loss is None or moment.speed is None:
+    row = Measurement("network", "network", SECONDS, update.seconds, unit="s", model=model, step=update.step)
+    if update.loss is None or update.speed is None:
         return [row]
-    unit = next((one.unit for one in moment.measured or () if one.quantity == LOSS), "")
+    unit = next((one.unit for one in update.measured or () if one.quantity == LOSS), "")
     return [
-        replace(row, quantity=LOSS, value=moment.loss, unit=unit, split="train"),
+        replace(row, quantity=LOSS, value=update.loss, unit=unit, split="train"),
         replace(row, quantity=LEARNING_RATE, value=rate, unit=""),
-        replace(row, quantity=SPEED, value=moment.speed, unit=""),
+        replace(row, quantity=SPEED, value=update.speed, unit=""),
         row,
     ]

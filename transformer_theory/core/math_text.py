@@ -12,8 +12,8 @@ formula even without dollars, because names of quantities contain such powers.
 
 import re
 import unicodedata
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Literal
 from xml.etree import ElementTree
 
@@ -45,6 +45,20 @@ def spans(text: str) -> Iterator[tuple[Literal["text", "code", "inline", "block"
             yield "inline", match["inline"] or match["power"]
     if end < len(text):
         yield "text", _LITERAL.sub(r"\1", text[end:])
+
+
+def rendered_parts(
+    text: str,
+    words: Callable[[str], str],
+    code: Callable[[str], str],
+    inline: Callable[[str], str],
+    block: Callable[[str], str] | None = None,
+) -> Iterator[str]:
+    """Yields the parts of a text, each rendered by the function of its kind. Without ``block``, displayed
+    formulas are rendered by ``inline``.
+    """
+    by_kind = {"text": words, "code": code, "inline": inline, "block": block or inline}
+    return (by_kind[kind](part) for kind, part in spans(text))
 
 
 def literal(name: str) -> str:
@@ -81,15 +95,8 @@ def mathml(text: str) -> Markup:
     """Converts text to HTML: escaped, with formulas as MathML and code in ``<code>``. A formula that cannot
     be converted stays LaTeX.
     """
-    parts = []
-    for kind, part in spans(text):
-        if kind == "text":
-            parts.append(Markup.escape(part))
-        elif kind == "code":
-            parts.append(Markup("<code>{}</code>").format(part))
-        else:
-            parts.append(formula(part, kind == "block"))
-    return Markup("").join(parts)
+    code = Markup("<code>{}</code>").format
+    return Markup("").join(rendered_parts(text, Markup.escape, code, formula, partial(formula, block=True)))
 
 
 def paragraphs(text: str) -> Markup:
@@ -225,7 +232,7 @@ def plain(text: str) -> str:
     >>> plain(r"for $t \\to \\infty$ the norm $\\lVert W_t \\rVert_F$ exceeds $\\frac{1}{2}\\sqrt{n}$")
     'for t → ∞ the norm ‖Wₜ‖_F exceeds ½√n'
     """
-    return "".join(part if kind in ("text", "code") else unicode_math(part) for kind, part in spans(text))
+    return "".join(rendered_parts(text, str, str, unicode_math))
 
 
 def unicode_math(latex: str) -> str:
@@ -504,13 +511,7 @@ def prose(text: str) -> str:
 
     ``\$`` is a literal dollar.
     """
-    parts = []
-    for kind, part in spans(text):
-        if kind == "text":
-            parts.append(escape(part))
-        else:
-            parts.append(rf"\texttt{{{escape(part)}}}" if kind == "code" else _formula(part))
-    return "".join(parts)
+    return "".join(rendered_parts(text, escape, lambda code: rf"\texttt{{{escape(code)}}}", _formula))
 
 
 def _formula(latex: str) -> str:

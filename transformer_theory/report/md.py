@@ -4,14 +4,14 @@ links.
 
 import re
 
+from ..comparison.judged import findings, rung_results
+from ..comparison.pooling import Aggregate
+from ..core.math_text import rendered_parts
 from ..core.sources import Source
-from . import tables
-from .aggregate import Aggregate
-from .judged import findings, rung_results
-from .math_text import spans
+from . import number_tables, tables
 from .origins import sentence
 from .sentences import reach_statements, sentences
-from .table_model import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
+from .tables import Cell, Code, Note, Piece, Plain, Strong, StrongNote, Table, pieces
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#])")
 
@@ -35,13 +35,13 @@ def markdown(aggregate: Aggregate, provenance: Table | None = None) -> str:
         parts.append("\n".join(f"- {_prose(line)}" for line in sentences(found)))
     judged = (tables.reach(rungs), tables.findings(found, tables.absent(aggregate, found)))
     parts += [table(each) for each in judged if each is not None]
-    parts += [table(tables.summary(aggregate))]
+    parts += [table(number_tables.summary(aggregate))]
     for theory in aggregate.theories:
         parts += [f"## {text(theory.title)}", *([text(theory.question)] if theory.question else [])]
-        parts += [table(item) for item in tables.of_theory(aggregate, theory)]
-    if (networks := tables.networks(aggregate)) is not None:
+        parts += [table(item) for item in number_tables.of_theory(aggregate, theory)]
+    if (networks := number_tables.networks(aggregate)) is not None:
         parts += ["## Networks", table(networks)]
-    parts += ["## Provenance of the numbers", table(provenance or tables.provenance(aggregate))]
+    parts += ["## Provenance of the numbers", table(provenance or number_tables.provenance(aggregate))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,15 +58,9 @@ def table(source: Table) -> str:
     for block in source.blocks:
         if block.heading:
             mark = "**" if block.strong else "*"
-            title = tuple(piece for piece in pieces(block.heading) if not isinstance(piece, Source | Note))
-            rest = [piece for piece in pieces(block.heading) if piece not in title]
-            heading = " ".join(
-                [
-                    f"{mark}{text(title).strip()}{mark}",
-                    *(text(piece) for piece in rest if isinstance(piece, Source)),
-                ]
-            )
-            notes = [text(str(piece)) for piece in rest if isinstance(piece, Note) and piece]
+            sources = [text(piece) for piece in block.beside if isinstance(piece, Source)]
+            heading = " ".join([f"{mark}{text(block.title).strip()}{mark}", *sources])
+            notes = [text(str(piece)) for piece in block.beside if isinstance(piece, Note) and piece]
             heading = "<br>".join([heading, *notes, *([text(block.note)] if block.note else [])])
             lines.append(_line([heading, *[""] * (width - 1)]))
         for line in block.lines:
@@ -126,13 +120,7 @@ def _prose(words: str) -> str:
     """Formats a text: formulas between dollars stay, code between backticks becomes a span of code, the rest
     is escaped.
     """
-    parts = []
-    for kind, part in spans(words):
-        if kind == "text":
-            parts.append(escape(part))
-        else:
-            parts.append(code(part) if kind == "code" else _formula(part))
-    return "".join(parts)
+    return "".join(rendered_parts(words, escape, code, _formula))
 
 
 def _formula(latex: str) -> str:

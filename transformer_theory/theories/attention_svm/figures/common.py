@@ -3,6 +3,7 @@ intervals.
 """
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from ....core.experiment import setting
 from ....core.figure import Axis, Reading, reading, with_range
-from ....core.measurement import Basis
 from ....core.result import Result
+from ....core.table import Arrays
 
 n_axis = partial(Axis, setting="inputs", ge=1, help="numbers n of inputs")
 T_axis = partial(Axis, setting="tokens", ge=2, help="numbers T of tokens per input")
@@ -60,26 +61,11 @@ def median_and_range(
     return with_range(one, known.tolist())
 
 
-def mean_interval(values: np.ndarray, reason: str) -> tuple[float | None, dict[str, Any]]:
-    """Returns the mean and the columns of its row: the 95 % interval by the normal approximation, of no width
-    for a single value; without values, the reason.
-    """
-    if not len(values):
-        return None, {"n": 0, "reason": reason}
-    average = float(values.mean())
-    half = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return average, {
-        "n": len(values),
-        "interval": (average - half, average + half),
-        "interval_kind": "over samples",
-    }
-
-
-NAME = "attention_svm"
-
-Reference = tuple[float, Basis]
+def arrays(named: Mapping[str, Any]) -> Arrays:
+    """Returns the arrays of a picture, with the name of the theory before theirs."""
+    return Arrays({f"attention_svm/{name}": value for name, value in named.items()})
 
 
 def arrays_of(result: Result) -> dict[str, np.ndarray]:
-    """Returns the arrays of a result, without the prefix of the theory in their names."""
+    """Returns the arrays of :func:`arrays` of a result."""
     return {name.partition("/")[2]: value for name, value in result.arrays.items()}

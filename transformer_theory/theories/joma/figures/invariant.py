@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, draw_curves, figure, judged, reading, with_range
+from ....core.figure import Panel, Reading, draw_curves, figure, reading, with_range
 from ....core.plotting import TINTS, axes, caption, heatmap, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -145,4 +145,4 @@ def _invariant(error: float, shift: float, loss: float, **place: object) -> Read
     covered = shift <= MAX_ASSUMPTION and loss <= MAX_ASSUMPTION
     moved = f"The mean attention has moved {shift:.2g} of its mass"
     note = f"{moved}; the factorisation loses {loss:.2g} of dz/dt at this step."
-    return judged(ERROR, error, "<=", MAX_ERROR, covered=covered, predicted=0.0, note=note, **place)
+    return reading(ERROR, error, at_most=MAX_ERROR, covered=covered, predicted=0.0, note=note, **place)

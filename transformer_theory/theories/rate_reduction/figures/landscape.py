@@ -10,7 +10,7 @@ import torch
 from torch import Generator
 
 from ....core.experiment import setting
-from ....core.figure import DASHED, Reading, figure, judged, reading
+from ....core.figure import DASHED, Reading, figure, reading
 from ....core.measurement import Op
 from ....core.plotting import COLOURS, axes, colour, style
 from ....core.result import Result
@@ -104,7 +104,9 @@ def _constrained(starts: int, eps: float, generator: Generator) -> Iterator[Read
         reached.append(float(rate_reduction(features, labels, eps=eps)))
     place = {"at": {"problem": CONSTRAINED}, "source": OPTIMUM_THEOREM}
     nats, excess = place | {"unit": "nats"}, max(reached) - best
-    yield judged("excess of the best start over the closed form", excess, "<=", 1e-9, predicted=1e-9, **nats)
+    yield reading(
+        "excess of the best start over the closed form", excess, at_most=1e-9, predicted=1e-9, **nats
+    )
     values = torch.tensor(reached, dtype=torch.float64)
     reaching = float((values > best - 1e-9).double().mean())
     yield reading("share of starts that reach the optimum", reaching, unit="share", n=starts, **place)
@@ -188,6 +190,5 @@ def _extreme(
     if not len(values):
         return reading(quantity, None, reason="the searches found no such point", **columns)
     value = float(values.max() if op == "<=" else values.min())
-    if threshold is None:
-        return reading(quantity, value, **columns)
-    return judged(quantity, value, op, threshold, predicted=predicted, **columns)
+    bound = {"at_most": threshold} if op == "<=" else {"at_least": threshold}
+    return reading(quantity, value, **bound, predicted=predicted, **columns)

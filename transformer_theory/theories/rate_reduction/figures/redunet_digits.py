@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ....core.experiment import setting
-from ....core.figure import Reading, figure, judged, reading
+from ....core.figure import Reading, figure, reading
 from ....core.table import Arrays
 from ....metrics.coding import unit_norm
 from ..digit_training import digit_images
@@ -162,7 +162,7 @@ def on_splits(
         note = f"mean over splits, {min(values):.4g} to {max(values):.4g}; {training} training samples, "
         columns = {**one.columns, "n": splits, "note": note + f"{len(labels) - training} unseen"}
         if one.quantity == LAYERS_RAISE:
-            yield judged(one.quantity, sum(values) / splits, ">=", 1.0, predicted=1.0, **columns)
+            yield reading(one.quantity, sum(values) / splits, at_least=1.0, predicted=1.0, **columns)
         else:
             yield reading(one.quantity, sum(values) / splits, **columns)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Panel, Reading, draw_curves, figure, judged, reading
+from ....core.figure import Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import axes, colour, style
 from ....core.result import Result
 from ....core.table import Arrays
@@ -73,7 +73,7 @@ def redunet_gaussians(
         cosine = (transformed @ transformed.mT).abs()[truth[:, None] != truth].mean()
         accuracy = float((net.predict(transformed) == truth).double().mean())
         row, reductions = partial(reading, at={"d": dim}), net.reductions.tolist()
-        yield judged(LAYERS_RAISE, rising, ">=", 1.0, predicted=1.0, unit="share", at={"d": dim})
+        yield reading(LAYERS_RAISE, rising, at_least=1.0, predicted=1.0, unit="share", at={"d": dim})
         yield row("rate reduction before", reductions[0], unit="nats")
         yield row("rate reduction after", reductions[-1], unit="nats")
         if layers >= REFERENCE_LAYERS:

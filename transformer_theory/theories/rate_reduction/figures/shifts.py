@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Panel, Reading, draw_curves, figure, judged, reading
+from ....core.figure import Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import axes, heatmap, style
 from ....core.result import Result
 from ....core.table import Arrays
@@ -91,7 +91,7 @@ def shifts(
         }
         for name, classes in predictions.items():
             accuracy[name][shift] = (classes == labels[test]).double().mean()
-    yield judged(EQUIVARIANCE, gap, "<=", 1e-9, predicted=0.0, note="entries of features of norm 1")
+    yield reading(EQUIVARIANCE, gap, at_most=1e-9, predicted=0.0, note="entries of features of norm 1")
     for name, values in accuracy.items():
         columns = {"unit": "share", "at": {"network": name}, "split": "test", "n": len(test)}
         others = values.flatten()[1:]
@@ -100,7 +100,7 @@ def shifts(
         yield reading(SHIFTED, float(others.mean()), note=note, **columns)
     rising, at = float((invariant.reductions.diff() > 0).double().mean()), {"network": INVARIANT}
     columns = {"predicted": 1.0, "unit": "share", "at": at, "note": "rate reduction of all shifts"}
-    yield judged(LAYERS_RAISE, rising, ">=", 1.0, **columns)
+    yield reading(LAYERS_RAISE, rising, at_least=1.0, **columns)
     for layer, value in enumerate(invariant.reductions.tolist()):
         yield reading(REDUCTION, value, unit="nats", at=at, layer=layer)
     yield Arrays({f"{NAME}/example": images[test[0], 0].numpy()})

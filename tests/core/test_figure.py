@@ -13,7 +13,6 @@ from transformer_theory.core.figure import (
     bands,
     curves,
     figure,
-    judged,
     matrix,
     mean,
     reading,
@@ -134,11 +133,11 @@ def test_a_mean_has_the_interval_of_student_and_its_ends_have_none():
     assert "interval" not in mean("gain", [1.0]).columns
 
 
-def test_a_judged_reading_has_its_bound_and_the_verdict():
-    kept = judged("gap", 0.5, "<=", 1.0, predicted=0.0, n=3)
-    assert kept.columns == {"op": "<=", "threshold": 1.0, "verdict": "consistent", "predicted": 0.0, "n": 3}
-    assert judged("gap", 2.0, "<=", 1.0).columns["verdict"] == "violated"
-    assert judged("gap", 2.0, "<=", 1.0, covered=False).columns["verdict"] == "not covered"
+def test_a_reading_with_a_bound_has_the_verdict():
+    kept = reading("gap", 0.5, at_most=1.0, n=3)
+    assert kept.columns == {"op": "<=", "threshold": 1.0, "verdict": "consistent", "n": 3}
+    assert reading("gap", 2.0, at_most=1.0).columns["verdict"] == "violated"
+    assert reading("gap", 0.5, at_least=1.0, covered=False).columns["verdict"] == "not covered"
 
 
 def test_a_spread_hides_the_intervals():

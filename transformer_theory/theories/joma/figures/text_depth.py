@@ -73,7 +73,7 @@ def draw(result: Result) -> "Figure":
     layers, rates = (result.settings[name] for name in ("layers", "rates"))
     size = {"width": 2.6 * len(layers) + 0.5, "height": 3.2 * len(rates) + 0.9}
     drawn, grid = axes(2 * len(rates), len(layers), **size)
-    cells = product(((ENTROPY, "entropy, nats"), (LOWER_RANK, "stable rank")), rates, layers)
+    cells: Iterator[Any] = product(((ENTROPY, "entropy, nats"), (LOWER_RANK, "stable rank")), rates, layers)
     for ax, ((quantity, label), rate, depth) in zip(grid, cells):
         at = {"rate": rate, "model": _depth_text(depth)}
         look = {"ylabel": label, "xlabel": "step"}

@@ -69,7 +69,8 @@ def training_dynamics(
     repetitions = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
     shared = {"steps": steps, "batch": batch, "rate": rate, "eps": eps}
     trained = sweep(rates_by_step, [shared | {"seed": repetition} for repetition in repetitions])
-    whole, within, null_within = np.moveaxis([rates for rates, _ in trained], -1, 0)  # [seeds, stops, splits]
+    rates = np.array([of_seed for of_seed, _ in trained])  # [seeds, stops, splits, numbers of rates_by_step]
+    whole, within, null_within = np.moveaxis(rates, -1, 0)
     reductions, nulls = whole - within, whole - null_within
     for number, split in enumerate(SPLITS):
         for stop in range(STOPS + 1):

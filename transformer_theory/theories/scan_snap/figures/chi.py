@@ -30,9 +30,9 @@ BOUND, PRINTED, GAMMA = "exp(2 B / K)", "exp(2 B)", "Gamma"
             Panel("$\\Gamma$", GAMMA, lines="eta_Y", legend=""),
         ),
         xlabel="step",
-        caption="Left: $\\chi$ (solid) and its bound $\\exp(2B/K)$ (dotted). The published figure shows $\\chi$ "
-        "on an axis up to 600 and states neither $C_0$ nor $P(l|n)$. Neither $\\chi$ nor its bounds reach "
-        "600; $\\Gamma$ does.",
+        caption="Left: $\\chi$ (solid) and its bound $\\exp(2B/K)$ (dotted). The published figure shows "
+        "$\\chi$ on an axis up to 600 and states neither $C_0$ nor $P(l|n)$. Neither $\\chi$ nor its "
+        "bounds reach 600; $\\Gamma$ does.",
         size=(7.4, 2.9),
     ),
 )

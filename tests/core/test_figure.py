@@ -218,17 +218,20 @@ def test_pairs_have_a_curve_each_in_the_colour_of_the_first_and_the_dashes_of_th
 
 
 def test_predictions_are_black_where_the_curves_share_them_and_coloured_elsewhere():
-    def predicted(of: dict) -> list[tuple[str, str]]:
+    def predicted(**of: dict[int, float]) -> list[tuple[str, str]]:
         rows = [
-            row("error", 1.0, at={"run": run, "t": t}, predicted=t * factor, basis="theory")
-            for run, factor in of.items()
-            for t in (1, 2)
+            row("error", 1.0, at={"run": run, "t": t}, predicted=number, basis="theory")
+            for run, numbers in of.items()
+            for t, number in numbers.items()
         ]
         (ax,) = curves("t", panels=(Panel(lines="run", predicted="theory"),))(result_of(rows)).axes
         return [(to_hex(line.get_color()), line.get_label()) for line in ax.lines[len(of) :]]
 
-    assert predicted({"a": 1.0, "b": 1.0}) == [("#000000", "theory")]
-    assert predicted({"a": 1.0, "b": 2.0}) == [(TINTS[0].lower(), "theory"), (TINTS[1].lower(), "_")]
+    tints = [(TINTS[0].lower(), "theory"), (TINTS[1].lower(), "_")]
+    assert predicted(a={1: 1.0, 2: 2.0}, b={1: 1.0, 2: 2.0}) == [("#000000", "theory")]
+    assert predicted(a={1: 1.0, 2: 2.0}, b={1: 1.0}) == [("#000000", "theory")]
+    assert predicted(a={1: 1.0, 2: 2.0}, b={1: 1.0, 2: 3.0}) == tints
+    assert predicted(a={1: 1.0, 3: 2.0}, b={2: 5.0, 4: 6.0}) == tints  # no shared place
 
 
 def test_levels_are_numbers_or_values_of_quantities():

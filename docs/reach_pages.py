@@ -17,7 +17,7 @@ from transformer_theory.core.format import portable_command
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.plotting import svg
 from transformer_theory.core.result import Result
-from transformer_theory.core.table import Table
+from transformer_theory.core.table import Table, grouped
 from transformer_theory.report.judged_figures import reach_map, reach_overview
 from transformer_theory.report.md import table as formatted
 from transformer_theory.report.md import text
@@ -41,11 +41,13 @@ def pages(result: Result) -> dict[str, str]:
         raise ValueError(f"expected a result of reach, got {result.name} without rungs")
     seeds, inputs = len(result.settings["seeds"]), ", ".join(result.settings.get("inputs", {}).values())
     lines = [f"- **{text(title)}**: {text(sentence)}." for title, sentence in reach_statements(rungs)]
-    runs: dict[str, list[str]] = {}
-    for name, record in _records(result).items():
-        runs.setdefault(
-            f"{str(record.get('date', ''))[:10]}, commit {str(record.get('commit', ''))[:8]}", []
-        ).append(name)
+    records = _records(result)
+    runs = grouped(
+        records,
+        lambda name: (
+            f"{str(records[name].get('date', ''))[:10]}, commit {str(records[name].get('commit', ''))[:8]}"
+        ),
+    )
     measured = "; ".join(f"{run}: {', '.join(names)}" for run, names in sorted(runs.items()))
     machine = result.provenance.get("machine", "")
     origin = f"*{seeds} seeds, {len(rungs)} rungs; {machine}{f'; {inputs}' if inputs else ''}. {measured}.*"

@@ -18,7 +18,7 @@ from transformer_theory.core.table import collect
 from transformer_theory.data import digits
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.models import Decoder, build
-from transformer_theory.theories.in_context.figures.algorithms import Algorithms
+from transformer_theory.theories.in_context.figures.algorithms import algorithms
 from transformer_theory.theories.in_context.in_networks import InContextScore
 from transformer_theory.theories.in_context.references import many_steps, ridge
 
@@ -70,7 +70,7 @@ _, answers = in_context.ridge_transformer(few, 0.1, 60)
 print(f"largest distance to ridge after 60 layers: {float((answers - ridge(few, 0.1)).abs().max()):.1e}")
 weights, losses, _ = in_context.select(few, (0.003, 0.3), layers=40, held_out=10, temperature=0.02)
 print(f"mean weight of the smaller strength: {float(weights[:, 0].mean()):.2f}")
-experiment = Algorithms(layers=(1, 10, 20, 30), prompts=10)
+experiment = algorithms(layers=(1, 10, 20, 30), prompts=10)
 figure = experiment.plot(experiment.run())
 
 # %%

@@ -12,7 +12,7 @@ formation of induction heads in two layers; last the heads of a trained network.
 import torch
 
 from transformer_theory import induction
-from transformer_theory.theories.induction.figures.formation import Formation
+from transformer_theory.theories.induction.figures.formation import formation
 from transformer_theory.theories.induction.heads import random_sequences
 from transformer_theory.theories.induction.in_networks import COPYING
 from transformer_theory.theories.induction.scores import PREFIX, PREVIOUS
@@ -49,7 +49,7 @@ print(f"capacity: {induction.capacity(128):.0f}")
 
 # %%
 # Induction heads form suddenly with two layers, and not with one.
-experiment = Formation(steps=120, every=15, blocks=64)
+experiment = formation(steps=120, every=15, blocks=64)
 figure = experiment.plot(experiment.run())
 
 # %%

@@ -13,7 +13,7 @@ import torch
 
 from transformer_theory import turing
 from transformer_theory.core.plotting import axes, label_ends, line, shades
-from transformer_theory.theories.turing.figures.trace import TraceRun
+from transformer_theory.theories.turing.figures.trace import trace as trace_figure
 from transformer_theory.theories.turing.invariance import random_network, softmax_weights
 
 # %%
@@ -46,7 +46,7 @@ print(
 # %%
 # The busy beaver with four states runs 107 steps and leaves 13 ones. Left its tape, right the scores of the
 # third layer.
-beaver = TraceRun(machine="busy_beaver_4", word="")
+beaver = trace_figure(machine="busy_beaver_4", word="")
 result = beaver.run()
 print(result.table.to_pandas()[["quantity", "value", "note"]])
 figure = beaver.plot(result)

@@ -22,9 +22,9 @@ from transformer_theory.report.curves import (
     curves,
     on_timeline,
     rank_correlations,
-    sentences,
     series,
 )
+from transformer_theory.report.sentences import timeline_sentences
 
 
 def rows(quantity, values, *, model="ViT", theory="crate", every=10, **columns):
@@ -217,14 +217,14 @@ def test_crossing_belongs_to_the_curve_that_is_drawn():
     assert moving.crossing == 30
     assert curve("a", values).crossing == curve("a", values, nulls=3.0).crossing == 10
     leaving = replace(moving, null_low=nulls - 0.05, null_high=nulls + 0.05, draws=9, side=">=")
-    assert sentences([leaving]) == [
+    assert timeline_sentences([leaving]) == [
         "In ViT, a leaves its null band as predicted at step 20 (half of its change: step 30)."
     ]
     along = Series("crate", "a", "ViT", 10 * np.arange(5), values, values - 0.1)
     assert along.still
     assert not along.constant
     assert along.crossing is None
-    assert sentences([along]) == ["In ViT, a does not move."]
+    assert timeline_sentences([along]) == ["In ViT, a does not move."]
 
 
 def test_sentences_say_what_leaves_its_band_and_when():
@@ -242,7 +242,7 @@ def test_sentences_say_what_leaves_its_band_and_when():
         curve("rank", [0, 1, 2, 3, 4, 5]),
         curve("ΔR", [0, 1, 1, 1, 1, 1], model="CRATE", **(band | {"side": None})),
     ]
-    assert sentences(group) == [
+    assert timeline_sentences(group) == [
         "In ViT, ΔR leaves its null band as predicted at step 10 (half of its change: step 10), attention "
         "sharpness at step 30 (half of its change: step 40), stable rank at step 30 (half of its change: "
         "step 30); compression leaves its null band on the side opposite to the prediction from the start; "
@@ -250,9 +250,9 @@ def test_sentences_say_what_leaves_its_band_and_when():
         "overlap leaves its null band and returns; entropy has too few null draws; rank has no null.",
         "In CRATE, ΔR leaves its null band at step 10 (half of its change: step 10).",
     ]
-    assert sentences([]) == []
+    assert timeline_sentences([]) == []
     several = [replace(group[1], quantity="$R^{c}$", seeds=3)]
-    assert sentences(several) == [
+    assert timeline_sentences(several) == [
         "In ViT, $R^{c}$ leaves its null band as predicted at step 10 (half of its change: step 10).",
         "All curves, and the correlations below, are those of means over 3 seeds.",
     ]

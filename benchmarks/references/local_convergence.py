@@ -44,7 +44,7 @@ def references() -> Iterator[Reference]:
         W = nuclear(*pairs(x[trial], z[trial], select[trial]))
         assert W is not None
         cosines.append(cosine(K[trial] @ Q[trial].mT, W))
-    stored = figure.PUBLISHED["KQ", "nuclear", 2000][0]
+    stored = figure.PUBLISHED[figure.KQ, figure.NUCLEAR, 2000][0]
     note = f"range {min(cosines):.4f} to {max(cosines):.4f} over {len(cosines)} seeds, other starts"
     yield Reference(
         "cosine to the nuclear solution, K and Q, step 2,000",

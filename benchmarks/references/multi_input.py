@@ -31,14 +31,15 @@ def references() -> Iterator[Reference]:
         float((with_score**2).sum()) / 2,
         "printed",
     )
-    for variant, rate, eps, normalised in (("released", 0.1, figure.EPS, True), ("plain", 1.0, 0.0, False)):
+    runs = ((figure.RELEASED, 0.1, figure.EPS, True), (figure.PLAIN, 1.0, 0.0, False))
+    for descent, rate, eps, normalised in runs:
         seen = {}
 
         def watch(step: int, p: torch.Tensor, seen: dict = seen) -> None:
             seen[step] = {
-                "attention": float((keys @ p).softmax(-1)[:, 0].mean()),
-                "norm": float(p.norm()),
-                "cosine": cosine(p, target),
+                figure.ATTENTION: float((keys @ p).softmax(-1)[:, 0].mean()),
+                figure.NORM: float(p.norm()),
+                figure.COSINE: cosine(p, target),
             }
 
         begin = torch.zeros(2, dtype=torch.float64)
@@ -53,16 +54,14 @@ def references() -> Iterator[Reference]:
             watch=lambda step, p, watch=watch: watch(step, p) if step else None,
         )
         for (quantity, of, step), (stored, basis) in figure.KNOWN.items():
-            if of == variant:
+            if of == descent:
                 computed, kind = seen[step][quantity], "recomputed"
                 if basis == "figure":
                     computed, kind = (
                         _single_precision_norm(keys, scores, rate, eps, normalised, step),
                         "read off the figure",
                     )
-                yield Reference(
-                    f"{figure.QUANTITIES[quantity]}, {variant}, step {step}", stored, computed, kind
-                )
+                yield Reference(f"{quantity}, {descent}, step {step}", stored, computed, kind)
 
 
 def _single_precision_norm(

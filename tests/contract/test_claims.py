@@ -44,20 +44,13 @@ def test_the_record_is_complete(theory: str, claim: Claim):
     assert formulas(claim.statement), "the statement must hold a formula between dollars"
     assert all(formula.count("{") == formula.count("}") for formula in formulas(claim.statement))
 
-
-@every_claim
-def test_the_control_changes_an_argument_of_the_function(theory: str, claim: Claim):
+    assert pickle.loads(pickle.dumps(claim)) is claim, "other processes get the claim by its name"
     parameters = inspect.signature(claim.function).parameters
     assert all(one.default is not inspect.Parameter.empty for one in list(parameters.values())[1:])
-    if claim.change.instead is None:
+    if claim.change.instead is None:  # the control is the same function with other arguments
         for name, value in claim.change.changed.items():
             assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
             assert parameters[name].default != value
-
-
-@every_claim
-def test_a_claim_travels_by_name(theory: str, claim: Claim):
-    assert pickle.loads(pickle.dumps(claim)) is claim
 
 
 @every_quick_claim

@@ -26,7 +26,9 @@ def out_of_range(field):
 
 
 @every_experiment
-def test_every_bounded_field_refuses_what_is_beyond(kind: type[Experiment], unchecked):
+def test_every_field_has_a_text_and_a_range_and_refuses_what_is_beyond(kind: type[Experiment], unchecked):
+    assert all(field.metadata["help"] for field in fields(kind))
+    assert all(field.metadata.get("limits") for field in fields(kind) if not isinstance(field.default, str))
     assert kind.seed is None or "seed" in [field.name for field in settings_of(kind)]
     for field in settings_of(kind):
         if isinstance(field.default, str):
@@ -58,20 +60,20 @@ def test_a_text_must_be_a_text():
 
 
 @every_experiment
-def test_every_field_has_a_range_and_a_text(kind: type[Experiment]):
-    assert all(field.metadata["help"] for field in fields(kind))
-    assert all(field.metadata.get("limits") for field in fields(kind) if not isinstance(field.default, str))
-
-
-@every_experiment
-def test_help_shows_texts_and_ranges(kind: type[Experiment], capsys):
+def test_help_shows_texts_ranges_and_the_seed_where_random_numbers_are_drawn(kind, tmp_path, capsys):
     assert main(["run", kind.name, "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
+    drawn = issubclass(kind, RandomExperiment)
+    assert ("--seed" in shown) == drawn == ("seed" in [field.name for field in fields(kind)])
     for field in settings_of(kind):
         values = field.default if isinstance(field.default, tuple) else (field.default,)
         default = " ".join(f"{value:.6g}" if isinstance(value, float) else str(value) for value in values)
         text = "; ".join(filter(None, (field.metadata["help"], range_text(field))))
         assert f"{text} (default: {default})" in shown
+    if not drawn:
+        assert main(["run", kind.name, "--quick", "--seed", "1", "--out", str(tmp_path / "run")]) == 2
+        assert "--seed" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -102,19 +104,6 @@ def test_the_command_line_prints_one_line_and_writes_nothing(
     assert line.startswith(f"transformer-theory: --{option} must ")
     assert ", got " in line
     assert not list(tmp_path.iterdir())
-
-
-@every_experiment
-def test_a_seed_is_offered_where_random_numbers_are_drawn_only(kind: type[Experiment], tmp_path, capsys):
-    assert main(["run", kind.name, "--help"]) == 0
-    drawn = issubclass(kind, RandomExperiment)
-    assert (
-        ("--seed" in capsys.readouterr().out) == drawn == ("seed" in [field.name for field in fields(kind)])
-    )
-    if not drawn:
-        assert main(["run", kind.name, "--quick", "--seed", "1", "--out", str(tmp_path / "run")]) == 2
-        assert "--seed" in capsys.readouterr().err
-        assert not list(tmp_path.iterdir())
 
 
 @dataclass(frozen=True)

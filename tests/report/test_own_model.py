@@ -131,10 +131,8 @@ def test_what_untrained_networks_give_as_well_does_not_stand_out():
     assert [title for title, *_ in texts] == [theory("crate").title, theory("bottleneck").title]
     assert "networks with random weights have 0.400 … 0.600" in texts[0][1]
     assert dict(rest(chosen, found)) == {
-        "matched by untrained networks": theory("scan_snap").title.partition(":")[0],
-        "beyond permuted labels but on the opposite side of untrained networks": theory(
-            "vision"
-        ).title.partition(":")[0],
+        "matched by untrained networks": theory("scan_snap").short_title,
+        "beyond permuted labels but on the opposite side of untrained networks": theory("vision").short_title,
     }
     # on the first screen and in the table of headlines
     page = report.page(one)
@@ -165,7 +163,7 @@ def test_the_first_screen_names_every_theory():
     page = report.page(result(*parts, missing))
     first = page[page.index('id="summary"') : page.index("<figure")]
     for name in names:
-        assert theory(name).title.partition(":")[0] in first, name
+        assert theory(name).short_title in first, name
     assert first.count("<li>") == MAX_OF_NETWORK
     found = quantities(result(*parts, missing), list_theories())
     outcomes = dict(rest(headlines(found, list_theories()), found))

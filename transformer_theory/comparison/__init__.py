@@ -21,6 +21,8 @@ can replace the small ones. The :class:`~..core.result.Result` holds one row per
 
 All seeds share the split of the data, so that they can share the permutations of the null distributions
 (:mod:`~..core.statistics`). :meth:`.Table.summary` computes means over seeds, their intervals and p-values.
+Stored results are pooled by :mod:`.pooling`; their headlines, rungs and networks are judged by
+:mod:`.judged`.
 """
 
 import time

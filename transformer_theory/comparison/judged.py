@@ -20,6 +20,7 @@ from ..core.ladder import ORDER
 from ..core.measurement import Measurement, Null
 from ..core.result import Result
 from ..core.statistics import LEVEL, UNTRAINED, over_heads, over_seeds
+from ..core.table import grouped
 from ..core.theory import Theory
 from .pooling import COMPARE, NETWORK, PROBE, REACH, Aggregate, Entry
 
@@ -132,22 +133,17 @@ def _headlines(aggregate: Aggregate, theory: Theory) -> list[tuple[Theory, View,
     """Returns the headlines of one theory with the view and the name of the data, in the order of
     the views.
     """
-    chosen: list[tuple[View, Entry]] = []
-    if theory.on_data is not None:
-        place: dict[str, Any] = {"kind": "on data", "quantity": theory.on_data.headline, "layer": None}
-        for entry in aggregate.select(theory=theory.name, **place):
-            chosen.append(("features" if entry.row.model else "raw tokens", entry))
-    if theory.in_networks is not None:
-        place = {"kind": "in network", "quantity": theory.in_networks.headline, "layer": None, "head": None}
-        for entry in aggregate.select(theory=theory.name, **place):
-            chosen.append(("network", entry))
     places = []
-    for view, entry in sorted(chosen, key=lambda pair: VIEWS.index(pair[0])):
+    for entry in sorted(aggregate.headlines(theory), key=lambda entry: VIEWS.index(_view(entry.row))):
         result = aggregate.results[entry.results[0]]
         if result.name == COMPARE and not entry.row.at:
             data = entry.row.data or str(result.settings.get("data") or "data")
-            places.append((theory, view, data, entry))
+            places.append((theory, _view(entry.row), data, entry))
     return places
+
+
+def _view(row: Measurement) -> View:
+    return "network" if row.kind == "in network" else "features" if row.model else "raw tokens"
 
 
 def _distinct(found: list[Finding]) -> list[Finding]:
@@ -204,10 +200,7 @@ def rung_results(aggregate: Aggregate) -> tuple[RungResult, ...]:
 
 def by_theory(rungs: Sequence[RungResult]) -> list[list[RungResult]]:
     """Groups rungs by their theory, in the order of the first rungs."""
-    groups: dict[str, list[RungResult]] = {}
-    for rung in rungs:
-        groups.setdefault(rung.theory.name, []).append(rung)
-    return list(groups.values())
+    return list(grouped(rungs, lambda rung: rung.theory.name).values())
 
 
 def _rungs(aggregate: Aggregate, theory: Theory) -> list[RungResult]:
@@ -321,9 +314,7 @@ def quantities(result: Result, theories: Sequence[Theory]) -> list[Quantity]:
     """
     sides = {theory.name: theory.in_networks for theory in theories if theory.in_networks is not None}
     titles = {theory.name: theory.title for theory in theories}
-    groups: dict[tuple[str, str, str], list[Measurement]] = {}
-    for row in result.table:
-        groups.setdefault((row.theory, row.quantity, row.setting), []).append(row)
+    groups = grouped(result.table, lambda row: (row.theory, row.quantity, row.setting))
     found = []
     for (theory, name, setting), rows in groups.items():
         own = sides.get(theory)

@@ -10,7 +10,7 @@ other setting separates them, and the entry names it. A seed counts once, howeve
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..core.claims import Claim, Verification
 from ..core.measurement import IDENTITY, Measurement
 from ..core.result import Result
 from ..core.statistics import over_heads, over_seeds
+from ..core.table import grouped
 from ..core.theory import Theory
 
 COMPARE, REACH, TRAIN, PROBE, VERIFY = "compare", "reach", "train", "probe", "verify"  # names of results
@@ -140,13 +141,28 @@ class Aggregate:
             if all(getattr(entry.row, name) in choice for name, choice in wanted.items())
         ]
 
+    def headlines(self, theory: Theory) -> list[Entry]:
+        """Returns the entries of a theory's headlines: first that on data, then that in networks, averaged
+        over layers and heads.
+        """
+        found: list[Entry] = []
+        if (on_data := theory.on_data) is not None:
+            found += self.select(
+                theory=theory.name, kind="on data", quantity=on_data.headline, layer=None, head=None
+            )
+        if (inside := theory.in_networks) is not None:
+            found += self.select(
+                theory=theory.name, kind="in network", quantity=inside.headline, layer=None, head=None
+            )
+        return found
+
     def claims_of(self, theory: Theory) -> list[Checked]:
         """Returns the claims of one theory."""
         return [checked for checked in self.claims if checked.theory is theory]
 
     def labels(self, entry: Entry) -> str:
         """Names the results behind an entry: ``"R1, R3"``."""
-        return ", ".join(result_label(index) for index in sorted(set(entry.results)))
+        return _names(sorted(set(entry.results)))
 
 
 def result_label(index: int) -> str:
@@ -262,21 +278,17 @@ def _entry(group: Sequence[tuple[str, int, Measurement]], on: str) -> Entry:
     """Pools triples ``(run, index of the result, row)``. If several results hold the same run, only its row
     with the most severe verdict is used.
     """
-    runs: dict[str, list[tuple[int, Measurement]]] = {}
-    for run, index, row in group:
-        runs.setdefault(run, []).append((index, row))
-    unique = [min(same, key=lambda pair: format.severity(pair[1].verdict)) for same in runs.values()]
-    rows = tuple(row for _, row in unique)
+    runs = grouped(group, lambda one: one[0]).values()
+    unique = [min(same, key=lambda one: format.severity(one[2].verdict)) for same in runs]
+    rows = tuple(row for *_, row in unique)
     row = over_seeds(rows)
     notes = [row.note]
-    if any(not _same(same[0][1], other) for same in runs.values() for _, other in same):
-        where = ", ".join(
-            result_label(index) for index in sorted({index for same in runs.values() for index, _ in same})
-        )
+    if any(not _same(same[0][2], other) for same in runs for *_, other in same):
+        where = _names(sorted({index for _, index, _ in group}))
         notes.append(
             f"{where} hold different numbers for one seed; it counts once, with its most severe verdict"
         )
-    return Entry(row, rows, tuple(index for index, _ in unique), on, _notes_together(*notes))
+    return Entry(row, rows, tuple(index for _, index, _ in unique), on, _notes_together(*notes))
 
 
 def _same(first: Measurement, second: Measurement) -> bool:
@@ -342,17 +354,14 @@ def _settings(result: Result, row: Measurement) -> tuple[tuple[str, str], ...]:
     return tuple((name, text) for name, text in flat if name.rpartition(": ")[2] not in _INDIFFERENT)
 
 
-def _differing_settings(pairs: Iterable[tuple[str, Any]]) -> dict[tuple[str, Any], str]:
+def _differing_settings(pairs: Collection[tuple[str, Any]]) -> dict[tuple[str, Any], str]:
     """Maps each pair (name of the result, settings) to the settings in which results of this name differ, as
     text: ``"steps 200"``.
     """
-    by_name: dict[str, list[dict[str, str]]] = {}
-    pairs = list(pairs)
-    for name, settings in pairs:
-        by_name.setdefault(name, []).append(dict(settings))
+    by_name = grouped(pairs, lambda pair: pair[0])
     texts = {}
     for name, settings in pairs:
-        others = by_name[name]
+        others = [dict(other) for _, other in by_name[name]]
         # Results without the setting are not compared: their rows do not depend on it.
         differing = [key for key, _ in settings if len({other[key] for other in others if key in other}) > 1]
         texts[name, settings] = ", ".join(
@@ -382,25 +391,19 @@ def _claims(results: Sequence[Result], theories: Sequence[Theory]) -> Iterator[C
     """Yields the verifications of each claim. Verifications with the same texts are pooled; a seed counts
     once.
     """
-    by_claim: dict[str, list[list[tuple[int, Verification]]]] = {}
-    for index, result in enumerate(results):
-        for verification in result.verifications:
-            groups = by_claim.setdefault(verification.id, [])
-            same = next((group for group in groups if _texts(group[0][1]) == _texts(verification)), None)
-            if same is None:
-                groups.append([(index, verification)])
-            else:
-                same.append((index, verification))
+    made = [(index, one) for index, result in enumerate(results) for one in result.verifications]
+    by_claim = grouped(made, lambda pair: (pair[1].theory, pair[1].id))
     for theory in theories:
-        for groups in (groups for id, groups in by_claim.items() if id.partition("/")[0] == theory.name):
+        for same in (same for (name, _), same in by_claim.items() if name == theory.name):
+            groups = grouped(same, lambda pair: _texts(pair[1])).values()
             for number, group in enumerate(groups, 1):
-                where = ", ".join(result_label(index) for index, _ in group)
+                where = _names([index for index, _ in group])
                 note = (
                     f"of {where}: the text of the claim differs between the results"
                     if len(groups) > 1
                     else ""
                 )
-                yield Checked(theory, pooled([verification for _, verification in group]), note, number)
+                yield Checked(theory, pooled([one for _, one in group]), note, number)
 
 
 _TEXTS = ("id", "statement", "measures", "assumptions", "control_description")
@@ -430,9 +433,9 @@ def _notes(results: Sequence[Result]) -> Iterator[str]:
     """Yields warnings about the results as a whole."""
     if early := [index for index, result in enumerate(results) if unfinished(result)]:
         yield f"The training of {_names(early)} has not finished; its last measurements are shown."
-    commits: dict[str, list[int]] = {}
-    for index, result in enumerate(results):
-        commits.setdefault(str(result.provenance.get("commit") or "")[:8], []).append(index)
+    commits = grouped(
+        range(len(results)), lambda index: str(results[index].provenance.get("commit") or "")[:8]
+    )
     if len(commits) > 1:
         listed = "; ".join(
             f"{commit or 'commit not known'}: {_names(indices)}" for commit, indices in commits.items()

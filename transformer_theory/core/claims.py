@@ -551,8 +551,8 @@ class Verification:
         return presenting().to_html(self)
 
     def __str__(self) -> str:
-        low, high = self.interval
-        seeds = f"{self.consistent}/{self.decided} seeds, 95 % interval [{low:.2f}, {high:.2f}]"
+        interval = format.share_of_seeds(self.interval)
+        seeds = f"{self.consistent}/{self.decided} seeds, 95 % interval {interval}"
         return f"{self.id}: {self.verdict} ({seeds}; control {CONTROL_TEXT[self.control]})"
 
 

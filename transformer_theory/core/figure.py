@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, setting, sweep
-from .measurement import Basis, Measurement
+from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, check_settings, setting, sweep
+from .measurement import Basis, Measurement, judge
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson, student_interval
@@ -118,9 +118,23 @@ def reading(
     *,
     reference: tuple[float, Basis] | None = None,
     needs: tuple[str, ...] | None = None,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    covered: bool = True,
     **columns: Any,
 ) -> Reading:
-    """Returns a reading; the columns are those of :class:`~.measurement.Measurement`."""
+    """Returns a reading; the columns are those of :class:`~.measurement.Measurement`.
+
+    Args:
+        quantity, value, reference, needs: as in :class:`Reading`.
+        at_most, at_least: bound that decides the verdict.
+        covered: whether the assumptions of the theorem that states the bound hold.
+        columns: further columns of the row.
+    """
+    for op, bound in (("<=", at_most), (">=", at_least)):
+        if bound is not None:
+            verdict = judge(value, op, bound, covered=covered)
+            columns |= {"op": op, "threshold": bound, "verdict": verdict}
     return Reading(quantity, value, reference, needs, columns)
 
 
@@ -193,6 +207,7 @@ class Sweep:
     basis: Basis
     quantity: str
     one_seed: bool  # whether all calls get the same seed
+    check: Callable[..., None] | None
 
     def points(self, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         """Returns the coordinates of all calls, those of the last axis varying fastest."""
@@ -216,6 +231,7 @@ def figure(
     basis: Basis = "theory",
     quantity: str = "",
     quick: Mapping[str, Any] | None = None,
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], type[Experiment]]:
     """Turns a function into an experiment, which calls it at every point of a grid, or once.
 
@@ -236,6 +252,8 @@ def figure(
         basis: origin of the reference.
         quantity: name of the quantity, if the function returns a number.
         quick: settings of a run of about a second.
+        check: takes some of the settings and raises ValueError if they do not fit together; it is called when
+            an experiment is constructed.
     """
     sources = source if isinstance(source, tuple) else (source,)
 
@@ -261,7 +279,8 @@ def figure(
             "name": name,
             "sources": sources,
             "view": staticmethod(view),
-            "sweep": Sweep(function, axes, where, reference, basis, quantity, "seed" in keywords),
+            "sweep": Sweep(function, axes, where, reference, basis, quantity, "seed" in keywords, check),
+            "__post_init__": _check,
             "measure": _measure,
             "quick": classmethod(lambda kind: kind(**(quick or {}))),
         }
@@ -269,6 +288,13 @@ def figure(
         return make_dataclass(original.__name__, declared, bases=(base,), namespace=namespace, frozen=True)
 
     return decorate
+
+
+def _check(experiment: Any) -> None:
+    """Checks the range of each setting, and whether the settings fit together."""
+    check_settings(experiment)
+    if check := experiment.sweep.check:
+        _passing(check, vars(experiment))
 
 
 def _measure(experiment: Any) -> Iterator[Measurement | Arrays]:

@@ -156,6 +156,11 @@ def bounds(
     return "" if ends is None else " … ".join(amount(end, unit, interval) for end in ends)
 
 
+def share_of_seeds(interval: tuple[float, float]) -> str:
+    """Formats the interval of the share of consistent seeds: ``"[0.57, 1.00]"``."""
+    return f"[{interval[0]:.2f}, {interval[1]:.2f}]"
+
+
 def null_text(row: Measurement, null: "Null | None" = None) -> str:
     """Formats a null: ``"permuted labels 0.12 (0.10 … 0.14)"``, its median and its range; empty without
     draws.

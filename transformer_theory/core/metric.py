@@ -4,10 +4,13 @@ A metric follows torchmetrics' pattern: ``update`` accumulates sums and counts f
 pass, ``compute`` returns the measurements since the last ``reset``, and ``merge`` adds another metric's
 state, so that batches and processes can be combined. A metric is passive: ``update`` draws no random numbers
 and changes nothing in the model.
+
+Most metrics are a :class:`PerModule`, which has the loops over modules and batches, or a :class:`PerHead`.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -90,10 +93,14 @@ class Activations:
 
 Place = tuple[int, ...]
 """Key of a sum: ``(layer,)``, or ``(layer, first head)`` for one attention module."""
+SHARED: Place = (-1,)
+"""Place of what the modules of a :class:`PerModule` share; it has no rows of its own."""
+ALL = sys.maxsize
+"""For :attr:`Metric.keeps`: all samples."""
 
 
 class Metric:
-    """Base class of metrics. The state is one sum of tensors per place.
+    """Base class of metrics. The state is one tensor per place: a sum, or samples.
 
     A subclass defines :meth:`update`, which calls :meth:`add`, and :meth:`compute`, which returns
     measurements with theory, kind, quantity, value, layer, head and null; the caller adds model, data, step
@@ -103,6 +110,8 @@ class Metric:
         kinds: kinds of activations that the metric receives. Attention that no metric needs is not computed.
         null_source: "own" if the metric draws its null itself; "untrained" if the caller draws it, by
             applying the same metric to untrained networks.
+        keeps: number of samples that are kept per place: tensors of a place are appended, up to this number.
+            0: they are added.
         sums: accumulated tensors by place.
         draws: largest number of null draws that :meth:`compute` will be asked for after the next
             :meth:`reset`. Metrics that compute nulls in :meth:`update` skip the rest. The probe sets it.
@@ -110,6 +119,7 @@ class Metric:
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
     null_source: ClassVar[Literal["own", "untrained"]] = "own"
+    keeps: ClassVar[int] = 0
     draws: int = RANGE_DRAWS
 
     def __init__(self):
@@ -143,8 +153,11 @@ class Metric:
             self.add(place, sums)
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Adds a tensor to the sum of a place, on the device of that sum."""
-        self.sums[place] = self.sums[place] + sums.to(self.sums[place].device) if place in self.sums else sums
+        """Adds a tensor to the sum of a place, or appends its samples, on the device of what is there."""
+        if (stored := self.sums.get(place)) is not None:
+            sums = sums.to(stored.device)
+            sums = torch.cat([stored, sums]) if self.keeps else stored + sums
+        self.sums[place] = sums[: self.keeps] if self.keeps else sums
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the sums under names such as ``"3.0"`` (layer 3, first head 0)."""
@@ -152,7 +165,9 @@ class Metric:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restores the sums from :meth:`state_dict`."""
-        self.sums = {tuple(int(part) for part in place.split(".")): sums for place, sums in state.items()}
+        self.sums = {
+            tuple(int(part) for part in place.split(".") if part): sums for place, sums in state.items()
+        }
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Returns named arrays for figures; most metrics have none."""
@@ -168,84 +183,131 @@ class Metric:
         """Restores a :meth:`persistent_state`."""
 
 
-@dataclass(frozen=True)
-class HeadValue:
-    """What :class:`PerHead` measured in one head.
+class PerModule(Metric):
+    """Base class of metrics that have rows for each attention, for each block, or for the whole network.
+
+    A subclass defines the attributes of its rows, :meth:`statistics`, which are added over batches or
+    appended (:attr:`Metric.keeps`), and :meth:`rows`. A metric whose attention and blocks belong together,
+    such as a displacement and the weights behind it, has no statistics of the one, and stores what it needs.
 
     Attributes:
-        value: the number; None if there is none.
-        reason: cause of a missing value.
-        n: number of samples behind it.
-        draws: the number in each draw of the null; empty: no null.
-    """
-
-    value: float | None
-    reason: str = ""
-    n: int | None = None
-    draws: tuple[float, ...] = ()
-
-
-class PerHead(Metric):
-    """Base class of metrics with one number per head, from sums over sequences.
-
-    A subclass defines the attributes of its rows, :meth:`statistics`, which are added over batches, and
-    :meth:`value`.
-
-    Attributes:
-        theory, quantity, unit, side, predicted, source: columns of the rows.
+        theory, quantity, unit, side, predicted, bounds, source: columns of the rows.
         null_kind: kind of the null, if the metric draws it.
-        sums: by layer, first head and shape: the statistics of each head, ``[heads, *shape]``. Sequences of
-            different lengths may have statistics of different shapes, which are kept apart.
+        sums: by layer and first head; by ``()`` what comes from the outputs of the network.
     """
 
-    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
     theory: ClassVar[str]
     quantity: ClassVar[str]
     unit: ClassVar[Unit] = ""
     side: ClassVar[Side | None] = None
     predicted: ClassVar[float | None] = None
+    bounds: ClassVar[tuple[float | None, float | None] | None] = None
     source: ClassVar[Source]
     null_kind: ClassVar[str] = ""
 
-    def statistics(self, activations: Activations) -> Float[Tensor, "heads *shape"] | None:
+    def statistics(self, activations: Activations) -> Tensor | None:
         """Returns the statistics of one module in one forward pass; None if it cannot be measured."""
         raise NotImplementedError(f"{type(self).__name__} must define statistics()")
 
-    def value(self, *sums: Float[Tensor, "*shape"], draws: int) -> HeadValue:
-        """Returns the number of one head from its sums, one for each shape, with up to ``draws`` draws of the
-        null.
+    def rows(
+        self, place: Place, *sums: Tensor, draws: int, generator: torch.Generator | None
+    ) -> Iterable[Measurement]:
+        """Returns the rows of one module, made by :meth:`row` and :meth:`beside`.
+
+        Args:
+            place: layer and first head.
+            sums: what was accumulated at all places that begin with these two numbers, in their order.
+            draws, generator: of the null, see :meth:`compute`.
+        Returns:
+            The rows without their layer; heads count from 0 in each module.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define value()")
+        raise NotImplementedError(f"{type(self).__name__} must define rows()")
+
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns the place of the statistics of a module."""
+        return () if activations.kind == "outputs" else (activations.layer, activations.first_head)
 
     def update(self, activations: Activations) -> None:
-        """Adds the statistics of one module; modules that cannot be measured are skipped."""
-        if (sums := self.statistics(activations)) is not None:
-            place = (activations.layer, activations.first_head, *sums.shape[1:])
-            self.add(place, sums.double().cpu())
+        """Accumulates the statistics of one module; modules that cannot be measured are skipped."""
+        found = self.statistics(activations) if activations.kind in self.kinds else None
+        if found is not None:
+            self.add(self.place(activations, found), found)
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head; ``generator`` is not used."""
-        heads: dict[tuple[int, int], list[Tensor]] = {}
-        for (layer, first, *_), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, part in enumerate(sums, start=first):
-                heads.setdefault((layer, head), []).append(part)
-        return [
-            self._row(self.value(*sums, draws=draws), layer, head) for (layer, head), sums in heads.items()
-        ]
+        """Returns the rows of all modules."""
+        modules: dict[Place, list[Tensor]] = {}
+        for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
+            if place != SHARED:
+                modules.setdefault(place[:2], []).append(sums)
+        rows: list[Measurement] = []
+        for place, sums in modules.items():
+            for row in self.rows(place, *sums, draws=draws, generator=generator):
+                if place:
+                    head = None if row.head is None else row.head + place[1]
+                    row = replace(row, layer=place[0], head=head)
+                rows.append(row)
+        return rows
 
-    def _row(self, found: HeadValue, layer: int, head: int) -> Measurement:
-        return Measurement(
-            self.theory,
-            "in network",
-            self.quantity,
-            found.value,
-            unit=self.unit,
-            predicted=self.predicted,
-            nulls=(Null(self.null_kind, found.draws),) if found.draws else (),
-            side=self.side,
-            reason=found.reason,
-            n=found.n,
-            source=self.source,
-            layer=layer,
-            head=head,
-        )
+    def row(self, value: float | None, **columns: Any) -> Measurement:
+        """Returns a row of the metric's quantity, see :meth:`beside`."""
+        defaults = {name: getattr(self, name) for name in ("unit", "side", "predicted", "bounds")}
+        return self.beside(self.quantity, value, **{**defaults, **columns})
+
+    def beside(
+        self,
+        quantity: str,
+        value: float | None,
+        *,
+        draws: Sequence[float] = (),
+        reason: str = "",
+        **columns: Any,
+    ) -> Measurement:
+        """Returns a row of another quantity that the metric measures beside its own.
+
+        Args:
+            quantity: its name.
+            value: the number; None if there is none.
+            draws: the number in each draw of the null; empty: no null.
+            reason: cause of a missing value.
+            columns: further columns of the row.
+        """
+        nulls = (Null(self.null_kind, tuple(draws)),) if len(draws) else ()
+        reason = "" if value is not None else reason
+        columns = {"source": self.source, "nulls": nulls, "reason": reason, **columns}
+        return Measurement(self.theory, "in network", quantity, value, **columns)
+
+
+class PerHead(PerModule):
+    """Base class of metrics whose statistics and rows are those of each head, independent of the other heads.
+
+    A subclass defines :meth:`rows_of_head` in place of :meth:`rows`.
+
+    Attributes:
+        sums: by layer, first head and shape: the statistics of each head, ``[heads, *shape]``. Sequences of
+            different lengths may have statistics of different shapes, which are kept apart.
+    """
+
+    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+
+    def rows_of_head(self, *sums: Float[Tensor, "..."], draws: int) -> Iterable[Measurement]:
+        """Returns the rows of one head from its sums, one for each shape, with up to ``draws`` draws of the
+        null.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define rows_of_head()")
+
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns layer, first head and shape."""
+        return (*super().place(activations, statistics), *statistics.shape[1:])
+
+    def rows(
+        self,
+        place: Place,
+        *sums: Float[Tensor, "heads ..."],
+        draws: int,
+        generator: torch.Generator | None,
+    ) -> Iterable[Measurement]:
+        """Returns the rows of each head; ``generator`` is not used."""
+        heads = enumerate(zip(*sums))
+        return [
+            replace(row, head=head) for head, parts in heads for row in self.rows_of_head(*parts, draws=draws)
+        ]

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .presentation import presenting
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
@@ -126,9 +128,11 @@ def colour(name: str) -> str:
     """
     if name.startswith("#"):
         return name
-    if name in COLOURS or name in _THEORIES:
-        return COLOURS.get(name) or _THEORIES[name]
-    return _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
+    if name in COLOURS:
+        return COLOURS[name]
+    if name not in _THEORIES:  # theories are imported at first use, so it may not be known yet
+        presenting().load_theories()
+    return _THEORIES.get(name) or _SPARE[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(_SPARE)]
 
 
 def shades(count: int) -> list[str]:

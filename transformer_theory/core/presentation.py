@@ -30,6 +30,10 @@ class Presentation(Protocol):
         """Stores a result with its page, see :meth:`.Result.report`."""
         ...
 
+    def load_theories(self) -> None:
+        """Imports all theories, whose records set their colours (:func:`.plotting.set_colour`)."""
+        ...
+
 
 _presentation: Callable[[], Presentation] | None = None
 

@@ -5,7 +5,7 @@ becomes.
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from .statistics import over_seeds
 
 if TYPE_CHECKING:
     import pandas
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 class Arrays(dict[str, np.ndarray]):
@@ -156,10 +160,16 @@ class Table(Sequence[Measurement]):
 
         Rows that agree in every column of :data:`IDENTITY` form a group.
         """
-        groups: dict[tuple, list[Measurement]] = {}
-        for row in self._rows:
-            groups.setdefault(tuple(getattr(row, name) for name in IDENTITY), []).append(row)
+        groups = grouped(self._rows, lambda row: tuple(getattr(row, name) for name in IDENTITY))
         return Table(over_seeds(rows) for rows in groups.values())
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Groups items by a key. Keys, and the items of each key, stay in order of appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def _alternatives(equal: Mapping[str, Any]) -> dict[str, tuple]:

@@ -159,6 +159,11 @@ class Theory:
         return presenting().to_html(self)
 
     @property
+    def short_title(self) -> str:
+        """The title up to its colon."""
+        return self.title.partition(":")[0]
+
+    @property
     def parts(self) -> list[str]:
         """What the theory contributes: ``["15 claims", "8 experiments", "on data", "in networks"]``."""
         counts = (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .format import effect
 from .measurement import COLUMNS, Measurement
 from .plotting import COLOURS, TINTS, axes, caption, colour, heatmap, label_ends, shades, style
 from .result import Result
@@ -151,7 +152,7 @@ def draw_curves(
         rows = Table(row for row in panel.rows(result.table) if coordinate(row, across) is not None)
         lines = list(_lines(rows, panel, result))
         for line, look in lines:
-            _curve(ax, line, across, look)
+            _curve(ax, line, across, look | {"band": look.get("band", True) and not spread})
             if spread and look.get("band", True):
                 _spread_band(ax, line, across, result.table, spread, look)
             if drawn := [row for row in _ordered(line, across) if row.null and row.null.draws]:
@@ -340,15 +341,10 @@ def _map(ax: "Axes", table: Table, rows: tuple[str, list], columns: tuple[str, l
         if row is not None and row.value is not None:
             values[i, j] = row.value
             half = max(abs(end - row.value) for end in row.interval) if row.interval else 0.0
-            text = f"{short(row.value)}\n±{short(half)}"
+            text = f"{effect(row.value)}\n±{effect(half)}"
         tint = "white" if values[i, j] > 0.55 * largest else "black"  # legible on dark cells
         ax.text(j, i, text, ha="center", va="center", fontsize=7, color=tint, linespacing=1.0)
     heatmap(ax, values, bar=False, vmin=0, vmax=largest, cmap="Blues")
-
-
-def short(number: float) -> str:
-    """Formats a number with at most three digits: ``.05``, ``1.00``, ``15.0``."""
-    return f"{number:.2f}".lstrip("0") if number < 9.995 else f"{number:.1f}"
 
 
 def published(rows: Iterable[Measurement]) -> Table:

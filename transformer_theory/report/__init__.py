@@ -23,6 +23,7 @@ from ..core.files import atomic_directory, write_together
 from ..core.math_text import mathml
 from ..core.result import Result, jsonable
 from ..core.theory import Theory
+from ..theories import list_theories as load_theories
 from . import terminal
 from .figures import MAX_NAME, checked_result, plot
 from .html import to_html
@@ -36,6 +37,7 @@ __all__ = [
     "bibtex",
     "latex",
     "latex_folder",
+    "load_theories",
     "markdown",
     "mathml",
     "page",

@@ -12,8 +12,7 @@ band of B draws with probability 2 / (B + 1) at a single step. A curve therefore
 <Series.departure>` its band only if it stays outside at the last :data:`MIN_OUTSIDE` checkpoints or longer,
 and :attr:`stays within it <Series.within>` unless it is outside that often in a row.
 
-The timeline sets every theory's headline over the same steps, says when each leaves the band of its null, and
-correlates them.
+The timeline sets every theory's headline over the same steps, and correlates them.
 """
 
 import math
@@ -32,11 +31,13 @@ from ..core.measurement import Measurement, Null, Side, Unit
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import BAND_DRAWS, UNTRAINED
+from ..core.table import grouped
 from ..core.theory import Theory
 
 MIN_OUTSIDE = 3  # number of last checkpoints outside the band without which a curve has not left it
 MIN_DRAWS = 5  # draws of a null without which the report does not say whether a curve leaves the band
 DRAWS = 1000  # bootstrap samples behind the intervals of a correlation table
+COVERAGE = 0.95  # of these intervals, nominal
 # quantities of networks that the timeline compares with theories
 GEOMETRY = ("rank-collapse residual", "stable rank of the features")
 
@@ -290,11 +291,9 @@ def curves(result: Result) -> list[Curves]:
     """Returns the curves of a result in order of appearance: the rows of networks that have a step, averaged
     over heads and seeds.
     """
-    rows: dict[tuple, list[Measurement]] = {}
-    for row in result.table:
-        if row.step is not None and row.kind in IN_NETWORKS:
-            rows.setdefault((row.theory, row.quantity, row.split, row.setting, row.model), []).append(row)
-    return [_curves(group) for group in rows.values()]
+    rows = [row for row in result.table if row.step is not None and row.kind in IN_NETWORKS]
+    groups = grouped(rows, lambda row: (row.theory, row.quantity, row.split, row.setting, row.model))
+    return [_curves(group) for group in groups.values()]
 
 
 def _curves(rows: Sequence[Measurement]) -> Curves:
@@ -420,87 +419,6 @@ def timeline_series(group: Sequence[Series]) -> list[Series]:
     return [s for s in group if s.theory != NETWORK or s.unit == "share"]
 
 
-def sentences(group: Iterable[Series]) -> list[str]:
-    """Returns one sentence per network: which quantities leave the band of their null, in the order in which
-    they do, and which do not.
-
-    For those that leave it, the sentence also names the step at which they have made half of their change.
-    With several seeds, a last sentence says what the means are taken over.
-    """
-    group, texts = list(group), []
-    for model in dict.fromkeys(s.model for s in group):
-        of_model = [s for s in group if s.model == model]
-        left = sorted(
-            (s for s in of_model if s.judged and s.departure is not None), key=lambda s: s.departure or 0
-        )
-        rest = [s for s in of_model if s not in left]
-        judged, unknown = [s for s in rest if s.judged], [s for s in rest if not s.judged]
-        with_side = [s for s in left if s.side is not None]
-        parts = [_departures([s for s in with_side if s.as_predicted], " as predicted")]
-        parts.append(
-            _departures(
-                [s for s in with_side if not s.as_predicted], " on the side opposite to the prediction"
-            )
-        )
-        parts.append(_departures([s for s in left if s.side is None], ""))
-        groups = (
-            (
-                [s for s in judged if not s.outside.any()],
-                "stays within its null band",
-                "stay within their null bands",
-            ),
-            (
-                [s for s in judged if s.within and s.outside.any()],
-                "is outside its null band only briefly",
-                "are outside only briefly",
-            ),
-            (
-                [s for s in judged if not s.within],
-                "leaves its null band and returns",
-                "leave their null bands and return",
-            ),
-            ([s for s in unknown if s.still], "does not move", "do not move"),
-            (
-                [s for s in unknown if s.draws and not s.still],
-                "has too few null draws",
-                "have too few null draws",
-            ),
-            ([s for s in unknown if not s.draws and not s.still], "has no null", "have no null"),
-        )
-        parts += [_listed([s.label for s in members], one, several) for members, one, several in groups]
-        if parts := list(filter(None, parts)):
-            texts.append(f"In {model}, {'; '.join(parts)}.")
-    seeds = max((s.seeds for s in group), default=1)
-    if texts and seeds > 1:
-        texts.append(f"All curves, and the correlations below, are those of means over {seeds} seeds.")
-    return texts
-
-
-def _departures(left: Sequence[Series], way: str) -> str:
-    """Describes when quantities leave their null bands: ``"a leaves its null band as predicted at step 10
-    (half of its change: 20)"``.
-    """
-    if not left:
-        return ""
-    first, *later = left
-    return ", ".join(
-        [f"{first.label} leaves its null band{way} {_when(first)}", *(f"{s.label} {_when(s)}" for s in later)]
-    )
-
-
-def _when(s: Series) -> str:
-    """Says when a curve leaves its band, and when it has made half of its change."""
-    start = "from the start" if s.departure == s.steps[0] else f"at step {s.departure:,}"
-    return start + ("" if s.crossing is None else f" (half of its change: step {s.crossing:,})")
-
-
-def _listed(names: Sequence[str], one: str, several: str) -> str:
-    """Joins names with the verb for one or for several of them; empty without names."""
-    if len(names) < 2:
-        return "".join(f"{name} {one}" for name in names)
-    return f"{', '.join(names[:-1])} and {names[-1]} {several}"
-
-
 # ---- rank correlations
 
 
@@ -518,7 +436,6 @@ class Correlations:
         names: names of the quantities, ``[k]``.
         values, low, high: coefficients and ends of their bootstrap intervals, ``[k][k]``.
         checkpoints: number of steps that enter the coefficients.
-        level: nominal coverage of the intervals.
     """
 
     names: tuple[str, ...]
@@ -526,7 +443,6 @@ class Correlations:
     low: tuple[tuple[float | None, ...], ...]
     high: tuple[tuple[float | None, ...], ...]
     checkpoints: int
-    level: float
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
@@ -538,12 +454,7 @@ def changes(group: Iterable[Series]) -> list[Series]:
 
 
 def rank_correlations(
-    group: Sequence[Series],
-    *,
-    generator: torch.Generator,
-    draws: int = 1000,
-    level: float = 0.95,
-    block: int | None = None,
+    group: Sequence[Series], *, generator: torch.Generator, draws: int = DRAWS
 ) -> Correlations:
     """Computes Spearman's rank correlation of every pair of series of one network, with a moving-block
     bootstrap interval.
@@ -552,38 +463,35 @@ def rank_correlations(
         group: series of one network; only the steps that all of them share are used.
         generator: random generator of the blocks.
         draws: number of bootstrap samples.
-        level: nominal coverage of the percentile interval.
-        block: checkpoints per block; if None, the cube root of the number of checkpoints, rounded up.
     Returns:
         Coefficients and intervals. A coefficient is None if a series of the pair is constant or fewer than 3
         checkpoints are shared. An interval is None if fewer than 5 checkpoints are shared or the coefficient
         is undefined in more than half of the samples.
     Raises:
-        ValueError: there is no series, the series belong to several networks, or ``draws`` or ``level`` is
-            out of range.
+        ValueError: there is no series, the series belong to several networks, or ``draws`` is less than 1.
     """
     if len({s.model for s in group}) != 1:
         raise ValueError(
             f"series must be of one network, got {sorted({s.model for s in group}) or 'none'}; select one "
             "model"
         )
-    if draws < 1 or not 0 < level < 1:
-        raise ValueError(f"draws must be at least 1 and level in (0, 1), got {draws} and {level}")
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}")
     shared = sorted(set.intersection(*(set(s.steps.tolist()) for s in group)))
     n, k = len(shared), len(group)
     table = np.array([s.values[np.isin(s.steps, shared)] for s in group]).reshape(k, n)
     names = tuple(s.label for s in group)
     undefined = tuple((None,) * k for _ in range(k))
     if n < 3:
-        return Correlations(names, undefined, undefined, undefined, n, level)
+        return Correlations(names, undefined, undefined, undefined, n)
     rho = _spearman(table)
     # If a series is constant up to rounding, its ranks are those of the rounding errors.
     for i, s in enumerate(group):
         if s.constant or replace(s, values=table[i]).constant:
             rho[i] = rho[:, i] = np.nan
     if n < 5:
-        return Correlations(names, _entries(rho), undefined, undefined, n, level)
-    block = min(n, block or math.ceil(n ** (1 / 3)))
+        return Correlations(names, _entries(rho), undefined, undefined, n)
+    block = math.ceil(n ** (1 / 3))
     # [draws, blocks]
     starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()
     # Each sample joins blocks of consecutive checkpoints, which preserves the dependence of neighbours, and
@@ -592,10 +500,10 @@ def rank_correlations(
     sampled = _spearman(np.moveaxis(table[:, index], 0, 1))  # [draws, k, k]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # pairs that are undefined in every sample
-        low, high = np.nanpercentile(sampled, [50 * (1 - level), 50 * (1 + level)], axis=0)
+        low, high = np.nanpercentile(sampled, [50 * (1 - COVERAGE), 50 * (1 + COVERAGE)], axis=0)
     mostly_undefined = np.isnan(sampled).mean(axis=0) > 0.5
     low[mostly_undefined | np.isnan(rho)] = high[mostly_undefined | np.isnan(rho)] = np.nan
-    return Correlations(names, _entries(rho), _entries(low), _entries(high), n, level)
+    return Correlations(names, _entries(rho), _entries(low), _entries(high), n)
 
 
 def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
@@ -606,8 +514,8 @@ def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
     """
     if len(group) < 2:
         return None
-    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
-    differences = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0))
+    differences = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0))
     size = range(len(group))
     cells = [
         [None if i == j else _correlation(levels if i > j else differences, i, j) for j in size] for i in size

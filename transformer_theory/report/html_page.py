@@ -31,6 +31,7 @@ from ..core.parallel import stream
 from ..core.result import Result
 from ..core.sources import Source
 from ..core.statistics import LEVEL
+from ..core.table import grouped
 from ..core.theory import Theory
 from . import curve_figures, figures, judged_figures, number_tables, tables, training
 from .curves import (
@@ -39,7 +40,6 @@ from .curves import (
     correlation_table,
     curves,
     on_timeline,
-    sentences,
     series,
     timeline_series,
 )
@@ -56,6 +56,7 @@ from .sentences import (
     shape,
     statements,
     subject,
+    timeline_sentences,
 )
 
 MAX_NUMBERS = 300  # largest number of measurements in one part of the page; the rest are in table.jsonl
@@ -277,9 +278,9 @@ def _section(
     ]
     quantities = [item for item in quantities if item.theory == theory.name]
     parts = []
-    for (data, model), entries in number_tables.grouped(
+    for (data, model), entries in grouped(
         combined.select(theory=theory.name, kind=ON_DATA), lambda entry: (entry.row.data, entry.row.model)
-    ):
+    ).items():
         panels = [
             picture
             for picture in pictures
@@ -291,10 +292,10 @@ def _section(
             _part(combined, theory, entries, panels, format.view_name(model), data, features=bool(model))
         )
     parts.sort(key=lambda part: part["features"])
-    for name, entries in number_tables.grouped(
+    for name, entries in grouped(
         combined.select(theory=theory.name, kind=("figure", "rung")),
         lambda entry: number_tables.experiment_of(combined, entry),
-    ):
+    ).items():
         panels = [picture for picture in pictures if combined.results[picture.result].name == name]
         parts.append(_part(combined, theory, entries, panels, name, ""))
     in_network = combined.select(theory=theory.name, kind="in network")
@@ -490,7 +491,7 @@ def _timeline(combined: Aggregate, index: int, available: Sequence[Series]) -> d
     return {
         "label": f"{result_label(index)}: " if len(combined.results) > 1 else "",
         "figure": figure,
-        "sentences": sentences([s for s in group if s.theory != NETWORK]),
+        "sentences": timeline_sentences([s for s in group if s.theory != NETWORK]),
         "matrices": [(model, matrix) for model, matrix in matrices if matrix],
     }
 
@@ -582,7 +583,7 @@ def head_of_network(result: Result) -> dict[str, Any]:
     name = f"{kind if kind and kind != model else 'The network'}"
     right = settings.get("right")
     correct = (
-        f"; its largest output is the label in {right:.1%} of them".replace("%", "\u00a0%")
+        f"; its largest output is the label in {format.percent(right)} of them"
         if isinstance(right, float)
         else ""
     )

@@ -88,11 +88,7 @@ def matrix(found: Findings, *, column: bool = False) -> "Figure | None":
     for i, theory in enumerate(theories):
         top = sizes.header + sizes.row * i
         ax.plot((0, sizes.width), (top, top), color=RULE, linewidth=0.7)
-        title = (
-            theory.title.partition(":")[0]
-            if column
-            else textwrap.fill(theory.title, 15, break_long_words=False)
-        )
+        title = theory.short_title if column else textwrap.fill(theory.title, 15, break_long_words=False)
         gap = 0.03 if column else 0.1
         ax.text(
             0.02,
@@ -628,8 +624,8 @@ def reach_overview(cells: Sequence[RungResult], *, column: bool = False) -> "Fig
 
 def _title(own: Sequence[RungResult], column: bool) -> str:
     """Returns the title of a theory, in a column on up to two lines."""
-    title = own[0].theory.title
-    title = title if len(title) <= MAX_TITLE else title.partition(":")[0]
+    theory = own[0].theory
+    title = theory.title if len(theory.title) <= MAX_TITLE else theory.short_title
     return textwrap.fill(title, COLUMN_TITLE) if column else title
 
 

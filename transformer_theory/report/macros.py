@@ -31,6 +31,7 @@ from ..comparison.judged import findings, rung_results
 from ..comparison.pooling import Aggregate, Checked, Entry, result_label
 from ..core import format
 from ..core.math_text import escape
+from ..core.table import grouped
 from .number_tables import experiment_of
 from .origins import commits, dates, made_by, versions
 
@@ -264,10 +265,7 @@ def _of_claim(aggregate: Aggregate, checked: Checked, name: str, origins: Sequen
 
 
 def _of_entries(aggregate: Aggregate) -> Iterator[Macro]:
-    by_name: dict[str, list[Entry]] = {}
-    for entry in aggregate.entries:
-        by_name.setdefault(_base(aggregate, entry), []).append(entry)
-    for name, entries in by_name.items():
+    for name, entries in grouped(aggregate.entries, lambda entry: _base(aggregate, entry)).items():
         # Columns in which entries of the same name differ become part of the name. If there are none, the
         # place does.
         columns = [

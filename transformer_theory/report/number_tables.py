@@ -2,7 +2,7 @@
 networks, a training, and the provenance of the numbers.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from ..comparison.pooling import NETWORK, Aggregate, Checked, Entry, result_labe
 from ..core import format
 from ..core.claims import CONTROL_TEXT
 from ..core.measurement import Measurement
+from ..core.table import grouped
 from ..core.theory import Theory
 from .curves import Curves
 from .tables import (
@@ -63,7 +64,7 @@ def summary(aggregate: Aggregate) -> Table:
     """
     blocks = []
     for theory in aggregate.theories:
-        lines = [line for entries in headlines(aggregate, theory) for line in _headline_lines(entries)]
+        lines = [line for entries in _headlines(aggregate, theory) for line in _headline_lines(entries)]
         lines += [Line((), (Plain(name), ": ", text)) for name, text in _experiment_counts(aggregate, theory)]
         if verified := aggregate.claims_of(theory):
             lines.append(Line((), f"Generated instances: {claims_text(verified)}"))
@@ -82,24 +83,22 @@ def summary(aggregate: Aggregate) -> Table:
     )
 
 
-def headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
+def _headlines(aggregate: Aggregate, theory: Theory) -> Iterator[list[Entry]]:
     """Yields the entries of a theory's headline quantities: first those on data, or the reasons why they are
     missing; then those in trained networks.
     """
-    if theory.on_data is not None:
-        entries = aggregate.select(theory=theory.name, kind="on data", layer=None)
-        with_headline = [entry for entry in entries if entry.row.quantity == theory.on_data.headline]
-        views = {(entry.row.data, entry.row.model) for entry in with_headline}
-        # A view without a headline has a row with the reason.
-        yield [
-            entry
-            for entry in entries
-            if entry in with_headline or (entry.missing and (entry.row.data, entry.row.model) not in views)
-        ]
-    if theory.in_networks is not None:
-        yield aggregate.select(
-            theory=theory.name, kind="in network", quantity=theory.in_networks.headline, layer=None, head=None
-        )
+    found = aggregate.headlines(theory)
+    # A view without a headline has a row with the reason.
+    views = {(entry.row.data, entry.row.model) for entry in found if entry.row.kind == "on data"}
+    on_data = (
+        () if theory.on_data is None else aggregate.select(theory=theory.name, kind="on data", layer=None)
+    )
+    yield [
+        entry
+        for entry in on_data
+        if entry in found or (entry.missing and (entry.row.data, entry.row.model) not in views)
+    ]
+    yield [entry for entry in found if entry.row.kind == "in network"]
 
 
 def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
@@ -141,7 +140,7 @@ def _experiment_counts(aggregate: Aggregate, theory: Theory) -> Iterator[tuple[s
     for name, entries in grouped(
         aggregate.select(theory=theory.name, kind=("figure", "rung")),
         lambda entry: experiment_of(aggregate, entry),
-    ):
+    ).items():
         counts: dict[str, int] = {}
         for entry in entries:
             for verdict in entry.verdicts:
@@ -226,9 +225,10 @@ def claims(aggregate: Aggregate, theory: Theory) -> Table | None:
     """Returns the claims of a theory with their statements; None if no claim was verified."""
     lines = []
     for checked in aggregate.claims_of(theory):
-        verification, low, high = checked.verification, *checked.verification.interval
+        verification = checked.verification
+        interval = format.share_of_seeds(verification.interval).replace(" ", "\u00a0")
         counts = (
-            f"{verification.consistent} of {verification.decided} [{low:.2f},\u00a0{high:.2f}]"
+            f"{verification.consistent} of {verification.decided} {interval}"
             if verification.decided
             else f"0 of {len(verification.seeds)}"
         )
@@ -279,11 +279,10 @@ def _measured(aggregate: Aggregate, theory: Theory) -> Table | None:
     are none.
     """
     entries = aggregate.select(theory=theory.name, kind=("on data", "in network"))
-    first = [entry for group in headlines(aggregate, theory) for entry in group]
+    first = [entry for group in _headlines(aggregate, theory) for entry in group]
     entries = [*first, *(entry for entry in entries if entry not in first)]
-    blocks = [
-        _block(same) for _, same in grouped([entry for entry in entries if not entry.missing], _heading)
-    ]
+    with_value = [entry for entry in entries if not entry.missing]
+    blocks = [_block(same) for same in grouped(with_value, _heading).values()]
     reasons = [Line((), (Plain(entry.on), ": ", entry.row.reason)) for entry in entries if entry.missing]
     blocks += [Block("Not measured", tuple(reasons))] if reasons else []
     name, caption = f"{format.slug(theory.name)}-measured", f"{theory.title}: measurements."
@@ -297,7 +296,7 @@ def _assumptions(aggregate: Aggregate, theory: Theory) -> Table | None:
     entries = aggregate.select(theory=theory.name, kind="assumption")
     blocks = [
         Block(heading, tuple(Line((Plain(entry.on), measured(entry), _verdicts(entry))) for entry in same))
-        for heading, same in grouped(entries, _heading)
+        for heading, same in grouped(entries, _heading).items()
     ]
     columns = (Column("on", 46), Column("measured", 26, "n"), Column("the assumption", 28))
     caption = f"{theory.title}: its assumptions, whether they hold, and the number that decides."
@@ -313,7 +312,7 @@ def _experiments(aggregate: Aggregate, theory: Theory) -> Table | None:
     """
     entries = aggregate.select(theory=theory.name, kind=("figure", "rung"))
     blocks, omitted = [], 0
-    for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)):
+    for name, same in grouped(entries, lambda entry: experiment_of(aggregate, entry)).items():
         with_prediction = [
             entry
             for entry in same
@@ -346,7 +345,7 @@ def networks(aggregate: Aggregate) -> Table | None:
                 Line((Plain(entry.on), measured(entry), _null(entry.row)), _reason(entry)) for entry in same
             ),
         )
-        for heading, same in grouped(entries, _heading)
+        for heading, same in grouped(entries, _heading).items()
     ]
     columns = (Column("network", 48), Column("measured", 30, "n"), Column("null", 22, "n"))
     caption = "The trained networks: their results, and the measurements in them that belong to no theory."
@@ -385,14 +384,6 @@ def _heading(entry: Entry) -> Cell:
 def experiment_of(aggregate: Aggregate, entry: Entry) -> str:
     """Returns the name of the result that an entry comes from."""
     return aggregate.results[entry.results[0]].name
-
-
-def grouped(entries: Iterable[Entry], key: Callable[[Entry], Hashable]) -> list[tuple[Any, list[Entry]]]:
-    """Groups entries by a key. Keys, and the entries of each key, stay in order of appearance."""
-    groups: dict[Hashable, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault(key(entry), []).append(entry)
-    return list(groups.items())
 
 
 def _prediction(entry: Entry) -> str:
@@ -485,40 +476,37 @@ def headlines_in_training(
 
     None if no headline was measured.
     """
+    measured = [
+        (theory, theory.in_networks.side, curve)
+        for theory in theories
+        if theory.in_networks is not None
+        for curve in curves
+        if (curve.theory, curve.quantity) == (theory.name, theory.in_networks.headline) and not curve.empty
+    ]
     blocks = []
-    for theory in theories:
-        in_networks = theory.in_networks
-        for curve in curves if in_networks is not None else ():
-            if (
-                in_networks is None
-                or (curve.theory, curve.quantity) != (theory.name, in_networks.headline)
-                or curve.empty
-            ):
-                continue
-            values, nulls = curve.values[-1], curve.nulls[-1]
-            # Count the layers whose last value lies on the side of its null that the theory expects; above it
-            # if it expects neither.
-            comparable = np.isfinite(values) & np.isfinite(nulls)
-            side, expected = (
-                ("below", values < nulls) if in_networks.side == "<=" else ("above", values > nulls)
+    for theory, side, curve in measured:
+        values, nulls = curve.values[-1], curve.nulls[-1]
+        # Count the layers whose last value lies on the side of its null that the theory expects; above it
+        # if it expects neither.
+        comparable = np.isfinite(values) & np.isfinite(nulls)
+        where, expected = ("below", values < nulls) if side == "<=" else ("above", values > nulls)
+        half_step = curve.mean().crossing
+        line = Line(
+            (
+                (curve.label, Note(curve.note)) if curve.note else curve.label,
+                format.amount(curve.at(int(curve.steps[0])), curve.unit),
+                format.amount(curve.at(kept), curve.unit),
+                Strong(format.amount(curve.at(int(curve.steps[-1])), curve.unit)),
+                format.amount(curve.at(int(curve.steps[-1]), "nulls"), curve.unit),
+                f"{where} it in {int(expected[comparable].sum())} of {int(comparable.sum())} layers"
+                if comparable.any()
+                else "no null",
+                format.NOTHING if half_step is None else f"step {half_step:,}",
             )
-            half_step = curve.mean().crossing
-            line = Line(
-                (
-                    (curve.label, Note(curve.note)) if curve.note else curve.label,
-                    format.amount(curve.at(int(curve.steps[0])), curve.unit),
-                    format.amount(curve.at(kept), curve.unit),
-                    Strong(format.amount(curve.at(int(curve.steps[-1])), curve.unit)),
-                    format.amount(curve.at(int(curve.steps[-1]), "nulls"), curve.unit),
-                    f"{side} it in {int(expected[comparable].sum())} of {int(comparable.sum())} layers"
-                    if comparable.any()
-                    else "no null",
-                    format.NOTHING if half_step is None else f"step {half_step:,}",
-                )
-            )
-            blocks.append(
-                Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name)
-            )
+        )
+        blocks.append(
+            Block((theory.title, " ", Note(theory.question)), (line,), strong=True, theory=theory.name)
+        )
     headings = (
         ("quantity", 34),
         ("first", 10),

@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ..comparison.pooling import theories_of
+from ..comparison.pooling import VERIFY, theories_of
 from ..core import sources
 from ..core.claims import Verification
 from ..core.files import of_file
@@ -95,7 +95,7 @@ def _of_ledger(path: Path) -> list[Result]:
     try:
         found = [
             Result(
-                "verify",
+                VERIFY,
                 verifications=tuple(map(Verification.from_json, item["verifications"])),
                 provenance=dict(item["provenance"]),
             )

@@ -1,11 +1,10 @@
 """Sentences about what was found: per theory a statement about its headlines, about its ladder, and about one
-network.
+network, made from judged rows alone (:mod:`~..comparison.judged`); and about the curves of the timeline.
 
-They are made from judged rows alone (:mod:`~..comparison.judged`). Names of data and networks are escaped
-(:func:`~..core.math_text.literal`).
+Names of data and networks are escaped (:func:`~..core.math_text.literal`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ..comparison.judged import Finding, Findings, Quantity, RungResult, by_theory, notable
 from ..core import format
@@ -14,12 +13,18 @@ from ..core.math_text import literal
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import RANGE_DRAWS
+from ..core.table import grouped
 from ..core.theory import Theory
+from .curves import Series
 
 MAX_STATEMENTS = 5  # about headlines
 MAX_OF_NETWORK = 6  # about one network
 HALF = 0.5  # effect below which a sentence says so
-TESTED = ("as predicted", "opposite", "not significant", "matched by a second null", "nulls conflict")
+_BEYOND = ("as predicted", "opposite")  # outcomes of what lies beyond its null
+_MATCHED = ("matched by a second null", "nulls conflict")
+TESTED = (*_BEYOND, "not significant", *_MATCHED)
+# outcomes of the headlines of one network, in the order of the table
+_ORDER = (*_BEYOND, *_MATCHED, "not tested", "too few draws", "not significant", "not measured")
 NOTHING = "No headline of a theory lies beyond both its chance level and networks with random weights."
 # outcome of a theory in all cells of a view, and how the overview says so
 OUTCOME_TEXT = {
@@ -53,7 +58,7 @@ def statements(found: Findings) -> list[tuple[str, str]]:
     ones.
     """
     decided = {
-        theory.name: sum(each.judged.outcome in ("as predicted", "opposite") for each in found.of(theory))
+        theory.name: sum(each.judged.outcome in _BEYOND for each in found.of(theory))
         for theory in found.theories
     }
     chosen = sorted(decided, key=lambda name: -decided[name])[:MAX_STATEMENTS]
@@ -263,10 +268,8 @@ def _reach(rungs: Sequence[RungResult]) -> str:
         if count
         else f"{subject} is {_word(rungs[0])} at {_quoted(rungs[:1])}"
     ]
-    groups: dict[str, list[RungResult]] = {}
     order = list(OUTCOMES)[1:] + list(OUTCOMES)[:1]
-    for rung in sorted(rest, key=lambda rung: order.index(rung.judged.outcome)):
-        groups.setdefault(_word(rung), []).append(rung)
+    groups = grouped(sorted(rest, key=lambda rung: order.index(rung.judged.outcome)), _word)
     for word, group in groups.items():
         again = " again" if group[0].judged.outcome == "as predicted" and count else ""
         if len(groups) == 1:
@@ -315,6 +318,87 @@ def _quoted(rungs: Sequence[RungResult]) -> str:
     return _and([f"“{rung.name}”" for rung in rungs])
 
 
+# ---- the timeline
+
+
+def timeline_sentences(group: Iterable[Series]) -> list[str]:
+    """Returns one sentence per network: which quantities leave the band of their null, in the order in which
+    they do, and which do not.
+
+    For those that leave it, the sentence also names the step at which they have made half of their change.
+    With several seeds, a last sentence says what the means are taken over.
+    """
+    group, texts = list(group), []
+    for model in dict.fromkeys(s.model for s in group):
+        of_model = [s for s in group if s.model == model]
+        left = sorted(
+            (s for s in of_model if s.judged and s.departure is not None), key=lambda s: s.departure or 0
+        )
+        rest = [s for s in of_model if s not in left]
+        judged, unknown = [s for s in rest if s.judged], [s for s in rest if not s.judged]
+        with_side = [s for s in left if s.side is not None]
+        parts = [_departures([s for s in with_side if s.as_predicted], " as predicted")]
+        parts.append(
+            _departures(
+                [s for s in with_side if not s.as_predicted], " on the side opposite to the prediction"
+            )
+        )
+        parts.append(_departures([s for s in left if s.side is None], ""))
+        groups = (
+            (
+                [s for s in judged if not s.outside.any()],
+                "stays within its null band",
+                "stay within their null bands",
+            ),
+            (
+                [s for s in judged if s.within and s.outside.any()],
+                "is outside its null band only briefly",
+                "are outside only briefly",
+            ),
+            (
+                [s for s in judged if not s.within],
+                "leaves its null band and returns",
+                "leave their null bands and return",
+            ),
+            ([s for s in unknown if s.still], "does not move", "do not move"),
+            (
+                [s for s in unknown if s.draws and not s.still],
+                "has too few null draws",
+                "have too few null draws",
+            ),
+            ([s for s in unknown if not s.draws and not s.still], "has no null", "have no null"),
+        )
+        parts += [
+            f"{_and([s.label for s in members])} {one if len(members) == 1 else several}"
+            for members, one, several in groups
+            if members
+        ]
+        if parts := list(filter(None, parts)):
+            texts.append(f"In {model}, {'; '.join(parts)}.")
+    seeds = max((s.seeds for s in group), default=1)
+    if texts and seeds > 1:
+        texts.append(f"All curves, and the correlations below, are those of means over {seeds} seeds.")
+    return texts
+
+
+def _departures(left: Sequence[Series], way: str) -> str:
+    """Describes when quantities leave their null bands: ``"a leaves its null band as predicted at step 10
+    (half of its change: 20)"``.
+    """
+    if not left:
+        return ""
+    first, *later = left
+    return ", ".join(
+        [f"{first.label} leaves its null band{way} {_when(first)}", *(f"{s.label} {_when(s)}" for s in later)]
+    )
+
+
+def _when(s: Series) -> str:
+    """Says when a curve leaves its band, and when it has made half of its change."""
+    start = "from the start" if s.departure == s.steps[0] else f"at step {s.departure:,}"
+    return start + ("" if s.crossing is None else f" (half of its change: step {s.crossing:,})")
+
+
 # ---- one network
 
 
@@ -330,9 +414,8 @@ def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) ->
         chosen: the headlines.
         found: all quantities.
     """
-    beyond = ("as predicted", "opposite")
-    leaving = sorted((each for each in chosen if each.judged.outcome in beyond), key=strength)
-    named = {each.theory for each in chosen if each.judged.outcome in (*beyond, *_MATCHED)}
+    leaving = sorted((each for each in chosen if each.judged.outcome in _BEYOND), key=strength)
+    named = {each.theory for each in chosen if each.judged.outcome in (*_BEYOND, *_MATCHED)}
     pairs = [(each, _headline(each)) for each in leaving]
     for each in notable(found):
         if each.theory not in named and each.judged.outcome not in _MATCHED:
@@ -341,33 +424,17 @@ def network_statements(chosen: Sequence[Quantity], found: Sequence[Quantity]) ->
     return [(each.title, text, each.meaning) for each, text in pairs[:MAX_OF_NETWORK]]
 
 
-_MATCHED = ("matched by a second null", "nulls conflict")
-
-
 def other_outcomes(chosen: Sequence[Quantity], found: Sequence[Quantity]) -> list[tuple[str, str]]:
     """Returns pairs (outcome, titles of theories) for the headlines that have no sentence, those beyond their
     null first.
     """
     named = {title for title, *_ in network_statements(chosen, found)}
-    groups: dict[str, list[str]] = {}
-    for each in sorted(chosen, key=lambda each: _ORDER.index(each.judged.outcome)):
-        beyond = each.judged.outcome in ("as predicted", "opposite")
-        if not (beyond and each.title in named):
-            word = f"also {each.judged.words}" if beyond else each.judged.words
-            groups.setdefault(word, []).append(each.short_title)
-    return [(word, ", ".join(names)) for word, names in groups.items()]
-
-
-_ORDER = (
-    "as predicted",
-    "opposite",
-    "matched by a second null",
-    "nulls conflict",
-    "not tested",
-    "too few draws",
-    "not significant",
-    "not measured",
-)
+    rest = [each for each in chosen if not (each.judged.outcome in _BEYOND and each.title in named)]
+    groups = grouped(
+        sorted(rest, key=lambda each: _ORDER.index(each.judged.outcome)),
+        lambda each: f"also {each.judged.words}" if each.judged.outcome in _BEYOND else each.judged.words,
+    )
+    return [(word, ", ".join(each.short_title for each in same)) for word, same in groups.items()]
 
 
 def strength(quantity: Quantity) -> tuple[int, bool, float, float]:

@@ -22,6 +22,7 @@ from ..core.judgement import OUTCOMES, Judged
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.sources import Source
+from ..core.table import grouped
 from ..core.theory import Theory
 from .sentences import place, strength, subject
 
@@ -322,7 +323,7 @@ def of_network(result: Result, theories: Sequence[Theory]) -> Table:
     each theory.
     """
     chosen = headlines(quantities(result, theories), theories)
-    sources = {theory.title.partition(":")[0]: theory.sources[:1] for theory in theories}
+    sources = {theory.short_title: theory.sources[:1] for theory in theories}
     table = network_headlines([each for each in chosen if each.rows])
     lines = [
         replace(line, cells=((Strong(f"{line.cells[0]} "), *sources[str(line.cells[0])]), *line.cells[1:]))
@@ -366,14 +367,11 @@ def network_headlines(chosen: Sequence[Quantity]) -> Table:
 def in_network(found: Sequence[Quantity], theory: Theory) -> dict[str, Any]:
     """Returns the table of a theory's quantities, and the reasons of those that were not measured."""
     own = [each for each in found if each.theory == theory.name]
-    reasons: dict[str, list[str]] = {}
-    for each in own:
-        if not each.rows:
-            reasons.setdefault(each.judged.reason, []).append(each.label)
+    missing = grouped((each for each in own if not each.rows), lambda each: each.judged.reason)
     slug = f"own-{format.slug(theory.name)}"
     return {
         "table": network_quantities(own, slug, f"{theory.title}: quantities in this network"),
-        "reasons": [(", ".join(labels), reason) for reason, labels in reasons.items()],
+        "reasons": [(", ".join(each.label for each in same), reason) for reason, same in missing.items()],
     }
 
 

@@ -162,8 +162,7 @@ def _seeds(claim: Verification) -> tuple[str, str]:
     """Formats the number of consistent seeds out of all seeds, and the interval of their share among the
     decided seeds.
     """
-    low, high = claim.interval
-    return f"{claim.consistent}/{len(claim.seeds)}", f"[{low:.2f}, {high:.2f}]"
+    return f"{claim.consistent}/{len(claim.seeds)}", format.share_of_seeds(claim.interval)
 
 
 def _worst(claim: Verification) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from ..core.files import replacing
 from ..core.measurement import Measurement
 from ..core.result import Result
 from ..core.statistics import with_interval
-from ..core.table import Table
+from ..core.table import Table, grouped
 from ..core.theory import Theory
 from ..training.image.folder import PAGE
 from ..training.image.progress_update import ProgressUpdate
@@ -160,13 +160,13 @@ def section(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -
     by_layer = [
         curve for curve in layered if (curve.theory, curve.quantity) in headlines or curve.theory == NETWORK
     ][:9]
-    reasons: dict[str, list[str]] = {}
-    for entry in combined.select(kind=("in network", "network"), value=None):
-        title = next(
-            (theory.title for theory in combined.theories if theory.name == entry.row.theory),
-            "No theory measures this network",
-        )
-        reasons.setdefault(entry.row.reason, []).append(title)
+    titles = {NETWORK: "No theory measures this network"}
+    titles |= {theory.name: theory.title for theory in combined.theories}
+    missing = combined.select(kind=("in network", "network"), value=None)
+    reasons = {
+        reason: dict.fromkeys(titles[entry.row.theory] for entry in same)
+        for reason, same in grouped(missing, lambda entry: entry.row.reason).items()
+    }
     parameters, speed = record.get("parameters"), summary.speed
     duration = "" if summary.seconds is None else format.duration(summary.seconds)
     glance = {
@@ -189,7 +189,7 @@ def section(combined: Aggregate, result: Result, quantities: Sequence[Curves]) -
         "reached": [large(row, "") for row in summary.tests],
         "glance": [(name, text) for name, text in glance.items() if text],
         "headlines": number_tables.headlines_in_training(combined.theories, quantities, summary.kept),
-        "reasons": [(reason, ", ".join(dict.fromkeys(titles))) for reason, titles in reasons.items()],
+        "reasons": [(reason, ", ".join(names)) for reason, names in reasons.items()],
         "learning": inline(
             lambda: curve_figures.learning_of_run(quantities, summary.score, summary.kept),
             "learning",
@@ -295,16 +295,15 @@ class Status:
         return [(name, text) for name, text in facts if text]
 
 
-def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None = None, now: str = "") -> str:
+def live(result: Result, status: Status, *, now: str = "") -> str:
     """Returns the page of a running or interrupted training, a complete HTML document.
 
     Args:
         result: the result so far.
         status: state of the training.
-        theories: theories that provide titles and headlines; the registry if None.
         now: time at which the page is drawn, as text.
     """
-    known = aggregate(Result(result.name, result.settings, Table()), theories=theories).theories
+    known = aggregate(Result(result.name, result.settings, Table())).theories
     headlines = {
         (theory.name, theory.in_networks.headline) for theory in known if theory.in_networks is not None
     }

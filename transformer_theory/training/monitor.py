@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..core.format import plain_percent
 from ..core.measurement import Measurement
 from ..core.metric import Metric
 from ..core.statistics import BAND_DRAWS, HEADLINE_DRAWS, UNTRAINED, nulls_of
@@ -285,7 +286,7 @@ def monitored_training(
         queries.append(query.clone())  # the query is a view, which would keep all tokens in memory
         if progress:
             accuracy = Table(scores).select(quantity=ACCURACY).one().value or 0.0
-            progress(f"{recipe.name}: step {step} of {steps}, validation accuracy {100 * accuracy:.1f} %")
+            progress(f"{recipe.name}: step {step} of {steps}, validation accuracy {plain_percent(accuracy)}")
 
     trained = train_classifier(
         model,

@@ -19,9 +19,11 @@ from transformer_theory.theories.attention_svm.figures.concave_head import (
     ERROR,
     LOST,
     TARGETS,
-    ConcaveHead,
     draw,
     lost_margins,
+)
+from transformer_theory.theories.attention_svm.figures.concave_head import (
+    concave_head as figure,
 )
 from transformer_theory.theories.attention_svm.sharing import optimal_shares
 
@@ -107,7 +109,7 @@ def test_a_lost_token_has_its_margin_under_the_direction():
 
 
 def test_the_figure_compares_with_the_prediction_and_with_controls(run):
-    result = run(ConcaveHead(penalties=(0.2, 1.6), trials=30, steps=3000))
+    result = run(figure(penalties=(0.2, 1.6), trials=30, steps=3000))
     value = {(row.quantity, row.at["lambda"], row.at.get("target")): row for row in result.table}
     for penalty in (0.2, 1.6):
         count, error = (value[quantity, penalty, None] for quantity in (COUNT, ERROR))
@@ -122,4 +124,4 @@ def test_the_figure_compares_with_the_prediction_and_with_controls(run):
 
 def test_tokens_must_fit_into_the_dimension():
     with pytest.raises(ValueError, match="tokens must be at most dim = 3, got 4"):
-        ConcaveHead(tokens=4, dim=3)
+        figure(tokens=4, dim=3)

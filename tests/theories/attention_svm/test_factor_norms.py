@@ -20,25 +20,25 @@ from transformer_theory.theories.attention_svm.figures.convergence_types import 
     convergence_types,
 )
 from transformer_theory.theories.attention_svm.figures.factor_norms import (
+    COMMON,
     DISTANCE,
     IMBALANCE,
+    LABELS,
     NORM,
+    PENALISED,
     RESIDUAL,
-    RUNS,
-    FactorNorms,
-)
-from transformer_theory.theories.attention_svm.figures.factor_norms import (
-    LOOKS as CURVES,
+    SEPARATE,
+    factor_norms,
 )
 from transformer_theory.theories.attention_svm.published import published_instance, published_instances
 from transformer_theory.theories.attention_svm.selection import locally_optimal
 
 
 def test_three_runs_of_the_factors(run):
-    experiment = FactorNorms.quick()
+    experiment = factor_norms.quick()
     table = run(experiment).table
     value = {(row.quantity, row.setting, row.step): row.value for row in table}
-    stopped, free, common = (RUNS[name] for name in ("penalised", "separate", "common"))
+    stopped, free, common = PENALISED, SEPARATE, COMMON
     assert value[NORM, stopped, 2000] == pytest.approx(value[NORM, stopped, 1000], rel=1e-3)
     assert value[NORM, free, 2000] > 2 * value[NORM, free, 1000]
     assert value[NORM, common, 2000] > 2 * value[NORM, common, 1000]
@@ -50,10 +50,10 @@ def test_three_runs_of_the_factors(run):
 
 
 def test_the_figure_of_the_factors_has_a_curve_per_run(run):
-    experiment = FactorNorms.quick()
+    experiment = factor_norms.quick()
     panels = experiment.plot(run(experiment)).axes
     assert [len(ax.lines) for ax in panels] == [3, 3, 3]
-    assert panels[1].get_legend_handles_labels()[1] == [look["label"] for look in CURVES.values()]
+    assert panels[1].get_legend_handles_labels()[1] == [look["label"] for look in LABELS.values()]
 
 
 @pytest.mark.parametrize("dim", [20, 50])

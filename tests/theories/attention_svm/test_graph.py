@@ -7,7 +7,8 @@ import torch
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, next_token, solvers
-from transformer_theory.theories.attention_svm.figures.graph import ANOTHER_DRAW, KNOWN, Graph
+from transformer_theory.theories.attention_svm.figures.graph import ANOTHER_DRAW, KNOWN
+from transformer_theory.theories.attention_svm.figures.graph import graph as figure
 from transformer_theory.theories.attention_svm.graph import priority_graph
 from transformer_theory.theories.attention_svm.next_token import LOG, finite_span, project, random_sequences
 
@@ -155,7 +156,7 @@ def test_the_stored_run_is_repeated_in_distribution(run):
     """The published run of 1,000 steps: cosine .9802, distance .0037 and R 6.85, each within the range of our
     starts and embeddings.
     """
-    result = run(Graph(trials=8, steps=1000))
+    result = run(figure(trials=8, steps=1000))
     at, step = {"data set": ANOTHER_DRAW}, 1000
     printed = result.select(basis="printed")
     assert {row.quantity: row.predicted for row in printed} == KNOWN
@@ -166,7 +167,7 @@ def test_the_stored_run_is_repeated_in_distribution(run):
             for end in ("smallest", "largest")
         )
         assert low <= number <= high
-    assert len(Graph().plot(result).get_axes()) == 3
+    assert len(figure().plot(result).get_axes()) == 3
 
 
 def test_data_that_cannot_be_drawn_are_refused():

@@ -16,8 +16,8 @@ from transformer_theory.theories.attention_svm.dynamics.cone_path import OFFSET,
 from transformer_theory.theories.attention_svm.figures.local_paths import (
     REACHED,
     SLOPE,
-    LocalPaths,
     all_selections,
+    local_paths,
 )
 from transformer_theory.theories.attention_svm.problem import Instance, cross_attention
 from transformer_theory.theories.attention_svm.selection import cone_width, locally_optimal
@@ -190,16 +190,16 @@ def test_a_path_needs_a_batch(unchecked):
 
 
 def test_the_figure_changes_at_the_predicted_width(run):
-    result = run(LocalPaths.quick())
+    result = run(local_paths.quick())
     reached = result.select(quantity=REACHED)
     assert [row.value for row in reached] == [1, 0, 0, 0]
     assert [row.predicted for row in reached] == [1, 0, 0, 0]
     assert result.select(quantity=SLOPE).one().value == pytest.approx(-2, abs=0.2)
-    assert len(LocalPaths.quick().plot(result).axes) == 3
+    assert len(local_paths.quick().plot(result).axes) == 3
 
 
 def test_a_figure_without_a_wide_enough_cone_says_so(run):
-    experiment = LocalPaths(trials=1, narrowest=0.19)
+    experiment = local_paths(trials=1, narrowest=0.19)
     result = run(experiment)
     assert result.select(quantity=REACHED).one().reason == "no selection has a wide enough cone"
     assert experiment.plot(result).get_supxlabel()

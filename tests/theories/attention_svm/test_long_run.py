@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from transformer_theory.core.figure import published
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.claims.common import direction_error
+from transformer_theory.theories.attention_svm.figures.common import logarithmic_steps
 from transformer_theory.theories.attention_svm.figures.long_run import (
     AUTOGRAD,
     DISTANCE,
@@ -17,15 +18,14 @@ from transformer_theory.theories.attention_svm.figures.long_run import (
     EXACT,
     KNOWN,
     SLOPE,
-    LongRun,
     by_differentiation,
-    logarithmic_steps,
+    long_run,
 )
 
 
 @pytest.fixture
 def result(run):
-    return run(LongRun.quick())
+    return run(long_run.quick())
 
 
 def test_the_direction_error_is_exact_where_the_cosine_has_no_digits_left():
@@ -62,7 +62,7 @@ def test_descent_by_differentiation_agrees_until_it_goes_wrong():
     steps = [0, 50, 300, 2500]
     states = list(attention_svm.trajectory(instance, attention_svm.start(instance), steps=steps))
     plain = by_differentiation(instance, steps=steps, rate=0.1, eps=0.0)
-    stalled = by_differentiation(instance, steps=steps, rate=0.1, eps=EPS["naive_eps"])
+    stalled = by_differentiation(instance, steps=steps, rate=0.1, eps=EPS["autograd, eps in the norm"])
     for k in range(3):
         assert_close(plain[k], states[k].W, rtol=0, atol=1e-6)
         assert_close(stalled[k], states[k].W, rtol=0, atol=1e-6)
@@ -89,17 +89,17 @@ def test_the_rows_hold_the_measurements(result):
     assert 0 < late.value < 0.05
     slope = result.select(quantity=SLOPE, step=3000).one()
     assert (slope.predicted, slope.basis) == (-1, "limit")
-    assert result.select(quantity=DISTANCE, at={"gradient": AUTOGRAD["naive"]}, step=1500).one().value > 0
+    assert result.select(quantity=DISTANCE, at={"gradient": AUTOGRAD}, step=1500).one().value > 0
     assert all(math.isfinite(row.value) for row in result.table)
     assert {row.n for row in result.select(quantity=DISTANCE)} == {4}
 
 
 def test_the_figure_shows_three_descents_and_the_known_numbers(result, run):
-    left, right = LongRun.quick().plot(result).axes
+    left, right = long_run.quick().plot(result).axes
     labels = [text.get_text() for text in left.get_legend().get_texts()]
-    assert labels == ["exact gradient", "by autograd", "by autograd, eps in the norm", "slope of $1/t^2$"]
+    assert labels == ["exact gradient", "autograd", "autograd, eps in the norm", "slope of $1/t^2$"]
     assert len(right.get_lines()) == 4
-    usual = LongRun(steps=120, naive_steps=20)
+    usual = long_run(steps=120, naive_steps=20)
     stored = run(usual)
     assert {row.step: row.predicted for row in published(stored.table)} == {
         step: KNOWN[step] for step in (30, 100)

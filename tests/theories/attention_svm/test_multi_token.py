@@ -10,9 +10,9 @@ from transformer_theory.theories.attention_svm.figures.multi_token import (
     ACCEPTED,
     DISTANCE,
     TARGETS,
-    MultiToken,
     descend,
     draw_trials,
+    multi_token,
 )
 
 
@@ -43,7 +43,7 @@ def _labels(seed):
 
 @pytest.fixture
 def result(run):
-    return run(MultiToken(dims=(4,), trials=200, steps=1000, every=250))
+    return run(multi_token(dims=(4,), trials=200, steps=1000, every=250))
 
 
 def test_the_prediction_is_nearer_than_the_direction_and_both_than_one_token(result):
@@ -75,7 +75,7 @@ def test_distances_fall_on_the_way():
 
 
 def test_the_figure_names_what_it_shows(result):
-    figure = MultiToken(dims=(4,)).plot(result)
+    figure = multi_token(dims=(4,)).plot(result)
     assert [ax.get_title(loc="left") for ax in figure.axes] == [
         "1 − cosine of W to",
         "Share of trials accepted",
@@ -91,6 +91,6 @@ def test_rows_and_figure_without_accepted_trials():
     """Ten steps: nothing has settled."""
     found = descend(range(1, 20), 4, 3, 4, 10, 10, 0.1, 0.0, 0)
     assert len(found["apart"]) == 0
-    result = MultiToken(dims=(4,), trials=20, steps=10, every=10).run()
+    result = multi_token(dims=(4,), trials=20, steps=10, every=10).run()
     assert [row.value for row in result.table] == [0.0]
-    assert MultiToken(dims=(4,)).plot(result).axes
+    assert multi_token(dims=(4,)).plot(result).axes

@@ -10,7 +10,7 @@ from transformer_theory.core.errors import Infeasible
 from transformer_theory.core.statistics import clopper_pearson
 from transformer_theory.theories.attention_svm import solvers
 from transformer_theory.theories.attention_svm.claims import solutions as claims
-from transformer_theory.theories.attention_svm.figures.common import mean_interval
+from transformer_theory.theories.attention_svm.figures.common import normal_mean
 from transformer_theory.theories.attention_svm.figures.rank import (
     FEASIBLE_SHARE,
     FROBENIUS,
@@ -103,10 +103,10 @@ def test_reference_means_need_enough_problems(monkeypatch):
 
 def test_half_widths():
     values = np.array([3, 4, 4, 5])
-    mean, columns = mean_interval(values, "")
+    mean = normal_mean("rank", values)
     half = 1.96 * np.std(values, ddof=1) / 2
-    assert columns["interval"] == pytest.approx((mean - half, mean + half))
-    assert mean_interval(values[:1], "")[1]["interval"] == (3, 3)
+    assert mean.columns["interval"] == pytest.approx((mean.value - half, mean.value + half))
+    assert normal_mean("rank", values[:1]).columns["interval"] == (3, 3)
 
 
 def test_the_map_respects_the_bound_and_has_intervals(run):

@@ -4,7 +4,8 @@ import torch
 
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import builders, dynamics, sequences, solvers
-from transformer_theory.theories.attention_svm.figures.sequences import COSINE, FULL, LAST, OWN, Sequences
+from transformer_theory.theories.attention_svm.figures.sequences import COSINE, FULL, LAST, OWN
+from transformer_theory.theories.attention_svm.figures.sequences import sequences as figure
 from transformer_theory.theories.attention_svm.problem import Instance
 from transformer_theory.theories.attention_svm.sequences import causal_problem, sequence_problem
 
@@ -68,18 +69,18 @@ def test_trials_do_not_affect_one_another():
 
 
 def test_descent_goes_to_the_solution_of_all_constraints(run):
-    result = run(Sequences(trials=3, steps=1500))
+    result = run(figure(trials=3, steps=1500))
     ends = result.select(quantity=COSINE, step=1500)
     value = {(row.at["attention"], row.at["constraints"]): row.value for row in ends}
     for kind in ("causal", "sequence to sequence"):
         assert value[kind, OWN] > 0.995
         assert value[kind, LAST] < 0.75
     assert value["causal", FULL] < 0.9
-    assert len(Sequences().plot(result).get_axes()) == 3
+    assert len(figure().plot(result).get_axes()) == 3
 
 
 def test_a_figure_of_infeasible_problems():
-    result = Sequences(inputs=6, tokens=6, dim=2, trials=2, steps=20).run()
+    result = figure(inputs=6, tokens=6, dim=2, trials=2, steps=20).run()
     assert result.table[0].value is None
     assert result.table[0].reason
-    assert Sequences().plot(result).get_axes()
+    assert figure().plot(result).get_axes()

@@ -10,9 +10,9 @@ from transformer_theory.theories.attention_svm.figures.trained_vit import (
     NORM,
     SHARE,
     WEIGHT,
-    TrainedViT,
     bilinear,
     largest_weight,
+    trained_vit,
 )
 
 
@@ -62,7 +62,7 @@ def test_the_largest_weight_is_that_of_the_network(model):
 
 
 def test_the_norm_grows_with_true_labels_more_than_with_permuted_ones(run):
-    experiment = TrainedViT(seeds=1, steps=60, every=60, dim=32, depth=1, rate=1e-2)
+    experiment = trained_vit(seeds=1, steps=60, every=60, dim=32, depth=1, rate=1e-2)
     result = run(experiment)
     value = {(row.quantity, row.setting, row.step): row.value for row in result.table}
     assert value[NORM, "true labels", 0] == value[NORM, "permuted labels", 0] == 1
@@ -73,9 +73,9 @@ def test_the_norm_grows_with_true_labels_more_than_with_permuted_ones(run):
         value[key, "true labels", step] for key, step in ((WEIGHT, 0), (WEIGHT, 60), (AT_START, 60))
     )
     assert value[SHARE, "true labels", 60] == pytest.approx((end - held) / (end - start))
-    assert len(experiment.plot(result).axes) == 3
+    assert len(experiment.plot(result).axes) == 2
 
 
 def test_the_last_step_must_be_measured():
     with pytest.raises(ValueError, match="every must divide steps = 100, got 30"):
-        TrainedViT(steps=100, every=30)
+        trained_vit(steps=100, every=30)

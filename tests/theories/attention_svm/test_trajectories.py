@@ -9,14 +9,14 @@ from tests.problems.attention_svm import PICTURES
 from transformer_theory.core.figure import published
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
-from transformer_theory.theories.attention_svm.figures.trajectories import COSINES, Trajectories, example
+from transformer_theory.theories.attention_svm.figures.trajectories import COSINES, KQ, W, trajectories
 from transformer_theory.theories.attention_svm.problem import published_instance
 from transformer_theory.theories.attention_svm.published import published_instances, published_picture
 
 
 @pytest.fixture
 def result(run):
-    return run(Trajectories())
+    return run(trajectories())
 
 
 def digits(value: float, shown: float) -> bool:
@@ -48,10 +48,10 @@ def test_the_data_are_those_of_the_picture(number):
 @pytest.mark.parametrize("number", [1, 2])
 def test_factors_go_to_the_nuclear_solution_and_w_to_the_frobenius_one(result, number):
     def reached(norm, run):
-        return result.select(quantity=COSINES[norm], at=example(number, run)).one().value
+        return result.select(quantity=COSINES[norm], at={"picture": number, "descent": run}).one().value
 
-    assert reached("nuclear", "KQ") > 0.997 > 0.94 > reached("frobenius", "KQ")
-    assert reached("frobenius", "W") > 0.999 > 0.94 > reached("nuclear", "W")
+    assert reached("nuclear", KQ) > 0.997 > 0.94 > reached("frobenius", KQ)
+    assert reached("frobenius", W) > 0.999 > 0.94 > reached("nuclear", W)
 
 
 def test_paths_are_those_of_descent(result):
@@ -83,7 +83,7 @@ def test_published_instances_agree_with_single_ones():
 
 
 def test_the_figure_has_a_panel_for_paths_and_one_for_tokens_of_each_example(result):
-    titles = [ax.get_title(loc="left") for ax in Trajectories().plot(result).axes]
+    titles = [ax.get_title(loc="left") for ax in trajectories().plot(result).axes]
     assert titles == [
         f"Example {k}: {panel}" for k in (1, 2) for panel in ("paths of $Wz_1$, $Wz_2$", "tokens")
     ]

@@ -13,20 +13,20 @@ from transformer_theory.theories.joma.figures import (
 )
 
 CORNERS = (
-    lower_layer.LowerLayer(units=60, seeds=1),
-    lower_layer.LowerLayer(scale=2, seeds=1),
-    lower_layer.LowerLayer(units=500, tokens=2, scale=3, until=1e5, seeds=1),
-    lower_layer.LowerLayer(units=2, tokens=2, scale=1e-6, until=1, seeds=2),
-    two_phases.TwoPhases(steps=10, temperature=0.1, rate=1, start=1, until=1e5),
-    two_phases.TwoPhases(steps=10, temperature=100, rate=1e-6, start=0, until=2),
-    linear_orbit.LinearOrbit(discriminancy=(1e3, -1e3, 0.0, 1e-300), end=1e-12),
-    linear_orbit.LinearOrbit(discriminancy=(5.0,), end=0.999999),
-    relatives.Relatives(rho=0.01, levels=8, rate=1e-6, draws=1000, samples=200, steps=10, seeds=1),
-    relatives.Relatives(rho=0.99, levels=2, rate=10, draws=1000, samples=200, steps=10, seeds=1),
-    invariant.Invariant(steps=10, rate=10, temperature=0.1, scale=1, seeds=1),
-    invariant.Invariant(steps=10, rate=1e-6, temperature=100, scale=1e-6, seeds=1),
-    hierarchy.HierarchyLearning(steps=2, rate=1, decay=1, dim=4, seeds=1, settings=1),
-    text_depth.TextDepth(
+    lower_layer.lower_layer(units=60, seeds=1),
+    lower_layer.lower_layer(scale=2, seeds=1),
+    lower_layer.lower_layer(units=500, tokens=2, scale=3, until=1e5, seeds=1),
+    lower_layer.lower_layer(units=2, tokens=2, scale=1e-6, until=1, seeds=2),
+    two_phases.two_phases(steps=10, temperature=0.1, rate=1, start=1, until=1e5),
+    two_phases.two_phases(steps=10, temperature=100, rate=1e-6, start=0, until=2),
+    linear_orbit.linear_orbit(discriminancy=(1e3, -1e3, 0.0, 1e-300), end=1e-12),
+    linear_orbit.linear_orbit(discriminancy=(5.0,), end=0.999999),
+    relatives.relatives(rho=0.01, levels=8, rate=1e-6, draws=1000, samples=200, steps=10, seeds=1),
+    relatives.relatives(rho=0.99, levels=2, rate=10, draws=1000, samples=200, steps=10, seeds=1),
+    invariant.invariant(steps=10, rate=10, temperature=0.1, scale=1, seeds=1),
+    invariant.invariant(steps=10, rate=1e-6, temperature=100, scale=1e-6, seeds=1),
+    hierarchy.hierarchy(steps=2, rate=1, decay=1, dim=4, seeds=1, settings=1),
+    text_depth.text_depth(
         layers=(1,), rates=(1.0,), steps=1, words=10, dim=2, measurements=1, windows=1, seeds=1
     ),
 )
@@ -34,7 +34,7 @@ CORNERS = (
 
 def test_the_correlation_hides_what_the_error_shows(unchecked):
     """The setting of Fig. 2: the correlation stays above .98 while the size of the prediction goes wrong."""
-    result = invariant.Invariant(seeds=1).run()
+    result = invariant.invariant(seeds=1).run()
 
     def value(quantity: str, step: int, way: str = "both terms") -> float:
         return (
@@ -62,9 +62,9 @@ def test_settings_work_at_the_ends_of_their_ranges(unchecked, experiment):
 
 
 def test_legends_cover_no_points_and_colours_have_a_bar(unchecked):
-    experiment = invariant.Invariant.quick()
+    experiment = invariant.invariant.quick()
     assert all(ax.get_legend() is None for ax in experiment.plot(experiment.run()).axes)
-    experiment = lower_layer.LowerLayer.quick()
+    experiment = lower_layer.lower_layer.quick()
     assert experiment.plot(experiment.run()).axes[-1].get_ylabel() == "V / largest entry"
 
 
@@ -73,7 +73,7 @@ def test_legends_cover_no_points_and_colours_have_a_bar(unchecked):
     [(500, 20, (40, 20), "the first 40 of 500 units"), (3, 50, (3, 6), "the first 6 of 50 tokens")],
 )
 def test_long_matrices_are_drawn_in_part(unchecked, units, tokens, shape, text):
-    experiment = lower_layer.LowerLayer(units=units, tokens=tokens, seeds=1)
+    experiment = lower_layer.lower_layer(units=units, tokens=tokens, seeds=1)
     figure = experiment.plot(experiment.run())
     assert {ax.images[0].get_array().shape for ax in figure.axes if ax.images} == {shape}
     assert text in " ".join(figure.get_supxlabel().split())
@@ -88,7 +88,7 @@ def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked)
         # uniform causal attention over 35 words has the entropy log(35!) / 35 = 2.634
         assert all(0 <= low <= end < 2.634 for low, end in zip(numbers.lowest, numbers.final))
     sizes = {"steps": 2, "measurements": 2, "windows": 2, "words": 30, "dim": 4, "seeds": 2}
-    result = text_depth.TextDepth(layers=(1,), rates=(1e-3,), **sizes).run()
+    result = text_depth.text_depth(layers=(1,), rates=(1e-3,), **sizes).run()
     assert not any(row.predicted for row in result.table)
     row = result.select(quantity=text_depth.LOWEST).one()
     assert "1.65" in row.note
@@ -103,7 +103,7 @@ def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked)
 
 
 def test_the_stable_rank_falls_and_comes_back(unchecked):
-    result = lower_layer.LowerLayer(seeds=4).run()
+    result = lower_layer.lower_layer(seeds=4).run()
     drop, rebound = (
         result.select(quantity=quantity).one() for quantity in (lower_layer.DROP, lower_layer.REBOUND)
     )

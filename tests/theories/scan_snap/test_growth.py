@@ -19,11 +19,10 @@ from transformer_theory.theories.scan_snap import (
 )
 from transformer_theory.theories.scan_snap.claims import flows, theorems
 from transformer_theory.theories.scan_snap.figures import chi as chi_figure
-from transformer_theory.theories.scan_snap.figures.b_growth import B_AT_END, B_SNAPPED, BGrowth
-from transformer_theory.theories.scan_snap.figures.chi import Chi
-from transformer_theory.theories.scan_snap.figures.decoder_gain import DISTANCE, DecoderGain
-from transformer_theory.theories.scan_snap.figures.exponents import POWER, SLOPE, Exponents
-from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap, pattern_numbers
+from transformer_theory.theories.scan_snap.figures.b_growth import B_AT_END, B_SNAPPED, b_growth
+from transformer_theory.theories.scan_snap.figures.decoder_gain import DISTANCE, decoder_gain
+from transformer_theory.theories.scan_snap.figures.exponents import POWER, SLOPE, exponents
+from transformer_theory.theories.scan_snap.figures.regime_map import pattern_numbers, regime_map
 from transformer_theory.theories.scan_snap.flow import CLOSED, EXACT, LEMMA4, DrivenFlow
 from transformer_theory.theories.scan_snap.gains import printed_gain_bounds
 from transformer_theory.theories.scan_snap.growth import decades_near_half, longest_logarithmic_growth
@@ -160,7 +159,7 @@ def test_snapping_takes_twice_as_long_as_scanning():
 
 def test_figure_9():
     """B at the end of both panels, and at t0, where the rates do not matter."""
-    result = BGrowth().run()
+    result = b_growth().run()
     for M, ends, snapped in (
         (100, [0.620, 0.671, 0.713, 0.749, 0.783], 0.510),
         (10_000, [1.408, 1.450, 1.481, 1.509, 1.533], 1.382),
@@ -176,7 +175,7 @@ def test_figure_9():
 
 
 def test_no_quantity_of_figure_3_but_gamma_fills_its_axis():
-    result = Chi().run()
+    result = chi_figure.chi().run()
     printed, big_gamma, chi, bound = (
         np.array(result.select(quantity=name, at={"t": 700.0}).column("value"))
         for name in (chi_figure.PRINTED, chi_figure.GAMMA, chi_figure.CHI, chi_figure.BOUND)
@@ -188,12 +187,12 @@ def test_no_quantity_of_figure_3_but_gamma_fills_its_axis():
 
 
 def test_figure_8_stays_far_inside_its_bound():
-    values = DecoderGain().run().select(quantity=DISTANCE).column("value")
+    values = decoder_gain().run().select(quantity=DISTANCE).column("value")
     assert 0.08 < min(values) < max(values) < 0.12
 
 
 def test_the_exponents_of_the_flows():
-    result = Exponents(decades=12.0).run()
+    result = exponents(decades=12.0).run()
 
     def curve(quantity, dynamics):
         rows = result.select(quantity=quantity, at={"dynamics": dynamics}).where(lambda row: row.op is None)
@@ -206,7 +205,7 @@ def test_the_exponents_of_the_flows():
 
 
 def test_the_map_of_regimes(unchecked):  # the contract checks shapes
-    few = RegimeMap(
+    few = regime_map(
         ratios=(0.01, 1000.0), vocabularies=(1.0, 1e4), classes=(2, 100), overlaps=(0.1,), decades=3.0
     )
     found = few.run().arrays["scan_snap/map"]
@@ -227,7 +226,7 @@ def test_patterns_of_agreement():
     ("make", "message"),
     [
         (lambda: growth_exponents(tensor(1e-4), **SETTING, eta_z=1.0, overlap=0.1), "times .* got 0.0001"),
-        (lambda: BGrowth(ends=(5.0,)), r"got lengths \[2, 2, 1\]"),
+        (lambda: b_growth(ends=(5.0,)), r"got lengths \[2, 2, 1\]"),
         (lambda: gain_bounds(no_distinct(), driven(no_distinct())), "all tokens of class 1 are common"),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 from transformer_theory.cli import main
 from transformer_theory.core.result import Result
 from transformer_theory.theories.turing import compile_machine, machines
-from transformer_theory.theories.turing.figures.precision import FIRST, RETRIEVAL, Precision
-from transformer_theory.theories.turing.figures.trace import HALTED, TraceRun, run_with_scores, space_time
+from transformer_theory.theories.turing.figures.precision import FIRST, RETRIEVAL, precision
+from transformer_theory.theories.turing.figures.trace import HALTED, run_with_scores, space_time, trace
 from transformer_theory.theories.turing.ladder import FIRST_ERROR
 
 FLIP = "start: go\naccept: end\ngo 0 -> go 1 R\ngo 1 -> go 0 R\ngo # -> end # L\n"
@@ -28,7 +28,7 @@ def test_a_machine_file_runs_from_the_command_line(tmp_path):
     alphabet = [chr(code) for code in result.arrays["turing/alphabet"]]
     assert "".join(alphabet[code] for code in last[1 - low : 5 - low]) == "0100"
     path.unlink()
-    assert TraceRun.of(result).plot(result) is not None  # the figure needs the stored result only
+    assert trace.of(result).plot(result) is not None  # the figure needs the stored result only
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_bad_settings_are_one_line(tmp_path, capsys, options, text):
 
 @pytest.mark.parametrize("machine", machines.LIBRARY)
 def test_every_machine_of_the_library_has_a_word(machine: str):
-    result = TraceRun(machine=machine, steps=30).run()
+    result = trace(machine=machine, steps=30).run()
     assert result.select(quantity=FIRST_ERROR).one().value == 1
     assert result.arrays["turing/scores"].shape == (30, 30)
 
@@ -75,7 +75,7 @@ def test_the_scores_are_those_of_the_run():
 
 
 def test_both_panels_show_the_first_error_at_the_same_height():
-    experiment = TraceRun(machine="repeated_counter", word="0" * 12, steps=200, arithmetic="float32")
+    experiment = trace(machine="repeated_counter", word="0" * 12, steps=200, arithmetic="float32")
     result = experiment.run()
     left, right = experiment.plot(result).axes[:2]
     assert left.get_ylim() == right.get_ylim() == (200.5, -0.5)
@@ -99,7 +99,7 @@ def test_the_tape_is_the_machines():
 
 
 def test_a_failing_run_is_not_covered():
-    result = TraceRun(machine="repeated_counter", word="0" * 12, steps=200, arithmetic="float32").run()
+    result = trace(machine="repeated_counter", word="0" * 12, steps=200, arithmetic="float32").run()
     row = result.select(quantity=FIRST_ERROR).one()
     assert row.value < 1
     assert row.verdict == "not covered"
@@ -107,7 +107,7 @@ def test_a_failing_run_is_not_covered():
 
 
 def test_first_errors_come_later_with_more_digits():
-    result = Precision(steps=200, widths=(5,), counter=12, period=20, digits=(8, 24), powers=(4, 12)).run()
+    result = precision(steps=200, widths=(5,), counter=12, period=20, digits=(8, 24), powers=(4, 12)).run()
     for machine in ("zigzag of width 5", "counter of 12 digits", "random walk"):
         first = [
             result.select(quantity=FIRST, at={"machine": machine, "arithmetic": kind}).one().value

@@ -15,6 +15,7 @@ selection. Queries that are not among the tokens have separate axes and signs.
 """
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +24,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.errors import Infeasible, NotConverged
-from ...core.measurement import CORRELATION, Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.measurement import CORRELATION, Measurement, Null
+from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
@@ -42,6 +43,8 @@ ZERO = "W is zero, so it selects nothing"
 SINGLE_TOKEN = "inputs have a single token, so there is nothing to select"
 FOREIGN_TOKENS = "attention to tokens other than the module's own, which the probe does not see"
 SOURCE = Source("tarzanagh2023transformers")
+# parts of what the metric stores of a module
+TOKENS, BILINEAR, FOREIGN = 0, 1, 2
 # largest accepted KKT residual of a max-margin solution; it suffices for cosines of three digits
 SOLVER_TOL = 1e-9
 
@@ -253,7 +256,7 @@ def _one_alignment(
     return Alignment(min(1.0, float(margins @ multipliers) / norm), None, smallest * norm, count)
 
 
-class AlignmentMetric(Metric):
+class AlignmentMetric(PerModule):
     """The :func:`alignment` of every layer and head whose bilinear form is known.
 
     The metric stores the first ``max_samples`` sequences of each attention module, and the latest W. The
@@ -267,22 +270,22 @@ class AlignmentMetric(Metric):
             query per head is used.
         max_samples: largest number of sequences stored per module.
         seed: seed of the subset.
+
+    Attributes:
+        sums: by layer, first head and :data:`TOKENS`, :data:`BILINEAR` or :data:`FOREIGN`: sequences ``[n, T,
+            d]``, W of each head ``[heads, d, d]``, and whether attention is to other tokens.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, side, bounds, source = "attention_svm", COSINE, ">=", CORRELATION, SOURCE
 
     def __init__(self, *, constraints: int = 256, max_samples: int = 128, seed: int = 0):
         self.constraints, self.max_samples, self.seed = constraints, max_samples, seed
-        self.tokens: dict[Place, Float[Tensor, "n T d"]] = {}
-        self.bilinear: dict[Place, Float[Tensor, "heads d d"]] = {}
-        self.foreign: dict[Place, Bool[Tensor, ""]] = {}
         super().__init__()
 
     def update(self, activations: Activations) -> None:
-        """Stores tokens and W of an attention module whose bilinear form is known; ignores all other
-        activations.
-        """
-        if activations.kind != "attention" or activations.bilinear is None:
+        """Stores tokens and W of an attention module whose bilinear form is known."""
+        if activations.bilinear is None:
             return
         tokens = activations.tokens[: self.max_samples].detach()
         # cheaper than a test of every entry
@@ -293,69 +296,58 @@ class AlignmentMetric(Metric):
         place = (activations.layer, activations.first_head)
         # a module may return its own parameters, which training changes in place
         W = activations.bilinear.detach().clone()
-        self._store(place, tokens, W.cpu(), torch.tensor(activations.shared(attends_elsewhere)))
+        found = (tokens, W.cpu(), torch.tensor(activations.shared(attends_elsewhere)))
+        for part, tensor in zip((TOKENS, BILINEAR, FOREIGN), found):
+            self.add((*place, part), tensor)
 
-    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> list[Measurement]:
-        """Returns, per layer and head, the cosine with its null distribution, and the smallest margin
-        relative to the largest possible.
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Appends sequences of a module up to ``max_samples``, and replaces its W and flag."""
+        stored = self.sums.get(place)
+        if place[2] == TOKENS and stored is not None and stored.shape[1:] == sums.shape[1:]:
+            sums = torch.cat([stored, sums])[: self.max_samples]
+        elif place[2] == TOKENS and stored is not None and len(stored):
+            sums = stored  # sequences of different lengths cannot form one tensor; the earlier ones stay
+        self.sums[place] = sums
+
+    def rows(
+        self,
+        place: Place,
+        tokens: Float[Tensor, "n T d"],
+        *others: Tensor,
+        draws: int,
+        generator: torch.Generator | None,
+    ) -> Iterator[Measurement]:
+        """Yields, for each head, the cosine with its null distribution, and the smallest margin relative to
+        the largest possible.
 
         Args:
+            place: layer and first head.
+            tokens, others: what was stored of the module.
             draws: number of sign flips, which all heads of a module share; at most 19 are drawn. 0: no null.
             generator: its seed is the seed of the sign flips. None:
                 :func:`~transformer_theory.core.statistics.fixed_generator`.
         """
-        measurements = []
-        for layer, first in sorted(self.tokens):
-            where = {
-                "theory": "attention_svm",
-                "kind": "in network",
-                "source": SOURCE,
-                "layer": layer,
-                "scope": "training",
-            }
-            for head, result in enumerate(
-                self._alignments((layer, first), min(draws, RANGE_DRAWS), generator), start=first
-            ):
-                if result.cosine is None:
-                    measurements.append(
-                        Measurement(
-                            quantity=COSINE,
-                            value=None,
-                            reason=result.reason,
-                            head=head,
-                            bounds=CORRELATION,
-                            **where,
-                        )
-                    )
-                    continue
-                note = f"{result.constraints} constraints of {result.queries} queries"
-                # The limit of W is the solution of all constraints. Its cosine to the solution of some of
-                # them is below 1.
-                n, T, _ = self.tokens[layer, first].shape
-                limit = {"predicted": 1.0, "basis": "limit"} if result.queries == n * T else {}
-                columns = {**where, "head": head, "n": n, "side": ">=", **limit}
-                measurements.append(
-                    Measurement(
-                        quantity=COSINE,
-                        value=result.cosine,
-                        nulls=present(result.null),
-                        note=note,
-                        bounds=CORRELATION,
-                        **columns,
-                    )
-                )
-                measurements.append(
-                    Measurement(quantity=MARGIN, value=result.margin, unit="share", note=note, **columns)
-                )
-        return measurements
+        n, T, _ = tokens.shape
+        alignments = self._alignments(place, min(draws, RANGE_DRAWS), generator)
+        for head, found in enumerate(alignments):
+            if found.cosine is None:
+                yield self.row(None, reason=found.reason, side=None, head=head)
+                continue
+            # The limit of W is the solution of all constraints. Its cosine to the solution of some of them is
+            # below 1.
+            limit = {"predicted": 1.0, "basis": "limit"} if found.queries == n * T else {}
+            note = f"{found.constraints} constraints of {found.queries} queries"
+            columns = {"head": head, "n": n, "note": note, **limit}
+            yield self.row(found.cosine, nulls=(found.null,), **columns)
+            yield self.beside(MARGIN, found.margin, unit="share", side=">=", **columns)
 
     def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
         """Computes the alignment of every head of one module."""
-        tokens, heads, (layer, first) = self.tokens[place], self.bilinear[place], place
-        n, T, d = tokens.shape
+        tokens, heads, foreign = (self.sums[*place, part] for part in (TOKENS, BILINEAR, FOREIGN))
+        (layer, first), (n, T, d) = place, tokens.shape
         reason = (
             (f"W is {list(heads.shape[1:])}, tokens have width {d}" if heads.shape[1:] != (d, d) else "")
-            or (FOREIGN_TOKENS if bool(self.foreign[place]) else "")
+            or (FOREIGN_TOKENS if bool(foreign) else "")
             or ("" if n else "no sequence of tokens is finite")
             or ("" if T > 1 else SINGLE_TOKEN)
         )
@@ -382,45 +374,6 @@ class AlignmentMetric(Metric):
                 for head, alignment in zip(usable, _with_null(heads[usable].double(), x, z, flips)):
                     alignments[head] = alignment
         return alignments
-
-    def reset(self) -> None:
-        """Discards all stored sequences and weights."""
-        super().reset()
-        self.tokens, self.bilinear, self.foreign = {}, {}, {}
-
-    def merge(self, other: "AlignmentMetric") -> None:
-        """Adds the sequences of another metric, up to ``max_samples`` per module."""
-        for place, tokens in other.tokens.items():
-            self._store(place, tokens, other.bilinear[place], other.foreign[place])
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Returns tokens, W and the flag of foreign tokens under names such as ``"3.0.tokens"`` (layer 3,
-        first head 0).
-        """
-        parts = {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}
-        return {
-            ".".join((*map(str, place), name)): part
-            for name, stored in parts.items()
-            for place, part in stored.items()
-        }
-
-    def load_state_dict(self, state) -> None:
-        """Restores the state that :meth:`state_dict` returned."""
-        self.reset()
-        for key, part in state.items():
-            *place, name = key.split(".")
-            {"tokens": self.tokens, "bilinear": self.bilinear, "foreign": self.foreign}[name][
-                tuple(map(int, place))
-            ] = part
-
-    def _store(self, place: Place, tokens: Tensor, W: Tensor, foreign: Tensor) -> None:
-        """Adds sequences of a module up to ``max_samples``, and replaces its W and flag."""
-        stored = self.tokens.get(place)
-        if stored is not None and stored.shape[1:] == tokens.shape[1:]:
-            tokens = torch.cat([stored, tokens])[: self.max_samples]
-        elif stored is not None and len(stored):
-            tokens = stored  # sequences of different lengths cannot form one tensor; the earlier ones stay
-        self.tokens[place], self.bilinear[place], self.foreign[place] = tokens, W, foreign
 
 
 IN_NETWORKS = InNetworks(

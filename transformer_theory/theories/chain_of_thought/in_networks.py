@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from ...core.measurement import Measurement, Null
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import share_interval
 from ...core.theory import InNetworks, Response
@@ -184,7 +184,7 @@ def gap_inputs(data: Tensor, limits: Mapping[str, int], generator: Generator) ->
     }
 
 
-class ChainGap(Metric):
+class ChainGap(PerModule):
     """Accuracy of the answer in rows with a chain minus that in rows without. Targets are those of
     :func:`gap_inputs`.
 
@@ -193,16 +193,18 @@ class ChainGap(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
+    theory, quantity, unit, side, source = NAME, GAP, "share", ">=", SOURCE
+    bounds = (-1.0, 1.0)
 
-    def update(self, activations: Activations) -> None:
-        """Adds one forward pass; passes without such targets are skipped.
+    def statistics(self, activations: Activations) -> Float[Tensor, "5"] | None:
+        """Returns the statistics of one forward pass; None without such targets.
 
         Raises:
             ValueError: the outputs are not logits for each place.
         """
         outputs, targets = activations.outputs, activations.targets
         if outputs is None or targets is None or targets.ndim != 2:
-            return
+            return None
         if outputs.ndim != 3:
             raise ValueError(
                 f"outputs must be logits [n, seq, vocabulary], got {list(outputs.shape)}; pass a causal "
@@ -213,33 +215,20 @@ class ChainGap(Metric):
         logits = outputs[:, -1].float().cpu().gather(1, ids)
         right = logits.argmax(1) == answer
         parts = [each.sum() for way in (WITH, WITHOUT) for each in (right & (kind == way), kind == way)]
-        self.add((0,), torch.stack([*parts, logits.isnan().any(1).sum()]).double())
+        return torch.stack([*parts, logits.isnan().any(1).sum()]).double()
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row; none if no pass had targets."""
-        if (0,) not in self.sums:
-            return []
-        right, n, right_without, without, missing = self.sums[(0,)].tolist()
-        reason = "" if n and without else "rows with and without chain are needed"
-        reason = f"the logits of {missing:.0f} rows are NaN" if missing else reason
-        note = (
-            "" if reason else f"with the chain given {right / n:.0%}, without {right_without / without:.0%}"
-        )
-        value = None if reason else right / n - right_without / without
-        return [
-            Measurement(
-                NAME,
-                "in network",
-                GAP,
-                value,
-                unit="share",
-                side=">=",
-                n=int(n),
-                reason=reason,
-                note=note,
-                source=SOURCE,
-            )
-        ]
+    def rows(
+        self, place: Place, sums: Float[Tensor, "5"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row."""
+        right, n, right_without, without, missing = sums.tolist()
+        if missing:
+            yield self.row(None, reason=f"the logits of {missing:.0f} rows are NaN", n=int(n))
+        elif n and without:
+            note = f"with the chain given {right / n:.0%}, without {right_without / without:.0%}"
+            yield self.row(right / n - right_without / without, n=int(n), note=note)
+        else:
+            yield self.row(None, reason="rows with and without chain are needed", n=int(n))
 
 
 def chain_gain(
@@ -340,6 +329,7 @@ def chain_gain(
         shares["generated chain"] - base,
         nulls=(null,),
         side=">=",
+        bounds=ChainGap.bounds,
         at={"chain": "generated chain"},
         **columns,
     )

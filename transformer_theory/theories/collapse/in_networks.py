@@ -22,14 +22,14 @@ weights, up to a constant per row.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.measurement import Measurement, Null
+from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
@@ -144,7 +144,7 @@ def _gram(
     return gram / torch.where(trace > 0, trace, 1.0)[:, None, None], spread
 
 
-class HeadContraction(Metric):
+class HeadContraction(PerModule):
     """The four quantities of the module's docstring, per layer and head.
 
     Args:
@@ -156,6 +156,7 @@ class HeadContraction(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, side, source, null_kind = NAME, CONTRACTION, ">=", DONG, PERMUTED
 
     def __init__(self, *, most_draws: int = RANGE_DRAWS):
         super().__init__()
@@ -182,28 +183,118 @@ class HeadContraction(Metric):
         *_, heads, q, k, _ = place
         return max(1, min(STORED, NUMBERS // (heads * q * k)))
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns four rows per layer and head, with at most ``most_draws`` draws of the nulls."""
-        lengths: dict[tuple[int, int, int], list[Stored]] = {}
-        for (layer, first, *sizes), packed in sorted(self.sums.items(), key=lambda item: item[0]):
-            lengths.setdefault((layer, first, sizes[0]), []).append(Stored.unpacked(packed, *sizes))
-        rows: list[Measurement] = []
-        for (layer, first, heads), stored in lengths.items():
-            generator_ = (
-                fixed_generator()
-                if generator is None
-                else torch.Generator().manual_seed(generator.initial_seed())
+    def rows(
+        self, place: Place, *sums: Float[Tensor, "_ _"], draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields four rows per head, with at most ``most_draws`` draws of the nulls."""
+        sizes = sorted(key[2:] for key in self.sums if key[:2] == place)
+        stored = [Stored.unpacked(packed, *size) for packed, size in zip(sums, sizes)]
+        seed = fixed_generator() if generator is None else generator
+        new = torch.Generator().manual_seed(seed.initial_seed())
+        n, count = sum(len(each.weights) for each in stored), min(draws, self.most_draws)
+        yield from self._contractions(stored, n, count, new)
+        yield from self._participations(stored, n, count, new)
+
+    def _contractions(
+        self, stored: Sequence[Stored], n: int, draws: int, generator: Generator
+    ) -> Iterator[Measurement]:
+        """Yields contraction, with its null, and the prediction for random weights of each head."""
+        values, chance, predicted, reason, note = [], [[] for _ in range(draws)], [], OTHER_KEYS, ""
+        variances = []  # of the scores within rows, as a share of the largest that the prediction covers
+        for each in stored:
+            if bool(each.gram[:, 0, 0].isnan().any()):
+                continue
+            if each.gram.shape[-1] < 2:
+                reason = SINGLE
+                continue
+            differ, weights, gram, allowed = (
+                each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5,
+                each.weights,
+                each.gram,
+                each.allowed,
             )
-            count = min(draws, self.most_draws)
-            columns = {"layer": layer, "n": sum(len(each.weights) for each in stored)}
-            for found in (
-                _contractions(stored, count, generator_),
-                _participations(stored, count, generator_),
-            ):
-                rows += [
-                    row for head in range(heads) for row in found(head, {**columns, "head": first + head})
-                ]
-        return rows
+            inside, rows_fit = _inside(allowed), each.sums_to_one
+            if inside is not None:
+                rows_fit = rows_fit | ~inside[:, None]
+            usable = differ & rows_fit.flatten(1).all(1)
+            count = int(usable.sum())
+            if not count:
+                reason = WEIGHTS if bool(differ.any()) else EQUAL
+                continue
+            if count < len(usable):
+                weights, gram = weights[usable], gram[usable]
+            gram, inside = gram[:, None], None if inside is None else inside[usable, None]
+            if allowed is not None:
+                allowed = allowed[usable]
+                if allowed.shape[1] > 1 and bool((allowed == allowed[:, :1]).all()):
+                    allowed = allowed[:, :1]
+                different = (~allowed if inside is None else allowed != inside[:, :, None]).any(-1)
+                if bool((different if inside is None else different & inside).any()):
+                    note = "rows see different keys: uniform attention contracts less than to 0"
+            values.append(squared_contraction_of(weights, gram, inside))
+            for draw in chance:
+                draw.append(
+                    squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside)
+                )
+            if allowed is None:
+                v, rho, keys = (
+                    each.deviations.square().mean(-1)[usable],
+                    1 - each.spread[usable, None],
+                    weights.shape[-1],
+                )
+                D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
+                predicted.append(contraction_of_tokens(v.clamp(max=1.0), rho, keys, D).square())
+                variances.append(v / largest_variance(keys))
+
+        drawn = [_root_mean(draw) for draw in chance] if values else []
+        found, random = _root_mean(values) if values else [], _root_mean(predicted) if predicted else []
+        covered = torch.cat(variances).mean(0).le(1).tolist() if predicted else []
+
+        for head in range(stored[0].weights.shape[1]):
+            columns: dict[str, Any] = {"head": head, "n": n}
+            if not values:
+                yield self.row(None, reason=reason, **columns)
+                continue
+            yield self.row(found[head], draws=[draw[head] for draw in drawn], note=note, **columns)
+            value, why = None, "a mask hides keys: the formula needs rows that see all keys"
+            if predicted:
+                value, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
+            yield self.beside(RANDOM, value, reason=why, **columns)
+
+    def _participations(
+        self, stored: Sequence[Stored], n: int, draws: int, generator: Generator
+    ) -> Iterator[Measurement]:
+        """Yields participation less that of Gaussian scores, and the phase of each head."""
+        heads = stored[0].weights.shape[1]
+        # rows; sum of the excess; sum of b^2; sums of the draws' excess
+        total = torch.zeros(3 + draws, heads, dtype=torch.float64)
+        for each in stored:
+            q, k = each.weights.shape[2:]
+            chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
+            weights, allowed = (
+                each.weights[:, :, chosen],
+                None if each.allowed is None else each.allowed[:, :, chosen],
+            )
+            deviations = _deviations(weights, allowed) if q > QUERIES else each.deviations
+            keys = torch.tensor(k) if allowed is None else allowed.sum(-1)
+            fits, keys = each.sums_to_one[:, :, chosen] & (keys > 1), keys.expand(deviations.shape)
+            if q == k and (inside := _inside(each.allowed)) is not None:
+                fits = fits & inside[:, None, chosen]
+            s, keys, measured = deviations[fits].double(), keys[fits], participation(weights)[fits].double()
+            expected, head = expected_participation(keys, s), fits.nonzero()[:, 1]
+            parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / keys.double().log()])
+            total[:3].index_add_(1, head, parts)
+            for m in keys.unique().tolist() if draws else ():
+                which, table = keys == m, curves(m)
+                drawn = torch.stack([table.draw(s[which], generator) - expected[which] for _ in range(draws)])
+                total[3:].index_add_(1, head[which], drawn)
+
+        for head, (count, excess, phase, *chance) in enumerate(total.T.tolist()):
+            columns = {"head": head, "n": n, "reason": NO_SCORES, "source": REM}
+            null = Null(GAUSSIAN, tuple(each / count for each in chance)) if draws and count else None
+            excess = excess / count if count else None
+            yield self.beside(PEAKED, excess, nulls=(null,), bounds=(-1.0, 1.0), **columns)
+            yield self.beside(PHASE, (phase / count) ** 0.5 if count else None, **columns)
 
 
 def _inside(allowed: Bool[Tensor, "n masks q k"] | None) -> Bool[Tensor, "n k"] | None:
@@ -221,135 +312,12 @@ def _root_mean(squares: Sequence[Float[Tensor, "n heads"]]) -> list[float]:
     return torch.cat(list(squares)).mean(0).sqrt().tolist()
 
 
-def _contractions(stored: Sequence[Stored], draws: int, generator: Generator):
-    """Measures contraction, its null and the prediction for random weights; returns a function that makes the
-    rows of one head.
-    """
-    values, chance, predicted, reason, note = [], [[] for _ in range(draws)], [], OTHER_KEYS, ""
-    variances = []  # of the scores within rows, as a share of the largest that the prediction covers
-    for each in stored:
-        if bool(each.gram[:, 0, 0].isnan().any()):
-            continue
-        if each.gram.shape[-1] < 2:
-            reason = SINGLE
-            continue
-        differ, weights, gram, allowed = (
-            each.gram.diagonal(dim1=1, dim2=2).sum(-1) > 0.5,
-            each.weights,
-            each.gram,
-            each.allowed,
-        )
-        inside, rows_fit = _inside(allowed), each.sums_to_one
-        if inside is not None:
-            rows_fit = rows_fit | ~inside[:, None]
-        usable = differ & rows_fit.flatten(1).all(1)
-        count = int(usable.sum())
-        if not count:
-            reason = WEIGHTS if bool(differ.any()) else EQUAL
-            continue
-        if count < len(usable):
-            weights, gram = weights[usable], gram[usable]
-        gram, inside = gram[:, None], None if inside is None else inside[usable, None]
-        if allowed is not None:
-            allowed = allowed[usable]
-            if allowed.shape[1] > 1 and bool((allowed == allowed[:, :1]).all()):
-                allowed = allowed[:, :1]
-            different = (~allowed if inside is None else allowed != inside[:, :, None]).any(-1)
-            if bool((different if inside is None else different & inside).any()):
-                note = "rows see different keys: uniform attention contracts less than to 0"
-        values.append(squared_contraction_of(weights, gram, inside))
-        for draw in chance:
-            draw.append(
-                squared_contraction_of(permute_keys(weights, generator, allowed=allowed), gram, inside)
-            )
-        if allowed is None:
-            v, rho, n = (
-                each.deviations.square().mean(-1)[usable],
-                1 - each.spread[usable, None],
-                weights.shape[-1],
-            )
-            D = gram.square().sum((-2, -1)).reciprocal()  # tr(C) = 1
-            predicted.append(contraction_of_tokens(v.clamp(max=1.0), rho, n, D).square())
-            variances.append(v / largest_variance(n))
-
-    drawn = [_root_mean(draw) for draw in chance] if values else []
-    found, random = _root_mean(values) if values else [], _root_mean(predicted) if predicted else []
-    covered = torch.cat(variances).mean(0).le(1).tolist() if predicted else []
-
-    def rows(head: int, columns: dict) -> Iterator[Measurement]:
-        if not values:
-            yield Measurement(
-                NAME, "in network", CONTRACTION, None, reason=reason, side=">=", source=DONG, **columns
-            )
-            return
-        null = Null(PERMUTED, tuple(draw[head] for draw in drawn)) if draws else None
-        yield Measurement(
-            NAME,
-            "in network",
-            CONTRACTION,
-            found[head],
-            nulls=present(null),
-            side=">=",
-            source=DONG,
-            note=note,
-            **columns,
-        )
-        value, why = None, "a mask hides keys: the formula needs rows that see all keys"
-        if predicted:
-            value, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
-        yield Measurement(NAME, "in network", RANDOM, value, reason=why, source=DONG, **columns)
-
-    return rows
-
-
 def _deviations(
     weights: Float[Tensor, "n heads q k"], allowed: Bool[Tensor, "n masks q k"] | None
 ) -> Float[Tensor, "n heads q"]:
     """Returns the standard deviation of the scores of each row; a weight that underflows is cut off."""
     logs = weights.clamp(min=torch.finfo(torch.float32).tiny).log()
     return row_deviation(logs, None if allowed is None else allowed.float())
-
-
-def _participations(stored: Sequence[Stored], draws: int, generator: Generator):
-    """Measures participation less that of Gaussian scores, and the phase; returns a function that makes the
-    rows of one head.
-    """
-    heads = stored[0].weights.shape[1]
-    # rows; sum of the excess; sum of b^2; sums of the draws' excess
-    total = torch.zeros(3 + draws, heads, dtype=torch.float64)
-    for each in stored:
-        q, k = each.weights.shape[2:]
-        chosen = torch.linspace(0, q - 1, min(q, QUERIES)).long()
-        weights, allowed = (
-            each.weights[:, :, chosen],
-            None if each.allowed is None else each.allowed[:, :, chosen],
-        )
-        deviations = _deviations(weights, allowed) if q > QUERIES else each.deviations
-        n = torch.tensor(k) if allowed is None else allowed.sum(-1)
-        fits, n = each.sums_to_one[:, :, chosen] & (n > 1), n.expand(deviations.shape)
-        if q == k and (inside := _inside(each.allowed)) is not None:
-            fits = fits & inside[:, None, chosen]
-        s, n, measured = deviations[fits].double(), n[fits], participation(weights)[fits].double()
-        expected, head = expected_participation(n, s), fits.nonzero()[:, 1]
-        parts = torch.stack([torch.ones_like(s), measured - expected, s.square() / n.double().log()])
-        total[:3].index_add_(1, head, parts)
-        for m in n.unique().tolist() if draws else ():
-            which, table = n == m, curves(m)
-            drawn = torch.stack([table.draw(s[which], generator) - expected[which] for _ in range(draws)])
-            total[3:].index_add_(1, head[which], drawn)
-
-    def rows(head: int, columns: dict) -> Iterator[Measurement]:
-        count, excess, phase, *chance = total[:, head].tolist()
-        reason = "" if count else NO_SCORES
-        null = Null(GAUSSIAN, tuple(each / count for each in chance)) if draws and count else None
-        value = excess / count if count else None
-        yield Measurement(
-            NAME, "in network", PEAKED, value, nulls=present(null), reason=reason, source=REM, **columns
-        )
-        value = (phase / count) ** 0.5 if count else None
-        yield Measurement(NAME, "in network", PHASE, value, reason=reason, source=REM, **columns)
-
-    return rows
 
 
 IN_NETWORKS = InNetworks(

@@ -18,7 +18,7 @@ subject of :cite:t:`hu2024indepth`.
 Source: :cite:t:`yu2023white` (both curves, layer by layer).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -27,8 +27,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.measurement import Measurement
+from ...core.metric import ActivationKind, Activations, Metric, PerModule, Place
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
 from ...core.validation import positive
@@ -107,7 +107,7 @@ def head_rate(coords: Heads, *, eps: float) -> Float[Tensor, "*batch"]:
     return coding_rate(coords, eps=eps).sum(-1)
 
 
-class Compression(Metric):
+class Compression(PerModule):
     """R^c before and after every attention block and its relative fall, with rotated subspaces as the null;
     means over sequences.
 
@@ -126,13 +126,15 @@ class Compression(Metric):
         rotations: largest number of rotations, the draws of the null.
 
     Attributes:
-        sums: by layer, [1 + 2 (1 + rotations)]: number of sequences, then the sums of R^c before and after,
-            in U and in each rotation of U.
+        sums: by layer and 0, [1 + 2 (1 + rotations)]: number of sequences, then the sums of R^c before and
+            after, in U and in each rotation of U.
         bases: by layer, the subspaces of its attention and a description of their origin.
 
     Raises:
         ValueError: ``eps`` is not positive and finite.
     """
+
+    theory, quantity, side, source, null_kind = "crate", COMPRESSION, ">=", CURVES, ROTATED
 
     def __init__(
         self,
@@ -151,9 +153,9 @@ class Compression(Metric):
         self.bases: dict[int, tuple[Tensor, str]] = {}
         self.sets = min(self.rotations, self.draws)  # rotations in this measurement
 
-    def update(self, activations: Activations) -> None:
-        """Stores the subspaces of an attention block; when the features of its layer arrive, adds the streams
-        before and after it.
+    def statistics(self, activations: Activations) -> Float[Tensor, " rates"] | None:
+        """Stores the subspaces of an attention block; when the features of its layer arrive, returns the
+        rates of the streams before and after it.
         """
         layer = activations.layer
         if (
@@ -165,65 +167,31 @@ class Compression(Metric):
         elif (
             activations.kind == "features" and activations.after_attention is not None and layer in self.bases
         ):
-            self._add_streams(activations)
+            centred = activations.shared(
+                coordinates_around_attention, self.bases[layer][0], self.max_sequences, self.sets
+            )
+            if centred is not None and (count := len(centred.coords) // 2):
+                coords = self.scaling(centred).unflatten(1, (1 + self.sets, -1))
+                # [before and after, U and its rotations]
+                rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)
+                return torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu()
+        return None
 
-    def _add_streams(self, activations: Activations) -> None:
-        """Adds the rates of one batch to the sums of its layer."""
-        bases = self.bases[activations.layer][0]
-        centred = self._coordinates(activations, bases)
-        if centred is None or not (count := len(centred.coords) // 2):
-            return
-        coords = self.scaling(centred).unflatten(1, (1 + self.sets, -1))
-        # [before and after, U and its rotations]
-        rates = head_rate(coords, eps=self.eps).unflatten(0, (2, count)).double().sum(1)
-        self.add(
-            (activations.layer,), torch.cat([rates.new_tensor([float(count)]), rates.mT.flatten()]).cpu()
-        )
+    def rows(
+        self, place: Place, sums: Float[Tensor, " rates"], *, draws: int, generator: torch.Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields three rows: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
+        rates, null = mean_rates(sums, draws)
+        columns = self._columns(place, sums)
+        yield self.row(_fall(*rates), draws=[_fall(*pair) for pair in null], **columns)
+        for number, quantity in enumerate((BEFORE, AFTER)):
+            chance = [pair[number] for pair in null]
+            yield self.beside(quantity, rates[number], draws=chance, unit="nats", **columns)
 
-    def _coordinates(self, activations: Activations, bases: Bases) -> CentredCoordinates | None:
-        """Computes the coordinates in the bases and then in each rotation of them."""
-        return activations.shared(coordinates_around_attention, bases, self.max_sequences, self.sets)
-
-    def rates(self) -> dict[int, tuple[float, float]]:
-        """Returns the mean R^c before and after attention in nats, by layer."""
-        return {layer: tuple((sums[1:3] / sums[0]).tolist()) for (layer,), sums in sorted(self.sums.items())}
-
-    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns three rows per layer: :data:`COMPRESSION`, :data:`BEFORE` and :data:`AFTER` (nats)."""
-        return [
-            row for place in sorted(self.sums) for row in self._rows(place[0], *self._means(place, draws))
-        ]
-
-    def _means(self, place: tuple[int, ...], draws: int) -> tuple[Sequence[float], Sequence[Sequence[float]]]:
-        """Returns the mean R^c (before, after) in the subspaces U, and the same pair in the first rotations
-        of them.
-        """
-        in_bases, *in_rotated = (self.sums[place][1:] / self.sums[place][0]).unflatten(0, (-1, 2)).tolist()
-        return in_bases, in_rotated[:draws]
-
-    def _rows(self, layer: int, rates: Sequence[float], null: Sequence[Sequence[float]]) -> list[Measurement]:
-        falls = tuple(_fall(*pair) for pair in null)
-        return [
-            self._row(COMPRESSION, layer, _fall(*rates), falls, side=">=", source=CURVES),
-            self._row(BEFORE, layer, rates[0], tuple(pair[0] for pair in null), unit="nats", source=CURVES),
-            self._row(AFTER, layer, rates[1], tuple(pair[1] for pair in null), unit="nats", source=CURVES),
-        ]
-
-    def _row(
-        self, quantity: str, layer: int, value: float, null: tuple[float, ...], **columns: Any
-    ) -> Measurement:
-        origin = self.bases[layer][1] if layer in self.bases else ""
-        return Measurement(
-            theory="crate",
-            kind="in network",
-            quantity=quantity,
-            value=value,
-            nulls=present(Null(ROTATED, null) if null else None),
-            layer=layer,
-            n=int(self.sums[layer,][0]),
-            note=f"in the subspaces of {origin}" if origin else "",
-            **columns,
-        )
+    def _columns(self, place: Place, sums: Tensor) -> dict[str, Any]:
+        """Returns the number of sequences of a layer, and the origin of its subspaces."""
+        origin = self.bases[place[0]][1] if place[0] in self.bases else ""
+        return {"n": int(sums[0]), "note": f"in the subspaces of {origin}" if origin else ""}
 
     def merge(self, other: Any) -> None:
         self.bases |= other.bases
@@ -235,65 +203,54 @@ class Growth(Compression):
     :class:`Compression`.
     """
 
+    quantity, side, source = GROWTH, None, SIGN
+
     def __init__(
         self, *, eps: float = EPS, max_sequences: int | None = MAX_SEQUENCES, rotations: int = RANGE_DRAWS
     ):
         super().__init__(eps=eps, scaling=lengths_kept, max_sequences=max_sequences, rotations=rotations)
 
-    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer, :data:`GROWTH`."""
-        rows = []
-        for place in sorted(self.sums):
-            rates, null = self._means(place, draws)
-            rows.append(
-                self._row(
-                    GROWTH, place[0], -_fall(*rates), tuple(-_fall(*pair) for pair in null), source=SIGN
-                )
-            )
-        return rows
+    def rows(
+        self, place: Place, sums: Float[Tensor, " rates"], *, draws: int, generator: torch.Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row."""
+        rates, null = mean_rates(sums, draws)
+        chance = [-_fall(*pair) for pair in null]
+        yield self.row(-_fall(*rates), draws=chance, **self._columns(place, sums))
 
 
-class Sparsity(Metric):
+def mean_rates(sums: Float[Tensor, " rates"], draws: int) -> tuple[list[float], list[list[float]]]:
+    """Returns the mean R^c (before, after) in the subspaces U, and the same pair in up to ``draws`` rotations
+    of them, from the sums of :class:`Compression`.
+    """
+    in_bases, *in_rotated = (sums[1:] / sums[0]).unflatten(0, (-1, 2)).tolist()
+    return in_bases, in_rotated[:draws]
+
+
+class Sparsity(PerModule):
     """Share of exactly non-zero entries in the output of each block; one row per layer.
 
     Attributes:
-        sums: by layer, [2]: number of sequences, sum of their shares.
+        sums: by layer and 0, [2]: number of sequences, sum of their shares.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
     null_source = "untrained"
+    theory, quantity, unit, side, source = "crate", NONZEROS, "share", "<=", CURVES
 
-    def update(self, activations: Activations) -> None:
-        """Adds the shares of one block's output."""
-        if activations.kind == "features":
-            output = activations.output
-            self.add(
-                (activations.layer,),
-                torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64),
-            )
+    def statistics(self, activations: Activations) -> Float[Tensor, "2"]:
+        """Returns the shares of one block's output."""
+        output = activations.output
+        return torch.tensor([len(output), float(nonzeros(output).double().sum())], dtype=torch.float64)
 
-    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns :data:`NONZEROS` of each layer, in [0, 1]."""
-        rows = []
-        for (layer,), sums in sorted(self.sums.items()):
-            count, total = sums.tolist()
-            rows.append(
-                Measurement(
-                    theory="crate",
-                    kind="in network",
-                    scope="training",
-                    quantity=NONZEROS,
-                    value=total / count if count else None,
-                    reason="" if count else "no sequence",
-                    unit="share",
-                    side="<=",
-                    layer=layer,
-                    n=int(count),
-                    note="exact zeros of the output of a block; deeper blocks should be sparser",
-                    source=CURVES,
-                )
-            )
-        return rows
+    def rows(
+        self, place: Place, sums: Float[Tensor, "2"], *, draws: int, generator: torch.Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row, in [0, 1]."""
+        count, total = sums.tolist()
+        note = "exact zeros of the output of a block; deeper blocks should be sparser"
+        value = total / count if count else None
+        yield self.row(value, reason="no sequence", n=int(count), note=note)
 
 
 def streams_around_attention(

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ...core.measurement import Measurement
-from ...core.metric import Activations, Metric
+from ...core.metric import Activations, Metric, PerModule, Place
 from ...core.statistics import nulls_of, place_of
 from ...core.table import Table
 from ...core.validation import positive
@@ -44,42 +44,33 @@ Inputs = Float[Tensor, "batch *shape"]
 Labels = Int[Tensor, " batch"]
 
 
-class InputRate(Metric):
+class InputRate(PerModule):
     """R^c of the coordinates W_k that the heads of a block use, scaled to norm one; one row per layer, mean
     over sequences.
     """
 
     kinds = ("attention",)
     null_source = "untrained"
+    theory, quantity, unit, source = "crate", INPUT, "nats", SOURCE
 
     def __init__(self, *, eps: float = EPS):
         positive(eps=eps)
         self.eps = eps
         super().__init__()
 
-    def update(self, activations: Activations) -> None:
-        """Adds the keys of one attention block."""
-        if activations.kind == "attention" and not activations.first_head and activations.key is not None:
-            rates = head_rate(unit_norm(activations.key.double()), eps=self.eps)
-            self.add(
-                (activations.layer,), torch.stack([rates.new_tensor(float(len(rates))), rates.sum()]).cpu()
-            )
+    def statistics(self, activations: Activations) -> Float[Tensor, "2"] | None:
+        """Returns the number of sequences and the sum of their rates, in the first attention of a block."""
+        if activations.first_head or activations.key is None:
+            return None
+        rates = head_rate(unit_norm(activations.key.double()), eps=self.eps)
+        return torch.stack([rates.new_tensor(float(len(rates))), rates.sum()]).cpu()
 
-    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns :data:`INPUT` of each layer, in nats."""
-        return [
-            Measurement(
-                "crate",
-                "in network",
-                INPUT,
-                float(total / count),
-                unit="nats",
-                layer=layer,
-                n=int(count),
-                source=SOURCE,
-            )
-            for (layer,), (count, total) in sorted(self.sums.items())
-        ]
+    def rows(
+        self, place: Place, sums: Float[Tensor, "2"], *, draws: int, generator: torch.Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row."""
+        count, total = sums
+        yield self.row(float(total / count), n=int(count))
 
 
 class ClassRates(FeatureRates):

@@ -16,7 +16,7 @@ Models that answer prompts of regression are measured by :func:`.slope_on_step`.
 Source: :cite:t:`dai2023why`, :cite:t:`olsson2022incontext`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
 from ...core.measurement import Measurement
-from ...core.metric import ActivationKind, Activations, HeadValue, Metric, PerHead
+from ...core.metric import ActivationKind, Activations, PerHead, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations
 from ...core.theory import InNetworks, Response
@@ -92,27 +92,31 @@ class DualShare(PerHead):
             for rows in orders:
                 dual = dual_part(scores[:, :, rows], v, mask)
                 parts += [(output * dual).sum((0, 2, 3)), dual.square().sum((0, 2, 3))]
-        return torch.stack(parts, dim=1)
+        return torch.stack(parts, dim=1).cpu()
 
-    def value(self, sums: Float[Tensor, " k"], *, draws: int) -> HeadValue:
-        """Returns the share of one head, without the draws in which it is not defined."""
+    def rows_of_head(self, sums: Float[Tensor, " k"], *, draws: int) -> Iterator[Measurement]:
+        """Yields the share of one head, without the draws in which it is not defined."""
         size, *others = sums.tolist()
         products = zip(others[::2], others[1::2])
         value, *chance = [inner**2 / (size * dual) if size * dual > 0 else None for inner, dual in products]
         if value is None:
-            return HeadValue(None, "the outputs of the head do not depend on its scores")
-        return HeadValue(value, draws=tuple(each for each in chance[:draws] if each is not None))
+            yield self.row(None, reason="the outputs of the head do not depend on its scores")
+        else:
+            yield self.row(value, draws=[each for each in chance[:draws] if each is not None])
 
 
-class InContextScore(Metric):
+class InContextScore(PerModule):
     """Loss of the targets in the second half of the positions minus that in the first half, in nats; targets
     below 0 are ignored.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
+    theory, quantity, unit, side = NAME, SCORE, "nats", "<="
+    source = Source("olsson2022incontext", status="own")
 
-    def update(self, activations: Activations) -> None:
-        """Adds one forward pass; passes without targets are skipped.
+    def statistics(self, activations: Activations) -> Float[Tensor, "4"] | None:
+        """Returns the sum and the number of the losses in the second half, and in the first; None without
+        targets.
 
         Raises:
             ValueError: the outputs are not logits ``[n, seq, vocabulary]`` of the targets' shape, or have too
@@ -120,7 +124,7 @@ class InContextScore(Metric):
         """
         outputs, targets = activations.outputs, activations.targets
         if outputs is None or targets is None:
-            return
+            return None
         if outputs.ndim != 3 or outputs.shape[:2] != targets.shape:
             shapes = f"{list(outputs.shape)} for targets {list(targets.shape)}"
             raise ValueError(
@@ -137,25 +141,17 @@ class InContextScore(Metric):
         losses[valid] = cross_entropy(outputs[valid].double(), targets[valid].long(), reduction="none")
         late = torch.arange(targets.shape[1], device=targets.device) >= targets.shape[1] // 2
         parts = [part[:, chosen].sum().double() for chosen in (late, ~late) for part in (losses, valid)]
-        self.add((0,), torch.stack(parts).cpu())
+        return torch.stack(parts).cpu()
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row; none without targets."""
-        if (0,) not in self.sums:
-            return []
-        late, late_count, early, early_count = self.sums[(0,)].tolist()
-        known = late_count > 0 and early_count > 0
-        value, reason = (
-            (late / late_count - early / early_count, "")
-            if known
-            else (None, "no targets in one half of the positions")
-        )
-        source = Source("olsson2022incontext", status="own")
-        return [
-            Measurement(
-                NAME, "in network", SCORE, value, unit="nats", side="<=", reason=reason, source=source
-            )
-        ]
+    def rows(
+        self, place: Place, sums: Float[Tensor, "4"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row."""
+        late, late_count, early, early_count = sums.tolist()
+        if late_count > 0 and early_count > 0:
+            yield self.row(late / late_count - early / early_count)
+        else:
+            yield self.row(None, reason="no targets in one half of the positions")
 
 
 def _inputs(context: Tensor, block: Tensor, generator: Generator, draws: int) -> dict[str, Any]:

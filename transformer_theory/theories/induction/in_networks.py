@@ -17,15 +17,15 @@ copying score. Sources: :cite:t:`elhage2021mathematical`, :cite:t:`olsson2022inc
 is our own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, HeadValue, Metric, PerHead, Place
+from ...core.measurement import CORRELATION, Measurement
+from ...core.metric import SHARED, ActivationKind, Activations, PerHead, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks, Response
@@ -39,7 +39,6 @@ POSITIONAL, COPYING = "positional share of the scores", "copying score"
 ROTATED = "random rotations of the head's values"
 OWN, ELHAGE = Source("olsson2022incontext", status="own"), Source("elhage2021mathematical")
 SEQUENCES, LOSS_SHARE = 60, 10  # blocks by default; the loss is measured on a tenth of them
-MODEL: Place = (-1,)  # place of W_U W_E
 
 
 class PositionalShare(PerHead):
@@ -67,10 +66,10 @@ class PositionalShare(PerHead):
         _, heads, queries, _ = weights.shape
         count = S.new_full((heads, queries, 1), float(len(S)))
         squares = S.square().sum((0, 2, 3))[:, None, None].expand(-1, queries, 1)
-        return torch.cat([S.sum(0), count, squares], -1)
+        return torch.cat([S.sum(0), count, squares], -1).cpu()
 
-    def value(self, *sums: Float[Tensor, "q k_and_two"], draws: int) -> HeadValue:
-        """Returns the share of one head from its sums, one for each length."""
+    def rows_of_head(self, *sums: Float[Tensor, "_ _"], draws: int) -> Iterator[Measurement]:
+        """Yields the share of one head from its sums, one for each length."""
         count, common, squares = 0.0, 0.0, 0.0
         for part in sums:
             n, own = part[0, -2:].tolist()
@@ -79,12 +78,11 @@ class PositionalShare(PerHead):
                 # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of <S_a, S_b>.
                 common += (float(part[:, :-2].square().sum()) - own) / (n - 1)
                 squares += own
-        if squares <= 1e-12 * count:
-            return HeadValue(None, "all scores of a query are equal, or one sequence", n=int(count))
-        return HeadValue(common / squares, n=int(count))
+        value = None if squares <= 1e-12 * count else common / squares
+        yield self.row(value, reason="all scores of a query are equal, or one sequence", n=int(count))
 
 
-class CopyingScore(Metric):
+class CopyingScore(PerModule):
     """The copying score of each head, from the weights alone; inputs serve to find the matrices.
 
     In the null the values of each head are rotated at random before W_O, which keeps all singular values.
@@ -95,6 +93,8 @@ class CopyingScore(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "outputs")
+    theory, quantity, side, source, null_kind = NAME, COPYING, ">=", ELHAGE, ROTATED
+    bounds = CORRELATION
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Stores a matrix; later batches have the same ones."""
@@ -105,50 +105,30 @@ class CopyingScore(Metric):
         if not isinstance(activations.module, nn.Module):
             return
         if activations.kind == "outputs":
-            self.add(MODEL, embedding_product(activations.module))
+            self.add(SHARED, embedding_product(activations.module))
         elif (place := (activations.layer, activations.first_head)) not in self.sums:
             self.add(place, value_and_output(activations))
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head; a head whose matrices were not found has a row with
-        the reason.
-        """
-        product, rows = self.sums.get(MODEL, torch.empty(0, 0)), []
-        generator = fixed_generator() if generator is None else generator
-        for place, sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            if place == MODEL:
-                continue
-            columns = {"layer": place[0], "source": ELHAGE, "side": ">="}
-            known = sums.numel() and product.shape == (sums.shape[2],) * 2
-            # W_O W_U W_E W_V of each head, [heads, p, p]
-            core = sums[:, 1].mT @ product @ sums[:, 0] if known else sums
-            if not known or not bool((core.abs().sum((1, 2)) > 0).all()) or not bool(core.isfinite().all()):
-                reason = (
-                    "W_V, W_O, W_E or W_U is zero or not finite"
-                    if known
-                    else "W_V, W_O, W_E or W_U was not found"
-                )
-                rows.append(Measurement(NAME, "in network", COPYING, None, reason=reason, **columns))
-                continue
-            normal = torch.randn(draws, *core.shape, generator=generator, dtype=torch.float64)
-            shares, chance = (
-                eigenvalue_share(core).tolist(),
-                eigenvalue_share(orthonormalise(normal) @ core).tolist(),
-            )
-            for head, share in enumerate(shares):
-                null = Null(ROTATED, tuple(draw[head] for draw in chance)) if draws else None
-                rows.append(
-                    Measurement(
-                        NAME,
-                        "in network",
-                        COPYING,
-                        share,
-                        head=place[1] + head,
-                        nulls=present(null),
-                        **columns,
-                    )
-                )
-        return rows
+        """Returns one row per layer and head. The modules share one stream of random numbers."""
+        return super().compute(draws=draws, generator=fixed_generator() if generator is None else generator)
+
+    def rows(
+        self, place: Place, sums: Tensor, *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row per head; a module whose matrices were not found has a row with the reason."""
+        product = self.sums.get(SHARED, torch.empty(0, 0))
+        known = sums.numel() and product.shape == (sums.shape[2],) * 2
+        # W_O W_U W_E W_V of each head, [heads, p, p]
+        core = sums[:, 1].mT @ product @ sums[:, 0] if known else sums
+        if not known or not bool((core.abs().sum((1, 2)) > 0).all()) or not bool(core.isfinite().all()):
+            reason = "is zero or not finite" if known else "was not found"
+            yield self.row(None, reason=f"W_V, W_O, W_E or W_U {reason}")
+            return
+        normal = torch.randn(draws, *core.shape, generator=generator, dtype=torch.float64)
+        chance = eigenvalue_share(orthonormalise(normal) @ core)
+        for head, share in enumerate(eigenvalue_share(core).tolist()):
+            yield self.row(share, draws=chance[:, head].tolist(), head=head)
 
 
 class SecondBlockLoss(PositionLoss):
@@ -177,7 +157,7 @@ def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:
     return {"vocabulary": int(data.max()) + 1, "length": data.shape[1], "sequences": SEQUENCES, **limits}
 
 
-def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def repeated_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns a set of blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` such sets of unrelated
     blocks.
 
@@ -191,7 +171,7 @@ def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
     return {"value": value, "null": null.split(count)}
 
 
-def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def next_token_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns blocks that occur twice, ``[n, 2P]``, with their next ids as targets; in the null the first
     block is another one.
     """
@@ -204,7 +184,7 @@ def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> 
     return {"value": value, "null": [null], "targets": targets}
 
 
-def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def sample_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns four blocks that occur twice, ``[4, 2P]``, for metrics of weights."""
     sizes = limits_of(data, limits)
     return {
@@ -215,11 +195,13 @@ def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[s
 
 
 RESPONSES = (
-    Response("repeated blocks", repeated, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"),
-    Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
+    Response(
+        "repeated blocks", repeated_blocks, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"
+    ),
+    Response("weights", sample_blocks, lambda: (CopyingScore(),), reads="ids"),
     Response(
         "continued blocks",
-        continued,
+        next_token_blocks,
         lambda: (SecondBlockLoss(),),
         null_kind="another first block",
         reads="ids",

@@ -14,7 +14,7 @@ therefore the same head at the same distances on *unrelated blocks*: the first b
 Source: :cite:t:`olsson2022incontext`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
@@ -22,7 +22,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from ...core.measurement import Measurement
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.metric import ALL, ActivationKind, Activations, Metric, PerModule, Place
 from ...core.sources import Source
 from ...core.validation import integers
 from ...models.embedding import check_ids
@@ -109,49 +109,45 @@ def draw_blocks(
     return torch.cat([block, block], 1), torch.cat([other, block], 1)
 
 
-class InductionScores(Metric):
+class InductionScores(PerModule):
     """Previous-token, prefix-matching and duplicate-token score of each head, for blocks that occur twice
     (:func:`score_weights`).
 
     Attributes:
-        sums: scores of each sequence by layer, first head and number of tokens, ``[3, sequences, heads]``.
+        sums: scores of each sequence by layer, first head and number of tokens, ``[sequences, 3, heads]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    keeps = ALL
+    theory, source = NAME, OLSSON
 
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Appends the scores of further sequences."""
-        self.sums[place] = torch.cat([self.sums[place], sums], 1) if place in self.sums else sums
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns layer, first head and number of tokens."""
+        assert activations.weights is not None
+        return (*super().place(activations, statistics), activations.weights.shape[-1])
 
-    def update(self, activations: Activations) -> None:
-        """Adds the attention weights of one module; modules without known weights are skipped.
+    def statistics(self, activations: Activations) -> Float[Tensor, "sequences 3 heads"] | None:
+        """Returns the scores of one module; None if it has no known weights.
 
         Raises:
             ValueError: the tokens are not a block that occurs twice (:func:`score_weights`).
         """
-        if (weights := activations.weights) is not None:
-            self.add(
-                (activations.layer, activations.first_head, weights.shape[-1]),
-                score_weights(weights.double()).cpu(),
-            )
+        weights = activations.weights
+        return None if weights is None else score_weights(weights.double()).cpu().transpose(0, 1)
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns three rows per layer and head; :func:`.respond` adds the null."""
-        rows = []
-        for (layer, first, tokens), scores in sorted(self.sums.items(), key=lambda item: item[0]):
-            for head, values in enumerate(scores.mean(1).T.tolist(), start=first):
-                columns = {
-                    "layer": layer,
-                    "head": head,
-                    "n": scores.shape[1],
-                    "source": OLSSON,
-                    "side": ">=",
-                    "unit": "share",
-                }
+    def rows(
+        self, place: Place, *sums: Float[Tensor, "_ 3 heads"], draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields three rows per head and number of tokens; :func:`.respond` adds the null."""
+        lengths = sorted(key[2] for key in self.sums if key[:2] == place)
+        for tokens, scores in zip(lengths, sums):
+            # The layout decides the order of the sum, and so its last digit.
+            means = scores.transpose(0, 1).contiguous().mean(1)
+            for head, values in enumerate(means.T.tolist()):
                 for quantity, value in zip(SCORES, values):
                     note = f"uniform attention, 1/(i+1): {uniform_score(tokens, quantity):.3f}"
-                    rows.append(Measurement(NAME, "in network", quantity, value, note=note, **columns))
-        return rows
+                    columns = {"head": head, "n": len(scores), "note": note}
+                    yield self.beside(quantity, value, unit="share", side=">=", **columns)
 
 
 def sequence_scores(
@@ -176,7 +172,7 @@ def sequence_scores(
             f"{type(model).__name__} must have attention heads whose weights are known, got none; choose "
             "another model"
         )
-    return torch.cat([metric.sums[place] for place in sorted(metric.sums)], dim=-1)
+    return torch.cat([metric.sums[place] for place in sorted(metric.sums)], dim=-1).transpose(0, 1)
 
 
 def observe(model: nn.Module, metric: Metric, ids: Int[Tensor, "n seq"], *, batch_size: int = 256) -> None:

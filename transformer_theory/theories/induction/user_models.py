@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from ...core.ladder import Rung
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.metric import SHARED, ActivationKind, Activations, Metric
 from ...core.result import Result, provenance
 from ...core.statistics import fixed_generator
 from ...core.table import Table
@@ -23,7 +23,7 @@ from ...models.transformers_folder import longest_sequence
 from ...probes.evaluation import evaluation, forward, logits_of
 from ...probes.respond import responses
 from .circuits import AttentionOnly, Heads
-from .in_networks import COPYING, MODEL, NAME, SEQUENCES
+from .in_networks import COPYING, NAME, SEQUENCES
 from .matrices import MATCH_RTOL, embedding_of, unembedding_of, value_and_output
 from .scores import BLOCK, observe
 
@@ -129,7 +129,7 @@ class _Matrices(Metric):
                 [activations.bilinear.detach().double().cpu(), found[:, 0] @ found[:, 1].mT], 1
             )
         self.sums[activations.layer, activations.first_head] = matrices
-        self.sums.setdefault(MODEL, activations.tokens.double().cpu())
+        self.sums.setdefault(SHARED, activations.tokens.double().cpu())
 
     def compute(self, **_: Any) -> list[Any]:
         return []
@@ -238,14 +238,14 @@ def with_model(
         ValueError: the model takes no ids, or a number exceeds the model's.
     """
     from . import THEORY
-    from .ladder import given
+    from .ladder import user_model
 
     assert THEORY.ladder is not None
     limits = limits_of_model(model, vocabulary=vocabulary, length=length)
     rung = Rung(
         name,
         "the networks of the theory: a model of the user",
-        partial(given, model, limits),
+        partial(user_model, model, limits),
         column="trained network",
     )
     return replace(THEORY, ladder=replace(THEORY.ladder, rungs=(*THEORY.ladder.rungs, rung)))

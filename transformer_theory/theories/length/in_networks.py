@@ -24,7 +24,7 @@ where there is a mask, or queries and keys are not linear in the tokens. Sources
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import ClassVar
 
@@ -32,8 +32,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.measurement import Measurement
+from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, spaced
 from ...core.theory import InNetworks
@@ -67,7 +67,7 @@ def allowed_keys(
     return torch.ones_like(weights, dtype=torch.bool) if mask is None else mask.expand(weights.shape)
 
 
-class ScoreGaps(Metric):
+class ScoreGaps(PerModule):
     """Gap over the log of the keys, and predicted weights of the chosen key, of each head; see the module's
     docstring.
 
@@ -75,26 +75,20 @@ class ScoreGaps(Metric):
     all.
 
     Attributes:
-        sums: by layer and first head: number of allowed keys, standard deviation of the scores, and gap,
-            ``[rows, heads, 3]``; rows that do not count are NaN. By layer, first head and 1: whether
-            predictions are covered, that is, queries and keys are linear in the tokens, and there is no mask.
+        sums: by layer and first head: number of allowed keys, standard deviation of the scores, and gap, NaN
+            in rows that do not count; then whether predictions are covered, that is, queries and keys are
+            linear in the tokens, and there is no mask, ``[rows, heads, 4]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    keeps = ROWS
+    theory, quantity, side, source, null_kind = NAME, GAP, ">=", OWN, GAUSSIAN
 
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Appends rows, up to :data:`ROWS`."""
-        stored = self.sums.get(place)
-        if len(place) == 3 or stored is None:
-            self.sums.setdefault(place, sums[:ROWS])
-        elif len(stored) < ROWS and stored.shape[1:] == sums.shape[1:]:
-            self.sums[place] = torch.cat([stored, sums.to(stored)])[:ROWS]
-
-    def update(self, activations: Activations) -> None:
-        """Adds rows of one module; modules without known weights are skipped."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "rows heads 4"] | None:
+        """Returns rows of one module; None if it has no known weights, or enough rows are stored."""
         weights, place = activations.weights, (activations.layer, activations.first_head)
         if weights is None or not weights.numel() or len(self.sums.get(place, ())) >= ROWS:
-            return
+            return None
         rows, queries = spaced(len(weights), SEQUENCES), spaced(weights.shape[2], QUERIES)
         A, allowed = weights[rows][:, :, queries], None
         total, n = A.sum(-1), A.new_tensor(A.shape[-1], dtype=torch.float32)
@@ -115,46 +109,35 @@ class ScoreGaps(Metric):
         others = A.masked_fill(largest, 0.0).sum(-1) + (largest.float().sum(-1) - 1) * best[..., 0]
         gap = (best[..., 0] * (n - 1) / others).log()
         found = torch.where(valid[..., None], torch.stack([n.expand_as(gap), spread, gap], -1), math.nan)
-        self.add(
-            (*place, 1), torch.tensor([float(activations.mask is None and activations.bilinear is not None)])
-        )
-        self.add(place, found.transpose(1, 2).flatten(0, 1).cpu())
+        covered = float(activations.mask is None and activations.bilinear is not None)
+        found = torch.cat([found, torch.full_like(found[..., :1], covered)], -1)
+        return found.transpose(1, 2).flatten(0, 1).cpu()
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns five rows per layer and head; without rows one with the reason."""
-        rows: list[Measurement] = []
-        for place, stored in sorted(self.sums.items(), key=lambda item: item[0]):
-            if len(place) == 3:
+    def rows(
+        self,
+        place: Place,
+        sums: Float[Tensor, "rows heads 4"],
+        *,
+        draws: int,
+        generator: Generator | None,
+    ) -> Iterator[Measurement]:
+        """Yields five rows per head; without rows one with the reason."""
+        n, _, gap, covered = sums.double().unbind(2)
+        ratios, weights = gap / (n - 1).log(), predictions(n, gap)
+        means = torch.stack([ratios, *weights.values()]).nanmean(1).T.tolist()
+        counts = n.isfinite().sum(0).tolist()
+        for head, (count, (ratio, *predicted)) in enumerate(zip(counts, means)):
+            columns = {"head": head, "n": count}
+            if not count:
+                yield self.row(None, reason=NO_ROWS, **columns)
                 continue
-            verdict = None if bool(self.sums[(*place, 1)].item()) else "not covered"
-            n, _, gap = stored.double().unbind(2)
-            ratios, weights = gap / (n - 1).log(), predictions(n, gap)
-            means = torch.stack([ratios, *weights.values()]).nanmean(1).T.tolist()
-            counts = n.isfinite().sum(0).tolist()
-            for head, (count, (ratio, *predicted)) in enumerate(zip(counts, means)):
-                columns = {"layer": place[0], "head": place[1] + head, "n": count, "source": OWN}
-                if not count:
-                    rows.append(
-                        Measurement(NAME, "in network", GAP, None, reason=NO_ROWS, side=">=", **columns)
-                    )
-                    continue
-                null = None
-                if draws:
-                    values = stored[:, head].double()
-                    null = Null(
-                        GAUSSIAN,
-                        gaussian_ratios(
-                            values[n[:, head].isfinite()], draws, generator, heads=stored.shape[1]
-                        ),
-                    )
-                rows.append(
-                    Measurement(NAME, "in network", GAP, ratio, nulls=present(null), side=">=", **columns)
-                )
-                columns |= {"unit": "share", "verdict": verdict, "note": f"with n keys {predicted[0]:.3f}"}
-                for (times, case), value in zip([*weights][1:], predicted[1:]):
-                    at = {"keys over n": times, "case": case}
-                    rows.append(Measurement(NAME, "in network", PREDICTED, value, at=at, **columns))
-        return rows
+            values = sums[n[:, head].isfinite(), head, :3].double()
+            chance = gaussian_ratios(values, draws, generator, heads=sums.shape[1]) if draws else ()
+            yield self.row(ratio, draws=chance, **columns)
+            columns |= {"unit": "share", "note": f"with n keys {predicted[0]:.3f}"}
+            columns["verdict"] = None if bool(covered[0, 0]) else "not covered"
+            for (times, case), value in zip([*weights][1:], predicted[1:]):
+                yield self.beside(PREDICTED, value, at={"keys over n": times, "case": case}, **columns)
 
 
 def predictions(
@@ -230,7 +213,7 @@ def fixed_rows(keys: tuple[float, ...], draws: int) -> NormalisedRows:
     return normalised_rows(keys, draws, fixed_generator())
 
 
-class KeptShare(Metric):
+class KeptShare(PerModule):
     """Share kept with doubled keys of each head; see the module's docstring. Up to 16 sequences of each batch
     count, 16 queries of each.
 
@@ -241,6 +224,7 @@ class KeptShare(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, unit, source, null_kind = NAME, KEPT, "share", OWN, EXCHANGED
 
     def update(self, activations: Activations) -> None:
         """Adds the rows of one module; modules without known weights are skipped."""
@@ -256,48 +240,30 @@ class KeptShare(Metric):
         sums = [part.sum((0, 2), dtype=torch.float64) for part in (parts, own, other)]
         self.add((*place, own.shape[-1]), torch.cat(sums, 1).cpu())
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns two rows per layer and head, or one per module with the reason."""
-        rows: list[Measurement] = []
-        for layer, first in sorted({place[:2] for place in self.sums}):
-            parts = {place[2]: sums for place, sums in self.sums.items() if place[:2] == (layer, first)}
-            known = {T: sums for T, sums in parts.items() if T > 0 and bool((sums[:, 0] > 0).all())}
-            columns = {"layer": layer, "source": OWN}
-            if not known:
-                reason = REASONS.get(min(parts), NO_ROWS)
-                rows.append(
-                    Measurement(
-                        NAME, "in network", KEPT, None, head=first, reason=reason, unit="share", **columns
-                    )
-                )
-                continue
-            count, before, after = torch.stack([sums[:, :3] for sums in known.values()]).sum(0).unbind(1)
-            # A draw exchanges the keys of both sequences at random positions, the same in all heads: the
-            # share is linear in the weights.
-            exchanged = [torch.zeros_like(count)] * draws
-            value = torch.zeros_like(count)
-            for T, sums in sorted(known.items()):
-                own, other = sums[:, 3 : 3 + T], sums[:, 3 + T :]
-                value = value + own.sum(1)
-                kept = (
-                    torch.rand(draws, T, generator=fixed_generator() if generator is None else generator)
-                    < 0.5
-                )
-                exchanged = [
-                    total + torch.where(each, own, other).sum(1) for total, each in zip(exchanged, kept)
-                ]
-            shares = [(draw / count).tolist() for draw in exchanged]
-            found = zip(count.tolist(), (value / count).tolist(), (2 * after / before).tolist())
-            for index, (n, share, ratio) in enumerate(found):
-                null = Null(EXCHANGED, tuple(draw[index] for draw in shares)) if draws else None
-                place = {"head": first + index, "n": int(n)}
-                rows.append(
-                    Measurement(
-                        NAME, "in network", KEPT, share, unit="share", nulls=present(null), **place, **columns
-                    )
-                )
-                rows.append(Measurement(NAME, "in network", HALVED, ratio, predicted=1.0, **place, **columns))
-        return rows
+    def rows(
+        self, place: Place, *sums: Float[Tensor, "heads _"], draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields two rows per head, or one with the reason."""
+        parts = {key[2]: part for key, part in self.sums.items() if key[:2] == place}
+        known = {T: part for T, part in parts.items() if T > 0 and bool((part[:, 0] > 0).all())}
+        if not known:
+            yield self.row(None, reason=REASONS.get(min(parts), NO_ROWS), head=0)
+            return
+        count, before, after = torch.stack([part[:, :3] for part in known.values()]).sum(0).unbind(1)
+        # A draw exchanges the keys of both sequences at random positions, the same in all heads: the share is
+        # linear in the weights.
+        exchanged = torch.zeros(draws, len(count), dtype=torch.float64)
+        value = torch.zeros_like(count)
+        for T, part in sorted(known.items()):
+            own, other = part[:, 3 : 3 + T], part[:, 3 + T :]
+            value = value + own.sum(1)
+            kept = torch.rand(draws, T, generator=fixed_generator() if generator is None else generator) < 0.5
+            for total, each in zip(exchanged, kept):
+                total += torch.where(each, own, other).sum(1)
+        found = zip(count.tolist(), (value / count).tolist(), (2 * after / before).tolist())
+        for head, (n, share, ratio) in enumerate(found):
+            yield self.row(share, draws=(exchanged[:, head] / n).tolist(), head=head, n=int(n))
+            yield self.beside(HALVED, ratio, predicted=1.0, head=head, n=int(n))
 
 
 Doubled = tuple[

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.metric import ALL, ActivationKind, Activations, Metric
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS
 from ...data import Images
@@ -148,7 +148,7 @@ class SetTransformer(nn.Module):
 
 
 class ClassTokenScores(Metric):
-    """Collects the scores of the first query of each head.
+    """Collects the scores of the first query of each head. Has no rows.
 
     Args:
         images: number of sequences whose keys the query sees: its own and those of the following ones in the
@@ -159,6 +159,7 @@ class ClassTokenScores(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    keeps = ALL
 
     def __init__(self, images: int = 1):
         self.images = images
@@ -176,10 +177,6 @@ class ClassTokenScores(Metric):
         seen = torch.cat([key.float().roll(-shift, 0) for shift in range(self.images)], 2)
         scores = fit[0] * (query[:, :, :1].float() @ seen.mT)
         self.add((activations.layer, activations.first_head), scores[:, :, 0].double().cpu())
-
-    def add(self, place: tuple[int, ...], sums: Tensor) -> None:
-        """Appends the scores of further sequences."""
-        self.sums[place] = torch.cat([self.sums[place], sums]) if place in self.sums else sums
 
 
 def collected(

@@ -17,15 +17,15 @@ r"""The sink of a head, and two tests that run the network on inputs made for th
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, HeadValue, Metric, PerHead
+from ...core.measurement import Measurement
+from ...core.metric import ActivationKind, Activations, PerHead, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import spaced
 from ...core.theory import Response
@@ -45,75 +45,50 @@ SINKS, HAHN, OWN = (
 )
 
 
-class SinkValue(Metric):
+class SinkValue(PerHead):
     """Norm of the value at the key position with the largest mean weight, over the mean norm.
 
     Attributes:
         sums: by layer, first head and keys T: number of rows, weight of each key, the sum of the norms of
             each value, and the weight of each key if attention to the allowed keys is uniform, ``[heads, 1 +
-            3T]``; ``[heads, 0]`` if values are unknown.
+            3T]``; without these sums, ``[heads, 1]``, if values are unknown.
     """
 
-    kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, side, source, null_kind = NAME, SINK_NORM, "<=", SINKS, OTHER_KEYS
 
-    def update(self, activations: Activations) -> None:
-        """Adds the values of one module; modules without known weights are skipped."""
-        if (
-            (sums := activations.shared(weight_sums)) is None
-            or activations.weights is None
-            or not activations.weights.numel()
-        ):
-            return
-        value, heads, T = activations.value, activations.weights.shape[1], activations.weights.shape[-1]
-        place = (activations.layer, activations.first_head)
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads k"] | None:
+        """Returns the sums of one module; None if it has no known weights."""
+        sums, weights = activations.shared(weight_sums), activations.weights
+        if sums is None or weights is None or not weights.numel():
+            return None
+        value, mask, (n, heads, queries, T) = activations.value, activations.mask, weights.shape
         if value is None or value.shape[1] != heads or value.shape[2] != T:
-            self.add((*place, 0), torch.zeros(heads, 0))
-            return
+            return torch.zeros(heads, 1)
         norms = value.detach().float().norm(dim=-1).sum(0)
-        mask, shape = activations.mask, activations.weights.shape
-        allowed = torch.ones(1, 1, *shape[2:]) if mask is None else mask.float()
-        uniform = (allowed / allowed.sum(-1, keepdim=True).clamp(min=1)).sum(2) / shape[2]
-        uniform = uniform.expand(*shape[:2], T).mean(0).to(sums) * sums[0][:, None]
-        self.add((*place, T), torch.cat([sums[0][:, None], sums[4:].mT, norms.to(sums), uniform], 1).cpu())
+        allowed = torch.ones(1, 1, queries, T) if mask is None else mask.float()
+        uniform = (allowed / allowed.sum(-1, keepdim=True).clamp(min=1)).sum(2) / queries
+        uniform = uniform.expand(n, heads, T).mean(0).to(sums) * sums[0][:, None]
+        return torch.cat([sums[0][:, None], sums[4:].mT, norms.to(sums), uniform], 1).cpu()
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head."""
-        rows: list[Measurement] = []
-        for layer, first in sorted({place[:2] for place in self.sums}):
-            # Sequences of different lengths have different sinks; the length with the most rows of weights is
-            # shown.
-            parts = {place[2]: sums for place, sums in self.sums.items() if place[:2] == (layer, first)}
-            T = max(parts, key=lambda T: float(parts[T][:, 0].sum()) if T else -1.0)
-            for head, sums in enumerate(parts[T].tolist(), start=first):
-                columns = {"layer": layer, "head": head, "source": SINKS, "side": "<="}
-                count, mass, norms, uniform = (
-                    (int(sums[0]), sums[1 : T + 1], sums[T + 1 : 2 * T + 1], sums[2 * T + 1 :])
-                    if T
-                    else (0, [], [], [])
-                )
-                mean = sum(norms) / max(T, 1)
-                if T < 2 or not count or not 0 < mean < math.inf:
-                    reason = "values are unknown, zero or not finite, or there is one key"
-                    rows.append(Measurement(NAME, "in network", SINK_NORM, None, reason=reason, **columns))
-                    continue
-                sink = max(range(T), key=mass.__getitem__)
-                others = [norm / mean for key, norm in enumerate(norms) if key != sink]
-                null = (
-                    Null(OTHER_KEYS, tuple(others[key] for key in spaced(T - 1, draws).tolist()))
-                    if draws
-                    else None
-                )
-                note = (
-                    f"key {sink} has a mean weight of {mass[sink] / count:.3f}, uniform attention "
-                    f"{uniform[sink] / count:.3f}"
-                )
-                columns |= {"note": note, "n": count}
-                rows.append(
-                    Measurement(
-                        NAME, "in network", SINK_NORM, norms[sink] / mean, nulls=present(null), **columns
-                    )
-                )
-        return rows
+    def rows_of_head(self, *sums: Float[Tensor, " _"], draws: int) -> Iterator[Measurement]:
+        """Yields the norm in one head. Sequences of different lengths have different sinks; the length with
+        the most rows of weights is shown.
+        """
+        count, *others = max(sums, key=lambda part: float(part[0]) if len(part) > 1 else -1.0).tolist()
+        T = len(others) // 3
+        mass, norms, uniform = others[:T], others[T : 2 * T], others[2 * T :]
+        mean = sum(norms) / max(T, 1)
+        if T < 2 or not count or not 0 < mean < math.inf:
+            yield self.row(None, reason="values are unknown, zero or not finite, or there is one key")
+            return
+        sink = max(range(T), key=mass.__getitem__)
+        chance = [norm / mean for key, norm in enumerate(norms) if key != sink]
+        chance = [chance[key] for key in spaced(T - 1, draws).tolist()] if draws else []
+        note = (
+            f"key {sink} has a mean weight of {mass[sink] / count:.3f}, uniform attention "
+            f"{uniform[sink] / count:.3f}"
+        )
+        yield self.row(norms[sink] / mean, draws=chance, note=note, n=int(count))
 
 
 class DoubledWeight(PerHead):
@@ -136,19 +111,21 @@ class DoubledWeight(PerHead):
         factor = ((places + 1.0) / (places + 1.0 + m)).to(first)
         expected, measured = first[..., :m].amax(-1) * factor, second[..., m:].amax(-1)
         later = (first[..., m:].sum(-1) > 0).sum((0, 2))
-        return torch.stack([measured.sum((0, 2)), expected.sum((0, 2)), later.float()], 1)
+        return torch.stack([measured.sum((0, 2)), expected.sum((0, 2)), later.float()], 1).double().cpu()
 
-    def value(self, sums: Float[Tensor, "3"], *, draws: int) -> HeadValue:
-        """Returns the ratio of one head."""
+    def rows_of_head(self, sums: Float[Tensor, "3"], *, draws: int) -> Iterator[Measurement]:
+        """Yields the ratio of one head."""
         measured, expected, later = sums.tolist()
         if later:
-            return HeadValue(None, "queries see later keys, so that the first half has doubled keys as well")
-        if not expected > 0:
-            return HeadValue(None, "weights are zero or not finite")
-        return HeadValue(measured / expected)
+            reason = "queries see later keys, so that the first half has doubled keys as well"
+            yield self.row(None, reason=reason)
+        elif expected > 0:
+            yield self.row(measured / expected)
+        else:
+            yield self.row(None, reason="weights are zero or not finite")
 
 
-class TokenChange(Metric):
+class TokenChange(PerModule):
     """Relative change of the output at the last position, or of the classes, with respect to the targets; for
     :func:`one_exchanged`.
 
@@ -157,29 +134,23 @@ class TokenChange(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
+    theory, quantity, side, source = NAME, CHANGE, "<=", HAHN
 
-    def update(self, activations: Activations) -> None:
-        """Adds one forward pass; passes without targets are skipped."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "3"] | None:
+        """Returns the statistics of one forward pass; None without targets."""
         y, t = activations.outputs, activations.targets
         if y is None or t is None or y.shape != t.shape:
-            return
+            return None
         y, t = (x[:, -1] if x.ndim == 3 else x for x in (y.double(), t.double()))
-        self.add(
-            (0,), torch.stack([(y - t).square().sum(), t.square().sum(), y.new_tensor(float(len(y)))]).cpu()
-        )
+        return torch.stack([(y - t).square().sum(), t.square().sum(), y.new_tensor(float(len(y)))]).cpu()
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row."""
-        if (0,) not in self.sums:
-            return []
-        distance, size, count = self.sums[(0,)].tolist()
+    def rows(
+        self, place: Place, sums: Float[Tensor, "3"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row."""
+        distance, size, count = sums.tolist()
         value = (distance / size) ** 0.5 if size > 0 else None
-        reason = "" if value is not None else "the outputs are zero"
-        return [
-            Measurement(
-                NAME, "in network", CHANGE, value, reason=reason, n=int(count), source=HAHN, side="<="
-            )
-        ]
+        yield self.row(value, reason="the outputs are zero", n=int(count))
 
 
 def joined_halves(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:

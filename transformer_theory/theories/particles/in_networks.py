@@ -26,15 +26,15 @@ have the same law as the given ones, so nothing can be found. Sources: :cite:t:`
 the quantities are our own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, judge, present
-from ...core.metric import ActivationKind, Activations, Metric
+from ...core.measurement import CORRELATION, Measurement, judge
+from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations, spaced
 from ...core.theory import InNetworks, Response
@@ -54,30 +54,32 @@ ALIGNED = 0.9  # smallest cosine at which V counts as a positive multiple of the
 MOSAIC_SEQUENCES = 64  # sequences of the response
 
 
-class SequenceClusters(ClassTokenMetric):
+class SequenceClusters(ClassTokenMetric, PerModule):
     """Within-less-between cosine of the tokens of each block.
 
     Attributes:
-        sums: by layer, ``[9 + 2 draws]``: sequences, left out tokens and tokens, then :class:`.Sums`: pairs,
-            variance, within, draws.
+        sums: by layer and 0, ``[9 + 2 draws]``: sequences, left out tokens and tokens, then :class:`.Sums`:
+            pairs, variance, within, draws.
         present: by layer, which tokens of the current batch are not padding, ``[n or 1, T]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
+    theory, quantity, side, source, null_kind = NAME, SHARE, ">=", SOURCE, PERMUTED
+    bounds = CORRELATION  # the share is a correlation of deviations
 
     def reset(self) -> None:
         """Starts a new measurement."""
         super().reset()
         self.present: dict[int, Bool[Tensor, "n T"]] = {}
 
-    def update(self, activations: Activations) -> None:
-        """Adds one block; of an attention, only which tokens are padding."""
+    def statistics(self, activations: Activations) -> Float[Tensor, " k"] | None:
+        """Returns the sums of one block; stores which tokens of an attention are padding."""
         layer = activations.layer
         if activations.kind == "attention":
             self.recognise(activations.tokens)
             if activations.mask is not None and activations.first_head == 0:
                 self.present[layer] = activations.mask.any(dim=2).any(dim=1)
-            return
+            return None
         skip = self.recognise(activations.tokens)
         after = activations.output if activations.after_attention is None else activations.after_attention
         x = after.detach()[:, skip:]
@@ -94,47 +96,26 @@ class SequenceClusters(ClassTokenMetric):
         sums = pair_sums(u.float(), valid, draws=self.draws if n > 1 else 0)
         draws = sums.draws.flatten() if n > 1 else u.new_zeros(2 * self.draws).double()
         head = torch.stack([torch.as_tensor(float(n)), left.cpu(), valid.sum().cpu()]).double()
-        self.add(
-            (layer,),
-            torch.cat([head, *(part.cpu() for part in (sums.pairs, sums.variance, sums.within, draws))]),
-        )
+        return torch.cat([head, *(part.cpu() for part in (sums.pairs, sums.variance, sums.within, draws))])
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns four rows per layer; one with the reason where there is no share."""
-        rows = []
-        for (layer,), (n, left, tokens, *numbers) in sorted(
-            (place, sums.tolist()) for place, sums in self.sums.items()
-        ):
-            columns: dict[str, Any] = {"layer": layer, "n": int(n), "source": SOURCE}
-            if left:
-                columns["note"] = f"{int(left)} tokens without a direction are left out"
-            parts = torch.tensor(numbers, dtype=torch.float64)
-            sums = Sums(parts[:2], parts[2:4], parts[4:6], parts[6:].reshape(-1, 2)[:draws])
-            if reason := why_not(sums, tokens):
-                rows.append(Measurement(NAME, "in network", SHARE, None, side=">=", reason=reason, **columns))
-                continue
-            within, scale = float(sums.within[0] / sums.within[1]), float(sums.variance[0] / sums.variance[1])
-            chance = None if not draws else Null(PERMUTED, sums.chance)
-            relative = None if not draws else Null(PERMUTED, tuple(draw / scale for draw in sums.chance))
-            rows.append(
-                Measurement(
-                    NAME, "in network", SHARE, sums.share, nulls=present(relative), side=">=", **columns
-                )
-            )
-            rows.append(
-                Measurement(
-                    NAME,
-                    "in network",
-                    DIFFERENCE,
-                    sums.difference,
-                    nulls=present(chance),
-                    side=">=",
-                    **columns,
-                )
-            )
-            rows.append(Measurement(NAME, "in network", WITHIN, within, **columns))
-            rows.append(Measurement(NAME, "in network", BETWEEN, within - sums.difference, **columns))
-        return rows
+    def rows(
+        self, place: Place, sums: Float[Tensor, " k"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields four rows; one with the reason where there is no share."""
+        n, left, tokens = sums[:3].tolist()
+        note = f"{int(left)} tokens without a direction are left out" if left else ""
+        found = Sums(sums[3:5], sums[5:7], sums[7:9], sums[9:].reshape(-1, 2)[:draws])
+        if reason := why_not(found, tokens):
+            yield self.row(None, reason=reason, n=int(n), note=note)
+            return
+        within, scale = float(found.within[0] / found.within[1]), float(found.variance[0] / found.variance[1])
+        chance, columns = found.chance if draws else (), {"n": int(n), "note": note}
+        yield self.row(found.share, draws=[draw / scale for draw in chance], **columns)
+        yield self.beside(
+            DIFFERENCE, found.difference, draws=chance, side=">=", bounds=(-2.0, 2.0), **columns
+        )
+        yield self.beside(WITHIN, within, bounds=CORRELATION, **columns)
+        yield self.beside(BETWEEN, within - found.difference, bounds=CORRELATION, **columns)
 
 
 def why_not(sums: Sums, tokens: float) -> str:
@@ -152,26 +133,27 @@ def why_not(sums: Sums, tokens: float) -> str:
     return ""
 
 
-class ValueAlignment(Metric):
+class ValueAlignment(PerModule):
     """Alignment of attention's displacement with V = I, and the rise of the mean cosine, from up to 16
     sequences of each batch.
 
     Attributes:
-        sums: by layer, ``[5 + draws]``: sequences, tokens, sums of the alignment, of the rise and of its
-            prediction, and of the alignment in each draw of the null. All zero where attention or its
+        sums: by layer and 0, ``[5 + draws]``: sequences, tokens, sums of the alignment, of the rise and of
+            its prediction, and of the alignment in each draw of the null. All zero where attention or its
             addition to the stream is not known.
         fields: by layer, the mean attended token in the current batch, ``[n, T, d]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
-    draws: int = RANGE_DRAWS
+    theory, quantity, side, source, null_kind = NAME, ALIGNMENT, ">=", SOURCE, OTHER_FIELD
+    bounds = CORRELATION
 
     def reset(self) -> None:
         """Starts a new measurement."""
         super().reset()
         self.fields: dict[int, Float[Tensor, "n T d"]] = {}
 
-    def update(self, activations: Activations) -> None:
+    def statistics(self, activations: Activations) -> Float[Tensor, " k"] | None:
         """Stores the attended means of a block's first attention, and compares them with the displacement at
         its end.
         """
@@ -188,7 +170,7 @@ class ValueAlignment(Metric):
                 if n > FIELD_SEQUENCES:
                     weights, tokens = weights[some], tokens[some]
                 self.fields[layer] = at_least_float32(weights.mean(1)) @ at_least_float32(tokens)
-            return
+            return None
         field, count = self.fields.pop(layer, None), min(self.draws, RANGE_DRAWS)
         sums = torch.zeros(5 + count, dtype=torch.float64)
         x, after = activations.tokens.detach(), activations.after_attention
@@ -198,7 +180,7 @@ class ValueAlignment(Metric):
             sums[0] = len(x)
             if bool(torch.isfinite(x.sum() + y.sum())):
                 sums[1:] = torch.stack(self._sums(x, y, field, count)).double().cpu()
-        self.add((layer,), sums)
+        return sums
 
     def _sums(self, x: Tensor, y: Tensor, field: Tensor, draws: int) -> list[Tensor]:
         """Returns tokens, alignment, rise, its prediction, and the alignment of each draw, summed over the
@@ -238,46 +220,25 @@ class ValueAlignment(Metric):
             sums.append(cosines[used].sum())
         return sums
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns two rows per layer, or one with the reason."""
-        rows = []
-        for (layer,), (n, tokens, total, rise, predicted, *chance) in sorted(
-            (place, sums.tolist()) for place, sums in self.sums.items()
-        ):
-            columns: dict[str, Any] = {"layer": layer, "n": int(n), "source": SOURCE}
-            if not tokens:
-                reason = (
-                    "attention moves no token, or tokens are not finite"
-                    if n
-                    else "no addition of attention to the stream was found"
-                )
-                rows.append(
-                    Measurement(NAME, "in network", ALIGNMENT, None, side=">=", reason=reason, **columns)
-                )
-                continue
-            value = total / tokens
-            null = (
-                Null(OTHER_FIELD, tuple(draw / tokens for draw in chance[:draws]))
-                if draws and n > 1
-                else None
+    def rows(
+        self, place: Place, sums: Float[Tensor, " k"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields two rows, or one with the reason."""
+        n, tokens, total, rise, predicted, *chance = sums.tolist()
+        if not tokens:
+            reason = (
+                "attention moves no token, or tokens are not finite"
+                if n
+                else "no addition of attention to the stream was found"
             )
-            covered = value >= ALIGNED
-            verdict = "holds" if covered else "fails"
-            limit = {"op": ">=", "threshold": ALIGNED, "verdict": verdict, "side": ">="}
-            rows.append(
-                Measurement(NAME, "in network", ALIGNMENT, value, nulls=present(null), **limit, **columns)
-            )
-            limit = {
-                "op": ">=",
-                "threshold": 0.0,
-                "verdict": judge(rise / tokens, ">=", 0.0, covered=covered),
-            }
-            rows.append(
-                Measurement(
-                    NAME, "in network", RISE, rise / tokens, predicted=predicted / tokens, **limit, **columns
-                )
-            )
-        return rows
+            yield self.row(None, reason=reason, n=int(n))
+            return
+        value, chance = total / tokens, [draw / tokens for draw in chance[:draws]] if n > 1 else []
+        covered = value >= ALIGNED
+        columns = {"op": ">=", "threshold": ALIGNED, "verdict": "holds" if covered else "fails", "n": int(n)}
+        yield self.row(value, draws=chance, **columns)
+        columns |= {"threshold": 0.0, "verdict": judge(rise / tokens, ">=", 0.0, covered=covered)}
+        yield self.beside(RISE, rise / tokens, predicted=predicted / tokens, **columns)
 
 
 def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

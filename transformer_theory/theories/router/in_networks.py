@@ -10,14 +10,15 @@ decides the class, for which the needle would have to be known.
 Source: :cite:t:`jethani2021learned`; the quantity is our own.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
+from jaxtyping import Int
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Place
+from ...core.measurement import Measurement
+from ...core.metric import ALL, ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
@@ -31,7 +32,7 @@ PERMUTED = "permuted labels"
 POORLY = "no integer label per sequence, sequences in windows, or weights that are not finite"
 
 
-class HeaviestKey(ClassTokenMetric):
+class HeaviestKey(ClassTokenMetric, PerModule):
     """Information between the heaviest key of each head and the label, nats; see the module's docstring.
 
     The class token is recognised in the first module after a reset: the token that is the same in every
@@ -44,18 +45,14 @@ class HeaviestKey(ClassTokenMetric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    keeps = ALL
+    theory, quantity, unit, side, source, null_kind = NAME, HEAVIEST, "nats", ">=", SOURCE, PERMUTED
 
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Appends the rows of further sequences."""
-        self.sums[place] = (
-            torch.cat([self.sums[place], sums.to(self.sums[place].device)]) if place in self.sums else sums
-        )
-
-    def update(self, activations: Activations) -> None:
-        """Adds the choices of one module; modules without known weights are skipped."""
+    def statistics(self, activations: Activations) -> Int[Tensor, "n one_and_heads"] | None:
+        """Returns the choices of one module; None if it has no known weights."""
         weights, labels = activations.weights, activations.labels
         if weights is None:
-            return
+            return None
         self.recognise(activations.tokens)
         rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int64, device=weights.device)
         if labels is not None and labels.shape == weights.shape[:1] and not labels.is_floating_point():
@@ -65,63 +62,36 @@ class HeaviestKey(ClassTokenMetric):
             # The largest weight is NaN if any weight is.
             if not bool((known := largest.isfinite().all(-1)).all()):
                 rows = rows[known]
-        self.add((activations.layer, activations.first_head), rows)
+        return rows
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per layer and head."""
-        rows = []
-        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            n = len(sums)
-            table = sums.cpu().long()
-            if n > MAX_SAMPLES:
-                table = table[torch.randperm(n, generator=fixed_generator())[:MAX_SAMPLES]]
-            labels, choices = table[:, 0], table[:, 1:]
-            classes = len(labels.unique())
-            for head, choice in enumerate(choices.unbind(1), start=first):
-                columns: dict[str, Any] = {
-                    "layer": layer,
-                    "head": head,
-                    "n": len(table),
-                    "source": SOURCE,
-                    "unit": "nats",
-                    "side": ">=",
-                }
-                found = len(choice.unique())
-                cells = found * classes
-                if not n or classes < 2 or len(table) < cells:
-                    bias = (
-                        f"; the bias would be {information_bias(found, classes, n):.2f} nats"
-                        if n and classes > 1
-                        else ""
-                    )
-                    few = (
-                        f"expected a sample for each of {cells} pairs of key and label, got {n}{bias}; "
-                        "measure more sequences"
-                    )
-                    reason = POORLY if not n else "all sequences have one label" if classes < 2 else few
-                    rows.append(Measurement(NAME, "in network", HEAVIEST, None, reason=reason, **columns))
-                    continue
-                null = (
-                    Null(PERMUTED, information_null(choice, labels, min(draws, RANGE_DRAWS)))
-                    if draws
-                    else None
+    def rows(
+        self, place: Place, sums: Int[Tensor, "n one_and_heads"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row per head."""
+        table, n = sums.cpu().long(), len(sums)
+        if n > MAX_SAMPLES:
+            table = table[torch.randperm(n, generator=fixed_generator())[:MAX_SAMPLES]]
+        labels = table[:, 0]
+        classes = len(labels.unique())
+        for head, choice in enumerate(table[:, 1:].unbind(1)):
+            found, columns = len(choice.unique()), {"head": head, "n": len(table)}
+            if not n:
+                yield self.row(None, reason=POORLY, **columns)
+            elif classes < 2:
+                yield self.row(None, reason="all sequences have one label", **columns)
+            elif len(table) < found * classes:
+                reason = (
+                    f"expected a sample for each of {found * classes} pairs of key and label, got {n}; the "
+                    f"bias would be {information_bias(found, classes, n):.2f} nats; measure more sequences"
                 )
+                yield self.row(None, reason=reason, **columns)
+            else:
+                chance = information_null(choice, labels, min(draws, RANGE_DRAWS)) if draws else ()
                 note = (
                     f"{found} keys are chosen; {information_bias(found, classes, len(table)):.3f} nats of "
                     "bias were subtracted"
                 )
-                rows.append(
-                    Measurement(
-                        NAME,
-                        "in network",
-                        HEAVIEST,
-                        choice_information(choice, labels),
-                        nulls=present(null),
-                        note=note,
-                        **columns,
-                    )
-                )
-        return rows
+                yield self.row(choice_information(choice, labels), draws=chance, note=note, **columns)
 
 
 IN_NETWORKS = InNetworks(

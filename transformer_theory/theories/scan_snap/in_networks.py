@@ -9,15 +9,15 @@ attention to the allowed keys: otherwise the shape of a causal mask would make a
 Source: :cite:t:`tian2023scan`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null
-from ...core.metric import Activations, Metric, Place
+from ...core.measurement import CORRELATION, Measurement, Null
+from ...core.metric import Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...metrics.attention import sharpness
@@ -30,7 +30,7 @@ NAME, SOURCE = "scan_snap", Source("tian2023scan")
 DIRECTION_ATOL = 1e-6
 
 
-class ScanAndSnap(Metric):
+class ScanAndSnap(PerModule):
     """Sharpness of every head, and the overlap of its mean attention map with its map in the previous
     measurement.
 
@@ -50,16 +50,18 @@ class ScanAndSnap(Metric):
 
     kinds = ("attention",)
     null_source = "untrained"
+    theory, quantity, side, source = NAME, SHARPNESS, ">=", SOURCE
+    bounds = (0.0, 1.0)
 
     def __init__(self):
         super().__init__()
         self.previous: dict[Place, Float[Tensor, "heads q k"]] = {}
 
-    def update(self, activations: Activations) -> None:
-        """Adds the attention weights of one module."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads q k_and_two"] | None:
+        """Returns the sums of one module; None if it has no known weights."""
         rows, mask = activations.shared(weight_rows), activations.mask
         if rows is None or not len(rows.weights):
-            return
+            return None
         if mask is not None and rows.valid is not None:
             # the first key, on which these rows have their weight, may be masked
             mask = mask | ~rows.valid[..., None]
@@ -71,10 +73,7 @@ class ScanAndSnap(Metric):
             rows.counted(torch.ones_like(sharp))[..., None],
             rows.counted(sharp)[..., None],
         )
-        self.add(
-            (activations.layer, activations.first_head),
-            torch.cat([part.sum(0).double() for part in parts], dim=-1),
-        )
+        return torch.cat([part.sum(0).double() for part in parts], dim=-1)
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Adds the sums of a place.
@@ -91,25 +90,24 @@ class ScanAndSnap(Metric):
             )
         super().add(place, sums)
 
-    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns one or two rows per layer and head, without a value if no query was counted.
-
-        Args:
-            draws: 0: no null; otherwise the overlap has its null, one draw per other head of the layer.
-            generator: not used.
+    def rows(
+        self,
+        place: Place,
+        sums: Float[Tensor, "heads q k_and_two"],
+        *,
+        draws: int,
+        generator: torch.Generator | None,
+    ) -> Iterator[Measurement]:
+        """Yields one or two rows per head, without a value if no query was counted. If any ``draws`` are
+        asked for, the overlap has its null, one draw per other head of the layer.
         """
-        rows: list[Measurement] = []
-        for (layer, first), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            counts, totals = sums[..., -2].sum(-1).tolist(), sums[..., -1].sum(-1).tolist()
-            for head, (total, count) in enumerate(zip(totals, counts), start=first):
-                value = total / count if count else None
-                reason = "" if count else "no query has attention weights that form a distribution"
-                rows.append(_row(SHARPNESS, value, layer, head, reason=reason, side=">="))
-            for head, (value, null) in self._overlaps((layer, first)).items():
-                rows.append(
-                    _row(OVERLAP, value, layer, first + head, nulls=(null if draws else None,), side=">=")
-                )
-        return rows
+        counts, totals = sums[..., -2].sum(-1).tolist(), sums[..., -1].sum(-1).tolist()
+        for head, (total, count) in enumerate(zip(totals, counts)):
+            reason = "no query has attention weights that form a distribution"
+            yield self.row(total / count if count else None, reason=reason, head=head)
+        for head, (value, null) in self._overlaps(place).items():
+            nulls = (null if draws else None,)
+            yield self.beside(OVERLAP, value, side=">=", bounds=CORRELATION, nulls=nulls, head=head)
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
         """Returns the mean of map minus uniform attention over the counted sequences; zeros for a query
@@ -150,10 +148,6 @@ class ScanAndSnap(Metric):
     def load_persistent_state(self, state: dict[Any, Tensor]) -> None:
         """Restores the maps that :meth:`persistent_state` returned."""
         self.previous = dict(state)
-
-
-def _row(quantity: str, value: float | None, layer: int, head: int, **columns: Any) -> Measurement:
-    return Measurement(NAME, "in network", quantity, value, layer=layer, head=head, source=SOURCE, **columns)
 
 
 def _directions(maps: Float[Tensor, "heads q k"]) -> dict[int, Tensor]:

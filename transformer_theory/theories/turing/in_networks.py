@@ -11,7 +11,7 @@ sequence is repeated token by token instead of as a whole, relative to the outpu
 positions and mask. Source: :cite:t:`perez2021attention`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.metric import Activations, HeadValue, PerHead
+from ...core.measurement import Measurement
+from ...core.metric import Activations, PerHead
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks, Response
@@ -104,14 +105,15 @@ class CloseCalls(PerHead):
                 z = table[draw, sample, counts.clamp(min=2) - 1]
                 random = mean[..., None] + spread[..., None] * z
                 parts.append((close_calls(torch.where(valid[..., None], random, 0.0)) & valid).sum((0, 2)))
-        return torch.stack(parts, dim=1).double()
+        return torch.stack(parts, dim=1).double().cpu()
 
-    def value(self, sums: Float[Tensor, " k"], *, draws: int) -> HeadValue:
-        """Returns the share of one head."""
+    def rows_of_head(self, sums: Float[Tensor, " k"], *, draws: int) -> Iterator[Measurement]:
+        """Yields the share of one head."""
         count, close, *chance = sums.tolist()
-        if not count:
-            return HeadValue(None, REASON)
-        return HeadValue(close / count, draws=tuple(each / count for each in chance[:draws]))
+        if count:
+            yield self.row(close / count, draws=[each / count for each in chance[:draws]])
+        else:
+            yield self.row(None, reason=REASON)
 
 
 def permuted(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:

@@ -22,7 +22,7 @@ Any network with attention has a contextual share above 0, so trained networks a
 ones. Source: :cite:t:`yun2020transformers`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import torch
@@ -30,7 +30,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.measurement import Measurement
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.metric import SHARED, ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.theory import InNetworks
 
@@ -40,7 +40,6 @@ SOURCE = Source("yun2020transformers", status="own")
 MAX_TOKENS = 2048  # tokens that are stored per block
 MAX_MEMBERS = 256  # members of a group whose pairs are compared
 ROUNDING = 1e-4  # inputs are equal if they differ by less, relative to the largest entry
-INPUT: Place = (-1,)  # place of the inputs of the first block
 NO_GROUPS = "no input of the first block occurs twice in different contexts"
 ONE_GROUP = "Only one input occurs twice, such as the class token."
 OTHER_TOKENS = "the block has other tokens than the first block"
@@ -126,62 +125,65 @@ def smallest_distance(
     return (least / spread if pairs and spread > 0 else None), pairs
 
 
-class Contexts(Metric):
+class Contexts(PerModule):
     """Contextual share and smallest distance of contexts, after every block, over the first
     :data:`MAX_TOKENS` tokens.
 
     Attributes:
-        sums: outputs of the blocks ``[tokens, dim]`` by layer; at place -1 the inputs of the first block with
-            two fingerprints, ``[tokens, dim + 2]``.
+        sums: outputs of the blocks ``[tokens, dim]`` by layer and 0; at place -1 the inputs of the first
+            block with two fingerprints, ``[tokens, dim + 2]``.
+        group, context: number of the input and fingerprint of the context of each token, ``[tokens]``; of the
+            last call of :meth:`compute`.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
     null_source: ClassVar = "untrained"
+    keeps = MAX_TOKENS
+    theory, quantity, side, source = "universal", SHARE, ">=", SOURCE
 
-    def update(self, activations: Activations) -> None:
-        """Stores the output of a block, and the input of the first block."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "tokens dim"] | None:
+        """Returns the output of a block, and stores the input of the first block."""
         if activations.layer == 0:
             tokens = activations.tokens
-            self.add(
-                INPUT,
-                torch.cat([tokens.double().cpu(), fingerprints(tokens)], dim=-1).flatten(0, 1)[:MAX_TOKENS],
-            )
-        if activations.output.ndim == 3:
-            # A copy: a slice would keep the whole batch in memory.
-            self.add(
-                (activations.layer,), activations.output.flatten(0, 1)[:MAX_TOKENS].float().cpu().clone()
-            )
-
-    def add(self, place: Place, sums: Tensor) -> None:
-        """Appends tokens at a place, up to :data:`MAX_TOKENS`."""
-        stored = self.sums.get(place)
-        whole = sums if stored is None else torch.cat([stored, sums.to(stored)])
-        self.sums[place] = whole[:MAX_TOKENS]
+            inputs = torch.cat([tokens.double().cpu(), fingerprints(tokens)], dim=-1)
+            self.add(SHARED, inputs.flatten(0, 1))
+        if activations.output.ndim != 3:
+            return None
+        # A copy: a slice would keep the whole batch in memory.
+        return activations.output.flatten(0, 1)[:MAX_TOKENS].float().cpu().clone()
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns both quantities per block. The null comes from untrained networks."""
-        rows: list[Measurement] = []
-        if INPUT not in self.sums:
-            return rows
-        inputs = self.sums[INPUT]
-        group = same_inputs(inputs[:, :-2])
-        context = inputs[:, -1] if self._causal(group) else inputs[:, -2]
-        note = ONE_GROUP if int((torch.bincount(group) > 1).sum()) == 1 else ""
-        for (layer,), outputs in sorted(self.sums.items()):
-            if layer < 0:
-                continue
-            if len(outputs) != len(inputs):
-                rows += [_row(quantity, None, 0, layer, OTHER_TOKENS, note) for quantity in (SHARE, DISTANCE)]
-                continue
-            rows.append(_row(SHARE, *contextual_share(outputs, group), layer, NO_GROUPS, note))
-            rows.append(_row(DISTANCE, *smallest_distance(outputs, group, context), layer, NO_GROUPS, note))
-        return rows
+        if (inputs := self.sums.get(SHARED)) is None:
+            return []
+        self.group = same_inputs(inputs[:, :-2])
+        self.context = inputs[:, -1] if self._causal(self.group) else inputs[:, -2]
+        return super().compute(draws=draws, generator=generator)
+
+    def rows(
+        self,
+        place: Place,
+        sums: Float[Tensor, "tokens dim"],
+        *,
+        draws: int,
+        generator: torch.Generator | None,
+    ) -> Iterator[Measurement]:
+        """Yields both quantities of a block."""
+        found: dict[str, tuple[float | None, int]] = {SHARE: (None, 0), DISTANCE: (None, 0)}
+        reason = OTHER_TOKENS
+        if len(sums) == len(self.group):
+            found[SHARE] = contextual_share(sums, self.group)
+            found[DISTANCE] = smallest_distance(sums, self.group, self.context)
+            reason = NO_GROUPS
+        note = ONE_GROUP if int((torch.bincount(self.group) > 1).sum()) == 1 else ""
+        for quantity, (value, n) in found.items():
+            yield self.beside(quantity, value, side=">=", n=n, reason=reason, note=note)
 
     def _causal(self, group: Int[Tensor, " tokens"]) -> bool:
         """Returns whether tokens with equal prefixes in different sequences leave the first block with equal
         vectors.
         """
-        inputs, outputs = self.sums[INPUT], self.sums.get((0,))
+        inputs, outputs = self.sums[SHARED], self.sums.get((0, 0))
         if outputs is None or len(outputs) != len(inputs):
             return False
         if float(inputs[:, -2].max() - inputs[:, -2].min()) <= 1e-9 * float(inputs[:, -2].abs().amax()):
@@ -193,22 +195,6 @@ class Contexts(Metric):
         joint = group * (int(same_prefix.max()) + 1) + same_prefix
         share, used = contextual_share(outputs, torch.unique(joint, return_inverse=True)[1])
         return used > 0 and share is not None and share < ROUNDING**2
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores a :meth:`state_dict`."""
-        self.sums = {(int(place),): sums for place, sums in state.items()}
-
-
-def _row(quantity: str, value: float | None, n: int, layer: int, reason: str, note: str) -> Measurement:
-    columns = {
-        "side": ">=",
-        "layer": layer,
-        "n": n,
-        "source": SOURCE,
-        "reason": "" if value is not None else reason,
-        "note": note,
-    }
-    return Measurement("universal", "in network", quantity, value, **columns)
 
 
 IN_NETWORKS = InNetworks(

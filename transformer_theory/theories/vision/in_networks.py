@@ -22,7 +22,7 @@ How much of the scores is positional is measured by the theory of induction head
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -30,8 +30,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, present
-from ...core.metric import ActivationKind, Activations, Metric, Place
+from ...core.measurement import Measurement
+from ...core.metric import SHARED, ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, permutations
 from ...core.theory import InNetworks
@@ -50,6 +50,7 @@ NEIGHBOURS, DISTANCE = "mass on the 4-neighbour patches", "mean attention distan
 RELEVANT, SIMILARITY = "mass on label-relevant patches", "CKA with the first block"
 OTHER_IMAGES = "maps of other images, plus the excess of permuted labels"
 NO_GRID = "patches do not form a square grid of at least 2 x 2"
+UNUSABLE = "weights are not finite, or all weight is on the class token or the patch itself"
 # images of the relevance, dimensions of their tokens, images per batch of CKA
 STORED, PROJECTED, PER_BATCH = 1000, 8, 32
 
@@ -67,26 +68,31 @@ def grid(places: int) -> tuple[Float[Tensor, "T T"], Float[Tensor, "T T"]] | Non
     return (distance - 1).abs().lt(1e-6).double(), distance
 
 
-class PatchAttention(ClassTokenMetric):
+class PatchAttention(ClassTokenMetric, PerModule):
     """Mass on the 4-neighbours and mean attention distance of each head.
 
     Attributes:
-        sums: by layer, first head and keys: number of images, then the sum of the maps, ``[heads, 1 + queries
-            * keys]``.
+        sums: by layer, first head and size of a row: number of images, then the sum of the maps, ``[heads, 1
+            + queries * keys]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
     null_source: ClassVar = "untrained"
+    theory, quantity, unit, side, source = NAME, NEIGHBOURS, "share", ">=", RAGHU
 
     def reset(self) -> None:
         """Starts a new measurement."""
         super().reset()
         self.first: int | None = None  # layer of the first module that was measured
 
-    def update(self, activations: Activations) -> None:
-        """Adds the maps of one module; modules without known weights are skipped."""
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns layer, first head and size of a row."""
+        return (*super().place(activations, statistics), statistics.shape[1])
+
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads one_and_pairs"] | None:
+        """Returns the maps of one module; None if it has no known weights."""
         if (weights := activations.weights) is None:
-            return
+            return None
         skip = self.recognise(activations.tokens)
         n, heads, queries, keys = weights.shape
         self.first = activations.layer if self.first is None else self.first
@@ -95,54 +101,37 @@ class PatchAttention(ClassTokenMetric):
         fits = n == len(activations.tokens) and queries == keys
         total = weights.detach().float().sum(0)[:, skip:, skip:] if fits else weights.new_zeros(heads, 0, 0)
         count = total.new_full((heads, 1), float(n))
-        self.add(
-            (activations.layer, activations.first_head, total.shape[-1]),
-            torch.cat([count, total.flatten(1)], 1).double().cpu(),
-        )
+        return torch.cat([count, total.flatten(1)], 1).double().cpu()
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns two rows per layer and head."""
-        rows = []
-        for (layer, first, places), sums in sorted(self.sums.items(), key=lambda item: item[0]):
-            found = grid(places)
-            for head, (count, *flat) in enumerate(sums.tolist(), start=first):
-                columns = {"layer": layer, "head": head, "n": int(count), "source": RAGHU}
-                reason, mass, distance, note = NO_GRID, None, None, ""
+    def rows(
+        self, place: Place, *sums: Float[Tensor, "heads _"], draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields two rows per head, for each size of the images."""
+        for part in sums:
+            for head, (count, *flat) in enumerate(part.tolist()):
+                places = math.isqrt(len(flat))
+                columns = {"head": head, "n": int(count), "reason": NO_GRID}
+                mass, distance, found, span = None, None, grid(places), {}
                 if found is not None:
                     A = torch.tensor(flat, dtype=torch.float64).reshape(places, places)
                     A = A * (1 - torch.eye(places, dtype=torch.float64))
                     total = A.sum(1)
-                    reason = "weights are not finite, or all weight is on the class token or the patch itself"
+                    columns["reason"] = UNUSABLE
                     if bool(total.isfinite().all()) and bool((total > 1e-12 * count).all()):
                         near, far = found
                         mass, distance = (float(((A * each).sum(1) / total).mean()) for each in (near, far))
                         uniform = [float(each.sum() / (places * (places - 1))) for each in (near, far)]
                         side = math.isqrt(places)
-                        reason, note = (
-                            "",
+                        span["bounds"] = (1.0, float(far.max()))
+                        columns["note"] = (
                             f"grid of {side} x {side}; uniform attention: {uniform[0]:.3f} and "
-                            f"{uniform[1]:.2f} patches",
+                            f"{uniform[1]:.2f} patches"
                         )
-                rows.append(
-                    Measurement(
-                        NAME,
-                        "in network",
-                        NEIGHBOURS,
-                        mass,
-                        unit="share",
-                        reason=reason,
-                        note=note,
-                        side=">=",
-                        **columns,
-                    )
-                )
-                rows.append(
-                    Measurement(NAME, "in network", DISTANCE, distance, reason=reason, note=note, **columns)
-                )
-        return rows
+                yield self.row(mass, **columns)
+                yield self.beside(DISTANCE, distance, **span, **columns)
 
 
-class RelevantMass(ClassTokenMetric):
+class RelevantMass(ClassTokenMetric, PerModule):
     """Mass on label-relevant patches of each head; see the module's docstring.
 
     The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the
@@ -151,9 +140,12 @@ class RelevantMass(ClassTokenMetric):
     Attributes:
         sums: by layer and first head: weights on the patches, ``[n, heads, T]``; at (-1,): tokens and label,
             ``[n, T, 9]``. Of one dimension, and empty, where they are unknown.
+        relevant: the most relevant patches of every second image, and the same for permuted labels; or the
+            reason why there are none. Of the last call of :meth:`compute`.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    theory, quantity, unit, side, source, null_kind = NAME, RELEVANT, "share", ">=", LI, OTHER_IMAGES
 
     def reset(self) -> None:
         """Starts a new measurement."""
@@ -199,49 +191,40 @@ class RelevantMass(ClassTokenMetric):
                 )
                 tokens = tokens @ directions.to(tokens)
             column = labels.to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
-            self.add((-1,), torch.cat([tokens, column], -1).cpu())
+            self.add(SHARED, torch.cat([tokens, column], -1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
         """Returns one row per layer and head, or one per module with the reason."""
-        rows, found = [], self._maps(draws)
-        for (layer, *first), stored in sorted(self.sums.items(), key=lambda item: item[0]):
-            if layer == -1:
-                continue
-            columns = {"layer": layer, "source": LI, "unit": "share", "side": ">="}
-            reason = found if isinstance(found, str) else ""
-            if not isinstance(found, str):
-                top, permuted = found
-                if not len(stored) or len(stored) // 2 != len(top) or stored.shape[-1] != top.shape[1]:
-                    reason = "modules have seen different numbers of images or patches"
-                elif not bool(stored.isfinite().all()):
-                    reason = "weights are not finite"
-                else:
-                    maps = stored[1::2].double()
-                    maps = maps / maps.sum(-1, keepdim=True).clamp(min=1e-300)
-                    # what the mean map over images, which depends on places only, does not explain
-                    rest = maps - maps.mean(0)
-                    value, chance = _mass(maps, top).tolist(), []
-                    for order, other in zip(permutations(len(top), draws), permuted):
-                        chance.append((_mass(maps, top[order]) + _mass(rest, other).clamp(min=0)).tolist())
-                    for head, mass in enumerate(value):
-                        null = Null(OTHER_IMAGES, tuple(draw[head] for draw in chance)) if draws else None
-                        place = {"head": first[0] + head, "n": len(top)}
-                        rows.append(
-                            Measurement(
-                                NAME, "in network", RELEVANT, mass, nulls=present(null), **place, **columns
-                            )
-                        )
-            if reason:
-                rows.append(
-                    Measurement(NAME, "in network", RELEVANT, None, head=first[0], reason=reason, **columns)
-                )
-        return rows
+        self.relevant = self._relevant(draws)
+        return super().compute(draws=draws, generator=generator)
 
-    def _maps(self, draws: int) -> tuple[Bool[Tensor, "n T"], list[Bool[Tensor, "n T"]]] | str:
+    def rows(
+        self, place: Place, sums: Tensor, *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row per head, or one with the reason."""
+        if isinstance(self.relevant, str):
+            yield self.row(None, reason=self.relevant, head=0)
+            return
+        top, permuted = self.relevant
+        if not len(sums) or len(sums) // 2 != len(top) or sums.shape[-1] != top.shape[1]:
+            yield self.row(None, reason="modules have seen different numbers of images or patches", head=0)
+        elif not bool(sums.isfinite().all()):
+            yield self.row(None, reason="weights are not finite", head=0)
+        else:
+            maps = sums[1::2].double()
+            maps = maps / maps.sum(-1, keepdim=True).clamp(min=1e-300)
+            # what the mean map over images, which depends on places only, does not explain
+            rest, chance = maps - maps.mean(0), []
+            for order, other in zip(permutations(len(top), draws), permuted):
+                chance.append((_mass(maps, top[order]) + _mass(rest, other).clamp(min=0)).tolist())
+            for head, mass in enumerate(_mass(maps, top).tolist()):
+                yield self.row(mass, draws=[draw[head] for draw in chance], head=head, n=len(top))
+
+    def _relevant(self, draws: int) -> tuple[Bool[Tensor, "n T"], list[Bool[Tensor, "n T"]]] | str:
         """Returns the most relevant patches of every second image, the same for permuted labels, or the
         reason why there are none.
         """
-        stored = self.sums.get((-1,), torch.zeros(0))
+        stored = self.sums.get(SHARED, torch.zeros(0))
         if stored.ndim < 3:
             return "no labels that are integers, sequences in windows, or a single patch"
         labels = stored[:, 0, -1].long()
@@ -297,16 +280,17 @@ def hsic(K: Float[Tensor, "n n"], L: Float[Tensor, "n n"]) -> Float[Tensor, ""]:
     return ((K * L).sum() + k.sum() * m.sum() / ((n - 1) * (n - 2)) - 2 * (k @ m) / (n - 2)) / (n * (n - 3))
 
 
-class LayerSimilarity(Metric):
+class LayerSimilarity(PerModule):
     """Linear CKA of each block with the first one, from up to 32 images of each batch.
 
     Attributes:
-        sums: by layer: images, batches, and the sums over batches of HSIC(first, layer), HSIC(layer, layer),
-            HSIC(first, first), ``[5]``.
+        sums: by layer and 0: images, batches, and the sums over batches of HSIC(first, layer), HSIC(layer,
+            layer), HSIC(first, first), ``[5]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
     null_source: ClassVar = "untrained"
+    theory, quantity, source = NAME, SIMILARITY, KORNBLITH
 
     def reset(self) -> None:
         """Starts a new measurement."""
@@ -314,10 +298,8 @@ class LayerSimilarity(Metric):
         self.first: int | None = None
         self.gram = torch.zeros(0, 0)  # of the first block, in the current batch
 
-    def update(self, activations: Activations) -> None:
-        """Adds one block of one batch."""
-        if activations.kind != "features":
-            return
+    def statistics(self, activations: Activations) -> Float[Tensor, "5"]:
+        """Returns the statistics of one block of one batch."""
         output = activations.output.detach()
         n, layer = len(output), activations.layer
         self.first = layer if self.first is None else min(self.first, layer)
@@ -331,26 +313,20 @@ class LayerSimilarity(Metric):
             self.gram = gram
         if len(gram) >= 4 and gram.shape == self.gram.shape:
             sums[2:] = torch.stack([hsic(self.gram, gram), hsic(gram, gram), hsic(self.gram, self.gram)])
-        self.add((layer,), sums)
+        return sums
 
-    def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
-        """Returns one row per block after the first; one with the reason if there is a single block."""
-        rows = []
-        layers = sorted(self.sums)
-        for place in layers[1:] or layers:
-            count, _, cross, own, reference = self.sums[place].tolist()
-            columns = {"layer": place[0], "n": int(count), "source": KORNBLITH}
-            value, reason = None, "there is only one block"
-            if len(layers) > 1:
-                finite = math.isfinite(cross) and math.isfinite(own) and math.isfinite(reference)
-                value = cross / (own * reference) ** 0.5 if finite and own > 0 and reference > 0 else None
-                reason = (
-                    ""
-                    if value is not None
-                    else "features are constant or not finite, or batches have fewer than four images"
-                )
-            rows.append(Measurement(NAME, "in network", SIMILARITY, value, reason=reason, **columns))
-        return rows
+    def rows(
+        self, place: Place, sums: Float[Tensor, "5"], *, draws: int, generator: Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields one row, none of the first block; with the reason if there is a single block."""
+        count, _, cross, own, reference = sums.tolist()
+        if len(self.sums) == 1:
+            yield self.row(None, reason="there is only one block", n=int(count))
+        elif place != min(self.sums):
+            finite = math.isfinite(cross) and math.isfinite(own) and math.isfinite(reference)
+            value = cross / (own * reference) ** 0.5 if finite and own > 0 and reference > 0 else None
+            reason = "features are constant or not finite, or batches have fewer than four images"
+            yield self.row(value, reason=reason, n=int(count))
 
 
 IN_NETWORKS = InNetworks(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...core.format import clock
+from ...core.format import clock, number, plain_percent
 from ...core.measurement import Measurement
 from ...core.result import Result
 from ...core.table import Table
@@ -51,10 +51,9 @@ class ProgressUpdate:
         texts = [f"step {self.step:,}", f"epoch {self.epoch:.2f}"]
         for row in self.measured or ():
             if row.layer is None and not row.at and row.value is not None:
-                texts.append(
-                    f"{row.split} {row.quantity} "
-                    + (f"{100 * row.value:.2f} %" if row.unit == "share" else f"{row.value:.4g}")
-                )
+                share = row.unit == "share"
+                value = plain_percent(row.value) if share else number(row.value, 4)
+                texts.append(f"{row.split} {row.quantity} {value}")
         texts += [] if self.speed is None else [f"{self.speed:,.0f} images/s"]
         texts += [] if self.left is None else [f"{clock(self.left)} left"]
         return ", ".join(texts)

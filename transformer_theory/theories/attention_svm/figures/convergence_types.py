@@ -2,11 +2,12 @@
 selection, or another one.
 """
 
+from collections.abc import Iterator
+
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Panel, Reading, curves, figure, share
-from ....core.plotting import COLOURS, TINTS
+from ....core.figure import DASHED, Panel, Reading, curves, figure, share
 from ....core.sources import Source
 from ..builders import constraints
 from ..dynamics import normalised_descent, random_factors, start
@@ -30,24 +31,20 @@ KNOWN = {
     SUPPORT: {20: 0.01, 50: 0.49, 100: 0.83, 200: 1.0},
 }
 LOOKS = {
-    BEST: {"label": "all best tokens", "color": TINTS[1]},
-    LOCAL: {"label": "locally optimal (best included)", "color": TINTS[0]},
-    NOT_LOCAL: {"label": "not locally optimal", "color": TINTS[2]},
-    OPEN: {"label": "not settled", "color": COLOURS["null"]},
+    BEST: {"label": "all best tokens"},
+    LOCAL: {"label": "locally optimal (best included)"},
+    NOT_LOCAL: {"label": "not locally optimal"},
+    OPEN: {"label": "not settled", "color": "null"},
 }
-DASHED = {
+LINES = ("quantity", LOOKS)
+SUPPORTING = {
     "label": "all tokens are support vectors",
-    "color": COLOURS["network"],
-    "linestyle": (0, (4, 2)),
+    "color": "network",
+    "linestyle": DASHED,
     "band": False,
 }
-
-
-def panel(title: str, descent: str, legend: str) -> tuple[Panel, Panel]:
-    """Returns the layers of the panel of one descent."""
-    axes = {"ylim": (-0.03, 1.04)}
-    outcomes = Panel(title, tuple(LOOKS), {"descent": descent}, ("quantity", LOOKS), legend=legend, axes=axes)
-    return outcomes, Panel("", SUPPORT, {"norm": NORMS[descent]}, ("quantity", {SUPPORT: DASHED}))
+SUPPORT_LINES = ("quantity", {SUPPORT: SUPPORTING})
+AXES = {"ylim": (-0.03, 1.04)}
 
 
 @figure(
@@ -56,7 +53,16 @@ def panel(title: str, descent: str, legend: str) -> tuple[Panel, Panel]:
     over={"d": d_axis(5, 10, 20, 50, 100, 200)},
     view=curves(
         "d",
-        panels=(panel("Descent on $W$", W, ""), panel("Descent on $(K, Q)$", KQ, "center left")),
+        panels=(
+            (
+                Panel("Descent on $W$", tuple(LOOKS), {"descent": W}, LINES, legend="", axes=AXES),
+                Panel("", SUPPORT, {"norm": NORMS[W]}, SUPPORT_LINES),
+            ),
+            (
+                Panel("Descent on $(K, Q)$", tuple(LOOKS), {"descent": KQ}, LINES, axes=AXES),
+                Panel("", SUPPORT, {"norm": NORMS[KQ]}, SUPPORT_LINES),
+            ),
+        ),
         xlabel="dimension d",
         ylabel="share of problems",
         log="x",
@@ -76,7 +82,7 @@ def convergence_types(
     rate: float = RATE,
     threshold: float = THRESHOLD,
     seed: int = setting(0, ge=0, le=2**32 - 1, help="seed of the factors"),
-) -> list[Reading]:
+) -> Iterator[Reading]:
     """Outcomes of normalised descent on W and on K and Q against the dimension, on published data (n = T = 5,
     seeds 0 to 99).
 
@@ -91,18 +97,14 @@ def convergence_types(
     descent finds the best tokens; in the nuclear norm it comes later. The reference numbers are those of
     another program on the same problems.
     """
-    readings = []
     for descent, solve in SOLVERS.items():
         generator = torch.Generator().manual_seed(seed)
         counts = dict.fromkeys([*LOOKS, SUPPORT], 0)
         for first in range(0, trials, BATCH):
             seeds = range(first, min(first + BATCH, trials))
             instance = published_instances(seeds, inputs=inputs, tokens=tokens, dim=d)
-            if descent == W:
-                end = normalised_descent(instance, start(instance), steps=steps, rate=rate)
-            else:
-                factors = random_factors(instance, generator=generator)
-                end = normalised_descent(instance, factors, steps=steps, rate=rate)
+            first_state = start(instance) if descent == W else random_factors(instance, generator=generator)
+            end = normalised_descent(instance, first_state, steps=steps, rate=rate)
             best = instance.optimal()
             attention, select = instance.attention(end.W).max(-1)
             pairs = constraints(instance.tokens, instance.query, select)
@@ -114,12 +116,13 @@ def convergence_types(
             support = of_best.solved & (of_best.margins <= 1 + NEIGHBOUR_RTOL).all(-1)
             for quantity, mask in zip(counts, (is_best, local, settled & ~local, ~settled, support)):
                 counts[quantity] += int(mask.sum())
-        for quantity, count in counts.items():
-            at = {"norm": NORMS[descent]} if quantity == SUPPORT else {"descent": descent}
-            known = KNOWN.get(quantity, {}).get(d) if descent == W else None
-            columns = {} if known is None else {"reference": (known, "recomputed")}
-            columns |= {"needs": ("inputs", "tokens", "trials")} if quantity == SUPPORT else {}
-            readings.append(
-                share(quantity, count, trials, at=at, step=0 if quantity == SUPPORT else steps, **columns)
-            )
-    return readings
+        known = {
+            quantity: (numbers[d], "recomputed")
+            for quantity, numbers in KNOWN.items()
+            if descent == W and d in numbers
+        }
+        for quantity in LOOKS:
+            here = {"at": {"descent": descent}, "step": steps, "reference": known.get(quantity)}
+            yield share(quantity, counts[quantity], trials, **here)
+        here = {"at": {"norm": NORMS[descent]}, "step": 0, "reference": known.get(SUPPORT)}
+        yield share(SUPPORT, counts[SUPPORT], trials, needs=("inputs", "tokens", "trials"), **here)

@@ -1,14 +1,12 @@
 """Descent on K and Q: with the published penalty, with separate norms, and with one common norm."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ....core.experiment import RANGE, RandomExperiment, setting
-from ....core.figure import Panel, bands
-from ....core.measurement import Measurement
+from ....core.experiment import RANGE, setting
+from ....core.figure import Panel, Reading, bands, figure
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..balance import common_norm_trajectory, imbalance, penalised_residual
@@ -17,27 +15,19 @@ from ..dynamics import Factors, normalised_descent, random_factors, trajectory
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import nuclear_max_margins
-from .common import median_and_range
-from .long_run import logarithmic_steps
+from .common import logarithmic_steps, median_and_range
 
-SOURCE = Source("tarzanagh2023transformers")
 PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
-RUNS = {
-    "penalised": "separate norms, published penalty",
-    "separate": "separate norms, no penalty",
-    "common": "one common norm, no penalty",
+PENALISED = "separate norms, published penalty"
+SEPARATE, COMMON = "separate norms, no penalty", "one common norm, no penalty"
+LABELS = {
+    PENALISED: {"label": "published penalty"},
+    SEPARATE: {"label": "separate norms"},
+    COMMON: {"label": "one common norm"},
 }
-LOOKS = dict(
-    zip(
-        RUNS.values(),
-        ({"label": text} for text in ("published penalty", "separate norms", "one common norm")),
-    )
-)
-DISTANCE = "1 - cosine to the nuclear solution"
-NORM = "nuclear norm of K Q^T"
+DISTANCE, NORM = "1 - cosine to the nuclear solution", "nuclear norm of K Q^T"
 IMBALANCE = "imbalance of K and Q relative to the nuclear norm"
 RESIDUAL = "residual of the stationarity equations"
-TITLES = {DISTANCE: "1 − cosine, nuclear", NORM: "Nuclear norm of $KQ^\\top$", IMBALANCE: "Imbalance"}
 SHORTER = (0.01, 1e-3, 1e-4)  # lengths of the steps before the residual is measured
 
 
@@ -50,15 +40,38 @@ def quantities(instance: Instance, states: list[Factors]) -> dict[str, Tensor]:
     distance = 1 - cosine(W, solutions.W.expand_as(W), dim=(-2, -1))
     norm = torch.linalg.matrix_norm(W, ord="nuc")
     unequal = torch.stack([torch.linalg.matrix_norm(imbalance(state), ord="nuc") for state in states])
-    return {
-        DISTANCE: distance.masked_fill(~solutions.solved, torch.nan),
-        NORM: norm,
-        IMBALANCE: unequal / norm,
-    }
+    distance = distance.masked_fill(~solutions.solved, torch.nan)
+    return {DISTANCE: distance, NORM: norm, IMBALANCE: unequal / norm}
 
 
-@dataclass(frozen=True)
-class FactorNorms(RandomExperiment):
+@figure(
+    "attention_svm.factor_norms",
+    source=Source("tarzanagh2023transformers"),
+    view=bands(
+        spread=RANGE,
+        panels=(
+            Panel("1 − cosine, nuclear", DISTANCE, lines=("descent", LABELS), legend=""),
+            Panel("Nuclear norm of $KQ^\\top$", NORM, lines=("descent", LABELS), legend="upper left"),
+            Panel("Imbalance", IMBALANCE, lines=("descent", LABELS), legend=""),
+        ),
+        log="xy",
+        caption="Median of {trials} random problems; bands: smallest to largest. The run with the penalty "
+        "has separate norms. Solutions are those of the "
+        "tokens selected at the last step. Imbalance: $\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
+        size=(7.0, 3.3),
+    ),
+    quick={"trials": 4, "steps": 2000},
+)
+def factor_norms(
+    *,
+    inputs: int = setting(6, ge=1, help="number n of inputs"),
+    tokens: int = setting(8, ge=2, help="number T of tokens per input"),
+    dim: int = setting(10, ge=2, help="dimension d of the tokens"),
+    trials: int = setting(20, ge=1, help="random problems"),
+    steps: int = setting(100_000, ge=2, help="steps of descent"),
+    rate: float = setting(0.1, gt=0, le=10, help="length of a step"),
+    seed: int = 0,
+) -> Iterator[list[Reading]]:
     """Normalised descent on the factors of W = K Q^T, in three variants, over a hundred thousand steps, on
     published data.
 
@@ -69,55 +82,21 @@ class FactorNorms(RandomExperiment):
     imbalance of K and Q, ||K^T K - Q^T Q||_* relative to ||K Q^T||_*, shows why: it must vanish for a nuclear
     solution, and without penalty it does so only with the common norm.
     """
-
-    inputs: int = setting(6, ge=1, help="number n of inputs")
-    tokens: int = setting(8, ge=2, help="number T of tokens per input")
-    dim: int = setting(10, ge=2, help="dimension d of the tokens")
-    trials: int = setting(20, ge=1, help="random problems")
-    steps: int = setting(100_000, ge=2, help="steps of descent")
-    rate: float = setting(0.1, gt=0, le=10, help="length of a step")
-
-    name = "attention_svm.factor_norms"
-    sources = (SOURCE,)
-
-    view = bands(
-        spread=RANGE,
-        panels=[
-            Panel(title, quantity, lines=("descent", LOOKS), legend="upper left" if quantity == NORM else "")
-            for quantity, title in TITLES.items()
-        ],
-        log="xy",
-        caption="Median of {trials} random problems; bands: smallest to largest. The run with the penalty "
-        "has separate norms. Solutions are those of the tokens selected at the last step. Imbalance: "
-        "$\\|K^\\top K - Q^\\top Q\\|_* / \\|KQ^\\top\\|_*$.",
-        size=(7.0, 3.3),
-    )
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields medians and ranges over the steps, and the residual of the penalised run."""
-        sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim}
-        instance = published_instances(range(self.trials), **sizes)
-        first = random_factors(instance, generator=self.generator())
-        steps = logarithmic_steps(self.steps)
-        runs = {
-            "penalised": trajectory(instance, first, steps=steps, rate=self.rate, penalty=PENALTY),
-            "separate": trajectory(instance, first, steps=steps, rate=self.rate),
-            "common": common_norm_trajectory(instance, first, steps=steps, rate=self.rate),
-        }
-        for run, states in runs.items():
-            states, at = list(states), {"descent": RUNS[run]}
-            for quantity, curve in quantities(instance, states).items():
-                for step, values in zip(steps, curve):
-                    yield from median_and_range(self, quantity, values, at=at, step=step)
-            if run == "penalised":
-                end = states[-1]
-                for rate in SHORTER:
-                    end = normalised_descent(instance, end, steps=200, rate=rate, penalty=PENALTY)
-                residual = penalised_residual(instance, end, penalty=PENALTY)
-                limit = {"predicted": 0.0, "basis": "limit"}
-                yield from median_and_range(self, RESIDUAL, residual, at=at, step=end.step, **limit)
-
-    @classmethod
-    def quick(cls) -> "FactorNorms":
-        """Returns a small version: four problems and 2,000 steps, about a second."""
-        return cls(trials=4, steps=2000)
+    instance = published_instances(range(trials), inputs=inputs, tokens=tokens, dim=dim)
+    first = random_factors(instance, generator=torch.Generator().manual_seed(seed))
+    run = {"steps": logarithmic_steps(steps), "rate": rate}
+    for descent, states in (
+        (PENALISED, trajectory(instance, first, penalty=PENALTY, **run)),
+        (SEPARATE, trajectory(instance, first, **run)),
+        (COMMON, common_norm_trajectory(instance, first, **run)),
+    ):
+        states, at = list(states), {"descent": descent}
+        for quantity, curve in quantities(instance, states).items():
+            for step, values in zip(run["steps"], curve):
+                yield median_and_range(quantity, values, at=at, step=step)
+        if descent == PENALISED:
+            end = states[-1]
+            for shorter in SHORTER:
+                end = normalised_descent(instance, end, steps=200, rate=shorter, penalty=PENALTY)
+            residual = penalised_residual(instance, end, penalty=PENALTY)
+            yield median_and_range(RESIDUAL, residual, reference=(0.0, "limit"), at=at, step=end.step)

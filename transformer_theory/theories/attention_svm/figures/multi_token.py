@@ -3,32 +3,27 @@ predicted weights.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.figure import Panel, draw_curves
-from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, TINTS, axes, caption, colour, style
+from ....core.experiment import setting, sweep
+from ....core.figure import Panel, Reading, draw_curves, figure, reading, share
+from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
-from ....core.statistics import clopper_pearson
-from ....core.table import Arrays, Table
+from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..builders import constraints
 from ..dynamics import HeadInstance, random_start, relu_head, trajectory
 from ..sharing import NO_ATTENTION, SOME_ATTENTION, least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
-from .common import NAME, arrays_of
+from .common import RATE, arrays, arrays_of
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SOURCE = Source("tarzanagh2023transformers")
 ACCEPTED, DISTANCE = "share of trials accepted", "1 - cosine to the target"
 SHARED = "share of accepted trials that share attention"
 ALL_PUSHED = "share of accepted trials in which every masked token is pushed away"
@@ -49,11 +44,6 @@ ROUNDING_UNIT = torch.finfo(torch.float64).eps
 MIN_PUSH = 1e-3  # smallest least_push at which masked tokens count as pushed away; gains are of order one
 CHUNK = 500  # trials that descend together
 ERROR = "standard error"
-LOOKS = {
-    "prediction": {"label": "finite part and direction"},
-    "direction": {"label": "direction alone"},
-    "one token": {"label": "one token per input", "color": COLOURS["null"]},
-}
 
 
 def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
@@ -133,8 +123,59 @@ def descend(
     }
 
 
-@dataclass(frozen=True)
-class MultiToken(RandomExperiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws the distance of W to three predictions, the share of accepted trials, and the distance against
+    the remaining attention.
+    """
+    a = arrays_of(result)
+    drawn, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
+    distances = Panel("1 − cosine of W to", DISTANCE, lines="target", axes={"yscale": "log"})
+    draw_curves(left, result, distances, x="d", spread=ERROR)
+    draw_curves(middle, result, Panel("Share of trials accepted", ACCEPTED), x="d")
+    for d, tint in zip(result.settings["dims"], TINTS):
+        ends, masked, pushed = a[f"end_{d}"], np.maximum(a[f"masked_{d}"], 1e-20), a[f"pushed_{d}"]
+        look = {"color": tint, "alpha": 0.55, "s": 7}
+        right.scatter(masked[pushed], ends[pushed], linewidths=0, label=f"d = {d}", **look)
+        right.scatter(masked[~pushed], ends[~pushed], linewidths=0.7, marker="x", **look)
+    right.set(title="1 − cosine to prediction", xlabel="attention left elsewhere", xscale="log", yscale="log")
+    right.legend()
+    for ax in (left, middle):
+        ax.set_xlabel("dimension d")
+    caption(
+        drawn,
+        "Left: means over the accepted trials; bands: standard error. Middle: band: 95 % interval "
+        "(Clopper-Pearson). Right: one mark per accepted trial, against the largest attention left on a "
+        "masked token; crosses: the head is flat at some masked token, so descent does not push it away.",
+    )
+    return drawn
+
+
+def check_every(every: int, steps: int) -> None:
+    """Checks that there is a measurement."""
+    if every > steps:
+        raise ValueError(f"every must be at most steps = {steps}, got {every}; lower every, or raise steps")
+
+
+@figure(
+    "attention_svm.multi_token",
+    source=Source("tarzanagh2023transformers"),
+    view=draw,
+    quick={"dims": (4,), "trials": 120, "steps": 400, "every": 100},
+    check=check_every,
+)
+def multi_token(
+    *,
+    dims: tuple[int, ...] = setting((4, 6, 8, 10), ge=1, help="dimensions d of the tokens"),
+    inputs: int = setting(3, ge=1, help="number n of inputs"),
+    tokens: int = setting(4, ge=2, help="number T of tokens per input"),
+    trials: int = setting(4000, ge=1, help="random problems per dimension"),
+    steps: int = setting(2000, ge=1, help="steps of descent"),
+    every: int = setting(100, ge=1, help="steps between two measurements"),
+    rate: float = RATE,
+    eps: float = setting(ROUNDING_UNIT, ge=0, le=1, help="added to the norm of the gradient; 0 is exact"),
+    seed: int = 0,
+) -> Iterator[Reading | Arrays]:
     r"""Normalised descent with the head :math:`h(o) = 1^\top \max(V^\top o, 0)`, compared with three
     predictions of the direction of W.
 
@@ -145,171 +186,41 @@ class MultiToken(RandomExperiment):
     with the dimension. The prediction fails in trials in which the head is flat at a masked token and so does
     not push it away; the figure marks these trials. ``eps`` is added to the norm of the gradient, as
     published; with ``eps = 0`` descent is exact and W grows further.
-
-    Raises:
-        ValueError: ``every`` exceeds ``steps``, or a setting is out of range.
     """
-
-    dims: tuple[int, ...] = setting((4, 6, 8, 10), ge=1, help="dimensions d of the tokens")
-    inputs: int = setting(3, ge=1, help="number n of inputs")
-    tokens: int = setting(4, ge=2, help="number T of tokens per input")
-    trials: int = setting(4000, ge=1, help="random problems per dimension")
-    steps: int = setting(2000, ge=1, help="steps of descent")
-    every: int = setting(100, ge=1, help="steps between two measurements")
-    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
-    eps: float = setting(ROUNDING_UNIT, ge=0, le=1, help="added to the norm of the gradient; 0 is exact")
-
-    name = "attention_svm.multi_token"
-    sources = (SOURCE,)
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.every > self.steps:
-            raise ValueError(
-                f"every must be at most steps = {self.steps}, got {self.every}; lower every, or raise steps"
-            )
-
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields, per dimension, the share of accepted trials and the mean distances at the end; arrays with
-        the points of all accepted trials.
-        """
-        fixed = {
-            name: getattr(self, name) for name in ("inputs", "tokens", "steps", "every", "rate", "eps")
-        } | {"start": self.seed}
-        parts = [
-            range(first, min(first + CHUNK, self.trials + 1)) for first in range(1, self.trials + 1, CHUNK)
-        ]
-        outcomes = sweep(descend, [{"seeds": seeds, "dim": d, **fixed} for d in self.dims for seeds in parts])
-        for number, d in enumerate(self.dims):
-            chunks = outcomes[number * len(parts) : (number + 1) * len(parts)]
-            joined = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
-            yield from self._rows(d, joined, len(joined["apart"]), int(joined["tried"].sum()))
-            points = {
-                "end": joined["apart"][:, -1, 0],
-                "masked": joined["masked"],
-                "pushed": joined["pushed"],
-            }
-            yield Arrays({f"{NAME}/{name}_{d}": values for name, values in points.items()})
-
-    def _rows(
-        self, d: int, joined: dict[str, np.ndarray], accepted: int, tried: int
-    ) -> Iterator[Measurement]:
-        """Yields the rows of one dimension."""
-        low, high = clopper_pearson(accepted, tried)
-        yield self.row(
-            ACCEPTED,
-            accepted / tried,
-            unit="share",
-            at={"d": d},
-            n=tried,
-            interval=(float(low), float(high)),
-            interval_kind="over samples",
-            note="each trial has at least one negative label",
-        )
+    sizes = {"inputs": inputs, "tokens": tokens}
+    run = {"steps": steps, "every": every, "rate": rate, "eps": eps, "start": seed}
+    parts = [range(first, min(first + CHUNK, trials + 1)) for first in range(1, trials + 1, CHUNK)]
+    calls = [{"seeds": seeds, "dim": d, **sizes, **run} for d in dims for seeds in parts]
+    outcomes = iter(sweep(descend, calls))
+    for d in dims:
+        chunks = [next(outcomes) for _ in parts]
+        found = {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}
+        ends, pushed = found["apart"][:, -1], found["pushed"]  # [accepted, targets], [accepted]
+        accepted, note = len(ends), "each trial has at least one negative label"
+        yield share(ACCEPTED, accepted, int(found["tried"].sum()), at={"d": d}, note=note)
+        points = {"end": ends[:, 0], "masked": found["masked"], "pushed": pushed}
+        yield arrays({f"{name}_{d}": values for name, values in points.items()})
         if not accepted:
-            return
-        comparable = self.at_defaults("inputs", "tokens", "trials", "steps", "rate", "eps")
-        published = PUBLISHED.get(d) if comparable else None
-        for number, (target, note) in enumerate(TARGETS.items()):
-            values = joined["apart"][:, -1, number]
+            continue
+        for (target, text), values, known in zip(TARGETS.items(), ends.T, PUBLISHED.get(d, (None,) * 3)):
+            here = {"at": {"target": target, "d": d}, "step": steps, "n": accepted}
             # numpy divides the variance by n, hence n - 1 here
-            error = values.std() / max(accepted - 1, 1) ** 0.5
-            yield self.row(
+            error = float(values.std() / max(accepted - 1, 1) ** 0.5)
+            yield reading(
                 DISTANCE,
                 float(values.mean()),
-                reference=None if published is None else (published[number], "figure"),
-                at={"target": target, "d": d},
-                step=self.steps,
-                n=accepted,
-                note=f"{note}: mean over accepted trials, standard error {error:.4f}",
+                reference=known and (known, "figure"),
+                needs=("inputs", "tokens", "trials", "steps", "rate", "eps"),
+                note=f"{text}: mean over accepted trials, standard error {error:.4f}",
+                **here,
             )
-            here = {"at": {"target": target, "d": d}, "step": self.steps, "n": accepted}
-            yield self.row(f"{ERROR} of {DISTANCE}", float(error), **here)
-        pushed, ends = joined["pushed"], joined["apart"][:, -1, 0]
-        yield self.row(
-            SHARED,
-            float(joined["several"].mean()),
-            unit="share",
-            at={"d": d},
-            n=accepted,
-        )
-        yield self.row(ALL_PUSHED, float(pushed.mean()), unit="share", at={"d": d}, n=accepted)
-        for variant, trials in (
-            ("pushed away", pushed),
-            ("not all pushed away", ~pushed),
-        ):
-            if trials.any():
-                median = float(np.median(ends[trials]))
-                yield self.row(
-                    MEDIAN_DISTANCE, median, at={"masked tokens": variant, "d": d}, n=int(trials.sum())
+            yield reading(f"{ERROR} of {DISTANCE}", error, **here)
+        here = {"unit": "share", "at": {"d": d}, "n": accepted}
+        yield reading(SHARED, float(found["several"].mean()), **here)
+        yield reading(ALL_PUSHED, float(pushed.mean()), **here)
+        for masked, these in (("pushed away", pushed), ("not all pushed away", ~pushed)):
+            if these.any():
+                median = float(np.median(ends[these, 0]))
+                yield reading(
+                    MEDIAN_DISTANCE, median, at={"masked tokens": masked, "d": d}, n=int(these.sum())
                 )
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots the distance of W to three predictions, the share of accepted trials, and the distance
-        against the remaining attention.
-        """
-        a = arrays_of(result)
-        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.3)
-        accepted = result.select(quantity=ACCEPTED)
-        panel = Panel("1 − cosine of W to", DISTANCE, lines=("target", LOOKS), legend="upper right")
-        if any(row.value for row in accepted):
-            draw_curves(left, result, panel, x="d", spread=ERROR)
-        left.set_yscale("log")
-        left.set_ylim(top=left.get_ylim()[1] * 8)
-        left.set(xlabel="dimension d")
-        _accepted(middle, accepted)
-        _leftover(right, a, self.dims)
-        if any(row.value for row in accepted):
-            right.set_ylim(top=right.get_ylim()[1] * 12)
-        caption(
-            figure,
-            "Left: means over the accepted trials; bands: standard error. Middle: share and number of "
-            "accepted trials; bars: 95 % interval (Clopper-Pearson). Right: one mark per trial, against "
-            "the largest attention left on a masked token; flat head: the head has no slope at some masked "
-            "token, so descent does not push it away.",
-        )
-        return figure
-
-    @classmethod
-    def quick(cls) -> "MultiToken":
-        """Returns a small version: few trials in four dimensions and a fifth of the steps, about a second."""
-        return cls(dims=(4,), trials=120, steps=400, every=100)
-
-
-def _accepted(ax: "Axes", table: Table) -> None:
-    """Plots the share and the number of accepted trials per dimension."""
-    places, share = np.arange(len(table)), np.array(table.column("value"))
-    ends = np.array(table.column("interval")).T
-    look = {"color": colour("attention_svm"), "alpha": 0.55, "width": 0.6, "capsize": 2}
-    ax.bar(places, share, yerr=np.abs(ends - share), error_kw={"linewidth": 1}, **look)
-    counts = share * table.column("n")
-    for place, top, count in zip(places, ends[1], counts):
-        look = {"textcoords": "offset points", "ha": "center", "fontsize": 7.5}
-        ax.annotate(str(round(count)), (place, top), xytext=(0, 2), **look)
-    ax.set_xticks(places, [str(row.at["d"]) for row in table])
-    ax.set_xlim(-0.6, len(table) - 0.4)
-    ax.set_ylim(top=1.15 * max(float(ends.max()), 1e-3))
-    ax.set(title="Share of trials accepted", xlabel="dimension d")
-
-
-def _leftover(ax: "Axes", a: dict[str, np.ndarray], dims: tuple[int, ...]) -> None:
-    """Plots, per trial, the distance to the prediction against the largest attention on a masked token."""
-    for d, tint in zip(dims, TINTS):
-        ends, masked, pushed = (
-            a[f"end_{d}"],
-            np.maximum(a[f"masked_{d}"], 1e-20),
-            a[f"pushed_{d}"],
-        )
-        if len(masked):
-            ax.scatter(
-                masked[pushed], ends[pushed], s=6, color=tint, alpha=0.55, linewidths=0, label=f"d = {d}"
-            )
-            ax.scatter(
-                masked[~pushed], ends[~pushed], s=7, color=tint, alpha=0.55, linewidths=0.7, marker="x"
-            )
-    ax.scatter([], [], s=9, color="black", linewidths=0.7, marker="x", label="flat head")
-    ax.set_xscale("log")
-    ax.set_yscale("log")
-    ax.set(title="1 − cosine to prediction", xlabel="attention left elsewhere")
-    ax.legend(loc="upper left", ncols=2, handletextpad=0.1, borderaxespad=0.1, columnspacing=1)

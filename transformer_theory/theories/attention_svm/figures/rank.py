@@ -2,13 +2,14 @@
 notebook prints.
 """
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from ....core.experiment import setting
 from ....core.figure import Panel, Reading, draw_curves, figure, reading
-from ....core.plotting import COLOURS, TINTS, axes, caption, style
+from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.statistics import clopper_pearson
@@ -16,7 +17,7 @@ from ..builders import constraints
 from ..constraint_set import Constraints
 from ..published import published_instances
 from ..solvers import frobenius_max_margins, nuclear_max_margins, official_rank
-from .common import T_axis, d_axis, mean_interval, n_axis
+from .common import T_axis, d_axis, n_axis, normal_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,13 +28,13 @@ RECIPE: dict[Literal["frobenius", "nuclear"], str] = {
     "frobenius": "mean rank by the released recipe, Frobenius norm",
     "nuclear": "mean rank by the released recipe, nuclear norm",
 }
-PLOTTED = {
+RECIPE_LOOK = {"linestyle": (0, (3, 2)), "linewidth": 1.0, "marker": "", "band": False}
+LOOKS = {
     FROBENIUS: {"label": "Frobenius, true", "color": TINTS[0]},
     NUCLEAR: {"label": "nuclear, true", "color": TINTS[1]},
-    RECIPE["frobenius"]: {"label": "Frobenius, released recipe", "color": TINTS[0]},
-    RECIPE["nuclear"]: {"label": "nuclear, released recipe", "color": TINTS[1]},
+    RECIPE["frobenius"]: {"label": "Frobenius, released recipe", "color": TINTS[0], **RECIPE_LOOK},
+    RECIPE["nuclear"]: {"label": "nuclear, released recipe", "color": TINTS[1], **RECIPE_LOOK},
 }
-DASHED = {"linestyle": (0, (3, 2)), "linewidth": 1.0, "marker": "", "band": False}
 KNOWN_DIMS = (1, 2, 3, 4, 5, 10, 15, 20)
 BATCH = 100  # seeds per batch
 # fewest seeds for which the mean of the recipe is compared with the published mean over 100 seeds
@@ -70,34 +71,34 @@ def published_constraints(seeds: range, inputs: int, tokens: int, dim: int) -> C
 
 
 @style()
-def plot(result: Result) -> "Figure":
-    """Plots the mean rank against the dimension, one panel per pair (n, T): the true ranks with their 95 %
+def draw(result: Result) -> "Figure":
+    """Draws the mean rank against the dimension, one panel per pair (n, T): the true ranks with their 95 %
     intervals, the released recipe, and the largest rank that Pataki's bound allows in the nuclear norm.
     """
-    pairs: list[Any] = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
+    pairs = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
     height = -(-(len(pairs) + 1) // 3)  # the panel after the last pair holds the legend
-    figure, panels = axes(height, 3, width=7.0, height=0.4 + 2.3 * height)
-    for number, ((n, T), ax) in enumerate(zip(pairs, panels)):
+    drawn, panels = axes(height, 3, width=7.0, height=0.4 + 2.3 * height)
+    for (n, T), ax in zip(pairs, panels):
         # The largest r with r (r + 1) / 2 <= n (T - 1), the number of all constraints.
         bound = np.floor((np.sqrt(1 + 8 * n * (T - 1)) - 1) / 2)
-        ax.axhline(
-            bound, color=COLOURS["null"], linewidth=1.0, linestyle=":", label="nuclear: Pataki's bound"
+        panel = Panel(
+            f"n = {n}, T = {T}",
+            tuple(LOOKS),
+            {"n": n, "T": T},
+            ("quantity", LOOKS),
+            levels={"nuclear: Pataki's bound": bound},
+            legend="",
+            axes={"xscale": "log", "ylim": (0, max(n, bound) * 1.08)},
         )
-        look = {"xscale": "log", "ylim": (0, max(n, bound) * 1.08), "xlabel": "dimension d"}
-        looks = {name: look | (DASHED if name in RECIPE.values() else {}) for name, look in PLOTTED.items()}
-        at = {"n": n, "T": T}
-        panel = Panel(f"n = {n}, T = {T}", tuple(PLOTTED), at, ("quantity", looks), legend="", axes=look)
         draw_curves(ax, result, panel, x="d")
-        ax.minorticks_off()
+        ax.set(xlabel="dimension d", ylabel="mean rank")
         ax.locator_params("y", integer=True)
-        if number % 3 == 0:
-            ax.set_ylabel("mean rank")
     for ax in panels[len(pairs) :]:
         ax.axis("off")
     entries = {label: handle for ax in panels for handle, label in zip(*ax.get_legend_handles_labels())}
     panels[len(pairs)].legend(entries.values(), entries.keys(), loc="center left")
     caption(
-        figure,
+        drawn,
         "True: mean over up to {feasible} feasible problems of {max_seeds} seeds, bands: 95 % interval of "
         "the mean; no mark where none is feasible. Released recipe: the notebook's computation on "
         "{official} seeds, which counts infeasible problems as rank one; numbers read off the paper's "
@@ -105,7 +106,7 @@ def plot(result: Result) -> "Figure":
             **result.settings
         ),
     )
-    return figure
+    return drawn
 
 
 @figure(
@@ -117,7 +118,7 @@ def plot(result: Result) -> "Figure":
         "d": d_axis(*KNOWN_DIMS),
     },
     where=lambda n, T: n == 5 or T == 5,
-    view=plot,
+    view=draw,
     quick={
         "inputs": (3, 5),
         "tokens": (5,),
@@ -135,7 +136,7 @@ def rank(
     feasible: int = setting(100, ge=1, help="feasible problems per size"),
     max_seeds: int = setting(400, ge=1, help="largest number of seeds to try per size"),
     official: int = setting(10, ge=0, help="seeds for the released recipe; 0 skips it"),
-) -> list[Reading]:
+) -> Iterator[Reading]:
     """Mean rank of the max-margin solutions in the Frobenius and in the nuclear norm against the dimension,
     with the published numbers.
 
@@ -168,7 +169,7 @@ def rank(
     count = len(ranks[FROBENIUS])
     ends = feasible_interval(count, tried, feasible)
     share = {"unit": "share", "n": tried, "interval": ends, "interval_kind": "over samples"}
-    readings = [reading(FEASIBLE_SHARE, count / tried, **share)]
+    yield reading(FEASIBLE_SHARE, count / tried, **share)
     true_means = KNOWN.get((n, T), {}).get(d, NO_NUMBERS)
     paper = PAPER.get(n, {}).get(d, NO_NUMBERS) if T == 5 and official >= MIN_OFFICIAL else NO_NUMBERS
     bases = ("recomputed", "recomputed", "figure", "figure")
@@ -177,11 +178,9 @@ def rank(
             note = f"at most {max(values)}"
             if quantity == NUCLEAR and unverified:
                 note += f"; {unverified} more problems could not be verified"
-            value, columns = mean_interval(np.array(values), "")
-            reference = None if number is None else (float(number), basis)
+            known = None if number is None else (float(number), basis)
             needs = () if quantity in RECIPE.values() else ("feasible", "max_seeds")
-            readings.append(reading(quantity, value, reference=reference, needs=needs, note=note, **columns))
-    return readings
+            yield normal_mean(quantity, np.array(values), reference=known, needs=needs, note=note)
 
 
 def feasible_interval(count: int, tried: int, target: int) -> tuple[float, float]:

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Reading, figure, reading, share, size_map
+from ....core.figure import Reading, figure, share, size_map
 from ....core.sources import Source
 from ..builders import constraints
 from ..problem import cross_attention
 from ..solvers import frobenius_max_margins, nuclear_max_margins
-from .common import SIZE_NAMES, T_axis, d_axis, mean_interval, n_axis
+from .common import SIZE_NAMES, T_axis, d_axis, n_axis, normal_mean
 
 FEASIBLE_SHARE = "share of feasible problems"
 FROBENIUS, NUCLEAR = "mean rank, Frobenius norm", "mean rank, nuclear norm"
@@ -69,6 +69,5 @@ def rank_map(
         notes = [f"from {found.min()} to {found.max()}"] if len(found) else []
         unverified = feasible - len(found)
         notes += [f"{unverified} more problems could not be verified"] if unverified else []
-        value, columns = mean_interval(found, "no feasible problem")
-        readings.append(reading(norm, value, note="; ".join(notes), **columns))
+        readings.append(normal_mean(norm, found, "no feasible problem", note="; ".join(notes)))
     return readings

@@ -1,43 +1,57 @@
 """One W for many queries per input: where descent goes in causal and in sequence-to-sequence attention."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
+import torch
 
-from ....core.experiment import RANGE, RandomExperiment, setting
-from ....core.figure import Panel, bands
-from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, TINTS
+from ....core.experiment import RANGE, setting
+from ....core.figure import Panel, Reading, bands, figure, reading
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import causal, sequence_to_sequence
-from ..constraint_set import Constraints
 from ..dynamics import start, trajectory
-from ..problem import Instance
 from ..sequences import causal_instance, causal_problem, sequence_instance, sequence_problem
 from ..solvers import frobenius_max_margins
-from .common import Reference, median_and_range
+from .common import RATE, median_and_range
 
-SOURCE = Source("tarzanagh2023transformers")
 COSINE, BEST_SELECTED = "cosine to the max-margin solution", "share of trials that select every best token"
+DISTANCE = "1 - cosine to the max-margin solution"
+CAUSAL, ALL = "causal", "sequence to sequence"
 OWN, LAST, FULL = "all queries, allowed tokens", "last query only", "all queries, all tokens"
-DISTANCE, ALL = "1 - cosine to the max-margin solution", "sequence to sequence"
-TITLES = {"causal": "Causal", ALL: "Sequence to sequence"}
-LINES = (
-    "constraints",
-    {
-        OWN: {"label": "its own constraints", "color": TINTS[0]},
-        FULL: {"label": "mask ignored", "color": TINTS[1], "linestyle": "--"},
-        LAST: {"label": "last query only", "color": COLOURS["null"], "linestyle": ":"},
-    },
-)
+STEPS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)
 AXES = {"ylabel": "cosine", "ylim": (0, 1.04)}
 
 
-@dataclass(frozen=True)
-class Sequences(RandomExperiment):
+@figure(
+    "attention_svm.sequences",
+    source=Source("tarzanagh2023transformers"),
+    view=bands(
+        spread=RANGE,
+        panels=(
+            Panel("Causal", COSINE, {"attention": CAUSAL}, "constraints", axes=AXES),
+            Panel("Sequence to sequence", COSINE, {"attention": ALL}, "constraints", axes=AXES),
+            Panel("1 − cosine, median", DISTANCE, {"constraints": OWN}, "attention", axes={"yscale": "log"}),
+        ),
+        log="x",
+        caption="Lines: median over the feasible problems among {trials} random ones; bands: smallest to "
+        "largest. Left and middle: cosine of W to the max-margin solutions under three sets of constraints; "
+        "causal attention allows a position and earlier ones. Right: constraints of all queries, allowed "
+        "tokens.",
+        size=(7.0, 2.9),
+    ),
+    quick={"trials": 6, "steps": 1000},
+)
+def sequences(
+    *,
+    inputs: int = setting(3, ge=1, help="number n of inputs"),
+    tokens: int = setting(5, ge=2, help="number T of tokens per input"),
+    dim: int = setting(16, ge=1, help="dimension d of the tokens"),
+    trials: int = setting(20, ge=1, help="random problems"),
+    steps: int = setting(10_000, ge=1, help="steps of descent"),
+    rate: float = RATE,
+    seed: int = 0,
+) -> Iterator[Reading | list[Reading]]:
     """Normalised descent with many queries per input and one W, compared with the max-margin solution under
     the constraints of all queries.
 
@@ -47,86 +61,33 @@ class Sequences(RandomExperiment):
     shows 1 - cosine to the predicted solution. Each query has one best token, and all other tokens score the
     same. W starts at zero.
     """
-
-    inputs: int = setting(3, ge=1, help="number n of inputs")
-    tokens: int = setting(5, ge=2, help="number T of tokens per input")
-    dim: int = setting(16, ge=1, help="dimension d of the tokens")
-    trials: int = setting(20, ge=1, help="random problems")
-    steps: int = setting(10_000, ge=1, help="steps of descent")
-    rate: float = setting(0.1, gt=0, le=1e6, help="length of a step")
-
-    name = "attention_svm.sequences"
-    sources = (SOURCE,)
-
-    view = bands(
-        spread=RANGE,
-        panels=(
-            Panel(TITLES["causal"], COSINE, {"attention": "causal"}, LINES, legend="lower right", axes=AXES),
-            Panel(TITLES[ALL], COSINE, {"attention": ALL}, LINES, legend="lower right", axes=AXES),
-            Panel("1 − cosine, median", DISTANCE, {"constraints": OWN}, "attention", axes={"yscale": "log"}),
-        ),
-        log="x",
-        caption="Lines: median over the feasible problems among {trials} random ones; bands: smallest to "
-        "largest. Left and middle: cosine of W to the max-margin solutions under its own constraints, "
-        "under constraints that ignore the mask, and under those of the last query only. Right: distance "
-        "to the solution under its own constraints.",
-        size=(7.0, 2.9),
-    )
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields medians and ranges over the trials, at each step."""
-        sizes = {"inputs": self.inputs, "tokens": self.tokens, "dim": self.dim, "trials": self.trials}
-        generator = self.generator()
-        x, scores, best = causal_problem(**sizes, generator=generator)
-        all_queries = causal(x, best)
-        targets = {OWN: all_queries, LAST: _last(all_queries), FULL: sequence_to_sequence(x, x, best)}
-        yield from self._run("causal", causal_instance(x, scores), targets)
-        x, z, scores, best = sequence_problem(**sizes, queries=self.tokens, generator=generator)
-        all_queries = sequence_to_sequence(x, z, best)
-        targets = {OWN: all_queries, LAST: _last(all_queries)}
-        yield from self._run(ALL, sequence_instance(x, z, scores), targets)
-
-    def _run(self, kind: str, instance: Instance, targets: dict[str, Constraints]) -> Iterator[Measurement]:
-        """Yields the rows of one kind of attention."""
-        steps = [s for s in (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000) if s < self.steps]
-        steps.append(self.steps)
-        states = list(trajectory(instance, start(instance), steps=steps, rate=self.rate))
+    sizes = {"inputs": inputs, "tokens": tokens, "dim": dim, "trials": trials}
+    sizes["generator"] = torch.Generator().manual_seed(seed)
+    x, scores, best = causal_problem(**sizes)
+    last = sequence_to_sequence(x, x[..., -1:, :], best[..., -1:])
+    targets = {OWN: causal(x, best), LAST: last, FULL: sequence_to_sequence(x, x, best)}
+    runs = {CAUSAL: (causal_instance(x, scores), targets)}
+    x, z, scores, best = sequence_problem(**sizes, queries=tokens)
+    last = sequence_to_sequence(x, z[..., -1:, :], best[..., -1:])
+    runs[ALL] = (sequence_instance(x, z, scores), {OWN: sequence_to_sequence(x, z, best), LAST: last})
+    measured = [*(step for step in STEPS if step < steps), steps]
+    for attention, (instance, targets) in runs.items():
+        states = list(trajectory(instance, start(instance), steps=measured, rate=rate))
         for target, constraints in targets.items():
-            solutions, at = frobenius_max_margins(constraints), {"attention": kind, "constraints": target}
+            solutions, at = (
+                frobenius_max_margins(constraints),
+                {"attention": attention, "constraints": target},
+            )
             solved = solutions.solved
             if not bool(solved.any()):
-                yield self.row(COSINE, None, at=at, reason="infeasible in every trial")
+                yield reading(COSINE, None, at=at, reason="infeasible in every trial")
                 continue
-            for step, state in zip(steps, states):
+            for step, state in zip(measured, states):
                 values = cosine(state.W[solved], solutions.W[solved], dim=(-2, -1))
-                note = (
-                    f"median over the feasible trials among {self.trials}, smallest {float(values.min()):.5f}"
-                )
-                limit: Reference | None = (1.0, "limit") if target == OWN else None
-                here = {"at": at, "step": step}
-                yield from median_and_range(self, COSINE, values, note=note, reference=limit, **here)
-                yield self.row(DISTANCE, float(np.median(1 - values)), n=len(values), **here)
-        selected: Tensor = (instance.selected(states[-1].W) == instance.optimal()).all(-1)
-        here = {"unit": "share", "at": {"attention": kind}, "step": self.steps, "n": self.trials}
-        yield self.row(BEST_SELECTED, float(selected.double().mean()), **here)
-
-    @classmethod
-    def quick(cls) -> "Sequences":
-        """Returns a small version: six trials and 1,000 steps, about half a second."""
-        return cls(trials=6, steps=1000)
-
-
-def _last(constraints: Constraints) -> Constraints:
-    """Returns the constraints of the last position of each input."""
-    # Every trial has equally many such constraints, so their indices form a matrix [trials, constraints].
-    index = (
-        (constraints.position == constraints.position.max())
-        .nonzero()[:, -1]
-        .reshape(len(constraints.position), -1)
-    )
-    rows = index[..., None]
-    d, d_z = constraints.difference.shape[-1], constraints.query.shape[-1]
-    return Constraints(
-        constraints.difference.gather(-2, rows.expand(*index.shape, d)),
-        constraints.query.gather(-2, rows.expand(*index.shape, d_z)),
-    )
+                note = f"median over the feasible trials among {trials}, smallest {float(values.min()):.5f}"
+                limit = (1.0, "limit") if target == OWN else None
+                yield median_and_range(COSINE, values, note=note, reference=limit, at=at, step=step)
+                yield reading(DISTANCE, float(np.median(1 - values)), n=len(values), at=at, step=step)
+        selected = (instance.selected(states[-1].W) == instance.optimal()).all(-1).double().mean()
+        here = {"unit": "share", "at": {"attention": attention}, "step": steps, "n": trials}
+        yield reading(BEST_SELECTED, float(selected), **here)

@@ -3,37 +3,34 @@ the digits.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
-from ....core.figure import Panel, draw_curves
-from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, TINTS, axes, caption, style
-from ....core.result import Result
+from ....core.experiment import RANGE, setting, sweep
+from ....core.figure import DASHED, Panel, Reading, bands, figure, reading, with_range
 from ....core.sources import Source
 from ....data import digits
 from ....data.tokens import TokenData
 from ....models import ViT, build
 from ....training.supervised import train_classifier
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SOURCE = Source("tarzanagh2023maxmargin")
-LABELS = {"true": "true labels", "permuted": "permuted labels"}
+TRUE, PERMUTED = "true labels", "permuted labels"
 NORM = "norm of W relative to that before training"
 WEIGHT = "largest attention weight"
 AT_START = "largest attention weight with W at its norm before training"
 SHARE = "share of the rise of the largest attention weight that is lost with the norm"
 ACCURACY = "validation accuracy"
-COLUMNS = (NORM, WEIGHT, AT_START)
+CURVES = (NORM, WEIGHT, AT_START)
 HEADS = 4
+HELD = {
+    TRUE: {"label": "norm as at step 0", "linestyle": DASHED, "band": False},
+    PERMUTED: {"label": "_", "linestyle": DASHED, "band": False},
+}
 
 
 @cache
@@ -80,12 +77,12 @@ def largest_weight(model: nn.Module, tokens: Tensor, scale: Tensor) -> float:
 def train(
     labels: str, seed: int, steps: int, every: int, dim: int, depth: int, rate: float
 ) -> dict[str, np.ndarray]:
-    """Trains one network; returns ``COLUMNS`` at the checkpoints ``[checkpoints, 3]`` and the accuracy on the
+    """Trains one network; returns ``CURVES`` at the checkpoints ``[checkpoints, 3]`` and the accuracy on the
     validation images.
     """
     generator, data = torch.Generator().manual_seed(seed), load()
     assert data.labels is not None
-    if labels == "permuted":
+    if labels == PERMUTED:
         data = replace(data, labels=data.labels[torch.randperm(len(data.labels), generator=generator)])
     training, validation = data.split(0.8, generator)
     size = {"seq": data.tokens.shape[1], "token_dim": data.tokens.shape[2], "num_classes": data.classes}
@@ -108,8 +105,50 @@ def train(
     return {"rows": np.array(rows), "accuracy": np.array(trained.accuracy[-1])}
 
 
-@dataclass(frozen=True)
-class TrainedViT(RandomExperiment):
+def mean_of_seeds(quantity: str, values: np.ndarray, **columns: Any) -> Reading:
+    """Returns the mean over the seeds, with the range in its note."""
+    note = f"mean over the seeds; range {values.min():.3g} to {values.max():.3g}"
+    return reading(quantity, float(values.mean()), n=len(values), note=note, **columns)
+
+
+def check_last(steps: int, every: int) -> None:
+    """Checks that the last step is measured."""
+    if steps % every:
+        raise ValueError(f"every must divide steps = {steps}, got {every}; the last step is measured")
+
+
+@figure(
+    "attention_svm.trained_vit",
+    source=(
+        Source("tarzanagh2023maxmargin"),
+        Source("dosovitskiy2021image"),
+        Source("alpaydin1998optical"),
+    ),
+    view=bands(
+        spread=RANGE,
+        panels=(
+            Panel("Norm of W, relative", NORM, lines="labels"),
+            (
+                Panel("Largest attention weight", WEIGHT, lines="labels"),
+                Panel("", AT_START, lines=("labels", HELD)),
+            ),
+        ),
+        caption="Means over {seeds} networks, all heads and layers, and 200 validation images; bands: "
+        "smallest to largest. Dashed: scores of the trained W at the norm before training.",
+    ),
+    quick={"seeds": 1, "steps": 10, "every": 5, "depth": 1},
+    check=check_last,
+)
+def trained_vit(
+    *,
+    seeds: int = setting(3, ge=1, help="number of networks for each kind of labels"),
+    steps: int = setting(400, ge=1, help="optimiser steps, 64 images per step"),
+    every: int = setting(40, ge=1, help="steps between two measurements"),
+    dim: int = setting(32, ge=4, multiple_of=4, help="width, in four heads"),
+    depth: int = setting(2, ge=1, help="layers"),
+    rate: float = setting(3e-3, gt=0, le=1, help="learning rate"),
+    seed: int = 0,
+) -> Iterator[Reading | list[Reading]]:
     r"""Norm of W and largest attention weight while a vision transformer learns the digits, with true and
     with permuted labels.
 
@@ -118,85 +157,17 @@ class TrainedViT(RandomExperiment):
     trained W at the norm before training: what then remains of the rise comes from the direction of W and
     from the tokens. A network that learns permuted labels shows what memorising does. Everything is trained,
     by AdamW with weight decay, so that none of the theorems applies.
-
-    Raises:
-        ValueError: ``every`` does not divide ``steps``, or a setting is out of range.
     """
-
-    seeds: int = setting(3, ge=1, help="number of networks for each kind of labels")
-    steps: int = setting(400, ge=1, help="optimiser steps, 64 images per step")
-    every: int = setting(40, ge=1, help="steps between two measurements")
-    dim: int = setting(32, ge=4, multiple_of=4, help="width, in four heads")
-    depth: int = setting(2, ge=1, help="layers")
-    rate: float = setting(3e-3, gt=0, le=1, help="learning rate")
-
-    name = "attention_svm.trained_vit"
-    sources = (SOURCE, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.steps % self.every:
-            raise ValueError(
-                f"every must divide steps = {self.steps}, got {self.every}; the last step is measured"
-            )
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields the three quantities at the checkpoints, the share, and the accuracy."""
-        fixed = {name: getattr(self, name) for name in ("steps", "every", "dim", "depth", "rate")}
-        for kind, text in LABELS.items():
-            settings = [{"labels": kind, "seed": 1000 * self.seed + k, **fixed} for k in range(self.seeds)]
-            runs, at = sweep(train, settings), {"labels": text}
-            curves = np.stack([run["rows"] for run in runs])  # [seeds, checkpoints, columns]
-            for column, quantity in enumerate(COLUMNS):
-                for number, step in enumerate(range(0, self.steps + 1, self.every)):
-                    values = curves[:, number, column]
-                    row = self._row(quantity, values, at=at, step=step)
-                    yield from (row, *range_rows(row, values.tolist()))
-            start, end, held = curves[:, 0, 1], curves[:, -1, 1], curves[:, -1, 2]
-            here = {"unit": "share", "at": at, "step": self.steps}
-            yield self._row(SHARE, (end - held) / (end - start), **here)
-            yield self._row(ACCURACY, np.array([run["accuracy"] for run in runs]), **here)
-
-    def _row(self, quantity: str, values: np.ndarray, **columns) -> Measurement:
-        note = f"mean over the seeds; range {values.min():.3g} to {values.max():.3g}"
-        return self.row(quantity, float(values.mean()), n=len(values), note=note, **columns)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots the norm of W, the largest attention weight, and the weight against the norm, for both kinds
-        of labels.
-        """
-        figure, (left, middle, right) = axes(1, 3, width=7.0, height=3.1)
-        dashed = {"linestyle": (0, (4, 2)), "linewidth": 1.2, "band": False}
-        held = {text: dashed | {"color": tint, "label": "_"} for text, tint in zip(LABELS.values(), TINTS)}
-        draw_curves(left, result, Panel("Norm of W, relative", NORM, lines="labels"), x="step", spread=RANGE)
-        weight = Panel(
-            "Largest attention weight", WEIGHT, lines=("labels", {text: {} for text in LABELS.values()})
-        )
-        draw_curves(middle, result, weight, Panel("", AT_START, lines=("labels", held)), x="step")
-        for text, tint in zip(LABELS.values(), TINTS):
-            norm, weights = (
-                result.select(quantity=q, at={"labels": text}).column("value") for q in (NORM, WEIGHT)
-            )
-            right.plot(norm, weights, color=tint, marker="o")
-        middle.plot(
-            [], [], color=COLOURS["null"], label="norm as at step 0", linestyle=(0, (4, 2)), linewidth=1.2
-        )
-        right.set(title="Largest attention weight", xlabel="norm of W, relative")
-        for ax in (left, middle):
-            low, high = ax.get_ylim()
-            ax.set(ylim=(low, high + 0.35 * (high - low)), xlabel="step")
-            ax.legend(loc="upper left", handlelength=1.4)
-        caption(
-            figure,
-            f"Means over {self.seeds} networks, all heads and layers, and 200 validation images; band: "
-            "smallest to largest. Dashed: scores of the trained W at the norm before training.",
-        )
-        return figure
-
-    @classmethod
-    def quick(cls) -> "TrainedViT":
-        """Returns a small version: one network of one layer for each kind of labels, and ten steps, about a
-        second.
-        """
-        return cls(seeds=1, steps=10, every=5, depth=1)
+    fixed = {"steps": steps, "every": every, "dim": dim, "depth": depth, "rate": rate}
+    for labels in (TRUE, PERMUTED):
+        settings = [{"labels": labels, "seed": 1000 * seed + k, **fixed} for k in range(seeds)]
+        runs, at = sweep(train, settings), {"labels": labels}
+        curves = np.stack([run["rows"] for run in runs])  # [seeds, checkpoints, curves]
+        for column, quantity in enumerate(CURVES):
+            for number, step in enumerate(range(0, steps + 1, every)):
+                values = curves[:, number, column]
+                yield with_range(mean_of_seeds(quantity, values, at=at, step=step), values)
+        start, end, held = curves[:, 0, 1], curves[:, -1, 1], curves[:, -1, 2]
+        here = {"unit": "share", "at": at, "step": steps}
+        yield mean_of_seeds(SHARE, (end - held) / (end - start), **here)
+        yield mean_of_seeds(ACCURACY, np.array([run["accuracy"] for run in runs]), **here)

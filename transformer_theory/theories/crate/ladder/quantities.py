@@ -33,7 +33,7 @@ from ....core.measurement import Measurement, Null
 from ....core.metric import Activations
 from ....core.statistics import LADDER_DRAWS, over_heads
 from ....core.table import Table
-from ..in_networks import COMPRESSION, ROTATED, Compression, streams_around_attention
+from ..in_networks import COMPRESSION, ROTATED, Compression, mean_rates, streams_around_attention
 from ..problem import CURVES, PAPER, incoherence
 from .updates import rates_after_rotated_updates
 
@@ -69,14 +69,15 @@ class CompressionInSubspaces(Compression):
         for layer, rates in other.rotated.items():
             self.rotated[layer] = self.rotated.get(layer, 0) + rates
 
-    def _add_streams(self, activations: Activations) -> None:
-        super()._add_streams(activations)
-        layer = activations.layer
-        bases = self.bases[layer][0]
-        streams = streams_around_attention(activations, bases, self.max_sequences)
-        if streams is not None and len(streams[0]):
+    def statistics(self, activations: Activations) -> Tensor | None:
+        found, layer = super().statistics(activations), activations.layer
+        if found is not None:
+            bases = self.bases[layer][0]
+            streams = streams_around_attention(activations, bases, self.max_sequences)
+            assert streams is not None  # the base class has used them
             rates = rates_after_rotated_updates(streams[0], streams[1], bases, draws=self.sets, eps=self.eps)
             self.rotated[layer] = self.rotated.get(layer, 0) + rates.sum(-1).double().cpu()
+        return found
 
     def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
         """Returns the rows of :class:`~.in_networks.Compression`, and per layer one row of
@@ -88,9 +89,9 @@ class CompressionInSubspaces(Compression):
             if row.quantity != COMPRESSION or row.layer is None:
                 rows.append(row)
                 continue
-            place = (row.layer,)
-            after = (self.rotated[row.layer] / self.sums[place][0])[:, :draws]
-            (before, _), frames = self._means(place, draws)
+            sums = self.sums[row.layer, 0]
+            after = (self.rotated[row.layer] / sums[0])[:, :draws]
+            (before, _), frames = mean_rates(sums, draws)
             in_own = 1 - after[0] / before
             in_rotated = 1 - after[1] / torch.tensor([pair[0] for pair in frames], dtype=after.dtype)
             further = (
@@ -100,7 +101,7 @@ class CompressionInSubspaces(Compression):
             rows.append(replace(row, nulls=(*row.nulls, *further)))
         rows.extend(
             LADDER.beside(INCOHERENCE, incoherence(self.bases[layer][0]), source=None, layer=layer)
-            for (layer,) in sorted(self.sums)
+            for layer, _ in sorted(self.sums)
         )
         return rows
 
@@ -125,4 +126,4 @@ def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
     yield LADDER.row(found.value - own.median, nulls=shifted, **columns)
     yield LADDER.beside(COMPRESSION, found.value, nulls=(own, updates), side=">=", **columns)
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
-    yield LADDER.beside(INCOHERENCE, angle, **columns, source=PAPER)
+    yield LADDER.beside(INCOHERENCE, angle, bounds=(0.0, 1.0), **columns, source=PAPER)

@@ -5,17 +5,14 @@ Source: :cite:t:`zhang2024trained`; the curves of plain descent and the noise ar
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ....core.experiment import RandomExperiment, setting
-from ....core.figure import DASHED, Panel, draw_curves
-from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, TINTS, axes, caption, style
+from ....core.experiment import setting
+from ....core.figure import Panel, Reading, curves, figure, reading
 from ....core.result import Result
 from ....core.sources import Source
 from ....maths.linalg import cosine
@@ -23,102 +20,81 @@ from ....training.fitting import at_steps
 from ..learning import train_attention
 from ..preconditioned import optimal_step, preconditioner, risk
 from ..prompts import Prompts, gaussian_inputs, linear_prompts
-from ..references import NAME
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COSINE, RISK = "cosine of the trained layer's matrix", "risk"
 BEST, PLAIN, TRAINED = "best step", "best plain step", "trained layer"
-TARGETS = {
-    BEST: {"color": NAME},
-    "inverse covariance": {"color": TINTS[2]},
-    "plain descent": {"color": COLOURS["null"]},
-}
-RISKS = {
-    PLAIN: {"color": COLOURS["null"]},
-    BEST: {"color": NAME, "label": "best preconditioned step"},
-    TRAINED: {"color": TINTS[2], "linestyle": "", "markersize": 4, "zorder": 5},
-}
 BATCH, POINTS = 256, 20
 
 
-@dataclass(frozen=True)
-class Steps(RandomExperiment):
+def draw(result: Result) -> "Figure":
+    """Draws the cosines for the middle number of examples over training, and the risks."""
+    N = middle(result.settings["examples"])
+    looks = {BEST: {}, PLAIN: {}, TRAINED: {"linestyle": ""}}
+    look = {"xlabel": "examples N", "ylabel": "mean squared error", "xscale": "log", "ylim": (0, None)}
+    view = curves(
+        "step",
+        panels=(
+            Panel(f"Cosines of the trained layer's matrix, N = {N}", COSINE, {"N": N}, "matrix"),
+            Panel("Risk", RISK, lines=("matrix", looks), axes=look, x="N"),
+        ),
+        caption="All risks are closed forms, also that of the trained layer's matrix (dots).",
+    )
+    return view(result)
+
+
+def middle(examples: list[int] | tuple[int, ...]) -> int:
+    """Returns the number of examples whose training is recorded."""
+    return examples[len(examples) // 2]
+
+
+@figure(
+    "in_context.steps",
+    source=Source("zhang2024trained", "Theorem 4.1", "second-hand"),
+    view=draw,
+    quick={"examples": (5, 20), "steps": 100},
+)
+def steps(
+    *,
+    spectrum: tuple[float, ...] = setting(
+        (2.0, 1.0, 0.5, 0.25, 0.1), gt=0, le=100, help="eigenvalues of the inputs' covariance"
+    ),
+    noise: float = setting(0.0, ge=0, le=100, help="variance of the noise"),
+    examples: tuple[int, ...] = setting(
+        (10, 20, 40), ge=1, le=1000, help="numbers of examples; the first panel has the middle one"
+    ),
+    steps: int = setting(1500, ge=20, le=100_000, help="steps of training"),
+    seed: int = 0,
+) -> Iterator[Reading]:
     """Cosines of a trained layer's matrix with three candidates over training, and risks against the number
     of examples.
     """
+    eigenvalues, generator = torch.tensor(spectrum, dtype=torch.float64), torch.Generator().manual_seed(seed)
+    covariance, eye = torch.diag(eigenvalues), torch.eye(len(spectrum), dtype=torch.float64)
+    stops = sorted({round(x) for x in np.linspace(0, steps, POINTS)})
+    for N in examples:
+        best = preconditioner(covariance, N, noise=noise)
+        plain = optimal_step(covariance, N, noise=noise) * eye
+        targets = {BEST: best, "inverse covariance": torch.linalg.inv(covariance), "plain descent": eye}
+        matrices: dict[int, Tensor] = {}
 
-    spectrum: tuple[float, ...] = setting(
-        (2.0, 1.0, 0.5, 0.25, 0.1), gt=0, le=100, help="eigenvalues of the inputs' covariance"
-    )
-    noise: float = setting(0.0, ge=0, le=100, help="variance of the noise")
-    examples: tuple[int, ...] = setting(
-        (10, 20, 40), ge=1, le=1000, help="numbers of examples; the first panel has the middle one"
-    )
-    steps: int = setting(1500, ge=20, le=100_000, help="steps of training")
+        def draw_prompts(generator: torch.Generator, N: int = N) -> Prompts:
+            inputs = gaussian_inputs(eigenvalues)
+            return linear_prompts(BATCH, N, inputs, noise=noise, generator=generator)
 
-    name = "in_context.steps"
-    sources = (Source("zhang2024trained", "Theorem 4.1", "second-hand"),)
+        def record(step: int, model, matrices=matrices) -> None:
+            matrices[step] = model.preconditioner().clone()
 
-    @classmethod
-    def quick(cls) -> "Steps":
-        """Two numbers of examples and 100 steps."""
-        return cls(examples=(5, 20), steps=100)
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields cosines by step, and risks by number of examples."""
-        spectrum, generator = torch.tensor(self.spectrum, dtype=torch.float64), self.generator()
-        covariance, eye = torch.diag(spectrum), torch.eye(len(spectrum), dtype=torch.float64)
-        shown = self.examples[len(self.examples) // 2]
-        stops = sorted({round(x) for x in np.linspace(0, self.steps, POINTS)})
-        for N in self.examples:
-            best = preconditioner(covariance, N, noise=self.noise)
-            plain = optimal_step(covariance, N, noise=self.noise) * eye
-            targets = dict(zip(TARGETS, (best, torch.linalg.inv(covariance), eye)))
-            curves: dict[int, Tensor] = {}
-
-            def draw(generator: torch.Generator, N: int = N) -> Prompts:
-                inputs = gaussian_inputs(spectrum)
-                return linear_prompts(BATCH, N, inputs, noise=self.noise, generator=generator)
-
-            def record(step: int, model, curves=curves) -> None:
-                curves[step] = model.preconditioner().clone()
-
-            callbacks = (at_steps(stops, record, limit=self.steps),) if shown == N else ()
-            model = train_attention(
-                draw, len(spectrum), steps=self.steps, generator=generator, callbacks=callbacks
-            )
-            found = model.preconditioner()
-            for step, matrix in {**curves, self.steps: found}.items():
-                for name, target in targets.items():
-                    at = {"matrix": name, "N": N}
-                    yield self.row(COSINE, float(cosine(matrix, target)), at=at, step=step)
-            risks = [risk(G, covariance, N, noise=self.noise) for G in (best, plain, found)]
-            for name, value in zip((BEST, PLAIN, TRAINED), risks):
-                predicted = risks[0] if name == TRAINED else None
-                yield self.row(RISK, value, predicted=predicted, at={"matrix": name, "N": N})
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots the cosines over training, and the risks."""
-        figure, (left, right) = axes(1, 2, height=3.0)
-        shown = self.examples[len(self.examples) // 2]
-        cosines = Panel(
-            f"Matrix of the trained layer, N = {shown}",
-            COSINE,
-            {"N": shown},
-            ("matrix", TARGETS),
-            legend="lower right",
-            axes={"xlabel": "step", "ylabel": "cosine", "ylim": (None, 1.03)},
-        )
-        draw_curves(left, result, cosines, x="step")
-        left.axhline(1.0, color=COLOURS["raw"], linewidth=0.8, linestyle=DASHED, zorder=1)
-        look = {"xlabel": "examples N", "ylabel": "mean squared error", "xscale": "log", "ylim": (0, None)}
-        risks = Panel("Risk", RISK, lines=("matrix", RISKS), legend="lower left", axes=look)
-        draw_curves(right, result, risks, x="N")
-        caption(
-            figure,
-            "Lines on the right are closed forms; so is the risk of the trained layer's matrix. Dashed: 1.",
-        )
-        return figure
+        callbacks = (at_steps(stops, record, limit=steps),) if middle(examples) == N else ()
+        options = {"steps": steps, "generator": generator, "callbacks": callbacks}
+        found = train_attention(draw_prompts, len(spectrum), **options).preconditioner()
+        for step, matrix in {**matrices, steps: found}.items():
+            for name, target in targets.items():
+                value = float(cosine(matrix, target))
+                yield reading(COSINE, value, at={"matrix": name, "N": N}, step=step)
+        risks = [risk(G, covariance, N, noise=noise) for G in (best, plain, found)]
+        for name, value in zip((BEST, PLAIN, TRAINED), risks):
+            predicted = risks[0] if name == TRAINED else None
+            yield reading(RISK, value, predicted=predicted, at={"matrix": name, "N": N})

@@ -12,18 +12,18 @@ sequences and over three seeds. Uniform causal attention has log(35!)/35 = 2.634
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ....core.experiment import RANGE, RandomExperiment, setting, sweep
-from ....core.measurement import Measurement, Null
-from ....core.plotting import axes, caption, label_ends, shades, style
+from ....core.experiment import RANGE, setting, sweep
+from ....core.figure import Panel, Reading, draw_curves, figure, mean, reading, with_range
+from ....core.measurement import Null
+from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
-from ....core.statistics import student_interval
 from ....data.text import SHIPPED, Text
 from ....metrics import AttentionStatistics
 from ....metrics.networks import ENTROPY
@@ -33,7 +33,6 @@ from ....probes import probe
 from ....training.fitting import at_steps, fit
 from ....training.tasks import NextWord, next_word_loss
 from ..in_networks import LOWER_RANK, JointDynamics
-from .common import draw_range, with_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -76,166 +75,119 @@ RELEASED = {
 }
 
 
-@dataclass(frozen=True)
-class TextDepth(RandomExperiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Plots entropy above and stable rank below, one panel per depth (across) and rate (down), one curve per
+    layer.
+    """
+    layers, rates = (result.settings[name] for name in ("layers", "rates"))
+    size = {"width": 2.6 * len(layers) + 0.5, "height": 3.2 * len(rates) + 0.9}
+    drawn, grid = axes(2 * len(rates), len(layers), **size)
+    cells = product(((ENTROPY, "entropy, nats"), (LOWER_RANK, "stable rank")), rates, layers)
+    for ax, ((quantity, label), rate, depth) in zip(grid, cells):
+        at = {"rate": rate, "model": _depth_text(depth)}
+        look = {"ylabel": label, "xlabel": "step"}
+        panel = Panel(f"{at['model']}, Adam {rate:g}", quantity, at, "layer", legend="ends", axes=look)
+        draw_curves(ax, result, panel, x="step", spread=RANGE)
+    caption(
+        drawn,
+        "Above: entropy of attention, mean over held-out windows. Below: stable rank of the MLP's lower "
+        "layer. Bands: all seeds.",
+    )
+    return drawn
+
+
+@figure(
+    "joma.text_depth",
+    source=(FIGURES, Source("merity2017pointer"), Source("kingma2015adam")),
+    view=draw,
+    quick={
+        "layers": (1, 2),
+        "rates": (1e-2,),
+        "steps": 40,
+        "dim": 16,
+        "words": 50,
+        "measurements": 8,
+        "windows": 3,
+        "seeds": 1,
+    },
+)
+def text_depth(
+    *,
+    text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"}),
+    held_out: str = field(
+        default="",
+        metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"},
+    ),
+    layers: tuple[int, ...] = setting((1, 3, 5), ge=1, le=10, help="numbers of layers, one per decoder"),
+    rates: tuple[float, ...] = setting((1e-2, 1e-3, 1e-4), ge=1e-8, le=1, help="learning rates of Adam"),
+    steps: int = setting(1000, ge=1, le=10**6, help="steps of training"),
+    words: int = setting(3000, ge=10, le=10**6, help="largest number of words in the vocabulary"),
+    dim: int = setting(200, ge=2, le=4096, multiple_of=2, help="width of the residual stream and the MLP"),
+    measurements: int = setting(
+        30, ge=1, le=10**4, help="measurements, evenly spaced over the training, besides the start"
+    ),
+    windows: int = setting(
+        100, ge=1, le=10**5, help="number of held-out windows on which attention is measured"
+    ),
+    seeds: int = setting(2, ge=1, le=100, help="runs per depth and rate (the paper: 3)"),
+    seed: int = 0,
+) -> Iterator[Reading | list[Reading]]:
     """Entropy of attention and stable rank of the lower layer over training by Adam on a text, for several
     depths and rates.
 
     The released entropies of WikiText-2 are shown for comparison. They are predictions only for its
     vocabulary.
     """
-
-    text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
-    held_out: str = field(
-        default="",
-        metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"},
-    )
-    layers: tuple[int, ...] = setting((1, 3, 5), ge=1, le=10, help="numbers of layers, one per decoder")
-    rates: tuple[float, ...] = setting((1e-2, 1e-3, 1e-4), ge=1e-8, le=1, help="learning rates of Adam")
-    steps: int = setting(1000, ge=1, le=10**6, help="steps of training")
-    words: int = setting(3000, ge=10, le=10**6, help="largest number of words in the vocabulary")
-    dim: int = setting(200, ge=2, le=4096, multiple_of=2, help="width of the residual stream and the MLP")
-    measurements: int = setting(
-        30, ge=1, le=10**4, help="measurements, evenly spaced over the training, besides the start"
-    )
-    windows: int = setting(
-        100, ge=1, le=10**5, help="number of held-out windows on which attention is measured"
-    )
-    seeds: int = setting(2, ge=1, le=100, help="runs per depth and rate (the paper: 3)")
-
-    name: ClassVar[str] = "joma.text_depth"
-    sources: ClassVar[tuple[Source, ...]] = (FIGURES, Source("merity2017pointer"), Source("kingma2015adam"))
-
-    @classmethod
-    def quick(cls) -> "TextDepth":
-        return cls(
-            layers=(1, 2), rates=(1e-2,), steps=40, dim=16, words=50, measurements=8, windows=3, seeds=1
-        )
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields the lowest and the last entropy and stable rank of each layer, means over the seeds, and the
-        held-out loss.
-        """
-        measured = tuple(
-            np.unique(np.linspace(0, self.steps, self.measurements + 1).round().astype(int)).tolist()
-        )
-        shared = {
-            "text": self.text,
-            "held_out": self.held_out,
-            "words": self.words,
-            "steps": self.steps,
-            "dim": self.dim,
-        }
-        shared |= {"measured": measured, "windows": self.windows}
-        cells, seeds = [*product(self.rates, self.layers)], range(self.seed, self.seed + self.seeds)
-        runs = iter(
-            sweep(
-                one_run,
-                [
-                    {"rate": rate, "depth": depth, "seed": seed, **shared}
-                    for rate, depth in cells
-                    for seed in seeds
-                ],
-            )
-        )
-        for rate, depth in cells:
-            cell = [next(runs) for _ in seeds]
-            yield from self._rows(cell, rate, depth)
-            yield from self._curves(cell, rate, depth, measured)
-
-    def _curves(
-        self, runs: list[dict[str, np.ndarray]], rate: float, depth: int, measured: tuple[int, ...]
-    ) -> Iterator[Measurement]:
-        """Yields the curves of each layer, means over the seeds with their ranges."""
+    measured = np.unique(np.linspace(0, steps, measurements + 1).round().astype(int)).tolist()
+    shared = {"text": text, "held_out": held_out, "words": words, "steps": steps, "dim": dim}
+    shared |= {"measured": tuple(measured), "windows": windows}
+    cells = [
+        {"rate": rate, "depth": depth, "seed": seed + number}
+        for rate, depth, number in product(rates, layers, range(seeds))
+    ]
+    runs = iter(sweep(one_run, [cell | shared for cell in cells]))
+    for rate, depth in product(rates, layers):
+        cell = [next(runs) for _ in range(seeds)]
+        curves = {name: np.stack([run[name] for run in cell]) for name in cell[0]}  # [seeds, measured, ...]
+        place = {"at": {"rate": rate}, "model": _depth_text(depth), "n": seeds}
+        yield from _ends(curves, RELEASED.get((rate, depth)), place | {"step": steps})
         for key, (quantity, unit, source) in QUANTITIES.items():
             for index, step in list(enumerate(measured))[:: max(1, len(measured) // DRAWN)]:
-                for layer, values in enumerate(np.transpose([run[key][index] for run in runs]).tolist()):
-                    place = {"at": {"rate": rate}, "model": _depth_text(depth), "layer": layer, "step": step}
-                    mean = float(np.mean(values))
-                    yield from with_range(self, quantity, mean, values, unit=unit, source=source, **place)
+                for layer, values in enumerate(curves[key][:, index].T.tolist()):
+                    columns = {"layer": layer, "step": step, "unit": unit, "source": source} | place
+                    yield with_range(reading(quantity, float(np.mean(values)), **columns), values)
 
-    def _rows(self, runs: list[dict[str, np.ndarray]], rate: float, depth: int) -> Iterator[Measurement]:
-        released, words = RELEASED.get((rate, depth)), int(runs[0]["words"])
-        for layer in range(depth):
-            for key, low, last in (("entropy", LOWEST, FINAL), ("rank", RANK_LOWEST, RANK_FINAL)):
-                _, unit, source = QUANTITIES[key]
-                curves = np.stack([run[key][:, layer] for run in runs])  # [seeds, measured]
-                for quantity, values in ((low, curves.min(1)), (last, curves[:, -1])):
-                    columns = {
-                        "unit": unit,
-                        "layer": layer,
-                        "source": source,
-                        "nulls": (_before(curves[:, 0]),),
-                    }
-                    if key == "entropy" and released is not None:
-                        printed = (released.lowest if quantity == LOWEST else released.final)[layer]
-                        if words == RELEASED_WORDS:
-                            columns |= {"predicted": printed, "basis": "printed"}
-                        else:
-                            columns["note"] = (
-                                f"Released: {printed:g} with WikiText-2's {RELEASED_WORDS:,} words; here "
-                                f"{words:,}."
-                            )
-                    yield self._row(quantity, values, rate, depth, **columns)
-        losses = np.stack([run["loss"] for run in runs])
-        yield self._row(
-            LOSS,
-            losses[:, -1],
-            rate,
-            depth,
-            unit="nats",
-            split="validation",
-            source=None,
-            nulls=(_before(losses[:, 0]),),
-        )
 
-    def _row(self, quantity: str, values: np.ndarray, rate: float, depth: int, **columns) -> Measurement:
-        """Returns the mean over seeds with its interval."""
-        if (interval := student_interval(values.tolist())) is not None:
-            columns |= {"interval": interval, "interval_kind": "over seeds"}
-        columns |= {
-            "model": _depth_text(depth),
-            "at": {"rate": rate},
-            "n": len(values),
-            "step": self.steps,
-        }
-        return self.row(quantity, float(values.mean()), **columns)
+def _ends(
+    curves: dict[str, np.ndarray], released: Released | None, place: dict[str, Any]
+) -> Iterator[Reading]:
+    """Yields the lowest and the last entropy and stable rank of each layer, and the last held-out loss, means
+    over the seeds.
+    """
 
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots entropy above and stable rank below, one panel per depth (across) and rate (down), one curve
-        per layer.
-        """
-        layers, rates = (result.settings[name] for name in ("layers", "rates"))
-        figure, flat = axes(
-            2 * len(rates), len(layers), width=2.6 * len(layers) + 0.5, height=3.2 * len(rates) + 0.9
-        )
-        grid = flat.reshape(2, len(rates), len(layers))
-        for panels, (quantity, _, _), label in zip(
-            grid, QUANTITIES.values(), ("entropy, nats", "stable rank")
+    def end(quantity: str, values: np.ndarray, start: np.ndarray, **columns: Any) -> Reading:
+        null = Null("before training", tuple(start.tolist()))
+        return mean(quantity, values, "seeds", nulls=(null,), **columns, **place)
+
+    words = int(curves["words"][0])
+    for layer in range(curves["entropy"].shape[-1]):
+        entropy, rank = curves["entropy"][..., layer], curves["rank"][..., layer]
+        for quantity, values, numbers in (
+            (LOWEST, entropy.min(1), released and released.lowest),
+            (FINAL, entropy[:, -1], released and released.final),
         ):
-            top = 1.08 * max(result.table.select(quantity=f"{RANGE[1]} of {quantity}").column("value"))
-            for ax, (rate, depth) in zip(panels.ravel(), product(rates, layers)):
-                rows = result.table.select(at={"rate": rate}, model=_depth_text(depth))
-                for layer, tint in enumerate(shades(depth)):
-                    name = f"layer {layer}" if depth > 1 else ""
-                    draw_range(ax, rows.select(layer=layer), quantity, "step", color=tint, label=name)
-                ax.set(title=f"{_depth_text(depth)}, Adam {rate:g}", ylim=(0, top))
-                ax.set_ylabel(label if depth == layers[0] else "")
-                ax.locator_params(axis="x", integer=True)
-                label_ends(ax, fontsize=6.5)
-        for ax in grid[1, -1]:
-            ax.set_xlabel("step")
-        caption(
-            figure,
-            "Above: entropy of attention, mean over held-out windows. Below: stable rank of the MLP's lower "
-            "layer. Bands: all seeds.",
-        )
-        return figure
-
-
-def _before(values: np.ndarray) -> Null:
-    return Null("before training", tuple(values.tolist()))
+            columns: dict[str, Any] = {"unit": "nats", "layer": layer, "source": FIGURES}
+            if numbers and words == RELEASED_WORDS:
+                columns |= {"predicted": numbers[layer], "basis": "printed"}
+            elif numbers:
+                released_with = f"Released: {numbers[layer]:g} with WikiText-2's {RELEASED_WORDS:,} words"
+                columns["note"] = f"{released_with}; here {words:,}."
+            yield end(quantity, values, entropy[:, 0], **columns)
+        for quantity, values in ((RANK_LOWEST, rank.min(1)), (RANK_FINAL, rank[:, -1])):
+            yield end(quantity, values, rank[:, 0], layer=layer, source=REMARK)
+    losses = curves["loss"]
+    yield end(LOSS, losses[:, -1], losses[:, 0], unit="nats", split="validation", source=None)
 
 
 def _depth_text(depth: int) -> str:

@@ -11,7 +11,7 @@ Source: :cite:t:`yu2020learning`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ....core.experiment import RandomExperiment, range_rows, setting, sweep
-from ....core.figure import Panel, bands
-from ....core.measurement import Measurement, Null
-from ....core.plotting import TINTS
+from ....core.experiment import RANGE, setting, sweep
+from ....core.figure import Panel, Reading, bands, figure, reading, with_range
+from ....core.measurement import Null
 from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
 from ....training.fitting import Callback, State, at_steps, fit, permuted
@@ -42,134 +41,104 @@ METHODS = (
     "cross-entropy, nearest subspace",
     PIXELS,
 )
-ANEW = {"xlabel": "share of labels drawn anew"}
-LINES = (
-    "model",
-    {
-        METHODS[0]: {"color": "rate_reduction"},
-        METHODS[1]: {"color": TINTS[1]},
-        METHODS[2]: {"color": TINTS[1], "linestyle": ":"},
-    },
-)
 TRAIN, VALIDATION = 1200, 300  # numbers of samples; the other 297 of 1797 are test samples
 CLASSES, FEATURES, HIDDEN = 10, 64, 256
 STOPS = 8  # number of evenly spaced steps at which training may stop
 # as published; the learning rate is divided by ten after these shares of the steps
 MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)
+DRAWN = {"model": METHODS[:3]}  # the pixels are the null of the others
 
 
-@dataclass(frozen=True)
-class LabelCorruption(RandomExperiment):
-    """Accuracy of MCR² and of cross-entropy on digits, with a share of the labels drawn anew from all
-    classes.
-    """
-
-    ratios: tuple[float, ...] = setting(
-        (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), ge=0, le=1, help="shares of labels drawn anew"
-    )
-    seeds: int = setting(5, ge=1, help="repetitions, each with its own split, corruption and initial weights")
-    steps: int = setting(300, ge=STOPS, help="steps of stochastic gradient descent with momentum 0.9")
-    batch: int = setting(400, ge=10, le=TRAIN, help="samples per step")
-    rates: tuple[float, ...] = setting(
-        (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), gt=0, le=1, help="learning rates to choose from"
-    )
-    ranks: tuple[int, ...] = setting(
-        (1, 4, 8), ge=1, help="dimensions of the nearest subspaces to choose from"
-    )
-    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
-
-    name = "rate_reduction.label_corruption"
-    sources = (MCR2,)
-
-    @classmethod
-    def quick(cls) -> "LabelCorruption":
-        """Returns a small version: two shares of wrong labels, one seed and 16 steps."""
-        return cls(ratios=(0.0, 0.4), seeds=1, steps=16, rates=(0.01,), ranks=(4,))
-
-    view = bands(
+@figure(
+    "rate_reduction.label_corruption",
+    source=MCR2,
+    view=bands(
         x="drawn anew",
-        spread=("smallest", "largest"),
+        spread=RANGE,
         panels=(
-            Panel("Trained to the end", ACCURACY, {"training": TO_THE_END}, LINES, axes=ANEW),
-            Panel("Stopped by validation", ACCURACY, {"training": STOPPED}, LINES, legend="", axes=ANEW),
+            Panel("Trained to the end", ACCURACY, DRAWN | {"training": TO_THE_END}, "model"),
+            Panel("Stopped by validation", ACCURACY, DRAWN | {"training": STOPPED}, "model", legend=""),
             Panel(
                 "By step, most drawn anew",
                 ACCURACY,
                 {"training": BY_STEP},
-                LINES,
+                "model",
                 legend="",
+                axes={"xlabel": "step"},
                 x="step",
-                axes={"xlabel": "step", "ylabel": ""},
             ),
         ),
         ylabel="accuracy on unseen samples",
-        caption="Lines: mean of the seeds; bands: their range. Grey: nearest subspace of the pixels, which "
-        "needs no training.",
+        caption="Against the share of labels drawn anew. Lines: mean of the seeds; bands: their range. Grey: "
+        "nearest subspace of the pixels, which needs no training.",
         size=(8.4, 3.1),
+    ),
+    quick={"ratios": (0.0, 0.4), "seeds": 1, "steps": 16, "rates": (0.01,), "ranks": (4,)},
+)
+def label_corruption(
+    *,
+    ratios: tuple[float, ...] = setting(
+        (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), ge=0, le=1, help="shares of labels drawn anew"
+    ),
+    seeds: int = setting(
+        5, ge=1, help="repetitions, each with its own split, corruption and initial weights"
+    ),
+    steps: int = setting(300, ge=STOPS, help="steps of stochastic gradient descent with momentum 0.9"),
+    batch: int = setting(400, ge=10, le=TRAIN, help="samples per step"),
+    rates: tuple[float, ...] = setting(
+        (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1), gt=0, le=1, help="learning rates to choose from"
+    ),
+    ranks: tuple[int, ...] = setting(
+        (1, 4, 8), ge=1, help="dimensions of the nearest subspaces to choose from"
+    ),
+    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside"),
+    seed: int = 0,
+) -> Iterator[Reading | list[Reading]]:
+    """Accuracy of MCR² and of cross-entropy on digits, with a share of the labels drawn anew from all
+    classes: means over the seeds, by share of wrong labels and by step.
+    """
+    repetitions = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
+    cases = [{"ratio": ratio, "seed": repetition} for ratio, repetition in product(ratios, repetitions)]
+    shared = {"steps": steps, "batch": batch, "ranks": ranks, "eps": eps}
+    trained = sweep(
+        training_accuracies,
+        [case | shared | {"loss": loss, "rate": rate} for case, loss, rate in product(cases, LOSSES, rates)],
     )
+    untrained = [pixel_accuracies(**case, ranks=ranks) for case in cases]
+    # [ratios, seeds, losses, rates, stops, classifiers (logits, then the ranks), (validation, test)]
+    shape = (len(ratios), seeds, len(LOSSES), len(rates), STOPS, 1 + len(ranks), 2)
+    accuracies = np.array(trained).reshape(shape)
+    candidates = {
+        METHODS[0]: accuracies[:, :, 0, :, :, 1:],
+        METHODS[1]: accuracies[:, :, 1, :, :, :1],
+        METHODS[2]: accuracies[:, :, 1, :, :, 1:],
+        PIXELS: np.array(untrained).reshape(len(ratios), seeds, 1, 1, len(ranks), 2),
+    }
+    for training, stops in ((TO_THE_END, np.s_[-1:]), (STOPPED, np.s_[:])):
+        choices = {method: chosen(values[:, :, :, stops]) for method, values in candidates.items()}
+        for index, ratio in enumerate(ratios):
+            at = {"drawn anew": ratio, "training": training}
+            found = {method: test[index] for method, (test, _) in choices.items()}
+            null = Null(PIXELS, tuple(found[PIXELS]))
+            for method, values in found.items():
+                note = f"mean over seeds, {values.min():.3f} to {values.max():.3f}"
+                if method != PIXELS:
+                    best = ", ".join(f"{rates[i]:g}" for i in sorted({*choices[method][1][index].tolist()}))
+                    note += f"; learning rates chosen: {best}"
+                yield _accuracy(values, at=at, model=method, nulls=(null,), side=">=", note=note)
+            gain = found[METHODS[0]] - found[METHODS[1]]
+            note = f"mean over seeds, {gain.min():+.3f} to {gain.max():+.3f}; above 0 in {(gain > 0).sum()}"
+            yield reading(DIFFERENCE, float(gain.mean()), n=seeds, split="test", at=at, note=note)
+    at = {"drawn anew": ratios[-1], "training": BY_STEP}
+    for method in METHODS[:2]:
+        for step, values in zip(_stops(steps), by_step(candidates[method])[-1].T):
+            yield _accuracy(values, at=at, model=method, step=step)
 
-    def measure(self) -> Iterator[Measurement]:
-        """Yields mean accuracies over the seeds with their range, by share of wrong labels and by step."""
-        shared = {"steps": self.steps, "batch": self.batch, "ranks": self.ranks, "eps": self.eps}
-        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
-        cases = [(ratio, seed) for ratio in self.ratios for seed in seeds]
-        trained = sweep(
-            training_accuracies,
-            [
-                {"loss": loss, "rate": rate, "ratio": r, "seed": s, **shared}
-                for r, s in cases
-                for loss in LOSSES
-                for rate in self.rates
-            ],
-        )
-        untrained = [pixel_accuracies(ratio=ratio, seed=seed, ranks=self.ranks) for ratio, seed in cases]
-        shape = (len(self.ratios), self.seeds)
-        # [ratios, seeds, losses, rates, stops, classifiers (logits, then the ranks), (validation, test)]
-        accuracies = np.array(trained).reshape(
-            *shape, len(LOSSES), len(self.rates), STOPS, 1 + len(self.ranks), 2
-        )
-        candidates = {
-            METHODS[0]: accuracies[:, :, 0, :, :, 1:],
-            METHODS[1]: accuracies[:, :, 1, :, :, :1],
-            METHODS[2]: accuracies[:, :, 1, :, :, 1:],
-            PIXELS: np.array(untrained).reshape(*shape, 1, 1, len(self.ranks), 2),
-        }
-        to_the_end = {method: chosen(values[:, :, :, -1:]) for method, values in candidates.items()}
-        stopped = {method: chosen(values) for method, values in candidates.items()}
-        for stop, choices in ((TO_THE_END, to_the_end), (STOPPED, stopped)):
-            for index, ratio in enumerate(self.ratios):
-                at = {"drawn anew": ratio, "training": stop}
-                yield from self._accuracies(
-                    at, {method: (values[index], rates[index]) for method, (values, rates) in choices.items()}
-                )
-        at = {"drawn anew": self.ratios[-1], "training": BY_STEP}
-        for method in METHODS[:2]:
-            for step, values in zip(_stops(self.steps), by_step(candidates[method])[-1].T):
-                yield from self._with_range(values, at=at, model=method, step=step)
 
-    def _accuracies(
-        self, at: dict[str, Any], choices: dict[str, tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[Measurement]:
-        """Yields the mean accuracy of each method, and accuracy of MCR² minus accuracy of cross-entropy, each
-        with its classifier, for the same split, corruption and seed.
-        """
-        null = Null(PIXELS, tuple(choices[PIXELS][0]))
-        for method, (values, indices) in choices.items():
-            note = f"mean over seeds, {values.min():.3f} to {values.max():.3f}"
-            if method != PIXELS:
-                best_rates = ", ".join(f"{self.rates[i]:g}" for i in sorted(set(indices.tolist())))
-                note += f"; learning rates chosen: {best_rates}"
-            yield from self._with_range(values, at=at, model=method, nulls=(null,), side=">=", note=note)
-        values = choices[METHODS[0]][0] - choices[METHODS[1]][0]
-        above = int((values > 0).sum())
-        note = f"mean over seeds, {values.min():+.3f} to {values.max():+.3f}; above 0 in {above}"
-        yield self.row(DIFFERENCE, float(values.mean()), n=len(values), split="test", at=at, note=note)
-
-    def _with_range(self, values: np.ndarray, **columns: Any) -> Iterator[Measurement]:
-        """Yields the mean accuracy over the seeds, and the smallest and the largest."""
-        mean = float(values.mean())
-        row = self.row(ACCURACY, mean, unit="share", split="test", n=len(values), **columns)
-        yield from (row, *range_rows(row, values))
+def _accuracy(values: np.ndarray, **columns: Any) -> list[Reading]:
+    """Returns the mean accuracy over the seeds, and the smallest and the largest."""
+    columns |= {"unit": "share", "split": "test", "n": len(values)}
+    return with_range(reading(ACCURACY, float(values.mean()), **columns), values)
 
 
 def chosen(accuracies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,120 +8,92 @@ Source: :cite:t:`yu2020learning`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.figure import Panel, bands
-from ....core.measurement import Measurement, Null
-from ....core.plotting import TINTS, colour, style
-from ....core.result import Result
+from ....core.experiment import setting, sweep
+from ....core.figure import Panel, Reading, bands, figure, reading
+from ....core.measurement import Null
 from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
 from ....training.fitting import at_steps, permuted
 from ....training.tasks import StreamTask
 from ..loss import MaximalCodingRateReduction
 from ..optimum import optimum
-from ..problem import MCR2, NAME, OPTIMUM_THEOREM
+from ..problem import MCR2, OPTIMUM_THEOREM
 from .label_corruption import FEATURES, TRAIN, descend, perceptron, samples
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 RATE, CLASS_RATE, REDUCTION = "coding rate", "class coding rate", "rate reduction"
 SHARE = "share of the optimum after training"
 OPTIMUM = "optimum of the rate reduction"
-LOOKS = {
-    RATE: {"label": "R", "color": TINTS[0]},
-    CLASS_RATE: {"label": "$R^c$", "color": TINTS[1]},
-    REDUCTION: {"label": "ΔR", "color": NAME},
-}
+RATES = (RATE, CLASS_RATE, REDUCTION)
 SPLITS = ("train", "test")
 PERMUTED = "permuted labels"
 STOPS = 25  # number of steps at which the rates are computed, besides the start
 
 
-@dataclass(frozen=True)
-class TrainingDynamics(RandomExperiment):
-    """R, R^c and ΔR of digits while a network is trained on the rate reduction with true labels."""
-
-    seeds: int = setting(3, ge=1, help="repetitions, each with its own split and initial weights")
-    steps: int = setting(300, ge=STOPS, help="steps of stochastic gradient descent with momentum 0.9")
-    batch: int = setting(400, ge=10, le=TRAIN, help="samples per step")
-    rate: float = setting(0.03, gt=0, le=1, help="learning rate until it drops")
-    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside")
-
-    name = "rate_reduction.training_dynamics"
-    sources = (MCR2,)
-
-    @classmethod
-    def quick(cls) -> "TrainingDynamics":
-        """Returns a small version: one seed and 100 steps."""
-        return cls(seeds=1, steps=100)
-
-    view = bands(
+@figure(
+    "rate_reduction.training_dynamics",
+    source=MCR2,
+    view=bands(
         x="trained",
-        panels=tuple(
+        panels=(
             Panel(
-                title,
-                tuple(LOOKS),
-                {"split": split},
-                ("quantity", LOOKS),
-                axes={"xlabel": "share of the steps"},
-            )
-            for split, title in zip(SPLITS, ("Training samples", "Unseen samples"))
+                "Training samples", RATES, {"split": "train"}, "quantity", levels={"_": OPTIMUM}, legend=""
+            ),
+            Panel("Unseen samples", RATES, {"split": "test"}, "quantity", legend="ends"),
         ),
         ylabel="nats per sample",
-        caption="Lines: mean of the seeds over {steps} steps. Grey: $R^c$ (above) and ΔR (below) of permuted "
-        "labels, range of the seeds. Green, dashed: the optimum of ΔR.",
+        caption="Against the share of {steps} steps. Lines: mean of the seeds. Grey: class coding rate "
+        "(above) and rate reduction (below) of permuted labels, range of the seeds; horizontal: its "
+        "optimum.",
         size=(7.0, 2.8),
+    ),
+    quick={"seeds": 1, "steps": 100},
+)
+def training_dynamics(
+    *,
+    seeds: int = setting(3, ge=1, help="repetitions, each with its own split and initial weights"),
+    steps: int = setting(300, ge=STOPS, help="steps of stochastic gradient descent with momentum 0.9"),
+    batch: int = setting(400, ge=10, le=TRAIN, help="samples per step"),
+    rate: float = setting(0.03, gt=0, le=1, help="learning rate until it drops"),
+    eps: float = setting(0.5**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside"),
+    seed: int = 0,
+) -> Iterator[Reading]:
+    """R, R^c and ΔR of digits while a network is trained on the rate reduction with true labels, from the
+    start (at 0) to the end (at 1): means over the seeds.
+    """
+    repetitions = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
+    shared = {"steps": steps, "batch": batch, "rate": rate, "eps": eps}
+    trained = sweep(rates_by_step, [shared | {"seed": repetition} for repetition in repetitions])
+    whole, within, null_within = np.moveaxis([rates for rates, _ in trained], -1, 0)  # [seeds, stops, splits]
+    reductions, nulls = whole - within, whole - null_within
+    for number, split in enumerate(SPLITS):
+        for stop in range(STOPS + 1):
+            now, place = np.s_[:, stop, number], {"split": split, "at": {"trained": stop / STOPS}}
+            yield _mean(RATE, whole[now], **place)
+            yield _mean(CLASS_RATE, within[now], null_within[now], side="<=", **place)
+            yield _mean(REDUCTION, reductions[now], nulls[now], side=">=", **place)
+    best = np.array([value for _, value in trained])
+    columns = {"source": OPTIMUM_THEOREM, "split": "train"}
+    yield _mean(
+        SHARE, reductions[:, -1, 0] / best, nulls[:, -1, 0] / best, unit="share", side=">=", **columns
     )
+    yield _mean(OPTIMUM, best, **columns)
 
-    def measure(self) -> Iterator[Measurement]:
-        """Yields rates from the start (at 0) to the end of training (at 1), means over the seeds with their
-        range.
-        """
-        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
-        shared = {"steps": self.steps, "batch": self.batch, "rate": self.rate, "eps": self.eps}
-        trained = sweep(rates_by_step, [{"seed": seed, **shared} for seed in seeds])
-        # [seeds, stops, splits, (R, R^c, R^c of permuted labels)]
-        rates = np.array([rows for rows, _ in trained])
-        best = np.array([value for _, value in trained])
-        reductions = rates[..., 0] - rates[..., 1]
-        nulls = rates[..., 0] - rates[..., 2]
-        for number, split in enumerate(SPLITS):
-            for stop in range(STOPS + 1):
-                whole, within, permuted_within = rates[:, stop, number].T
-                place = {"split": split, "at": {"trained": stop / STOPS}}
-                yield self._mean(RATE, whole, **place)
-                yield self._mean(CLASS_RATE, within, null=permuted_within, side="<=", **place)
-                null = nulls[:, stop, number]
-                yield self._mean(REDUCTION, reductions[:, stop, number], null=null, side=">=", **place)
-        share, null = reductions[:, -1, 0] / best, nulls[:, -1, 0] / best
-        columns = {"unit": "share", "source": OPTIMUM_THEOREM, "split": "train"}
-        yield self._mean(SHARE, share, null=null, side=">=", **columns)
-        yield self._mean(OPTIMUM, best, source=OPTIMUM_THEOREM, split="train")
 
-    def _mean(
-        self, quantity: str, values: np.ndarray, *, null: np.ndarray | None = None, **columns: Any
-    ) -> Measurement:
-        """Returns the mean over the seeds."""
-        note = f"mean over seeds, {values.min():.4g} to {values.max():.4g}"
-        draws = {} if null is None else {"nulls": (Null(PERMUTED, tuple(null.tolist())),)}
-        columns = {"unit": "nats", **columns, **draws}
-        return self.row(quantity, float(values.mean()), n=len(values), note=note, **columns)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Draws the view with the optimum of the training samples."""
-        figure = super().plot(result)
-        (best,) = result.table.select(quantity=OPTIMUM).column("value")
-        figure.axes[0].axhline(best, color=colour(NAME), linestyle=(0, (4, 3)), linewidth=1.0, zorder=1)
-        return figure
+def _mean(
+    quantity: str, values: np.ndarray, null: np.ndarray | None = None, unit: str = "nats", **columns: Any
+) -> Reading:
+    """Returns the mean over the seeds."""
+    note = f"mean over seeds, {values.min():.4g} to {values.max():.4g}"
+    nulls = () if null is None else (Null(PERMUTED, tuple(null.tolist())),)
+    return reading(
+        quantity, float(values.mean()), n=len(values), unit=unit, note=note, nulls=nulls, **columns
+    )
 
 
 def rates_by_step(

@@ -3,15 +3,13 @@ of the rates.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ....core.experiment import Experiment, setting
-from ....core.figure import Panel, draw_curves
-from ....core.measurement import Measurement, judge
+from ....core.experiment import setting
+from ....core.figure import Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -20,115 +18,96 @@ from ..closed_form import gamma, printed_B, snapping_time
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FIGURE = Source("tian2023scan", "Fig. 9")
 B_CURVE, B_SNAPPED = "B", "B at the snapping time t0"
 B_AT_END, B_SPREAD = "B at the last step", "largest minus smallest B(t0) over eta_Z"
 POINTS = 101  # points of a curve
 SPREAD_ATOL = 1e-12
 
 
-@dataclass(frozen=True)
-class BGrowth(Experiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws B over the steps, one panel per ratio; dots at t0 have the same height."""
+    sizes, ratios = result.settings["vocab_sizes"], result.settings["ratios"]
+    drawn, panels = axes(1, len(ratios))
+    for ax, M, ratio in zip(panels, sizes, ratios):
+        at, look = {"M": M, "ratio": ratio}, {"xlabel": "step", "ylim": (0, None)}
+        title = f"$B(t)$, $M$ = {M}, $\\eta_Y/\\eta_Z$ = {ratio:g}"
+        curve = Panel(title, B_CURVE, at, "eta_Z", legend="lower right", axes=look)
+        draw_curves(ax, result, curve, x="t")
+        snapped = result.select(quantity=B_SNAPPED, at=at)
+        ax.plot([row.at["t"] for row in snapped], snapped.column("value"), "o--", color=COLOURS["null"])
+    caption(drawn, "Dots: the snapping time $t_0$. Dashed: B at $t_0$, the same for all.")
+    return drawn
+
+
+def check(vocab_sizes: tuple[int, ...], ratios: tuple[float, ...], ends: tuple[float, ...]) -> None:
+    """Checks that there is one entry per panel.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    lengths = [len(vocab_sizes), len(ratios), len(ends)]
+    if len(set(lengths)) > 1:
+        raise ValueError(
+            f"vocab_sizes, ratios and ends must have one entry per panel each, got lengths {lengths}; make "
+            "them equal"
+        )
+
+
+@figure(
+    "scan_snap.b_growth",
+    source=Source("tian2023scan", "Fig. 9"),
+    view=draw,
+    check=check,
+    quick={"eta_z": (0.5, 8.0)},
+)
+def b_growth(
+    *,
+    vocab_sizes: tuple[int, ...] = setting((100, 10_000), ge=3, help="vocabulary M, one per panel"),
+    ratios: tuple[float, ...] = setting((10.0, 1.0), ge=1e-3, le=1e3, help="eta_Y / eta_Z, one per panel"),
+    ends: tuple[float, ...] = setting((5.0, 50.0), ge=1e-3, le=1e6, help="last step, one per panel"),
+    eta_z: tuple[float, ...] = setting(
+        (0.5, 1.0, 2.0, 4.0, 8.0), ge=1e-3, le=1e3, help="learning rates of attention"
+    ),
+    classes: int = setting(1, ge=1, help="number K of classes"),
+    constant: float = setting(1.0, ge=1e-6, le=1e6, help="C_0, the constant of Theorem 4"),
+) -> Iterator[Reading]:
     """B(t) in closed form for several learning rates of attention; each panel has a fixed ratio of the rates
     of decoder and attention.
 
     The published figure states neither C_0 nor K; with C_0 = 1 and K = 1 the curves fill its axes (B up to
-    0.8 and 1.6).
+    0.8 and 1.6). B at the end is compared with a numerical integral of gamma.
 
     Raises:
         ValueError: a setting is out of range, or ``vocab_sizes``, ``ratios`` and ``ends`` have different
             lengths.
     """
+    for M, ratio, end in zip(vocab_sizes, ratios, ends):
+        times, at, at_t0 = torch.linspace(0, end, POINTS, dtype=torch.float64), {"M": M, "ratio": ratio}, []
+        for rate in eta_z:
+            rates = {"classes": classes, "vocab_size": M, "eta_y": ratio * rate}
+            t0, here = snapping_time(**rates), at | {"eta_Z": rate}
+            found = torch.cat([times, torch.tensor([t0], dtype=torch.float64)])
+            *curve, snapped = printed_B(found, eta_z=rate, constant=constant, **rates).tolist()
+            for t, value in zip([*times.tolist()[:-1], end], curve):
+                yield reading(B_CURVE, value, at=here | {"t": t})
+            yield reading(B_SNAPPED, snapped, at=here | {"t": t0})
+            known = integrated(end, eta_z=rate, constant=constant, **rates)
+            note = "predicted: gamma integrated numerically instead of in closed form"
+            columns = {"predicted": known, "basis": "recomputed", "note": note}
+            yield reading(B_AT_END, curve[-1], at=here | {"t": end}, **columns)
+            at_t0.append(snapped)
+        spread = max(at_t0) - min(at_t0)
+        note = f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y"
+        yield reading(B_SPREAD, spread, predicted=0.0, at_most=SPREAD_ATOL, at=at, note=note)
 
-    vocab_sizes: tuple[int, ...] = setting((100, 10_000), ge=3, help="vocabulary M, one per panel")
-    ratios: tuple[float, ...] = setting((10.0, 1.0), ge=1e-3, le=1e3, help="eta_Y / eta_Z, one per panel")
-    ends: tuple[float, ...] = setting((5.0, 50.0), ge=1e-3, le=1e6, help="last step, one per panel")
-    eta_z: tuple[float, ...] = setting(
-        (0.5, 1.0, 2.0, 4.0, 8.0), ge=1e-3, le=1e3, help="learning rates of attention"
-    )
-    classes: int = setting(1, ge=1, help="number K of classes")
-    constant: float = setting(1.0, ge=1e-6, le=1e6, help="C_0, the constant of Theorem 4")
 
-    name: ClassVar[str] = "scan_snap.b_growth"
-    sources: ClassVar[tuple[Source, ...]] = (FIGURE,)
+def integrated(end: float, *, eta_z: float, constant: float, **rates) -> float:
+    """Returns the printed B, ln(C_0 + 4 Gamma) / 4, with Gamma as eta_Z times the integral of gamma."""
+    from scipy.integrate import quad
 
-    @classmethod
-    def quick(cls) -> "BGrowth":
-        return cls(eta_z=(0.5, 8.0))
+    def rate(t: float) -> float:
+        return float(gamma(torch.tensor([t], dtype=torch.float64), **rates)[0])
 
-    def __post_init__(self):
-        super().__post_init__()
-        lengths = [len(self.vocab_sizes), len(self.ratios), len(self.ends)]
-        if len(set(lengths)) > 1:
-            raise ValueError(
-                f"vocab_sizes, ratios and ends must have one entry per panel each, got lengths {lengths}; "
-                "make them equal"
-            )
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields B over time, at the end with a numerical integral of gamma, and at t0 with its spread over
-        the learning rates.
-        """
-        for M, ratio, end in zip(self.vocab_sizes, self.ratios, self.ends):
-            times, at, at_t0 = (
-                torch.linspace(0, end, POINTS, dtype=torch.float64),
-                {"M": M, "ratio": ratio},
-                [],
-            )
-            for eta_z in self.eta_z:
-                rates = {"classes": self.classes, "vocab_size": M, "eta_y": ratio * eta_z}
-                t0 = snapping_time(**rates)
-                found = torch.cat([times, torch.tensor([t0], dtype=torch.float64)])
-                *curve, snapped = printed_B(found, eta_z=eta_z, constant=self.constant, **rates).tolist()
-                here = at | {"eta_Z": eta_z}
-                for t, value in zip(times.tolist()[:-1], curve):
-                    yield self.row(B_CURVE, value, at=here | {"t": t})
-                yield self.row(B_CURVE, curve[-1], at=here | {"t": end})
-                yield self.row(B_SNAPPED, snapped, at=here | {"t": t0})
-                yield self._end(here | {"t": end}, rates, curve[-1])
-                at_t0.append(snapped)
-            spread = max(at_t0) - min(at_t0)
-            yield self.row(
-                B_SPREAD,
-                spread,
-                predicted=0.0,
-                op="<=",
-                threshold=SPREAD_ATOL,
-                verdict=judge(spread, "<=", SPREAD_ATOL),
-                at=at,
-                note=f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y",
-            )
-
-    def _end(self, at: dict[str, float], rates: dict, value: float) -> Measurement:
-        from scipy.integrate import quad
-
-        def rate(t: float) -> float:
-            return float(gamma(torch.tensor([t], dtype=torch.float64), **rates)[0])
-
-        # The printed B is ln(C_0 + 4 Gamma) / 4, where Gamma is eta_Z times the integral of gamma.
-        big_gamma = at["eta_Z"] * quad(rate, 0, at["t"], epsabs=0, epsrel=1e-10, limit=200)[0]
-        reference = float(np.log(self.constant + 4 * big_gamma) / 4), "recomputed"
-        note = "predicted: gamma integrated numerically instead of in closed form"
-        return self.row(B_AT_END, value, reference=reference, at=at, note=note)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots B over the steps, one curve per learning rate. A dot marks t0; all dots have the
-        same height.
-        """
-        figure, panels = axes(1, len(self.ends), height=2.8)
-        for ax, M, ratio, end in zip(panels, self.vocab_sizes, self.ratios, self.ends):
-            at, title = {"M": M, "ratio": ratio}, f"$B(t)$, $M$ = {M}, $\\eta_Y/\\eta_Z$ = {ratio:g}"
-            draw_curves(
-                ax, result, Panel(title, B_CURVE, at, "eta_Z", legend="", axes={"xlabel": "step"}), x="t"
-            )
-            dots = {
-                rate: {"linestyle": "", "marker": "o", "markersize": 4, "label": "_"} for rate in self.eta_z
-            }
-            draw_curves(ax, result, Panel("", B_SNAPPED, at, ("eta_Z", dots), legend=""), x="t")
-            level = result.select(quantity=B_SNAPPED, at=at)[0].value
-            ax.axhline(level, color=COLOURS["null"], linewidth=0.9, linestyle=(0, (4, 3)))
-            ax.set(ylim=(0, None), xlim=(-0.05 * end, 1.05 * end))
-            ax.legend([f"{rate:g}" for rate in self.eta_z], title="$\\eta_Z$", loc="lower right")
-        caption(figure, "Dots: the snapping time $t_0$. Dashed: B at $t_0$, the same for all.")
-        return figure
+    big_gamma = eta_z * quad(rate, 0, end, epsabs=0, epsrel=1e-10, limit=200)[0]
+    return float(np.log(constant + 4 * big_gamma) / 4)

@@ -1,129 +1,82 @@
 """Training on finite sequences against the exact population flow, by length of the sequences (Lemma 2)."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.figure import Panel, draw_curves
-from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, style
+from ....core.experiment import setting, sweep
+from ....core.figure import Panel, Reading, draw_curves, figure, reading
+from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..dynamics import Weights, gradient_descent, sampled
 from ..flow import EXACT, exact_flow
-from ..plots import TOKEN_COLOURS
 from ..problem import synthetic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = Source("tian2023scan", "Lemma 2")
 DISTINCT_LOGIT, COMMON_LOGIT = "logit of the likeliest distinct token", "logit of the common token"
 RECORDED_STEPS = 40  # largest number of steps at which the logits are stored
 
 
-@dataclass(frozen=True)
-class LongSequences(RandomExperiment):
-    """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by
-    length of the sequences.
-    """
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws both logits over the steps, and their distance from the flow at the end."""
+    drawn, (paths, gap) = axes(1, 2)
+    look = {"xlabel": "step", "ylabel": "attention logit z", "xscale": "log"}
+    rising = Panel("Logits", DISTINCT_LOGIT, lines="T", predicted=EXACT, axes=look)
+    draw_curves(paths, result, rising, x="step")
+    draw_curves(paths, result, Panel("", COMMON_LOGIT, lines="T", predicted="_", legend=""), x="step")
+    lengths = np.array(result.settings["lengths"])
+    for quantity in (DISTINCT_LOGIT, COMMON_LOGIT):
+        ends = result.select(quantity=quantity, step=result.settings["steps"])
+        gap.loglog(lengths, [abs(row.value - row.predicted) for row in ends], "o-", label=quantity)
+    first = gap.lines[0].get_ydata()[0]
+    gap.loglog(lengths, first * lengths[0] / lengths, ":", label="$1 / T$")
+    gap.set(title="Distance from the flow at the end", xlabel="length $T$ of the sequences")
+    gap.legend()
+    caption(drawn, "Left: the likeliest distinct token, above zero, and a common one, below.")
+    return drawn
 
+
+@figure(
+    "scan_snap.long_sequences",
+    source=Source("tian2023scan", "Lemma 2"),
+    view=draw,
+    quick={"lengths": (32, 1024), "steps": 60, "seeds": 2},
+)
+def long_sequences(
+    *,
     lengths: tuple[int, ...] = setting(
         (128, 1024, 16384), ge=2, le=10**9, help="tokens per sequence, including the query"
-    )
-    steps: int = setting(1000, ge=1, help="steps of training")
-    batch: int = setting(128, ge=1, help="sequences per step")
-    eta_y: float = setting(1.0, ge=1e-3, le=100, help="learning rate of the decoder")
-    eta_z: float = setting(1.0, ge=1e-3, le=100, help="learning rate of attention")
-    seeds: int = setting(5, ge=1, help="independent runs")
-
-    name: ClassVar[str] = "scan_snap.long_sequences"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
-
-    @classmethod
-    def quick(cls) -> "LongSequences":
-        return cls(lengths=(32, 1024), steps=60, seeds=2)
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields both logits over the steps, means over seeds, with the exact flow as the limit."""
-        classes = synthetic(2)
-        recorded = sorted({int(t) for t in np.geomspace(1, self.steps, RECORDED_STEPS)})
-        flow = exact_flow(
-            classes, torch.tensor(recorded, dtype=torch.float64), eta_y=self.eta_y, eta_z=self.eta_z
-        ).logits
-        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
-        shared = {
-            "steps": self.steps,
-            "batch": self.batch,
-            "eta_y": self.eta_y,
-            "eta_z": self.eta_z,
-            "seeds": seeds,
-            "recorded": recorded,
-        }
-        # [lengths, recorded, runs, 2]
-        z = np.stack(sweep(train_logits, [{"length": length, **shared} for length in self.lengths]))
-        limit = _two_logits(flow)  # [recorded, 2]
-        for length, runs in zip(self.lengths, z):
-            for (step, values), known in zip(zip(recorded, runs[-len(recorded) :]), limit):
-                for i, quantity in enumerate((DISTINCT_LOGIT, COMMON_LOGIT)):
-                    spread = f"{values[:, i].min():.4f} to {values[:, i].max():.4f} over runs"
-                    yield self.row(
-                        quantity,
-                        float(values[:, i].mean()),
-                        reference=(float(known[i]), "limit"),
-                        step=step,
-                        at={"T": length},
-                        n=self.seeds,
-                        note=f"{spread}; predicted: the exact population flow",
-                    )
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots both logits over the steps, one curve per length, and their distance from the flow at the
-        end.
-        """
-        figure, (paths, gap) = axes(1, 2, height=2.8)
-        labels = {length: {"label": f"$T$ = {length}"} for length in self.lengths}
-        unlabelled = {length: {"label": "_"} for length in self.lengths}
-        draw_curves(
-            paths,
-            result,
-            Panel(
-                "Training against the flow",
-                DISTINCT_LOGIT,
-                lines=("T", labels),
-                predicted=EXACT,
-                legend="upper left",
-                axes={"xlabel": "step", "ylabel": "attention logit z", "xscale": "log"},
-            ),
-            Panel("", COMMON_LOGIT, lines=("T", unlabelled), predicted="_"),
-            x="step",
-        )
-        lengths = np.array(self.lengths)
-        ends = [result.select(quantity=q, step=self.steps) for q in (DISTINCT_LOGIT, COMMON_LOGIT)]
-        distance = [np.subtract(rows.column("value"), rows.column("predicted")) for rows in ends]
-        distance = np.abs(distance).T
-        for i, (label, kind) in enumerate(
-            (("likeliest distinct token", "distinct"), ("common token", "common"))
-        ):
-            gap.plot(lengths, distance[:, i], "o-", color=TOKEN_COLOURS[kind], label=label)
-        gap.plot(lengths, distance[0, 0] * lengths[0] / lengths, ":", color=COLOURS["null"], label="$1 / T$")
-        gap.set_xscale("log")
-        gap.set_yscale("log")
-        gap.set(
-            title="Distance at the end", xlabel="length $T$ of the sequences", ylabel="of z from the flow"
-        )
-        gap.legend()
-        caption(
-            figure,
-            "Left: the likeliest distinct token, above zero, and a common one, below; dashed: the flow, for "
-            "infinite sequences.",
-        )
-        return figure
+    ),
+    steps: int = setting(1000, ge=1, help="steps of training"),
+    batch: int = setting(128, ge=1, help="sequences per step"),
+    eta_y: float = setting(1.0, ge=1e-3, le=100, help="learning rate of the decoder"),
+    eta_z: float = setting(1.0, ge=1e-3, le=100, help="learning rate of attention"),
+    seeds: int = setting(5, ge=1, help="independent runs"),
+    seed: int = 0,
+) -> Iterator[Reading]:
+    """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by
+    length of the sequences; means over seeds, with the exact flow as the limit.
+    """
+    recorded = sorted({int(t) for t in np.geomspace(1, steps, RECORDED_STEPS)})
+    times, rates = torch.tensor(recorded, dtype=torch.float64), {"eta_y": eta_y, "eta_z": eta_z}
+    limit = two_logits(exact_flow(synthetic(2), times, **rates).logits)  # [recorded, 2]
+    seeds_of_runs = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
+    shared = {"steps": steps, "batch": batch, "seeds": seeds_of_runs, "recorded": recorded, **rates}
+    trained = sweep(train_logits, [{"length": length, **shared} for length in lengths])
+    for length, runs in zip(lengths, trained):
+        for step, values, known in zip(recorded, runs[-len(recorded) :], limit):
+            for i, quantity in enumerate((DISTINCT_LOGIT, COMMON_LOGIT)):
+                spread = f"{values[:, i].min():.4f} to {values[:, i].max():.4f} over runs"
+                columns = {"step": step, "at": {"T": length}, "n": seeds}
+                columns |= {"note": f"{spread}; predicted: the exact population flow"}
+                value = float(values[:, i].mean())
+                yield reading(quantity, value, reference=(float(known[i]), "limit"), **columns)
 
 
 def train_logits(
@@ -133,16 +86,15 @@ def train_logits(
     ``[recorded, runs, 2]``.
     """
     classes = synthetic(2)
-    start = Weights.zeros(
-        classes.tokens, classes.queries, classes.classes, classes.vocab_size, runs=(len(seeds),)
-    )
+    sizes = classes.tokens, classes.queries, classes.classes, classes.vocab_size
     batches = sampled(classes, batch, context=length - 1, seeds=seeds)
-    return _two_logits(
-        gradient_descent(start, batches, steps=steps, eta_y=eta_y, eta_z=eta_z, keep=recorded).attention[1:]
-    )
+    rates = {"eta_y": eta_y, "eta_z": eta_z}
+    start = Weights.zeros(*sizes, runs=(len(seeds),))
+    path = gradient_descent(start, batches, steps=steps, keep=recorded, **rates)
+    return two_logits(path.attention[1:])
 
 
-def _two_logits(z: torch.Tensor) -> np.ndarray:
+def two_logits(z: torch.Tensor) -> np.ndarray:
     """Returns mean logits of the classes' likeliest distinct tokens and of the ten common ones, ``[*runs, Q,
     S] -> [*runs, 2]``.
     """

@@ -1,17 +1,16 @@
 """The paper's Syn-Medium (Figures 11 and 12): the share of distinct tokens that still get attention."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.figure import Panel, draw_curves
-from ....core.measurement import Measurement, Null
-from ....core.plotting import axes, colour, style
+from ....core.experiment import setting, sweep
+from ....core.figure import Panel, Reading, distinct, draw_curves, figure, reading
+from ....core.measurement import Null
+from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ..problem import SequenceClasses, synthetic
@@ -21,112 +20,76 @@ from .syn_medium import PER_QUERY, UNIFORM, trained_attention
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = Source("tian2023scan", "Figs. 11, 12")
 RECALL = "recall of distinct tokens"
 POINTS = 21  # thresholds per curve
 
 
-@dataclass(frozen=True)
-class Recall(RandomExperiment):
-    """Share of distinct tokens whose attention exceeds a threshold near 1/M, after training from random
-    weights.
-    """
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws one panel per ratio (down) and number of classes (across)."""
+    ratios, sizes = distinct(result.table, "ratio"), distinct(result.table, "K")
+    drawn, panels = axes(len(ratios), len(sizes), width=2.2 * len(sizes), height=0.6 + 1.9 * len(ratios))
+    for ax, (ratio, K) in zip(panels, product(ratios, sizes)):
+        legend = "lower left" if ax is panels[0] else ""
+        title, look = f"$K$ = {K}, $\\eta_Y$ = {ratio:g} $\\eta_Z$", {"ylim": (-0.03, 1.03)}
+        panel = Panel(title, RECALL, {"K": K, "ratio": ratio}, "eta_Z", legend=legend, axes=look)
+        draw_curves(ax, result, panel, x="level")
+        ax.locator_params(axis="x", nbins=3)
+    caption(drawn, f"Share of distinct tokens with more attention than a threshold. Dashed: {UNIFORM}.")
+    return drawn
 
-    last: tuple[int, ...] = setting(LAST, ge=1, le=100, help="numbers of query tokens, with two classes each")
-    eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention")
+
+@figure(
+    "scan_snap.recall",
+    source=Source("tian2023scan", "Figs. 11, 12"),
+    view=draw,
+    quick={"last": (1, 3), "eta_z": (1.0, 3.0), "seeds": 2, "steps": 30},
+)
+def recall(
+    *,
+    last: tuple[int, ...] = setting(
+        LAST, ge=1, le=100, help="numbers of query tokens, with two classes each"
+    ),
+    eta_z: tuple[float, ...] = setting(ETA_Z, gt=0, le=100, help="learning rates of attention"),
     ratios: tuple[float, ...] = setting(
         (1.0, 10.0), gt=0, le=1000, help="learning rate of the decoder over that of attention"
-    )
-    seeds: int = setting(10, ge=1, help="runs per cell")
-    steps: int = setting(100, ge=1, help="steps of training")
-
-    name: ClassVar[str] = "scan_snap.recall"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
-
-    @classmethod
-    def quick(cls) -> "Recall":
-        return cls(last=(1, 3), eta_z=(1.0, 3.0), seeds=2, steps=30)
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields one row per cell and threshold, the mean over the seeds."""
-        shared = {
-            "eta_z": self.eta_z,
-            "ratios": self.ratios,
-            "steps": self.steps,
-            "batch": 128,
-            "length": 128,
-            "momentum": 0.9,
-        }
-        seeds = torch.randint(2**31, (self.seeds,), generator=self.generator()).tolist()
-        thresholds = [_thresholds(last) for last in self.last]
-        settings = [
-            {"last": last, "seed": s, "thresholds": tuple(t), **shared}
-            for last, t in zip(self.last, thresholds)
-            for s in seeds
-        ]
-        # [last, seeds, eta_z, ratios, thresholds]
-        shares = np.array(sweep(recalls, settings)).reshape(
-            len(self.last), self.seeds, len(self.eta_z), len(self.ratios), POINTS
-        )
-        for i, last in enumerate(self.last):
-            uniform = share_above(*_uniform(last), thresholds[i])
-            for j, eta_z in enumerate(self.eta_z):
-                for k, ratio in enumerate(self.ratios):
-                    at = {"K": PER_QUERY * last, "eta_Z": eta_z, "ratio": ratio}
-                    for threshold, value, null in zip(thresholds[i], shares.mean(1)[i, j, k], uniform):
-                        yield self.row(
-                            RECALL,
-                            float(value),
-                            unit="share",
-                            nulls=(Null(UNIFORM, (float(null),)),),
-                            at=at | {"level": threshold},
-                            n=self.seeds,
-                            note=f"attention above {threshold:.4g}",
-                        )
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots the share of distinct tokens above a threshold: rows are ratios, columns numbers of classes,
-        curves learning rates.
-        """
-        K = [PER_QUERY * last for last in self.last]
-        figure, panels = axes(
-            len(self.ratios), len(K), width=max(4.0, 2.0 * len(K)), height=0.9 + 1.9 * len(self.ratios)
-        )
-        looks = {rate: {"label": f"$\\eta_Z$ = {rate:g}", "marker": ""} for rate in self.eta_z}
-        for number, (ax, (ratio, k)) in enumerate(zip(panels, product(self.ratios, K))):
-            title = f"$K$ = {k}, $\\eta_Y$ = {ratio:g} $\\eta_Z$"
-            panel = Panel(title, RECALL, {"K": k, "ratio": ratio}, ("eta_Z", looks), legend="")
-            draw_curves(ax, result, panel, x="level")
-            ax.set_ylim(-0.03, 1.03)
-            ax.locator_params(axis="x", nbins=3)
-            if number >= len(panels) - len(K):
-                ax.set_xlabel("threshold on attention")
-            if number % len(K) == 0:
-                ax.set_ylabel("share above it")
-        panels[0].plot([], [], linestyle=(0, (4, 3)), linewidth=1.0, color=colour("null"), label=UNIFORM)
-        figure.legend(
-            *panels[0].get_legend_handles_labels(),
-            loc="outside lower center",
-            ncols=int(figure.get_figwidth() / 1.3),
-        )
-        return figure
+    ),
+    seeds: int = setting(10, ge=1, help="runs per cell"),
+    steps: int = setting(100, ge=1, help="steps of training"),
+    seed: int = 0,
+) -> Iterator[Reading]:
+    """Share of distinct tokens whose attention exceeds a threshold near 1/M, after training from random
+    weights: means over the seeds.
+    """
+    shared = {"eta_z": eta_z, "ratios": ratios, "steps": steps, "batch": 128, "length": 128, "momentum": 0.9}
+    runs = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
+    levels = {queries: levels_of(queries) for queries in last}
+    settings = [
+        {"last": queries, "seed": run, "thresholds": tuple(levels[queries]), **shared}
+        for queries in last
+        for run in runs
+    ]
+    shape = len(last), seeds, len(eta_z), len(ratios), POINTS
+    shares = np.array(sweep(recalls, settings)).reshape(shape).mean(1)
+    for i, queries in enumerate(last):
+        classes = synthetic(PER_QUERY * queries, per_query=PER_QUERY)
+        uniform = share_above(classes, classes.conditional, levels[queries])
+        for (j, rate), (k, ratio) in product(enumerate(eta_z), enumerate(ratios)):
+            for level, value, null in zip(levels[queries], shares[i, j, k], uniform):
+                at = {"K": PER_QUERY * queries, "eta_Z": rate, "ratio": ratio, "level": level}
+                columns = {"nulls": (Null(UNIFORM, (float(null),)),), "note": f"attention above {level:.4g}"}
+                yield reading(RECALL, float(value), unit="share", at=at, n=seeds, **columns)
 
 
-def _uniform(last: int) -> tuple[SequenceClasses, torch.Tensor]:
-    classes = synthetic(PER_QUERY * last, per_query=PER_QUERY)
-    return classes, classes.conditional
-
-
-def _thresholds(last: int) -> list[float]:
+def levels_of(last: int) -> list[float]:
     """Returns the paper's thresholds for its own numbers of queries; for others, the same multiples of 1/M as
     for one query.
     """
-    M = synthetic(PER_QUERY * last, per_query=PER_QUERY).vocab_size
-    first = synthetic(PER_QUERY, per_query=PER_QUERY).vocab_size
-    low, high = (
-        THRESHOLDS[LAST.index(last)] if last in LAST else (bound * first / M for bound in THRESHOLDS[0])
-    )
+    if last in LAST:
+        low, high = THRESHOLDS[LAST.index(last)]
+    else:
+        M, first = (synthetic(PER_QUERY * k, per_query=PER_QUERY).vocab_size for k in (last, 1))
+        low, high = (bound * first / M for bound in THRESHOLDS[0])
     return np.linspace(low, high, POINTS).tolist()
 
 

@@ -1,14 +1,13 @@
 """A run of a machine in the transformer: the tape over time, and the attention that finds the symbols."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import torch
 
-from ....core.experiment import Experiment, setting
-from ....core.measurement import Measurement, judge
+from ....core.experiment import setting
+from ....core.figure import DASHED, Reading, figure, reading
 from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -22,7 +21,6 @@ from ..machines import LIBRARY, find
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOURCE = Source("perez2021attention")
 HALTED, SIZE = "steps until the machine halts", "size of a token"
 MOST_STEPS = 400  # of a machine that does not halt, and of the picture
 EXAMPLE = "example"
@@ -78,169 +76,93 @@ def run_with_scores(
     return trace, filled.float().numpy()
 
 
-@dataclass(frozen=True)
-class TraceRun(Experiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws the tape over time with the head's path, and the scores of the third layer with the attended
+    positions.
+    """
+    from matplotlib.colors import ListedColormap
+
+    names = ("tape", "low", "heads", "attended", "scores", "wrong", "alphabet")
+    tape, low, heads, attended, scores, (wrong,), alphabet = (
+        result.arrays[f"{NAME}/{name}"] for name in names
+    )
+    tape, heads, count = tape[: MOST_STEPS + 1], heads[: min(len(tape), MOST_STEPS + 1)], len(scores)
+    drawn, (left, right) = axes(1, 2, height=4.2)
+    tints = [TINTS[k % len(TINTS)] for k in range(len(alphabet))]
+    extent = (low - 0.5, low + tape.shape[1] - 0.5, len(tape) - 0.5, -0.5)
+    symbols = left.imshow(tape, ListedColormap(tints), vmin=-0.5, vmax=len(tints) - 0.5, extent=extent)
+    drawn.colorbar(symbols, ax=left, ticks=range(len(tints))).ax.set_yticklabels(map(chr, alphabet))
+    left.plot(heads, np.arange(len(heads)), color=colour(NAME), linewidth=1.2)
+    left.set(title="Tape and head", xlabel="cell", ylabel="time")
+    with np.errstate(divide="ignore"):
+        sizes = np.log10(-scores)
+    label = "minus the score, $\\log_{10}\\, |\\langle q_i, k_j \\rangle|$"
+    # The query of time i generates the token of time i + 1, so both panels have the same vertical axis.
+    heatmap(right, sizes, label, cmap="Blues").set_extent((-0.5, count - 0.5, count + 0.5, 0.5))
+    right.plot(attended[1 : count + 1], np.arange(1, count + 1), ".", color=colour(NAME), markersize=4)
+    right.set(title="Third layer", xlabel="key: time j", ylabel="time i + 1 that the query generates")
+    for ax in (left, right):
+        ax.grid(False)
+        ax.set(aspect="auto", ylim=(count + 0.5, -0.5))
+        ax.locator_params(integer=True, nbins=6)
+        if wrong >= 0:
+            ax.axhline(wrong, color=COLOURS["null"], linewidth=1.0, linestyle=DASHED)
+    caption(
+        drawn,
+        f"Left: the tape before each step, as the transformer reads it, with the head; {count} steps. Right: "
+        f"scores of the third layer ({result.settings['arithmetic']} arithmetic); the dot is the position to "
+        "which the query attends, the latest visit of the cell"
+        + (f" up to the first error, at step {wrong} (dashed)." if wrong >= 0 else "."),
+    )
+    return drawn
+
+
+@figure(
+    "turing.trace",
+    source=Source("perez2021attention"),
+    view=draw,
+    check=lambda arithmetic: check_choice("arithmetic", arithmetic, get_args(Arithmetic)),
+)
+def trace(
+    *,
+    machine: str = setting("increment", help="name of a machine of the library, or path of a text file"),
+    word: str = setting(
+        EXAMPLE,
+        help=f"input of the machine; {EXAMPLE!r}: the library's word for it, and the empty word for a file",
+    ),
+    steps: int = setting(
+        0, ge=0, le=5000, help=f"number of steps; 0: until the machine halts, at most {MOST_STEPS}"
+    ),
+    arithmetic: str = setting("exact", help=f"one of {', '.join(get_args(Arithmetic))}"),
+) -> Iterator[Reading | Arrays]:
     """A transformer runs a machine on a word: the tape over time with the path of the head, and the scores of
     the third layer.
 
     The machine is one of the library or a text file, see :meth:`.TuringMachine.parse`.
 
     Raises:
-        ValueError: the arithmetic is unknown.
+        ValueError: the arithmetic is unknown, the machine is unknown or does not parse, or the word has
+            foreign symbols.
     """
-
-    machine: str = setting("increment", help="name of a machine of the library, or path of a text file")
-    word: str = setting(
-        EXAMPLE,
-        help=f"input of the machine; {EXAMPLE!r}: the library's word for it, and the empty word for a file",
-    )
-    steps: int = setting(
-        0, ge=0, le=5000, help=f"number of steps; 0: until the machine halts, at most {MOST_STEPS}"
-    )
-    arithmetic: str = setting("exact", help=f"one of {', '.join(get_args(Arithmetic))}")
-
-    name: ClassVar[str] = "turing.trace"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_choice("arithmetic", self.arithmetic, get_args(Arithmetic))
-
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the share of the steps before the first error, the halting time and the size of a token.
-
-        Raises:
-            ValueError: the machine is unknown or does not parse, or the word has foreign symbols.
-        """
-        transformer = compile_machine(find(self.machine))
-        machine = transformer.machine
-        word = LIBRARY.get(self.machine, (None, ""))[1] if self.word == EXAMPLE else self.word
-        halted = machine.halting_time(word, self.steps or MOST_STEPS)
-        steps = self.steps or halted or MOST_STEPS
-        trace, scores = run_with_scores(transformer, word, steps, self.arithmetic)
-        reference = machine.run(word, steps)
-        share, first = trace.agreement(reference), trace.first_difference(reference)
-        covered = self.arithmetic == "exact"
-        yield Measurement(
-            NAME,
-            "figure",
-            FIRST_ERROR,
-            share,
-            unit="share",
-            predicted=1.0,
-            op=">=",
-            threshold=1.0,
-            verdict=judge(share, ">=", 1.0, covered=covered),
-            at={"arithmetic": self.arithmetic},
-            source=SOURCE,
-            note=f"{steps} steps, no error"
-            if first is None
-            else f"{steps} steps, first error at step {first}",
-        )
-        accepted = "accepts" if reference.states[-1] in machine.accept else "does not accept"
-        note = f"{accepted} {word!r}; with the steps of the normal form, which first reads the word"
-        reason = "" if halted is not None else f"the machine does not halt in {steps} steps"
-        yield Measurement(
-            NAME, "figure", HALTED, halted, unit="steps", reason=reason, note=note, source=SOURCE
-        )
-        predicted = 2 * len(machine.states) + 4 * len(machine.alphabet) + 11
-        yield Measurement(
-            NAME, "figure", SIZE, float(transformer.d), predicted=float(predicted), source=SOURCE
-        )
-        tape, low = space_time(machine, trace, word)
-        arrays = {
-            "tape": tape,
-            "low": low,
-            "heads": trace.heads,
-            "attended": trace.attended,
-            "scores": scores,
-        }
-        arrays |= {
-            "wrong": [-1 if first is None else first],
-            "alphabet": [ord(symbol) for symbol in machine.alphabet],
-        }
-        yield Arrays({f"{NAME}/{name}": np.array(values) for name, values in arrays.items()})
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Draws the tape over time with the head's path, and the scores of the third layer with the attended
-        positions.
-        """
-        from matplotlib.colors import ListedColormap
-        from matplotlib.patches import Patch
-        from matplotlib.ticker import MaxNLocator
-
-        names = ("tape", "low", "heads", "attended", "scores", "wrong", "alphabet")
-        tape, low, heads, attended, scores, (wrong,), alphabet = (
-            result.arrays[f"{NAME}/{name}"] for name in names
-        )
-        tape, heads, count = tape[: MOST_STEPS + 1], heads[: min(len(tape), MOST_STEPS + 1)], len(scores)
-        figure, (left, right) = axes(1, 2, height=4.2)
-        tints = [TINTS[k % len(TINTS)] for k in range(len(alphabet))]
-        extent = (low - 0.5, low + tape.shape[1] - 0.5, len(tape) - 0.5, -0.5)
-        left.imshow(
-            tape,
-            cmap=ListedColormap(tints),
-            vmin=-0.5,
-            vmax=len(tints) - 0.5,
-            interpolation="nearest",
-            extent=extent,
-        )
-        left.plot(
-            heads,
-            np.arange(len(heads)),
-            color=colour(NAME),
-            linewidth=1.2,
-            marker="o",
-            markersize=2.2 if len(tape) < 60 else 0,
-        )
-        left.grid(False)
-        left.set(title="Tape and head", xlabel="cell", ylabel="time")
-        left.legend(
-            handles=[
-                Patch(facecolor=tint, edgecolor="#B8BFC6", label=chr(code))
-                for tint, code in zip(tints, alphabet)
-            ],
-            loc="lower center",
-            bbox_to_anchor=(0.5, 1.06),
-            ncols=6,
-            handlelength=1,
-            handleheight=1,
-        )
-        with np.errstate(divide="ignore"):
-            image = heatmap(
-                right,
-                np.log10(-scores),
-                "minus the score, $\\log_{10}\\, |\\langle q_i, k_j \\rangle|$",
-                cmap="Blues",
-            )
-        # The query of time i generates the token of time i + 1, so both panels have the same vertical axis.
-        image.set_extent((-0.5, count - 0.5, count + 0.5, 0.5))
-        size = max(1.2, 3.4 - count / 60)
-        right.plot(
-            attended[1 : count + 1],
-            np.arange(1, count + 1),
-            "o",
-            color=colour(NAME),
-            markersize=size,
-            markeredgewidth=0,
-        )
-        right.set(title="Third layer", xlabel="key: time j", ylabel="time i + 1 that the query generates")
-        for ax in (left, right):
-            ax.set(aspect="auto", ylim=(count + 0.5, -0.5))
-            for axis in (ax.xaxis, ax.yaxis):
-                axis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-            if wrong >= 0:
-                ax.axhline(wrong, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-        text = (
-            "Left: the tape before each step, as the transformer reads it, with the head. Right: scores of "
-            "the third layer"
-        )
-        text += f" in {self.arithmetic if self.arithmetic != 'exact' else 'exact arithmetic'}; the dot is the position to which the query "  # noqa: E501
-        text += "attends, the latest visit of the cell" + (" up to the first error." if wrong >= 0 else ".")
-        if wrong >= 0:
-            text += f" Dashed: the first error, at step {wrong}."
-        if count < len(attended) - 1:
-            text += f" The first {count} steps."
-        caption(figure, text)
-        return figure
+    transformer = compile_machine(find(machine))
+    found = transformer.machine
+    word = LIBRARY.get(machine, (None, ""))[1] if word == EXAMPLE else word
+    halted = found.halting_time(word, steps or MOST_STEPS)
+    steps = steps or halted or MOST_STEPS
+    run, scores = run_with_scores(transformer, word, steps, arithmetic)
+    reference = found.run(word, steps)
+    share, first = run.agreement(reference), run.first_difference(reference)
+    judged = {"predicted": 1.0, "at_least": 1.0, "covered": arithmetic == "exact"}
+    note = f"{steps} steps, " + ("no error" if first is None else f"first error at step {first}")
+    yield reading(FIRST_ERROR, share, unit="share", at={"arithmetic": arithmetic}, note=note, **judged)
+    accepted = "accepts" if reference.states[-1] in found.accept else "does not accept"
+    note = f"{accepted} {word!r}; with the steps of the normal form, which first reads the word"
+    reason = "" if halted is not None else f"the machine does not halt in {steps} steps"
+    yield reading(HALTED, halted, unit="steps", reason=reason, note=note)
+    predicted = 2 * len(found.states) + 4 * len(found.alphabet) + 11
+    yield reading(SIZE, transformer.d, predicted=predicted)
+    tape, low = space_time(found, run, word)
+    arrays = {"tape": tape, "low": low, "heads": run.heads, "attended": run.attended, "scores": scores}
+    arrays |= {"wrong": [-1 if first is None else first], "alphabet": [ord(s) for s in found.alphabet]}
+    yield Arrays({f"{NAME}/{name}": np.array(values) for name, values in arrays.items()})

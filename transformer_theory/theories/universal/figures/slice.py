@@ -4,15 +4,14 @@ Source: :cite:t:`yun2020transformers`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ....core.experiment import RandomExperiment, setting
-from ....core.measurement import Measurement
+from ....core.experiment import setting
+from ....core.figure import Reading, figure, reading
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -23,72 +22,68 @@ from ..functions import random_function
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME = "universal"
 ERROR = "mean error on the slice"
 TARGET, WITH, WITHOUT = "target", "with attention", "without attention"
+NETWORKS: dict[str, AttentionLayers] = {WITH: "all", WITHOUT: "none"}
 
 
-@dataclass(frozen=True)
-class Slice(RandomExperiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws target, approximation, difference, and the network without attention layers."""
+    target, found, blind = (result.arrays[f"universal/{name}"] for name in (TARGET, WITH, WITHOUT))
+    pictures = {
+        "Target": target,
+        "Network": found,
+        "Difference": found - target,
+        "Without attention": blind,
+    }
+    drawn, panels = axes(1, 4, height=2.35)
+    limit = float(np.abs(target).max())
+    for ax, (title, picture) in zip(panels, pictures.items()):
+        image = heatmap(ax, picture.T[::-1], title, vmin=-limit, vmax=limit, cmap="RdBu_r", bar=False)
+        image.set_extent((0, 1, 0, 1))
+        ax.set(xlabel="first token", xticks=[0, 1], yticks=[0, 1])
+    panels[0].set_ylabel("second token")
+    drawn.colorbar(image, ax=list(panels), fraction=0.02, pad=0.01).outline.set_visible(False)
+    texts = [f"{row.value:.3f} {row.setting}" for row in result.select(quantity=ERROR)]
+    third, k = (result.settings[name] for name in ("third", "values"))
+    caption(
+        drawn,
+        f"The output at the first token, third token {third:g}, with cubes of width 1/{k}. Without attention "
+        "layers it cannot depend on the second token. Mean errors on the slice: "
+        f"{', '.join(texts)}.",
+    )
+    return drawn
+
+
+@figure(
+    "universal.slice",
+    source=Source("yun2020transformers", "Theorem 3", "second-hand"),
+    view=draw,
+    quick={"values": 4, "pixels": 32},
+)
+def on_a_slice(
+    *,
+    values: int = setting(8, ge=2, le=32, help="number k of values of an entry, 1/delta"),
+    third: float = setting(0.3, ge=0, lt=1, help="the third token"),
+    pixels: int = setting(128, ge=16, le=512, help="points per axis"),
+    seed: int = 0,
+) -> Iterator[Reading | Arrays]:
     """The first output of a random smooth function of three tokens over the first two tokens, the third being
-    fixed.
+    fixed: the mean error with and without attention layers, and the pictures.
     """
+    f = random_function(torch.Generator().manual_seed(seed), n=3)
+    line = (torch.arange(pixels, dtype=torch.float64) + 0.5) / pixels
+    grid = [*torch.meshgrid(line, line, indexing="ij"), torch.full((pixels, pixels), third)]
+    points = torch.stack(grid, dim=-1).flatten(0, 1)[..., None]
 
-    values: int = setting(8, ge=2, le=32, help="number k of values of an entry, 1/delta")
-    third: float = setting(0.3, ge=0, lt=1, help="the third token")
-    pixels: int = setting(128, ge=16, le=512, help="points per axis")
+    def picture(network) -> np.ndarray:
+        return network(points)[:, 0, 0].reshape(pixels, pixels).numpy()
 
-    name = "universal.slice"
-    sources = (Source("yun2020transformers", "Theorem 3", "second-hand"),)
-
-    @classmethod
-    def quick(cls) -> "Slice":
-        """A coarse picture."""
-        return cls(values=4, pixels=32)
-
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the mean error with and without attention layers, and the pictures."""
-        f = random_function(self.generator(), n=3)
-        line = (torch.arange(self.pixels, dtype=torch.float64) + 0.5) / self.pixels
-        points = torch.stack(
-            [*torch.meshgrid(line, line, indexing="ij"), torch.full((self.pixels, self.pixels), self.third)],
-            dim=-1,
-        )
-        points = points.flatten(0, 1)[..., None]
-        shape = (self.pixels, self.pixels)
-        pictures = {TARGET: f(points)[:, 0, 0].reshape(shape).numpy()}
-        networks: dict[str, AttentionLayers] = {WITH: "all", WITHOUT: "none"}
-        for name, attention in networks.items():
-            network = UniversalApproximator(f, 3, 1, Fraction(1, self.values), attention=attention).fit()
-            pictures[name] = network(points)[:, 0, 0].reshape(shape).numpy()
-            error = float(np.abs(pictures[name] - pictures[TARGET]).mean())
-            yield self.row(ERROR, error, at={"network": name}, n=self.pixels**2)
-        yield Arrays({f"{NAME}/{name}": picture for name, picture in pictures.items()})
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots target, approximation, difference, and the network without attention layers."""
-        target, found, blind = (result.arrays[f"{NAME}/{name}"] for name in (TARGET, WITH, WITHOUT))
-        figure, panels = axes(1, 4, height=2.35)
-        limit = float(np.abs(target).max())
-        pictures = (
-            ("Target", target),
-            ("Network", found),
-            ("Difference", found - target),
-            ("Without attention", blind),
-        )
-        for ax, (title, picture) in zip(panels, pictures):
-            image = heatmap(ax, picture.T[::-1], title, vmin=-limit, vmax=limit, cmap="RdBu_r", bar=False)
-            image.set_extent((0, 1, 0, 1))
-            ax.set(xlabel="first token", xticks=[0, 1], yticks=[0, 1])
-        panels[0].set_ylabel("second token")
-        figure.colorbar(image, ax=list(panels), fraction=0.02, pad=0.01).outline.set_visible(False)
-        errors = result.select(quantity=ERROR).column("value")
-        texts = ", ".join(f"{value:.3f} {name}" for name, value in zip((WITH, WITHOUT), errors))
-        caption(
-            figure,
-            f"The output at the first token, third token {self.third:g}, with cubes of width "
-            f"1/{self.values}. Without attention layers it cannot depend on the second token. Mean errors "
-            f"on the slice: {texts}.",
-        )
-        return figure
+    pictures = {TARGET: picture(f)}
+    for name, attention in NETWORKS.items():
+        network = UniversalApproximator(f, 3, 1, Fraction(1, values), attention=attention).fit()
+        pictures[name] = picture(network)
+        error = float(np.abs(pictures[name] - pictures[TARGET]).mean())
+        yield reading(ERROR, error, at={"network": name}, n=pixels**2)
+    yield Arrays({f"universal/{name}": found for name, found in pictures.items()})

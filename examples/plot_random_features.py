@@ -14,7 +14,7 @@ import torch
 from transformer_theory import data, random_features
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import collect
-from transformer_theory.theories.random_features.figures.errors import Errors
+from transformer_theory.theories.random_features.figures.errors import errors
 
 generator = torch.Generator().manual_seed(0)
 
@@ -30,7 +30,7 @@ for heads in (100, 400, 1600, 6400):
 
 # %%
 # Errors against the number of inputs and of keys, with fewer sizes than in the stored figure.
-experiment = Errors(samples=(64, 128, 256), keys=(2, 4, 8), heads=50)
+experiment = errors(samples=(64, 128, 256), keys=(2, 4, 8), heads=50)
 experiment.plot(experiment.run())
 
 # %%

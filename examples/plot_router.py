@@ -15,7 +15,7 @@ import transformer_theory as tt
 from transformer_theory import router
 from transformer_theory.core.table import collect
 from transformer_theory.theories.router.choice import exact_gradient
-from transformer_theory.theories.router.figures.gradient import Gradient
+from transformer_theory.theories.router.figures.gradient import gradient
 from transformer_theory.theories.router.needle import chosen_tokens, shortcut
 from transformer_theory.theories.router.selector import train_on_needles
 
@@ -28,7 +28,7 @@ print(
     f"two tokens with equal scores: {router.relaxed_gradient_mean(0.0):.3f} instead of "
     f"{exact_gradient(0.0):.3f}"
 )
-figure = Gradient(draws=20_000).plot(Gradient(draws=20_000).run())
+figure = gradient(draws=20_000).plot(gradient(draws=20_000).run())
 
 # %%
 # All sequences of eight tokens. The shortcut takes the needle if its content is +1, and its neighbour if not.

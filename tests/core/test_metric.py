@@ -1,4 +1,6 @@
-"""Metrics with one number per head: sums over batches, lengths kept apart, rows from the class attributes."""
+"""Metrics of modules and of heads: sums over batches or samples, lengths kept apart, rows from the class
+attributes.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,7 +9,7 @@ import pytest
 import torch
 
 from transformer_theory.core.measurement import Measurement
-from transformer_theory.core.metric import Activations, PerHead
+from transformer_theory.core.metric import SHARED, Activations, PerHead, PerModule, Place
 from transformer_theory.core.sources import Source
 
 SOURCE = Source("dong2021attention")
@@ -83,3 +85,73 @@ def test_sequences_of_different_lengths_are_kept_apart():
     assert copy.compute() == [row]
     short.merge(long)
     assert short.compute() == [replace(row, head=0)]
+
+
+class Middle(PerModule):
+    """The median norm of the first tokens over that of the inputs, from at most five sequences."""
+
+    kinds, keeps = ("features", "outputs"), 5
+    theory, quantity, side, bounds, source, null_kind = "toy", "median", "<=", (0.0, 9.0), SOURCE, "ones"
+
+    def statistics(self, activations: Activations) -> torch.Tensor:
+        if activations.layer == 0:
+            self.add(SHARED, activations.tokens[:, 0].norm(dim=-1))
+        return activations.output[:, 0].norm(dim=-1)
+
+    def rows(
+        self, place: Place, sums: torch.Tensor, *, draws: int, generator: torch.Generator | None
+    ) -> Iterator[Measurement]:
+        value = float(sums.median() / self.sums[SHARED].median())
+        yield self.row(value, draws=[1.0] * draws, n=len(sums), reason="not needed")
+        yield self.beside("first", None, reason=f"place {place}", unit="share", head=2)
+
+
+def block(output: torch.Tensor, layer: int, kind: str = "features") -> Activations:
+    return Activations("b", layer, kind, torch.ones_like(output), output)  # pyright: ignore
+
+
+def test_rows_of_blocks_from_samples_that_are_kept():
+    x = torch.randn(7, 2, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    whole, half = Middle(), Middle()
+    for metric, part in ((whole, x[:3]), (half, x[3:])):
+        for layer in (1, 0):
+            metric.update(block((1 + layer) * part, layer))
+            metric.update(block(part, layer, "attention"))  # no kind of this metric
+    whole.merge(half)
+    assert {place: len(kept) for place, kept in whole.sums.items()} == {(1, 0): 5, (0, 0): 5, SHARED: 5}
+    median = float(x[:5, 0].norm(dim=-1).median() / 2)
+    rows = whole.compute(draws=2)
+    first, second = (rows[:2], rows[2:])
+    for layer, (row, other) in enumerate((first, second)):
+        assert (row.layer, row.head, row.n, row.reason) == (layer, None, 5, "")
+        assert row.value == pytest.approx((1 + layer) * median)
+        assert (row.quantity, row.side, row.bounds, row.nulls[0].draws) == (
+            "median",
+            "<=",
+            (0, 9),
+            (1.0, 1.0),
+        )
+        assert (other.quantity, other.unit, other.side, other.nulls) == ("first", "share", None, ())
+        assert (other.layer, other.head, other.reason) == (layer, 2, f"place ({layer}, 0)")
+
+
+def test_rows_of_the_outputs_have_no_layer_and_survive_storing():
+    metric, copy = Middle(), Middle()
+    metric.update(block(torch.ones(2, 1, 4), 0, "outputs"))
+    copy.load_state_dict(metric.state_dict())
+    assert set(copy.sums) == {(), SHARED}
+    row, other = copy.compute()
+    assert (row.value, row.layer, row.head, other.head) == (1.0, None, None, 2)
+    assert [row, other] == metric.compute()
+
+
+def test_a_metric_names_what_it_does_not_define():
+    x = torch.zeros(1, 1, 1)
+    for kind, method in ((PerModule, "statistics"), (PerHead, "statistics")):
+        with pytest.raises(NotImplementedError, match=f"{kind.__name__} must define {method}"):
+            kind().update(Activations("a", 0, "attention", x, x))
+    for kind, method in ((PerModule, "rows"), (PerHead, "rows_of_head")):
+        metric = kind()
+        metric.sums[0, 0] = torch.zeros(1, 1)
+        with pytest.raises(NotImplementedError, match=f"{kind.__name__} must define {method}"):
+            metric.compute()

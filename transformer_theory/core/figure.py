@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, check_settings, setting, sweep
-from .measurement import Basis, Measurement, Op, judge
+from .measurement import Basis, Measurement, judge
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson, student_interval
@@ -61,7 +61,6 @@ __all__ = [
     "distinct",
     "draw_curves",
     "figure",
-    "judged",
     "matrix",
     "mean",
     "published",
@@ -119,18 +118,24 @@ def reading(
     *,
     reference: tuple[float, Basis] | None = None,
     needs: tuple[str, ...] | None = None,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    covered: bool = True,
     **columns: Any,
 ) -> Reading:
-    """Returns a reading; the columns are those of :class:`~.measurement.Measurement`."""
+    """Returns a reading; the columns are those of :class:`~.measurement.Measurement`.
+
+    Args:
+        quantity, value, reference, needs: as in :class:`Reading`.
+        at_most, at_least: bound that decides the verdict.
+        covered: whether the assumptions of the theorem that states the bound hold.
+        columns: further columns of the row.
+    """
+    for op, bound in (("<=", at_most), (">=", at_least)):
+        if bound is not None:
+            verdict = judge(value, op, bound, covered=covered)
+            columns |= {"op": op, "threshold": bound, "verdict": verdict}
     return Reading(quantity, value, reference, needs, columns)
-
-
-def judged(
-    quantity: str, value: float | None, op: Op, threshold: float, *, covered: bool = True, **columns: Any
-) -> Reading:
-    """Returns a reading with the verdict on ``value op threshold``, see :func:`~.measurement.judge`."""
-    verdict = judge(value, op, threshold, covered=covered)
-    return reading(quantity, value, op=op, threshold=threshold, verdict=verdict, **columns)
 
 
 def share(quantity: str, successes: Any, n: int | None = None, **columns: Any) -> Reading:

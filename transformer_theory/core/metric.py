@@ -242,8 +242,10 @@ class PerModule(Metric):
         rows: list[Measurement] = []
         for place, sums in modules.items():
             for row in self.rows(place, *sums, draws=draws, generator=generator):
-                head = None if row.head is None else row.head + place[1]
-                rows.append(replace(row, layer=place[0], head=head) if place else row)
+                if place:
+                    head = None if row.head is None else row.head + place[1]
+                    row = replace(row, layer=place[0], head=head)
+                rows.append(row)
         return rows
 
     def row(self, value: float | None, **columns: Any) -> Measurement:

@@ -37,6 +37,7 @@ from ..core.theory import Theory
 MIN_OUTSIDE = 3  # number of last checkpoints outside the band without which a curve has not left it
 MIN_DRAWS = 5  # draws of a null without which the report does not say whether a curve leaves the band
 DRAWS = 1000  # bootstrap samples behind the intervals of a correlation table
+COVERAGE = 0.95  # of these intervals, nominal
 # quantities of networks that the timeline compares with theories
 GEOMETRY = ("rank-collapse residual", "stable rank of the features")
 
@@ -435,7 +436,6 @@ class Correlations:
         names: names of the quantities, ``[k]``.
         values, low, high: coefficients and ends of their bootstrap intervals, ``[k][k]``.
         checkpoints: number of steps that enter the coefficients.
-        level: nominal coverage of the intervals.
     """
 
     names: tuple[str, ...]
@@ -443,7 +443,6 @@ class Correlations:
     low: tuple[tuple[float | None, ...], ...]
     high: tuple[tuple[float | None, ...], ...]
     checkpoints: int
-    level: float
 
 
 def changes(group: Iterable[Series]) -> list[Series]:
@@ -455,12 +454,7 @@ def changes(group: Iterable[Series]) -> list[Series]:
 
 
 def rank_correlations(
-    group: Sequence[Series],
-    *,
-    generator: torch.Generator,
-    draws: int = 1000,
-    level: float = 0.95,
-    block: int | None = None,
+    group: Sequence[Series], *, generator: torch.Generator, draws: int = DRAWS
 ) -> Correlations:
     """Computes Spearman's rank correlation of every pair of series of one network, with a moving-block
     bootstrap interval.
@@ -469,38 +463,35 @@ def rank_correlations(
         group: series of one network; only the steps that all of them share are used.
         generator: random generator of the blocks.
         draws: number of bootstrap samples.
-        level: nominal coverage of the percentile interval.
-        block: checkpoints per block; if None, the cube root of the number of checkpoints, rounded up.
     Returns:
         Coefficients and intervals. A coefficient is None if a series of the pair is constant or fewer than 3
         checkpoints are shared. An interval is None if fewer than 5 checkpoints are shared or the coefficient
         is undefined in more than half of the samples.
     Raises:
-        ValueError: there is no series, the series belong to several networks, or ``draws`` or ``level`` is
-            out of range.
+        ValueError: there is no series, the series belong to several networks, or ``draws`` is less than 1.
     """
     if len({s.model for s in group}) != 1:
         raise ValueError(
             f"series must be of one network, got {sorted({s.model for s in group}) or 'none'}; select one "
             "model"
         )
-    if draws < 1 or not 0 < level < 1:
-        raise ValueError(f"draws must be at least 1 and level in (0, 1), got {draws} and {level}")
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}")
     shared = sorted(set.intersection(*(set(s.steps.tolist()) for s in group)))
     n, k = len(shared), len(group)
     table = np.array([s.values[np.isin(s.steps, shared)] for s in group]).reshape(k, n)
     names = tuple(s.label for s in group)
     undefined = tuple((None,) * k for _ in range(k))
     if n < 3:
-        return Correlations(names, undefined, undefined, undefined, n, level)
+        return Correlations(names, undefined, undefined, undefined, n)
     rho = _spearman(table)
     # If a series is constant up to rounding, its ranks are those of the rounding errors.
     for i, s in enumerate(group):
         if s.constant or replace(s, values=table[i]).constant:
             rho[i] = rho[:, i] = np.nan
     if n < 5:
-        return Correlations(names, _entries(rho), undefined, undefined, n, level)
-    block = min(n, block or math.ceil(n ** (1 / 3)))
+        return Correlations(names, _entries(rho), undefined, undefined, n)
+    block = math.ceil(n ** (1 / 3))
     # [draws, blocks]
     starts = torch.randint(0, n - block + 1, (draws, math.ceil(n / block)), generator=generator).numpy()
     # Each sample joins blocks of consecutive checkpoints, which preserves the dependence of neighbours, and
@@ -509,10 +500,10 @@ def rank_correlations(
     sampled = _spearman(np.moveaxis(table[:, index], 0, 1))  # [draws, k, k]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # pairs that are undefined in every sample
-        low, high = np.nanpercentile(sampled, [50 * (1 - level), 50 * (1 + level)], axis=0)
+        low, high = np.nanpercentile(sampled, [50 * (1 - COVERAGE), 50 * (1 + COVERAGE)], axis=0)
     mostly_undefined = np.isnan(sampled).mean(axis=0) > 0.5
     low[mostly_undefined | np.isnan(rho)] = high[mostly_undefined | np.isnan(rho)] = np.nan
-    return Correlations(names, _entries(rho), _entries(low), _entries(high), n, level)
+    return Correlations(names, _entries(rho), _entries(low), _entries(high), n)
 
 
 def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
@@ -523,8 +514,8 @@ def correlation_table(group: Sequence[Series]) -> dict[str, Any] | None:
     """
     if len(group) < 2:
         return None
-    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0), draws=DRAWS)
-    differences = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0), draws=DRAWS)
+    levels = rank_correlations(group, generator=torch.Generator().manual_seed(0))
+    differences = rank_correlations(changes(group), generator=torch.Generator().manual_seed(0))
     size = range(len(group))
     cells = [
         [None if i == j else _correlation(levels if i > j else differences, i, j) for j in size] for i in size

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ..core.format import duration, number, portable_command, several, sign
 from ..core.math_text import rendered_parts
 from ..core.result import Result
 from ..core.sources import Source, Status
+from ..core.table import grouped
 from ..core.theory import Theory
 from .html import TEMPLATES
 
@@ -188,8 +189,8 @@ def _control(verification: Verification) -> str:
 
 def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> str:
     """Returns a table of counts with one row per theory and one for the total."""
-    heads = ["theory", "claims", "consistent", "violated", "undecided seeds", "controls fail", "corrected"]
-    lines, total = [], Counter[str]()
+    heads = ["claims", "consistent", "violated", "undecided seeds", "controls fail", "corrected"]
+    rows = []
     for theory in theories:
         counts = Counter({"claims": len(theory.claims)})
         for verification in verified:
@@ -198,39 +199,40 @@ def _overview(theories: Sequence[Theory], verified: Sequence[Verification]) -> s
                 counts["undecided seeds"] += len(verification.seeds) - verification.decided
                 counts["controls fail"] += verification.control == "fails"
                 counts["corrected"] += bool(verification.corrects)
-        total += counts
-        lines.append(
-            [f"[{theory.title}](#{_slug(theory.title)})", *(str(counts[head]) for head in heads[1:])]
-        )
-    return _markdown(heads, [*lines, ["all", *(str(total[head]) for head in heads[1:])]])
+        rows.append((f"[{theory.title}](#{_slug(theory.title)})", counts))
+    return _with_total(heads, rows, lambda counts: [str(counts[head]) for head in heads])
 
 
 def _locators(theories: Sequence[Theory]) -> str:
     """Returns a table with the number of claims of each theory by the status of their source."""
-    heads = ["theory", *filter(None, STATUS)]
-    counted = [(theory.title, Counter(claim.source.status for claim in theory.claims)) for theory in theories]
-    counted.append(("all", sum((counts for _, counts in counted), Counter[str]())))
-    return _markdown(
-        heads, [[title, *(str(counts[head]) for head in heads[1:])] for title, counts in counted]
-    )
+    heads = [*filter(None, STATUS)]
+    rows = [(theory.title, Counter(claim.source.status for claim in theory.claims)) for theory in theories]
+    return _with_total(heads, rows, lambda counts: [str(counts[head]) for head in heads])
+
+
+def _with_total(
+    heads: Sequence[str],
+    rows: Sequence[tuple[str, Counter[str]]],
+    cells: Callable[[Counter[str]], list[str]],
+) -> str:
+    """Returns a table with one row per theory and one for the sum of all counts."""
+    total = sum((counts for _, counts in rows), Counter[str]())
+    return _markdown(["theory", *heads], [[name, *cells(counts)] for name, counts in [*rows, ("all", total)]])
 
 
 def _mutants(record: Document, theories: Sequence[Theory]) -> dict[str, Any]:
     """Returns the parts of the section on mutants: scores by theory, mutants that were not detected, and the
     origin of the numbers.
     """
-    heads, lines, total = (
-        ["theory", "mutants", "equivalent", "detected", "undecided", "undetected", "score"],
-        [],
-        Counter[str](),
-    )
-    for theory in theories:
-        counts = Counter(one["outcome"] for one in record["mutants"] if one["theory"] == theory.name)
-        total += counts
-        lines.append([theory.title, *_score(counts)])
+    heads = ["mutants", "equivalent", "detected", "undecided", "undetected", "score"]
+    outcomes = grouped(record["mutants"], lambda one: one["theory"])
+    rows = [
+        (theory.title, Counter(one["outcome"] for one in outcomes.get(theory.name, ())))
+        for theory in theories
+    ]
     survivors = [one for one in record["mutants"] if one["outcome"] != "detected"]
     return {
-        "table": _markdown(heads, [*lines, ["all", *_score(total)]]),
+        "table": _with_total(heads, rows, _score),
         "survivors": [
             f"{one['theory']}, {_prose(one['description'])}: "
             f"{one['outcome']}{': ' if one['by'] else ''}{_prose(one['by'])}"

@@ -18,7 +18,7 @@ rungs of a reach or the summary, as a sequence of floats of at most a page each.
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from string import Template
 
@@ -340,7 +340,6 @@ def latex_folder(
     folders: Sequence[str] = (),
     checksums: Sequence[Mapping[str, str]] = (),
     drawn: Drawn | None = None,
-    progress: Callable[[str], None] | None = None,
 ) -> tuple[dict[str, bytes], list[str]]:
     """Returns the contents of the files by name, and one sentence per figure that could not be drawn.
 
@@ -349,10 +348,8 @@ def latex_folder(
         folders: folders of the results, in the order of the results; empty if the results are not stored.
         checksums: for each result, a mapping from file name to SHA-256; empty if the results are not stored.
         drawn: figures as files; if None, they are drawn here.
-        progress: function that is called with a line of text before a figure is drawn; drawing takes about a
-            second per figure.
     """
-    drawn = drawn or draw(pictures(combined), progress=progress)
+    drawn = drawn or draw(pictures(combined))
     texts = _texts(combined, drawn.shown, folders, checksums)
     return {name: text.encode() for name, text in texts.items()} | {
         f"figures/{name}": data for name, data in drawn.files.items()

@@ -295,16 +295,15 @@ class Status:
         return [(name, text) for name, text in facts if text]
 
 
-def live(result: Result, status: Status, *, theories: tuple[Theory, ...] | None = None, now: str = "") -> str:
+def live(result: Result, status: Status, *, now: str = "") -> str:
     """Returns the page of a running or interrupted training, a complete HTML document.
 
     Args:
         result: the result so far.
         status: state of the training.
-        theories: theories that provide titles and headlines; the registry if None.
         now: time at which the page is drawn, as text.
     """
-    known = aggregate(Result(result.name, result.settings, Table()), theories=theories).theories
+    known = aggregate(Result(result.name, result.settings, Table())).theories
     headlines = {
         (theory.name, theory.in_networks.headline) for theory in known if theory.in_networks is not None
     }

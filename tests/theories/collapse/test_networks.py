@@ -282,13 +282,13 @@ def test_zero_sequences_are_left_out():
 
 
 def test_the_first_rungs():
-    row, contraction = ladder.own(generator())
+    row, contraction = ladder.random_weights(generator())
     assert row.value == pytest.approx(row.predicted, rel=0.1)
     assert row.value > row.null.high
     assert len(row.null.draws) == 299
     assert row.null.mean == pytest.approx(1, abs=0.01)
     assert contraction.value / contraction.predicted == pytest.approx(row.value / row.predicted)
-    row, _ = ladder.real(generator())
+    row, _ = ladder.digits_rows(generator())
     assert row.value > row.null.high
     assert row.predicted is not None
 
@@ -301,7 +301,7 @@ def test_a_head_learns(monkeypatch):
     assert torch.isfinite(found.W).all()
     monkeypatch.setattr(ladder, "STORED", 64)
     monkeypatch.setattr(ladder, "ADAM_STEPS", 2)
-    row, _ = ladder.head(generator(), batch=8)
+    row, _ = ladder.one_head(generator(), batch=8)
     assert row.value is not None
     assert row.predicted is None
 

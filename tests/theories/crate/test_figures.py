@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_theory.core.figure import readings
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.plotting import COLOURS, axes
 from transformer_theory.core.result import Result
@@ -132,7 +133,7 @@ def test_the_chance_level_is_shown_only_near_the_networks():
             for quantity in departures.TITLES
             for of in ("", "smallest of ", "largest of ")
         ]
-        figure = departures.Departures.quick().plot(Result("crate.departures", table=Table(rows)))
+        figure = departures.departures.quick().plot(Result("crate.departures", table=Table(rows)))
         ax = figure.axes[0]
         assert departures.CHANCE in line_positions(ax, COLOURS["null"])
         assert (ax.get_xlim()[0] <= departures.CHANCE) == shown
@@ -232,20 +233,16 @@ def test_the_curves_on_the_training_part_are_those_of_its_sequences(data):
 
 
 def test_layers_judge_only_networks_that_learnt():
-    experiment = layers.Layers.quick()
     curves = {
         quantity: np.full((1, 3, 2), 0.5)
         for quantity in (layers.INPUT, layers.BEFORE, layers.AFTER, layers.NONZEROS)
     }
     for learnt in (True, False):
-        rows = [
-            row
-            for row in experiment._curves("CRATE (released form)", curves, learnt=learnt)
-            if row.threshold is not None
-        ]
-        assert rows
-        assert all((row.verdict is not None) == learnt for row in rows)
-        assert all((row.note == "") == learnt for row in rows)
+        found = readings(layers.curve_readings("CRATE (released form)", curves, learnt=learnt), "")
+        judged = [one.columns for one in found if "threshold" in one.columns]
+        assert len(judged) == 7
+        assert all((columns["verdict"] is not None) == learnt for columns in judged)
+        assert all((columns["note"] == "") == learnt for columns in judged)
 
 
 def test_the_growth_in_attention_is_the_plain_ratio_of_rates(data):

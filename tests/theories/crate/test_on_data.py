@@ -13,7 +13,7 @@ from transformer_theory.data.synthetic import subspace_mixture
 from transformer_theory.data.tokens import TokenData
 from transformer_theory.metrics.coding import unit_norm
 from transformer_theory.theories.crate import on_data, random_subspaces, unrolled
-from transformer_theory.theories.crate.figures.unrolled import GAP, RATE, Unrolled
+from transformer_theory.theories.crate.figures import unrolled as figure
 from transformer_theory.theories.crate.in_networks import null_subspaces
 from transformer_theory.theories.crate.sparse_coding import optimal_code
 
@@ -129,9 +129,9 @@ def test_tokens_that_are_all_zero_are_not_supported():
 
 
 def test_the_figure_shows_the_three_forms(tmp_path):
-    result = Unrolled.quick().run()
+    result = figure.unrolled.quick().run()
     rates = {
-        name: result.select(quantity=RATE, at={"form": name}).column("value")
+        name: result.select(quantity=figure.RATE, at={"form": name}).column("value")
         for name in ("exact", "paper", "tied residual")
     }
     assert (np.diff(rates["exact"]) <= 0).all()
@@ -139,11 +139,12 @@ def test_the_figure_shows_the_three_forms(tmp_path):
     assert (np.diff(rates["tied residual"]) > 0).all()
     assert {row.verdict for row in result.table if row.verdict} == {"consistent"}
     gaps = {
-        name: result.select(quantity=GAP, at={"method": name}).column("value") for name in ("ISTA", "FISTA")
+        name: result.select(quantity=figure.GAP, at={"method": name}).column("value")
+        for name in ("ISTA", "FISTA")
     }
     assert all(gap[-1] < 1e-3 * gap[0] for gap in gaps.values())
     assert (np.diff(gaps["ISTA"]) <= 1e-12).all()
-    Unrolled.quick().plot(result).savefig(tmp_path / "figure.svg")
+    figure.unrolled.quick().plot(result).savefig(tmp_path / "figure.svg")
 
 
 def test_tokens_that_grow_stop_before_the_rate_is_lost_to_rounding():

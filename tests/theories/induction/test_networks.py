@@ -13,7 +13,7 @@ from transformer_theory.models import ViT
 from transformer_theory.models.decoder import Decoder
 from transformer_theory.probes import NoAttention, probe
 from transformer_theory.theories import induction
-from transformer_theory.theories.induction.in_networks import COPYING, POSITIONAL, limits_of, repeated
+from transformer_theory.theories.induction.in_networks import COPYING, POSITIONAL, limits_of, repeated_blocks
 from transformer_theory.theories.induction.ladder import BEST, LADDER, PREDICTED, measured
 from transformer_theory.theories.induction.learning import copy_accuracy, repeated_loss, repeated_patterns
 from transformer_theory.theories.induction.scores import (
@@ -325,7 +325,7 @@ def test_bad_inputs():
 
 
 def test_value_and_null_have_equally_many_blocks():
-    blocks = repeated(torch.arange(40).view(2, 20), {"sequences": 50}, generator())
+    blocks = repeated_blocks(torch.arange(40).view(2, 20), {"sequences": 50}, generator())
     assert blocks["value"].shape == (3, 20)
     assert [len(null) for null in blocks["null"]] == [3] * 19
 

@@ -23,8 +23,8 @@ CORNERS = (
     linear_orbit.linear_orbit(discriminancy=(5.0,), end=0.999999),
     relatives.relatives(rho=0.01, levels=8, rate=1e-6, draws=1000, samples=200, steps=10, seeds=1),
     relatives.relatives(rho=0.99, levels=2, rate=10, draws=1000, samples=200, steps=10, seeds=1),
-    invariant.Invariant(steps=10, rate=10, temperature=0.1, scale=1, seeds=1),
-    invariant.Invariant(steps=10, rate=1e-6, temperature=100, scale=1e-6, seeds=1),
+    invariant.invariant(steps=10, rate=10, temperature=0.1, scale=1, seeds=1),
+    invariant.invariant(steps=10, rate=1e-6, temperature=100, scale=1e-6, seeds=1),
     hierarchy.hierarchy(steps=2, rate=1, decay=1, dim=4, seeds=1, settings=1),
     text_depth.text_depth(
         layers=(1,), rates=(1.0,), steps=1, words=10, dim=2, measurements=1, windows=1, seeds=1
@@ -34,7 +34,7 @@ CORNERS = (
 
 def test_the_correlation_hides_what_the_error_shows(unchecked):
     """The setting of Fig. 2: the correlation stays above .98 while the size of the prediction goes wrong."""
-    result = invariant.Invariant(seeds=1).run()
+    result = invariant.invariant(seeds=1).run()
 
     def value(quantity: str, step: int, way: str = "both terms") -> float:
         return (
@@ -62,7 +62,7 @@ def test_settings_work_at_the_ends_of_their_ranges(unchecked, experiment):
 
 
 def test_legends_cover_no_points_and_colours_have_a_bar(unchecked):
-    experiment = invariant.Invariant.quick()
+    experiment = invariant.invariant.quick()
     assert all(ax.get_legend() is None for ax in experiment.plot(experiment.run()).axes)
     experiment = lower_layer.lower_layer.quick()
     assert experiment.plot(experiment.run()).axes[-1].get_ylabel() == "V / largest entry"

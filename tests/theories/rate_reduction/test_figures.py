@@ -20,15 +20,15 @@ from transformer_theory.theories.rate_reduction.figures.label_corruption import 
     samples,
     training_accuracies,
 )
-from transformer_theory.theories.rate_reduction.figures.redunet_digits import ReduNetDigits
-from transformer_theory.theories.rate_reduction.figures.redunet_gaussians import ReduNetGaussians
-from transformer_theory.theories.rate_reduction.figures.redunet_iris import ReduNetIris
+from transformer_theory.theories.rate_reduction.figures.redunet_digits import redunet_digits
+from transformer_theory.theories.rate_reduction.figures.redunet_gaussians import redunet_gaussians
+from transformer_theory.theories.rate_reduction.figures.redunet_iris import redunet_iris
 from transformer_theory.theories.rate_reduction.figures.shifts import (
     AT_ORIGIN,
     BALANCED,
     INVARIANT,
     SHIFTED,
-    Shifts,
+    shifts,
 )
 from transformer_theory.theories.rate_reduction.figures.shifts import PIXELS as PIXEL_NETWORK
 from transformer_theory.theories.rate_reduction.figures.training_dynamics import (
@@ -52,7 +52,7 @@ def values(experiment) -> dict[str, float]:
 
 
 def test_redunet_on_digits_reaches_the_known_numbers():
-    found = values(ReduNetDigits(splits=1, epochs=1))
+    found = values(redunet_digits(splits=1, epochs=1))
     assert 10 < found["rate reduction before ReduNet"] < 10.5
     assert 11 < found["rate reduction after one layer"] < 11.4
     assert found["rate reduction after ReduNet"] == pytest.approx(56.6, abs=0.5)
@@ -66,7 +66,7 @@ def test_redunet_on_digits_reaches_the_known_numbers():
 
 
 def test_redunet_on_gaussians_reaches_the_known_numbers():
-    experiment = ReduNetGaussians.quick()
+    experiment = redunet_gaussians.quick()
     result = experiment.run()
     for d, before, after in ((2, 0.790, 0.875), (3, 1.640, 1.879)):
         rows = result.select(at={"d": d})
@@ -76,7 +76,7 @@ def test_redunet_on_gaussians_reaches_the_known_numbers():
 
 
 def test_redunet_separates_iris():
-    found = values(ReduNetIris(splits=2, layers=300))
+    found = values(redunet_iris(splits=2, layers=300))
     assert found[LAYERS_RAISE] == 1.0
     assert found["rate reduction after ReduNet"] > 4 * found["rate reduction before ReduNet"]
     assert found["accuracy of the least ||x C_j|| after ReduNet"] >= 0.95
@@ -84,11 +84,11 @@ def test_redunet_separates_iris():
 
 def test_training_on_all_samples_is_refused():
     with pytest.raises(ValueError, match="got 150 of 150"):
-        ReduNetIris(training=150).run()
+        redunet_iris(training=150).run()
 
 
 def test_only_the_shift_invariant_network_recognises_shifted_digits():
-    found = values(Shifts(training=600, channels=8, layers=2, unseen=60))
+    found = values(shifts(training=600, channels=8, layers=2, unseen=60))
     for name in (INVARIANT, BALANCED):
         assert found[SHIFTED, name] == pytest.approx(found[AT_ORIGIN, name], abs=1e-12)
     assert found[SHIFTED, BALANCED] > 0.85
@@ -97,7 +97,7 @@ def test_only_the_shift_invariant_network_recognises_shifted_digits():
 
 def test_the_published_rule_favours_large_classes_where_samples_are_few():
     """300 digits, shares of 7 to 15 %: the classes' scales α / γ_j decide more than their spans."""
-    found = values(Shifts(training=300, channels=8, layers=2, unseen=97))
+    found = values(shifts(training=300, channels=8, layers=2, unseen=97))
     assert found[AT_ORIGIN, BALANCED] > found[AT_ORIGIN, INVARIANT] + 0.2
 
 
@@ -171,7 +171,7 @@ def test_training_raises_the_rate_reduction_to_nearly_its_optimum():
 def test_a_landscape_without_points_of_a_kind_has_a_reason(monkeypatch):
     """If no saddle is found, nothing is the smallest of them."""
     monkeypatch.setattr(landscape, "LEVEL_ATOL", 1e9)
-    rows = landscape.Landscape(starts=1).run().table
+    rows = landscape.landscape(starts=1).run().table
     missing = [row for row in rows if row.quantity == landscape.STEEPNESS]
     assert [(row.value, row.n, row.verdict) for row in missing] == [(None, 0, None)] * 2
     assert all(row.reason == "the searches found no such point" for row in missing)

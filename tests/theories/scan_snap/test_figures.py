@@ -11,10 +11,10 @@ from transformer_theory.core.plotting import shades
 from transformer_theory.core.result import Result
 from transformer_theory.core.table import Table
 from transformer_theory.metrics.networks import ENTROPY
-from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap
-from transformer_theory.theories.scan_snap.figures.syn_medium import DISTINCT_ENTROPY, SPREAD, SynMedium
+from transformer_theory.theories.scan_snap.figures.regime_map import regime_map
+from transformer_theory.theories.scan_snap.figures.syn_medium import DISTINCT_ENTROPY, SPREAD, syn_medium
 from transformer_theory.theories.scan_snap.figures.syn_small import syn_small
-from transformer_theory.theories.scan_snap.figures.text_attention import SHUFFLED, TextAttention
+from transformer_theory.theories.scan_snap.figures.text_attention import SHUFFLED, text_attention
 from transformer_theory.theories.scan_snap.figures.token_growth import COMMON_LOGIT, GAIN_ERROR, token_growth
 from transformer_theory.theories.scan_snap.flow import CLOSED, EXACT, LEMMA4, MODIFIED
 from transformer_theory.theories.scan_snap.plots import DYNAMICS_COLOURS
@@ -36,7 +36,7 @@ def test_the_legend_of_the_regime_map_lists_occurring_patterns():
         "vocabularies": [10.0],
         "ratios": [0.1, 1.0, 10.0],
     }
-    figure = RegimeMap().plot(Result("scan_snap.regime_map", settings, arrays={"scan_snap/map": cells}))
+    figure = regime_map().plot(Result("scan_snap.regime_map", settings, arrays={"scan_snap/map": cells}))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
         MODIFIED,
         f"{CLOSED} alone (errors cancel)",
@@ -44,32 +44,28 @@ def test_the_legend_of_the_regime_map_lists_occurring_patterns():
 
 
 @pytest.mark.parametrize("known", [(), (0,), (0, 1)])
-def test_panels_without_numbers_are_omitted(known: tuple[int, ...]):
-    experiment, rows = SynMedium(last=(1, 3), eta_z=(1.0,), ratios=(1.0, 5.0), seeds=1), []
+def test_released_values_are_marked_where_there_are_some(known: tuple[int, ...]):
+    experiment, rows = syn_medium(last=(1, 3), eta_z=(1.0,), ratios=(1.0, 5.0), seeds=1), []
     for (k, K), ratio in product(enumerate((2, 6)), experiment.ratios):
         at, reference = {"K": K, "eta_Z": 1.0, "ratio": ratio}, (1.9, "printed") if k in known else None
         rows.append(experiment.row(DISTINCT_ENTROPY, 2.0, at=at, reference=reference))
         rows.append(experiment.row(SPREAD, 0.0, at=at))
-    figure = experiment.plot(Result("scan_snap.syn_medium", table=Table(rows)))
-    columns = [f"$K$ = {2 + 4 * k}" for k in known]
-    rows = [
-        *(f"Released, {k}" for k in columns),
-        "Ours, $K$ = 2",
-        "Ours, $K$ = 6",
-        *(f"Difference, {k}" for k in columns),
-    ]
-    assert titles(figure) == rows
-    bars = [ax for ax in figure.axes if ax.get_label() == "<colorbar>"]
-    assert len(bars) == (3 if known else 1)
+    figure = experiment.plot(Result("scan_snap.syn_medium", {"seeds": 1}, Table(rows)))
+    assert titles(figure) == ["$K$ = 2", "$K$ = 6"]
+    marks = [[line for line in ax.lines if line.get_marker() == "x"] for ax in figure.axes]
+    assert [len(of_panel) for of_panel in marks] == [1 if k in known else 0 for k in range(2)]
+    assert all(line.get_ydata().tolist() == [1.9, 1.9] for of_panel in marks for line in of_panel)
 
 
 def test_the_quick_table_has_no_published_cells():
-    experiment = SynMedium.quick()
+    experiment = syn_medium.quick()
     result = experiment.run()
     figure = experiment.plot(result)
-    assert titles(figure) == [f"{row}, $K$ = {K}" for row in ("Ours", "SD over seeds") for K in (2, 6)]
-    written = [text.get_text() for ax in figure.axes[2:4] for text in ax.texts]
-    assert written == [f"{value:.3f}" for value in result.select(quantity=SPREAD).column("value")]
+    assert titles(figure) == ["$K$ = 2", "$K$ = 6"]
+    assert not any(line.get_marker() == "x" for ax in figure.axes for line in ax.lines)
+    bands = [band.get_paths()[0].vertices for ax in figure.axes for band in ax.collections]
+    widths = [np.ptp(band[band[:, 0] == ratio, 1]) for band in bands for ratio in experiment.ratios]
+    assert widths == pytest.approx([2 * row.value for row in result.select(quantity=SPREAD)])
 
 
 def test_the_four_dynamics_have_their_own_names_colours_and_verdicts():
@@ -105,7 +101,7 @@ def test_the_legend_of_the_losses_does_not_cover_them():
 
 
 def test_ticks_are_whole_steps():
-    experiment = TextAttention(layers=(1,))
+    experiment = text_attention(layers=(1,))
     arrays = {"pictured": np.array([0, 20]), "1/maps": np.ones((2, 1, 4, 4))}
     rows = [
         experiment.row(ENTROPY, 1.0, model="1 layer", layer=0, step=step, at=at)

@@ -22,7 +22,7 @@ from transformer_theory.theories.scan_snap.figures import chi as chi_figure
 from transformer_theory.theories.scan_snap.figures.b_growth import B_AT_END, B_SNAPPED, b_growth
 from transformer_theory.theories.scan_snap.figures.decoder_gain import DISTANCE, decoder_gain
 from transformer_theory.theories.scan_snap.figures.exponents import POWER, SLOPE, exponents
-from transformer_theory.theories.scan_snap.figures.regime_map import RegimeMap, pattern_numbers
+from transformer_theory.theories.scan_snap.figures.regime_map import pattern_numbers, regime_map
 from transformer_theory.theories.scan_snap.flow import CLOSED, EXACT, LEMMA4, DrivenFlow
 from transformer_theory.theories.scan_snap.gains import printed_gain_bounds
 from transformer_theory.theories.scan_snap.growth import decades_near_half, longest_logarithmic_growth
@@ -205,7 +205,7 @@ def test_the_exponents_of_the_flows():
 
 
 def test_the_map_of_regimes(unchecked):  # the contract checks shapes
-    few = RegimeMap(
+    few = regime_map(
         ratios=(0.01, 1000.0), vocabularies=(1.0, 1e4), classes=(2, 100), overlaps=(0.1,), decades=3.0
     )
     found = few.run().arrays["scan_snap/map"]

@@ -24,7 +24,7 @@ from transformer_theory.theories.scan_snap.attended_words import (
     AttendedWords,
     count_continuations,
 )
-from transformer_theory.theories.scan_snap.figures.text_attention import TextAttention
+from transformer_theory.theories.scan_snap.figures.text_attention import text_attention
 from transformer_theory.theories.scan_snap.figures.text_rates import text_rates
 from transformer_theory.theories.scan_snap.text_runs import Phases, phases, shuffled, texts, train_and_measure
 
@@ -278,7 +278,7 @@ def test_a_users_own_text(tmp_path):
     assert int(held_out.ids[-1]) == 0
 
 
-@pytest.mark.parametrize("kind", [TextAttention, text_rates])
+@pytest.mark.parametrize("kind", [text_attention, text_rates])
 def test_settings_are_bounded(kind):
     with pytest.raises(ValueError, match="steps"):
         kind(steps=0)

@@ -23,7 +23,12 @@ from transformer_theory.theories.scan_snap import (
 from transformer_theory.theories.scan_snap.dynamics import Batch, Layout, State, load, save
 from transformer_theory.theories.scan_snap.figures import long_sequences
 from transformer_theory.theories.scan_snap.figures.recall import share_above
-from transformer_theory.theories.scan_snap.figures.syn_medium import SynMedium, distinct_entropy, entropies
+from transformer_theory.theories.scan_snap.figures.syn_medium import (
+    DISTINCT_ENTROPY,
+    distinct_entropy,
+    entropies,
+    syn_medium,
+)
 from transformer_theory.theories.scan_snap.multinomial import BITS, UNDECIDED, Multinomial
 from transformer_theory.theories.scan_snap.published import ENTROPY, ENTROPY_SD, ETA_Z, LOSS, RATIOS
 
@@ -385,12 +390,14 @@ def test_entropy_of_uniform_attention():
 
 
 def test_published_cells_are_used_at_their_own_settings_only():
-    usual = SynMedium(last=(1, 2), eta_z=(0.7, 2.0), ratios=(5.0,), seeds=1)
-    held = usual.published()
-    assert np.isnan(held[1]).all()
-    assert np.isnan(held[0, 0])
-    assert held[0, 1, 0] == 1.934
-    assert np.isnan(SynMedium(steps=10).published()).all()
+    small = {"last": (1, 2), "eta_z": (0.7, 2.0), "ratios": (5.0,), "seeds": 1}
+
+    def known(**settings) -> list[float | None]:
+        rows = syn_medium(**small, **settings).run().select(quantity=DISTINCT_ENTROPY)
+        return [row.predicted for row in rows]
+
+    assert known() == [None, 1.934, None, None]
+    assert known(steps=10) == [None] * 4
 
 
 def test_the_experiments_do_not_depend_on_the_workers(monkeypatch):

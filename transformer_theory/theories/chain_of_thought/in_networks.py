@@ -194,6 +194,7 @@ class ChainGap(PerModule):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("outputs",)
     theory, quantity, unit, side, source = NAME, GAP, "share", ">=", SOURCE
+    bounds = (-1.0, 1.0)
 
     def statistics(self, activations: Activations) -> Float[Tensor, "5"] | None:
         """Returns the statistics of one forward pass; None without such targets.
@@ -328,6 +329,7 @@ def chain_gain(
         shares["generated chain"] - base,
         nulls=(null,),
         side=">=",
+        bounds=ChainGap.bounds,
         at={"chain": "generated chain"},
         **columns,
     )

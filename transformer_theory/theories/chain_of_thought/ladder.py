@@ -44,6 +44,7 @@ LADDER = Ladder(
     theory="chain_of_thought",
     quantity=GAP,
     unit="share",
+    bounds=(-1.0, 1.0),
     side=">=",
     null=NULL_KIND,
     source=Source("feng2023towards", status="second-hand"),

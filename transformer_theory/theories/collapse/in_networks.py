@@ -292,7 +292,8 @@ class HeadContraction(PerModule):
         for head, (count, excess, phase, *chance) in enumerate(total.T.tolist()):
             columns = {"head": head, "n": n, "reason": NO_SCORES, "source": REM}
             null = Null(GAUSSIAN, tuple(each / count for each in chance)) if draws and count else None
-            yield self.beside(PEAKED, excess / count if count else None, nulls=(null,), **columns)
+            excess = excess / count if count else None
+            yield self.beside(PEAKED, excess, nulls=(null,), bounds=(-1.0, 1.0), **columns)
             yield self.beside(PHASE, (phase / count) ** 0.5 if count else None, **columns)
 
 

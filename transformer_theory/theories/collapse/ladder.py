@@ -57,7 +57,7 @@ def rows_of(table: Table, *, predicted: float | None = None, note: str = "") -> 
     yield LADDER.beside(CONTRACTION, found.value, predicted=predicted, side=">=", n=found.n)
 
 
-def bare(
+def head_rows(
     x: torch.Tensor, A: torch.Tensor, *, predicted: float | None = None, random: bool = False, note: str = ""
 ) -> Iterator[Measurement]:
     """Yields the contraction of one head with weights A ``[n, T, T]`` on tokens x ``[n, T, d]``.
@@ -78,21 +78,21 @@ def bare(
 
 
 @LADDER.rung("random weights", column="own setting", covered=True)
-def own(generator: Generator) -> Iterator[Measurement]:
+def random_weights(generator: Generator) -> Iterator[Measurement]:
     """Measures random weights on equiangular tokens, new weights for each sequence."""
     x = torch.stack([equiangular(TOKENS, DIM, RHO, generator) for _ in range(OWN)])
     A = torch.stack([weights(each, gaussian_scores_matrix(DIM, DEVIATION, generator)) for each in x])
     formula = squared_contraction(DEVIATION**2 * (1 - RHO), RHO, TOKENS, DIM) ** 0.5
-    yield from bare(x, A, predicted=formula, note=f"{TOKENS} tokens of {DIM} dimensions, cosine {RHO}")
+    yield from head_rows(x, A, predicted=formula, note=f"{TOKENS} tokens of {DIM} dimensions, cosine {RHO}")
 
 
 @LADDER.rung("tokens of the digits", relaxes="equiangular tokens", column="real tokens")
-def real(generator: Generator) -> Iterator[Measurement]:
+def digits_rows(generator: Generator) -> Iterator[Measurement]:
     """Measures random weights on the digits, new weights for each image."""
     x, _ = digit_tokens(STORED)
     x = x[torch.randperm(len(x), generator=generator)[:SEQUENCES]]
     A = torch.stack([weights(each, gaussian_scores_matrix(x.shape[-1], DEVIATION, generator)) for each in x])
-    yield from bare(x, A, random=True)
+    yield from head_rows(x, A, random=True)
 
 
 @LADDER.rung(
@@ -104,13 +104,13 @@ def real(generator: Generator) -> Iterator[Measurement]:
     column="AdamW and mini-batches",
     batch=BATCH,
 )
-def head(generator: Generator, *, batch: int = 0) -> Iterator[Measurement]:
+def one_head(generator: Generator, *, batch: int = 0) -> Iterator[Measurement]:
     """Trains a head without skip connection, from the random weights of the rung before."""
     x, labels = digit_tokens(STORED)
     start = Head.start(x.shape[-1], 10, DEVIATION, generator)
     steps, rate = (ADAM_STEPS, ADAM_RATE) if batch else (STEPS, RATE)
     trained = train_head(start, x, labels, generator, steps=steps, rate=rate, batch=batch)
-    yield from bare(x, weights(x, trained.W), note=f"{steps} steps")
+    yield from head_rows(x, weights(x, trained.W), note=f"{steps} steps")
 
 
 @LADDER.rung(

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement
+from ...core.measurement import CORRELATION, Measurement
 from ...core.plotting import COLOURS, axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -105,7 +105,7 @@ def measure(problem: Sequences, generator: Generator, *, draws: int) -> Iterator
         f"deviation {DEVIATION}",
         **columns,
     )
-    yield Measurement(NAME, "on data", COSINE, float(rho.mean()), **columns)
+    yield Measurement(NAME, "on data", COSINE, float(rho.mean()), bounds=CORRELATION, **columns)
     yield Measurement(
         NAME, "on data", DIMENSION, float(D.mean()), note=f"of {d} coordinates and {T} tokens", **columns
     )

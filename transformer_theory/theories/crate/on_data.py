@@ -309,6 +309,7 @@ def _sparsify(
         float(shares[-1] - shares[0]),
         "<=",
         0.0,
+        bounds=(-1.0, 1.0),
         nulls=(_null(changes),),
         note=note,
         **columns,

@@ -125,7 +125,7 @@ def written(
     )
     null = Null(NULL_KIND, null_overlaps(maps, targets, rows, generator))
     yield LADDER.row(overlap(maps, targets, rows), predicted=1.0, nulls=(null,), n=NODES)
-    yield LADDER.beside(WORST, worst_error(maps, NODES), predicted=0.0, n=NODES)
+    yield LADDER.beside(WORST, worst_error(maps, NODES), predicted=0.0, bounds=(0.0, 1.0), n=NODES)
 
 
 @LADDER.rung(
@@ -160,5 +160,6 @@ def learnt(generator: Generator, *, identifiers: Identifiers) -> Iterator[Measur
         WORST,
         max(worst_error(each, NODES) for each in maps),
         predicted=0.0,
+        bounds=(0.0, 1.0),
         n=HELD_OUT,
     )

@@ -200,7 +200,7 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
     """
     train, rest = text.split(0.9)
 
-    def made() -> nn.Module:
+    def build_untrained() -> nn.Module:
         words, hidden = len(text.vocabulary), 4 * TEXT_DIM
         return Decoder(
             vocabulary=words,
@@ -212,7 +212,7 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
             block=PreNorm,
         )
 
-    untrained, network = build(made, generator), build(made, generator)
+    untrained, network = build(build_untrained, generator), build(build_untrained, generator)
     optimiser = torch.optim.Adam(network.parameters(), lr=2e-3)
     run = fit(
         network,

@@ -121,7 +121,7 @@ def measure(problem: TokenInputs, generator: Generator, *, draws: int) -> Iterat
         (GAUSSIAN, torch.linalg.inv(gamma(covariance, N))),
         (INVERSE, torch.linalg.inv(covariance)),
     ):
-        yield _row(name, float(cosine(other, best)))
+        yield _row(name, float(cosine(other, best)), bounds=CORRELATION)
     yield _row(STEP, step)
     answers = (
         (TRAINED_RISK, answers_of(model, prompts)),

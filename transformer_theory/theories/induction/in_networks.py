@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
-from ...core.measurement import Measurement
+from ...core.measurement import CORRELATION, Measurement
 from ...core.metric import SHARED, ActivationKind, Activations, PerHead, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
@@ -94,6 +94,7 @@ class CopyingScore(PerModule):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "outputs")
     theory, quantity, side, source, null_kind = NAME, COPYING, ">=", ELHAGE, ROTATED
+    bounds = CORRELATION
 
     def add(self, place: Place, sums: Tensor) -> None:
         """Stores a matrix; later batches have the same ones."""
@@ -156,7 +157,7 @@ def limits_of(data: Tensor, limits: Mapping[str, int]) -> dict[str, int]:
     return {"vocabulary": int(data.max()) + 1, "length": data.shape[1], "sequences": SEQUENCES, **limits}
 
 
-def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def repeated_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns a set of blocks that occur twice, ``[n, 2P]``, and :data:`.RANGE_DRAWS` such sets of unrelated
     blocks.
 
@@ -170,7 +171,7 @@ def repeated(data: Tensor, limits: Mapping[str, int], generator: Generator) -> d
     return {"value": value, "null": null.split(count)}
 
 
-def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def next_token_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns blocks that occur twice, ``[n, 2P]``, with their next ids as targets; in the null the first
     block is another one.
     """
@@ -183,7 +184,7 @@ def continued(data: Tensor, limits: Mapping[str, int], generator: Generator) -> 
     return {"value": value, "null": [null], "targets": targets}
 
 
-def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
+def sample_blocks(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:
     """Returns four blocks that occur twice, ``[4, 2P]``, for metrics of weights."""
     sizes = limits_of(data, limits)
     return {
@@ -194,11 +195,13 @@ def few(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[s
 
 
 RESPONSES = (
-    Response("repeated blocks", repeated, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"),
-    Response("weights", few, lambda: (CopyingScore(),), reads="ids"),
+    Response(
+        "repeated blocks", repeated_blocks, lambda: (InductionScores(),), null_kind=UNRELATED, reads="ids"
+    ),
+    Response("weights", sample_blocks, lambda: (CopyingScore(),), reads="ids"),
     Response(
         "continued blocks",
-        continued,
+        next_token_blocks,
         lambda: (SecondBlockLoss(),),
         null_kind="another first block",
         reads="ids",

@@ -170,7 +170,7 @@ def text_decoder(generator: Generator, text: Text) -> Iterator[Measurement]:
     yield from measured(network, length=length, vocabulary=common, generator=generator, note=note)
 
 
-def given(model: nn.Module, limits: Mapping[str, int], generator: Generator) -> Iterator[Measurement]:
+def user_model(model: nn.Module, limits: Mapping[str, int], generator: Generator) -> Iterator[Measurement]:
     """Measures a model of the user."""
     length, vocabulary = block_length(limits), limits["vocabulary"]
     rows = measured(

@@ -238,14 +238,14 @@ def with_model(
         ValueError: the model takes no ids, or a number exceeds the model's.
     """
     from . import THEORY
-    from .ladder import given
+    from .ladder import user_model
 
     assert THEORY.ladder is not None
     limits = limits_of_model(model, vocabulary=vocabulary, length=length)
     rung = Rung(
         name,
         "the networks of the theory: a model of the user",
-        partial(given, model, limits),
+        partial(user_model, model, limits),
         column="trained network",
     )
     return replace(THEORY, ladder=replace(THEORY.ladder, rungs=(*THEORY.ladder.rungs, rung)))

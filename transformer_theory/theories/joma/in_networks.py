@@ -159,7 +159,8 @@ class JointDynamics(AttentionStatistics):
     def _rank_row(self, layer: int, rank: float, height: int, width: int, *, draws: int) -> Measurement:
         value, reason = (rank, "") if math.isfinite(rank) else (None, "the matrix is zero or not finite")
         null = Null(NULL_KIND, gaussian_draws(height, width)[:draws]) if draws else None
-        columns = {"nulls": (null,), "side": "<=", "scope": "training", "source": SOURCE}
+        bounds = (1.0, float(min(height, width)))
+        columns = {"nulls": (null,), "side": "<=", "bounds": bounds, "scope": "training", "source": SOURCE}
         return Measurement(
             "joma", "in network", LOWER_RANK, value, reason=reason, layer=layer, note=RANK_NOTE, **columns
         )

@@ -22,7 +22,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from ...core.errors import NotConverged
-from ...core.measurement import Measurement, Null, Op, VerdictName, judge
+from ...core.measurement import CORRELATION, Measurement, Null, Op, VerdictName, judge
 from ...core.plotting import COLOURS, axes, caption, colour, line, style, text_figure
 from ...core.result import Result, provenance
 from ...core.sources import Source
@@ -154,6 +154,7 @@ def _softmax_rows(softmax: SoftmaxRun, *, one_query: bool, n: int) -> Iterator[M
         null = Null(NULL_KIND, tuple(draws)) if draws else None
         verdict = judge_with_null(value, null, op, threshold, covered=covered)
         limits = {"op": op, "threshold": threshold, "side": op, "predicted": predicted}
+        limits["bounds"] = CORRELATION if quantity == SOFTMAX_CORRELATION else None
         yield _row(
             quantity, value, **limits, nulls=(null,), verdict=verdict, scope="any data", n=n, note=note
         )

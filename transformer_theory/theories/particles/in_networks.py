@@ -33,7 +33,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, judge
+from ...core.measurement import CORRELATION, Measurement, judge
 from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, permutations, spaced
@@ -65,6 +65,7 @@ class SequenceClusters(ClassTokenMetric, PerModule):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
     theory, quantity, side, source, null_kind = NAME, SHARE, ">=", SOURCE, PERMUTED
+    bounds = CORRELATION  # the share is a correlation of deviations
 
     def reset(self) -> None:
         """Starts a new measurement."""
@@ -110,9 +111,11 @@ class SequenceClusters(ClassTokenMetric, PerModule):
         within, scale = float(found.within[0] / found.within[1]), float(found.variance[0] / found.variance[1])
         chance, columns = found.chance if draws else (), {"n": int(n), "note": note}
         yield self.row(found.share, draws=[draw / scale for draw in chance], **columns)
-        yield self.beside(DIFFERENCE, found.difference, draws=chance, side=">=", **columns)
-        yield self.beside(WITHIN, within, **columns)
-        yield self.beside(BETWEEN, within - found.difference, **columns)
+        yield self.beside(
+            DIFFERENCE, found.difference, draws=chance, side=">=", bounds=(-2.0, 2.0), **columns
+        )
+        yield self.beside(WITHIN, within, bounds=CORRELATION, **columns)
+        yield self.beside(BETWEEN, within - found.difference, bounds=CORRELATION, **columns)
 
 
 def why_not(sums: Sums, tokens: float) -> str:
@@ -143,6 +146,7 @@ class ValueAlignment(PerModule):
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
     theory, quantity, side, source, null_kind = NAME, ALIGNMENT, ">=", SOURCE, OTHER_FIELD
+    bounds = CORRELATION
 
     def reset(self) -> None:
         """Starts a new measurement."""

@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Generator, Tensor
 
-from ...core.measurement import Measurement, Null, present
+from ...core.measurement import CORRELATION, Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
@@ -120,10 +120,17 @@ def measure(problem: Particles, generator: Generator, *, draws: int) -> Iterator
         SHARE,
         sums.share,
         nulls=present(_null(sums, float(sums.variance[0] / sums.variance[1]))),
+        bounds=CORRELATION,
         **columns,
     )
     yield Measurement(
-        NAME, "on data", DIFFERENCE, sums.difference, nulls=present(_null(sums, 1.0)), **columns
+        NAME,
+        "on data",
+        DIFFERENCE,
+        sums.difference,
+        nulls=present(_null(sums, 1.0)),
+        bounds=(-2.0, 2.0),
+        **columns,
     )
     some = Particles(u[:FLOWING], valid[:FLOWING])
     moved = flowed(some)

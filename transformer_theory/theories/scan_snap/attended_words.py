@@ -13,17 +13,15 @@ distinctness is compared with that of uniform attention to the same words. Also 
 query's own position, and the stable rank of W_QK. Source: :cite:t:`tian2023scan`.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null, Side, Unit, present
-from ...core.metric import Activations, Metric, Place
+from ...core.measurement import CORRELATION, Measurement, Null
+from ...core.metric import Activations, PerModule, Place
 from ...core.sources import Source
 from ...metrics.attention import diagonal_mass
 from ...metrics.networks import rank_of
@@ -121,7 +119,7 @@ def count_continuations(
     return Continuations(keys[selected], conditional, distinctness, frequency)
 
 
-class AttendedWords(Metric):
+class AttendedWords(PerModule):
     """Attention of a language model on given windows, compared with the counts of a text. The labels must
     number the windows.
 
@@ -138,102 +136,62 @@ class AttendedWords(Metric):
     Attributes:
         sums: sums and numbers of terms, ``[2, 5, heads]``, by layer and first head. The five quantities are
             the diagonal mass, the two correlations, the distinctness, and the distinctness under uniform
-            attention.
-        ranks: stable rank of W_QK, ``[heads]`` by layer and first head.
+            attention. By layer, first head and 1, the stable rank of W_QK, ``[heads]``.
 
     Raises:
         ValueError: no labels were set before ``update``.
     """
 
     kinds = ("attention",)
+    theory, source = "scan_snap", SOURCE
 
     def __init__(self, windows: Int[Tensor, "n longer"], counted: Continuations):
         self.ids, self.counted = windows[:, :-1], counted
         self.pairs = counted.find(windows[:, :-1], windows[:, 1:])
         super().__init__()
 
-    def reset(self) -> None:
-        """Starts a new measurement of the same windows."""
-        super().reset()
-        self.ranks: dict[Place, Tensor] = {}
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Adds sums; the ranks are the same in every batch."""
+        if len(place) == 3:
+            self.sums[place] = sums
+        else:
+            super().add(place, sums)
 
-    def update(self, activations: Activations) -> None:
-        """Adds the attention weights of one module."""
+    def statistics(self, activations: Activations) -> Float[Tensor, "2 5 heads"] | None:
+        """Returns the sums of one module, and stores the ranks of its W_QK; None without weights."""
         if activations.weights is None:
-            return
+            return None
         if activations.labels is None:
             raise ValueError("labels must number the windows, got none; set p.labels before each pass")
-        place, weights, labels = (
-            (activations.layer, activations.first_head),
-            activations.weights.double().cpu(),
-            activations.labels.cpu(),
-        )
+        weights, labels = activations.weights.double().cpu(), activations.labels.cpu()
         if activations.bilinear is not None:
-            self.ranks[place] = torch.tensor([rank_of(W) for W in activations.bilinear], dtype=torch.float64)
+            ranks = torch.tensor([rank_of(W) for W in activations.bilinear], dtype=torch.float64)
+            self.add((activations.layer, activations.first_head, 1), ranks)
         values = _per_query(weights, self.ids[labels], self.pairs[labels], self.counted)
         diagonal = diagonal_mass(weights)  # [batch, heads]
         sums = [diagonal.sum(0), *values.nan_to_num().sum(1)]
         counts = [torch.full_like(diagonal[0], len(diagonal)), *values.isfinite().double().sum(1)]
-        self.add(place, torch.stack([torch.stack(sums), torch.stack(counts)]))
+        return torch.stack([torch.stack(sums), torch.stack(counts)])
 
-    def compute(self, *, draws: int = 0, generator: torch.Generator | None = None) -> Sequence[Measurement]:
-        """Returns up to five rows per layer and head.
-
-        Args:
-            draws: 0: no null; otherwise each null is its expected value, the only draw.
-            generator: not used.
+    def rows(
+        self, place: Place, sums: Tensor, *ranks: Tensor, draws: int, generator: torch.Generator | None
+    ) -> Iterator[Measurement]:
+        """Yields up to five rows per head. If any ``draws`` are asked for, each null is its expected value,
+        the only draw.
         """
-        rows: list[Measurement] = []
-        for place, (sums, counts) in sorted(self.sums.items(), key=lambda item: item[0]):
-            means = (sums / counts).T.tolist()  # 0 / 0 = NaN where no query was counted
-            for head, (diagonal, conditional, marginal, distinct, uniform) in enumerate(means):
-                zero, uniform_null = (
-                    (Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,)))
-                    if draws
-                    else (None, None)
-                )
-                values: list[tuple[str, float, Unit, Null | None, Side | None]] = [
-                    (DIAGONAL, diagonal, "share", None, None),
-                    (CONDITIONAL, conditional, "", zero, ">="),
-                    (MARGINAL, marginal, "", zero, None),
-                    (DISTINCT, distinct, "", uniform_null, ">="),
-                ]
-                if place in self.ranks:
-                    values.append((RANK, float(self.ranks[place][head]), "", None, None))
-                where = {"layer": place[0], "head": place[1] + head, "source": SOURCE}
-                for quantity, value, unit, null, side in values:
-                    if math.isfinite(value):
-                        rows.append(
-                            Measurement(
-                                "scan_snap",
-                                "in network",
-                                quantity,
-                                value,
-                                unit=unit,
-                                nulls=present(null),
-                                side=side,
-                                **where,
-                            )
-                        )
-        return rows
-
-    def merge(self, other: Any) -> None:
-        """Adds the state of another metric of the same windows."""
-        super().merge(other)
-        self.ranks = {**other.ranks, **self.ranks}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Returns the sums, and the ranks as ``"rank.<layer>.<first head>"``."""
-        return super().state_dict() | {
-            f"rank.{layer}.{first}": ranks for (layer, first), ranks in self.ranks.items()
-        }
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores a :meth:`state_dict`."""
-        self.sums, self.ranks = {}, {}
-        for name, tensor in state.items():
-            *prefix, layer, first = name.split(".")  # "rank.0.4", or "0.4" for sums
-            (self.ranks if prefix else self.sums)[int(layer), int(first)] = tensor
+        means = (sums[0] / sums[1]).T.tolist()  # 0 / 0 = NaN where no query was counted
+        for head, (diagonal, conditional, marginal, distinct, uniform) in enumerate(means):
+            zero, same = Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,))
+            found = [
+                self.beside(DIAGONAL, diagonal, unit="share"),
+                self.beside(CONDITIONAL, conditional, side=">=", nulls=(zero,), bounds=CORRELATION),
+                self.beside(MARGINAL, marginal, nulls=(zero,), bounds=CORRELATION),
+                self.beside(DISTINCT, distinct, side=">=", nulls=(same,), bounds=(0.0, 1.0)),
+                *(self.beside(RANK, float(each[head])) for each in ranks),
+            ]
+            for row in found:
+                if row.value is not None:
+                    yield replace(row, head=head, nulls=row.nulls if draws else ())
 
 
 def _per_query(

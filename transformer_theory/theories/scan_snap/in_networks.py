@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...core.measurement import Measurement, Null
+from ...core.measurement import CORRELATION, Measurement, Null
 from ...core.metric import Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.theory import InNetworks
@@ -51,6 +51,7 @@ class ScanAndSnap(PerModule):
     kinds = ("attention",)
     null_source = "untrained"
     theory, quantity, side, source = NAME, SHARPNESS, ">=", SOURCE
+    bounds = (0.0, 1.0)
 
     def __init__(self):
         super().__init__()
@@ -105,7 +106,8 @@ class ScanAndSnap(PerModule):
             reason = "no query has attention weights that form a distribution"
             yield self.row(total / count if count else None, reason=reason, head=head)
         for head, (value, null) in self._overlaps(place).items():
-            yield self.beside(OVERLAP, value, side=">=", nulls=(null if draws else None,), head=head)
+            nulls = (null if draws else None,)
+            yield self.beside(OVERLAP, value, side=">=", bounds=CORRELATION, nulls=nulls, head=head)
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
         """Returns the mean of map minus uniform attention over the counted sequences; zeros for a query

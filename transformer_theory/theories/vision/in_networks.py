@@ -111,7 +111,7 @@ class PatchAttention(ClassTokenMetric, PerModule):
             for head, (count, *flat) in enumerate(part.tolist()):
                 places = math.isqrt(len(flat))
                 columns = {"head": head, "n": int(count), "reason": NO_GRID}
-                mass, distance, found = None, None, grid(places)
+                mass, distance, found, span = None, None, grid(places), {}
                 if found is not None:
                     A = torch.tensor(flat, dtype=torch.float64).reshape(places, places)
                     A = A * (1 - torch.eye(places, dtype=torch.float64))
@@ -122,12 +122,13 @@ class PatchAttention(ClassTokenMetric, PerModule):
                         mass, distance = (float(((A * each).sum(1) / total).mean()) for each in (near, far))
                         uniform = [float(each.sum() / (places * (places - 1))) for each in (near, far)]
                         side = math.isqrt(places)
+                        span["bounds"] = (1.0, float(far.max()))
                         columns["note"] = (
                             f"grid of {side} x {side}; uniform attention: {uniform[0]:.3f} and "
                             f"{uniform[1]:.2f} patches"
                         )
                 yield self.row(mass, **columns)
-                yield self.beside(DISTANCE, distance, **columns)
+                yield self.beside(DISTANCE, distance, **span, **columns)
 
 
 class RelevantMass(ClassTokenMetric, PerModule):

@@ -19,11 +19,10 @@ from ...core.ladder import Ladder
 from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
-from ...data.digits import digits as load_digits
 from ...data.tokens import TokenData
 from ...probes.evaluation import evaluation
 from ...probes.probing import probe
-from ...training.trained_rungs import fit_classifier, vit_for
+from ...training.trained_rungs import digit_parts, fit_classifier, vit_for
 from .association import group_attention, group_mass, group_ranking
 from .in_networks import PatchAttention
 from .learning import train_patches
@@ -112,7 +111,7 @@ def network(generator: Generator, *, depth: int) -> Iterator[Measurement]:
 @LADDER.rung("ViT on the digits", relaxes="groups by construction", column="trained network")
 def digits(generator: Generator) -> Iterator[Measurement]:
     """Trains a vision transformer on the digits; the groups are the quadrants."""
-    train, validation = load_digits().split(0.7, generator)
+    train, validation = digit_parts()
     yield from measured(train, validation, QUADRANTS, generator, depth=2, steps=DIGIT_STEPS)
 
 

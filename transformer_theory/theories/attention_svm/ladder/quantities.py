@@ -163,7 +163,8 @@ def selection_rows(
         other = dataclasses.replace(head, norm="Frobenius").aligned(
             head.query, generator=generator, draws=RANGE_DRAWS
         )
-        yield LADDER.beside(FROBENIUS, other.cosine, nulls=(other.null,), side=">=", reason=other.reason, n=n)
+        columns = {"nulls": (other.null,), "side": ">=", "bounds": CORRELATION, "n": n}
+        yield LADDER.beside(FROBENIUS, other.cosine, reason=other.reason, **columns)
     selection = selection_in(head.norm, instance, instance.selected(head.W))
     length = float(torch.linalg.matrix_norm(head.W, ord="nuc" if head.norm == "nuclear" else "fro"))
     size = None if selection.solution is None else length / selection.solution.norm
@@ -182,7 +183,7 @@ def selection_rows(
     yield from score_rows(instance, selection, generator, predicted)
     best = selection_in(head.norm, instance, instance.optimal())
     value = None if best.solution is None else float(cosine(head.W, best.solution.W))
-    yield LADDER.beside(BEST_COSINE, value, reason=best.reason, n=n)
+    yield LADDER.beside(BEST_COSINE, value, reason=best.reason, bounds=CORRELATION, n=n)
 
 
 def selection_in(norm: str, instance: Instance, tokens: Int[Tensor, " n"]) -> Selection:

@@ -48,9 +48,9 @@ def draw(result: Result) -> "Figure":
         around.text(place, 0.02, name, transform=around.get_xaxis_transform(), fontsize=7.5)
     around.set(xlabel=RATIO, ylabel="lowest Lagrangian in nats")
     text = (
-        "A random {x} x {y} joint law. Left: optimal encoders, and {starts} fixed points from random encoders "
-        "with three code words at ten times the onset. Right: the lowest Lagrangian leaves zero at 1/η, before "
-        "the local value 1/σ²."
+        "A random {x} x {y} joint law. Left: optimal encoders, and {starts} fixed points from random "
+        "encoders with three code words at ten times the onset. Right: the lowest Lagrangian leaves zero at "
+        "1/η, before the local value 1/σ²."
     )
     caption(drawn, text.format(**result.settings))
     return drawn

@@ -16,8 +16,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity
 
-from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
-from ....core.measurement import Measurement, Unit
+from ....core.experiment import setting, sweep
+from ....core.figure import DASHED, Reading, figure, reading, with_range
+from ....core.measurement import Unit
 from ....core.plotting import COLOURS, axes, caption, colour, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -58,14 +59,10 @@ CHANGE_LENGTHS_KEPT = "R^c after attention over before, lengths kept"
 LAST_NONZEROS = "share of non-zeros, last layer"
 INPUT_FALL, OUTPUT_FALL = "R^c last over first layer, input side", "R^c last over first layer, output side"
 INCOHERENCE, LONGEST_STEP, ALIGNMENT = "incoherence of U", "largest eta ||D||^2", "cosine of V_k with U_k^T"
-RADIUS_NORMED, RADIUS_STREAM = (
-    "spectral radius of the Neumann series, with the norm",
-    "spectral radius of the Neumann series, stream",
-)
-PAPER_COSINE, RELEASED_COSINE = (
-    "cosine of the paper's step with the gradient",
-    "cosine of the released step with the gradient",
-)
+RADIUS_NORMED = "spectral radius of the Neumann series, with the norm"
+RADIUS_STREAM = "spectral radius of the Neumann series, stream"
+PAPER_COSINE = "cosine of the paper's step with the gradient"
+RELEASED_COSINE = "cosine of the released step with the gradient"
 LEAK = "change of the first token when the last one changes, over that of the last"
 TITLES = {ACCURACY: "Accuracy, test part", CHANGE: "$R^c$ after attention over before"}
 UNITS: dict[str, Unit] = {ACCURACY: "share", LAST_NONZEROS: "share"}
@@ -192,8 +189,54 @@ def train_network(network: str, seed: int, steps: int, dim: int, depth: int) -> 
     return numbers
 
 
-@dataclass(frozen=True)
-class Departures(RandomExperiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws accuracy and change of R^c in attention, one row per network. Markers are means over seeds, bars
+    their ranges.
+    """
+    drawn, panels = axes(1, 2, width=7.0, height=3.6)
+    rows, tints = range(len(NETWORKS)), [COLOURS["raw"]] + [colour("crate")] * (len(NETWORKS) - 1)
+    for ax, (quantity, title) in zip(panels, TITLES.items()):
+        means = [result.table.select(quantity=quantity, model=network)[0].value for network in NETWORKS]
+        low, high = (
+            result.table.select(quantity=f"{end} of {quantity}").column("value")
+            for end in ("smallest", "largest")
+        )
+        ax.axvline(means[0], color=COLOURS["null"], linewidth=1.0, linestyle=DASHED)
+        ax.hlines(rows, low, high, color=tints, linewidth=1.2)
+        ax.scatter(means, rows, color=tints, s=20, zorder=3)
+        ax.set_yticks(rows, list(NETWORKS) if ax is panels[0] else [""] * len(rows))
+        ax.invert_yaxis()
+        ax.set_title(title)
+    limits = panels[0].get_xlim()
+    panels[0].axvline(CHANCE, color=COLOURS["null"], linewidth=1.0, linestyle=":")
+    if limits[0] > 2 * CHANCE:  # far from every network, the chance level would compress the differences
+        panels[0].set_xlim(limits)
+    panels[1].axvline(1.0, color=COLOURS["raw"], linewidth=0.8)
+    caption(
+        drawn,
+        "Each network but the first undoes one departure of the released form; the last but one is released, "
+        "too. Markers: means of the seeds; bars: their range; dashed: the released network. The chance level "
+        "of accuracy is .1 (dotted, if in range). Left of 1 attention compresses."
+        + networks.chance_note(result, ACCURACY),
+    )
+    return drawn
+
+
+@figure(
+    "crate.departures",
+    source=(PAPER, Source("hu2024indepth"), Source("wu2024token"), Source("alpaydin1998optical")),
+    view=draw,
+    quick={"seeds": 1, "steps": 1, "dim": 16, "depth": 2},
+)
+def departures(
+    *,
+    seeds: int = setting(3, ge=1, help="splits and initial weights of each network"),
+    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits each"),
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads"),
+    depth: int = setting(3, ge=2, help="layers"),
+    seed: int = 0,
+) -> Iterator[Reading | list[Reading]]:
     """The twelve departures of the released networks from the papers, with the effect of each.
 
     All networks have the same width, depth, heads, steps and learning rate; each undoes one departure of the
@@ -201,102 +244,41 @@ class Departures(RandomExperiment):
     about token statistics: their released attention, with its free output, biased coordinates and no step
     size, is compared with the derived one.
     """
+    first, sizes = 1000 * seed, {"steps": steps, "dim": dim, "depth": depth}
+    settings = [{"network": name, "seed": first + k, **sizes} for name in NETWORKS for k in range(seeds)]
+    results = iter(sweep(train_network, settings))
+    runs = {network: [next(results) for _ in range(seeds)] for network in NETWORKS}
+    test = networks.digit_parts(seed=first).test
 
-    seeds: int = setting(3, ge=1, help="splits and initial weights of each network")
-    steps: int = setting(500, ge=1, help="optimiser steps, 64 digits each")
-    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
-    depth: int = setting(3, ge=2, help="layers")
-
-    name = "crate.departures"
-    sources = (PAPER, Source("hu2024indepth"), Source("wu2024token"), Source("alpaydin1998optical"))
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields the quantities of each departure, and the ranges of accuracy and change of R^c of every
-        network.
-        """
-        settings = [
-            {
-                "network": network,
-                "seed": 1000 * self.seed + k,
-                "steps": self.steps,
-                "dim": self.dim,
-                "depth": self.depth,
-            }
-            for network in NETWORKS
-            for k in range(self.seeds)
-        ]
-        results = sweep(train_network, settings)
-        runs = {network: results[i * self.seeds : (i + 1) * self.seeds] for i, network in enumerate(NETWORKS)}
-        for name, departure in DEPARTURES.items():
-            for network in (RELEASED, *departure.networks) if departure.networks else ():
-                for quantity in (ACCURACY, CHANGE, CHANGE_LENGTHS_KEPT, LAST_NONZEROS):
-                    yield self._row(name, quantity, network, runs[network])
-            for quantity in departure.details:
-                yield self._row(name, quantity, RELEASED, runs[RELEASED])
-        yield self._row("12 token statistics with a free output", ALIGNMENT, STATISTICS, runs[STATISTICS])
-        for network, block in ((RELEASED, ReleasedAttention), ("causal", CausalReleasedAttention)):
-            departure = "9 no causal form in the classifiers"
-            yield self.row(LEAK, leak(block, self.dim), at={"departure": departure}, model=network)
-        for network in NETWORKS:
-            for quantity in TITLES:
-                values = [run[quantity] for run in runs[network]]
-                row = self.row(quantity, float(np.mean(values)), model=network, n=len(values))
-                yield from range_rows(row, values)
-
-    def _row(self, departure: str, quantity: str, network: str, runs: list[dict[str, float]]) -> Measurement:
-        values = [run[quantity] for run in runs]
-        p = (
-            networks.guessing_p(values, networks.digit_parts(seed=1000 * self.seed).test)
-            if quantity == ACCURACY
-            else None
-        )
-        return self.row(
+    def effect(departure: str, quantity: str, network: str) -> Reading:
+        values = [run[quantity] for run in runs[network]]
+        guessing = {"p": networks.guessing_p(values, test), "side": ">="} if quantity == ACCURACY else {}
+        return reading(
             quantity,
             float(np.mean(values)),
             unit=UNITS.get(quantity, ""),
             at={"departure": departure},
             model=network,
-            n=len(values),
-            p=p,
-            side=None if p is None else ">=",
-            note=f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps",
+            n=seeds,
+            note=f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {steps} steps",
             source=DEPARTURES[departure].source,
+            **guessing,
         )
 
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots accuracy and change of R^c in attention, one row per network. Markers are means over seeds,
-        bars their ranges.
-        """
-        figure, panels = axes(1, 2, width=7.0, height=3.6)
-        for ax, (quantity, title) in zip(panels, TITLES.items()):
-            means = [result.table.select(quantity=quantity, model=network)[0].value for network in NETWORKS]
-            ends = [result.table.select(quantity=f"{end} of {quantity}").column("value") for end in RANGE]
-            ax.axvline(means[0], color=COLOURS["null"], linewidth=1.0, linestyle=(0, (4, 3)))
-            for place, (mean, *extent) in enumerate(zip(means, *ends)):
-                tint = COLOURS["raw"] if place == 0 else colour("crate")
-                ax.plot(extent, [place, place], color=tint, linewidth=1.2)
-                ax.plot([mean], [place], "o", color=tint)
-            ax.set_yticks(range(len(NETWORKS)), list(NETWORKS) if ax is panels[0] else [""] * len(NETWORKS))
-            ax.invert_yaxis()
-            ax.set_title(title)
-        limits = panels[0].get_xlim()
-        panels[0].axvline(CHANCE, color=COLOURS["null"], linewidth=1.0, linestyle=(0, (1, 2)))
-        if limits[0] > 2 * CHANCE:  # far from every network, the chance level would compress the differences
-            panels[0].set_xlim(limits)
-        panels[1].axvline(1.0, color=COLOURS["raw"], linewidth=0.8)
-        caption(
-            figure,
-            "Each network but the first undoes one departure of the released form; the last but one is "
-            "released, too. Markers: means of the seeds; bars: their range; dashed: the released network. "
-            "The chance level of accuracy is .1 (dotted, if in range). Left of 1 attention compresses."
-            + networks.chance_note(result, ACCURACY),
-        )
-        return figure
-
-    @classmethod
-    def quick(cls) -> "Departures":
-        return cls(seeds=1, steps=1, dim=16, depth=2)
+    for name, departure in DEPARTURES.items():
+        for network in (RELEASED, *departure.networks) if departure.networks else ():
+            for quantity in (ACCURACY, CHANGE, CHANGE_LENGTHS_KEPT, LAST_NONZEROS):
+                yield effect(name, quantity, network)
+        for quantity in departure.details:
+            yield effect(name, quantity, RELEASED)
+    yield effect("12 token statistics with a free output", ALIGNMENT, STATISTICS)
+    for network, block in ((RELEASED, ReleasedAttention), ("causal", CausalReleasedAttention)):
+        at = {"departure": "9 no causal form in the classifiers"}
+        yield reading(LEAK, leak(block, dim), at=at, model=network)
+    for network in NETWORKS:
+        for quantity in TITLES:
+            values = [run[quantity] for run in runs[network]]
+            yield with_range(reading(quantity, None, model=network, n=seeds), values)[1:]
 
 
 # ---- quantities of one network: means over its layers, except longest_step and leak

@@ -4,16 +4,15 @@ handwritten digits.
 Sources: :cite:t:`yu2023white`, :cite:t:`dosovitskiy2021image`.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from ....core.experiment import RANGE, RandomExperiment, range_rows, setting, sweep
-from ....core.figure import Panel, bands
-from ....core.measurement import Measurement, Null, judge, present
+from ....core.experiment import RANGE, setting, sweep
+from ....core.figure import Panel, Reading, bands, figure, reading, with_range
+from ....core.measurement import Null, judge
 from ....core.sources import Source
 from ....models.crate import PaperAttention
 from .. import networks
@@ -39,11 +38,8 @@ TITLES = {  # quantity -> title and axis label of its panel
     NONZEROS: ("Share of non-zeros", "of all entries"),
     REDUCTION: ("$\\Delta R$ by class", "nats, $\\varepsilon^2$ = .5"),
 }
-SOLID = {name: {"color": name, "label": name} for name in NETWORKS}
-DOTTED = {
-    name: look | {"label": "_", "linestyle": (0, (1, 1)), "linewidth": 1.0, "band": False}
-    for name, look in SOLID.items()
-}
+SOLID = {name: {"color": name} for name in NETWORKS}
+DOTTED = {name: {"color": name, "label": "_", "linestyle": ":", "band": False} for name in NETWORKS}
 
 
 def validate(name: str, seed: int, rate: float, steps: int, dim: int, depth: int) -> float:
@@ -73,50 +69,23 @@ def train_network(
     assert data.train.labels is not None
     count = len(data.test)
     seen = curves(model, data.train.tokens[:count], data.train.labels[:count])
-    rows = {quantity: table.select(quantity=quantity) for quantity in CURVES}
-    untrained_values = {
-        quantity: [row.null.mean if row.null else None for row in rows[quantity]] for quantity in CURVES
-    }
-    arrays = {
-        quantity: np.array(
-            [
-                rows[quantity].column("value"),
-                untrained_values[quantity],
-                seen.select(quantity=quantity).column("value"),
-            ],
-            dtype=float,
-        )
-        for quantity in CURVES
-        if len(rows[quantity])
-    }
+    arrays = {}
+    for quantity in CURVES:
+        rows = table.select(quantity=quantity)
+        nulls = [row.null.mean if row.null else None for row in rows]
+        on_train = seen.select(quantity=quantity).column("value")
+        if len(rows):
+            arrays[quantity] = np.array([rows.column("value"), nulls, on_train], dtype=float)
     return numbers, arrays
 
 
-@dataclass(frozen=True)
-class Layers(RandomExperiment):
-    """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt
-    digits in the same steps.
-
-    Each network's learning rate is the best of several on the validation part of a split that is not among
-    the reported ones. A network at chance accuracy has no verdict.
-    """
-
-    seeds: int = setting(3, ge=1, help="number of reported splits and initial weights")
-    steps: int = setting(600, ge=1, help="optimiser steps per network, 64 digits per step")
-    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads")
-    depth: int = setting(4, ge=2, help="layers")
-
-    learning_rates: tuple[float, ...] = setting(
-        (1e-3, 2e-3, 4e-3), gt=0, help="candidates for the learning rate; a single one is not tried"
-    )
-
-    name = "crate.layers"
-    sources = (SOURCE, Source("dosovitskiy2021image"), Source("alpaydin1998optical"))
-
-    view = bands(
+@figure(
+    "crate.layers",
+    source=(SOURCE, Source("dosovitskiy2021image"), Source("alpaydin1998optical")),
+    view=bands(
         x="layer",
         spread=RANGE,
-        panels=tuple(
+        panels=[
             (
                 Panel(
                     title,
@@ -129,7 +98,7 @@ class Layers(RandomExperiment):
                 Panel("", quantity, {"split": "train"}, ("model", DOTTED)),
             )
             for quantity, (title, unit) in TITLES.items()
-        ),
+        ],
         caption=lambda result: (
             "Solid: trained, test part, mean and range of the seeds. Dotted: the same on the training "
             "part. Grey, dashed: random weights. Rates: tokens of every head scaled to norm one. Curves that "
@@ -137,105 +106,89 @@ class Layers(RandomExperiment):
             "0, and a ViT has no zeros at all." + networks.chance_note(result, ACCURACY)
         ),
         size=(11.0, 2.7),
-    )
+    ),
+    quick={"seeds": 1, "learning_rates": (8e-3,)},
+)
+def layers(
+    *,
+    seeds: int = setting(3, ge=1, help="number of reported splits and initial weights"),
+    steps: int = setting(600, ge=1, help="optimiser steps per network, 64 digits per step"),
+    dim: int = setting(64, ge=8, multiple_of=4, help="width, in four heads"),
+    depth: int = setting(4, ge=2, help="layers"),
+    learning_rates: tuple[float, ...] = setting(
+        (1e-3, 2e-3, 4e-3), gt=0, help="candidates for the learning rate; a single one is not tried"
+    ),
+    seed: int = 0,
+) -> Iterator[Reading | Iterator[Reading]]:
+    """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt
+    digits in the same steps.
 
-    def measure(self) -> Iterator[Measurement]:
-        """Yields the learning rate, the accuracies and the curves of every network."""
-        sizes = {"steps": self.steps, "dim": self.dim, "depth": self.depth}
-        first = 1000 * self.seed
-        candidates = self.learning_rates
-        trials = [
-            {"name": name, "seed": first, "rate": rate, **sizes}
-            for name in NETWORKS
-            for rate in candidates
-            if len(candidates) > 1
-        ]
-        accuracies = np.array(sweep(validate, trials) or [[1.0]] * len(NETWORKS)).reshape(len(NETWORKS), -1)
-        rates = {name: candidates[int(np.argmax(row))] for name, row in zip(NETWORKS, accuracies)}
-        # Seeds advance by two, because the untrained network of a seed has the next one.
-        runs = [
-            {"name": name, "seed": first + 2 * k, "rate": rates[name], **sizes}
-            for name in NETWORKS
-            for k in range(1, self.seeds + 1)
-        ]
-        results = sweep(train_network, runs)
-        for position, name in enumerate(NETWORKS):
-            network_results = results[position * self.seeds : (position + 1) * self.seeds]
-            yield self.row(LEARNING_RATE, rates[name], model=name, source=None)
-            numbers = [seed_numbers for seed_numbers, _ in network_results]
-            p = networks.guessing_p(
-                [seed_numbers[ACCURACY] for seed_numbers in numbers], networks.digit_parts(seed=first).test
-            )
-            yield from self._numbers(name, numbers, p)
-            # [seeds, 3, layers]: trained, untrained, and trained on the training part
-            stacked = {
-                quantity: np.stack([curve[quantity] for _, curve in network_results])
-                for quantity in network_results[0][1]
-            }
-            yield from self._curves(name, stacked, learnt=not networks.at_chance(p))
-
-    def _numbers(self, name: str, numbers: list[dict[str, float]], p: float) -> Iterator[Measurement]:
-        """Yields the accuracies and the number of parameters, as means over seeds; ``p`` is the accuracy's
-        probability under guessing.
-        """
+    Each network's learning rate is the best of several on the validation part of a split that is not among
+    the reported ones. A network at chance accuracy has no verdict.
+    """
+    sizes, first = {"steps": steps, "dim": dim, "depth": depth}, 1000 * seed
+    rates = chosen_rates(learning_rates, first, sizes)
+    # Seeds advance by two, because the untrained network of a seed has the next one.
+    runs = [
+        {"name": name, "seed": first + 2 * k, "rate": rates[name], **sizes}
+        for name in NETWORKS
+        for k in range(1, seeds + 1)
+    ]
+    results = iter(sweep(train_network, runs))
+    test = networks.digit_parts(seed=first).test
+    for name in NETWORKS:
+        numbers, arrays = zip(*[next(results) for _ in range(seeds)])
+        yield reading(LEARNING_RATE, rates[name], model=name, source=None)
+        p = networks.guessing_p([of_seed[ACCURACY] for of_seed in numbers], test)
         for quantity in numbers[0]:
-            values = [seed_numbers[quantity] for seed_numbers in numbers]
-            note = (
-                f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {self.steps} steps of 64 digits"
-            )
-            unit = "" if quantity == PARAMETERS else "share"
+            values = [of_seed[quantity] for of_seed in numbers]
+            note = f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {steps} steps of 64 digits"
             columns = {"p": p, "side": ">="} if quantity == ACCURACY else {}
-            columns |= {"unit": unit, "model": name, "n": len(values), "note": note, "source": None}
-            yield self.row(quantity, float(np.mean(values)), **columns)
+            columns |= {"unit": "" if quantity == PARAMETERS else "share", "note": note, "source": None}
+            yield reading(quantity, float(np.mean(values)), model=name, n=seeds, **columns)
+        # [seeds, 3, layers]: trained, untrained, and trained on the training part
+        stacked = {quantity: np.stack([of_seed[quantity] for of_seed in arrays]) for quantity in arrays[0]}
+        yield curve_readings(name, stacked, learnt=not networks.at_chance(p))
 
-    def _curves(self, name: str, stacked: dict[str, np.ndarray], *, learnt: bool) -> Iterator[Measurement]:
-        """Yields the curves by layer, and their ratios, with verdicts if the network has learnt anything."""
-        covered = name != "ViT" if learnt else None
-        for quantity, values in stacked.items():
-            for layer, (value, null, seen) in enumerate(values.mean(0).T.tolist()):
-                place = {"model": name, "layer": layer, "source": None}
-                row = self.row(quantity, value, nulls=(Null(UNTRAINED, (null,)),), **place)
-                yield from (row, *range_rows(row, values[:, 0, layer].tolist()))
-                yield self.row(quantity, seen, split="train", **place)
-        for quantity in (INPUT, AFTER, NONZEROS):
-            ratio, null, seen = stacked[quantity][:, :, -1].mean(0) / stacked[quantity][:, :, 0].mean(0)
-            at = {"comparison": LAST_OVER_FIRST}
-            seen_columns = {"split": "train", "model": name, "n": self.seeds, "source": None}
-            yield self.row(quantity, float(seen), at=at, **seen_columns)
-            yield self._fall(quantity, float(ratio), 1.0, covered, name, at=at, null=float(null))
-            yield self._fall(quantity, float(ratio - null), 0.0, covered, name, at={"comparison": LEARNT})
-        ratio, null, _ = (stacked[AFTER] / stacked[BEFORE]).mean((0, 2))
-        yield self._fall(ATTENTION_CHANGE, float(ratio), 1.0, covered, name, null=float(null))
 
-    def _fall(
-        self,
-        quantity: str,
-        value: float,
-        threshold: float,
-        covered: bool | None,
-        name: str,
-        *,
-        at: Mapping[str, str] = MappingProxyType({}),
-        null: float | None = None,
-    ) -> Measurement:
-        """Returns a row whose value should be at most the threshold in a CRATE; ``covered`` is None at chance
-        accuracy: no verdict.
+def chosen_rates(candidates: Sequence[float], seed: int, sizes: dict[str, int]) -> dict[str, float]:
+    """Returns the learning rate of each network that is best on the validation part; a single candidate is
+    not tried.
+    """
+    if len(candidates) == 1:
+        return dict.fromkeys(NETWORKS, candidates[0])
+    trials = [{"name": name, "seed": seed, "rate": rate, **sizes} for name in NETWORKS for rate in candidates]
+    accuracies = np.array(sweep(validate, trials)).reshape(len(NETWORKS), -1)
+    return {name: candidates[int(best)] for name, best in zip(NETWORKS, accuracies.argmax(1))}
+
+
+def curve_readings(
+    name: str, stacked: dict[str, np.ndarray], *, learnt: bool
+) -> Iterator[Reading | list[Reading]]:
+    """Yields the curves of a network by layer, and their ratios, with verdicts if it has learnt anything."""
+    for quantity, values in stacked.items():
+        for layer, (value, null, seen) in enumerate(values.mean(0).T.tolist()):
+            place = {"model": name, "layer": layer, "source": None}
+            row = reading(quantity, value, nulls=(Null(UNTRAINED, (null,)),), **place)
+            yield with_range(row, values[:, 0, layer])
+            yield reading(quantity, seen, split="train", **place)
+    place = {"model": name, "n": len(stacked[AFTER])}
+
+    def fall(quantity: str, value: float, threshold: float, **columns: Any) -> Reading:
+        """Returns a row whose value should be at most the threshold in a CRATE; no verdict at chance
+        accuracy.
         """
-        return self.row(
-            quantity,
-            value,
-            predicted=threshold,
-            op="<=",
-            threshold=threshold,
-            verdict=None if covered is None else judge(value, "<=", threshold, covered=covered),
-            note="no verdict at chance accuracy" if covered is None else "",
-            nulls=present(None if null is None else Null(UNTRAINED, (null,))),
-            side=None if null is None else "<=",
-            at=at,
-            model=name,
-            n=self.seeds,
-        )
+        verdict = judge(value, "<=", threshold, covered=name != "ViT") if learnt else None
+        columns |= {"op": "<=", "verdict": verdict, "note": "" if learnt else "no verdict at chance accuracy"}
+        return reading(quantity, value, predicted=threshold, threshold=threshold, **columns, **place)
 
-    @classmethod
-    def quick(cls) -> "Layers":
-        return cls(seeds=1, learning_rates=(8e-3,))
+    for quantity in (INPUT, AFTER, NONZEROS):
+        ratio, null, seen = stacked[quantity][:, :, -1].mean(0) / stacked[quantity][:, :, 0].mean(0)
+        at = {"comparison": LAST_OVER_FIRST}
+        yield reading(quantity, float(seen), at=at, split="train", source=None, **place)
+        nulls = {"nulls": (Null(UNTRAINED, (float(null),)),), "side": "<="}
+        yield fall(quantity, float(ratio), 1.0, at=at, **nulls)
+        yield fall(quantity, float(ratio - null), 0.0, at={"comparison": LEARNT})
+    ratio, null, _ = (stacked[AFTER] / stacked[BEFORE]).mean((0, 2))
+    nulls = {"nulls": (Null(UNTRAINED, (float(null),)),), "side": "<="}
+    yield fall(ATTENTION_CHANGE, float(ratio), 1.0, **nulls)

@@ -5,15 +5,13 @@ Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth`, :cite:t:`beck2009fast`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ....core.experiment import RandomExperiment, setting
-from ....core.figure import Panel, curves
-from ....core.measurement import Measurement, Null, judge
-from ....core.plotting import TINTS
+from ....core.experiment import setting
+from ....core.figure import Panel, Reading, curves, figure, reading
+from ....core.measurement import Null, judge
 from ....core.sources import Source
 from ....data.synthetic import subspace_mixture
 from ....models.crate.sparsification import curvature, fista_steps
@@ -24,163 +22,131 @@ from ..sparse_coding import fista, ista, lasso, optimal_code, signed_dictionary
 from ..unrolled import LAM, forms, guaranteed_rates, unroll
 
 MAX_CODED = 64  # tokens whose sparse codes are followed
-RATE, BOUND, GAP, LAST_GAP = (
-    "R^c",
-    "upper bound of R^c",
-    "objective above its optimum",
-    "objective above its optimum after the last step of FISTA",
-)
+RATE, BOUND, GAP = "R^c", "upper bound of R^c", "objective above its optimum"
+LAST_GAP = "objective above its optimum after the last step of FISTA"
 OPTIMUM = "optimum of the LASSO, closed form against FISTA: relative difference"
-FORMS = {
-    "exact": {"color": "crate"},
-    "paper": {"color": TINTS[0]},
-    "tied residual": {"color": TINTS[2]},
-}
-METHODS = {"ISTA": {"color": TINTS[0]}, "FISTA": {"color": "crate"}}
 RATE_AXES = {"ylabel": "nats", "ylim": (1e-3, None)}
 GAP_AXES = {"ylabel": "per token", "ylim": (1e-12, None)}  # smaller gaps are rounding errors
+BOUNDED = {BOUND: {"label": "exact, bound", "color": "raw", "linestyle": "--"}}
 
 
-@dataclass(frozen=True)
-class Unrolled(RandomExperiment):
+@figure(
+    "crate.unrolled",
+    source=(PAPER, Source("hu2024indepth"), LASSO),
+    view=curves(
+        "layer",
+        panels=(
+            (
+                Panel("$R^c(Z; U)$", RATE, lines="form", legend="ends", axes=RATE_AXES),
+                Panel("", BOUND, lines=("quantity", BOUNDED)),
+            ),
+            Panel("LASSO above its optimum", GAP, lines="method", legend="ends", axes=GAP_AXES, x="step"),
+        ),
+        xlabel="step",
+        log="y",
+        caption="Bound: the guarantee of the exact steps. Smaller values are below the panels.",
+        size=(7.0, 2.8),
+    ),
+    quick={"sequences": 16, "layers": 6, "codings": 8},
+)
+def unrolled(
+    *,
+    sequences: int = setting(128, ge=1, help="number of sequences"),
+    tokens: int = setting(32, ge=1, help="number of tokens per sequence"),
+    classes: int = setting(4, ge=1, help="number of subspaces"),
+    rank: int = setting(6, ge=1, help="dimension of each subspace"),
+    noise: float = setting(
+        0.1,
+        ge=0,
+        le=1e3,
+        help="standard deviation of the noise outside the subspaces, relative to the tokens",
+    ),
+    eps: float = setting(2.0, ge=1e-3, le=1e3, help="distortion ε; squared inside"),
+    layers: int = setting(12, ge=1, help="steps of compression"),
+    codings: int = setting(24, ge=1, help="steps of ISTA and FISTA"),
+    seed: int = 0,
+) -> Iterator[Reading]:
     """Exact, paper's and tied residual steps on a mixture of orthogonal subspaces whose bases are known.
 
     The tokens have classes * rank dimensions, so the bases are complete. The paper's step needs a small beta
     = rank / (tokens eps^2). Tokens are also coded in D = [U, -U], for which the optimal code is known. After
     each step, ISTA and FISTA from zero are compared with this optimum.
     """
+    generator, dim = torch.Generator().manual_seed(seed), classes * rank
+    sizes = {"seq": tokens, "dim": dim, "classes": classes, "rank": rank, "noise": noise}
+    mixture = subspace_mixture(sequences, **sizes, generator=generator)
+    Z, bases = mixture.data.tokens, mixture.bases
+    radius = float(spectral_radii(Z, bases, eps=eps).max())
+    runs = {
+        name: unroll(Z, bases, step, eps=eps, layers=layers)
+        for name, step in forms(bases, n=tokens, eps=eps).items()
+    }
+    note = f"as a share of the first R^c; spectral radius of the Neumann series: {radius:.2g}"
+    for name, run in runs.items():
+        rises = name == "tied residual"
+        value, op = (float(run.changes.min()), ">=") if rises else (float(run.changes.max()), "<=")
+        yield reading(
+            SMALLEST_CHANGE if rises else LARGEST_CHANGE,
+            value,
+            predicted=0.0,
+            op=op,
+            threshold=0.0,
+            verdict=judge(value, op, 0.0, covered=radius < 1 or name == "exact"),
+            at={"form": name},
+            n=sequences,
+            source={"exact": DECREASE, "paper": STEP, "tied residual": SIGN}[name],
+            note=note,
+        )
+        for layer, rate in enumerate(run.rates.tolist()):
+            yield reading(RATE, rate, unit="nats", at={"form": name}, layer=layer, source=None)
+    for layer, rate in enumerate(guaranteed_rates(runs["exact"], bases, eps=eps).tolist()):
+        yield reading(BOUND, rate, unit="nats", at={"form": "exact"}, layer=layer, source=DECREASE)
+    yield from coded(Z.flatten(0, 1)[:MAX_CODED], bases, codings)
 
-    sequences: int = setting(128, ge=1, help="number of sequences")
-    tokens: int = setting(32, ge=1, help="number of tokens per sequence")
-    classes: int = setting(4, ge=1, help="number of subspaces")
-    rank: int = setting(6, ge=1, help="dimension of each subspace")
-    noise: float = setting(
-        0.1,
-        ge=0,
-        le=1e3,
-        help="standard deviation of the noise outside the subspaces, relative to the tokens",
+
+def coded(tokens: Tensor, bases: Tensor, codings: int) -> Iterator[Reading]:
+    """Yields the distance of the objective to its optimum after each step of ISTA and FISTA, per token."""
+    dictionary = signed_dictionary(bases)
+    best = optimal_code(tokens, bases, lam=LAM)
+    optimum, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)
+    solved = fista(tokens, dictionary, lam=LAM).objective.sum()
+    difference = float((optimum - solved).abs() / optimum)
+    yield reading(
+        OPTIMUM,
+        difference,
+        predicted=1e-8,
+        op="<=",
+        threshold=1e-8,
+        verdict=judge(difference, "<=", 1e-8),
+        n=len(tokens),
+        source=LASSO,
+        note="the optimum in [U, -U] with U orthogonal is soft thresholding",
     )
-    eps: float = setting(2.0, ge=1e-3, le=1e3, help="distortion ε; squared inside")
-    layers: int = setting(12, ge=1, help="steps of compression")
-    codings: int = setting(24, ge=1, help="steps of ISTA and FISTA")
 
-    name = "crate.unrolled"
-    sources = (PAPER, Source("hu2024indepth"), LASSO)
+    def gap(code: Tensor) -> float:
+        return max(0.0, float(lasso(code, tokens, dictionary, lam=LAM) - optimum) / len(tokens))
 
-    view = curves(
-        "layer",
-        panels=(
-            (
-                Panel("$R^c(Z; U)$", RATE, lines=("form", FORMS), legend="ends", axes=RATE_AXES),
-                Panel(
-                    "",
-                    BOUND,
-                    lines=("form", {"exact": FORMS["exact"] | {"label": "exact, bound", "linestyle": "--"}}),
-                ),
-            ),
-            Panel(
-                "LASSO above its optimum",
-                GAP,
-                lines=("method", METHODS),
-                legend="ends",
-                axes=GAP_AXES,
-                x="step",
-            ),
-        ),
-        xlabel="step",
-        log="y",
-        caption="Bound: the guarantee of the exact steps. Smaller values are below the panels.",
-        size=(7.0, 2.8),
+    steps, start = range(codings + 1), torch.zeros_like(best)
+    options = {"eta": 1 / L, "lam": LAM}
+    gaps = {
+        "ISTA": [gap(ista(tokens, dictionary, lam=LAM, steps=step)) for step in steps],
+        "FISTA": [gap(fista_steps(start, tokens, dictionary, **options, steps=step)) for step in steps],
+    }
+    for name, values in gaps.items():
+        for step, value in zip(steps, values):
+            yield reading(GAP, value, at={"method": name}, step=step, source=LASSO)
+    allowed = float(2 * L * best.square().sum()) / len(tokens) / (codings + 1) ** 2
+    last = gaps["FISTA"][-1]
+    yield reading(
+        LAST_GAP,
+        last,
+        predicted=allowed,
+        op="<=",
+        threshold=allowed,
+        verdict=judge(last, "<=", allowed),
+        nulls=(Null("ISTA", (gaps["ISTA"][-1],)),),
+        side="<=",
+        n=len(tokens),
+        source=RATES,
+        note=f"per token, {codings} steps from zero; the threshold is the bound of the theory",
     )
-
-    def measure(self) -> Iterator[Measurement]:
-        """Yields the changes and the curves of R^c for the three forms, and the rows of the sparse codes."""
-        mixture = subspace_mixture(
-            self.sequences,
-            seq=self.tokens,
-            dim=self.classes * self.rank,
-            classes=self.classes,
-            rank=self.rank,
-            noise=self.noise,
-            generator=self.generator(),
-        )
-        tokens, bases = mixture.data.tokens, mixture.bases
-        radius = float(spectral_radii(tokens, bases, eps=self.eps).max())
-        runs = {
-            name: unroll(tokens, bases, step, eps=self.eps, layers=self.layers)
-            for name, step in forms(bases, n=self.tokens, eps=self.eps).items()
-        }
-        converges = radius < 1
-        note = f"as a share of the first R^c; spectral radius of the Neumann series: {radius:.2g}"
-        for name, run in runs.items():
-            rises = name == "tied residual"
-            value = float(run.changes.min() if rises else run.changes.max())
-            op = ">=" if rises else "<="
-            yield self.row(
-                SMALLEST_CHANGE if rises else LARGEST_CHANGE,
-                value,
-                predicted=0.0,
-                op=op,
-                threshold=0.0,
-                verdict=judge(value, op, 0.0, covered=converges or name == "exact"),
-                at={"form": name},
-                n=self.sequences,
-                source={"exact": DECREASE, "paper": STEP, "tied residual": SIGN}[name],
-                note=note,
-            )
-            for layer, rate in enumerate(run.rates.tolist()):
-                yield self.row(RATE, rate, unit="nats", at={"form": name}, layer=layer, source=None)
-        for layer, rate in enumerate(guaranteed_rates(runs["exact"], bases, eps=self.eps).tolist()):
-            yield self.row(BOUND, rate, unit="nats", at={"form": "exact"}, layer=layer, source=DECREASE)
-        yield from self._coded(tokens.flatten(0, 1)[:MAX_CODED], bases)
-
-    def _coded(self, tokens: Tensor, bases: Tensor) -> Iterator[Measurement]:
-        """Yields the distance of the objective to its optimum after each step of ISTA and FISTA,
-        per token.
-        """
-        dictionary = signed_dictionary(bases)
-        best = optimal_code(tokens, bases, lam=LAM)
-        optimum, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)
-        solved = fista(tokens, dictionary, lam=LAM).objective.sum()
-        difference = float((optimum - solved).abs() / optimum)
-        yield self.row(
-            OPTIMUM,
-            difference,
-            predicted=1e-8,
-            op="<=",
-            threshold=1e-8,
-            verdict=judge(difference, "<=", 1e-8),
-            n=len(tokens),
-            source=LASSO,
-            note="the optimum in [U, -U] with U orthogonal is soft thresholding",
-        )
-        gaps: dict[str, list[float]] = {"ISTA": [], "FISTA": []}
-        start = torch.zeros_like(best)
-        for steps in range(self.codings + 1):
-            slow = ista(tokens, dictionary, lam=LAM, steps=steps)
-            fast = fista_steps(start, tokens, dictionary, eta=1 / L, lam=LAM, steps=steps)
-            for name, code in (("ISTA", slow), ("FISTA", fast)):
-                gaps[name].append(
-                    max(0.0, float(lasso(code, tokens, dictionary, lam=LAM) - optimum) / len(tokens))
-                )
-        for name, values in gaps.items():
-            for step, gap in enumerate(values):
-                yield self.row(GAP, gap, at={"method": name}, step=step, source=LASSO)
-        allowed = float(2 * L * best.square().sum()) / len(tokens) / (self.codings + 1) ** 2
-        yield self.row(
-            LAST_GAP,
-            gaps["FISTA"][-1],
-            predicted=allowed,
-            op="<=",
-            threshold=allowed,
-            verdict=judge(gaps["FISTA"][-1], "<=", allowed),
-            nulls=(Null("ISTA", (gaps["ISTA"][-1],)),),
-            side="<=",
-            n=len(tokens),
-            source=RATES,
-            note=f"per token, {self.codings} steps from zero; the threshold is the bound of the theory",
-        )
-
-    @classmethod
-    def quick(cls) -> "Unrolled":
-        return cls(sequences=16, layers=6, codings=8)

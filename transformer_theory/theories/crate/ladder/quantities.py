@@ -126,4 +126,4 @@ def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
     yield LADDER.row(found.value - own.median, nulls=shifted, **columns)
     yield LADDER.beside(COMPRESSION, found.value, nulls=(own, updates), side=">=", **columns)
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
-    yield LADDER.beside(INCOHERENCE, angle, **columns, source=PAPER)
+    yield LADDER.beside(INCOHERENCE, angle, bounds=(0.0, 1.0), **columns, source=PAPER)

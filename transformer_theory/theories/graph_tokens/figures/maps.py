@@ -53,9 +53,9 @@ def draw(result: Result) -> "Figure":
         ax.set_title(pattern.name.replace(" to ", "\nto "), fontsize=7, fontweight="normal", loc="center")
     caption(
         drawn,
-        "Rows of a panel: queries of the right type; columns: keys. Titles: query pair and key pair; different "
-        "letters are different nodes. Bright: attention at least 1.5 times that of a key of the pattern, or "
-        "all of it.",
+        "Rows of a panel: queries of the right type; columns: keys. Titles: query pair and key pair; "
+        "different letters are different nodes. Bright: attention at least 1.5 times that of a key of the "
+        "pattern, or all of it.",
     )
     return drawn
 

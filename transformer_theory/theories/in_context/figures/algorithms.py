@@ -13,7 +13,6 @@ import torch
 
 from ....core.experiment import setting
 from ....core.figure import DASHED, Panel, Reading, curves, figure, reading
-from ....core.measurement import judge
 from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -76,8 +75,7 @@ def algorithms(
     for count in layers:
         value = float((ridge_transformer(one, STRENGTH, count)[1] - exact).abs())
         bound = (1 - 1 / kappa) ** count * size
-        judged = {"op": "<=", "threshold": bound, "verdict": judge(value, "<=", bound)}
-        yield reading(DISTANCE, value, at={"layers": count}, **judged)
+        yield reading(DISTANCE, value, at={"layers": count}, at_most=bound)
     inputs = gaussian_inputs(torch.ones(8))
     for noise in NOISES:
         drawn = linear_prompts(prompts, 24, inputs, noise=noise, generator=generator)

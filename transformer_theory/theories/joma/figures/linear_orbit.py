@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Panel, Reading, curves, figure, judged, reading
+from ....core.figure import Panel, Reading, curves, figure, reading
 from ....core.measurement import Null
 from ....core.sources import Source
 from ..nonlinear import attention
@@ -63,11 +63,10 @@ def linear_orbit(
     b, clock = attention(v), normalised_clock(delta, torch.full_like(delta, 1 / len(delta)), remaining)
     candidates = [progress(v[-1] * inside, delta)[delta != 0] for inside in (1.0, math.sqrt(0.5))]
     spread, other = (float(constants.max() / constants.min()) - 1 for constants in candidates)
-    yield judged(
+    yield reading(
         SPREAD,
         spread,
-        "<=",
-        1e-9,
+        at_most=1e-9,
         predicted=0.0,
         nulls=(Null("erf(v/2)/Δ, which does not solve the equation", (other,)),),
         side="<=",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, bands, figure, judged, reading, with_range
+from ....core.figure import Panel, Reading, bands, figure, reading, with_range
 from ....core.measurement import Null
 from ....core.sources import Source
 from ..block import Exponential, Softmax, gaussian_block
@@ -114,7 +114,7 @@ def relatives(
             worst = -float(changes[step].diff().max())
             columns = {"predicted": 0.0, "at": {"attention": how}, "step": step, "n": seeds}
             note = "The worst draw; below 0 a farther relative has the larger logit."
-            yield judged(FALL, worst, ">=", 0.0, covered=how == EXPONENTIAL, note=note, **columns)
+            yield reading(FALL, worst, at_least=0.0, covered=how == EXPONENTIAL, note=note, **columns)
         for step in sorted({*saved[::2], saved[-1]}):
             for up, values in enumerate(changes[step].mT, start=1):
                 at = {"attention": how, "H": up}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Panel, Reading, curves, figure, judged, reading
+from ....core.figure import Panel, Reading, curves, figure, reading
 from ....core.measurement import Null
 from ....core.sources import Source
 from ....metrics.attention import entropy_lower_bound
@@ -111,14 +111,14 @@ def two_phases(
         yield reading(COMPONENT, value, reference=(number, "recomputed"), at=at, **published)
     null = Null("linear MLP with the same numbers", (bounce(linear_H).rebound,))
     columns = {"predicted": 0.01, "unit": "nats", "source": FIGURE, "note": "End minus minimum."}
-    yield judged(REBOUND, curve.rebound, ">=", 0.01, nulls=(null,), side=">=", **columns)
+    yield reading(REBOUND, curve.rebound, at_least=0.01, nulls=(null,), side=">=", **columns)
     scores = lower.square() / temperature
     floor = entropy_lower_bound((scores - scores.mean(-1, keepdim=True)).norm(dim=-1), keys=len(mu))
     gaps = (H - floor)[undecided(H, keys=len(mu))]
     if len(gaps):
         note = "Where the entropy differs by more than .1 from 0 and from its largest value."
         columns = {"predicted": 0.0, "unit": "nats", "source": THEOREM, "note": note}
-        yield judged(FLOOR, float(gaps.min()), ">=", 0.0, **columns)
+        yield reading(FLOOR, float(gaps.min()), at_least=0.0, **columns)
     for step in np.unique(np.geomspace(1, steps, DRAWN).round().astype(int)).tolist():
         for at, value in zip(tokens, lower[step].tolist()):
             yield reading(APPROACH, value / at["μ"], at=at, step=step)

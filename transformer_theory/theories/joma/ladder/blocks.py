@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Generator, Tensor, nn
 
 from ....core.errors import NotConverged
-from ....core.measurement import Measurement
+from ....core.measurement import CORRELATION, Measurement
 from ....core.statistics import RANGE_DRAWS, permutations
 from ....data import digits
 from ....training.fitting import State, fit, permuted
@@ -208,7 +208,8 @@ def measure_block(generator: Generator, *, setting: Setting) -> Iterator[Measure
             "integrated along the training."
         )
         columns = {"data": data, "note": note}
-        yield LADDER.beside(CORRECTED[0], float(found.correlation), side=">=", predicted=1.0, **columns)
+        value = float(found.correlation)
+        yield LADDER.beside(CORRECTED[0], value, side=">=", predicted=1.0, bounds=CORRELATION, **columns)
         yield LADDER.beside(CORRECTED[1], float(found.error), side="<=", predicted=0.0, **columns)
 
 

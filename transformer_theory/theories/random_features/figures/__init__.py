@@ -1,5 +1,5 @@
-"""Figures of random-feature attention."""
+"""The figures of random-feature attention, one experiment a file."""
 
-from .errors import Errors
+from ....core.experiment import experiments_in
 
-EXPERIMENTS = (Errors,)
+EXPERIMENTS = experiments_in(__name__, __path__)

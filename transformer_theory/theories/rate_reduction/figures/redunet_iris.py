@@ -3,40 +3,37 @@
 Source: :cite:t:`chan2022redunet`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from ....core.experiment import setting
+from ....core.figure import Reading, figure
+from ....core.table import Arrays
 from ....metrics.coding import unit_norm
+from ..on_data import plot
 from ..problem import REDUNET
-from .redunet_digits import ReduNetOnSplits
+from .redunet_digits import on_splits
 
 
-@dataclass(frozen=True)
-class ReduNetIris(ReduNetOnSplits):
+@figure("rate_reduction.redunet_iris", source=REDUNET, view=plot, quick={"splits": 2, "layers": 100})
+def redunet_iris(
+    *,
+    splits: int = setting(5, ge=1, help="random splits into training samples and unseen samples"),
+    training: int = setting(120, ge=30, help="training samples of 150; the rest are unseen"),
+    layers: int = setting(4000, ge=1, help="gradient steps"),
+    step: float = setting(0.1, gt=0, le=1e3, help="step size η"),
+    eps: float = setting(0.1**0.5, ge=1e-3, le=1e3, help="distortion ε; squared inside"),
+    rank: int = setting(1, ge=1, help="dimension of the nearest subspaces"),
+    seed: int = 0,
+) -> Iterator[Reading | Arrays]:
     """ReduNet on Fisher's iris: four measurements of each of 150 flowers, as directions. η = 0.1 as
     published; a random fifth is unseen.
     """
+    from sklearn.datasets import load_iris
 
-    training: int = setting(120, ge=30, help="training samples of 150; the rest are unseen")
-    layers: int = setting(4000, ge=1, help="gradient steps")
-    step: float = setting(0.1, gt=0, le=1e3, help="step size η")
-    rank: int = setting(1, ge=1, help="dimension of the nearest subspaces")
-
-    name = "rate_reduction.redunet_iris"
-    sources = (REDUNET,)
-
-    @classmethod
-    def quick(cls) -> "ReduNetIris":
-        """Returns a small version: two splits and 100 layers."""
-        return cls(splits=2, layers=100)
-
-    def data(self) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
-        """Returns features ``[150, 4]`` of norm 1 and labels ``[150]``."""
-        from sklearn.datasets import load_iris
-
-        measurements, species = load_iris(return_X_y=True)
-        return unit_norm(torch.from_numpy(measurements).double()), torch.from_numpy(species).long()
+    measurements, species = load_iris(return_X_y=True)
+    features = unit_norm(torch.from_numpy(measurements).double())
+    net = {"layers": layers, "step": step, "eps": eps}
+    labels = torch.from_numpy(species).long()
+    yield from on_splits(features, labels, splits, training, net, rank=rank, seed=seed)

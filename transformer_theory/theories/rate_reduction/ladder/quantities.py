@@ -164,6 +164,7 @@ def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         ANGLE,
         angles[0],
         predicted=ORTHOGONAL,
+        bounds=(0.0, ORTHOGONAL),
         side=">=",
         source=MCR2,
         nulls=present(null),

@@ -5,12 +5,12 @@ Source: :cite:t:`jang2017categorical`.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ....core.experiment import RandomExperiment, setting
-from ....core.figure import Panel, curves
-from ....core.measurement import Measurement
+import torch
+
+from ....core.experiment import setting
+from ....core.figure import Panel, Reading, curves, figure, reading
 from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -28,70 +28,59 @@ if TYPE_CHECKING:
 MEAN, DEVIATION = "mean of the gradient", "standard deviation of the gradient"
 RELAXED, REINFORCE = "straight-through", "REINFORCE"
 TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
-LOW = tuple(t for t in TEMPERATURES if t <= 0.5)  # where the limit of the deviation is drawn
+LINES = ("estimator", {RELAXED: {}})
 
 
-@dataclass(frozen=True)
-class Gradient(RandomExperiment):
-    """Two tokens and a linear loss: mean and standard deviation of the gradient by the first score."""
-
-    draws: int = setting(100_000, ge=2, le=10**7, help="gradients for each temperature")
-    delta: float = setting(0.0, ge=-10.0, le=10.0, help="difference of the two scores")
-
-    name = "router.gradient"
-    sources = (Source("jang2017categorical", status="own"),)
-
-    view = curves(
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws both quantities with the exact gradient, the formula at temperature 1, the limit of the deviation
+    at low temperature, and the deviation of REINFORCE.
+    """
+    delta = result.settings["delta"]
+    exact = exact_gradient(delta)
+    other = result.table.select(quantity=DEVIATION, at={"estimator": REINFORCE}).one().value
+    start = {"ylim": (0, None)}
+    drawn = curves(
         "temperature",
-        panels=[
-            Panel(quantity, quantity, lines=("estimator", {RELAXED: {}}), axes={"ylim": (0, None)})
-            for quantity in (MEAN, DEVIATION)
-        ],
+        panels=(
+            Panel(MEAN, MEAN, lines=LINES, levels={"exact": exact}, axes=start),
+            Panel(DEVIATION, DEVIATION, lines=LINES, levels={REINFORCE: other}, axes=start),
+        ),
         log="x",
         caption="Two tokens whose scores differ by {delta:g}, losses 1 and 0; {draws:,} gradients for each "
-        "point. A low temperature lessens the bias and raises the deviation. REINFORCE has no bias.",
+        "point. Diamond: formula at 1; dotted: limit at low temperature. A low temperature lessens the bias "
+        "and raises the deviation. REINFORCE has no bias.",
         size=(7.0, 2.9),
-    )
+    )(result)
+    left, right = drawn.axes
+    left.plot(1.0, relaxed_gradient_mean(delta), "D", markerfacecolor="white", color=COLOURS["raw"], zorder=5)
+    low = [t for t in TEMPERATURES if t <= 0.5]
+    limit = [(relaxed_gradient_second_moment(delta, t) - exact**2) ** 0.5 for t in low]
+    right.plot(low, limit, ":", color=COLOURS["raw"])
+    return drawn
 
-    @classmethod
-    def quick(cls) -> "Gradient":
-        """1,000 gradients."""
-        return cls(draws=1000)
 
-    def measure(self) -> Iterator[Measurement]:
-        """Yields mean and standard deviation of both estimators."""
-        generator, draws = self.generator(), self.draws
-        for temperature in TEMPERATURES:
-            g = sampled_gradients(self.delta, temperature=temperature, generator=generator, draws=draws)
-            columns = {"n": self.draws, "at": {"estimator": RELAXED, "temperature": temperature}}
-            predicted = relaxed_gradient_mean(self.delta) if temperature == 1 else None
-            yield self.row(MEAN, float(g.mean()), predicted=predicted, **columns)
-            yield self.row(DEVIATION, float(g.std()), **columns)
-        g = score_function_gradients(self.delta, generator=generator, draws=draws)
-        columns = {"n": self.draws, "at": {"estimator": REINFORCE}}
-        yield self.row(MEAN, float(g.mean()), predicted=exact_gradient(self.delta), **columns)
-        yield self.row(DEVIATION, float(g.std()), **columns)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Adds the exact gradient, the formula at temperature 1, the limit of the deviation at low
-        temperature, and the deviation of REINFORCE.
-        """
-        figure, exact = super().plot(result), exact_gradient(self.delta)
-        left, right = figure.axes
-        dark: dict[str, Any] = {"color": COLOURS["raw"]}
-        left.axhline(exact, linestyle="--", label="exact", **dark)
-        formula: dict[str, Any] = {
-            "marker": "D",
-            "linestyle": "",
-            "markerfacecolor": "white",
-            "label": "formula at 1",
-        }
-        left.plot([1.0], [relaxed_gradient_mean(self.delta)], zorder=5, **dark, **formula)
-        limit = [(relaxed_gradient_second_moment(self.delta, t) - exact**2) ** 0.5 for t in LOW]
-        right.plot(LOW, limit, linestyle=":", label="limit at low temperature", **dark)
-        for value in result.select(quantity=DEVIATION, at={"estimator": REINFORCE}).column("value"):
-            right.axhline(value, color=COLOURS["null"], linestyle="--", label=REINFORCE)
-        left.legend()
-        right.legend()
-        return figure
+@figure(
+    "router.gradient",
+    source=Source("jang2017categorical", status="own"),
+    view=draw,
+    quick={"draws": 1000},
+)
+def gradient(
+    *,
+    draws: int = setting(100_000, ge=2, le=10**7, help="gradients for each temperature"),
+    delta: float = setting(0.0, ge=-10.0, le=10.0, help="difference of the two scores"),
+    seed: int = 0,
+) -> Iterator[Reading]:
+    """Two tokens and a linear loss: mean and standard deviation of the gradient by the first score."""
+    generator = torch.Generator().manual_seed(seed)
+    for temperature in TEMPERATURES:
+        g = sampled_gradients(delta, temperature=temperature, generator=generator, draws=draws)
+        columns = {"n": draws, "at": {"estimator": RELAXED, "temperature": temperature}}
+        predicted = relaxed_gradient_mean(delta) if temperature == 1 else None
+        yield reading(MEAN, float(g.mean()), predicted=predicted, **columns)
+        yield reading(DEVIATION, float(g.std()), **columns)
+    g = score_function_gradients(delta, generator=generator, draws=draws)
+    columns = {"n": draws, "at": {"estimator": REINFORCE}}
+    yield reading(MEAN, float(g.mean()), predicted=exact_gradient(delta), **columns)
+    yield reading(DEVIATION, float(g.std()), **columns)

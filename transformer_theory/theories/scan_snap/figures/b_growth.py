@@ -10,7 +10,6 @@ import torch
 
 from ....core.experiment import setting
 from ....core.figure import Panel, Reading, draw_curves, figure, reading
-from ....core.measurement import judge
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -42,7 +41,11 @@ def draw(result: Result) -> "Figure":
 
 
 def check(vocab_sizes: tuple[int, ...], ratios: tuple[float, ...], ends: tuple[float, ...]) -> None:
-    """Checks that there is one entry per panel."""
+    """Checks that there is one entry per panel.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
     lengths = [len(vocab_sizes), len(ratios), len(ends)]
     if len(set(lengths)) > 1:
         raise ValueError(
@@ -96,8 +99,7 @@ def b_growth(
             at_t0.append(snapped)
         spread = max(at_t0) - min(at_t0)
         note = f"B(t0) = {at_t0[0]:.4f} depends on K, M and the ratio only; t0 = 2 K ln M / eta_Y"
-        judged = {"op": "<=", "threshold": SPREAD_ATOL, "verdict": judge(spread, "<=", SPREAD_ATOL)}
-        yield reading(B_SPREAD, spread, predicted=0.0, at=at, note=note, **judged)
+        yield reading(B_SPREAD, spread, predicted=0.0, at_most=SPREAD_ATOL, at=at, note=note)
 
 
 def integrated(end: float, *, eta_z: float, constant: float, **rates) -> float:

@@ -7,7 +7,6 @@ import torch
 
 from ....core.experiment import setting
 from ....core.figure import Panel, Reading, draw_curves, figure, reading
-from ....core.measurement import judge
 from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -56,9 +55,8 @@ def decoder_gain(
             stepped = h_discrete(steps, vocab_size=M, eta_y=rate)
             gap, at = (stepped - closed).abs(), {"M": M, "eta_Y": rate}
             value = float(gap.max()) * M / (2 * rate)
-            judged = {"op": "<=", "threshold": 1.0, "verdict": judge(value, "<=", 1.0)}
             note = f"relative distance at the end {float(gap[-1] / closed[-1]):.1e}"
-            yield reading(DISTANCE, value, at=at, note=note, **judged)
+            yield reading(DISTANCE, value, at=at, note=note, at_most=1.0)
             found = {STEPPED: M * stepped, CLOSED_FORM: M * closed, GAP: gap * M / (2 * rate)}
             for quantity, curve in found.items():
                 yield from (reading(quantity, float(curve[k]), at=at, step=k) for k in plotted)

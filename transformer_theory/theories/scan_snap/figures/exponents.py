@@ -10,7 +10,6 @@ import torch
 
 from ....core.experiment import setting
 from ....core.figure import Panel, Reading, curves, figure, reading
-from ....core.measurement import judge
 from ....core.sources import Source
 from ..closed_form import scanning_time
 from ..families import with_overlap
@@ -75,8 +74,7 @@ def exponents(
         growth = exponents_at(torch.tensor([time * t0], dtype=torch.float64))
         power, columns = float(growth.power[0]), {"at": {"dynamics": CLOSED, "t": time}}
         if time <= QUADRATIC_UNTIL:
-            verdict = judge(power, ">=", MIN_POWER)
-            columns |= {"reference": (2.0, "limit"), "op": ">=", "threshold": MIN_POWER, "verdict": verdict}
+            columns |= {"reference": (2.0, "limit"), "at_least": MIN_POWER}
         log, loglog = float(growth.per_log[0]), float(growth.per_loglog[0])
         note = f"dB/dln t = {log:.4f}, dB/dln ln(M eta_Y t/K) = {loglog:.4f}"
         yield reading(POWER, power, note=note, **columns)

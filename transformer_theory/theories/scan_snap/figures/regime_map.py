@@ -3,16 +3,15 @@ classes and overlap.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from ....core.experiment import Experiment, setting, sweep
-from ....core.measurement import Measurement
-from ....core.plotting import COLOURS, axes, caption, colour, style
+from ....core.experiment import setting, sweep
+from ....core.figure import Reading, figure, reading
+from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -32,7 +31,7 @@ from ..growth import decades_near_half
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "scan_snap", Source("tian2023scan", "Thm. 4")
+MAP = "scan_snap/map"  # array of the cells, see measure_cell
 AGREES = "share of cells where the dynamics agree with the exact flow"
 SCANS = "share of cells with logarithmic scanning"
 DYNAMICS = (MODIFIED, LEMMA4, CLOSED)
@@ -58,19 +57,13 @@ def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, 
     logarithmic growth in the exact flow and in closed form. Entry 5 is 1 if Assumption 2 holds.
     """
     M = round(vocabulary * classes)
-    family = with_overlap(
-        classes, vocab_size=M, weights=torch.linspace(0.1, 1, 10, dtype=torch.float64), overlap=overlap
-    )
-    t0 = scanning_time(classes=classes, vocab_size=M, eta_y=1.0)
-    t = t0 * torch.logspace(
-        -DECADES_BEFORE, decades, int(TIMES_PER_DECADE * (DECADES_BEFORE + decades)) + 1, dtype=torch.float64
-    )
-    rates = {"eta_y": 1.0, "eta_z": ratio}
-    exact, modified = (
-        flow(family, t, **rates, tolerance=1e-8).common[:, 0]
-        for flow in (symmetric_exact_flow, symmetric_modified_flow)
-    )
-    lemma4 = symmetric_lemma4_flow(family, t, **rates, tolerance=1e-8).common[:, 0]
+    weights = torch.linspace(0.1, 1, 10, dtype=torch.float64)
+    family = with_overlap(classes, vocab_size=M, weights=weights, overlap=overlap)
+    t0, rates = scanning_time(classes=classes, vocab_size=M, eta_y=1.0), {"eta_y": 1.0, "eta_z": ratio}
+    count = int(TIMES_PER_DECADE * (DECADES_BEFORE + decades)) + 1
+    t = t0 * torch.logspace(-DECADES_BEFORE, decades, count, dtype=torch.float64)
+    flows = (symmetric_exact_flow, symmetric_modified_flow, symmetric_lemma4_flow)
+    exact, modified, lemma4 = (flow(family, t, **rates, tolerance=1e-8).common[:, 0] for flow in flows)
     closed = -B(t, classes=classes, vocab_size=M, overlap=overlap, **rates)
     late = t >= t0 * 0.999  # the grid contains t0 only up to rounding
     distances = [float((z / exact - 1)[late].abs().max()) for z in (modified, lemma4, closed)]
@@ -79,8 +72,71 @@ def measure_cell(ratio: float, vocabulary: float, classes: int, overlap: float, 
     return np.array([*distances, *scans, float(family.weak_overlap().holds)])
 
 
-@dataclass(frozen=True)
-class RegimeMap(Experiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws one panel per number of classes (across) and overlap (down): learning rates across, vocabulary
+    upwards.
+
+    Colours show the dynamics that agree with the exact flow. A cross marks logarithmic growth in the exact
+    flow, a ring in closed form, and a square the cells where Assumption 2 holds.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    settings, cells = result.settings, result.arrays[MAP]
+    K, E, V, R = cells.shape[:4]
+    drawn, panels = axes(E, K, width=7.2, height=1.3 + 1.75 * E)
+    colours = ListedColormap([tint for *_, tint in PATTERNS])
+    numbers = pattern_numbers(cells[..., :3] <= settings["within"])
+    for ax, (e, k) in zip(panels, np.ndindex(E, K)):
+        ax.imshow(numbers[k, e], colours, vmin=0, vmax=len(PATTERNS) - 1, origin="lower", aspect="auto")
+        ax.grid(False)
+        for column, marker, size in ((3, "x", 4), (4, "o", 7), (5, "s", 12)):
+            v, r = np.nonzero(cells[k, e, ..., column] >= MIN_DECADES)
+            ax.plot(r, v, marker, color="black", markersize=size, fillstyle="none", markeredgewidth=0.9)
+        ax.set_title(f"K = {settings['classes'][k]}, $E_0$ = {settings['overlaps'][e]:g}")
+        ax.set_xticks(range(R), [f"{ratio:g}" for ratio in settings["ratios"]], fontsize=6.5)
+        ax.set_yticks(range(V), [f"{size:g}" for size in settings["vocabularies"]], fontsize=6.5)
+    drawn.supylabel("$M / K$", fontsize=8.5)
+    patches = [
+        Patch(facecolor=tint, edgecolor=COLOURS["null"], linewidth=0.5, label=label)
+        for number, (_, label, tint) in enumerate(PATTERNS)
+        if (numbers == number).any()
+    ]
+    drawn.legend(handles=patches, loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=1.0)
+    caption(
+        drawn,
+        "Across: $\\eta_Z / \\eta_Y$. Colour: dynamics that agree with the exact flow within "
+        f"{100 * settings['within']:g} % from $t_0'$ to {10 ** settings['decades']:g} $t_0'$. Cross: "
+        "attention is scanned logarithmically in the exact flow (slope by ln t within 10 % of 1/2 for half a "
+        "decade); ring: in closed form. Square: Assumption 2 holds.",
+    )
+    return drawn
+
+
+@figure(
+    "scan_snap.regime_map",
+    source=Source("tian2023scan", "Thm. 4"),
+    view=draw,
+    quick={
+        "ratios": (0.01, 10.0),
+        "vocabularies": (1.0, 100.0),
+        "classes": (10,),
+        "overlaps": (0.1,),
+        "decades": 2.0,
+    },
+)
+def regime_map(
+    *,
+    ratios: tuple[float, ...] = setting(
+        (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0), ge=1e-6, le=1e5, help="eta_Z / eta_Y"
+    ),
+    vocabularies: tuple[float, ...] = setting((1.0, 2.0, 10.0, 100.0, 1e4), ge=1.0, le=1e6, help="M / K"),
+    classes: tuple[int, ...] = setting((2, 10, 100), ge=2, help="numbers K of classes"),
+    overlaps: tuple[float, ...] = setting((0.01, 0.1, 0.4), gt=0, lt=1, help="overlaps E_0"),
+    decades: float = setting(4.0, gt=0, le=30, help="the flows end at 10 to this power times t0'"),
+    within: float = setting(0.1, gt=0, le=10, help="relative distance that counts as agreement"),
+) -> Iterator[Reading | Arrays]:
     """Map of the dynamics that agree with the exact flow, and of the cells in which attention grows
     logarithmically in time.
 
@@ -88,131 +144,28 @@ class RegimeMap(Experiment):
     to the common token's logit, from t0' to ten thousand t0'. The theorems assume eta_Z << eta_Y and
     Assumption 2.
     """
-
-    ratios: tuple[float, ...] = setting(
-        (1e-3, 1e-2, 0.1, 1.0, 10.0, 100.0, 1000.0), ge=1e-6, le=1e5, help="eta_Z / eta_Y"
-    )
-    vocabularies: tuple[float, ...] = setting((1.0, 2.0, 10.0, 100.0, 1e4), ge=1.0, le=1e6, help="M / K")
-    classes: tuple[int, ...] = setting((2, 10, 100), ge=2, help="numbers K of classes")
-    overlaps: tuple[float, ...] = setting((0.01, 0.1, 0.4), gt=0, lt=1, help="overlaps E_0")
-    decades: float = setting(4.0, gt=0, le=30, help="the flows end at 10 to this power times t0'")
-    within: float = setting(0.1, gt=0, le=10, help="relative distance that counts as agreement")
-
-    name: ClassVar[str] = "scan_snap.regime_map"
-    sources: ClassVar[tuple[Source, ...]] = (SOURCE,)
-
-    @classmethod
-    def quick(cls) -> "RegimeMap":
-        return cls(
-            ratios=(0.01, 10.0), vocabularies=(1.0, 100.0), classes=(10,), overlaps=(0.1,), decades=2.0
-        )
-
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the share of cells where each dynamics agrees, overall and under Assumption 2, and
-        the map.
-        """
-        names = ("classes", "overlap", "vocabulary", "ratio")
-        cells = list(product(self.classes, self.overlaps, self.vocabularies, self.ratios))
-        measured = np.stack(
-            sweep(measure_cell, [dict(zip(names, cell)) | {"decades": self.decades} for cell in cells])
-        )
-        assumption_holds = measured[:, 5] == 1
-        slow = np.array([ratio <= MAX_RATE_RATIO for *_, ratio in cells])
-        agree = measured[:, :3] <= self.within
-        groups = (
-            ("all cells", np.ones_like(assumption_holds)),
-            ("Assumption 2 and eta_Z <= eta_Y / 10", assumption_holds & slow),
-        )
-        for group, members in groups:
-            for dynamics, share in zip(DYNAMICS, agree[members].mean(0) if members.any() else ()):
-                where = {"at": {"dynamics": dynamics, "cells": group}, "n": int(members.sum())}
-                note = f"from t0' to {10**self.decades:g} t0', within {self.within:.0%}"
-                yield self.row(AGREES, float(share), unit="share", note=note, **where)
-        for column, dynamics in ((3, EXACT), (4, CLOSED)):
-            for speed, members in (("eta_Z <= eta_Y / 10", slow), ("eta_Z > eta_Y / 10", ~slow)):
-                share = float((measured[members, column] >= MIN_DECADES).mean()) if members.any() else None
-                where = {"at": {"dynamics": dynamics, "rates": speed}, "n": int(members.sum())}
-                note = "half a decade or more with the slope by ln t within 10 % of 1/2"
-                reason = "" if share is not None else "no cell has such rates"
-                yield self.row(SCANS, share, unit="share", reason=reason, note=note, **where)
-        shape = (
-            len(self.classes),
-            len(self.overlaps),
-            len(self.vocabularies),
-            len(self.ratios),
-            measured.shape[1],
-        )
-        yield Arrays({f"{NAME}/map": measured.reshape(shape)})
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots one panel per number of classes (across) and overlap (down): learning rates across,
-        vocabulary upwards.
-
-        The colour shows the dynamics that agree with the exact flow. A dot marks logarithmic growth in the
-        exact flow, a ring in closed form, and a frame the cells where Assumption 2 holds.
-        """
-        from matplotlib.colors import ListedColormap
-        from matplotlib.patches import Patch, Rectangle
-
-        settings, cells = result.settings, result.arrays[f"{NAME}/map"]
-        K, E, V, R = cells.shape[:4]
-        figure, panels = axes(E, K, width=7.2, height=1.3 + 1.75 * E)
-        colours, numbers = (
-            ListedColormap([tint for *_, tint in PATTERNS]),
-            pattern_numbers(cells[..., :3] <= settings["within"]),
-        )
-        for ax, (e, k) in zip(panels, np.ndindex(E, K)):
-            ax.imshow(
-                numbers[k, e], cmap=colours, vmin=0, vmax=len(PATTERNS) - 1, origin="lower", aspect="auto"
-            )
-            ax.grid(False)
-            for v, r in np.ndindex(V, R):
-                cell = cells[k, e, v, r]
-                if cell[3] >= MIN_DECADES:
-                    ax.plot(r, v, ".", color=colour(NAME), markersize=6)
-                if cell[4] >= MIN_DECADES:
-                    ax.plot(
-                        r,
-                        v,
-                        "o",
-                        color=colour(NAME),
-                        markerfacecolor="none",
-                        markersize=7,
-                        markeredgewidth=0.9,
-                    )
-                if cell[5]:
-                    ax.add_patch(
-                        Rectangle(
-                            (r - 0.46, v - 0.44),
-                            0.92,
-                            0.88,
-                            fill=False,
-                            edgecolor=COLOURS["raw"],
-                            linewidth=0.9,
-                        )
-                    )
-            ax.set_title(f"K = {settings['classes'][k]}, $E_0$ = {settings['overlaps'][e]:g}")
-            ax.set_xticks(range(R), [f"{ratio:g}" for ratio in settings["ratios"]], fontsize=6.5)
-            ax.set_yticks(range(V), [f"{size:g}" for size in settings["vocabularies"]], fontsize=6.5)
-            if e == E - 1:
-                ax.set_xlabel("$\\eta_Z / \\eta_Y$")
-            if k == 0:
-                ax.set_ylabel("$M / K$")
-        handles = [
-            Patch(facecolor=tint, edgecolor=COLOURS["null"], linewidth=0.5, label=label)
-            for number, (_, label, tint) in enumerate(PATTERNS)
-            if (numbers == number).any()
-        ]
-        figure.legend(handles=handles, loc="outside upper left", ncols=4, handlelength=1.2, columnspacing=1.0)
-        caption(
-            figure,
-            f"Colour: dynamics that agree with the exact flow within {100 * settings['within']:g} % from "
-            f"$t_0'$ to {10 ** settings['decades']:g} $t_0'$. Dot: attention is scanned logarithmically in "
-            "the exact flow (slope by ln t within 10 % of 1/2 for half a decade); ring: in closed form. "
-            "Frame: Assumption 2 holds.",
-        )
-        return figure
+    cells = [
+        {"classes": K, "overlap": E, "vocabulary": V, "ratio": R, "decades": decades}
+        for K, E, V, R in product(classes, overlaps, vocabularies, ratios)
+    ]
+    measured = np.stack(sweep(measure_cell, cells))
+    slow = np.array([cell["ratio"] <= MAX_RATE_RATIO for cell in cells])
+    agree, scans = measured[:, :3] <= within, measured[:, 3:5] >= MIN_DECADES
+    everywhere, covered = np.ones_like(slow), slow & (measured[:, 5] == 1)
+    for group, members in (("all cells", everywhere), ("Assumption 2 and eta_Z <= eta_Y / 10", covered)):
+        for dynamics, agrees in zip(DYNAMICS, agree[members].T if members.any() else ()):
+            columns = {"at": {"dynamics": dynamics, "cells": group}, "n": int(members.sum())}
+            note = f"from t0' to {10**decades:g} t0', within {within:.0%}"
+            yield reading(AGREES, float(agrees.mean()), unit="share", note=note, **columns)
+    for dynamics, scanned in zip((EXACT, CLOSED), scans.T):
+        for speed, members in (("eta_Z <= eta_Y / 10", slow), ("eta_Z > eta_Y / 10", ~slow)):
+            value = float(scanned[members].mean()) if members.any() else None
+            columns = {"at": {"dynamics": dynamics, "rates": speed}, "n": int(members.sum())}
+            columns |= {"note": "half a decade or more with the slope by ln t within 10 % of 1/2"}
+            reason = "" if value is not None else "no cell has such rates"
+            yield reading(SCANS, value, unit="share", reason=reason, **columns)
+    shape = len(classes), len(overlaps), len(vocabularies), len(ratios), -1
+    yield Arrays({MAP: measured.reshape(shape)})
 
 
 def pattern_numbers(agree: np.ndarray) -> np.ndarray:

@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from ....core.experiment import RANGE, setting
 from ....core.figure import Panel, Reading, draw_curves, figure, reading, with_range
-from ....core.measurement import judge
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
 from ..dynamics import HeavyBall, Trajectory, Weights, gradient_descent, sampled
-from ..problem import SequenceClasses, synthetic
+from ..problem import synthetic
 from ..published import LOSS
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def syn_small(
     losses with the released log, and the final attention; means over the seeds.
     """
     sizes = {"batch": batch, "length": length, "steps": steps, "optimiser": HeavyBall(momentum)}
-    path = train_side_by_side([(rate, eta_z) for rate in eta_y], seeds, seed, **sizes)
+    path, c = train_side_by_side([(rate, eta_z) for rate in eta_y], seeds, seed, **sizes)
     losses = path.loss.unflatten(1, (len(eta_y), seeds))
     for i, rate in enumerate(eta_y):
         for step, values in enumerate(losses[:, i]):
@@ -81,15 +82,15 @@ def syn_small(
             low, high = float(values.min()), float(values.max())
             note = f"{low:.3g} to {high:.3g} over runs; the log is one run of other random numbers"
             yield with_range(reading(TRAINING_LOSS, float(values.mean()), note=note, **columns), values)
-        yield from final_attention(path, i, seeds, {"eta_Y": rate})
-    yield stored_attention(path, seeds)
+        yield from final_attention(c[:, i], {"eta_Y": rate})
+    yield stored_attention(path, c)
 
 
 def train_side_by_side(
     rates: list[tuple[float, float]], seeds: int, seed: int, *, batch: int, length: int, **options
-) -> Trajectory:
+) -> tuple[Trajectory, Float[Tensor, "recorded pairs seeds K S"]]:
     """Trains Syn-Small from zero at all pairs of rates of decoder and attention at once, with the same seeds
-    for each, ``[pairs * seeds]`` runs.
+    for each; returns the runs and attention.
     """
     classes, generator = synthetic(2), torch.Generator().manual_seed(seed)
     runs = torch.randint(2**31, (seeds,), generator=generator).tolist() * len(rates)
@@ -97,40 +98,29 @@ def train_side_by_side(
     sizes = classes.tokens, classes.queries, classes.classes, classes.vocab_size
     start = Weights.zeros(*sizes, runs=(len(runs),))
     batches = sampled(classes, batch, context=length - 1, seeds=runs)
-    return gradient_descent(start, batches, eta_y=eta_y, eta_z=eta_z, keep=RECORDED_STEPS, **options)
+    path = gradient_descent(start, batches, eta_y=eta_y, eta_z=eta_z, keep=RECORDED_STEPS, **options)
+    return path, classes.attended(path.attention).unflatten(1, (len(rates), seeds))
 
 
-def attention(path: Trajectory, seeds: int) -> tuple[SequenceClasses, torch.Tensor]:
-    """Returns the classes, and attention ``[recorded, pairs, seeds, K, S]``."""
-    classes = synthetic(2)
-    return classes, classes.attended(path.attention).unflatten(1, (-1, seeds))
-
-
-def stored_attention(path: Trajectory, seeds: int) -> Arrays:
-    """Returns attention of the first class in one run of each pair of rates."""
-    classes, c = attention(path, seeds)
-    attended = c[:, :, 0, 0, classes.conditional[0] > 0]
-    return Arrays({STEPS: path.steps.numpy(), ATTENDED: attended.numpy()})
-
-
-def final_attention(path: Trajectory, pair: int, seeds: int, at: dict[str, float | str]) -> Iterator[Reading]:
+def final_attention(c: Float[Tensor, "recorded seeds K S"], at: dict[str, float | str]) -> Iterator[Reading]:
     """Yields the final attention to common tokens and the likeliest distinct one, and the share of distinct
-    tokens that gained, for one pair of rates.
-
-    All values are means over runs.
+    tokens that gained; means over runs.
     """
-    classes, c = attention(path, seeds)
-    before, after = c[0, pair], c[-1, pair]
-    where = {"at": at, "n": seeds, "unit": "share"}
-    start, value = (float(one[..., classes.common()].sum(-1).mean(-1).mean()) for one in (before, after))
-    verdict = judge(value, "<=", start, covered=False)
+    classes, where = synthetic(2), {"at": at, "n": c.shape[1], "unit": "share"}
+    common = c[..., classes.common()].sum(-1).mean(-1)
+    start, value = float(common[0].mean()), float(common[-1].mean())
     note = "the threshold is attention before training; the theory does not cover this optimiser"
-    judged = {"op": "<=", "threshold": start, "verdict": verdict, "note": note}
-    yield reading(COMMON_ATTENTION, value, **judged, **where)
-    before, after = (one[:, classes.distinct()] for one in (before, after))
+    yield reading(COMMON_ATTENTION, value, at_most=start, covered=False, note=note, **where)
+    before, after = (c[k][:, classes.distinct()] for k in (0, -1))
     top = after.unflatten(-1, (classes.classes, -1)).amax(-1)
     yield reading(TOP_ATTENTION, float(top.mean()), **where)
     yield reading(GAINING_SHARE, float((after > before).double().mean()), **where)
+
+
+def stored_attention(path: Trajectory, c: Float[Tensor, "recorded pairs seeds K S"]) -> Arrays:
+    """Returns attention of the first class in one run of each pair of rates."""
+    attended = c[:, :, 0, 0, synthetic(2).conditional[0] > 0]
+    return Arrays({STEPS: path.steps.numpy(), ATTENDED: attended.numpy()})
 
 
 def draw_attention(panels: "list[Axes]", result: Result, titles: list[str]) -> None:

@@ -45,7 +45,7 @@ def syn_small_adam(
     that keep attention. Means over the seeds.
     """
     sizes = {"batch": batch, "length": length, "steps": steps, "optimiser": Adam()}
-    path = train_side_by_side([(rate, rate) for rate in rates], seeds, seed, **sizes)
+    path, c = train_side_by_side([(rate, rate) for rate in rates], seeds, seed, **sizes)
     for i, rate in enumerate(rates):
-        yield from final_attention(path, i, seeds, {"optimiser": "Adam", "eta": rate})
-    yield stored_attention(path, seeds)
+        yield from final_attention(c[:, i], {"optimiser": "Adam", "eta": rate})
+    yield stored_attention(path, c)

@@ -3,187 +3,139 @@ attended words.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Measurement, Null, judge
-from ....core.plotting import COLOURS, axes, caption, heatmap, label_ends, shades, style
+from ....core.experiment import setting, sweep
+from ....core.figure import DASHED, Panel, Reading, draw_curves, figure, reading
+from ....core.measurement import Measurement, Null
+from ....core.plotting import caption, heatmap, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
-from ....core.table import Arrays, Table
+from ....core.table import Arrays
 from ....metrics.networks import ENTROPY
 from ..in_networks import OVERLAP
 from ..text_runs import ORDERS, RunResult, measured_steps, phases, train_and_measure
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAME, SOURCE = "scan_snap", Source("tian2023scan")
+SOURCE = Source("tian2023scan")
 FINAL_ENTROPY = "attention entropy at the end"
 FASTEST, SNAPPED = "step around which attention moves fastest", "step from which attention has snapped"
 SHUFFLED = "shuffled words"
 MAPS = 3  # number of stored maps, evenly spaced over training, in addition to the map before training
+PICTURED, MAPS_OF = "scan_snap/text/pictured", "scan_snap/text/{}/maps".format  # arrays
 
 
-@dataclass(frozen=True)
-class TextAttention(RandomExperiment):
-    """Attention maps, entropy and attended words of causal decoders that learn a text by gradient descent.
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws a row of maps of the lowest layer for each decoder, and below them the entropy of all layers over
+    the steps.
+    """
+    depths, steps = result.settings["layers"], result.arrays[PICTURED]
+    drawn, (above, below) = stacked((1.9 * len(depths), 2.2), width=7.4, height=1.9 * len(depths) + 2.4)
+    grid = above.subplots(len(depths), len(steps), squeeze=False)
+    panels = below.subplots(1, len(depths), squeeze=False).ravel()
+    for row, ax, depth in zip(grid, panels, depths):
+        model, maps = layers_text(depth), result.arrays[MAPS_OF(depth)][:, 0]
+        for cell, weights, step in zip(row, maps, steps):
+            causal = np.where(np.tri(len(weights), dtype=bool), weights, np.nan)
+            heatmap(cell, causal, "weight", vmin=0, vmax=1, bar=cell is row[-1])
+            cell.set_title(f"{model}, step {step}", fontsize=7.5)
+            cell.set(xlabel="key", ylabel="query" if cell is row[0] else "")
+        dashed = {layer: {"color": "null", "linestyle": DASHED, "label": "_"} for layer in range(depth)}
+        ordered, shuffled = ({"model": model, "text": text} for text in ("", SHUFFLED))
+        look = {"xlabel": "step", "ylim": (0, None)}
+        entropy = Panel(f"Entropy, nats: {model}", ENTROPY, ordered, "layer", legend="ends", axes=look)
+        draw_curves(ax, result, entropy, Panel("", ENTROPY, shuffled, ("layer", dashed)), x="step")
+    caption(
+        drawn,
+        "Maps: attention of the lowest layer to one held-out window; keys after the query are white. Curves: "
+        "means over all windows; grey: the same words shuffled; thin: before training.",
+    )
+    return drawn
+
+
+@figure(
+    "scan_snap.text_attention",
+    source=(Source("tian2023scan", "Fig. 7"), Source("merity2017pointer")),
+    view=draw,
+    quick={
+        "layers": (1, 2),
+        "steps": 60,
+        "rate": 5.0,
+        "dim": 16,
+        "words": 50,
+        "measurements": 3,
+        "windows": 3,
+    },
+)
+def text_attention(
+    *,
+    text: str = setting("", help="plain-text file to learn (empty: the shipped text)"),
+    held_out: str = setting(
+        "", help="file on which attention is measured (empty: the last fifth of the text)"
+    ),
+    layers: tuple[int, ...] = setting((1, 3), ge=1, le=10, help="numbers of layers, one per decoder"),
+    steps: int = setting(1500, ge=1, help="steps of training"),
+    rate: float = setting(5.0, gt=0, help="learning rate; the first layer's MLP has twice the rate"),
+    words: int = setting(3000, ge=10, help="largest number of words in the vocabulary"),
+    dim: int = setting(200, ge=2, help="width of the residual stream and the MLP, an even number"),
+    measurements: int = setting(
+        30, ge=MAPS, help="measurements of attention, evenly spaced over the training, besides the start"
+    ),
+    windows: int = setting(100, ge=1, help="number of held-out windows on which attention is measured"),
+    seed: int = 0,
+) -> Iterator[Reading | Measurement | Arrays]:
+    """Attention maps, entropy and attended words of causal decoders that learn a text by gradient descent:
+    all quantities at four steps, the phases of every layer, and the change of its entropy.
 
     The null is the same training run on the text with its words shuffled.
     """
-
-    text: str = field(default="", metadata={"help": "plain-text file to learn (empty: the shipped text)"})
-    held_out: str = field(
-        default="",
-        metadata={"help": "file on which attention is measured (empty: the last fifth of the text)"},
-    )
-    layers: tuple[int, ...] = setting((1, 3), ge=1, le=10, help="numbers of layers, one per decoder")
-    steps: int = setting(1500, ge=1, help="steps of training")
-    rate: float = setting(5.0, gt=0, help="learning rate; the first layer's MLP has twice the rate")
-    words: int = setting(3000, ge=10, help="largest number of words in the vocabulary")
-    dim: int = setting(200, ge=2, help="width of the residual stream and the MLP, an even number")
-    measurements: int = setting(
-        30, ge=MAPS, help="measurements of attention, evenly spaced over the training, besides the start"
-    )
-    windows: int = setting(100, ge=1, help="number of held-out windows on which attention is measured")
-
-    name: ClassVar[str] = "scan_snap.text_attention"
-    sources: ClassVar[tuple[Source, ...]] = (Source("tian2023scan", "Fig. 7"), Source("merity2017pointer"))
-
-    @classmethod
-    def quick(cls) -> "TextAttention":
-        return cls(layers=(1, 2), steps=60, rate=5.0, dim=16, words=50, measurements=3, windows=3)
-
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields all quantities at four steps, the phases of every layer, and the change of its entropy."""
-        measured = measured_steps(self.steps, self.measurements)
-        reported = {measured[round(k * (len(measured) - 1) / MAPS)] for k in range(MAPS + 1)}
-        shared = {
-            "text": self.text,
-            "held_out": self.held_out,
-            "words": self.words,
-            "rate": self.rate,
-            "steps": self.steps,
-        }
-        shared |= {"dim": self.dim, "measured": measured, "seed": self.seed, "windows": self.windows}
-        settings = [{"depth": depth, "order": order, **shared} for depth in self.layers for order in ORDERS]
-        results = sweep(train_and_measure, settings)
-        for depth, run, shuffled in zip(self.layers, results[::2], results[1::2]):
-            model = layers_text(depth)
-            for row in run.table:
-                if row.value is not None and (row.step in reported or row.quantity == ENTROPY):
-                    yield replace(row, model=model)
-            for row in shuffled.table.select(quantity=ENTROPY):
-                if row.value is not None:
-                    yield replace(row, model=model, at={"text": SHUFFLED})
-            yield from self._phases(run, model, measured)
-            entropy, unordered = run.series(ENTROPY), shuffled.series(ENTROPY)
-            for layer, (start, end) in enumerate(zip(entropy[0].tolist(), entropy[-1].tolist())):
-                yield self.row(
-                    FINAL_ENTROPY,
-                    end,
-                    unit="nats",
-                    op="<=",
-                    threshold=start,
-                    verdict=judge(end, "<=", start, covered=False),
-                    source=SOURCE,
-                    nulls=(Null(SHUFFLED, (float(unordered[-1, layer]),)),),
-                    model=model,
-                    layer=layer,
-                    note=f"the threshold is the entropy at the start; {run.vocabulary} words, {self.steps} "
-                    "steps, many queries",
-                )
-            prefix = f"{NAME}/text/{depth}"
-            stored = [measured.index(step) for step in sorted(reported)]
-            yield Arrays({f"{prefix}/maps": run.maps[stored]})
-        yield Arrays({f"{NAME}/text/pictured": np.array(sorted(reported))})
-
-    def _phases(self, run: RunResult, model: str, measured: tuple[int, ...]) -> Iterator[Measurement]:
-        for layer, overlaps in enumerate(run.series(OVERLAP)[1:].T.tolist()):
-            if not np.isfinite(overlaps).all():
-                continue
-            times = phases(measured, overlaps)
-            where = {"unit": "steps", "model": model, "layer": layer, "source": SOURCE}
-            note = "speed: the chord between successive mean maps, per step"
-            yield _step(FASTEST, times.scanning, "attention does not move", note=note, **where)
-            note = "from this step on the speed is below a tenth of the largest"
-            yield _step(SNAPPED, times.snapped, "attention does not snap within the run", note=note, **where)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots a row of maps of the lowest layer for each decoder, and below it the entropy of its layers
-        over the steps.
-        """
-        prefix = f"{NAME}/text"
-        pictured = result.arrays[f"{prefix}/pictured"]
-        depths = [int(depth) for depth in result.settings["layers"]]
-        columns = len(pictured)
-        figure, flat = axes(len(depths) + 1, columns, width=7.4, height=1.9 * len(depths) + 2.6)
-        grid = flat.reshape(len(depths) + 1, columns)
-        for row, depth in zip(grid, depths):
-            maps = result.arrays[f"{prefix}/{depth}/maps"][:, 0]
-            for column, (ax, weights, step) in enumerate(zip(row, maps, pictured.tolist())):
-                causal = np.where(np.tri(len(weights), dtype=bool), weights, np.nan)
-                heatmap(
-                    ax,
-                    causal,
-                    "weight" if column == columns - 1 else "",
-                    vmin=0,
-                    vmax=1,
-                    bar=column == columns - 1,
-                )
-                ax.set_title(f"{layers_text(depth)}, step {step}", fontsize=7.5)
-                ax.set_xlabel("key")
-                if column == 0:
-                    ax.set_ylabel("query")
-        # Replace the last row of panels by one panel per decoder, over the same columns.
-        spec = grid[-1, 0].get_gridspec()
-        for ax in grid[-1]:
-            ax.remove()
-        edges = (
-            np.linspace(0, columns, len(depths) + 1).round().astype(int) if len(depths) <= columns else None
-        )
-        for number, depth in enumerate(depths):
-            cell = (
-                spec[-1, edges[number] : edges[number + 1]]
-                if edges is not None
-                else spec[-1, min(number, columns - 1)]
-            )
-            ax = figure.add_subplot(cell)
-            plot_entropies(ax, result.select(quantity=ENTROPY, model=layers_text(depth)))
-            ax.set(title=f"Entropy, nats: {layers_text(depth)}", xlabel="step")
-        text = (
-            "Maps: attention of the lowest layer to one held-out window; keys after the query are white. "
-            "Curves: means over all windows"
-        )
-        caption(figure, f"{text}; dashed: the same words shuffled.")
-        return figure
+    measured = measured_steps(steps, measurements)
+    reported = sorted({measured[round(k * (len(measured) - 1) / MAPS)] for k in range(MAPS + 1)})
+    shared = {"text": text, "held_out": held_out, "words": words, "rate": rate, "steps": steps, "dim": dim}
+    shared |= {"measured": measured, "seed": seed, "windows": windows}
+    settings = [{"depth": depth, "order": order, **shared} for depth in layers for order in ORDERS]
+    results = sweep(train_and_measure, settings)
+    for depth, run, shuffled in zip(layers, results[::2], results[1::2]):
+        model, known = layers_text(depth), [row for row in run.table if row.value is not None]
+        for row in known:
+            if row.step in reported or row.quantity == ENTROPY:
+                yield replace(row, model=model)
+        for row in shuffled.table.select(quantity=ENTROPY):
+            if row.value is not None:
+                yield replace(row, model=model, at={"text": SHUFFLED})
+        yield from phases_of(run, model, measured)
+        entropy, (*_, unordered) = run.series(ENTROPY), shuffled.series(ENTROPY)
+        for layer, (start, end) in enumerate(zip(entropy[0].tolist(), entropy[-1].tolist())):
+            columns = {"unit": "nats", "source": SOURCE, "model": model, "layer": layer}
+            columns |= {"nulls": (Null(SHUFFLED, (float(unordered[layer]),)),)}
+            note = f"{run.vocabulary} words, {steps} steps, many queries"
+            note = f"the threshold is the entropy at the start; {note}"
+            yield reading(FINAL_ENTROPY, end, at_most=start, covered=False, note=note, **columns)
+        yield Arrays({MAPS_OF(depth): run.maps[[measured.index(step) for step in reported]]})
+    yield Arrays({PICTURED: np.array(reported)})
 
 
-def _step(quantity: str, value: float | None, reason: str, **columns) -> Measurement:
-    return Measurement(NAME, "figure", quantity, value, reason="" if value is not None else reason, **columns)
+def phases_of(run: RunResult, model: str, measured: tuple[int, ...]) -> Iterator[Reading]:
+    """Yields the steps of fastest movement and of snapping, for layers whose maps overlap at all steps."""
+    for layer, overlaps in enumerate(run.series(OVERLAP)[1:].T.tolist()):
+        if not np.isfinite(overlaps).all():
+            continue
+        times = phases(measured, overlaps)
+        where = {"unit": "steps", "model": model, "layer": layer, "source": SOURCE}
+        note = "speed: the chord between successive mean maps, per step"
+        reason = "" if times.scanning is not None else "attention does not move"
+        yield reading(FASTEST, times.scanning, reason=reason, note=note, **where)
+        note = "from this step on the speed is below a tenth of the largest"
+        reason = "" if times.snapped is not None else "attention does not snap within the run"
+        yield reading(SNAPPED, times.snapped, reason=reason, note=note, **where)
 
 
 def layers_text(depth: int) -> str:
     """Returns "1 layer", "2 layers", ..."""
     return "1 layer" if depth == 1 else f"{depth} layers"
-
-
-def plot_entropies(ax: "Axes", table: Table) -> None:
-    """Plots the entropy of each layer over the steps, dashed for the shuffled text."""
-    layers = sorted(set(table.column("layer")))
-    for layer, tint in zip(layers, shades(len(layers))):
-        label = f"layer {layer}" if len(layers) > 1 else "_"
-        rows = table.select(layer=layer, at={"text": ""})
-        ax.plot(rows.column("step"), rows.column("value"), color=tint, label=label, linewidth=1.4)
-        rows = table.select(layer=layer, at={"text": SHUFFLED})
-        look = {"color": COLOURS["null"], "linewidth": 0.9, "linestyle": (0, (4, 3)), "label": "_"}
-        ax.plot(rows.column("step"), rows.column("value"), **look)
-    ax.locator_params(axis="x", integer=True)
-    largest = max(table.select(at={"text": ""}).column("value"))
-    ax.set_ylim(0, max(largest * 1.08, ax.get_ylim()[1]))
-    label_ends(ax, fontsize=6.5)

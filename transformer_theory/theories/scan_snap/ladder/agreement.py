@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ....core.errors import NotConverged
 from ....core.ladder import Ladder
-from ....core.measurement import Measurement, Null
+from ....core.measurement import CORRELATION, Measurement, Null
 from ....core.sources import Source
 from ....core.statistics import LADDER_DRAWS, permutations
 from ....data.tokens import TokenData
@@ -41,6 +41,7 @@ LADDER = Ladder(
     theory=NAME,
     quantity="rank agreement of predicted and measured logit change on held-out sequences",
     side=">=",
+    bounds=CORRELATION,
     null=PERMUTED_HELD_OUT,
     source=Source(PAPER, "Lemma 2", "confirmed"),
 )
@@ -207,13 +208,13 @@ def agreement_rows(
     yield LADDER.row(value, predicted=1.0, basis="limit", **columns)
     value, null = _with_null(measured, prediction.distinctness)
     columns = {"nulls": (null,), "n": n, "split": "validation", "note": note}
-    yield LADDER.beside(BY_DISTINCTNESS, value, side=">=", **columns)
+    yield LADDER.beside(BY_DISTINCTNESS, value, side=">=", bounds=CORRELATION, **columns)
     learnt = float(rank_correlation(prediction.learnt, measured))
-    note = "training may learn by heart what it predicts"
-    yield LADDER.beside(LEARNT, learnt, side=">=", n=n, split="train", note=note)
+    columns = {"split": "train", "note": "training may learn by heart what it predicts"}
+    yield LADDER.beside(LEARNT, learnt, side=">=", bounds=CORRELATION, n=n, **columns)
     value, null = _with_null(prediction.learnt, prediction.held_out)
     note = "reliability of the prediction: both parts are samples of the same sequences"
-    yield LADDER.beside(CEILING, value, side=">=", nulls=(null,), n=n, note=note)
+    yield LADDER.beside(CEILING, value, side=">=", bounds=CORRELATION, nulls=(null,), n=n, note=note)
 
 
 def _with_null(change: Tensor, predictions: Float[Tensor, "runs some"]) -> tuple[float, Null]:

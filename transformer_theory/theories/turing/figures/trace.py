@@ -8,7 +8,6 @@ import torch
 
 from ....core.experiment import setting
 from ....core.figure import DASHED, Reading, figure, reading
-from ....core.measurement import judge
 from ....core.plotting import COLOURS, axes, caption, colour, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -154,8 +153,7 @@ def trace(
     run, scores = run_with_scores(transformer, word, steps, arithmetic)
     reference = found.run(word, steps)
     share, first = run.agreement(reference), run.first_difference(reference)
-    verdict = judge(share, ">=", 1.0, covered=arithmetic == "exact")
-    judged = {"predicted": 1.0, "op": ">=", "threshold": 1.0, "verdict": verdict}
+    judged = {"predicted": 1.0, "at_least": 1.0, "covered": arithmetic == "exact"}
     note = f"{steps} steps, " + ("no error" if first is None else f"first error at step {first}")
     yield reading(FIRST_ERROR, share, unit="share", at={"arithmetic": arithmetic}, note=note, **judged)
     accepted = "accepts" if reference.states[-1] in found.accept else "does not accept"

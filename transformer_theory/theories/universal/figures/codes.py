@@ -11,7 +11,6 @@ import numpy as np
 
 from ....core.experiment import setting
 from ....core.figure import Panel, Reading, draw_curves, figure, reading
-from ....core.measurement import judge
 from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -74,9 +73,8 @@ def codes(
     found = mapping.codes(grids)
     for chosen, text in ((distinct, DISTINCT), (~distinct | distinct, ALL)):
         count = collisions(number[chosen], found[chosen])
-        verdict = judge(count, "<=", 0.0, covered=text != ALL)
-        columns = {"op": "<=", "threshold": 0.0, "verdict": verdict, "n": int(chosen.sum())}
-        yield reading(COLLISIONS, count, at={"grids": text}, **columns)
+        columns = {"at": {"grids": text}, "n": int(chosen.sum())}
+        yield reading(COLLISIONS, count, at_most=0.0, covered=text != ALL, **columns)
     predicted = float(excluded_share(values, 1, tokens))
     yield reading(EXCLUDED, float(1 - distinct.mean()), unit="share", predicted=predicted)
     layers = mapping.layers()

@@ -29,7 +29,11 @@ CASES: dict[str, tuple[bool, AttentionLayers]] = {  # equivariant target and net
 
 
 def check(values: tuple[int, ...]) -> None:
-    """Checks that the values increase."""
+    """Checks that the values increase.
+
+    Raises:
+        ValueError: they do not.
+    """
     if any(after <= before for before, after in itertools.pairwise(values)):
         raise ValueError(
             f"values must be strictly increasing, got {values}; sort them and leave out repetitions"

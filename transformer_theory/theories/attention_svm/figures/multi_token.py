@@ -125,8 +125,9 @@ def draw(result: Result) -> "Figure":
     caption(
         drawn,
         "Left: means over the accepted trials; bands: standard error; prediction: finite part and direction; "
-        "one token: max-margin solution of the most attended tokens. Middle: band: 95 % interval. Right: one mark per accepted trial, against the largest attention left on a "
-        "masked token; crosses: the head is flat at some masked token, so descent does not push it away.",
+        "one token: max-margin solution of the most attended tokens. Middle: band: 95 % interval. Right: one "
+        "mark per accepted trial, against the largest attention left on a masked token; crosses: the head is "
+        "flat at some masked token, so descent does not push it away.",
     )
     return drawn
 

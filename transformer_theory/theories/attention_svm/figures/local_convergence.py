@@ -16,9 +16,8 @@ from ..dynamics import random_factors, random_start, trajectory
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import frobenius_max_margins, nuclear_max_margins
-from .common import RATE
+from .common import RATE, ROUNDING_UNIT
 
-PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
 STEPS = (*range(0, 200, 10), *range(200, 500, 25), *range(500, 1000, 50), *range(1000, 2000, 100))
 ATTENTION = "largest attention weight"
 COSINES = FROBENIUS, NUCLEAR = "cosine to the Frobenius solution", "cosine to the nuclear solution"
@@ -117,7 +116,7 @@ def local_convergence(
     run = {"steps": [*(step for step in STEPS if step < steps), steps], "rate": rate}
     for descent, states in (
         (W, trajectory(instance, first, **run)),
-        (KQ, trajectory(instance, factors, penalty=PENALTY, **run)),
+        (KQ, trajectory(instance, factors, penalty=ROUNDING_UNIT, **run)),
         (KQ_FREE, trajectory(instance, factors, **run)),
     ):
         path, at = torch.stack([state.W for state in states]), {"descent": descent}

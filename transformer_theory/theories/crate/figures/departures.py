@@ -45,6 +45,7 @@ from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, Growth
 from ..layer_curves import INPUT, CompressionLayer, compression_layers, curves, on_layers, run_metrics
 from ..problem import PAPER, incoherence
 from ..steps import mssa
+from .common import seed_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -253,17 +254,9 @@ def departures(
     def effect(departure: str, quantity: str, network: str) -> Reading:
         values = [run[quantity] for run in runs[network]]
         guessing = {"p": networks.guessing_p(values, test), "side": ">="} if quantity == ACCURACY else {}
-        return reading(
-            quantity,
-            float(np.mean(values)),
-            unit=UNITS.get(quantity, ""),
-            at={"departure": departure},
-            model=network,
-            n=seeds,
-            note=f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {steps} steps",
-            source=DEPARTURES[departure].source,
-            **guessing,
-        )
+        columns = {"unit": UNITS.get(quantity, ""), "source": DEPARTURES[departure].source, **guessing}
+        columns |= {"at": {"departure": departure}, "model": network}
+        return seed_mean(quantity, values, digits=4, more=f"; {steps} steps", **columns)
 
     for name, departure in DEPARTURES.items():
         for network in (RELEASED, *departure.networks) if departure.networks else ():

@@ -63,15 +63,7 @@ def draw(result: Result) -> "Figure":
     "scan_snap.text_attention",
     source=(Source("tian2023scan", "Fig. 7"), Source("merity2017pointer")),
     view=draw,
-    quick={
-        "layers": (1, 2),
-        "steps": 60,
-        "rate": 5.0,
-        "dim": 16,
-        "words": 50,
-        "measurements": 3,
-        "windows": 3,
-    },
+    quick={"layers": (1, 2), "steps": 60, "dim": 16, "words": 50, "measurements": 3, "windows": 3},
 )
 def text_attention(
     *,

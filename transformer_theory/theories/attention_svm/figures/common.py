@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ....core.experiment import setting
 from ....core.figure import Axis, Reading, reading, with_range
+from ....core.measurement import Basis
 from ....core.result import Result
 from ....core.table import Arrays
 
@@ -27,6 +28,8 @@ RATE = setting(0.1, gt=0, le=1e6, help="length of a step")
 THRESHOLD = setting(
     1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others"
 )
+
+Reference = tuple[float, Basis]
 
 
 def logarithmic_steps(steps: int) -> list[int]:

@@ -116,10 +116,8 @@ def joint(
         )
         for name, number in COSINES[case].items():
             of, goal = name[0], solutions[name].W.squeeze(-1)
-            for gradient, end, known in (
-                ("exact gradient", states[-1], None),
-                ("eps as released", released, (number, "recomputed")),
-            ):
+            for gradient, end in (("exact gradient", states[-1]), ("eps as released", released)):
+                known = (number, "recomputed") if end is released else None
                 here = {"at": {**at, "gradient": gradient}, "step": steps, "note": CASE_NOTES[case]}
                 value = float(cosine(getattr(end, of), goal))
                 yield reading(f"cosine of {of} to {name}", value, reference=known, **here)

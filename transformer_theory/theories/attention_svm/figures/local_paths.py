@@ -4,7 +4,7 @@ best one.
 
 from collections.abc import Iterator
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -123,7 +123,8 @@ def local_paths(
         path = local_path(these.instance, these.select, these.W, starts, radii, width=width, steps=steps)
         distance = 1 - cosine(path.W, these.W.expand_as(path.W), dim=(-2, -1))  # [radii, selections]
         inside, at = kind == LOCAL and multiple < 1, {"selections": kind, "width": multiple}
-        share, here = float((distance[-1] / width < NEAR).double().mean()), {"n": len(width)}
+        here: dict[str, Any] = {"n": len(width)}
+        share = float((distance[-1] / width < NEAR).double().mean())
         yield reading(REACHED, share, reference=(float(inside), "theory"), unit="share", at=at, **here)
         here["note"] = "median over the selections"
         for radius, ratio in zip(radii, distance / width):

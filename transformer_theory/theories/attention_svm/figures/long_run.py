@@ -66,10 +66,11 @@ def draw(result: Result) -> "Figure":
         "1/t.",
         size=(7.0, 3.4),
     )(result)
-    last = result.select(quantity=DISTANCE, at={"gradient": EXACT})[-1]
-    ends = np.array([min(300, last.step / 3), last.step])
+    rows = result.select(quantity=DISTANCE, at={"gradient": EXACT})
+    step, value = rows.column("step")[-1], rows.column("value")[-1]
+    ends = np.array([min(300, step / 3), step])
     look = {"color": COLOURS["null"], "linestyle": DASHED, "linewidth": 1, "label": "slope of $1/t^2$"}
-    drawn.axes[0].plot(ends, 0.25 * last.value * (last.step / ends) ** 2, **look)
+    drawn.axes[0].plot(ends, 0.25 * value * (step / ends) ** 2, **look)
     drawn.axes[0].legend(loc="lower left")
     return drawn
 

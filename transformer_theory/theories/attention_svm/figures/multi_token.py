@@ -194,7 +194,7 @@ def multi_token(
             yield reading(
                 DISTANCE,
                 float(values.mean()),
-                reference=known and (known, "figure"),
+                reference=None if known is None else (known, "figure"),
                 needs=("inputs", "tokens", "trials", "steps", "rate", "eps"),
                 note=f"{text}: mean over accepted trials, standard error {error:.4f}",
                 **here,

@@ -3,7 +3,7 @@ notebook prints.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -35,7 +35,7 @@ LOOKS = {
     RECIPE["frobenius"]: {"label": "Frobenius, released recipe", "color": TINTS[0], **RECIPE_LOOK},
     RECIPE["nuclear"]: {"label": "nuclear, released recipe", "color": TINTS[1], **RECIPE_LOOK},
 }
-KNOWN_DIMS = (1, 2, 3, 4, 5, 10, 15, 20)
+KNOWN_DIMS: tuple[int, ...] = (1, 2, 3, 4, 5, 10, 15, 20)
 BATCH = 100  # seeds per batch
 # fewest seeds for which the mean of the recipe is compared with the published mean over 100 seeds
 MIN_OFFICIAL = 10
@@ -72,7 +72,7 @@ def draw(result: Result) -> "Figure":
     """Draws the mean rank against the dimension, one panel per pair (n, T): the true ranks with their 95 %
     intervals, the released recipe, and the largest rank that Pataki's bound allows in the nuclear norm.
     """
-    pairs = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
+    pairs: list[Any] = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
     height = -(-(len(pairs) + 1) // 3)  # the panel after the last pair holds the legend
     drawn, panels = axes(height, 3, width=7.0, height=0.4 + 2.3 * height)
     for (n, T), ax in zip(pairs, panels):
@@ -167,7 +167,7 @@ def rank(
     ends = feasible_interval(count, tried, feasible)
     share = {"unit": "share", "n": tried, "interval": ends, "interval_kind": "over samples"}
     yield reading(FEASIBLE_SHARE, count / tried, **share)
-    numbers = dict(zip((FROBENIUS, NUCLEAR), KNOWN.get((n, T), {}).get(d, ())))
+    numbers: dict[str, Any] = dict(zip((FROBENIUS, NUCLEAR), KNOWN.get((n, T), {}).get(d, ())))
     if T == 5 and official >= MIN_OFFICIAL:
         numbers |= {name: dict(zip(KNOWN_DIMS, paper.get(n, ()))).get(d) for name, paper in PAPER.items()}
     for quantity, values in ranks.items():

@@ -133,6 +133,23 @@ def test_a_mean_has_the_interval_of_student_and_its_ends_have_none():
     assert "interval" not in mean("gain", [1.0]).columns
 
 
+def test_a_reading_with_a_bound_has_the_verdict():
+    kept = reading("gap", 0.5, at_most=1.0, n=3)
+    assert kept.columns == {"op": "<=", "threshold": 1.0, "verdict": "consistent", "n": 3}
+    assert reading("gap", 2.0, at_most=1.0).columns["verdict"] == "violated"
+    assert reading("gap", 0.5, at_least=1.0, covered=False).columns["verdict"] == "not covered"
+
+
+def test_a_spread_hides_the_intervals():
+    """The interval of a mean of two values may be so wide that the curve would look flat."""
+    rows = [row("loss", 1.0, step=1, interval=(-90.0, 90.0), interval_kind="over seeds")]
+    rows += [row("loss", 2.0, step=2), row("spread of loss", 0.5, step=1), row("spread of loss", 0.5, step=2)]
+    (ax,) = bands(panels=(Panel(quantity="loss"),), spread="spread")(result_of(rows)).axes
+    assert -1 < ax.get_ylim()[0] < ax.get_ylim()[1] < 4
+    (ax,) = bands(panels=(Panel(quantity="loss"),))(result_of(rows)).axes
+    assert ax.get_ylim()[1] > 80
+
+
 def test_axes_without_a_point_are_refused():
     with pytest.raises(ValueError, match=r"sizes, scale must have a combination that scan_snap\.squares"):
         squares(sizes=(3,)).run()
@@ -201,17 +218,20 @@ def test_pairs_have_a_curve_each_in_the_colour_of_the_first_and_the_dashes_of_th
 
 
 def test_predictions_are_black_where_the_curves_share_them_and_coloured_elsewhere():
-    def predicted(of: dict) -> list[tuple[str, str]]:
+    def predicted(**of: dict[int, float]) -> list[tuple[str, str]]:
         rows = [
-            row("error", 1.0, at={"run": run, "t": t}, predicted=t * factor, basis="theory")
-            for run, factor in of.items()
-            for t in (1, 2)
+            row("error", 1.0, at={"run": run, "t": t}, predicted=number, basis="theory")
+            for run, numbers in of.items()
+            for t, number in numbers.items()
         ]
         (ax,) = curves("t", panels=(Panel(lines="run", predicted="theory"),))(result_of(rows)).axes
         return [(to_hex(line.get_color()), line.get_label()) for line in ax.lines[len(of) :]]
 
-    assert predicted({"a": 1.0, "b": 1.0}) == [("#000000", "theory")]
-    assert predicted({"a": 1.0, "b": 2.0}) == [(TINTS[0].lower(), "theory"), (TINTS[1].lower(), "_")]
+    tints = [(TINTS[0].lower(), "theory"), (TINTS[1].lower(), "_")]
+    assert predicted(a={1: 1.0, 2: 2.0}, b={1: 1.0, 2: 2.0}) == [("#000000", "theory")]
+    assert predicted(a={1: 1.0, 2: 2.0}, b={1: 1.0}) == [("#000000", "theory")]
+    assert predicted(a={1: 1.0, 2: 2.0}, b={1: 1.0, 2: 3.0}) == tints
+    assert predicted(a={1: 1.0, 3: 2.0}, b={2: 5.0, 4: 6.0}) == tints  # no shared place
 
 
 def test_levels_are_numbers_or_values_of_quantities():

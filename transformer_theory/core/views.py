@@ -456,11 +456,9 @@ def _predictions(
         }
         for line, _ in lines
     ]
-    merged: dict[Any, Any] = {}
-    for line in predicted:
-        merged |= line
-    common = all(line.items() <= merged.items() for line in predicted)
-    drawn = [(merged, "#000000")] if common else zip(predicted, (look["color"] for _, look in lines))
+    longest = max(predicted, key=len, default={})
+    common = all(line.items() <= longest.items() for line in predicted)
+    drawn = [(longest, "#000000")] if common else zip(predicted, (look["color"] for _, look in lines))
     for number, (places, tint) in enumerate(drawn):
         look = {"color": tint, "linewidth": 1.0, "linestyle": DASHED, "label": "_" if number else label}
         ax.plot(list(places), list(places.values()), **look)

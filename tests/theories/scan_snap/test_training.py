@@ -9,6 +9,7 @@ from scipy.stats import binom, chi2, multinomial
 from torch.testing import assert_close
 
 from tests.problems.scan_snap import explicit_loss
+from transformer_theory.core import figure
 from transformer_theory.core.errors import NotConverged
 from transformer_theory.theories.scan_snap import (
     Adam,
@@ -21,7 +22,7 @@ from transformer_theory.theories.scan_snap import (
     synthetic,
 )
 from transformer_theory.theories.scan_snap.dynamics import Batch, Layout, State, load, save
-from transformer_theory.theories.scan_snap.figures import long_sequences
+from transformer_theory.theories.scan_snap.figures.long_sequences import long_sequences
 from transformer_theory.theories.scan_snap.figures.recall import share_above
 from transformer_theory.theories.scan_snap.figures.syn_medium import (
     DISTINCT_ENTROPY,
@@ -407,9 +408,9 @@ def test_the_experiments_do_not_depend_on_the_workers(monkeypatch):
         torch.manual_seed(7)
         return [job(**setting) for setting in reversed(settings)][::-1]
 
-    usual = long_sequences.long_sequences.quick().run().table
-    monkeypatch.setattr(long_sequences, "sweep", elsewhere)
-    assert long_sequences.long_sequences.quick().run().table == usual
+    usual = long_sequences.quick().run().table
+    monkeypatch.setattr(figure, "sweep", elsewhere)
+    assert long_sequences.quick().run().table == usual
 
 
 # ---- bad input

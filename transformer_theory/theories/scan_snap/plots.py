@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 NAME = "scan_snap"
 # the first three: shades(3)
 DYNAMICS_COLOURS = {EXACT: "#440154", MODIFIED: "#2b758e", LEMMA4: "#6ece58", CLOSED: COLOURS["raw"]}
+DYNAMICS = (  # curves of a panel, one per dynamics
+    "dynamics",
+    {
+        name: {"color": tint, "linestyle": "--" if name == CLOSED else "-"}
+        for name, tint in DYNAMICS_COLOURS.items()
+    },
+)
 TOKEN_COLOURS = {"distinct": "#D55E00", "common": "#882255", "other": COLOURS["null"]}
 PLOTTED_FLOWS = (EXACT, LEMMA4)
 PLOTTED_TOKENS, HEATMAP_TOKENS, HEATMAP_CLASSES = 100, 60, 20  # largest numbers, most frequent first

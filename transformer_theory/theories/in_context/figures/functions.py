@@ -26,12 +26,12 @@ SHOWN = {"ylim": (-0.05, 2.5)}
         "N",
         panels=[
             Panel(kind.capitalize(), ERROR, {"functions": kind}, "method", "", {"_": 1.0}, legend, SHOWN)
-            for kind, legend in zip(FUNCTIONS, ("", "", "", "upper right"))
+            for kind, legend in zip(FUNCTIONS, ("", "", "", "ends"))
         ],
         xlabel="examples",
         caption="Errors as shares of that of the answer zero (dashed). Errors above 2.5 are cut; least "
         "squares has some where N is near the dimension.",
-        size=(9.0, 2.9),
+        size=(9.5, 2.9),
     ),
     quick={"examples": (2, 6), "steps": 20, "tested": 200},
 )

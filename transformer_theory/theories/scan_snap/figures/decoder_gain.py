@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ....core.experiment import setting
-from ....core.figure import Panel, Reading, draw_curves, figure, reading
+from ....core.figure import Axis, Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -36,27 +36,29 @@ def draw(result: Result) -> "Figure":
     return drawn
 
 
-@figure("scan_snap.decoder_gain", source=Source("tian2023scan", "Fig. 8"), view=draw)
+@figure(
+    "scan_snap.decoder_gain",
+    source=Source("tian2023scan", "Fig. 8"),
+    over={
+        "M": Axis(50, 1000, setting="vocab_sizes", ge=2, help="vocabulary sizes M, one per panel"),
+        "eta_Y": Axis(
+            0.1, 0.2, 0.5, 1.0, 2.0, 4.0, setting="eta_y", ge=1e-3, le=10, help="rates of the decoder"
+        ),
+    },
+    view=draw,
+)
 def decoder_gain(
-    *,
-    vocab_sizes: tuple[int, ...] = setting((50, 1000), ge=2, help="vocabulary sizes M, one per panel"),
-    eta_y: tuple[float, ...] = setting(
-        (0.1, 0.2, 0.5, 1.0, 2.0, 4.0), ge=1e-3, le=10, help="learning rates of the decoder"
-    ),
-    steps: int = setting(80, ge=2, le=10**6, help="number of steps"),
+    M: int, eta_Y: float, *, steps: int = setting(80, ge=2, le=10**6, help="number of steps")
 ) -> Iterator[Reading]:
     """Distance between the recursion of h with finite steps and the root of the continuous equation, over the
     first steps.
     """
-    t, plotted = torch.arange(steps, dtype=torch.float64), range(0, steps, max(1, steps // PLOTTED_STEPS))
-    for M in vocab_sizes:
-        for rate in eta_y:
-            closed = h(t, vocab_size=M, eta_y=rate)
-            stepped = h_discrete(steps, vocab_size=M, eta_y=rate)
-            gap, at = (stepped - closed).abs(), {"M": M, "eta_Y": rate}
-            value = float(gap.max()) * M / (2 * rate)
-            note = f"relative distance at the end {float(gap[-1] / closed[-1]):.1e}"
-            yield reading(DISTANCE, value, at=at, note=note, at_most=1.0)
-            found = {STEPPED: M * stepped, CLOSED_FORM: M * closed, GAP: gap * M / (2 * rate)}
-            for quantity, curve in found.items():
-                yield from (reading(quantity, float(curve[k]), at=at, step=k) for k in plotted)
+    closed = h(torch.arange(steps, dtype=torch.float64), vocab_size=M, eta_y=eta_Y)
+    stepped = h_discrete(steps, vocab_size=M, eta_y=eta_Y)
+    gap = (stepped - closed).abs()
+    note = f"relative distance at the end {float(gap[-1] / closed[-1]):.1e}"
+    yield reading(DISTANCE, float(gap.max()) * M / (2 * eta_Y), at_most=1.0, note=note)
+    found = {STEPPED: M * stepped, CLOSED_FORM: M * closed, GAP: gap * M / (2 * eta_Y)}
+    for quantity, curve in found.items():
+        for step in range(0, steps, max(1, steps // PLOTTED_STEPS)):
+            yield reading(quantity, float(curve[step]), step=step)

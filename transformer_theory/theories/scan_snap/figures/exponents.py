@@ -15,7 +15,7 @@ from ..closed_form import scanning_time
 from ..families import with_overlap
 from ..flow import CLOSED, EXACT, LEMMA4, symmetric_exact_flow, symmetric_lemma4_flow
 from ..growth import growth_exponents, longest_logarithmic_growth
-from ..plots import DYNAMICS_COLOURS
+from ..plots import DYNAMICS
 
 POWER, DECADES = "dln B/dln t", "decades of logarithmic growth"
 TIMES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)  # times at which the power is reported, in units of t0'
@@ -23,8 +23,6 @@ TIMES = (0.01, 0.1, 0.5, 5.0, 1e2, 1e6, 1e20, 1e100)  # times at which the power
 QUADRATIC_UNTIL, MIN_POWER = 0.1, 1.95
 SLOPE = "d|z|/dln ln(M eta_Y t/K)"
 DENSE_DECADES = 6  # decades from the first point of the curves with several points each
-LINES = ("dynamics", {name: {"color": DYNAMICS_COLOURS[name]} for name in (LEMMA4, EXACT, CLOSED)})
-LINES[1][CLOSED] |= {"linestyle": "--"}
 
 
 @figure(
@@ -33,19 +31,9 @@ LINES[1][CLOSED] |= {"linestyle": "--"}
     view=curves(
         "t",
         panels=(
+            Panel("$d \\ln |z| / d \\ln t$", POWER, lines=DYNAMICS, levels={"_": 2}, axes={"yscale": "log"}),
             Panel(
-                "Power: $\\mathrm{d}\\,\\ln |z| / \\mathrm{d}\\,\\ln t$",
-                POWER,
-                lines=LINES,
-                levels={"_": 2},
-                axes={"yscale": "log"},
-            ),
-            Panel(
-                "Slope: $\\mathrm{d} |z| / \\mathrm{d}\\,\\ln \\ln (M \\eta_Y t / K)$",
-                SLOPE,
-                lines=LINES,
-                levels={"_": 0.5},
-                legend="",
+                "$d |z| / d \\ln \\ln (M \\eta_Y t / K)$", SLOPE, lines=DYNAMICS, levels={"_": 0.5}, legend=""
             ),
         ),
         xlabel="$t / t_0'$",

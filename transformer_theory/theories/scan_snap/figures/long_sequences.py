@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ....core.experiment import setting, sweep
-from ....core.figure import Panel, Reading, draw_curves, figure, reading
+from ....core.experiment import setting
+from ....core.figure import Axis, Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import axes, caption, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -45,53 +45,41 @@ def draw(result: Result) -> "Figure":
 @figure(
     "scan_snap.long_sequences",
     source=Source("tian2023scan", "Lemma 2"),
+    over={
+        "T": Axis(
+            128, 1024, 16384, setting="lengths", ge=2, le=10**9, help="tokens per sequence, with the query"
+        )
+    },
     view=draw,
     quick={"lengths": (32, 1024), "steps": 60, "seeds": 2},
 )
 def long_sequences(
+    T: int,
     *,
-    lengths: tuple[int, ...] = setting(
-        (128, 1024, 16384), ge=2, le=10**9, help="tokens per sequence, including the query"
-    ),
     steps: int = setting(1000, ge=1, help="steps of training"),
     batch: int = setting(128, ge=1, help="sequences per step"),
     eta_y: float = setting(1.0, ge=1e-3, le=100, help="learning rate of the decoder"),
     eta_z: float = setting(1.0, ge=1e-3, le=100, help="learning rate of attention"),
     seeds: int = setting(5, ge=1, help="independent runs"),
-    seed: int = 0,
+    seed: int = setting(0, ge=0, le=2**32 - 1, help="seed of the random numbers"),
 ) -> Iterator[Reading]:
     """Syn-Small by plain gradient descent: the logits of the likeliest distinct and of a common token, by
     length of the sequences; means over seeds, with the exact flow as the limit.
     """
+    classes, rates = synthetic(2), {"eta_y": eta_y, "eta_z": eta_z}
     recorded = sorted({int(t) for t in np.geomspace(1, steps, RECORDED_STEPS)})
-    times, rates = torch.tensor(recorded, dtype=torch.float64), {"eta_y": eta_y, "eta_z": eta_z}
-    limit = two_logits(exact_flow(synthetic(2), times, **rates).logits)  # [recorded, 2]
-    seeds_of_runs = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
-    shared = {"steps": steps, "batch": batch, "seeds": seeds_of_runs, "recorded": recorded, **rates}
-    trained = sweep(train_logits, [{"length": length, **shared} for length in lengths])
-    for length, runs in zip(lengths, trained):
-        for step, values, known in zip(recorded, runs[-len(recorded) :], limit):
-            for i, quantity in enumerate((DISTINCT_LOGIT, COMMON_LOGIT)):
-                spread = f"{values[:, i].min():.4f} to {values[:, i].max():.4f} over runs"
-                columns = {"step": step, "at": {"T": length}, "n": seeds}
-                columns |= {"note": f"{spread}; predicted: the exact population flow"}
-                value = float(values[:, i].mean())
-                yield reading(quantity, value, reference=(float(known[i]), "limit"), **columns)
-
-
-def train_logits(
-    *, length: int, steps: int, batch: int, eta_y: float, eta_z: float, seeds: list[int], recorded: list[int]
-) -> np.ndarray:
-    """Trains on Syn-Small and returns the logits of the likeliest distinct and of a common token,
-    ``[recorded, runs, 2]``.
-    """
-    classes = synthetic(2)
+    limit = exact_flow(classes, torch.tensor(recorded, dtype=torch.float64), **rates).logits
+    runs = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
     sizes = classes.tokens, classes.queries, classes.classes, classes.vocab_size
-    batches = sampled(classes, batch, context=length - 1, seeds=seeds)
-    rates = {"eta_y": eta_y, "eta_z": eta_z}
-    start = Weights.zeros(*sizes, runs=(len(seeds),))
+    start = Weights.zeros(*sizes, runs=(seeds,))
+    batches = sampled(classes, batch, context=T - 1, seeds=runs)
     path = gradient_descent(start, batches, steps=steps, keep=recorded, **rates)
-    return two_logits(path.attention[1:])
+    trained = two_logits(path.attention[1:])[-len(recorded) :]
+    for step, values, known in zip(recorded, trained, two_logits(limit)):
+        for quantity, of_runs, flow in zip((DISTINCT_LOGIT, COMMON_LOGIT), values.T, known):
+            spread = f"{of_runs.min():.4f} to {of_runs.max():.4f} over runs"
+            columns = {"step": step, "n": seeds, "note": f"{spread}; predicted: the exact population flow"}
+            yield reading(quantity, float(of_runs.mean()), reference=(float(flow), "limit"), **columns)
 
 
 def two_logits(z: torch.Tensor) -> np.ndarray:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SOURCE = Source("tian2023scan")
 FINAL_ENTROPY = "attention entropy at the end"
 FASTEST, SNAPPED = "step around which attention moves fastest", "step from which attention has snapped"
+SPEED = "speed: the chord between successive mean maps, per step"
+SLOW = "from this step on the speed is below a tenth of the largest"
 SHUFFLED = "shuffled words"
 MAPS = 3  # number of stored maps, evenly spaced over training, in addition to the map before training
 PICTURED, MAPS_OF = "scan_snap/text/pictured", "scan_snap/text/{}/maps".format  # arrays
@@ -63,15 +65,7 @@ def draw(result: Result) -> "Figure":
     "scan_snap.text_attention",
     source=(Source("tian2023scan", "Fig. 7"), Source("merity2017pointer")),
     view=draw,
-    quick={
-        "layers": (1, 2),
-        "steps": 60,
-        "rate": 5.0,
-        "dim": 16,
-        "words": 50,
-        "measurements": 3,
-        "windows": 3,
-    },
+    quick={"layers": (1, 2), "steps": 60, "dim": 16, "words": 50, "measurements": 3, "windows": 3},
 )
 def text_attention(
     *,
@@ -128,12 +122,11 @@ def phases_of(run: RunResult, model: str, measured: tuple[int, ...]) -> Iterator
             continue
         times = phases(measured, overlaps)
         where = {"unit": "steps", "model": model, "layer": layer, "source": SOURCE}
-        note = "speed: the chord between successive mean maps, per step"
-        reason = "" if times.scanning is not None else "attention does not move"
-        yield reading(FASTEST, times.scanning, reason=reason, note=note, **where)
-        note = "from this step on the speed is below a tenth of the largest"
-        reason = "" if times.snapped is not None else "attention does not snap within the run"
-        yield reading(SNAPPED, times.snapped, reason=reason, note=note, **where)
+        for quantity, step, note, reason in (
+            (FASTEST, times.scanning, SPEED, "attention does not move"),
+            (SNAPPED, times.snapped, SLOW, "attention does not snap within the run"),
+        ):
+            yield reading(quantity, step, note=note, reason=reason if step is None else "", **where)
 
 
 def layers_text(depth: int) -> str:

@@ -13,7 +13,7 @@ from ....core.sources import Source
 from ..closed_form import B, scanning_time
 from ..flow import CLOSED, LEMMA4, exact_flow, lemma4_flow, modified_flow
 from ..gains import relative_gains
-from ..plots import DYNAMICS_COLOURS
+from ..plots import DYNAMICS
 from ..problem import single_common
 
 if TYPE_CHECKING:
@@ -23,16 +23,14 @@ PAPER = "tian2023scan"
 COMMON_LOGIT, GAIN_ERROR = "logit of the common token", "largest relative error of r(0) chi(t)"
 GAIN_RTOL = 1e-9
 LOGIT, ERROR = "attention logit in Lemma 4's flow", "relative error of r(0) chi(t)"
-LOOKS = {name: {"color": tint, "marker": ""} for name, tint in DYNAMICS_COLOURS.items()}
-LOOKS[CLOSED] |= {"linestyle": "--"}
 Z = {"ylabel": "attention logit z"}
 GAIN = {"ylabel": "relative error of $r(0)\\,\\chi(t)$", "yscale": "log"}
 VIEW = curves(
     "t",
     panels=(
-        Panel("Common token", COMMON_LOGIT, lines=("dynamics", LOOKS), legend="", axes=Z),
+        Panel("Common token", COMMON_LOGIT, lines=DYNAMICS, legend="", axes=Z),
         Panel(f"All tokens, {LEMMA4}", LOGIT, lines="token", legend="", axes=Z),
-        Panel("Relative gains", ERROR, lines=("dynamics", LOOKS), legend="", axes=GAIN),
+        Panel("Relative gains", ERROR, lines=DYNAMICS, legend="", axes=GAIN),
     ),
     xlabel="step",
     log="x",

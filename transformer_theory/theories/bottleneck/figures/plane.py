@@ -5,7 +5,7 @@ Source: :cite:t:`tishby1999information`.
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -56,7 +56,7 @@ def draw(result: Result) -> "Figure":
     return drawn
 
 
-def informations(each: Bottleneck, **columns: object) -> Iterator[Reading]:
+def informations(each: Bottleneck, **columns: Any) -> Iterator[Reading]:
     """Yields both informations of an encoder."""
     yield reading(COMPRESSION, each.compression, unit="nats", **columns)
     yield reading(RELEVANCE, each.relevance, unit="nats", **columns)
@@ -74,7 +74,7 @@ def plane(
     x: int = setting(8, ge=2, le=64, help="values of X"),
     y: int = setting(4, ge=2, le=32, help="values of Y"),
     starts: int = setting(20, ge=1, le=1000, help="random encoders with three code words"),
-) -> Iterator[Reading | Iterator[Reading]]:
+) -> Iterator[Reading]:
     """The curve of a random joint law, fixed points from random encoders, and the Lagrangian around the
     onset.
     """
@@ -85,12 +85,12 @@ def plane(
     solved = information_bottleneck(joint, [found.beta * factor for factor in FACTORS]).points
     for factor, each in zip(FACTORS, solved):
         at = {"encoder": SOLVER, RATIO: factor}
-        yield informations(each, at=at, n=round(1000 * each.beta / found.beta))
+        yield from informations(each, at=at, n=round(1000 * each.beta / found.beta))
     beta = 10 * found.beta
     for start in range(starts):
         encoder = iterate(joint, random_encoder(x, 3, generator), beta, 400)
         each = point(joint, encoder, beta, math.inf)
-        yield informations(each, at={"encoder": RANDOM, "start": start}, n=start)
+        yield from informations(each, at={"encoder": RANDOM, "start": start}, n=start)
     top = max(1.1, 1.05 * found.local_beta / found.beta)
     for step in range(17):
         factor = 0.95 + (top - 0.95) * step / 16

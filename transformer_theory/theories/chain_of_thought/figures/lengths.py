@@ -84,7 +84,8 @@ def lengths(
     task = Arithmetic(operations, modulus)
     n = min(test, int(0.1 * task.questions))
     parts = split(task, train=min(train, int(0.8 * task.questions)), test=n, generator=generator)
-    for name, mode in ((WITH, "chain"), (WITHOUT, "direct")):
+    modes: dict[str, learning.Mode] = {WITH: "chain", WITHOUT: "direct"}
+    for name, mode in modes.items():
         network = learning.train(
             parts, mode, steps=steps, generator=generator, measured=(steps,), questions=n
         )

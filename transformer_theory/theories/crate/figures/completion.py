@@ -182,12 +182,13 @@ def draw(result: Result) -> "Figure":
         ax.set_title(title)
     right.axhline(1, color=COLOURS["null"], linewidth=0.9)
     right.legend(fontsize=7)
+    seeds = len(result.table[0].nulls[0].draws)
     caption(
         drawn,
         "Above: held-out images of the first split; hidden patches are blue, and visible patches are copied "
         "into both completions. Linear: a linear prediction from the visible patches, fitted to training "
         "images. Errors: mean square over masked patches, in units of the variance of the pixels; bars and "
-        f"lines: mean of {several(result.table[0].n, 'seed')}; vertical: 95 % intervals over seeds; "
+        f"lines: mean of {several(seeds, 'seed')}; vertical: 95 % intervals over seeds; "
         "grey dots: the untrained networks. Readout: a linear map from the tokens of masked patches, fitted "
         "to training images; 0: the embedding. $R^c$ around attention, tokens of norm one: the theory has "
         "encoder layers (e) below 1 and decoder layers (d) above 1." + _note(result),
@@ -227,7 +228,7 @@ def completion(
     # Seeds advance by two, because the untrained network of a seed has the next one.
     runs = sweep(train_network, [{"seed": 1000 * seed + 2 * k, **shared} for k in range(seeds)])
     errors = {name: [run["errors"][name] for run in runs] for name in runs[0]["errors"]}
-    place = {"over": "seeds", "model": MODEL, "split": "test"}
+    place: dict[str, Any] = {"over": "seeds", "model": MODEL, "split": "test"}
     at, nulls = {"prediction": MODEL}, (Null(UNTRAINED, tuple(errors[UNTRAINED])),)
     yield mean(ERROR, errors[MODEL], at=at, nulls=nulls, side="<=", **place)
     for name in (POSITION_MEAN, NEAREST, LINEAR):

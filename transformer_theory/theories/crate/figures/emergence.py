@@ -143,7 +143,7 @@ def emergence(
     dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads"),
     depth: int = setting(3, ge=1, help="layers"),
     seed: int = 0,
-) -> Iterator[Reading | Arrays | Iterator[Reading | Arrays]]:
+) -> Iterator[Reading | Arrays]:
     """IoU of attention maps and principal components with the objects of generated images, in CRATE and a ViT
     that learnt their colours.
 
@@ -163,7 +163,7 @@ def emergence(
         p = max(run["p"] for run in runs)
         yield seed_mean(ACCURACY, accuracies, unit="share", model=name, p=p, side=">=")
         yield seed_mean(PARAMETERS, counts, model=name)
-        yield overlap_readings(name, [run["overlaps"] for run in runs])
+        yield from overlap_readings(name, [run["overlaps"] for run in runs])
         pictures = runs[0]["pictures"]
         yield Arrays({f"crate/emergence/{name}/{picture}": array for picture, array in pictures.items()})
 

@@ -120,7 +120,7 @@ def layers(
         (1e-3, 2e-3, 4e-3), gt=0, help="candidates for the learning rate; a single one is not tried"
     ),
     seed: int = 0,
-) -> Iterator[Reading | Iterator[Reading]]:
+) -> Iterator[Reading | list[Reading]]:
     """Rates before and after attention, non-zeros and rate reduction by layer, in CRATE and a ViT that learnt
     digits in the same steps.
 
@@ -148,7 +148,7 @@ def layers(
             yield seed_mean(quantity, values, digits=4, more=f"; {steps} steps of 64 digits", **columns)
         # [seeds, 3, layers]: trained, untrained, and trained on the training part
         stacked = {quantity: np.stack([of_seed[quantity] for of_seed in arrays]) for quantity in arrays[0]}
-        yield curve_readings(name, stacked, learnt=not networks.at_chance(p))
+        yield from curve_readings(name, stacked, learnt=not networks.at_chance(p))
 
 
 def chosen_rates(candidates: Sequence[float], seed: int, sizes: dict[str, int]) -> dict[str, float]:

@@ -181,8 +181,8 @@ def memberships(
     results = iter(sweep(train_network, settings))
     for data in DATA:
         runs = [next(results) for _ in range(seeds)]
-        columns = {"unit": "share", "split": "test", "data": data, "model": f"token statistics, {data}"}
-        columns |= {"side": ">="}
+        columns: dict[str, Any] = {"unit": "share", "split": "test", "data": data, "side": ">="}
+        columns["model"] = f"token statistics, {data}"
         # The networks of the seeds are independent, so the largest probability is on the safe side.
         p = max(run["p"] for run in runs)
         yield seed_mean(ACCURACY, [run["accuracy"] for run in runs], p=p, **columns)

@@ -85,17 +85,17 @@ def unrolled(
     note = f"as a share of the first R^c; spectral radius of the Neumann series: {radius:.2g}"
     for name, run in runs.items():
         rises = name == "tied residual"
-        bound = {"at_least": 0.0} if rises else {"at_most": 0.0}
         yield reading(
             SMALLEST_CHANGE if rises else LARGEST_CHANGE,
             float(run.changes.min() if rises else run.changes.max()),
             predicted=0.0,
+            at_least=0.0 if rises else None,
+            at_most=None if rises else 0.0,
             covered=radius < 1 or name == "exact",
             at={"form": name},
             n=sequences,
             source={"exact": DECREASE, "paper": STEP, "tied residual": SIGN}[name],
             note=note,
-            **bound,
         )
         for layer, rate in enumerate(run.rates.tolist()):
             yield reading(RATE, rate, unit="nats", at={"form": name}, layer=layer, source=None)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ def draw(result: Result) -> "Figure":
     rows = np.arange(len(ATTENTION))
     for number, name in enumerate(SPARSIFY):
         table, times = result.table.select(at={"sparsification": name}), relative[number :: len(SPARSIFY)]
-        shown = [
+        shown: list[Any] = [
             [
                 table.select(quantity=f"{end}{of}").column("value")
                 for end in ("", "smallest of ", "largest of ")

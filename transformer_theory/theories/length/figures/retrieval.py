@@ -13,11 +13,10 @@ from ....core.experiment import setting
 from ....core.figure import Panel, Reading, curves, figure, mean
 from ....core.sources import Source
 from ..dispersion import score_gap, winner_weight
-from ..retrieval import KEYS, LENGTHS, at_length, short_scores, train_head
+from ..retrieval import KEYS, LENGTHS, Kind, at_length, short_scores, train_head
 
 TOP, RIGHT = "largest weight", "weight on the right key"
 RANKED, ACCURACY, BOUND = "right key ranked first", "accuracy", "delta - log n"
-MAXIMUM, NEEDLE = "maximum", "needle"  # tasks
 SCALES = {"scores as trained": False, "times log n": True}
 WEIGHT = {"ylabel": "weight", "ylim": (-0.03, 1.05)}
 SHARE = {"ylabel": "accuracy", "ylim": (-0.03, 1.05)}
@@ -29,8 +28,10 @@ SHARE = {"ylabel": "accuracy", "ylim": (-0.03, 1.05)}
     view=curves(
         "keys",
         panels=(
-            Panel("largest of n keys", TOP, {"task": MAXIMUM}, "scores", predicted="predicted", axes=WEIGHT),
-            Panel("one marked key", TOP, {"task": NEEDLE}, "scores", predicted="predicted", axes=WEIGHT),
+            Panel(
+                "largest of n keys", TOP, {"task": "maximum"}, "scores", predicted="predicted", axes=WEIGHT
+            ),
+            Panel("one marked key", TOP, {"task": "needle"}, "scores", predicted="predicted", axes=WEIGHT),
             Panel("accuracy", ACCURACY, lines=("task", "scores"), levels={"chance": 0.1}, axes=SHARE),
         ),
         log="x",
@@ -54,7 +55,8 @@ def retrieval(
     for the marked key. Rows are means over heads.
     """
     generator = torch.Generator().manual_seed(seed)
-    for task, trained in ((MAXIMUM, steps), (NEEDLE, max(1, steps // 5))):
+    trainings: dict[Kind, int] = {"maximum": steps, "needle": max(1, steps // 5)}
+    for task, trained in trainings.items():
         found = {(n, scale): [] for n in LENGTHS if n <= longest for scale in SCALES}
         for _ in range(heads):
             model = train_head(task, generator=generator, steps=trained)
@@ -66,7 +68,7 @@ def retrieval(
                 )
                 gaps = score_gap(short * (math.log(n) / math.log(KEYS) if scaled else 1.0))
                 alone = float(winner_weight(gaps, n).mean())
-                heads_at.append((row, row.predicted if task == MAXIMUM else alone))
+                heads_at.append((row, row.predicted if task == "maximum" else alone))
         for (n, scale), heads_at in found.items():
             rows, predicted = zip(*heads_at)
             at = {"task": task, "scores": scale, "keys": n}

@@ -44,8 +44,10 @@ def draw(result: Result) -> "Figure":
         "largest value over time.",
         size=(7.4, 3.0),
     )(result)
-    last = result.table.select(quantity=DISTANCE)[-1].value
-    drawn.axes[1].plot(SIZES, last * (np.array(SIZES) / SIZES[-1]) ** -0.5, "--", color=COLOURS["null"])
+    distances = result.table.select(quantity=DISTANCE).column("value")
+    drawn.axes[1].plot(
+        SIZES, distances[-1] * (np.array(SIZES) / SIZES[-1]) ** -0.5, "--", color=COLOURS["null"]
+    )
     return drawn
 
 

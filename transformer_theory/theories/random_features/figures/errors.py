@@ -25,8 +25,8 @@ LOOKS = {
     "attention, s = 4": {"color": "random_features", "linestyle": "--"},
     "MLP": {"color": COLOURS["network"]},
 }
-LOOK = {"lines": ("features", LOOKS), "axes": {"ylim": (1e-3, 2)}}
-BY_KEYS = {"lines": ("features", LOOKS), "axes": {"ylim": (1e-3, 2), "xlabel": "keys"}, "legend": ""}
+LINES, LIMITS = ("features", LOOKS), {"ylim": (1e-3, 2)}
+BY_KEYS = LIMITS | {"xlabel": "keys"}
 
 
 @style()
@@ -36,8 +36,8 @@ def draw(result: Result) -> "Figure":
     drawn = curves(
         "n",
         panels=(
-            *(Panel(f"{label},\n16 keys", ERROR, {"target": label}, **LOOK) for label in TARGETS),
-            Panel(f"{next(iter(TARGETS))},\nby keys", ERROR, x="keys", **BY_KEYS),
+            *(Panel(f"{of},\n16 keys", ERROR, {"target": of}, LINES, axes=LIMITS) for of in TARGETS),
+            Panel(f"{next(iter(TARGETS))},\nby keys", ERROR, lines=LINES, axes=BY_KEYS, legend="", x="keys"),
         ),
         xlabel="training inputs",
         ylabel="error / variance",

@@ -38,7 +38,7 @@ def draw(result: Result) -> "Figure":
     """
     delta = result.settings["delta"]
     exact = exact_gradient(delta)
-    other = result.table.select(quantity=DEVIATION, at={"estimator": REINFORCE}).one().value
+    (other,) = result.table.select(quantity=DEVIATION, at={"estimator": REINFORCE}).column("value")
     start = {"ylim": (0, None)}
     drawn = curves(
         "temperature",

@@ -100,4 +100,7 @@ def exponent(sizes: Sequence[int], accuracies: Sequence[Sequence[float]]) -> flo
     """
     needed = [needed_samples(sizes, curve, TARGET) for curve in accuracies]
     known = [(math.log(share), math.log(n)) for share, n in zip(SHARES, needed) if n is not None]
-    return float(np.polyfit(*zip(*known), 1)[0]) if len(known) >= 3 else None
+    if len(known) < 3:
+        return None
+    x, y = np.array(known).T
+    return float(np.polyfit(x, y, 1)[0])

@@ -101,6 +101,7 @@ def test_rows_carry_their_coordinates(workers):
 def test_published_numbers_hold_at_the_default_settings_only():
     assert squares().run().table.column("predicted") == [None, None, 4.0, 4.0]
     assert squares(sizes=(2,)).run().table.column("predicted") == [4.0, 4.0]  # an axis may change
+    assert squares(sizes=(2, 2)).run().table.column("predicted") == [4.0, 4.0]  # a repetition adds nothing
     assert squares(power=3).run().table.column("predicted") == [None] * 4
     assert seeds(seed=2).run().table.column("predicted")[::2] == [1.0] * 3  # a limit always holds
 

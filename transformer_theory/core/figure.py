@@ -212,7 +212,8 @@ class Sweep:
 
     def points(self, values: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         """Returns the coordinates of all calls, those of the last axis varying fastest."""
-        points = [dict(zip(values, point)) for point in product(*values.values())]
+        grid = product(*map(dict.fromkeys, values.values()))  # a repeated value is measured once
+        points = [dict(zip(values, point)) for point in grid]
         return [point for point in points if self.where is None or _passing(self.where, point)]
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, check_settings, setting, sweep
-from .measurement import Basis, Measurement, judge
+from .measurement import Basis, Measurement, Op, judge
 from .result import Result
 from .sources import Source
 from .statistics import clopper_pearson, student_interval
@@ -131,7 +131,8 @@ def reading(
         covered: whether the assumptions of the theorem that states the bound hold.
         columns: further columns of the row.
     """
-    for op, bound in (("<=", at_most), (">=", at_least)):
+    bounds: dict[Op, float | None] = {"<=": at_most, ">=": at_least}
+    for op, bound in bounds.items():
         if bound is not None:
             verdict = judge(value, op, bound, covered=covered)
             columns |= {"op": op, "threshold": bound, "verdict": verdict}

@@ -19,7 +19,7 @@ from transformer_theory.theories.rate_reduction import (
     lift,
     random_filters,
 )
-from transformer_theory.theories.rate_reduction.figures.redunet_digits import digit_images
+from transformer_theory.theories.rate_reduction.digit_training import digit_images
 
 SETTINGS = {"eps": 0.1**0.5, "step": 0.5}
 

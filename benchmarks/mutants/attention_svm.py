@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the nuclear solution in the unit of the Frobenius solution",
     ),
     Mutant(
-        SOLVERS + "polish._newton",
+        SOLVERS + "newton_polish._newton",
         "Q) - Q)",
         "Q) + Q)",
         "flipped sign",

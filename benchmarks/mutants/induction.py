@@ -91,7 +91,7 @@ MUTANTS = (
         "uniform attention over fewer keys",
     ),
     Mutant(
-        f"{INDUCTION}.in_networks.PositionalShare.value",
+        f"{INDUCTION}.in_networks.PositionalShare.rows_of_head",
         "/ (n - 1)",
         "/ n**0.5",
         "wrong normaliser",

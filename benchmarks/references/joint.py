@@ -13,13 +13,14 @@ import torch
 from benchmarks.references import Reference
 from benchmarks.references._tools import cosine, descend, frobenius
 from transformer_theory.theories.attention_svm.figures import joint as figure
+from transformer_theory.theories.attention_svm.published import JOINT_CASES
 
 LABELS = torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
 
 
 def references() -> Iterator[Reference]:
     """Yields objectives, cosines after 1,000 steps, and the curves of the tight case."""
-    for case, c in figure.CASES.items():
+    for case, c in JOINT_CASES.items():
         selected = torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.5, c]], dtype=torch.float64)
         tokens, one = torch.stack([torch.zeros_like(selected), selected], 1), np.ones((3, 1))
         head = frobenius((LABELS[:, None] * selected).numpy(), one)

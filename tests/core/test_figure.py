@@ -133,6 +133,23 @@ def test_a_mean_has_the_interval_of_student_and_its_ends_have_none():
     assert "interval" not in mean("gain", [1.0]).columns
 
 
+def test_a_reading_with_a_bound_has_the_verdict():
+    kept = reading("gap", 0.5, at_most=1.0, n=3)
+    assert kept.columns == {"op": "<=", "threshold": 1.0, "verdict": "consistent", "n": 3}
+    assert reading("gap", 2.0, at_most=1.0).columns["verdict"] == "violated"
+    assert reading("gap", 0.5, at_least=1.0, covered=False).columns["verdict"] == "not covered"
+
+
+def test_a_spread_hides_the_intervals():
+    """The interval of a mean of two values may be so wide that the curve would look flat."""
+    rows = [row("loss", 1.0, step=1, interval=(-90.0, 90.0), interval_kind="over seeds")]
+    rows += [row("loss", 2.0, step=2), row("spread of loss", 0.5, step=1), row("spread of loss", 0.5, step=2)]
+    (ax,) = bands(panels=(Panel(quantity="loss"),), spread="spread")(result_of(rows)).axes
+    assert -1 < ax.get_ylim()[0] < ax.get_ylim()[1] < 4
+    (ax,) = bands(panels=(Panel(quantity="loss"),))(result_of(rows)).axes
+    assert ax.get_ylim()[1] > 80
+
+
 def test_axes_without_a_point_are_refused():
     with pytest.raises(ValueError, match=r"sizes, scale must have a combination that scan_snap\.squares"):
         squares(sizes=(3,)).run()

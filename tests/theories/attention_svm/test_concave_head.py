@@ -20,12 +20,11 @@ from transformer_theory.theories.attention_svm.figures.concave_head import (
     LOST,
     TARGETS,
     draw,
-    lost_margins,
 )
 from transformer_theory.theories.attention_svm.figures.concave_head import (
     concave_head as figure,
 )
-from transformer_theory.theories.attention_svm.sharing import optimal_shares
+from transformer_theory.theories.attention_svm.sharing import lost_margins, optimal_shares
 
 
 def best_on_the_simplex(scores: np.ndarray, penalty: float) -> np.ndarray:

@@ -10,7 +10,7 @@ from transformer_theory.core.errors import Infeasible
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories.attention_svm import dynamics
 from transformer_theory.theories.attention_svm.dynamics.losses import EXPONENTIAL, LINEAR, LOGISTIC
-from transformer_theory.theories.attention_svm.figures.joint import published_joint
+from transformer_theory.theories.attention_svm.published import published_joint
 
 ONES = torch.ones(3, dtype=torch.long)
 BEGIN = dynamics.JointState(

@@ -12,6 +12,7 @@ from transformer_theory.core.figure import published
 from transformer_theory.maths.linalg import cosine
 from transformer_theory.theories import attention_svm
 from transformer_theory.theories.attention_svm.dynamics import random_factors, random_start
+from transformer_theory.theories.attention_svm.figures.common import ROUNDING_UNIT
 from transformer_theory.theories.attention_svm.figures.local_convergence import (
     ATTENTION,
     BEST_SELECTED,
@@ -20,7 +21,6 @@ from transformer_theory.theories.attention_svm.figures.local_convergence import 
     KQ,
     KQ_FREE,
     NUCLEAR,
-    PENALTY,
     PUBLISHED,
     W,
     curves_of,
@@ -66,7 +66,7 @@ def test_descent_often_selects_the_best_tokens(result):
 def test_factors_go_to_the_nuclear_solution_in_nearly_every_trial():
     batch = published_instances(range(10), inputs=6, tokens=8, dim=10)
     begin = random_factors(batch, generator=torch.Generator().manual_seed(0))
-    end = attention_svm.normalised_descent(batch, begin, steps=1000, penalty=PENALTY)
+    end = attention_svm.normalised_descent(batch, begin, steps=1000, penalty=ROUNDING_UNIT)
     found = curves_of(batch, end.W[None], batch.selected(end.W))
     assert float(found[NUCLEAR].nanmedian()) == pytest.approx(0.9967, abs=0.001)
     assert bool((found[NUCLEAR] > found[FROBENIUS]).all())

@@ -16,11 +16,10 @@ from transformer_theory.theories.attention_svm.dynamics.cone_path import OFFSET,
 from transformer_theory.theories.attention_svm.figures.local_paths import (
     REACHED,
     SLOPE,
-    all_selections,
     local_paths,
 )
 from transformer_theory.theories.attention_svm.problem import Instance, cross_attention
-from transformer_theory.theories.attention_svm.selection import cone_width, locally_optimal
+from transformer_theory.theories.attention_svm.selection import all_selections, cone_width, locally_optimal
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -11,9 +11,9 @@ from transformer_theory.theories.attention_svm.figures.multi_token import (
     DISTANCE,
     TARGETS,
     descend,
-    draw_trials,
     multi_token,
 )
+from transformer_theory.theories.attention_svm.published import published_heads
 
 
 def test_the_data_are_the_published_ones():
@@ -22,7 +22,7 @@ def test_the_data_are_the_published_ones():
     V = torch.randn(4, 4, generator=generator)
     x = torch.randn(3, 4, 4, generator=generator)
     labels = torch.randn(3, generator=generator)
-    instance = draw_trials(range(1, 30), inputs=3, tokens=4, dim=4)
+    instance = published_heads(range(1, 30), inputs=3, tokens=4, dim=4)
     kept = [seed for seed in range(1, 30) if bool((_labels(seed) < 0).any())]
     assert 2 in kept
     assert len(instance.labels) == len(kept) < 29
@@ -59,7 +59,7 @@ def test_the_share_of_accepted_trials_is_shown_and_counted(result):
     row = result.table.select(quantity=ACCEPTED).one()
     accepted, tried = (
         len(result.arrays["attention_svm/end_4"]),
-        len(draw_trials(range(1, 201), inputs=3, tokens=4, dim=4).labels),
+        len(published_heads(range(1, 201), inputs=3, tokens=4, dim=4).labels),
     )
     assert row.value == accepted / tried
     assert row.n == tried

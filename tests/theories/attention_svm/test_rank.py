@@ -82,7 +82,7 @@ def test_the_figure_has_a_panel_per_size_and_gaps_where_nothing_is_feasible():
 
 
 def test_reference_means_need_enough_problems(monkeypatch):
-    found = {settings: rank.sweep.function(15, 5, 4, official=settings) for settings in (9, 10)}
+    found = {settings: list(rank.sweep.function(15, 5, 4, official=settings)) for settings in (9, 10)}
 
     def beside(official=10, **settings):
         made = dataclasses.replace(

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from transformer_theory.core.experiment import setting
+from transformer_theory.core.figure import figure
 from transformer_theory.models import CRATEMAE, build, random_mask
 from transformer_theory.theories.crate.figures import completion
 from transformer_theory.theories.crate.figures.masked_patches import (
@@ -136,7 +138,7 @@ def test_layers_are_judged_only_if_the_network_beats_the_mean_patch(error, ratio
     monkeypatch.setattr(
         completion, "sweep", lambda function, settings: [run(error, ratio) for ratio in ratios]
     )
-    experiment = completion.Completion(seeds=len(ratios), depth=1)
+    experiment = completion.completion(seeds=len(ratios), depth=1)
     result = experiment.run()
     rows = result.select(quantity=completion.RATIO)
     assert [row.at["part"] for row in rows] == [completion.ENCODER, completion.DECODER]
@@ -148,13 +150,18 @@ def test_layers_are_judged_only_if_the_network_beats_the_mean_patch(error, ratio
     assert ("nothing here is an effect of learning" in " ".join(caption.split())) == (error > 0.5)
 
 
-class Noise(completion.Completion):
-    def images(self, seed):
-        return gaussian(20, 3, 12, 12, seed=seed).sigmoid(), gaussian(10, 3, 12, 12, seed=seed + 1).sigmoid()
+def noise(seed):
+    return gaussian(20, 3, 12, 12, seed=seed).sigmoid(), gaussian(10, 3, 12, 12, seed=seed + 1).sigmoid()
+
+
+@figure("crate.noise", source=completion.SOURCE, view=completion.draw)
+def completed_noise(*, masked: float = setting(0.75), seed: int = 0):
+    sizes = {"seeds": 1, "steps": 2, "dim": 8, "depth": 1, "patch_size": 4}
+    return completion.completion.sweep.function(images=noise, masked=masked, seed=seed, **sizes)
 
 
 def test_other_images_can_be_completed():
-    experiment = Noise(seeds=1, steps=2, dim=8, depth=1, patch_size=4)
+    experiment = completed_noise()
     result = experiment.run()
     hidden, images = result.arrays["crate/completion/hidden"], result.arrays["crate/completion/images"]
     assert hidden.shape == (9, 12, 12)
@@ -166,4 +173,4 @@ def test_other_images_can_be_completed():
 
 def test_a_patch_must_remain_visible():
     with pytest.raises(ValueError, match="masked must leave a visible patch of 9"):
-        Noise(seeds=1, steps=1, dim=8, depth=1, patch_size=4, masked=0.95).run()
+        completed_noise(masked=0.95).run()

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from transformer_theory.core.figure import readings
+from transformer_theory.core.figure import figure, readings
 from transformer_theory.core.measurement import Measurement
 from transformer_theory.core.plotting import COLOURS, axes
 from transformer_theory.core.result import Result
-from transformer_theory.core.table import Table, collect
+from transformer_theory.core.table import Arrays, Table
 from transformer_theory.data.two_objects import two_objects
 from transformer_theory.models import crate as blocks
 from transformer_theory.theories import crate
@@ -133,8 +133,7 @@ def test_the_chance_level_is_shown_only_near_the_networks():
             for quantity in departures.TITLES
             for of in ("", "smallest of ", "largest of ")
         ]
-        figure = departures.departures.quick().plot(Result("crate.departures", table=Table(rows)))
-        ax = figure.axes[0]
+        ax = departures.draw(Result("crate.departures", table=Table(rows))).axes[0]
         assert departures.CHANCE in line_positions(ax, COLOURS["null"])
         assert (ax.get_xlim()[0] <= departures.CHANCE) == shown
 
@@ -157,26 +156,22 @@ def emergence_result():
             for state in emergence.STATES
         }
 
-    experiment = emergence.Emergence.quick()
-    parts = [
-        part
-        for name in emergence.NETWORKS
-        for part in experiment._overlaps(name, [overlaps() for _ in range(3)])
-    ]
-    table, arrays = collect(parts)
-    for name in emergence.NETWORKS:
-        arrays |= {
-            f"crate/emergence/{name}/images": rng.random((3, 3, 8, 8)),
-            f"crate/emergence/{name}/attention": rng.random((3, 4, 4, 4)),
-            f"crate/emergence/{name}/components": rng.random((3, 3, 4, 4)),
-        }
-    return Result("crate.emergence", table=table, arrays=arrays)
+    @figure("crate.emergence", source=emergence.SOURCE, view=emergence.draw)
+    def made_up():
+        for name in emergence.NETWORKS:
+            yield emergence.overlap_readings(name, [overlaps() for _ in range(3)])
+            pictures = {"images": (3, 3, 8, 8), "attention": (3, 4, 4, 4), "components": (3, 3, 4, 4)}
+            yield Arrays(
+                {f"crate/emergence/{name}/{of}": rng.random(shape) for of, shape in pictures.items()}
+            )
+
+    return made_up().run()
 
 
 def test_no_marker_of_emergence_lies_on_the_edge():
     result = emergence_result()
-    figure = emergence.Emergence.quick().plot(result)
-    panels = [ax for ax in figure.axes if ax.get_title(loc="left").startswith("IoU")]
+    drawn = emergence.draw(result)
+    panels = [ax for ax in drawn.axes if ax.get_title(loc="left").startswith("IoU")]
     seeds = [result.arrays[f"crate/emergence/{n}/{m}"] for n in emergence.NETWORKS for m in emergence.MAPS]
     assert len(panels) == 2
     assert all(ax.get_ylim()[1] > 1.05 * max(values.max() for values in seeds) for ax in panels)

@@ -101,7 +101,7 @@ def test_foregrounds_are_ink_and_objects():
 
 
 def test_a_row_of_each_layer_has_three_chance_levels():
-    result = memberships.MembershipMaps(seeds=1, images=60, steps=1, dim=8, depth=2).run()
+    result = memberships.memberships(seeds=1, images=60, steps=1, dim=8, depth=2).run()
     rows = result.select(quantity=memberships.AGREEMENT, data="digits")
     assert [(row.layer, row.at) for row in rows] == [(0, {}), (1, {}), (None, memberships.BEST)]
     for row in rows:

@@ -83,10 +83,10 @@ def test_long_matrices_are_drawn_in_part(unchecked, units, tokens, shape, text):
 
 
 def test_released_entropies_are_predictions_only_for_their_vocabulary(unchecked):
-    for (_, layers), numbers in text_depth.RELEASED.items():
-        assert len(numbers.lowest) == len(numbers.final) == layers
+    for (_, layers), (lowest, final) in text_depth.RELEASED.items():
+        assert len(lowest) == len(final) == layers
         # uniform causal attention over 35 words has the entropy log(35!) / 35 = 2.634
-        assert all(0 <= low <= end < 2.634 for low, end in zip(numbers.lowest, numbers.final))
+        assert all(0 <= low <= end < 2.634 for low, end in zip(lowest, final))
     sizes = {"steps": 2, "measurements": 2, "windows": 2, "words": 30, "dim": 4, "seeds": 2}
     result = text_depth.text_depth(layers=(1,), rates=(1e-3,), **sizes).run()
     assert not any(row.predicted for row in result.table)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from transformer_theory.theories.rate_reduction.digit_training import TRAIN, VALIDATION, samples
 from transformer_theory.theories.rate_reduction.figures import landscape
 from transformer_theory.theories.rate_reduction.figures.label_corruption import (
     ACCURACY,
@@ -11,13 +12,10 @@ from transformer_theory.theories.rate_reduction.figures.label_corruption import 
     PIXELS,
     STOPPED,
     TO_THE_END,
-    TRAIN,
-    VALIDATION,
     by_step,
     chosen,
     label_corruption,
     pixel_accuracies,
-    samples,
     training_accuracies,
 )
 from transformer_theory.theories.rate_reduction.figures.redunet_digits import redunet_digits

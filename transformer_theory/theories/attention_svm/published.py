@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .dynamics import Loss
+from .dynamics import HeadInstance, JointInstance, Loss, relu_head
 from .problem import Instance, published_instance, token_scores
 
 PICTURES = (1, 2)
@@ -21,6 +21,7 @@ PROMPT_SCORES = {"global": (1.0, 0.9, 0.9), "local": (1.0, 0.9, 0.0)}
 PROMPT_STARTS = (1.0, 0.5, 0.0, -0.5, -1.0, -1.5)  # one coordinate of p; the other one is 0
 # values of C in the example with two inputs
 PAIR_SCORES = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 100.0)
+JOINT_CASES = {"tight": 1.0, "not tight": 1.5}  # the second coordinate of the last input's token
 
 
 def published_picture(number: int) -> Instance:
@@ -116,3 +117,34 @@ def prompt_limit(scores: Float[Tensor, " k"], *, loss: Loss) -> Float[Tensor, " 
     balance is :math:`C|\ell'(C)| e^{-p_2} = |\ell'(1)| e^{p_2}`.
     """
     return 0.5 * (scores * loss.slope(scores) / loss.slope(torch.ones_like(scores))).log()
+
+
+def published_joint(case: str) -> JointInstance:
+    """Returns the published example: three inputs of two tokens, of which the first is zero; ``case`` is
+    ``"tight"`` or ``"not tight"``.
+    """
+    selected = torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.5, JOINT_CASES[case]]], dtype=torch.float64)
+    return JointInstance(
+        torch.stack([torch.zeros_like(selected), selected], 1),
+        torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64),
+    )
+
+
+def published_heads(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
+    """Draws the published data of these seeds: hidden weights, tokens, labels and queries, in this order and
+    in single precision.
+
+    As in the published run, seeds with positive labels only are dropped: the head is never negative, so every
+    selection fits such labels.
+    """
+    problems = []
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        V = torch.randn(dim, dim, generator=generator)
+        x = torch.nn.functional.normalize(torch.randn(inputs, tokens, dim, generator=generator), dim=-1)
+        Y = 2.0 * (torch.randn(inputs, generator=generator) > 0) - 1
+        z = torch.nn.functional.normalize(torch.randn(inputs, dim, generator=generator), dim=-1)
+        if bool((Y < 0).any()):
+            problems.append((V / V.norm(), x, Y, z))
+    V, x, Y, z = (torch.stack(part).double() for part in zip(*problems))
+    return HeadInstance(x, z, Y, relu_head(V))

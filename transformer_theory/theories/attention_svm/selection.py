@@ -10,17 +10,21 @@ tokens is locally optimal whenever these are unique. The definitions come from
 :cite:t:`tarzanagh2023maxmargin` and :cite:t:`tarzanagh2023transformers`.
 """
 
+from dataclasses import dataclass
+from itertools import product
+
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ...core.validation import converted
-from .builders import distinct_constraints
+from .builders import constraints, distinct_constraints
 from .constraint_set import HINT, Constraints
 from .dynamics import descent_direction
 from .problem import Instance
 from .solution import MaxMargin, MaxMargins
+from .solvers import frobenius_max_margins
 from .validation import check_one_problem, check_positions, check_real, check_type
 
 SATURATION_ATOL = 1e-3  # attention is saturated if at most this much is not on one token
@@ -249,3 +253,38 @@ def ties(
     optimal = tokens.gather(1, position[..., None].expand(-1, -1, tokens.shape[-1]))
     other = (tokens != optimal).any(-1)
     return ((scores >= best - tol * best.abs()) & other).any(-1)
+
+
+@dataclass(frozen=True)
+class Selections:
+    """Selections of k problems: selected tokens ``[k, n]``, max-margin solutions and starts ``[k, d, d]``,
+    and widths ``[k]``.
+    """
+
+    instance: Instance
+    select: Tensor
+    W: Tensor
+    start: Tensor
+    width: Tensor
+
+    def __getitem__(self, chosen: Tensor) -> "Selections":
+        return Selections(
+            self.instance[chosen], self.select[chosen], self.W[chosen], self.start[chosen], self.width[chosen]
+        )
+
+
+def all_selections(instance: Instance) -> tuple[Selections, Tensor, Tensor]:
+    """Returns every selection of each problem of a batch, and two masks: those that some W makes, except the
+    best one, which are locally optimal, and those which are not.
+    """
+    trials, n, T = instance.scores.shape
+    every = torch.tensor(list(product(range(T), repeat=n)))
+    many, select = instance[torch.arange(trials).repeat_interleave(len(every))], every.repeat(trials, 1)
+    pairs = constraints(many.tokens, many.query, select)
+    solutions = frobenius_max_margins(pairs)
+    optimal = locally_optimal(many.scores, select, pairs, solutions).all(-1)
+    usable = solutions.solved & (select != many.optimal()).any(-1)
+    start, width = torch.zeros_like(solutions.W), torch.zeros(len(select), dtype=torch.float64)
+    for k in (usable & optimal).nonzero().squeeze(-1).tolist():
+        width[k], start[k] = cone_width(many.scores[k], select[k], pairs.problem(k), solutions[k])
+    return Selections(many, select, solutions.W, start, width), usable & optimal, usable & ~optimal

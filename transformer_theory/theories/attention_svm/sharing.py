@@ -20,6 +20,8 @@ from torch import Tensor
 
 from ...core.validation import as_float64, converted, positive
 from .dynamics import HeadInstance
+from .problem import token_logits
+from .solvers import generalised_max_margins
 
 NO_ATTENTION = 1e-6  # largest share of a token without attention
 SOME_ATTENTION = 1e-3  # a token with a larger share has attention
@@ -106,3 +108,21 @@ def optimal_shares(scores: Float[Tensor, "*trials n T"], *, penalty: float) -> F
     level = (ordered.cumsum(-1) - 1) / torch.arange(1, scores.shape[-1] + 1)
     count = (ordered > level).sum(-1, keepdim=True)
     return (point - level.gather(-1, count - 1)).clamp(min=0)
+
+
+def lost_margins(x: Tensor, z: Tensor, scores: Tensor, shares: Tensor, *, penalty: float) -> Tensor:
+    r"""Returns the margins, under the direction for ``shares``, of tokens without attention that the head
+    would give attention.
+
+    These tokens have a gain :math:`\gamma_t - 2\lambda s_t` above that of the tokens that share the
+    attention. A margin is one at the neighbours, and larger at all other tokens.
+
+    Args:
+        x, z, scores, shares: tokens, queries, scores and attention of k problems, with a leading dimension k.
+    Returns:
+        The margins, ``[lost tokens]``; NaN in problems without a solution.
+    """
+    gain = scores - 2 * penalty * shares
+    lost = (shares == 0) & (gain > (shares * gain).sum(-1, keepdim=True) + 1e-9)
+    logits = token_logits(x, z, generalised_max_margins(x, z, shares, threshold=0.0).direction.W)
+    return (logits.masked_fill(shares == 0, -torch.inf).amax(-1, keepdim=True) - logits)[lost]

@@ -8,11 +8,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ....core.experiment import setting
 from ....core.figure import Axis, Reading, reading, with_range
+from ....core.measurement import Basis
 from ....core.result import Result
 from ....core.table import Arrays
 
@@ -20,10 +22,14 @@ n_axis = partial(Axis, setting="inputs", ge=1, help="numbers n of inputs")
 T_axis = partial(Axis, setting="tokens", ge=2, help="numbers T of tokens per input")
 d_axis = partial(Axis, setting="dims", ge=1, help="dimensions d of the tokens")
 SIZE_NAMES = {"n": "inputs n", "T": "tokens T"}
+# as published, weight of the squared norms of K and Q and summand of the norm of the gradient
+ROUNDING_UNIT = torch.finfo(torch.float64).eps
 RATE = setting(0.1, gt=0, le=1e6, help="length of a step")
 THRESHOLD = setting(
     1e-3, gt=0, lt=1, help="largest share of the attention that a selected token leaves to the others"
 )
+
+Reference = tuple[float, Basis]
 
 
 def logarithmic_steps(steps: int) -> list[int]:

@@ -15,9 +15,8 @@ from ....maths.linalg import cosine, orthonormalise
 from ..builders import constraints
 from ..dynamics import HeadInstance, plain_descent, start
 from ..dynamics import concave_head as head
-from ..problem import token_logits
 from ..selection import NEIGHBOUR_RTOL
-from ..sharing import SOME_ATTENTION, optimal_shares
+from ..sharing import SOME_ATTENTION, lost_margins, optimal_shares
 from ..solvers import frobenius_max_margins, generalised_max_margins
 from .common import logarithmic_steps
 
@@ -51,26 +50,12 @@ def draw(
     return v, x, torch.nn.functional.normalize(normal(inputs, dim), dim=-1)
 
 
-def lost_margins(x: Tensor, z: Tensor, scores: Tensor, shares: Tensor, *, penalty: float) -> Tensor:
-    r"""Returns the margins, under the direction for ``shares``, of tokens without attention that the head
-    would give attention.
-
-    These tokens have a gain :math:`\gamma_t - 2\lambda s_t` above that of the tokens that share the
-    attention. A margin is one at the neighbours, and larger at all other tokens.
-
-    Args:
-        x, z, scores, shares: tokens, queries, scores and attention of k problems, with a leading dimension k.
-    Returns:
-        The margins, ``[lost tokens]``; NaN in problems without a solution.
-    """
-    gain = scores - 2 * penalty * shares
-    lost = (shares == 0) & (gain > (shares * gain).sum(-1, keepdim=True) + 1e-9)
-    logits = token_logits(x, z, generalised_max_margins(x, z, shares, threshold=0.0).direction.W)
-    return (logits.masked_fill(shares == 0, -torch.inf).amax(-1, keepdim=True) - logits)[lost]
-
-
 def check_sizes(tokens: int, dim: int) -> None:
-    """Checks that the tokens of an input can be orthonormal."""
+    """Checks that the tokens of an input can be orthonormal.
+
+    Raises:
+        ValueError: there are more tokens than dimensions.
+    """
     if tokens > dim:
         raise ValueError(
             f"tokens must be at most dim = {dim}, got {tokens}; raise dim, so that they can be orthonormal"

@@ -103,8 +103,11 @@ def convergence_types(
         for first in range(0, trials, BATCH):
             seeds = range(first, min(first + BATCH, trials))
             instance = published_instances(seeds, inputs=inputs, tokens=tokens, dim=d)
-            first_state = start(instance) if descent == W else random_factors(instance, generator=generator)
-            end = normalised_descent(instance, first_state, steps=steps, rate=rate)
+            if descent == W:
+                end = normalised_descent(instance, start(instance), steps=steps, rate=rate)
+            else:
+                factors = random_factors(instance, generator=generator)
+                end = normalised_descent(instance, factors, steps=steps, rate=rate)
             best = instance.optimal()
             attention, select = instance.attention(end.W).max(-1)
             pairs = constraints(instance.tokens, instance.query, select)

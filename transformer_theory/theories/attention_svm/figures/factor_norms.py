@@ -15,9 +15,8 @@ from ..dynamics import Factors, normalised_descent, random_factors, trajectory
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import nuclear_max_margins
-from .common import logarithmic_steps, median_and_range
+from .common import ROUNDING_UNIT, logarithmic_steps, median_and_range
 
-PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
 PENALISED = "separate norms, published penalty"
 SEPARATE, COMMON = "separate norms, no penalty", "one common norm, no penalty"
 LABELS = {
@@ -86,7 +85,7 @@ def factor_norms(
     first = random_factors(instance, generator=torch.Generator().manual_seed(seed))
     run = {"steps": logarithmic_steps(steps), "rate": rate}
     for descent, states in (
-        (PENALISED, trajectory(instance, first, penalty=PENALTY, **run)),
+        (PENALISED, trajectory(instance, first, penalty=ROUNDING_UNIT, **run)),
         (SEPARATE, trajectory(instance, first, **run)),
         (COMMON, common_norm_trajectory(instance, first, **run)),
     ):
@@ -97,6 +96,6 @@ def factor_norms(
         if descent == PENALISED:
             end = states[-1]
             for shorter in SHORTER:
-                end = normalised_descent(instance, end, steps=200, rate=shorter, penalty=PENALTY)
-            residual = penalised_residual(instance, end, penalty=PENALTY)
+                end = normalised_descent(instance, end, steps=200, rate=shorter, penalty=ROUNDING_UNIT)
+            residual = penalised_residual(instance, end, penalty=ROUNDING_UNIT)
             yield median_and_range(RESIDUAL, residual, reference=(0.0, "limit"), at=at, step=end.step)

@@ -15,7 +15,8 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
 from ....maths.linalg import cosine
-from ..dynamics import JointInstance, JointState, joint_descent, joint_targets
+from ..dynamics import JointState, joint_descent, joint_targets
+from ..published import JOINT_CASES, published_joint
 from .common import RATE, arrays, arrays_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ATTENTION, PROBABILITY = "attention on the selected token", "probability of the right label"
-CASES = {"tight": 1.0, "not tight": 1.5}  # the second coordinate of the last input's token
 CASE_NOTES = {
     "tight": "every input is a support vector of the head: p should go to p_mm",
     "not tight": "the last input is not a support vector of the head: p should go to p_relax",
@@ -43,17 +43,6 @@ EPS = (1e-19, 1e-9)  # added to the norms of the two gradients in the released r
 OBJECTIVES = {"tight": {"p_mm": 0.94444, "v_mm": 0.5}, "not tight": {"p_mm": None, "v_mm": None}}
 PLOTTED_STEPS = 100  # steps at which the probabilities are plotted
 RAYS = {"p_mm": (TINTS[0], DASHED), "p_relax": ("black", (0, (1, 1.5))), "v_mm": (TINTS[1], DASHED)}
-
-
-def published_joint(case: str) -> JointInstance:
-    """Returns the published example: three inputs of two tokens, of which the first is zero; ``case`` is a
-    key of CASES.
-    """
-    selected = torch.tensor([[1.0, 1.0], [1.0, -1.0], [0.5, CASES[case]]], dtype=torch.float64)
-    return JointInstance(
-        torch.stack([torch.zeros_like(selected), selected], 1),
-        torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64),
-    )
 
 
 def plane(ax: "Axes", a: dict[str, np.ndarray], case: str) -> None:
@@ -110,7 +99,7 @@ def joint(
     """
     measured = sorted({*range(0, min(151, steps), 2), *range(0, steps, 20), steps})
     p, v = torch.tensor([[0.0, -1.0], [-1.0, 0.0]], dtype=torch.float64)
-    for case in CASES:
+    for case in JOINT_CASES:
         instance, at = published_joint(case), {"case": case}
         targets = joint_targets(instance, torch.ones(3, dtype=torch.long))
         solutions = {"p_mm": targets.sharp, "p_relax": targets.relaxed, "v_mm": targets.head}
@@ -127,10 +116,8 @@ def joint(
         )
         for name, number in COSINES[case].items():
             of, goal = name[0], solutions[name].W.squeeze(-1)
-            for gradient, end, known in (
-                ("exact gradient", states[-1], None),
-                ("eps as released", released, (number, "recomputed")),
-            ):
+            for gradient, end in (("exact gradient", states[-1]), ("eps as released", released)):
+                known = (number, "recomputed") if end is released else None
                 here = {"at": {**at, "gradient": gradient}, "step": steps, "note": CASE_NOTES[case]}
                 value = float(cosine(getattr(end, of), goal))
                 yield reading(f"cosine of {of} to {name}", value, reference=known, **here)

@@ -2,7 +2,7 @@
 selects.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -16,9 +16,8 @@ from ..dynamics import random_factors, random_start, trajectory
 from ..problem import Instance
 from ..published import published_instances
 from ..solvers import frobenius_max_margins, nuclear_max_margins
-from .common import RATE
+from .common import RATE, ROUNDING_UNIT, Reference
 
-PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
 STEPS = (*range(0, 200, 10), *range(200, 500, 25), *range(500, 1000, 50), *range(1000, 2000, 100))
 ATTENTION = "largest attention weight"
 COSINES = FROBENIUS, NUCLEAR = "cosine to the Frobenius solution", "cosine to the nuclear solution"
@@ -28,7 +27,7 @@ W, KQ, KQ_FREE = "descent on W", "descent on K and Q", "descent on K and Q witho
 # thousandths for cosines and to a few hundredths for attention. The paper has no panel for the cosines of K
 # and Q; that number was computed with the released code on seeds 0 to 5 (range .9962 to .9983). The starts
 # are another draw in every run.
-PUBLISHED = {
+PUBLISHED: Mapping[tuple[str, str, int], Reference] = {
     (W, FROBENIUS, 1000): (0.99, "figure"),
     (W, NUCLEAR, 1000): (0.86, "figure"),
     (KQ, NUCLEAR, 2000): (0.997, "recomputed"),
@@ -113,11 +112,12 @@ def local_convergence(
     """
     instance = published_instances(range(trials), inputs=inputs, tokens=tokens, dim=dim)
     generator = torch.Generator().manual_seed(seed)
-    first, factors = (draw(instance, generator=generator) for draw in (random_start, random_factors))
+    first = random_start(instance, generator=generator)
+    factors = random_factors(instance, generator=generator)
     run = {"steps": [*(step for step in STEPS if step < steps), steps], "rate": rate}
     for descent, states in (
         (W, trajectory(instance, first, **run)),
-        (KQ, trajectory(instance, factors, penalty=PENALTY, **run)),
+        (KQ, trajectory(instance, factors, penalty=ROUNDING_UNIT, **run)),
         (KQ_FREE, trajectory(instance, factors, **run)),
     ):
         path, at = torch.stack([state.W for state in states]), {"descent": descent}

@@ -3,13 +3,11 @@ best one.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ....core.experiment import setting
 from ....core.figure import DASHED, Panel, Reading, draw_curves, figure, reading
@@ -18,11 +16,9 @@ from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
 from ....maths.linalg import cosine
-from ..builders import constraints
 from ..dynamics import local_path
-from ..problem import Instance, cross_attention
-from ..selection import cone_width, locally_optimal
-from ..solvers import frobenius_max_margins
+from ..problem import cross_attention
+from ..selection import all_selections
 from .common import arrays, arrays_of
 
 if TYPE_CHECKING:
@@ -36,41 +32,6 @@ SLOPE = "slope of the logarithm of 1 - cosine over the last two radii"
 LOCAL, OTHER = "locally optimal", "not locally optimal"
 NEAR = 0.25  # largest 1 - cosine, relative to the width of the cone, of a path that has reached the solution
 CONTROL = {OTHER: {"label": "control", "color": "null", "linestyle": DASHED}}
-
-
-@dataclass(frozen=True)
-class Selections:
-    """Selections of k problems: selected tokens ``[k, n]``, max-margin solutions and starts ``[k, d, d]``,
-    and widths ``[k]``.
-    """
-
-    instance: Instance
-    select: Tensor
-    W: Tensor
-    start: Tensor
-    width: Tensor
-
-    def __getitem__(self, chosen: Tensor) -> "Selections":
-        return Selections(
-            self.instance[chosen], self.select[chosen], self.W[chosen], self.start[chosen], self.width[chosen]
-        )
-
-
-def all_selections(instance: Instance) -> tuple[Selections, Tensor, Tensor]:
-    """Returns every selection of each problem of a batch, and two masks: those that some W makes, except the
-    best one, which are locally optimal, and those which are not.
-    """
-    trials, n, T = instance.scores.shape
-    every = torch.tensor(list(product(range(T), repeat=n)))
-    many, select = instance[torch.arange(trials).repeat_interleave(len(every))], every.repeat(trials, 1)
-    pairs = constraints(many.tokens, many.query, select)
-    solutions = frobenius_max_margins(pairs)
-    optimal = locally_optimal(many.scores, select, pairs, solutions).all(-1)
-    usable = solutions.solved & (select != many.optimal()).any(-1)
-    start, width = torch.zeros_like(solutions.W), torch.zeros(len(select), dtype=torch.float64)
-    for k in (usable & optimal).nonzero().squeeze(-1).tolist():
-        width[k], start[k] = cone_width(many.scores[k], select[k], pairs.problem(k), solutions[k])
-    return Selections(many, select, solutions.W, start, width), usable & optimal, usable & ~optimal
 
 
 @style()
@@ -162,7 +123,8 @@ def local_paths(
         path = local_path(these.instance, these.select, these.W, starts, radii, width=width, steps=steps)
         distance = 1 - cosine(path.W, these.W.expand_as(path.W), dim=(-2, -1))  # [radii, selections]
         inside, at = kind == LOCAL and multiple < 1, {"selections": kind, "width": multiple}
-        share, here = float((distance[-1] / width < NEAR).double().mean()), {"n": len(width)}
+        here: dict[str, Any] = {"n": len(width)}
+        share = float((distance[-1] / width < NEAR).double().mean())
         yield reading(REACHED, share, reference=(float(inside), "theory"), unit="share", at=at, **here)
         here["note"] = "median over the selections"
         for radius, ratio in zip(radii, distance / width):

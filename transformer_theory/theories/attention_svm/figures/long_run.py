@@ -17,7 +17,7 @@ from ..claims.common import direction_error
 from ..dynamics import start, trajectory
 from ..problem import Instance, cross_attention
 from ..solvers import frobenius_max_margins
-from .common import logarithmic_steps, median_and_range
+from .common import ROUNDING_UNIT, logarithmic_steps, median_and_range
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,7 @@ SMALLEST = "smallest 1 - cosine to the max-margin solution"
 SLOPE = "slope of the logarithm of the direction error"
 TIMES_STEP = "direction error times the step"
 EXACT, AUTOGRAD = "exact gradient", "autograd"
-EPS = {AUTOGRAD: 0.0, "autograd, eps in the norm": torch.finfo(torch.float64).eps}
+EPS = {AUTOGRAD: 0.0, "autograd, eps in the norm": ROUNDING_UNIT}
 # step -> median of 1 - cosine at the default sizes, from a separate implementation of the same descent:
 # another draw of the data.
 KNOWN = {30: 0.41, 100: 0.25, 300: 0.044, 1000: 4.7e-3, 3000: 6.4e-4, 10_000: 6.4e-5}
@@ -66,10 +66,11 @@ def draw(result: Result) -> "Figure":
         "1/t.",
         size=(7.0, 3.4),
     )(result)
-    last = result.select(quantity=DISTANCE, at={"gradient": EXACT})[-1]
-    ends = np.array([min(300, last.step / 3), last.step])
+    rows = result.select(quantity=DISTANCE, at={"gradient": EXACT})
+    step, value = rows.column("step")[-1], rows.column("value")[-1]
+    ends = np.array([min(300, step / 3), step])
     look = {"color": COLOURS["null"], "linestyle": DASHED, "linewidth": 1, "label": "slope of $1/t^2$"}
-    drawn.axes[0].plot(ends, 0.25 * last.value * (last.step / ends) ** 2, **look)
+    drawn.axes[0].plot(ends, 0.25 * value * (step / ends) ** 2, **look)
     drawn.axes[0].legend(loc="lower left")
     return drawn
 

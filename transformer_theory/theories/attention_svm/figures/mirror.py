@@ -21,7 +21,11 @@ NEAREST = "norm q with the smallest Bregman divergence"
 
 
 def check_lengths(powers: tuple[float, ...], steps: tuple[int, ...]) -> None:
-    """Checks that every power has its number of steps."""
+    """Checks that every power has its number of steps.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
     if len(steps) != len(powers):
         raise ValueError(
             f"steps must hold one number for each of the {len(powers)} powers, got {steps}; "

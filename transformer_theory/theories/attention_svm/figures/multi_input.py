@@ -2,7 +2,7 @@
 norms.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from ..dynamics import normalised_descent, plain_descent, start
 from ..problem import Instance
 from ..published import PROMPT_STARTS, published_prompts
 from ..solvers import frobenius_max_margin
-from .common import RATE, arrays, arrays_of
+from .common import RATE, Reference, arrays, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +36,7 @@ OBJECTIVE = "|p_mm|^2 / 2"
 # objective of the released run; its solver gets keys with the score as a third coordinate
 PRINTED_OBJECTIVE = 0.31319
 # (quantity, descent, step) -> reference number for the start at zero
-KNOWN = {
+KNOWN: Mapping[tuple[str, str, int], Reference] = {
     (ATTENTION, RELEASED, 50): (0.9931, "recomputed"),
     (NORM, RELEASED, 199): (19.5, "figure"),  # single precision; double precision gives 19.75
     (ATTENTION, PLAIN, 50): (0.8177, "recomputed"),

@@ -16,10 +16,11 @@ from ....core.sources import Source
 from ....core.table import Arrays
 from ....maths.linalg import cosine
 from ..builders import constraints
-from ..dynamics import HeadInstance, random_start, relu_head, trajectory
+from ..dynamics import random_start, trajectory
+from ..published import published_heads
 from ..sharing import NO_ATTENTION, SOME_ATTENTION, least_push, settled, shared
 from ..solvers import frobenius_max_margins, generalised_max_margins
-from .common import RATE, arrays, arrays_of
+from .common import RATE, ROUNDING_UNIT, arrays, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,30 +41,9 @@ PUBLISHED = {
     8: (0.011, 0.015, 0.135),
     10: (0.0055, 0.0085, 0.12),
 }
-ROUNDING_UNIT = torch.finfo(torch.float64).eps
 MIN_PUSH = 1e-3  # smallest least_push at which masked tokens count as pushed away; gains are of order one
 CHUNK = 500  # trials that descend together
 ERROR = "standard error"
-
-
-def draw_trials(seeds: range, *, inputs: int, tokens: int, dim: int) -> HeadInstance:
-    """Draws the published data of these seeds: hidden weights, tokens, labels and queries, in this order and
-    in single precision.
-
-    As in the published run, seeds with positive labels only are dropped: the head is never negative, so every
-    selection fits such labels.
-    """
-    problems = []
-    for seed in seeds:
-        generator = torch.Generator().manual_seed(seed)
-        V = torch.randn(dim, dim, generator=generator)
-        x = torch.nn.functional.normalize(torch.randn(inputs, tokens, dim, generator=generator), dim=-1)
-        Y = 2.0 * (torch.randn(inputs, generator=generator) > 0) - 1
-        z = torch.nn.functional.normalize(torch.randn(inputs, dim, generator=generator), dim=-1)
-        if bool((Y < 0).any()):
-            problems.append((V / V.norm(), x, Y, z))
-    V, x, Y, z = (torch.stack(part).double() for part in zip(*problems))
-    return HeadInstance(x, z, Y, relu_head(V))
 
 
 def descend(
@@ -89,7 +69,7 @@ def descend(
         - ``several`` [k]: whether some input shares its attention between tokens;
         - ``pushed`` [k]: whether the head pushes every masked token away.
     """
-    instance = draw_trials(seeds, inputs=inputs, tokens=tokens, dim=dim)
+    instance = published_heads(seeds, inputs=inputs, tokens=tokens, dim=dim)
     # One generator per chunk: the large prime separates the seeds of different values of ``start``.
     first_state = random_start(
         instance, generator=torch.Generator().manual_seed(start * 1_000_003 + seeds.start)
@@ -144,15 +124,20 @@ def draw(result: Result) -> "Figure":
         ax.set_xlabel("dimension d")
     caption(
         drawn,
-        "Left: means over the accepted trials; bands: standard error. Middle: band: 95 % interval "
-        "(Clopper-Pearson). Right: one mark per accepted trial, against the largest attention left on a "
-        "masked token; crosses: the head is flat at some masked token, so descent does not push it away.",
+        "Left: means over the accepted trials; bands: standard error; prediction: finite part and direction; "
+        "one token: max-margin solution of the most attended tokens. Middle: band: 95 % interval. Right: one "
+        "mark per accepted trial, against the largest attention left on a masked token; crosses: the head is "
+        "flat at some masked token, so descent does not push it away.",
     )
     return drawn
 
 
 def check_every(every: int, steps: int) -> None:
-    """Checks that there is a measurement."""
+    """Checks that there is a measurement.
+
+    Raises:
+        ValueError: ``every`` exceeds ``steps``.
+    """
     if every > steps:
         raise ValueError(f"every must be at most steps = {steps}, got {every}; lower every, or raise steps")
 
@@ -209,7 +194,7 @@ def multi_token(
             yield reading(
                 DISTANCE,
                 float(values.mean()),
-                reference=known and (known, "figure"),
+                reference=None if known is None else (known, "figure"),
                 needs=("inputs", "tokens", "trials", "steps", "rate", "eps"),
                 note=f"{text}: mean over accepted trials, standard error {error:.4f}",
                 **here,

@@ -17,11 +17,10 @@ from ..solvers import frobenius_max_margins
 from .common import RATE, SIZE_NAMES, THRESHOLD, T_axis, d_axis, n_axis
 
 BATCH = 100  # trials per batch, few enough to stay in the processor's cache
-QUANTITIES = {
-    "share of problems whose best tokens are feasible": "feasible",
-    "share of problems that select every best token": "all best selected",
-    "share of settled runs whose selection is locally optimal": "locally optimal",
-}
+FEASIBLE = "share of problems whose best tokens are feasible"
+SELECTED = "share of problems that select every best token"
+LOCAL = "share of settled runs whose selection is locally optimal"
+QUANTITIES = {FEASIBLE: "feasible", SELECTED: "all best selected", LOCAL: "locally optimal"}
 
 
 def count_locally_optimal(
@@ -77,7 +76,8 @@ def probability_map(
     1, n), that the second grows with d, and that the third is one in the limit. With many inputs and tokens,
     a thousand steps are far from the limit, because descent passes saddle points.
     """
-    generator, totals = torch.Generator().manual_seed(seed), [0, 0, 0, 0]
+    generator = torch.Generator().manual_seed(seed)
+    possible = selected = finished = optimal = 0
     for first in range(0, trials, BATCH):
         number = min(BATCH, trials - first)
         instance = cross_attention(inputs=n, tokens=T, dim=d, generator=generator, trials=number)
@@ -86,15 +86,14 @@ def probability_map(
         end = normalised_descent(instance, start(instance), steps=steps, rate=rate)
         attention, select = instance.attention(end.W).max(-1)
         settled = (attention > 1 - threshold).all(-1)
-        counts = (feasible, settled & (select == best).all(-1), settled)
-        for k, count in enumerate(
-            (*(int(c.sum()) for c in counts), count_locally_optimal(instance, select, settled))
-        ):
-            totals[k] += count
-    (possible, selected, optimal), predicted = QUANTITIES, {"predicted": 1.0} if d >= max(T - 1, n) else {}
+        possible += int(feasible.sum())
+        selected += int((settled & (select == best).all(-1)).sum())
+        finished += int(settled.sum())
+        optimal += count_locally_optimal(instance, select, settled)
+    always = {"predicted": 1.0} if d >= max(T - 1, n) else {}
     limit = {"predicted": 1.0, "basis": "limit", "reason": "no run has settled"}
     return [
-        share(possible, totals[0], trials, step=0, **predicted),
-        share(selected, totals[1], trials, step=steps),
-        share(optimal, totals[3], totals[2], step=steps, **limit),
+        share(FEASIBLE, possible, trials, step=0, **always),
+        share(SELECTED, selected, trials, step=steps),
+        share(LOCAL, optimal, finished, step=steps, **limit),
     ]

@@ -3,7 +3,7 @@ notebook prints.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -35,25 +35,22 @@ LOOKS = {
     RECIPE["frobenius"]: {"label": "Frobenius, released recipe", "color": TINTS[0], **RECIPE_LOOK},
     RECIPE["nuclear"]: {"label": "nuclear, released recipe", "color": TINTS[1], **RECIPE_LOOK},
 }
-KNOWN_DIMS = (1, 2, 3, 4, 5, 10, 15, 20)
+KNOWN_DIMS: tuple[int, ...] = (1, 2, 3, 4, 5, 10, 15, 20)
 BATCH = 100  # seeds per batch
 # fewest seeds for which the mean of the recipe is compared with the published mean over 100 seeds
 MIN_OFFICIAL = 10
-NO_NUMBERS = (None, None)
-# read off the published figure at T = 5, n -> d -> (Frobenius, nuclear); infeasible problems count as rank 1
-# there
+# n -> numbers at KNOWN_DIMS, read off the published figure at T = 5; infeasible problems count as rank 1
 PAPER = {
-    5: dict(
-        zip(
-            KNOWN_DIMS, zip((1, 1.3, 2.3, 3.9, 4.95, 5, 5, 5), (None, None, None, None, 4.5, 4.9, None, None))
-        )
-    ),
-    10: dict(
-        zip(KNOWN_DIMS, zip((1, 1, 1.2, 3.6, 5, 10, 10, 10), (None, None, None, None, None, 9.1, 10, None)))
-    ),
-    15: dict(
-        zip(KNOWN_DIMS, zip((1, 1, 1, 1.4, 4.8, 10, 15, 15), (None, None, None, None, None, 9.6, 13.9, 14.9)))
-    ),
+    RECIPE["frobenius"]: {
+        5: (1, 1.3, 2.3, 3.9, 4.95, 5, 5, 5),
+        10: (1, 1, 1.2, 3.6, 5, 10, 10, 10),
+        15: (1, 1, 1, 1.4, 4.8, 10, 15, 15),
+    },
+    RECIPE["nuclear"]: {
+        5: (None, None, None, None, 4.5, 4.9),
+        10: (None, None, None, None, None, 9.1, 10),
+        15: (None, None, None, None, None, 9.6, 13.9, 14.9),
+    },
 }
 KNOWN = {  # (n, T) -> d -> true means (Frobenius, nuclear) over 100 feasible seeds, computed independently
     (5, 5): {4: (3.98, 2.57), 5: (4.90, 2.57), 10: (5, 2.50), 15: (5, 2.53), 20: (5, 2.55)},
@@ -75,7 +72,7 @@ def draw(result: Result) -> "Figure":
     """Draws the mean rank against the dimension, one panel per pair (n, T): the true ranks with their 95 %
     intervals, the released recipe, and the largest rank that Pataki's bound allows in the nuclear norm.
     """
-    pairs = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
+    pairs: list[Any] = list(dict.fromkeys((row.at["n"], row.at["T"]) for row in result.table))
     height = -(-(len(pairs) + 1) // 3)  # the panel after the last pair holds the legend
     drawn, panels = axes(height, 3, width=7.0, height=0.4 + 2.3 * height)
     for (n, T), ax in zip(pairs, panels):
@@ -170,17 +167,18 @@ def rank(
     ends = feasible_interval(count, tried, feasible)
     share = {"unit": "share", "n": tried, "interval": ends, "interval_kind": "over samples"}
     yield reading(FEASIBLE_SHARE, count / tried, **share)
-    true_means = KNOWN.get((n, T), {}).get(d, NO_NUMBERS)
-    paper = PAPER.get(n, {}).get(d, NO_NUMBERS) if T == 5 and official >= MIN_OFFICIAL else NO_NUMBERS
-    bases = ("recomputed", "recomputed", "figure", "figure")
-    for (quantity, values), number, basis in zip(ranks.items(), (*true_means, *paper), bases):
+    numbers: dict[str, Any] = dict(zip((FROBENIUS, NUCLEAR), KNOWN.get((n, T), {}).get(d, ())))
+    if T == 5 and official >= MIN_OFFICIAL:
+        numbers |= {name: dict(zip(KNOWN_DIMS, paper.get(n, ()))).get(d) for name, paper in PAPER.items()}
+    for quantity, values in ranks.items():
         if values:
             note = f"at most {max(values)}"
             if quantity == NUCLEAR and unverified:
                 note += f"; {unverified} more problems could not be verified"
-            known = None if number is None else (float(number), basis)
-            needs = () if quantity in RECIPE.values() else ("feasible", "max_seeds")
-            yield normal_mean(quantity, np.array(values), reference=known, needs=needs, note=note)
+            basis, needs = ("figure", ()) if quantity in PAPER else ("recomputed", ("feasible", "max_seeds"))
+            known = numbers.get(quantity)
+            here = {"reference": known and (float(known), basis), "needs": needs, "note": note}
+            yield normal_mean(quantity, np.array(values), **here)
 
 
 def feasible_interval(count: int, tried: int, target: int) -> tuple[float, float]:

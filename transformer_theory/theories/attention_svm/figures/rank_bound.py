@@ -24,7 +24,7 @@ FREE = "share of problems in which the bound on the rank has no price"
 PRICE, PRICE_OF_PROBLEM = "price of the bound on the rank", "price of the bound on the rank, one problem"
 MARGIN = "smallest margin per nuclear norm, relative to the largest possible"
 DISTANCE = "1 - cosine of K Q^T to the target"
-DESCENT, CUT = "descent", "nuclear solution cut to the rank"
+DESCENT, TRUNCATED = "descent", "nuclear solution cut to the rank"
 TARGETS = BOUNDED, NUCLEAR = "max-margin solution of bounded rank", "nuclear solution"
 SIDES = {True: "at least the rank of the nuclear solution", False: "below the rank of the nuclear solution"}
 NO_PRICE = 1e-5  # largest price minus one that is rounding
@@ -83,7 +83,7 @@ def medians(found: np.ndarray, at: Mapping[str, str], enough: bool | None, steps
     _, price, margin, limit, truncated, *distances = np.median(found, 0).tolist()
     yield reading(PRICE, price, reference=(1.0, "theory") if enough else None, at=at, **here)
     yield reading(MARGIN, margin, reference=(limit, "limit"), at={"of": DESCENT, **at}, **here)
-    yield reading(MARGIN, truncated, at={"of": CUT, **at}, **here)
+    yield reading(MARGIN, truncated, at={"of": TRUNCATED, **at}, **here)
     for target, distance in zip(TARGETS, distances):
         yield reading(DISTANCE, distance, at={"target": target, **at}, **here)
 

@@ -62,12 +62,12 @@ def sequences(
     same. W starts at zero.
     """
     sizes = {"inputs": inputs, "tokens": tokens, "dim": dim, "trials": trials}
-    sizes["generator"] = torch.Generator().manual_seed(seed)
-    x, scores, best = causal_problem(**sizes)
+    generator = torch.Generator().manual_seed(seed)
+    x, scores, best = causal_problem(**sizes, generator=generator)
     last = sequence_to_sequence(x, x[..., -1:, :], best[..., -1:])
     targets = {OWN: causal(x, best), LAST: last, FULL: sequence_to_sequence(x, x, best)}
     runs = {CAUSAL: (causal_instance(x, scores), targets)}
-    x, z, scores, best = sequence_problem(**sizes, queries=tokens)
+    x, z, scores, best = sequence_problem(**sizes, queries=tokens, generator=generator)
     last = sequence_to_sequence(x, z[..., -1:, :], best[..., -1:])
     runs[ALL] = (sequence_instance(x, z, scores), {OWN: sequence_to_sequence(x, z, best), LAST: last})
     measured = [*(step for step in STEPS if step < steps), steps]

@@ -116,13 +116,11 @@ def single_input(
             yield reading(SELECTED, float(token), reference=expected, at=at, step=steps, note=note)
             known = (RELEASED[case, y], "recomputed") if (case, y) in RELEASED else None
             stops = "the released settings stop where the gradient falls below eps"
-            for gradient, end, reference, note in (
-                ("exact gradient", states[-1], (1.0, "limit"), ""),
-                (f"eps = {EPS:.0e} as released", released, known, stops),
-            ):
-                value = float(cosine(end.W[trial].flatten(), goal))
-                here = {"at": {**at, "gradient": gradient}, "step": steps, "note": note}
-                yield reading(COSINE, value, reference=reference, **here)
+            exact, with_eps = (float(cosine(end.W[trial].flatten(), goal)) for end in (states[-1], released))
+            here = {"at": {**at, "gradient": "exact gradient"}, "step": steps}
+            yield reading(COSINE, exact, reference=(1.0, "limit"), **here)
+            here = {"at": {**at, "gradient": f"eps = {EPS:.0e} as released"}, "step": steps, "note": stops}
+            yield reading(COSINE, with_eps, reference=known, **here)
     directions = torch.stack([target.W.squeeze(-1) for target in targets])
     yield arrays(
         {"keys": torch.tensor(PROMPT_KEYS), "targets": directions, "steps": torch.tensor(measured), **paths}

@@ -112,7 +112,11 @@ def mean_of_seeds(quantity: str, values: np.ndarray, **columns: Any) -> Reading:
 
 
 def check_last(steps: int, every: int) -> None:
-    """Checks that the last step is measured."""
+    """Checks that the last step is measured.
+
+    Raises:
+        ValueError: ``every`` does not divide ``steps``.
+    """
     if steps % every:
         raise ValueError(f"every must divide steps = {steps}, got {every}; the last step is measured")
 

@@ -19,13 +19,12 @@ from ..builders import constraints
 from ..dynamics import Factors, start, trajectory
 from ..published import PICTURES, published_picture
 from ..solvers import frobenius_max_margin, nuclear_max_margin
-from .common import RATE, arrays, arrays_of
+from .common import RATE, ROUNDING_UNIT, arrays, arrays_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PENALTY = torch.finfo(torch.float64).eps  # weight of the squared norms of K and Q, as published
 COSINES = {"frobenius": "cosine to the Frobenius solution", "nuclear": "cosine to the nuclear solution"}
 BEST_SELECTED = "all best tokens selected"
 W, KQ = "descent on W", "descent on K and Q"
@@ -177,7 +176,7 @@ def trajectories(
         matrices = {"frobenius": frobenius.W, "nuclear": nuclear.W}
         for descent, name, states in (
             (W, "path_W", trajectory(instance, start(instance), **run)),
-            (KQ, "path_KQ", trajectory(instance, factors, penalty=PENALTY, **run)),
+            (KQ, "path_KQ", trajectory(instance, factors, penalty=ROUNDING_UNIT, **run)),
         ):
             path = matrices[name] = torch.stack([state.W for state in states])
             here = {"at": {**picture, "descent": descent}, "step": steps}

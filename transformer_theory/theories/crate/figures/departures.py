@@ -45,6 +45,7 @@ from ..in_networks import AFTER, BEFORE, GROWTH, NONZEROS, Growth
 from ..layer_curves import INPUT, CompressionLayer, compression_layers, curves, on_layers, run_metrics
 from ..problem import PAPER, incoherence
 from ..steps import mssa
+from .common import seed_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -253,17 +254,9 @@ def departures(
     def effect(departure: str, quantity: str, network: str) -> Reading:
         values = [run[quantity] for run in runs[network]]
         guessing = {"p": networks.guessing_p(values, test), "side": ">="} if quantity == ACCURACY else {}
-        return reading(
-            quantity,
-            float(np.mean(values)),
-            unit=UNITS.get(quantity, ""),
-            at={"departure": departure},
-            model=network,
-            n=seeds,
-            note=f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {steps} steps",
-            source=DEPARTURES[departure].source,
-            **guessing,
-        )
+        columns = {"unit": UNITS.get(quantity, ""), "source": DEPARTURES[departure].source, **guessing}
+        columns |= {"at": {"departure": departure}, "model": network}
+        return seed_mean(quantity, values, digits=4, more=f"; {steps} steps", **columns)
 
     for name, departure in DEPARTURES.items():
         for network in (RELEASED, *departure.networks) if departure.networks else ():
@@ -286,12 +279,8 @@ def departures(
 
 def mean_incoherence(model: nn.Module) -> float:
     """Returns the largest cosine between directions in two subspaces of the same layer, mean over layers."""
-    return _mean(
-        [
-            incoherence(torch.linalg.qr(layer.block.subspaces().detach().double())[0])
-            for layer in compression_layers(model)
-        ]
-    )
+    bases = [layer.block.subspaces().detach().double() for layer in compression_layers(model)]
+    return float(np.mean([incoherence(torch.linalg.qr(U)[0]) for U in bases]))
 
 
 def longest_step(model: nn.Module) -> float:
@@ -320,7 +309,7 @@ def output_alignment(model: nn.Module) -> float:
                 cosine_similarity(output.flatten(1), block.subspaces().detach().mT.flatten(1), dim=1).mean()
             )
         )
-    return _mean(cosines)
+    return float(np.mean(cosines))
 
 
 def change_lengths_kept(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> float:
@@ -329,7 +318,8 @@ def change_lengths_kept(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) ->
     """
     metric = Growth(eps=EPS, max_sequences=None, rotations=0)
     run_metrics(model, inputs, [metric])
-    return 1 + _mean([row.value or 0.0 for row in metric.compute() if row.quantity == GROWTH])
+    growth = [row.value or 0.0 for row in metric.compute() if row.quantity == GROWTH]
+    return 1 + float(np.mean(growth))
 
 
 def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
@@ -340,7 +330,7 @@ def radii(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, flo
     for _, tokens, normed, bases in _streams(model, inputs):
         for name, Z in ((RADIUS_NORMED, normed), (RADIUS_STREAM, tokens)):
             values[name].append(float(spectral_radii(Z, bases, eps=EPS).median()))
-    return {name: _mean(numbers) for name, numbers in values.items()}
+    return {name: float(np.mean(numbers)) for name, numbers in values.items()}
 
 
 def gradient_cosines(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> dict[str, float]:
@@ -354,7 +344,7 @@ def gradient_cosines(model: nn.Module, inputs: Float[Tensor, "n seq dim"]) -> di
             change = layer.block(normed.float()).double()
         for name, step in ((PAPER_COSINE, mssa(normed, bases, eps=EPS) - normed), (RELEASED_COSINE, change)):
             cosines[name].append(float(cosine_similarity(step.flatten(1), downhill, dim=1).mean()))
-    return {name: _mean(values) for name, values in cosines.items()}
+    return {name: float(np.mean(values)) for name, values in cosines.items()}
 
 
 def leak(block: Callable[..., nn.Module], dim: int) -> float:
@@ -384,7 +374,3 @@ def _streams(model: nn.Module, inputs: Tensor) -> list[tuple[CompressionLayer, T
     with on_layers(model, keep), torch.no_grad():
         model(converted_inputs(model, inputs))
     return streams
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

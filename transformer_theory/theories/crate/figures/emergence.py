@@ -5,16 +5,16 @@ Source: :cite:t:`yu2023emergence`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Measurement, Null
-from ....core.plotting import axes, caption, colour, style
+from ....core.experiment import setting, sweep
+from ....core.figure import DASHED, Reading, figure
+from ....core.measurement import Null
+from ....core.plotting import caption, colour, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
 from ....core.table import Arrays
@@ -30,6 +30,7 @@ from ..segmentation import (
     random_patches,
     top_mass,
 )
+from .common import seed_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,10 +49,8 @@ MAPS = {"attention of the class token": (*RULES, EXCESS), "principal components"
 STATES = ("trained", "untrained", "random")
 ACCURACY, PARAMETERS = "test accuracy", "trainable parameters"
 OBJECT_IOU, FOREGROUND_IOU = "IoU with each object", "IoU with both objects"
-RANDOM_OBJECT_IOU, RANDOM_FOREGROUND_IOU = (
-    "IoU of random patches with each object",
-    "IoU of random patches with both objects",
-)
+RANDOM_OBJECT_IOU = "IoU of random patches with each object"
+RANDOM_FOREGROUND_IOU = "IoU of random patches with both objects"
 MAX_PLOTTED = 4
 
 
@@ -86,8 +85,65 @@ def train_network(name: str, seed: int, images: int, steps: int, dim: int, depth
     }
 
 
-@dataclass(frozen=True)
-class Emergence(RandomExperiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws one row per image and, below, the IoU. Each row has the image and, per network, the maps of its
+    heads and components.
+    """
+    names, arrays = list(NETWORKS), result.arrays
+    images = arrays[f"crate/emergence/{names[0]}/images"][:3]
+    heads = arrays[f"crate/emergence/{names[0]}/attention"].shape[1]
+    titles = ["image"]
+    for name in names:
+        titles += [f"{name.split()[0]}\nhead {head + 1}" for head in range(heads)] + ["\nPCA"]
+    width, height = 0.82 * len(titles), 1.05 * len(images)
+    drawn, (above, below) = stacked([height, 1.9], width=width, height=height + 2.1)
+    grid = above.subplots(len(images), len(titles), squeeze=False)
+    for row, (line, image) in enumerate(zip(grid, images)):
+        pictures = [image.transpose(1, 2, 0)]
+        for name in names:
+            colours = arrays[f"crate/emergence/{name}/components"][row].transpose(1, 2, 0)
+            pictures += [*arrays[f"crate/emergence/{name}/attention"][row], np.clip(0.5 + colours / 5, 0, 1)]
+        for ax, picture in zip(line, pictures):
+            ax.imshow(picture, cmap="viridis", interpolation="nearest")
+            ax.axis("off")
+    for ax, title in zip(grid[0], titles):
+        ax.set_title(title, fontsize=7)
+    parts = below.subplots(1, len(MAPS))
+    for ax, kind in zip(parts, MAPS):
+        _iou_panel(ax, result, kind)
+    top = 1.08 * max(ax.dataLim.y1 for ax in parts)
+    for ax in parts:
+        ax.set_ylim(0, top)
+    caption(
+        drawn,
+        "Heads: attention of the class token; each map has its own scale, from its smallest weight (dark) "
+        "to its largest (bright). PCA: the first three principal components as red, green and blue, from "
+        "-2.5 to 2.5 standard deviations. Below: IoU of the best candidate with each object, by the share "
+        "of a map that is selected, and for attention by its excess over the mean. Solid: trained, one "
+        "marker per seed; dashed: untrained; dotted: random patches."
+        + networks.chance_note(result, ACCURACY),
+    )
+    return drawn
+
+
+@figure(
+    "crate.emergence",
+    source=(SOURCE, Source("dosovitskiy2021image")),
+    view=draw,
+    quick={"seeds": 1},
+)
+def emergence(
+    *,
+    seeds: int = setting(3, ge=1, help="number of data sets and initial weights"),
+    images: int = setting(
+        3000, ge=60, help="number of images, 70 % of them for training; IoU is measured on up to 300 more"
+    ),
+    steps: int = setting(400, ge=1, help="optimiser steps per network, 64 images per step"),
+    dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads"),
+    depth: int = setting(3, ge=1, help="layers"),
+    seed: int = 0,
+) -> Iterator[Reading | Arrays | Iterator[Reading | Arrays]]:
     """IoU of attention maps and principal components with the objects of generated images, in CRATE and a ViT
     that learnt their colours.
 
@@ -96,120 +152,41 @@ class Emergence(RandomExperiment):
     components. There are two chance levels, both with the same number of candidates: untrained networks, and
     equally many patches at random places.
     """
+    sizes = {"images": images, "steps": steps, "dim": dim, "depth": depth}
+    # Seeds advance by two, because the untrained network of a seed has the next one.
+    settings = [{"name": n, "seed": 1000 * seed + 2 * k, **sizes} for n in NETWORKS for k in range(seeds)]
+    results = iter(sweep(train_network, settings))
+    for name in NETWORKS:
+        runs = [next(results) for _ in range(seeds)]
+        accuracies, counts = ([run["numbers"][of] for run in runs] for of in (ACCURACY, PARAMETERS))
+        # The networks of the seeds are independent, so the largest probability is on the safe side.
+        p = max(run["p"] for run in runs)
+        yield seed_mean(ACCURACY, accuracies, unit="share", model=name, p=p, side=">=")
+        yield seed_mean(PARAMETERS, counts, model=name)
+        yield overlap_readings(name, [run["overlaps"] for run in runs])
+        pictures = runs[0]["pictures"]
+        yield Arrays({f"crate/emergence/{name}/{picture}": array for picture, array in pictures.items()})
 
-    seeds: int = setting(3, ge=1, help="number of data sets and initial weights")
-    images: int = setting(
-        3000, ge=60, help="number of images, 70 % of them for training; IoU is measured on up to 300 more"
-    )
-    steps: int = setting(400, ge=1, help="optimiser steps per network, 64 images per step")
-    dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads")
-    depth: int = setting(3, ge=1, help="layers")
 
-    name = "crate.emergence"
-    sources = (SOURCE, Source("dosovitskiy2021image"))
-
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracies and the IoU with both chance levels; arrays with pictures and with the IoU of
-        the seeds.
-        """
-        sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
-        # Seeds advance by two, because the untrained network of a seed has the next one.
-        settings = [
-            {"name": name, "seed": 1000 * self.seed + 2 * k, **sizes}
-            for name in NETWORKS
-            for k in range(self.seeds)
-        ]
-        results = sweep(train_network, settings)
-        by_network = {name: results[i * self.seeds : (i + 1) * self.seeds] for i, name in enumerate(NETWORKS)}
-        for name, runs in by_network.items():
-            for quantity in runs[0]["numbers"]:
-                values = [run["numbers"][quantity] for run in runs]
-                # The networks of the seeds are independent, so the largest probability is on the safe side.
-                columns = {"p": max(run["p"] for run in runs), "side": ">="} if quantity == ACCURACY else {}
-                yield self._row(
-                    quantity, values, name, unit="" if quantity == PARAMETERS else "share", **columns
+def overlap_readings(
+    name: str, runs: Sequence[Mapping[tuple[str, Rule, str], Any]]
+) -> Iterator[Reading | Arrays]:
+    """Yields the IoU of a network with both chance levels, and an array with those of the seeds."""
+    for kind, rules in MAPS.items():
+        for of, share in rules:
+            place = {"at": {"map": kind, "of": of, "share": share}, "unit": "share", "model": name}
+            for quantity, random_quantity, field in (
+                (OBJECT_IOU, RANDOM_OBJECT_IOU, "per_object"),
+                (FOREGROUND_IOU, RANDOM_FOREGROUND_IOU, "foreground"),
+            ):
+                trained, untrained, random = (
+                    [getattr(run[kind, (of, share), state], field) for run in runs] for state in STATES
                 )
-            yield from self._overlaps(name, [run["overlaps"] for run in runs])
-            pictures = runs[0]["pictures"]
-            yield Arrays({f"crate/emergence/{name}/{picture}": array for picture, array in pictures.items()})
-
-    def _overlaps(
-        self, name: str, runs: Sequence[Mapping[tuple[str, Rule, str], Any]]
-    ) -> Iterator[Measurement | Arrays]:
-        """Yields the IoU of a network with both chance levels, and an array with those of the seeds."""
-        for kind, rules in MAPS.items():
-            for rule in rules:
-                place = {"at": dict(zip(("map", "of", "share"), (kind, *rule)))}
-                for quantity, random_quantity, field in (
-                    (OBJECT_IOU, RANDOM_OBJECT_IOU, "per_object"),
-                    (FOREGROUND_IOU, RANDOM_FOREGROUND_IOU, "foreground"),
-                ):
-                    iou = {
-                        state: [getattr(run[kind, rule, state], field) for run in runs] for state in STATES
-                    }
-                    null = Null("untrained networks", tuple(iou["untrained"]))
-                    yield self._row(quantity, iou["trained"], name, nulls=(null,), side=">=", **place)
-                    yield self._row(random_quantity, iou["random"], name, **place)
-            seeds = [[run[kind, rule, "trained"].per_object for run in runs] for rule in rules]
-            yield Arrays({f"crate/emergence/{name}/{kind}": np.array(seeds)})  # [rules, seeds]
-
-    def _row(self, quantity: str, values: list[float], model: str, **columns: Any) -> Measurement:
-        """Returns a row with the mean of the values over seeds."""
-        note = f"mean of the seeds, {min(values):.3g} to {max(values):.3g}"
-        columns = {"unit": "share", "model": model, "n": len(values), "note": note, **columns}
-        return self.row(quantity, float(np.mean(values)), **columns)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots one row per image and, below, the IoU. Each row has the image and, per network, the maps of
-        its heads and components.
-        """
-        names = list(NETWORKS)
-        images = result.arrays[f"crate/emergence/{names[0]}/images"][:3]
-        heads = result.arrays[f"crate/emergence/{names[0]}/attention"].shape[1]
-        columns = 1 + len(names) * (heads + 1)
-        figure, flat = axes(len(images) + 1, columns, width=0.82 * columns, height=1.05 * len(images) + 2.1)
-        grid = flat.reshape(len(images) + 1, columns)
-        for row, image in enumerate(images):
-            _image(grid[row, 0], image.transpose(1, 2, 0), "image" if row == 0 else "")
-            for number, name in enumerate(names):
-                start = 1 + number * (heads + 1)
-                for head in range(heads):
-                    title = f"{name.split()[0]}\nhead {head + 1}" if row == 0 else ""
-                    _image(
-                        grid[row, start + head],
-                        result.arrays[f"crate/emergence/{name}/attention"][row, head],
-                        title,
-                    )
-                colours = result.arrays[f"crate/emergence/{name}/components"][row].transpose(1, 2, 0)
-                _image(
-                    grid[row, start + heads], np.clip(0.5 + colours / 5, 0, 1), "\nPCA" if row == 0 else ""
-                )
-        # The last row of cells is replaced by two wide panels.
-        spec = grid[-1, 0].get_gridspec()
-        for ax in grid[-1]:
-            ax.remove()
-        half = columns // 2
-        parts = [figure.add_subplot(part) for part in (spec[-1, 1:half], spec[-1, half + 1 :])]
-        for ax, kind in zip(parts, MAPS):
-            _iou_panel(ax, result, kind)
-        top = 1.08 * max(ax.dataLim.y1 for ax in parts)
-        for ax in parts:
-            ax.set_ylim(0, top)
-        caption(
-            figure,
-            "Heads: attention of the class token; each map has its own scale, from its smallest weight "
-            "(dark) to its largest (bright). PCA: the first three principal components as red, green and "
-            "blue, from -2.5 to 2.5 standard deviations. Below: IoU of the best candidate with each "
-            "object, by the share of a map that is selected, and for attention by its excess over the "
-            "mean. Solid: trained, one marker per seed; dashed: untrained; dotted: random patches."
-            + networks.chance_note(result, ACCURACY),
-        )
-        return figure
-
-    @classmethod
-    def quick(cls) -> "Emergence":
-        return cls(seeds=1)
+                null = Null("untrained networks", tuple(untrained))
+                yield seed_mean(quantity, trained, nulls=(null,), side=">=", **place)
+                yield seed_mean(random_quantity, random, **place)
+        seeds = [[run[kind, rule, "trained"].per_object for run in runs] for rule in rules]
+        yield Arrays({f"crate/emergence/{name}/{kind}": np.array(seeds)})  # [rules, seeds]
 
 
 def _selections(model: nn.Module, data: TwoObjects) -> dict[str, dict[Rule, Selection]]:
@@ -237,12 +214,6 @@ def _pictures(model: nn.Module, test_images: TwoObjects) -> dict[str, np.ndarray
     }
 
 
-def _image(ax: "Axes", picture: np.ndarray, title: str) -> None:
-    ax.imshow(picture, cmap="viridis", interpolation="nearest")
-    ax.set_title(title, fontsize=7)
-    ax.axis("off")
-
-
 def _iou_panel(ax: "Axes", result: Result, kind: str) -> None:
     """Plots the IoU with each object against the rules of one kind of map."""
     rules = MAPS[kind]
@@ -253,8 +224,8 @@ def _iou_panel(ax: "Axes", result: Result, kind: str) -> None:
         )
         for values, linestyle, label in (
             (rows.column("value"), "-", name.split()[0]),
-            ([null.mean for null in rows.column("null")], (0, (3, 2)), "_"),
-            (random.column("value"), (0, (1, 2)), "_"),
+            ([null.mean for null in rows.column("null")], DASHED, "_"),
+            (random.column("value"), ":", "_"),
         ):
             look = {"linestyle": linestyle, "color": colour(name), "linewidth": 1.2}
             # The rule on the excess is another rule, not another share, so it is not connected with the

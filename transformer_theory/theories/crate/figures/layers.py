@@ -19,6 +19,7 @@ from .. import networks
 from ..in_networks import AFTER, BEFORE, NONZEROS
 from ..layer_curves import CURVES, INPUT, REDUCTION, curves, layerwise
 from ..problem import CURVES as SOURCE
+from .common import seed_mean
 
 NETWORKS = {
     "CRATE (released form)": networks.crate,
@@ -142,10 +143,9 @@ def layers(
         p = networks.guessing_p([of_seed[ACCURACY] for of_seed in numbers], test)
         for quantity in numbers[0]:
             values = [of_seed[quantity] for of_seed in numbers]
-            note = f"mean of the seeds, {min(values):.4g} to {max(values):.4g}; {steps} steps of 64 digits"
             columns = {"p": p, "side": ">="} if quantity == ACCURACY else {}
-            columns |= {"unit": "" if quantity == PARAMETERS else "share", "note": note, "source": None}
-            yield reading(quantity, float(np.mean(values)), model=name, n=seeds, **columns)
+            columns |= {"unit": "" if quantity == PARAMETERS else "share", "model": name, "source": None}
+            yield seed_mean(quantity, values, digits=4, more=f"; {steps} steps of 64 digits", **columns)
         # [seeds, 3, layers]: trained, untrained, and trained on the training part
         stacked = {quantity: np.stack([of_seed[quantity] for of_seed in arrays]) for quantity in arrays[0]}
         yield curve_readings(name, stacked, learnt=not networks.at_chance(p))

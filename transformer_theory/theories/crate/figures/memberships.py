@@ -4,15 +4,15 @@ regions of the image?
 Source: :cite:t:`wu2024token`.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from ....core.experiment import RandomExperiment, setting, sweep
-from ....core.measurement import Measurement, Null
+from ....core.experiment import setting, sweep
+from ....core.figure import DASHED, Reading, figure
+from ....core.measurement import Null
 from ....core.plotting import COLOURS, caption, colour, stacked, style
 from ....core.result import Result
 from ....core.sources import Source
@@ -21,6 +21,7 @@ from ....data.two_objects import two_objects
 from ....models.crate import ReleasedTokenStatisticsAttention
 from ....models.image_networks import Mlp
 from .. import networks
+from .common import seed_mean
 from .region_agreement import OTHERS, PERMUTED, Examples, agreements, membership_maps
 
 if TYPE_CHECKING:
@@ -79,16 +80,9 @@ def train_network(data: str, seed: int, images: int, steps: int, dim: int, depth
     untrained network, and pictures.
     """
     parts, validation, test = DATA[data](seed, images)
+    halves = {"attention": ReleasedTokenStatisticsAttention, "sparsify": Mlp}
     model, untrained = (
-        networks.crate(
-            parts.train,
-            seed=s,
-            attention=ReleasedTokenStatisticsAttention,
-            sparsify=Mlp,
-            dim=dim,
-            depth=depth,
-            heads=HEADS,
-        )
+        networks.crate(parts.train, seed=s, dim=dim, depth=depth, heads=HEADS, **halves)
         for s in (seed, seed + 1)
     )
     networks.fit(model, parts, steps=steps, learning_rate=LEARNING_RATE, seed=seed)
@@ -118,8 +112,60 @@ def train_network(data: str, seed: int, images: int, steps: int, dim: int, depth
     }
 
 
-@dataclass(frozen=True)
-class MembershipMaps(RandomExperiment):
+@style()
+def draw(result: Result) -> "Figure":
+    """Draws one row per image: the image, its foreground, the maps of the heads, trained and untrained;
+    below, the agreements.
+    """
+    from matplotlib.patches import Rectangle
+
+    pictures = {
+        data: [result.arrays[f"crate/memberships/{data}/{name}"] for name in ("images", "foreground", "maps")]
+        for data in DATA
+    }
+    shown = [(data, row) for data in DATA for row in zip(*pictures[data])]
+    drawn, (above, below) = stacked([0.66 * len(shown) + 0.3, 1.6], height=0.66 * len(shown) + 2.5)
+    grid = above.subplots(len(shown), 2 + 2 * HEADS, squeeze=False)
+    titles = ["image", "foreground"]
+    titles += [f"{state}\nhead {k + 1}" for state in ("trained", "untrained") for k in range(HEADS)]
+    for line, (data, (image, foreground, maps)) in zip(grid, shown):
+        for number, (ax, picture) in enumerate(zip(line, (image, foreground, *maps))):
+            ax.imshow(picture, cmap="viridis" if number > 1 else "gray", interpolation="nearest")
+            ax.axis("off")
+        frame = Rectangle((-0.5, -0.5), *maps.shape[-2:], fill=False, edgecolor=colour("crate"), linewidth=3)
+        line[2 + int(result.arrays[f"crate/memberships/{data}/head"])].add_patch(frame)
+    for ax, title in zip(grid[0], titles):
+        ax.set_title(title, fontsize=7, loc="center")
+    for ax, data in zip(below.subplots(1, len(DATA)), DATA):
+        _agreement_panel(ax, result, data)
+    caption(
+        drawn,
+        "Above: memberships of the patches in the heads of one layer; each map has its own scale, from its "
+        "smallest value (dark) to its largest (bright); framed: the head with the best agreement. Below: "
+        "the probability that a foreground patch has a larger membership than a background patch of its "
+        "image (or a smaller one). Layer, head and direction are chosen on validation images. Bars: means "
+        "of the seeds; dots: the seeds, or the ends of the draws. Other images: the same map and the "
+        "foreground of another image, that is, what the position alone says. Dashed: chance, 1/2."
+        + networks.chance_note(result, ACCURACY),
+    )
+    return drawn
+
+
+@figure(
+    "crate.memberships",
+    source=(SOURCE, Source("alpaydin1998optical")),
+    view=draw,
+    quick={"seeds": 1, "images": 400, "steps": 80, "dim": 32, "depth": 1},
+)
+def memberships(
+    *,
+    seeds: int = setting(3, ge=1, help="number of data sets or splits, and initial weights"),
+    images: int = setting(2000, ge=60, help="number of images of two objects, 70 % of them for training"),
+    steps: int = setting(250, ge=1, help="optimiser steps per network, 64 images per step"),
+    dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads"),
+    depth: int = setting(3, ge=1, help="layers"),
+    seed: int = 0,
+) -> Iterator[Reading | Arrays]:
     """Memberships of patches in the heads of a network with token statistics, beside the foreground of
     held-out images.
 
@@ -129,129 +175,47 @@ class MembershipMaps(RandomExperiment):
     images, so chance is 1/2. There are three chance levels: permuted positions, the regions of other images
     at the same positions (what the position alone says), and untrained networks.
     """
+    sizes = {"images": images, "steps": steps, "dim": dim, "depth": depth}
+    # Seeds advance by two, because the untrained network of a seed has the next one.
+    settings = [{"data": d, "seed": 1000 * seed + 2 * k, **sizes} for d in DATA for k in range(seeds)]
+    results = iter(sweep(train_network, settings))
+    for data in DATA:
+        runs = [next(results) for _ in range(seeds)]
+        columns = {"unit": "share", "split": "test", "data": data, "model": f"token statistics, {data}"}
+        columns |= {"side": ">="}
+        # The networks of the seeds are independent, so the largest probability is on the safe side.
+        p = max(run["p"] for run in runs)
+        yield seed_mean(ACCURACY, [run["accuracy"] for run in runs], p=p, **columns)
+        for layer in range(depth):
+            yield agreement(runs, [(layer, layer)] * seeds, layer=layer, **columns)
+        best = [run["best"] for run in runs]
+        yield agreement(runs, best, at=BEST, **columns)
+        pictures = runs[0]["pictures"]
+        yield Arrays({f"crate/memberships/{data}/{name}": array for name, array in pictures.items()})
+        at_best = np.array([run["values"][0, layer] for run, (layer, _) in zip(runs, best)])
+        yield Arrays({f"crate/memberships/{data}/seeds": at_best})
 
-    seeds: int = setting(3, ge=1, help="number of data sets or splits, and initial weights")
-    images: int = setting(2000, ge=60, help="number of images of two objects, 70 % of them for training")
-    steps: int = setting(250, ge=1, help="optimiser steps per network, 64 images per step")
-    dim: int = setting(48, ge=8, multiple_of=4, help="width, in four heads")
-    depth: int = setting(3, ge=1, help="layers")
 
-    name = "crate.memberships"
-    sources = (SOURCE, Source("alpaydin1998optical"))
+def agreement(
+    runs: Sequence[Mapping[str, Any]], layers: Sequence[tuple[int, int]], **columns: Any
+) -> Reading:
+    """Returns the mean over seeds with its chance levels.
 
-    def measure(self) -> Iterator[Measurement | Arrays]:
-        """Yields the accuracies and the agreements with their nulls; arrays with the agreements of the seeds
-        and with pictures of the first.
-        """
-        sizes = {"images": self.images, "steps": self.steps, "dim": self.dim, "depth": self.depth}
-        # Seeds advance by two, because the untrained network of a seed has the next one.
-        runs = sweep(
-            train_network,
-            [{"data": d, "seed": 1000 * self.seed + 2 * k, **sizes} for d in DATA for k in range(self.seeds)],
-        )
-        for position, data in enumerate(DATA):
-            of_data = runs[position * self.seeds : (position + 1) * self.seeds]
-            # The networks of the seeds are independent, so the largest probability is on the safe side.
-            yield self._row(
-                ACCURACY,
-                data,
-                [run["accuracy"] for run in of_data],
-                p=max(run["p"] for run in of_data),
-                side=">=",
-            )
-            values = np.stack([run["values"] for run in of_data])  # [seeds, trained or untrained, layers]
-            # [seeds, draws, layers]
-            nulls = {kind: np.stack([run["nulls"][kind] for run in of_data]) for kind in (PERMUTED, OTHERS)}
-            best = np.array([run["best"] for run in of_data])  # [seeds, trained or untrained]
-            seeds = np.arange(self.seeds)
-            for layer in range(self.depth):
-                yield self._agreement(
-                    data, values[:, :, layer], {k: n[:, :, layer] for k, n in nulls.items()}, layer=layer
-                )
-            chosen = np.stack([values[seeds, state, best[:, state]] for state in range(2)], 1)
-            at_best = {kind: null[seeds, :, best[:, 0]] for kind, null in nulls.items()}
-            yield self._agreement(data, chosen, at_best, at=BEST)
-            pictures = of_data[0]["pictures"]
-            yield Arrays({f"crate/memberships/{data}/{name}": array for name, array in pictures.items()})
-            yield Arrays({f"crate/memberships/{data}/seeds": chosen[:, 0]})
-
-    def _agreement(
-        self, data: str, values: np.ndarray, nulls: dict[str, np.ndarray], **place: Any
-    ) -> Measurement:
-        """Returns the mean over seeds with its chance levels; ``values`` is [seeds, trained or untrained], a
-        null [seeds, draws].
-        """
-        # draw i of the mean is the mean of the seeds' draws i
-        drawn = [Null(kind, tuple(draws.mean(0))) for kind, draws in nulls.items()]
-        drawn.append(Null(UNTRAINED, tuple(values[:, 1])))
-        p = drawn[0].p(float(values[:, 0].mean()), ">=")
-        return self._row(AGREEMENT, data, values[:, 0], nulls=tuple(drawn), side=">=", p=p, **place)
-
-    def _row(self, quantity: str, data: str, values: Any, **columns: Any) -> Measurement:
-        """Returns a row with the mean over seeds."""
-        note = f"mean of the seeds, {min(values):.3g} to {max(values):.3g}"
-        columns = {
-            "unit": "share",
-            "split": "test",
-            "data": data,
-            "model": f"token statistics, {data}",
-            "n": self.seeds,
-            **columns,
-        }
-        return self.row(quantity, float(np.mean(values)), note=note, **columns)
-
-    @style()
-    def plot(self, result: Result) -> "Figure":
-        """Plots one row per image: the image, its foreground, the maps of the heads, trained and untrained;
-        below, the agreements.
-        """
-        from matplotlib.patches import Rectangle
-
-        shown = [
-            (data, row)
-            for data in DATA
-            for row in range(len(result.arrays[f"crate/memberships/{data}/images"]))
-        ]
-        figure, (above, below) = stacked([0.66 * len(shown) + 0.3, 1.6], height=0.66 * len(shown) + 2.5)
-        grid = above.subplots(len(shown), 2 + 2 * HEADS, squeeze=False)
-        titles = [
-            "image",
-            "foreground",
-            *(f"{state}\nhead {k + 1}" for state in ("trained", "untrained") for k in range(HEADS)),
-        ]
-        for line, (data, row) in zip(grid, shown):
-            image, *maps = (
-                result.arrays[f"crate/memberships/{data}/{name}"][row]
-                for name in ("images", "foreground", "maps")
-            )
-            for number, (ax, picture) in enumerate(zip(line, (image, maps[0], *maps[1]))):
-                ax.imshow(picture, cmap="viridis" if number > 1 else "gray", interpolation="nearest")
-                ax.axis("off")
-            best = line[2 + int(result.arrays[f"crate/memberships/{data}/head"])]
-            best.add_patch(
-                Rectangle(
-                    (-0.5, -0.5), *maps[1].shape[-2:], fill=False, edgecolor=colour("crate"), linewidth=3
-                )
-            )
-        for ax, title in zip(grid[0], titles):
-            ax.set_title(title, fontsize=7, loc="center")
-        for ax, data in zip(below.subplots(1, len(DATA)), DATA):
-            _agreement_panel(ax, result, data)
-        caption(
-            figure,
-            "Above: memberships of the patches in the heads of one layer; each map has its own scale, from "
-            "its smallest value (dark) to its largest (bright); framed: the head with the best agreement. "
-            "Below: the probability that a foreground patch has a larger membership than a background "
-            "patch of its image (or a smaller one). Layer, head and direction are chosen on validation "
-            "images. Bars: means of the seeds; dots: the seeds, or the ends of the draws. Other images: the "
-            "same map and the foreground of another image, that is, what the position alone says. Dashed: "
-            "chance, 1/2." + networks.chance_note(result, ACCURACY),
-        )
-        return figure
-
-    @classmethod
-    def quick(cls) -> "MembershipMaps":
-        return cls(seeds=1, images=400, steps=80, dim=32, depth=1)
+    Args:
+        runs: results of the seeds.
+        layers: the layer of the trained and of the untrained network, for each seed.
+        columns: further columns of the row.
+    """
+    pairs = [(run, trained, untrained) for run, (trained, untrained) in zip(runs, layers)]
+    values = [run["values"][0, layer] for run, layer, _ in pairs]
+    # draw i of the mean is the mean of the seeds' draws i
+    nulls = [
+        Null(kind, tuple(np.mean([run["nulls"][kind][:, layer] for run, layer, _ in pairs], 0)))
+        for kind in (PERMUTED, OTHERS)
+    ]
+    nulls.append(Null(UNTRAINED, tuple(run["values"][1, layer] for run, _, layer in pairs)))
+    p = nulls[0].p(float(np.mean(values)), ">=")
+    return seed_mean(AGREEMENT, values, nulls=tuple(nulls), p=p, **columns)
 
 
 def _agreement_panel(ax: "Axes", result: Result, data: str) -> None:
@@ -269,7 +233,7 @@ def _agreement_panel(ax: "Axes", result: Result, data: str) -> None:
         ax.plot([place] * len(points), points, "o", color="black", markersize=2.5)
         ax.text(place, max(*points, mean, 0.5) + 0.02, f"{mean:.2f}", ha="center", fontsize=7)
     names = list(bars)
-    ax.axhline(0.5, color="black", linewidth=0.8, linestyle=(0, (4, 3)))
+    ax.axhline(0.5, color="black", linewidth=0.8, linestyle=DASHED)
     ax.set_xticks(range(len(names)), names, fontsize=7)
     ax.set_ylim(0, 1.08)
     ax.set_title(f"Agreement, {data}")

@@ -7,11 +7,12 @@ Sources: :cite:t:`yu2023white`, :cite:t:`hu2024indepth`, :cite:t:`beck2009fast`.
 from collections.abc import Iterator
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from ....core.experiment import setting
 from ....core.figure import Panel, Reading, curves, figure, reading
-from ....core.measurement import Null, judge
+from ....core.measurement import Null
 from ....core.sources import Source
 from ....data.synthetic import subspace_mixture
 from ....models.crate.sparsification import curvature, fista_steps
@@ -84,18 +85,17 @@ def unrolled(
     note = f"as a share of the first R^c; spectral radius of the Neumann series: {radius:.2g}"
     for name, run in runs.items():
         rises = name == "tied residual"
-        value, op = (float(run.changes.min()), ">=") if rises else (float(run.changes.max()), "<=")
+        bound = {"at_least": 0.0} if rises else {"at_most": 0.0}
         yield reading(
             SMALLEST_CHANGE if rises else LARGEST_CHANGE,
-            value,
+            float(run.changes.min() if rises else run.changes.max()),
             predicted=0.0,
-            op=op,
-            threshold=0.0,
-            verdict=judge(value, op, 0.0, covered=radius < 1 or name == "exact"),
+            covered=radius < 1 or name == "exact",
             at={"form": name},
             n=sequences,
             source={"exact": DECREASE, "paper": STEP, "tied residual": SIGN}[name],
             note=note,
+            **bound,
         )
         for layer, rate in enumerate(run.rates.tolist()):
             yield reading(RATE, rate, unit="nats", at={"form": name}, layer=layer, source=None)
@@ -104,26 +104,23 @@ def unrolled(
     yield from coded(Z.flatten(0, 1)[:MAX_CODED], bases, codings)
 
 
-def coded(tokens: Tensor, bases: Tensor, codings: int) -> Iterator[Reading]:
+def coded(tokens: Float[Tensor, "n dim"], bases: Float[Tensor, "K dim p"], codings: int) -> Iterator[Reading]:
     """Yields the distance of the objective to its optimum after each step of ISTA and FISTA, per token."""
     dictionary = signed_dictionary(bases)
     best = optimal_code(tokens, bases, lam=LAM)
     optimum, L = lasso(best, tokens, dictionary, lam=LAM), curvature(dictionary)
     solved = fista(tokens, dictionary, lam=LAM).objective.sum()
-    difference = float((optimum - solved).abs() / optimum)
     yield reading(
         OPTIMUM,
-        difference,
+        float((optimum - solved).abs() / optimum),
         predicted=1e-8,
-        op="<=",
-        threshold=1e-8,
-        verdict=judge(difference, "<=", 1e-8),
+        at_most=1e-8,
         n=len(tokens),
         source=LASSO,
         note="the optimum in [U, -U] with U orthogonal is soft thresholding",
     )
 
-    def gap(code: Tensor) -> float:
+    def gap(code: Float[Tensor, "n codes"]) -> float:
         return max(0.0, float(lasso(code, tokens, dictionary, lam=LAM) - optimum) / len(tokens))
 
     steps, start = range(codings + 1), torch.zeros_like(best)
@@ -136,14 +133,11 @@ def coded(tokens: Tensor, bases: Tensor, codings: int) -> Iterator[Reading]:
         for step, value in zip(steps, values):
             yield reading(GAP, value, at={"method": name}, step=step, source=LASSO)
     allowed = float(2 * L * best.square().sum()) / len(tokens) / (codings + 1) ** 2
-    last = gaps["FISTA"][-1]
     yield reading(
         LAST_GAP,
-        last,
+        gaps["FISTA"][-1],
         predicted=allowed,
-        op="<=",
-        threshold=allowed,
-        verdict=judge(last, "<=", allowed),
+        at_most=allowed,
         nulls=(Null("ISTA", (gaps["ISTA"][-1],)),),
         side="<=",
         n=len(tokens),

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ....core.experiment import setting, sweep
-from ....core.figure import Reading, figure, reading, with_range
+from ....core.figure import Reading, figure, with_range
 from ....core.measurement import Unit
 from ....core.plotting import TINTS, axes, caption, style
 from ....core.result import Result
@@ -33,6 +33,7 @@ from .. import networks
 from ..in_networks import AFTER, NONZEROS
 from ..layer_curves import curves
 from ..problem import LASSO, PAPER
+from .common import seed_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,17 +151,12 @@ def variants(
     table = np.array(sweep(train_variant, settings)).reshape(len(kinds), seeds, len(UNITS))
     test = networks.digit_parts(seed=1000 * seed).test
     for (attention, sparsify), numbers in zip(kinds, table):
-        columns = {"at": {"attention": attention, "sparsification": sparsify}, "n": seeds, "source": None}
+        columns = {"at": {"attention": attention, "sparsification": sparsify}, "source": None}
+        columns |= {"model": f"{attention}, {sparsify}", "digits": 4, "more": f"; {steps} steps of {BATCH}"}
         for (quantity, unit), values in zip(UNITS.items(), numbers.T):
             guessing = {"p": networks.guessing_p(values.tolist(), test), "side": ">="}
-            row = reading(
-                quantity,
-                float(values.mean()),
-                unit=unit,
-                model=f"{attention}, {sparsify}",
-                note=f"mean of the seeds, {values.min():.4g} to {values.max():.4g}; {steps} steps of {BATCH}",
-                **columns | (guessing if quantity == ACCURACY else {}),
-            )
+            more = guessing if quantity == ACCURACY else {}
+            row = seed_mean(quantity, values, unit=unit, **columns, **more)
             yield with_range(row, values) if quantity in TITLES else row
     data = networks.digit_parts(seed=seed)
     models = [_network(data, a, s, seed=seed, dim=dim, depth=depth) for a, s in kinds]

@@ -47,16 +47,13 @@ def draw(result: Result) -> "Figure":
     drawn, grid = axes(len(measured), 3, width=8.5, height=2.2 * len(measured) + 0.9)
     for ax, ((classes, _, parts), (quantity, _)) in zip(grid, product(measured, QUANTITIES.values())):
         at = {"C": classes, "parts": parts}
-        look = {
-            "xscale": "symlog",
-            "xlim": (0, None),
-            "xlabel": "step",
-            "ylabel": f"C = {classes}, p = {parts}",
-        }
+        place = f"C = {classes}, p = {parts}"
+        look = {"xscale": "symlog", "xlim": (0, None), "xlabel": "step", "ylabel": place}
         panel = Panel(quantity.capitalize(), quantity, at, "layer", legend="ends", axes=look)
         draw_curves(ax, result, panel, x="step", spread=RANGE)
-        for row in result.table.select(quantity=SHUFFLED, at=at) if quantity == RECOVERY else ():
-            ax.axhline(row.value, color=COLOURS["null"], linewidth=0.9, linestyle="--")
+        if quantity == RECOVERY:
+            for row in result.table.select(quantity=SHUFFLED, at=at):
+                ax.axhline(row.value, color=COLOURS["null"], linewidth=0.9, linestyle="--")
     caption(
         drawn,
         "Recovery: the largest correlation of any unit with a latent of the same layer (of the last: with a "

@@ -4,7 +4,7 @@ Source: :cite:t:`tian2024joma`.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -138,7 +138,7 @@ def invariant(
     yield Arrays({f"{NAME}/{name}": values for name, values in arrays.items()})
 
 
-def _invariant(error: float, shift: float, loss: float, **place: object) -> Reading:
+def _invariant(error: float, shift: float, loss: float, **place: Any) -> Reading:
     """Returns the paper's invariant in one draw; covered if the mean attention stays and the second moment
     factorises.
     """

@@ -48,11 +48,19 @@ def draw(result: Result) -> "Figure":
     panel = Panel("Stable rank", RANK, lines="units", legend="ends", axes=AXES)
     draw_curves(curve, result, panel, x="time", spread=RANGE)
     layers = result.arrays[LAYERS]
-    for time, layer, ax in zip(result.arrays[SHOWN], layers, panels):
-        part = _part(layer) / np.abs(layer).max()
-        heatmap(ax, part, "V / largest entry", vmin=-1, vmax=1, cmap="RdBu_r", bar=ax is panels[-1])
+    parts = [_part(layer) for layer in layers]
+    for time, layer, part, ax in zip(result.arrays[SHOWN], layers, parts, panels):
+        heatmap(
+            ax,
+            part / np.abs(layer).max(),
+            "V / largest entry",
+            vmin=-1,
+            vmax=1,
+            cmap="RdBu_r",
+            bar=ax is panels[-1],
+        )
         ax.set(title=f"V at t = {time:.2g}", xlabel="token", ylabel="unit")
-    sides = zip(part.shape, layers[0].shape, ("units", "tokens"))
+    sides = zip(parts[0].shape, layers[0].shape, ("units", "tokens"))
     shown = "".join(f"; the first {few} of {many} {name}" for few, many, name in sides if few < many)
     text = "Lines: medians; bands: all draws. Linear units: first draw, up to its blow-up. Colour: first draw"
     caption(drawn, text + shown + ".")

@@ -64,7 +64,7 @@ def relatives(
     rate: float = setting(0.5, ge=1e-6, le=10, help="learning rate"),
     seeds: int = setting(5, ge=1, le=100, help="number of draws of sequences and start"),
     seed: int = 0,
-) -> Iterator[Reading]:
+) -> Iterator[Reading | list[Reading]]:
     """A tree of L levels: co-occurrence by formula, transition matrices and draws; then a block learns to
     predict one leaf from the others.
 
@@ -119,4 +119,4 @@ def relatives(
             for up, values in enumerate(changes[step].mT, start=1):
                 at = {"attention": how, "H": up}
                 row = reading(CHANGE, float(values.mean()), at=at, step=step, n=seeds)
-                yield with_range(row, values)
+                yield with_range(row, values.tolist())

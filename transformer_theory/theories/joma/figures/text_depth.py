@@ -10,7 +10,7 @@ sequences and over three seeds. Uniform causal attention has log(35!)/35 = 2.634
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -51,27 +51,17 @@ DRAWN = 10  # about the number of points of a curve
 # share of a text used for training if there is no second text; largest norm of the gradient
 TRAIN_SHARE, CLIP = 0.8, 0.5
 RELEASED_WORDS = 28_782  # vocabulary of WikiText-2's training split
-
-
-@dataclass(frozen=True)
-class Released:
-    """Smallest and final entropy of each layer, in nats."""
-
-    lowest: tuple[float, ...]
-    final: tuple[float, ...]
-
-
-# (learning rate of Adam, layers)
+# (learning rate of Adam, layers) -> smallest and final entropy of each layer, in nats
 RELEASED = {
-    (1e-4, 1): Released((1.55,), (2.21,)),
-    (1e-4, 2): Released((1.34, 1.53), (1.83, 2.17)),
-    (1e-4, 3): Released((1.27, 1.25, 1.92), (1.56, 1.89, 2.32)),
-    (1e-4, 5): Released((1.29, 1.16, 1.25, 1.81, 2.16), (1.43, 1.50, 1.96, 2.07, 2.43)),
-    (1e-3, 1): Released((1.65,), (2.27,)),
-    (5e-5, 1): Released((1.58,), (2.13,)),
-    (1e-5, 1): Released((1.62,), (1.74,)),
-    (5e-6, 1): Released((1.59,), (1.60,)),
-    (1e-6, 1): Released((1.88,), (2.21,)),
+    (1e-4, 1): ((1.55,), (2.21,)),
+    (1e-4, 2): ((1.34, 1.53), (1.83, 2.17)),
+    (1e-4, 3): ((1.27, 1.25, 1.92), (1.56, 1.89, 2.32)),
+    (1e-4, 5): ((1.29, 1.16, 1.25, 1.81, 2.16), (1.43, 1.50, 1.96, 2.07, 2.43)),
+    (1e-3, 1): ((1.65,), (2.27,)),
+    (5e-5, 1): ((1.58,), (2.13,)),
+    (1e-5, 1): ((1.62,), (1.74,)),
+    (5e-6, 1): ((1.59,), (1.60,)),
+    (1e-6, 1): ((1.88,), (2.21,)),
 }
 
 
@@ -83,7 +73,7 @@ def draw(result: Result) -> "Figure":
     layers, rates = (result.settings[name] for name in ("layers", "rates"))
     size = {"width": 2.6 * len(layers) + 0.5, "height": 3.2 * len(rates) + 0.9}
     drawn, grid = axes(2 * len(rates), len(layers), **size)
-    cells = product(((ENTROPY, "entropy, nats"), (LOWER_RANK, "stable rank")), rates, layers)
+    cells: Iterator[Any] = product(((ENTROPY, "entropy, nats"), (LOWER_RANK, "stable rank")), rates, layers)
     for ax, ((quantity, label), rate, depth) in zip(grid, cells):
         at = {"rate": rate, "model": _depth_text(depth)}
         look = {"ylabel": label, "xlabel": "step"}
@@ -151,7 +141,7 @@ def text_depth(
         cell = [next(runs) for _ in range(seeds)]
         curves = {name: np.stack([run[name] for run in cell]) for name in cell[0]}  # [seeds, measured, ...]
         place = {"at": {"rate": rate}, "model": _depth_text(depth), "n": seeds}
-        yield from _ends(curves, RELEASED.get((rate, depth)), place | {"step": steps})
+        yield from _ends(curves, RELEASED.get((rate, depth), ((), ())), place | {"step": steps})
         for key, (quantity, unit, source) in QUANTITIES.items():
             for index, step in list(enumerate(measured))[:: max(1, len(measured) // DRAWN)]:
                 for layer, values in enumerate(curves[key][:, index].T.tolist()):
@@ -160,7 +150,9 @@ def text_depth(
 
 
 def _ends(
-    curves: dict[str, np.ndarray], released: Released | None, place: dict[str, Any]
+    curves: dict[str, np.ndarray],
+    released: tuple[tuple[float, ...], tuple[float, ...]],
+    place: dict[str, Any],
 ) -> Iterator[Reading]:
     """Yields the lowest and the last entropy and stable rank of each layer, and the last held-out loss, means
     over the seeds.
@@ -174,8 +166,8 @@ def _ends(
     for layer in range(curves["entropy"].shape[-1]):
         entropy, rank = curves["entropy"][..., layer], curves["rank"][..., layer]
         for quantity, values, numbers in (
-            (LOWEST, entropy.min(1), released and released.lowest),
-            (FINAL, entropy[:, -1], released and released.final),
+            (LOWEST, entropy.min(1), released[0]),
+            (FINAL, entropy[:, -1], released[1]),
         ):
             columns: dict[str, Any] = {"unit": "nats", "layer": layer, "source": FIGURES}
             if numbers and words == RELEASED_WORDS:

@@ -22,14 +22,13 @@ from torch.nn.functional import cross_entropy
 from ....core.experiment import RANGE, setting, sweep
 from ....core.figure import Panel, Reading, bands, figure, reading, with_range
 from ....core.measurement import Null
-from ....data.corruption import relabel_uniformly
 from ....metrics.coding import unit_norm
-from ....training.fitting import Callback, State, at_steps, fit, permuted
+from ....training.fitting import at_steps, permuted
 from ....training.tasks import StreamTask
+from ..digit_training import CLASSES, FEATURES, TRAIN, descend, perceptron, samples
 from ..evaluation import nearest_subspace
 from ..loss import MaximalCodingRateReduction
 from ..problem import MCR2
-from .redunet_digits import digit_images
 
 ACCURACY, DIFFERENCE = "accuracy", "accuracy of rate reduction less that of cross-entropy"
 TO_THE_END, STOPPED, BY_STEP = "trained to the end", "stopped by validation", "by step"
@@ -41,11 +40,7 @@ METHODS = (
     "cross-entropy, nearest subspace",
     PIXELS,
 )
-TRAIN, VALIDATION = 1200, 300  # numbers of samples; the other 297 of 1797 are test samples
-CLASSES, FEATURES, HIDDEN = 10, 64, 256
 STOPS = 8  # number of evenly spaced steps at which training may stop
-# as published; the learning rate is divided by ten after these shares of the steps
-MOMENTUM, WEIGHT_DECAY, DROPS = 0.9, 5e-4, (0.4, 0.8)
 DRAWN = {"model": METHODS[:3]}  # the pixels are the null of the others
 
 
@@ -211,35 +206,8 @@ def training_accuracies(
 
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
     stops = at_steps(_stops(steps), evaluate, limit=steps)
-    descend(model, task, stops, rate=rate, steps=steps, generator=generator)
+    descend(model, task, rate=rate, steps=steps, generator=generator, callbacks=[stops])
     return accuracies
-
-
-def descend(
-    model: nn.Module,
-    task: StreamTask,
-    stops: Callback,
-    *,
-    rate: float,
-    steps: int,
-    generator: torch.Generator,
-) -> None:
-    """Trains a network with the published optimiser and schedule, and calls ``stops`` at each step."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    milestones = [max(1, round(share * steps)) for share in DROPS]
-
-    def schedule(state: State) -> float:
-        return 0.1 ** sum(state.step >= milestone for milestone in milestones)
-
-    fit(
-        model,
-        task,
-        optimiser=optimiser,
-        steps=steps,
-        callbacks=[stops],
-        schedule=schedule,
-        generator=generator,
-    )
 
 
 def pixel_accuracies(*, ratio: float, seed: int, ranks: tuple[int, ...]) -> list[tuple[float, float]]:
@@ -249,35 +217,6 @@ def pixel_accuracies(*, ratio: float, seed: int, ranks: tuple[int, ...]) -> list
     return [
         _accuracies(nearest_subspace(unit_norm(x), y, held_out, rank=rank), noisy, truth) for rank in ranks
     ]
-
-
-Samples = tuple[Tensor, Tensor]
-
-
-def samples(ratio: float, seed: int) -> tuple[Samples, Samples, Samples, torch.Generator]:
-    """Returns pixels ``[n, 64]`` and labels ``[n]`` for training, validation (both corrupted) and test, and
-    the generator afterwards.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    images, labels = digit_images()
-    order = torch.randperm(len(labels), generator=generator)
-    pixels, truth = images.flatten(1)[order], labels[order]
-    corrupted = TRAIN + VALIDATION
-    noisy = relabel_uniformly(truth[:corrupted], ratio, classes=CLASSES, generator=generator)
-    train, validation = slice(TRAIN), slice(TRAIN, corrupted)
-    test = (pixels[corrupted:], truth[corrupted:])
-    return (pixels[train], noisy[train]), (pixels[validation], noisy[validation]), test, generator
-
-
-def perceptron() -> nn.Sequential:
-    """Returns the network for both losses: pixels ``[n, 64]`` to features ``[n, 64]``, wide enough for ten
-    subspaces of rank six.
-    """
-    layers, width = [], FEATURES
-    for _ in range(2):
-        layers += [nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU()]
-        width = HIDDEN
-    return nn.Sequential(*layers, nn.Linear(width, FEATURES))
 
 
 def _stops(steps: int) -> list[int]:

@@ -102,15 +102,13 @@ def _constrained(starts: int, eps: float, generator: Generator) -> Iterator[Read
     for _ in range(starts):
         features, labels, _ = maximise(SIZES, RANKS, DIM, eps=eps, generator=generator)
         reached.append(float(rate_reduction(features, labels, eps=eps)))
-    place = {"at": {"problem": CONSTRAINED}, "source": OPTIMUM_THEOREM}
-    nats, excess = place | {"unit": "nats"}, max(reached) - best
-    yield reading(
-        "excess of the best start over the closed form", excess, at_most=1e-9, predicted=1e-9, **nats
-    )
+    place: dict[str, Any] = {"at": {"problem": CONSTRAINED}, "source": OPTIMUM_THEOREM}
+    excess, quantity = max(reached) - best, "excess of the best start over the closed form"
+    yield reading(quantity, excess, at_most=1e-9, predicted=1e-9, unit="nats", **place)
     values = torch.tensor(reached, dtype=torch.float64)
     reaching = float((values > best - 1e-9).double().mean())
     yield reading("share of starts that reach the optimum", reaching, unit="share", n=starts, **place)
-    yield reading(OPTIMUM, best, **nats)
+    yield reading(OPTIMUM, best, unit="nats", **place)
     yield Arrays({f"{NAME}/reached": values.sort().values.numpy()})
 
 

@@ -5,8 +5,7 @@ Source: :cite:t:`chan2022redunet`.
 """
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,8 +14,8 @@ from torch import Tensor
 from ....core.experiment import setting
 from ....core.figure import Reading, figure, reading
 from ....core.table import Arrays
-from ....data import digits
 from ....metrics.coding import unit_norm
+from ..digit_training import digit_images
 from ..evaluation import nearest_subspace
 from ..on_data import LAYERS_RAISE, class_spectra, cosines, plot
 from ..optimum import optimum
@@ -170,10 +169,3 @@ def on_splits(
 
 def _accuracy(quantity: str, hits: Tensor, **columns: Any) -> Reading:
     return reading(quantity, float(hits.double().mean()), unit="share", **columns)
-
-
-@lru_cache(maxsize=1)
-def digit_images() -> tuple[Float[Tensor, "n 1 8 8"], Int[Tensor, " n"]]:
-    """Returns the 1797 images and their labels. They are cached, so callers must not change them in place."""
-    data = digits(words=2)
-    return cast(Tensor, data.images), cast(Tensor, data.labels)

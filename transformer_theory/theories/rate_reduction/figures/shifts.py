@@ -14,10 +14,10 @@ from ....core.figure import Panel, Reading, draw_curves, figure, reading
 from ....core.plotting import axes, heatmap, style
 from ....core.result import Result
 from ....core.table import Arrays
+from ..digit_training import digit_images
 from ..on_data import LAYERS_RAISE
 from ..problem import NAME, REDUNET
 from ..redunet import construct, construct_shift_invariant, lift, random_filters
-from .redunet_digits import digit_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

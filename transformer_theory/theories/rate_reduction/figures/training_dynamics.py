@@ -21,10 +21,10 @@ from ....core.measurement import Null
 from ....metrics.coding import class_coding_rate, coding_rate, unit_norm
 from ....training.fitting import at_steps, permuted
 from ....training.tasks import StreamTask
+from ..digit_training import FEATURES, TRAIN, descend, perceptron, samples
 from ..loss import MaximalCodingRateReduction
 from ..optimum import optimum
 from ..problem import MCR2, OPTIMUM_THEOREM
-from .label_corruption import FEATURES, TRAIN, descend, perceptron, samples
 
 RATE, CLASS_RATE, REDUCTION = "coding rate", "class coding rate", "rate reduction"
 SHARE = "share of the optimum after training"
@@ -69,7 +69,8 @@ def training_dynamics(
     repetitions = torch.randint(2**31, (seeds,), generator=torch.Generator().manual_seed(seed)).tolist()
     shared = {"steps": steps, "batch": batch, "rate": rate, "eps": eps}
     trained = sweep(rates_by_step, [shared | {"seed": repetition} for repetition in repetitions])
-    whole, within, null_within = np.moveaxis([rates for rates, _ in trained], -1, 0)  # [seeds, stops, splits]
+    rates = np.array([of_seed for of_seed, _ in trained])  # [seeds, stops, splits, numbers of rates_by_step]
+    whole, within, null_within = np.moveaxis(rates, -1, 0)
     reductions, nulls = whole - within, whole - null_within
     for number, split in enumerate(SPLITS):
         for stop in range(STOPS + 1):
@@ -124,7 +125,7 @@ def rates_by_step(
 
     task = StreamTask(loss_of, lambda draws: permuted(len(x), batch, draws))
     stops = at_steps(_stops(steps), evaluate, limit=steps)
-    descend(model, task, stops, rate=rate, steps=steps, generator=generator)
+    descend(model, task, rate=rate, steps=steps, generator=generator, callbacks=[stops])
     return found, optimum(torch.bincount(y).tolist(), FEATURES, eps=eps).value
 
 

@@ -28,10 +28,11 @@ from ....models import ViT, build
 from ....probes.evaluation import evaluation
 from ....probes.features import features as block_features
 from ....training import trained_rungs
-from ....training.fitting import State, fit
+from ....training.fitting import fit
 from ....training.supervised import train_classifier
 from ....training.tasks import Classification, StreamTask, inputs_of
-from ..figures.label_corruption import CLASSES, DROPS, FEATURES, MOMENTUM, WEIGHT_DECAY, perceptron
+from .. import digit_training
+from ..digit_training import CLASSES, FEATURES, MOMENTUM, drops, perceptron
 from ..loss import MaximalCodingRateReduction
 from ..mcr2_training import RateReductionRecipe, fit_supervised
 from ..optimum import optimum
@@ -216,13 +217,7 @@ def descend(
         generator: draws the batches.
     """
     task = Classification(train, held_out, batch_size)
-    optimiser = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    drops = _drops(steps)
-
-    def schedule(state: State) -> float:
-        return 0.1 ** sum(state.step >= drop for drop in drops)
-
-    fit(model, task, optimiser=optimiser, steps=steps, schedule=schedule, generator=generator)
+    digit_training.descend(model, task, rate=RATE, steps=steps, generator=generator)
 
 
 def _with_full_batches(
@@ -260,7 +255,7 @@ def _on_reduction(train: TokenData, held_out: TokenData, generator: torch.Genera
         lambda images: images,
         STEPS,
         RATE,
-        _drops(STEPS),
+        drops(STEPS),
         "samples as they are",
         batch_size=len(train.labels),
     )
@@ -344,11 +339,6 @@ def _outputs(body: nn.Module, data: TokenData) -> Float[Tensor, "n d"]:
     """Returns the outputs of a network, without gradients and in evaluation mode."""
     with evaluation(body):
         return body(inputs_of(data, body, torch.arange(len(data)))[0])
-
-
-def _drops(steps: int) -> tuple[int, ...]:
-    """Returns the steps after which the learning rate is divided by ten."""
-    return tuple(max(1, round(share * steps)) for share in DROPS)
 
 
 def _adamw(steps: int) -> str:

@@ -131,8 +131,8 @@ def reading(
         covered: whether the assumptions of the theorem that states the bound hold.
         columns: further columns of the row.
     """
-    bounds: tuple[tuple[Op, float | None], ...] = (("<=", at_most), (">=", at_least))
-    for op, bound in bounds:
+    bounds: dict[Op, float | None] = {"<=": at_most, ">=": at_least}
+    for op, bound in bounds.items():
         if bound is not None:
             verdict = judge(value, op, bound, covered=covered)
             columns |= {"op": op, "threshold": bound, "verdict": verdict}

@@ -4,6 +4,7 @@ the flows.
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,17 +56,18 @@ def exponents(
     """Local exponents of t, ln t and ln ln t in the fall of the common token's logit, and the times of the
     theorem's two regimes.
     """
-    sizes = {"classes": classes, "vocab_size": vocab_size, "eta_y": 1.0}
-    t0, form = scanning_time(**sizes), sizes | {"eta_z": eta_z, "overlap": overlap}
+    sizes: dict[str, Any] = {"classes": classes, "vocab_size": vocab_size, "eta_y": 1.0}
+    form: dict[str, Any] = sizes | {"eta_z": eta_z, "overlap": overlap}
+    t0 = scanning_time(**sizes)
     exponents_at = partial(growth_exponents, **form)
     for time in (time for time in TIMES if time <= 10**decades):
         growth = exponents_at(torch.tensor([time * t0], dtype=torch.float64))
-        power, columns = float(growth.power[0]), {"at": {"dynamics": CLOSED, "t": time}}
+        columns: dict[str, Any] = {"at": {"dynamics": CLOSED, "t": time}}
         if time <= QUADRATIC_UNTIL:
             columns |= {"reference": (2.0, "limit"), "at_least": MIN_POWER}
         log, loglog = float(growth.per_log[0]), float(growth.per_loglog[0])
         note = f"dB/dln t = {log:.4f}, dB/dln ln(M eta_Y t/K) = {loglog:.4f}"
-        yield reading(POWER, power, note=note, **columns)
+        yield reading(POWER, float(growth.power[0]), note=note, **columns)
     note = "dB/dln t within 10 % of 1/2, in closed form"
     yield reading(DECADES, longest_logarithmic_growth(**form), note=note)
     t = t0 * torch.logspace(-2, decades, int(12 * (decades + 2)), dtype=torch.float64)

@@ -6,7 +6,7 @@ random numbers (drawn sequence by sequence, in single precision), so it is compa
 runs. The first loss is ln M. The loss falls by five orders of magnitude, then reaches a plateau.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -81,7 +81,9 @@ def syn_small(
                 columns |= {"reference": (LOSS[step], "printed"), "needs": PUBLISHED}
             low, high = float(values.min()), float(values.max())
             note = f"{low:.3g} to {high:.3g} over runs; the log is one run of other random numbers"
-            yield with_range(reading(TRAINING_LOSS, float(values.mean()), note=note, **columns), values)
+            yield with_range(
+                reading(TRAINING_LOSS, float(values.mean()), note=note, **columns), values.tolist()
+            )
         yield from final_attention(c[:, i], {"eta_Y": rate})
     yield stored_attention(path, c)
 
@@ -123,7 +125,7 @@ def stored_attention(path: Trajectory, c: Float[Tensor, "recorded pairs seeds K 
     return Arrays({STEPS: path.steps.numpy(), ATTENDED: attended.numpy()})
 
 
-def draw_attention(panels: "list[Axes]", result: Result, titles: list[str]) -> None:
+def draw_attention(panels: "Iterable[Axes]", result: Result, titles: list[str]) -> None:
     """Draws the stored maps: common tokens lowest, then the distinct ones from rare to likely."""
     steps, c = result.arrays[STEPS], result.arrays[ATTENDED]  # c: [steps, panels, tokens]
     for i, (ax, title) in enumerate(zip(panels, titles)):

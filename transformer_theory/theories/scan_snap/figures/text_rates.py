@@ -3,6 +3,7 @@ on a text.
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -65,8 +66,8 @@ def text_rates(
     losses = np.array([run.held_out_losses[-1] for run in runs]).reshape(shape)
     start = Null("before training", (float(entropy[:, :, 0].mean()),))
     for rate, values, loss in zip(rates, entropy[:, :, 1], losses):
-        columns = {"model": "1 layer", "at": {"rate": rate}, "step": steps, "unit": "nats"}
-        of_loss = columns | {"split": "validation"}
+        columns: dict[str, Any] = {"model": "1 layer", "at": {"rate": rate}, "step": steps, "unit": "nats"}
+        of_loss: dict[str, Any] = columns | {"split": "validation"}
         note = f"{values.min():.3f} to {values.max():.3f} over seeds"
         yield reading(ENTROPY, float(values.mean()), nulls=(start,), note=note, n=seeds, **columns)
         note = f"per word; {loss.min():.3f} to {loss.max():.3f} over seeds"

@@ -1,7 +1,7 @@
 """The growth of common and distinct tokens' logits in the four dynamics of one instance."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -71,10 +71,11 @@ def token_growth(
     """
     weights = torch.linspace(0.1, 1, distinct, dtype=torch.float64).expand(classes, -1)
     instance = single_common(weights, common_share, vocab_size=vocab_size)
-    sizes, rates = {"classes": classes, "vocab_size": vocab_size}, {"eta_y": eta_y, "eta_z": eta_z}
+    sizes: dict[str, Any] = {"classes": classes, "vocab_size": vocab_size}
+    rates = {"eta_y": eta_y, "eta_z": eta_z}
     t0 = scanning_time(**sizes, eta_y=eta_y)
     times = t0 * torch.logspace(-1, decades, 60, dtype=torch.float64)
-    closed = -B(times, overlap=float(instance.overlap()[0, 1]), **sizes, **rates)
+    closed = -B(times, overlap=float(instance.overlap()[0, 1]), **sizes, eta_y=eta_y, eta_z=eta_z)
     weak = instance.weak_overlap().holds
     plotted = range(1, len(times), 2)  # half of the times, with the last
     for flow in (flow(instance, times, **rates) for flow in (exact_flow, modified_flow, lemma4_flow)):

@@ -51,7 +51,7 @@ def test_a_row_has_the_columns_of_its_ladder():
         SOURCE,
     )
     assert [null.kind for null in row.nulls] == ["normal draws", "other"]
-    other = toy.beside("width", 2.0, source=None)
+    other = toy.other_row("width", 2.0, source=None)
     assert (other.theory, other.kind, other.quantity, other.unit, other.side, other.source) == (
         "toy",
         "rung",

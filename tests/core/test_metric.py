@@ -103,7 +103,7 @@ class Middle(PerModule):
     ) -> Iterator[Measurement]:
         value = float(sums.median() / self.sums[SHARED].median())
         yield self.row(value, draws=[1.0] * draws, n=len(sums), reason="not needed")
-        yield self.beside("first", None, reason=f"place {place}", unit="share", head=2)
+        yield self.other_row("first", None, reason=f"place {place}", unit="share", head=2)
 
 
 def block(output: torch.Tensor, layer: int, kind: str = "features") -> Activations:

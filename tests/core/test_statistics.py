@@ -21,9 +21,9 @@ from transformer_theory.core.statistics import (
     over_seeds,
     permutations,
     rank_sum_p,
+    reason_without_p,
     share_interval,
     student_interval,
-    without_p,
 )
 
 ROW = Measurement("crate", "on data", "rate", 1.0, side=">=", seed=0)
@@ -119,12 +119,12 @@ def test_a_p_value_needs_enough_draws():
         for n in (RANGE_DRAWS, HEADLINE_DRAWS)
     )
     assert over_seeds([few]).p is None
-    assert without_p(few) == "no p-value: the null has 19 draws, 99 are needed"
+    assert reason_without_p(few) == "no p-value: the null has 19 draws, 99 are needed"
     assert over_seeds([enough]).p == 1 / 200
-    assert without_p(enough) == ""
-    assert "does not predict a side" in without_p(replace(enough, side=None))
+    assert reason_without_p(enough) == ""
+    assert "does not predict a side" in reason_without_p(replace(enough, side=None))
     assert over_seeds([replace(enough, side=None)]).p is None
-    assert without_p(replace(ROW, value=None, reason="no labels")) == "no value"
+    assert reason_without_p(replace(ROW, value=None, reason="no labels")) == "no value"
 
 
 def test_untrained_networks_are_compared_by_ranks_not_averaged():
@@ -138,7 +138,10 @@ def test_untrained_networks_are_compared_by_ranks_not_averaged():
     assert summary.null.draws == pytest.approx(draws)
     alone = over_seeds(rows[:1])
     assert alone.p is None
-    assert without_p(rows[0]) == "no p-value: 1 trained network and 19 untrained ones are too few; add seeds"
+    assert (
+        reason_without_p(rows[0])
+        == "no p-value: 1 trained network and 19 untrained ones are too few; add seeds"
+    )
 
 
 def test_shared_permutations_keep_the_null_of_the_mean_wide():
@@ -202,7 +205,7 @@ def test_a_missing_first_seed_does_not_hide_the_test():
 def test_equal_draws_give_no_p_value():
     row = replace(ROW, nulls=(Null("permuted labels", (0.5,) * HEADLINE_DRAWS),))
     assert over_seeds([row]).p is None
-    assert "all draws of the null are equal" in without_p(row)
+    assert "all draws of the null are equal" in reason_without_p(row)
 
 
 def test_intervals_of_bounded_quantities_stay_inside_and_hold_the_mean():

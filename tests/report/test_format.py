@@ -12,12 +12,12 @@ from transformer_theory.comparison.pooling import aggregate
 from transformer_theory.core import format
 from transformer_theory.core.format import (
     amount,
-    beside_null,
     label,
     number,
     place,
     portable_command,
     prediction,
+    relative_to_null,
     slug,
     unexpected_side,
     unique,
@@ -103,7 +103,7 @@ def test_predictions_name_limit_and_threshold():
 )
 def test_values_that_print_as_their_null_are_on_no_side(value, null, side):
     row = on_data(value, nulls=(Null("n", (null,)),), side=">=")
-    assert beside_null(row) == side
+    assert relative_to_null(row) == side
     assert unexpected_side(row) == (side == "below")
 
 

@@ -290,8 +290,8 @@ class Quantity:
         layers = {row.layer for row in self.rows} - {None}
         heads = sum(row.head is not None for row in self.rows)
         if heads:
-            return f"{format.several(heads, 'head')} in {format.several(len(layers), 'layer')}"
-        return format.several(len(layers), "layer") if layers else "the network"
+            return f"{format.counted(heads, 'head')} in {format.counted(len(layers), 'layer')}"
+        return format.counted(len(layers), "layer") if layers else "the network"
 
 
 def is_of_one_network(result: Result) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..core import listeners, parallel
 from ..core.claims import Claim
-from ..core.format import several
+from ..core.format import counted
 from ..core.statistics import fixed_generator
 from ..core.theory import Theory
 from ..data import Graphs, Images, TokenData, image_sets
@@ -126,7 +126,7 @@ def collected(results: Iterable[tuple[Key, Any]], plan: Plan) -> dict[Key, Any]:
             theory = key.name.partition("/")[0]
             missing[theory] -= 1
             if not missing[theory]:
-                listeners.progress(f"{theory}: {several(claims[theory], 'claim')} with controls")
+                listeners.progress(f"{theory}: {counted(claims[theory], 'claim')} with controls")
     return found
 
 

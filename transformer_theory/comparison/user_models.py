@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..core.errors import first_line
 from ..core.result import Result, provenance
-from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, spaced
+from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
@@ -93,7 +93,7 @@ def measure(
     limit = max_samples or default_samples(user.network, ids=_are_ids(user.inputs))
     data, classes = (
         _spaced(user.inputs, limit),
-        None if user.labels is None else user.labels[spaced(len(user.labels), limit)],
+        None if user.labels is None else user.labels[evenly_spaced(len(user.labels), limit)],
     )
     check_weights(user.network, user.name)
     outputs = _first_pass(user, data)
@@ -280,7 +280,7 @@ def _batch_size(data: Inputs) -> int:
 
 def _spaced(data: Inputs, limit: int) -> Inputs:
     """Returns at most ``limit`` sequences, evenly spaced."""
-    return selected(data, spaced(count(data), limit))
+    return selected(data, evenly_spaced(count(data), limit))
 
 
 def _are_ids(data: Inputs) -> bool:

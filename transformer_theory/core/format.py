@@ -203,7 +203,7 @@ def sign(op: str | None) -> str:
     return {"<=": "≤", ">=": "≥"}.get(op or "", "=")
 
 
-def several(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Formats a count with its noun: ``"1 claim"``, ``"2 claims"``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
@@ -245,7 +245,7 @@ def prediction(row: Measurement) -> str:
     return f"{text} (threshold:\u00a0{limit})" if limit else text
 
 
-def beside_null(row: Measurement) -> str:
+def relative_to_null(row: Measurement) -> str:
     """Returns where the value lies relative to the median null: ``"above"``, ``"below"``, or ``"at"`` if both
     print as the same number.
 
@@ -266,7 +266,7 @@ def beside_null(row: Measurement) -> str:
 def unexpected_side(row: Measurement) -> bool:
     """Returns whether the value lies on the side of its null that is opposite to the predicted side."""
     side = row.side or row.op
-    return beside_null(row) == {">=": "below", "<=": "above"}.get(side or "")
+    return relative_to_null(row) == {">=": "below", "<=": "above"}.get(side or "")
 
 
 def label(row: Measurement) -> str:

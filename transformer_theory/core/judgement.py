@@ -19,8 +19,8 @@ from .statistics import (
     agreement,
     false_discoveries,
     over_seeds,
+    reason_without_p,
     student_interval,
-    without_p,
 )
 
 Outcome = Literal[
@@ -235,7 +235,7 @@ def _judged(
     second = row.nulls[1] if len(row.nulls) > 1 else None
     if side is None:
         outcome = "too few draws" if _lacks_draws(row) else "not tested"
-        return Judged(row, rows, outcome, reason=without_p(row, _seeds(rows)))
+        return Judged(row, rows, outcome, reason=reason_without_p(row, _seeds(rows)))
     decided = {"row": row, "rows": rows, "side": side, "q": q, "other_q": other_q}
     against = None if second is None else _side_of_second(row, rows, second, rule)
     if second is not None and against is None:
@@ -298,7 +298,7 @@ def _seeds_differ(rows: Sequence[Measurement]) -> bool:
 def _compared(rows: Sequence[Measurement], kind: str) -> list[tuple[Measurement, Null]]:
     """Returns the rows with a value and draws of a null, each with this null and the value beside it."""
     return [
-        (row, null.beside(row.value))
+        (row, null.with_value(row.value))
         for row in rows
         for null in row.nulls
         if null.kind == kind and null.draws and row.value is not None

@@ -166,11 +166,11 @@ class Ladder:
         """Returns a row of the ladder's quantity, with its unit, side and bounds; ``columns`` are further
         columns of the row.
         """
-        return self.beside(
+        return self.other_row(
             self.quantity, value, **{"unit": self.unit, "side": self.side, "bounds": self.bounds, **columns}
         )
 
-    def beside(self, quantity: str, value: float | None, **columns: Any) -> Measurement:
+    def other_row(self, quantity: str, value: float | None, **columns: Any) -> Measurement:
         """Returns a row of another quantity that a rung measures beside that of the ladder."""
         return Measurement(self.theory, "rung", quantity, value, **{"source": self.source, **columns})
 

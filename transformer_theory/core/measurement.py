@@ -211,13 +211,13 @@ class Null:
         for kind in kinds:
             of_kind = [next((null for null in row.nulls if null.kind == kind), None) for row in rows]
             if any(null is not None and null.value is not None for null in of_kind):
-                of_kind = [null and null.beside(row.value) for null, row in zip(of_kind, rows)]
+                of_kind = [null and null.with_value(row.value) for null, row in zip(of_kind, rows)]
             means.append(cls.mean_of(of_kind))
         if len(kinds) > 1:
             means = [null or cls(kind, ()) for null, kind in zip(means, kinds)]
         return tuple(null for null in means if null is not None)
 
-    def beside(self, value: float | None) -> "Null":
+    def with_value(self, value: float | None) -> "Null":
         """Returns the null with the value that is compared with its draws, by default that of its row."""
         return dataclasses.replace(self, value=value if self.value is None else self.value)
 

@@ -212,7 +212,7 @@ class PerModule(Metric):
     def rows(
         self, place: Place, *sums: Tensor, draws: int, generator: torch.Generator | None
     ) -> Iterable[Measurement]:
-        """Returns the rows of one module, made by :meth:`row` and :meth:`beside`.
+        """Returns the rows of one module, made by :meth:`row` and :meth:`other_row`.
 
         Args:
             place: layer and first head.
@@ -249,11 +249,11 @@ class PerModule(Metric):
         return rows
 
     def row(self, value: float | None, **columns: Any) -> Measurement:
-        """Returns a row of the metric's quantity, see :meth:`beside`."""
+        """Returns a row of the metric's quantity, see :meth:`other_row`."""
         defaults = {name: getattr(self, name) for name in ("unit", "side", "predicted", "bounds")}
-        return self.beside(self.quantity, value, **{**defaults, **columns})
+        return self.other_row(self.quantity, value, **{**defaults, **columns})
 
-    def beside(
+    def other_row(
         self,
         quantity: str,
         value: float | None,

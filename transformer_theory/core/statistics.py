@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from .format import several
+from .format import counted
 from .measurement import Measurement, Null, extremeness
 
 HEADLINE_DRAWS = 199  # draws of a null that permutes the evaluation only; the smallest p-value is 1/200
@@ -201,7 +201,7 @@ def jackknife_interval(
     return value - half, value + half
 
 
-def spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
+def evenly_spaced(size: int, count: int) -> Int[Tensor, " chosen"]:
     """Returns up to ``count`` evenly spaced indices below ``size``, with both ends."""
     return torch.linspace(0, size - 1, min(size, count)).round().long()
 
@@ -295,7 +295,7 @@ def nulls_of(measurements: Sequence[Sequence[Measurement]], kind: str) -> dict[t
     return {place: Null(kind, tuple(draws)) for place, draws in values.items()}
 
 
-def without_p(row: Measurement, networks: int = 1) -> str:
+def reason_without_p(row: Measurement, networks: int = 1) -> str:
     """Returns the reason why a row has no p-value; empty if it can have one.
 
     Args:
@@ -316,14 +316,13 @@ def without_p(row: Measurement, networks: int = 1) -> str:
     if row.null.kind == UNTRAINED:
         smallest = 1 / math.comb(draws + networks, networks)
         text = (
-            f"no p-value: {several(networks, 'trained network')} and {draws} untrained ones are too few; add "
+            f"no p-value: {counted(networks, 'trained network')} and {draws} untrained ones are too few; add "
             "seeds"
         )
     else:
         smallest = 1 / (1 + draws)
-        text = (
-            f"no p-value: the null has {several(draws, 'draw')}, {math.ceil(1 / SMALLEST_P) - 1} are needed"
-        )
+        needed = math.ceil(1 / SMALLEST_P) - 1
+        text = f"no p-value: the null has {counted(draws, 'draw')}, {needed} are needed"
     return text if smallest > SMALLEST_P else ""
 
 
@@ -333,9 +332,9 @@ def over_seeds(rows: Sequence[Measurement]) -> Measurement:
 
     Draw i of the null is averaged over the seeds, which gives the null of the mean. Untrained networks are
     not averaged: the rank-sum test compares the seeds with them. The p-value is None if there are too few
-    draws or seeds (:func:`without_p`). If all seeds have the same value, it depends on the data alone, and
-    the row keeps its own interval. A verdict is kept only if all seeds agree. ``n`` is the number of seeds,
-    unless there is only one.
+    draws or seeds (:func:`reason_without_p`). If all seeds have the same value, it depends on the data alone,
+    and the row keeps its own interval. A verdict is kept only if all seeds agree. ``n`` is the number of
+    seeds, unless there is only one.
     """
     values = [row.value for row in rows if row.value is not None]
     first = next((row for row in rows if row.value is not None), rows[0])
@@ -377,7 +376,7 @@ def over_seeds(rows: Sequence[Measurement]) -> Measurement:
         summary = dataclasses.replace(summary, interval=None, interval_kind="")
     p = None
     if (
-        not without_p(summary, len(values))
+        not reason_without_p(summary, len(values))
         and null is not None
         and summary.side is not None
         and summary.value is not None

@@ -202,7 +202,9 @@ def from_records(records: Iterable[Mapping[str, Any]]) -> Table:
         place = tuple(getattr(row, name) for name in columns)
         if further and place in places:
             main = rows[places[place]]
-            nulls = row.nulls if row.value == main.value else [null.beside(row.value) for null in row.nulls]
+            nulls = (
+                row.nulls if row.value == main.value else [null.with_value(row.value) for null in row.nulls]
+            )
             rows[places[place]] = dataclasses.replace(main, nulls=(*main.nulls, *nulls))
         else:
             places.setdefault(place, len(rows))

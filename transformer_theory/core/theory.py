@@ -12,7 +12,7 @@ import torch
 
 from .claims import Claim
 from .experiment import Experiment
-from .format import several
+from .format import counted
 from .ladder import Ladder
 from .measurement import Measurement, Side
 from .metric import Metric
@@ -171,7 +171,7 @@ class Theory:
             ("rung", len(self.ladder.rungs) if self.ladder else 0),
             ("experiment", len(self.experiments)),
         )
-        parts = [several(count, noun) for noun, count in counts if count]
+        parts = [counted(count, noun) for noun, count in counts if count]
         parts += ["on data"] if self.on_data is not None else []
         return parts + (["in networks"] if self.in_networks is not None else [])
 

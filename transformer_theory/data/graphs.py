@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..core.format import several
+from ..core.format import counted
 from ..core.sources import Source
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class Graphs:
     def __repr__(self) -> str:
         """Returns ``Graphs('molecules', 12 graphs of 5 to 9 nodes)``."""
         sizes = sorted(len(graph) for graph in self.graphs)
-        nodes = several(sizes[0], "node") if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]} nodes"
-        return f"Graphs({self.name!r}, {several(len(self), 'graph')} of {nodes})"
+        nodes = counted(sizes[0], "node") if sizes[0] == sizes[-1] else f"{sizes[0]} to {sizes[-1]} nodes"
+        return f"Graphs({self.name!r}, {counted(len(self), 'graph')} of {nodes})"
 
     def checksum(self) -> str:
         """Returns the first 16 digits of the SHA-256 of the sizes and edges; equal sets have

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.errors import nearest
-from ..core.format import several
+from ..core.format import counted
 from ..core.sources import Source
 from ..core.validation import as_float64, as_int64
 
@@ -284,7 +284,7 @@ class TokenData:
         assert data.query is not None
         _check_magnitude(data.query, "query")
         if data.labels is not None and data.classes > max(len(data), 2):
-            label = f"label {data.classes - 1} with only {several(len(data), 'sequence')}"
+            label = f"label {data.classes - 1} with only {counted(len(data), 'sequence')}"
             raise ValueError(
                 f"labels must be 0..k-1 for k classes, got {label}; relabel with numpy.unique(labels, "
                 "return_inverse=True)[1]"

@@ -256,7 +256,7 @@ def headline_mean(
     tested = tested.where(lambda row: row.value is not None and row.null is not None)
     own = _own_nulls(tested or measured)
     if tested and (value := over_heads(tested).value) != mean.value:  # the tests have other inputs
-        own = [null.beside(value) for null in own]
+        own = [null.with_value(value) for null in own]
     if not untrained:
         return replace(mean, nulls=tuple(null for null in own if null.draws))
     draws = [

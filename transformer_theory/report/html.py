@@ -298,7 +298,7 @@ def _result(result: Result) -> Markup:
         ("array", len(result.arrays)),
         ("claim", len(result.verifications)),
     )
-    held = ", ".join(format.several(count, noun) for noun, count in counts if count) or "empty"
+    held = ", ".join(format.counted(count, noun) for noun, count in counts if count) or "empty"
     settings = [
         f"{name}: {text[:60]}{'…' * (len(text) > 60)}" for name, text in format.flatten(result.settings)
     ]
@@ -333,7 +333,7 @@ def _rows(table: Table, total: int) -> Markup:
                 *("" if (value := getattr(row, name)) is None else str(value) for name in columns),
                 row.reason if row.value is None else format.with_unit(row.value, row.unit, row.interval),
                 "" if prediction == format.NOTHING else prediction,
-                f"{format.of_row(null.median, row)} ({format.several(len(null.draws), 'draw')})"
+                f"{format.of_row(null.median, row)} ({format.counted(len(null.draws), 'draw')})"
                 if null is not None and null.draws
                 else "",
                 row.verdict or "",

@@ -151,7 +151,7 @@ def _found(combined: Aggregate) -> dict[str, Any] | None:
         "overview": overview(found, combined.theories),
         "statements": statements(found),
         "matrix": figure,
-        "caption": f"{format.several(found.tests, 'test')}, {_FALSE_DISCOVERIES}.",
+        "caption": f"{format.counted(found.tests, 'test')}, {_FALSE_DISCOVERIES}.",
         "table": tables.findings(found),
     }
 
@@ -228,7 +228,7 @@ def _result_line(index: int, result: Result) -> dict[str, Any]:
     """Returns a row of the table of results."""
     record, settings = result.provenance, result.settings
     seeds = settings.get("seeds", settings.get("seed"))
-    claims = format.several(len(result.verifications), "claim") if result.verifications else ""
+    claims = format.counted(len(result.verifications), "claim") if result.verifications else ""
     return {
         "label": result_label(index),
         "name": result.name,

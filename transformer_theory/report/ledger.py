@@ -19,7 +19,7 @@ from typing import Any
 
 from ..core.claims import Verification
 from ..core.files import write_together
-from ..core.format import duration, number, portable_command, several, sign
+from ..core.format import counted, duration, number, portable_command, sign
 from ..core.math_text import rendered_parts
 from ..core.result import Result
 from ..core.sources import Source, Status
@@ -152,7 +152,7 @@ def _origin(document: Document) -> str:
     )
     workers = record.get("workers") or 1
     return (
-        f"- {several(count, 'claim')} by `{record['command']}`: {record['date'][:10]}, {record['machine']}, "
+        f"- {counted(count, 'claim')} by `{record['command']}`: {record['date'][:10]}, {record['machine']}, "
         f"{workers} process{'es' if workers > 1 else ''}, {duration(record['seconds'])}; version "
         f"{record['versions']['transformer-theory']}{commit}; {versions}."
     )
@@ -165,7 +165,7 @@ def _verdict(verification: Verification) -> str:
     low, high = verification.interval
     undecided = len(verification.seeds) - verification.decided
     rest = (
-        f"; {several(undecided, 'seed')} {'was' if undecided == 1 else 'were'} not decided"
+        f"; {counted(undecided, 'seed')} {'was' if undecided == 1 else 'were'} not decided"
         if undecided
         else ""
     )

@@ -233,7 +233,7 @@ def _of_claims(aggregate: Aggregate) -> Iterator[Macro]:
             consistent = sum(checked.verification.outcome == "consistent" for checked in claims)
             sources = {index for checked in claims for index in origins[checked.verification.id]}
             about = _about(
-                aggregate, sources, f"{theory.name}: claims", f"n = {format.several(len(claims), 'claim')}"
+                aggregate, sources, f"{theory.name}: claims", f"n = {format.counted(len(claims), 'claim')}"
             )
             yield Macro(f"{name}Claims", str(len(claims)), len(claims), "verified", about)
             yield Macro(f"{name}ClaimsConsistent", str(consistent), consistent, "of these consistent", about)
@@ -247,7 +247,12 @@ def _of_claim(aggregate: Aggregate, checked: Checked, name: str, origins: Sequen
     low, high = claim.interval
     share = f"95 % interval of the consistent share {low:.3g} to {high:.3g}"
     about = _about(
-        aggregate, origins, claim.id, claim.measures, f"n = {format.several(len(claim.seeds), 'seed')}", share
+        aggregate,
+        origins,
+        claim.id,
+        claim.measures,
+        f"n = {format.counted(len(claim.seeds), 'seed')}",
+        share,
     )
     numbers: list[tuple[str, float | int | None, str]] = [
         ("", claim.worst.value, format.number(claim.worst.value)),
@@ -312,7 +317,7 @@ def _numbers(aggregate: Aggregate, name: str, entry: Entry) -> Iterator[Macro]:
     # over which layers and heads the mean is, for example
     note = textwrap.shorten(row.note, MAX_COMMAND, placeholder=" ...")
     drawn = (
-        f"null: {row.null.kind}, {format.several(len(row.null.draws), 'draw')}"
+        f"null: {row.null.kind}, {format.counted(len(row.null.draws), 'draw')}"
         if row.null is not None and row.null.draws
         else ""
     )
@@ -338,7 +343,7 @@ def _extent(entry: Entry) -> tuple[str, str]:
         if len(entry.rows) > 1
         else format.number(each)
     )
-    seeds = format.several(entry.seeds, "seed") if len(entry.rows) > 1 or not samples else ""
+    seeds = format.counted(entry.seeds, "seed") if len(entry.rows) > 1 or not samples else ""
     if row.interval is None:
         return f"n = {seeds}{samples}", "no interval"
     low, high = (format.of_row(bound, row) for bound in row.interval)

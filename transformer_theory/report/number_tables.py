@@ -114,7 +114,7 @@ def _headline_lines(entries: Sequence[Entry]) -> Iterator[Line]:
                 None, ("" if previous[:1] == key[:1] else format.label(row), Note("" if repeated else note))
             )
         )
-        beside = format.beside_null(row)
+        beside = format.relative_to_null(row)
         unexpected = format.unexpected_side(row)
         # State the side of the null if it is unexpected or no verdict implies it.
         remarks = (
@@ -148,7 +148,7 @@ def _experiment_counts(aggregate: Aggregate, theory: Theory) -> Iterator[tuple[s
         judged = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         yield (
             name,
-            f"{format.several(len(entries), 'number')}{f': {judged}' if judged else ', none of them judged'}",
+            f"{format.counted(len(entries), 'number')}{f': {judged}' if judged else ', none of them judged'}",
         )
 
 
@@ -165,13 +165,13 @@ def claims_text(claims: Sequence[Checked]) -> str:
     )
     without_power = sum(verification.control != "fails" for verification in verifications)
     controls = (
-        f"{format.several(without_power, 'control')} did not fail, so these checks have no power"
+        f"{format.counted(without_power, 'control')} did not fail, so these checks have no power"
         if without_power
         else "every control fails as it must"
     )
     plural = "" if seeds == [1] else "s"
     return (
-        f"{format.several(len(claims), 'claim')}, {span} seed{plural} each: {consistent} consistent on every "
+        f"{format.counted(len(claims), 'claim')}, {span} seed{plural} each: {consistent} consistent on every "
         f"seed; {controls}"
     )
 
@@ -403,7 +403,7 @@ def measured(entry: Entry, *, strong: bool = False) -> Cell:
     row = entry.row
     text = format.with_unit(row.value, row.unit, row.interval)
     value = Strong(text) if strong else text
-    seeds = format.several(entry.seeds, "seed") if len(entry.rows) > 1 else ""
+    seeds = format.counted(entry.seeds, "seed") if len(entry.rows) > 1 else ""
     below = ", ".join(filter(None, (format.interval_text(row) if row.value is not None else "", seeds)))
     return (value, Note(below)) if below else value
 
@@ -604,7 +604,11 @@ def origin(record: Mapping[str, Any]) -> list[tuple[str, str]]:
             str,
             filter(
                 None,
-                (record.get("machine"), record.get("device"), threads and format.several(threads, "thread")),
+                (
+                    record.get("machine"),
+                    record.get("device"),
+                    threads and format.counted(threads, "thread"),
+                ),
             ),
         )
     )

@@ -507,8 +507,8 @@ def shape(result: Result) -> str:
         if row.head is not None:
             heads[row.layer] = max(heads[row.layer], row.head + 1)
     counts = set(heads.values())
-    own = f" of {format.several(counts.pop(), 'head')}" if len(counts) == 1 and counts != {0} else ""
-    return f"{format.several(len(heads), 'layer')}{own}"
+    own = f" of {format.counted(counts.pop(), 'head')}" if len(counts) == 1 and counts != {0} else ""
+    return f"{format.counted(len(heads), 'layer')}{own}"
 
 
 def inputs_of(result: Result) -> str:

@@ -185,7 +185,7 @@ def judged_cells(what: Cell, judged: Judged, about: str = "") -> tuple[Cell, ...
     row = judged.row
     if row.value is None:
         return what, format.NOTHING, "", "", "", "", (judged.outcome, Note(judged.reason))
-    seeds = format.several(judged.seeds, "seed") if judged.seeds > 1 else ""
+    seeds = format.counted(judged.seeds, "seed") if judged.seeds > 1 else ""
     below = ", ".join(filter(None, (format.interval_text(row), about or seeds)))
     value = (Strong(format.of_row(row.value, row)), *([Note(below)] if below else []))
     predicted = "" if row.predicted is None else format.amount(row.predicted, row.unit)
@@ -231,7 +231,7 @@ def _noise(judged: Judged) -> tuple[Note, ...]:
 
 def judged_legend(judged: Sequence[Judged]) -> str:
     """Explains the columns of judged rows, and the outcomes that occur in them."""
-    tests = format.several(sum(one.q is not None for one in judged), "test")
+    tests = format.counted(sum(one.q is not None for one in judged), "test")
     met = {one.outcome for one in judged}
     return (
         "Value: the mean over seeds with its 95 % interval. Nulls: the median of the first, then kind and "
@@ -330,7 +330,7 @@ def of_network(result: Result, theories: Sequence[Theory]) -> Table:
         for line in table.lines
     ]
     tests = sum(each.judged.q is not None for each in chosen)
-    tested = f"q controls the false discovery rate over {format.several(tests, 'test')}. " if tests else ""
+    tested = f"q controls the false discovery rate over {format.counted(tests, 'test')}. " if tests else ""
     legend = (
         "Value: the mean over all heads or layers, with the smallest and the largest. Nulls: median, kind "
         "and "

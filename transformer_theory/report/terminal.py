@@ -36,7 +36,7 @@ def summary(result: Result, *, theories: Iterable[Theory] | None = None) -> Grou
     ]
     parts += [Padding(Text(plain(sentence)), (1, 0, 0, 2)) for sentence in sentences(found)]
     if (headlines := tables.findings(found)) is not None:
-        explained = f"{format.several(found.tests, 'test')}; the page explains the columns and the outcomes."
+        explained = f"{format.counted(found.tests, 'test')}; the page explains the columns and the outcomes."
         parts.append(Padding(Text(explained, style="dim"), (1, 0, 0, 0)))
         parts.append(table(headlines, without=("prediction", "effect")))
     claims = [

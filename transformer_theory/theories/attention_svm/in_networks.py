@@ -339,7 +339,7 @@ class AlignmentMetric(PerModule):
             note = f"{found.constraints} constraints of {found.queries} queries"
             columns = {"head": head, "n": n, "note": note, **limit}
             yield self.row(found.cosine, nulls=(found.null,), **columns)
-            yield self.beside(MARGIN, found.margin, unit="share", side=">=", **columns)
+            yield self.other_row(MARGIN, found.margin, unit="share", side=">=", **columns)
 
     def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
         """Computes the alignment of every head of one module."""

@@ -76,7 +76,7 @@ def gap_rows(
     null = exchanged(with_chain, without, generator)
     yield LADDER.row(accuracies[0] - accuracies[1], predicted=1 - accuracies[1], nulls=(null,), n=n)
     for quantity, value in zip((WITH, WITHOUT, MAJORITY), accuracies):
-        yield LADDER.beside(quantity, value, unit="share", n=n)
+        yield LADDER.other_row(quantity, value, unit="share", n=n)
 
 
 @LADDER.rung("n = 30, hard-max", column="exact construction", covered=True, n=30)
@@ -106,7 +106,7 @@ def written(
             model, task, [sample for sample, each in zip(parts.test, every) if not each], "chain"
         )
     yield from gap_rows(right, parts.guessed, parts.guessed, generator)
-    yield LADDER.beside(WHOLE, float(every.double().mean()), unit="share", n=QUESTIONS)
+    yield LADDER.other_row(WHOLE, float(every.double().mean()), unit="share", n=QUESTIONS)
 
 
 @lru_cache(maxsize=1)

@@ -259,7 +259,7 @@ class HeadContraction(PerModule):
             value, why = None, "a mask hides keys: the formula needs rows that see all keys"
             if predicted:
                 value, why = (random[head], "") if covered[head] else (None, TOO_LARGE)
-            yield self.beside(RANDOM, value, reason=why, **columns)
+            yield self.other_row(RANDOM, value, reason=why, **columns)
 
     def _participations(
         self, stored: Sequence[Stored], n: int, draws: int, generator: Generator
@@ -293,8 +293,8 @@ class HeadContraction(PerModule):
             columns = {"head": head, "n": n, "reason": NO_SCORES, "source": REM}
             null = Null(GAUSSIAN, tuple(each / count for each in chance)) if draws and count else None
             excess = excess / count if count else None
-            yield self.beside(PEAKED, excess, nulls=(null,), bounds=(-1.0, 1.0), **columns)
-            yield self.beside(PHASE, (phase / count) ** 0.5 if count else None, **columns)
+            yield self.other_row(PEAKED, excess, nulls=(null,), bounds=(-1.0, 1.0), **columns)
+            yield self.other_row(PHASE, (phase / count) ** 0.5 if count else None, **columns)
 
 
 def _inside(allowed: Bool[Tensor, "n masks q k"] | None) -> Bool[Tensor, "n k"] | None:

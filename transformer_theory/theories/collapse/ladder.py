@@ -54,7 +54,7 @@ def rows_of(table: Table, *, predicted: float | None = None, note: str = "") -> 
     null = Null(PERMUTED, tuple(draw / level for draw in found.null.draws))
     expected = None if predicted is None else predicted / level
     yield LADDER.row(found.value / level, predicted=expected, nulls=(null,), note=note, n=found.n)
-    yield LADDER.beside(CONTRACTION, found.value, predicted=predicted, side=">=", n=found.n)
+    yield LADDER.other_row(CONTRACTION, found.value, predicted=predicted, side=">=", n=found.n)
 
 
 def head_rows(
@@ -135,4 +135,4 @@ def network(generator: Generator, *, depth: int, width: int = 32, heads: int = 2
         train, validation, generator, depth=depth, steps=NETWORK_STEPS, width=width, heads=heads
     )
     yield from rows_of(measured(model, validation, draws=LADDER_DRAWS), note=f"{NETWORK_STEPS} steps")
-    yield LADDER.beside("accuracy", accuracy, unit="share", side=">=")
+    yield LADDER.other_row("accuracy", accuracy, unit="share", side=">=")

@@ -186,7 +186,7 @@ class Compression(PerModule):
         yield self.row(_fall(*rates), draws=[_fall(*pair) for pair in null], **columns)
         for number, quantity in enumerate((BEFORE, AFTER)):
             chance = [pair[number] for pair in null]
-            yield self.beside(quantity, rates[number], draws=chance, unit="nats", **columns)
+            yield self.other_row(quantity, rates[number], draws=chance, unit="nats", **columns)
 
     def _columns(self, place: Place, sums: Tensor) -> dict[str, Any]:
         """Returns the number of sequences of a layer, and the origin of its subspaces."""

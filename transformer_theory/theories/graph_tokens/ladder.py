@@ -125,7 +125,7 @@ def written(
     )
     null = Null(NULL_KIND, null_overlaps(maps, targets, rows, generator))
     yield LADDER.row(overlap(maps, targets, rows), predicted=1.0, nulls=(null,), n=NODES)
-    yield LADDER.beside(WORST, worst_error(maps, NODES), predicted=0.0, bounds=(0.0, 1.0), n=NODES)
+    yield LADDER.other_row(WORST, worst_error(maps, NODES), predicted=0.0, bounds=(0.0, 1.0), n=NODES)
 
 
 @LADDER.rung(
@@ -156,7 +156,7 @@ def learnt(generator: Generator, *, identifiers: Identifiers) -> Iterator[Measur
     draws = [null_overlaps(each, targets, rows, generator) for each in maps]
     null = Null(NULL_KIND, tuple(sum(draw) / len(draw) for draw in zip(*draws)))
     yield LADDER.row(sum(values) / len(values), predicted=1.0, nulls=(null,), n=HELD_OUT)
-    yield LADDER.beside(
+    yield LADDER.other_row(
         WORST,
         max(worst_error(each, NODES) for each in maps),
         predicted=0.0,

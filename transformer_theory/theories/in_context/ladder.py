@@ -124,7 +124,7 @@ def compared(answers: Model, setting: Setting, generator: Generator, note: str =
     zero = prompts.target.square().mean()
     for name, each in (("model", found), ("one step", step), ("ridge", best)):
         error = float((each - prompts.target).square().mean() / zero)
-        yield LADDER.beside(ERROR, error, unit="share", at={"answers of": name}, n=TESTED)
+        yield LADDER.other_row(ERROR, error, unit="share", at={"answers of": name}, n=TESTED)
 
 
 @LADDER.rung("written layer", column="own setting", covered=True)

@@ -73,7 +73,7 @@ def rows_of(
     note = f"{best}. {note}".strip()
     columns = {"predicted": 1.0, "n": len(value), "note": note}
     yield LADDER.row(float(means.max()), nulls=(Null(LADDER.null, tuple(draws)),), **columns)
-    yield LADDER.beside(PREDICTED, accuracy, unit="share", side=">=", predicted=1.0, n=len(value))
+    yield LADDER.other_row(PREDICTED, accuracy, unit="share", side=">=", predicted=1.0, n=len(value))
 
 
 def measured(

@@ -147,7 +147,7 @@ class InductionScores(PerModule):
                 for quantity, value in zip(SCORES, values):
                     note = f"uniform attention, 1/(i+1): {uniform_score(tokens, quantity):.3f}"
                     columns = {"head": head, "n": len(scores), "note": note}
-                    yield self.beside(quantity, value, unit="share", side=">=", **columns)
+                    yield self.other_row(quantity, value, unit="share", side=">=", **columns)
 
 
 def sequence_scores(

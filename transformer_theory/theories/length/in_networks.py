@@ -35,7 +35,7 @@ from torch import Generator, Tensor
 from ...core.measurement import Measurement
 from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
-from ...core.statistics import fixed_generator, spaced
+from ...core.statistics import evenly_spaced, fixed_generator
 from ...core.theory import InNetworks
 from ...metrics.attention import row_deviation
 from ...metrics.networks import MIN_ROW_SUM
@@ -89,7 +89,7 @@ class ScoreGaps(PerModule):
         weights, place = activations.weights, (activations.layer, activations.first_head)
         if weights is None or not weights.numel() or len(self.sums.get(place, ())) >= ROWS:
             return None
-        rows, queries = spaced(len(weights), SEQUENCES), spaced(weights.shape[2], QUERIES)
+        rows, queries = evenly_spaced(len(weights), SEQUENCES), evenly_spaced(weights.shape[2], QUERIES)
         A, allowed = weights[rows][:, :, queries], None
         total, n = A.sum(-1), A.new_tensor(A.shape[-1], dtype=torch.float32)
         if activations.mask is not None:
@@ -137,7 +137,7 @@ class ScoreGaps(PerModule):
             columns |= {"unit": "share", "note": f"with n keys {predicted[0]:.3f}"}
             columns["verdict"] = None if bool(covered[0, 0]) else "not covered"
             for (times, case), value in zip([*weights][1:], predicted[1:]):
-                yield self.beside(PREDICTED, value, at={"keys over n": times, "case": case}, **columns)
+                yield self.other_row(PREDICTED, value, at={"keys over n": times, "case": case}, **columns)
 
 
 def predictions(
@@ -167,7 +167,7 @@ def gaussian_ratios(
         heads: number of heads that share the budget of numbers.
     """
     longest = int(rows[:, 0].max())
-    used = rows[spaced(len(rows), max(16, BUDGET // (max(draws, 1) * longest * heads)))]
+    used = rows[evenly_spaced(len(rows), max(16, BUDGET // (max(draws, 1) * longest * heads)))]
     measured = rows[:, 2] / (rows[:, 0] - 1).log()
     # Long sequences have too many numbers for all rows. Differences between drawn and measured ratios of the
     # same rows then take the place of the drawn ratios, so that the choice of the rows does not shift the
@@ -263,7 +263,7 @@ class KeptShare(PerModule):
         found = zip(count.tolist(), (value / count).tolist(), (2 * after / before).tolist())
         for head, (n, share, ratio) in enumerate(found):
             yield self.row(share, draws=(exchanged[:, head] / n).tolist(), head=head, n=int(n))
-            yield self.beside(HALVED, ratio, predicted=1.0, head=head, n=int(n))
+            yield self.other_row(HALVED, ratio, predicted=1.0, head=head, n=int(n))
 
 
 Doubled = tuple[
@@ -295,8 +295,8 @@ def doubled_weights(activations: Activations) -> Doubled | int:
         return -2
     if n < 2:
         return -1
-    rows = spaced(n, PAIRED)
-    rows, queries = rows[: len(rows) // 2 * 2], spaced(q, QUERIES)
+    rows = evenly_spaced(n, PAIRED)
+    rows, queries = rows[: len(rows) // 2 * 2], evenly_spaced(q, QUERIES)
     partner = rows.roll(len(rows) // 2)
     A, allowed, both_allowed = weights[rows][:, :, queries].float(), None, None
     vectors, keys = query[rows][:, :, queries].float(), key[rows].float()

@@ -81,10 +81,10 @@ def rows_of(
     null = Null(LADDER.null, tuple(draws.tolist()))
     n = len(long[0])
     yield LADDER.row(mean(values), predicted=mean(predicted), nulls=(null,), note=note, n=n)
-    yield LADDER.beside(SHORT, mean(now), unit="share", n=n)
+    yield LADDER.other_row(SHORT, mean(now), unit="share", n=n)
     if first:
         expected = mean(predicted[:first])
-        yield LADDER.beside(FIRST, mean(values[:first]), predicted=expected, unit="share", n=n)
+        yield LADDER.other_row(FIRST, mean(values[:first]), predicted=expected, unit="share", n=n)
 
 
 @LADDER.rung("written head, uniform keys", column="own setting", covered=True)

@@ -27,7 +27,7 @@ from torch import Generator, Tensor
 from ...core.measurement import Measurement
 from ...core.metric import ActivationKind, Activations, PerHead, PerModule, Place
 from ...core.sources import Source
-from ...core.statistics import spaced
+from ...core.statistics import evenly_spaced
 from ...core.theory import Response
 from ...metrics.networks import weight_sums
 
@@ -83,7 +83,7 @@ class SinkValue(PerHead):
             return
         sink = max(range(T), key=mass.__getitem__)
         chance = [norm / mean for key, norm in enumerate(norms) if key != sink]
-        chance = [chance[key] for key in spaced(T - 1, draws).tolist()] if draws else []
+        chance = [chance[key] for key in evenly_spaced(T - 1, draws).tolist()] if draws else []
         note = (
             f"key {sink} has a mean weight of {mass[sink] / count:.3f}, uniform attention "
             f"{uniform[sink] / count:.3f}"

@@ -36,7 +36,7 @@ from torch import Generator, Tensor
 from ...core.measurement import CORRELATION, Measurement, judge
 from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
-from ...core.statistics import RANGE_DRAWS, permutations, spaced
+from ...core.statistics import RANGE_DRAWS, evenly_spaced, permutations
 from ...core.theory import InNetworks, Response
 from ...metrics.class_token import ClassTokenMetric
 from .within_between import PERMUTED, Sums, directions, pair_sums, position_permutations, shuffled
@@ -85,7 +85,7 @@ class SequenceClusters(ClassTokenMetric, PerModule):
         x = after.detach()[:, skip:]
         n, T = x.shape[:2]
         mask = self.present.pop(layer, None)
-        keep = spaced(T, POSITIONS).to(x.device)
+        keep = evenly_spaced(T, POSITIONS).to(x.device)
         x = x[:, keep] if T > POSITIONS else x
         u, valid = directions(x)
         found = valid
@@ -111,11 +111,11 @@ class SequenceClusters(ClassTokenMetric, PerModule):
         within, scale = float(found.within[0] / found.within[1]), float(found.variance[0] / found.variance[1])
         chance, columns = found.chance if draws else (), {"n": int(n), "note": note}
         yield self.row(found.share, draws=[draw / scale for draw in chance], **columns)
-        yield self.beside(
+        yield self.other_row(
             DIFFERENCE, found.difference, draws=chance, side=">=", bounds=(-2.0, 2.0), **columns
         )
-        yield self.beside(WITHIN, within, bounds=CORRELATION, **columns)
-        yield self.beside(BETWEEN, within - found.difference, bounds=CORRELATION, **columns)
+        yield self.other_row(WITHIN, within, bounds=CORRELATION, **columns)
+        yield self.other_row(BETWEEN, within - found.difference, bounds=CORRELATION, **columns)
 
 
 def why_not(sums: Sums, tokens: float) -> str:
@@ -238,7 +238,7 @@ class ValueAlignment(PerModule):
         columns = {"op": ">=", "threshold": ALIGNED, "verdict": "holds" if covered else "fails", "n": int(n)}
         yield self.row(value, draws=chance, **columns)
         columns |= {"threshold": 0.0, "verdict": judge(rise / tokens, ">=", 0.0, covered=covered)}
-        yield self.beside(RISE, rise / tokens, predicted=predicted / tokens, **columns)
+        yield self.other_row(RISE, rise / tokens, predicted=predicted / tokens, **columns)
 
 
 def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -77,7 +77,7 @@ def rows_of(
         **columns,
     )
     cosine = float(sums.within[0] / sums.within[1])
-    yield LADDER.beside(COSINE, cosine, bounds=CORRELATION, n=len(tokens))
+    yield LADDER.other_row(COSINE, cosine, bounds=CORRELATION, n=len(tokens))
 
 
 @LADDER.rung("SA, independent tokens", column="own setting", covered=True)
@@ -173,7 +173,7 @@ def trained(generator: Generator, *, free_value: bool) -> Iterator[Measurement]:
             for each in (few, *exchanged(few, EXCHANGES))
         )
         yield from rows_of(model.states(inputs)[-1].double(), Null(EXCHANGED, tuple(draws), value))
-    yield LADDER.beside(ACCURACY, accuracy, unit="share")
+    yield LADDER.other_row(ACCURACY, accuracy, unit="share")
 
 
 def in_network(
@@ -191,7 +191,7 @@ def in_network(
         respond(model, inputs, MOSAICS.metrics(), name=name, null_kind=EXCHANGED).table.select(quantity=SHARE)
     )
     # After attention, tokens of different images that share a sequence are alike as well.
-    nulls = (*row.nulls, *(null.beside(found.value) for null in found.nulls))
+    nulls = (*row.nulls, *(null.with_value(found.value) for null in found.nulls))
     yield replace(row, predicted=1.0, basis="limit", nulls=nulls, source=LADDER.source)
 
 
@@ -203,7 +203,7 @@ def vision(generator: Generator, *, depth: int) -> Iterator[Measurement]:
     model = vit_for(train, generator, depth=depth)
     accuracy = fit_classifier(model, train, validation, generator, steps=TRAINING_STEPS)
     yield from in_network(model, validation[:MEASURED], name="ViT", steps=TRAINING_STEPS)
-    yield LADDER.beside(ACCURACY, accuracy, unit="share")
+    yield LADDER.other_row(ACCURACY, accuracy, unit="share")
 
 
 @trained_networks(LADDER)

@@ -25,7 +25,7 @@ from ...core.measurement import CORRELATION, Measurement, Null, present
 from ...core.plotting import COLOURS, axes, caption, colour, style, text_figure
 from ...core.result import Result
 from ...core.sources import Source
-from ...core.statistics import BAND_DRAWS, fixed_generator, spaced
+from ...core.statistics import BAND_DRAWS, evenly_spaced, fixed_generator
 from ...core.table import Arrays
 from ...core.theory import OnData, Unsupported
 from ...data.tokens import TokenData
@@ -64,7 +64,7 @@ def read(data: TokenData) -> Particles | Unsupported:
     """
     n, T, _ = data.tokens.shape
     chosen = torch.randperm(n, generator=fixed_generator())[:MAX_SEQUENCES]
-    places = spaced(T, MAX_POSITIONS)
+    places = evenly_spaced(T, MAX_POSITIONS)
     u, valid = directions(data.tokens[chosen][:, places].double())
     sums = pair_sums(u, valid)
     reason = why_not(sums, float(valid.sum()))

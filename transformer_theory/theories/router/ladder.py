@@ -146,6 +146,6 @@ def measured(
         note="hits of the selectors: " + ", ".join(f"{hit:.2f}" for hit in found.hit.tolist()),
     )
     columns = {"predicted": 1.0, "n": networks, "unit": "share"}
-    yield LADDER.beside(SUCCESS, float((found.hit > GOOD).double().mean()), **columns)
-    yield LADDER.beside(ACCURACY, float(found.accuracy.mean()), **columns)
-    yield LADDER.beside(INFORMATION, float(found.information.mean()), unit="nats", n=networks)
+    yield LADDER.other_row(SUCCESS, float((found.hit > GOOD).double().mean()), **columns)
+    yield LADDER.other_row(ACCURACY, float(found.accuracy.mean()), **columns)
+    yield LADDER.other_row(INFORMATION, float(found.information.mean()), unit="nats", n=networks)

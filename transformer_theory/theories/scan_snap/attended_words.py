@@ -183,11 +183,11 @@ class AttendedWords(PerModule):
         for head, (diagonal, conditional, marginal, distinct, uniform) in enumerate(means):
             zero, same = Null("shuffled words", (0.0,)), Null("uniform attention", (uniform,))
             found = [
-                self.beside(DIAGONAL, diagonal, unit="share"),
-                self.beside(CONDITIONAL, conditional, side=">=", nulls=(zero,), bounds=CORRELATION),
-                self.beside(MARGINAL, marginal, nulls=(zero,), bounds=CORRELATION),
-                self.beside(DISTINCT, distinct, side=">=", nulls=(same,), bounds=(0.0, 1.0)),
-                *(self.beside(RANK, float(each[head])) for each in ranks),
+                self.other_row(DIAGONAL, diagonal, unit="share"),
+                self.other_row(CONDITIONAL, conditional, side=">=", nulls=(zero,), bounds=CORRELATION),
+                self.other_row(MARGINAL, marginal, nulls=(zero,), bounds=CORRELATION),
+                self.other_row(DISTINCT, distinct, side=">=", nulls=(same,), bounds=(0.0, 1.0)),
+                *(self.other_row(RANK, float(each[head])) for each in ranks),
             ]
             for row in found:
                 if row.value is not None:

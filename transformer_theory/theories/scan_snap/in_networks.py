@@ -107,7 +107,7 @@ class ScanAndSnap(PerModule):
             yield self.row(total / count if count else None, reason=reason, head=head)
         for head, (value, null) in self._overlaps(place).items():
             nulls = (null if draws else None,)
-            yield self.beside(OVERLAP, value, side=">=", bounds=CORRELATION, nulls=nulls, head=head)
+            yield self.other_row(OVERLAP, value, side=">=", bounds=CORRELATION, nulls=nulls, head=head)
 
     def _mean(self, place: Place) -> Float[Tensor, "heads q k"]:
         """Returns the mean of map minus uniform attention over the counted sequences; zeros for a query

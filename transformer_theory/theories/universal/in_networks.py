@@ -177,7 +177,7 @@ class Contexts(PerModule):
             reason = NO_GROUPS
         note = ONE_GROUP if int((torch.bincount(self.group) > 1).sum()) == 1 else ""
         for quantity, (value, n) in found.items():
-            yield self.beside(quantity, value, side=">=", n=n, reason=reason, note=note)
+            yield self.other_row(quantity, value, side=">=", n=n, reason=reason, note=note)
 
     def _causal(self, group: Int[Tensor, " tokens"]) -> bool:
         """Returns whether tokens with equal prefixes in different sequences leave the first block with equal

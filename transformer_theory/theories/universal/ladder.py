@@ -170,7 +170,7 @@ def constructed(
                 run(approximation.layers(), mapping.embed(mapping.grids(), dtype=dtype), scale=scale) / K
             )
     yield measured(torch.from_numpy(outputs.astype(np.float64)).squeeze(-1), targets, generator)
-    yield LADDER.beside(PARAMETERS, approximation.parameters())
+    yield LADDER.other_row(PARAMETERS, approximation.parameters())
 
 
 class Network(nn.Module):
@@ -247,4 +247,4 @@ def learnt(generator: Generator, *, size: str = "equal", steps: int = STEPS) -> 
     with torch.no_grad():
         outputs = model(task.inputs).double()
     yield measured(outputs, targets, generator, note=f"{steps} steps of Adam, all 64 grids in each batch")
-    yield LADDER.beside(PARAMETERS, sum(part.numel() for part in model.parameters()))
+    yield LADDER.other_row(PARAMETERS, sum(part.numel() for part in model.parameters()))

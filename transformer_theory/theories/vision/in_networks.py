@@ -128,7 +128,7 @@ class PatchAttention(ClassTokenMetric, PerModule):
                             f"{uniform[1]:.2f} patches"
                         )
                 yield self.row(mass, **columns)
-                yield self.beside(DISTANCE, distance, **span, **columns)
+                yield self.other_row(DISTANCE, distance, **span, **columns)
 
 
 class RelevantMass(ClassTokenMetric, PerModule):

@@ -52,8 +52,8 @@ def rows_of(
     )
     n = len(groups)
     yield LADDER.row(float(group_mass(S, groups)), predicted=1.0, nulls=(chance,), n=n, note=note)
-    yield LADDER.beside(RANKING, group_ranking(S, groups), unit="share", side=">=", predicted=1.0, n=n)
-    yield LADDER.beside(ACCURACY, accuracy, unit="share", side=">=")
+    yield LADDER.other_row(RANKING, group_ranking(S, groups), unit="share", side=">=", predicted=1.0, n=n)
+    yield LADDER.other_row(ACCURACY, accuracy, unit="share", side=">=")
 
 
 @LADDER.rung("written by hand", column="own setting", covered=True)

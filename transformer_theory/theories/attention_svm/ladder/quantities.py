@@ -113,7 +113,7 @@ def rows(
         note=note,
         **columns,
     )
-    yield LADDER.beside(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
+    yield LADDER.other_row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", **columns)
     yield from selection_rows(head, generator, predicted, no_scores)
 
 
@@ -123,7 +123,7 @@ def untested_rows(head: Head, generator: torch.Generator, *, no_scores: str) -> 
     """
     aligned = head.aligned(head.query, generator=generator, draws=0)
     yield LADDER.row(aligned.cosine, reason=aligned.reason, n=len(head.query))
-    yield LADDER.beside(MARGIN, aligned.margin, reason=aligned.reason, unit="share", n=len(head.query))
+    yield LADDER.other_row(MARGIN, aligned.margin, reason=aligned.reason, unit="share", n=len(head.query))
     yield from selection_rows(head, generator, {}, no_scores)
 
 
@@ -164,13 +164,13 @@ def selection_rows(
             head.query, generator=generator, draws=RANGE_DRAWS
         )
         columns = {"nulls": (other.null,), "side": ">=", "bounds": CORRELATION, "n": n}
-        yield LADDER.beside(FROBENIUS, other.cosine, reason=other.reason, **columns)
+        yield LADDER.other_row(FROBENIUS, other.cosine, reason=other.reason, **columns)
     selection = selection_in(head.norm, instance, instance.selected(head.W))
     length = float(torch.linalg.matrix_norm(head.W, ord="nuc" if head.norm == "nuclear" else "fro"))
     size = None if selection.solution is None else length / selection.solution.norm
-    yield LADDER.beside(NORM, size, reason=selection.reason, n=n)
+    yield LADDER.other_row(NORM, size, reason=selection.reason, n=n)
     saturated = largest_attention(instance, head.W) >= 1 - SATURATION_ATOL
-    yield LADDER.beside(SATURATED, float(saturated.double().mean()), unit="share", n=n, **predicted)
+    yield LADDER.other_row(SATURATED, float(saturated.double().mean()), unit="share", n=n, **predicted)
     if head.scores is None:
         for quantity, unit in (
             (LOCALLY_OPTIMAL, "share"),
@@ -178,12 +178,12 @@ def selection_rows(
             (BEST, "share"),
             (BEST_COSINE, ""),
         ):
-            yield LADDER.beside(quantity, None, reason=no_scores, unit=unit)
+            yield LADDER.other_row(quantity, None, reason=no_scores, unit=unit)
         return
     yield from score_rows(instance, selection, generator, predicted)
     best = selection_in(head.norm, instance, instance.optimal())
     value = None if best.solution is None else float(cosine(head.W, best.solution.W))
-    yield LADDER.beside(BEST_COSINE, value, reason=best.reason, bounds=CORRELATION, n=n)
+    yield LADDER.other_row(BEST_COSINE, value, reason=best.reason, bounds=CORRELATION, n=n)
 
 
 def selection_in(norm: str, instance: Instance, tokens: Int[Tensor, " n"]) -> Selection:
@@ -231,8 +231,8 @@ def score_rows(
     counted = near.any(-1)
     if solution is None or not bool(counted.any()):
         reason = selection.reason or "no selected token has a neighbour"
-        yield LADDER.beside(LOCALLY_OPTIMAL, None, reason=reason, unit="share")
-        yield LADDER.beside(ABOVE_RANDOM, None, reason=reason, unit="share")
+        yield LADDER.other_row(LOCALLY_OPTIMAL, None, reason=reason, unit="share")
+        yield LADDER.other_row(ABOVE_RANDOM, None, reason=reason, unit="share")
     else:
         optimal = locally_optimal(scores, selected, pairs, solution)[counted]
         count = {**shares, "n": int(counted.sum())}
@@ -240,7 +240,7 @@ def score_rows(
             RANDOM_TOKENS,
             random_shares(scores[counted], selected[counted], near[counted], random[:, counted]),
         )
-        yield LADDER.beside(
+        yield LADDER.other_row(
             LOCALLY_OPTIMAL, float(optimal.double().mean()), nulls=(chance,), **predicted, **count
         )
         # The k tokens that come first in the random order stand for the k neighbours.
@@ -250,13 +250,13 @@ def score_rows(
         above = (own > scores.masked_fill(~stand_in, -torch.inf).amax(-1, keepdim=True)).squeeze(-1)[
             :, counted
         ]
-        yield LADDER.beside(
+        yield LADDER.other_row(
             ABOVE_RANDOM,
             float(above.double().mean()),
             note="mean over draws of the random tokens",
             **{**count, "side": None},
         )
-    yield LADDER.beside(BEST, value, nulls=(null,), **{**shares, "n": len(scores)})
+    yield LADDER.other_row(BEST, value, nulls=(null,), **{**shares, "n": len(scores)})
 
 
 def random_shares(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ....core.experiment import setting, sweep
 from ....core.figure import DASHED, Reading, figure, mean
-from ....core.format import several
+from ....core.format import counted
 from ....core.measurement import Null, judge
 from ....core.plotting import COLOURS, caption, colour, stacked, style
 from ....core.result import Result
@@ -188,7 +188,7 @@ def draw(result: Result) -> "Figure":
         "Above: held-out images of the first split; hidden patches are blue, and visible patches are copied "
         "into both completions. Linear: a linear prediction from the visible patches, fitted to training "
         "images. Errors: mean square over masked patches, in units of the variance of the pixels; bars and "
-        f"lines: mean of {several(seeds, 'seed')}; vertical: 95 % intervals over seeds; "
+        f"lines: mean of {counted(seeds, 'seed')}; vertical: 95 % intervals over seeds; "
         "grey dots: the untrained networks. Readout: a linear map from the tokens of masked patches, fitted "
         "to training images; 0: the embedding. $R^c$ around attention, tokens of norm one: the theory has "
         "encoder layers (e) below 1 and decoder layers (d) above 1." + _note(result),

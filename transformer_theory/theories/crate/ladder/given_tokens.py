@@ -164,7 +164,7 @@ def exact_rows(tokens: Sequences, bases: Bases, *, data: str) -> Iterator[Measur
         "side": ">=",
         "source": DECREASE,
     }
-    yield LADDER.beside(LENGTHS_KEPT, fall, data=data, n=len(tokens), **columns)
+    yield LADDER.other_row(LENGTHS_KEPT, fall, data=data, n=len(tokens), **columns)
 
 
 def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iterator[Measurement]:
@@ -196,7 +196,7 @@ def step_rows(tokens: Sequences, bases: Bases, step: Step, *, data: str) -> Iter
         "side": "<=",
         "source": PAPER,
     }
-    yield LADDER.beside(NONZEROS, share, unit="share", n=len(flat), data=data, **columns)
+    yield LADDER.other_row(NONZEROS, share, unit="share", n=len(flat), data=data, **columns)
 
 
 def compression(before: Sequences, after: Sequences, bases: Bases, *, draws: int) -> Table:

@@ -123,8 +123,8 @@ def network_rows(
     null = Null(UNTRAINED, untrained)
     columns = {"unit": "share", "split": "validation", **columns}
     n = min(SAMPLES, len(data))
-    yield LADDER.beside(NONZEROS, _nonzeros(rows), side="<=", nulls=(null,), n=n, **columns)
-    yield LADDER.beside(ACCURACY, accuracy(model, data), source=None, n=len(data), **columns)
+    yield LADDER.other_row(NONZEROS, _nonzeros(rows), side="<=", nulls=(null,), n=n, **columns)
+    yield LADDER.other_row(ACCURACY, accuracy(model, data), source=None, n=len(data), **columns)
 
 
 def _probed(model: nn.Module, data: TokenData, *, draws: int) -> Table:

@@ -100,7 +100,7 @@ class CompressionInSubspaces(Compression):
             )
             rows.append(replace(row, nulls=(*row.nulls, *further)))
         rows.extend(
-            LADDER.beside(INCOHERENCE, incoherence(self.bases[layer][0]), source=None, layer=layer)
+            LADDER.other_row(INCOHERENCE, incoherence(self.bases[layer][0]), source=None, layer=layer)
             for layer, _ in sorted(self.sums)
         )
         return rows
@@ -124,6 +124,6 @@ def compression_rows(rows: Table, **columns: Any) -> Iterator[Measurement]:
         for null, median in ((own, own.median), (updates, both.median))
     )
     yield LADDER.row(found.value - own.median, nulls=shifted, **columns)
-    yield LADDER.beside(COMPRESSION, found.value, nulls=(own, updates), side=">=", **columns)
+    yield LADDER.other_row(COMPRESSION, found.value, nulls=(own, updates), side=">=", **columns)
     angle = over_heads(rows.select(quantity=INCOHERENCE)).value
-    yield LADDER.beside(INCOHERENCE, angle, bounds=(0.0, 1.0), **columns, source=PAPER)
+    yield LADDER.other_row(INCOHERENCE, angle, bounds=(0.0, 1.0), **columns, source=PAPER)

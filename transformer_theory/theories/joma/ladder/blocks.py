@@ -209,8 +209,8 @@ def measure_block(generator: Generator, *, setting: Setting) -> Iterator[Measure
         )
         columns = {"data": data, "note": note}
         value = float(found.correlation)
-        yield LADDER.beside(CORRECTED[0], value, side=">=", predicted=1.0, bounds=CORRELATION, **columns)
-        yield LADDER.beside(CORRECTED[1], float(found.error), side="<=", predicted=0.0, **columns)
+        yield LADDER.other_row(CORRECTED[0], value, side=">=", predicted=1.0, bounds=CORRELATION, **columns)
+        yield LADDER.other_row(CORRECTED[1], float(found.error), side="<=", predicted=0.0, **columns)
 
 
 def _rows(contexts: Contexts, batch: Tensor) -> Contexts:

@@ -130,7 +130,7 @@ def rows_of(
     size, *sizes = _mean_over_heads(
         _log_ratio(torch.cat([change.predicted[None], others]), change.measured)
     ).tolist()
-    predicted, row = (0.0 if change.sized else None), partial(LADDER.beside, **columns)
+    predicted, row = (0.0 if change.sized else None), partial(LADDER.other_row, **columns)
     yield row(
         SIZE,
         size,

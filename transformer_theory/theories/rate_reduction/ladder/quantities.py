@@ -115,12 +115,12 @@ def rows(evaluated: Evaluated) -> Iterator[Measurement]:
         reference = collapsed_reduction(evaluated.sizes, evaluated.features.shape[1], eps=EPS)
         relative = [value / reference for value in values]
         null = permuted_labels(relative[1:])
-        yield LADDER.beside(
+        yield LADDER.other_row(
             COLLAPSED, relative[0], basis="limit", source=COLLAPSE, nulls=present(null), **share
         )
     if evaluated.before is not None:
         shares = [value / best for value in _reductions(evaluated.before, evaluated)]
-        yield LADDER.beside(
+        yield LADDER.other_row(
             BEFORE,
             shares[0],
             nulls=present(permuted_labels(shares[1:])),
@@ -150,7 +150,7 @@ def inputs_row(evaluated: Evaluated, **columns: Any) -> Measurement:
         "side": ">=",
         "note": "inputs without the mean training input",
     }
-    return LADDER.beside(
+    return LADDER.other_row(
         INPUTS, shares[0], predicted=1.0, nulls=present(permuted_labels(shares[1:])), **columns
     )
 
@@ -160,7 +160,7 @@ def angle_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     angles = mean_angles(unit_norm(evaluated.features.double()), _groups(evaluated), evaluated.sizes).tolist()
     reason = "" if math.isfinite(angles[0]) else "a class has no features other than zero"
     null = permuted_labels(angles[1:])
-    return LADDER.beside(
+    return LADDER.other_row(
         ANGLE,
         angles[0],
         predicted=ORTHOGONAL,
@@ -182,10 +182,10 @@ def last_layer_row(evaluated: Evaluated, **columns: Any) -> Measurement:
     sizes, dim = evaluated.sizes, evaluated.features.shape[1]
     if len(sizes) > dim:
         reason = f"{len(sizes)} classes do not fit into orthogonal subspaces of {dim} dimensions"
-        return LADDER.beside(LAST_LAYER, None, reason=reason, **columns)
+        return LADDER.other_row(LAST_LAYER, None, reason=reason, **columns)
     best = optimum(sizes, dim, eps=EPS).value
     shares = [value / best for value in _reductions(evaluated.features, evaluated)]
-    return LADDER.beside(
+    return LADDER.other_row(
         LAST_LAYER,
         shares[0],
         predicted=1.0,

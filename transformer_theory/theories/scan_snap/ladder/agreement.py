@@ -208,13 +208,13 @@ def agreement_rows(
     yield LADDER.row(value, predicted=1.0, basis="limit", **columns)
     value, null = _with_null(measured, prediction.distinctness)
     columns = {"nulls": (null,), "n": n, "split": "validation", "note": note}
-    yield LADDER.beside(BY_DISTINCTNESS, value, side=">=", bounds=CORRELATION, **columns)
+    yield LADDER.other_row(BY_DISTINCTNESS, value, side=">=", bounds=CORRELATION, **columns)
     learnt = float(rank_correlation(prediction.learnt, measured))
     columns = {"split": "train", "note": "training may learn by heart what it predicts"}
-    yield LADDER.beside(LEARNT, learnt, side=">=", bounds=CORRELATION, n=n, **columns)
+    yield LADDER.other_row(LEARNT, learnt, side=">=", bounds=CORRELATION, n=n, **columns)
     value, null = _with_null(prediction.learnt, prediction.held_out)
     note = "reliability of the prediction: both parts are samples of the same sequences"
-    yield LADDER.beside(CEILING, value, side=">=", bounds=CORRELATION, nulls=(null,), n=n, note=note)
+    yield LADDER.other_row(CEILING, value, side=">=", bounds=CORRELATION, nulls=(null,), n=n, note=note)
 
 
 def _with_null(change: Tensor, predictions: Float[Tensor, "runs some"]) -> tuple[float, Null]:

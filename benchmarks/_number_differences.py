@@ -111,6 +111,13 @@ def clearer(difference: Difference) -> bool:
     return same(old, new)
 
 
+def of_rungs(*names: str) -> Callable[[Difference], bool]:
+    """Returns the check that a difference is in rows of these rungs, "theory/rung"."""
+    return lambda difference: (
+        bool(difference.rows) and all(f"{row['theory']}/{row['rung']}" in names for row in difference.rows)
+    )
+
+
 def of_item(*names: str, columns: tuple[str, ...]) -> Callable[[Difference], bool]:
     """Returns the check that a difference is in one of these items, in columns that begin with one of the
     texts.
@@ -125,6 +132,17 @@ EXPLAINED: list[Explained] = [
         "Intervals over seeds of bounded quantities are computed on the logit scale, within the bounds.",
     ),
     Explained("reach", clearer, "Rungs say what replaces what: an MLP instead of ISTA."),
+    Explained(
+        "reach",
+        of_rungs(
+            "particles/B trained, V = I",
+            "particles/B and V trained",
+            "particles/one block of a ViT",
+            "particles/four blocks",
+            "vision/ViT on the digits",
+        ),
+        "In particles and vision all seeds share the split of the digits, as in the other theories.",
+    ),
     Explained("figures", new_row, "What was drawn from arrays are rows now."),
     Explained("figures", refined, "Rows that shared one text as their setting have their own coordinates."),
     Explained(

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from benchmarks import same_numbers
-from benchmarks._number_differences import Difference, bounded_interval, clearer, compare
+from benchmarks._number_differences import Difference, bounded_interval, clearer, compare, of_rungs
 from benchmarks.same_numbers import row_of
 from transformer_theory.core.measurement import Measurement, Null
 
@@ -198,6 +198,14 @@ def test_a_clearer_text_of_a_rung_is_explained_and_its_name_is_not(name, explain
         clearer(Difference("reach", "(result)", "", "settings.ladders.crate.rungs", [old], [new]))
         is explained
     )
+
+
+def test_a_changed_rung_is_explained_in_its_theory_alone():
+    rows = [{"theory": theory, "rung": "one block"} for theory in ("particles", "collapse")]
+    covers = of_rungs("particles/one block")
+    found = [covers(Difference("reach", "", "", "value", 1.0, 2.0, (row, row))) for row in rows]
+    assert found == [True, False]
+    assert not covers(Difference("reach", "(result)", "", "settings", 1, 2))
 
 
 def test_numbers_are_stored_and_kept(tmp_path, monkeypatch, capsys):

@@ -234,12 +234,13 @@ def test_the_rungs_of_the_documentation_recomputed():
             without = "not measured" if one.row.value is None else "not tested"
             assert one.outcome == expected.get(name, without), (theory, name)
             counted[one.outcome] += 1
-    # as many as before all reports shared one judgement, by the words of then: beyond chance, opposite, at
-    # chance or undecided, explained, nulls disagree, not tested, not measured
+    # As many as before all reports shared one judgement, except two rungs of particles that are decided since
+    # all seeds share the split of the digits. The words of then: beyond chance, opposite, at chance or
+    # undecided, explained, nulls disagree, not tested, not measured.
     assert counted == {
-        "as predicted": 118,
+        "as predicted": 118 + 2,
         "opposite": 12,
-        "not significant": 7 + 12,
+        "not significant": 7 + 12 - 2,
         "too few draws": 0,
         "matched by a second null": 10,
         "nulls conflict": 18,

@@ -32,10 +32,6 @@ from .threads import one_thread
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RANGE = ("smallest", "largest")  # the ends of a band are the rows "smallest of ..." and "largest of ..."
-# Columns of a mean or median that the ends of its band do not share.
-JUDGED = ("predicted", "op", "threshold", "verdict", "side", "p", "agreement", "interval", "basis", "nulls",
-          "interval_kind", "note")  # fmt: skip
 # Name of a bound: its text in messages, and the comparison of a value with it.
 RANGES = {
     "ge": ("at least", operator.ge),
@@ -267,18 +263,6 @@ class RandomExperiment(Experiment):
     def generator(self) -> torch.Generator:
         """Returns a generator seeded with ``seed``."""
         return torch.Generator().manual_seed(self.seed)
-
-
-def range_rows(row: Measurement, values: Iterable[float]) -> Iterator[Measurement]:
-    """Yields the rows of the smallest and of the largest value behind a mean or median: the ends of its band.
-
-    They have the place, unit and source of the row, and none of its predictions, nulls and verdicts.
-    """
-    values = list(values)
-    empty = {field.name: field.default for field in fields(Measurement) if field.name in JUDGED}
-    bare = dataclasses.replace(row, **empty)
-    for name, end in zip(RANGE, (min(values), max(values))):
-        yield dataclasses.replace(bare, quantity=f"{name} of {row.quantity}", value=float(end))
 
 
 def experiments_in(package: str, path: Iterable[str]) -> tuple[type[Experiment], ...]:

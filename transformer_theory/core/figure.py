@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .experiment import JUDGED, RANGE, Experiment, RandomExperiment, check_settings, setting, sweep
+from .experiment import Experiment, RandomExperiment, check_settings, setting, sweep
 from .measurement import Basis, Measurement, Op, judge
 from .result import Result
 from .sources import Source
@@ -36,6 +36,7 @@ from .table import Arrays
 from .views import (
     DASHED,
     MARKERS,
+    RANGE,
     Panel,
     bands,
     curves,
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DASHED",
+    "RANGE",
     "Axis",
     "Panel",
     "Reading",
@@ -70,6 +72,11 @@ __all__ = [
     "size_map",
     "with_range",
 ]
+
+
+# Columns of a mean or median that the ends of its band do not share.
+JUDGED = ("predicted", "op", "threshold", "verdict", "side", "p", "agreement", "interval", "basis", "nulls",
+          "interval_kind", "note")  # fmt: skip
 
 
 @dataclass(frozen=True, init=False)

@@ -26,6 +26,7 @@ MARKERS: dict[str, tuple[str, str]] = {  # basis of a reference number -> its ma
     "printed": ("x", "released code's output"),
     "recomputed": ("+", "recomputed independently"),
 }
+RANGE = ("smallest", "largest")  # the ends of a band are the rows "smallest of ..." and "largest of ..."
 FEW_TICKS = 8  # largest number of coordinates that are all labelled
 MARKED = 12  # largest number of points of a curve that get markers
 DASHED = (0, (4, 3))

@@ -57,7 +57,7 @@ def rendered(template: str, context: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"cell": cell, "mathml": mathml, "paragraphs": paragraphs}
-    environment.filters |= {name: getattr(format, name) for name in ("number", "of_row", "slug", "several")}
+    environment.filters |= {name: getattr(format, name) for name in ("number", "of_row", "slug", "counted")}
     environment.globals |= {"badge": badge, "threshold": format.threshold, "sortable": sortable}
     script = _joined(SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, bands, figure
+from ....core.experiment import setting
+from ....core.figure import RANGE, Panel, Reading, bands, figure
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..balance import common_norm_trajectory, imbalance, penalised_residual

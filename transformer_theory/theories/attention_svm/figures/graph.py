@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import DASHED, Panel, Reading, bands, figure
+from ....core.experiment import setting
+from ....core.figure import DASHED, RANGE, Panel, Reading, bands, figure
 from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source

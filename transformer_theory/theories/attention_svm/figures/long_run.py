@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import DASHED, Panel, Reading, bands, figure, reading
+from ....core.experiment import setting
+from ....core.figure import DASHED, RANGE, Panel, Reading, bands, figure, reading
 from ....core.plotting import COLOURS, style
 from ....core.result import Result
 from ....core.sources import Source

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, bands, figure, reading
+from ....core.experiment import setting
+from ....core.figure import RANGE, Panel, Reading, bands, figure, reading
 from ....core.sources import Source
 from ....maths.linalg import cosine
 from ..builders import causal, sequence_to_sequence

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ....core.experiment import RANGE, setting, sweep
-from ....core.figure import DASHED, Panel, Reading, bands, figure, reading, with_range
+from ....core.experiment import setting, sweep
+from ....core.figure import DASHED, RANGE, Panel, Reading, bands, figure, reading, with_range
 from ....core.sources import Source
 from ....data import digits
 from ....data.tokens import TokenData

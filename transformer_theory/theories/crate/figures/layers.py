@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ....core.experiment import RANGE, setting, sweep
-from ....core.figure import Panel, Reading, bands, figure, reading, with_range
+from ....core.experiment import setting, sweep
+from ....core.figure import RANGE, Panel, Reading, bands, figure, reading, with_range
 from ....core.measurement import Null, judge
 from ....core.sources import Source
 from ....models.crate import PaperAttention

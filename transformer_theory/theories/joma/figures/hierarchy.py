@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ....core.experiment import RANGE, setting, sweep
-from ....core.figure import Panel, Reading, draw_curves, figure, mean, reading, with_range
+from ....core.experiment import setting, sweep
+from ....core.figure import RANGE, Panel, Reading, draw_curves, figure, mean, reading, with_range
 from ....core.measurement import Null, Side
 from ....core.plotting import COLOURS, axes, caption, style
 from ....core.result import Result

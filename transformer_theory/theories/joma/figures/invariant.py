@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, draw_curves, figure, reading, with_range
+from ....core.experiment import setting
+from ....core.figure import RANGE, Panel, Reading, draw_curves, figure, reading, with_range
 from ....core.plotting import TINTS, axes, caption, heatmap, label_ends, style
 from ....core.result import Result
 from ....core.sources import Source

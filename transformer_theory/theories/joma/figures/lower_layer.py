@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, draw_curves, figure, reading, with_range
+from ....core.experiment import setting
+from ....core.figure import RANGE, Panel, Reading, draw_curves, figure, reading, with_range
 from ....core.measurement import Null
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, bands, figure, reading, with_range
+from ....core.experiment import setting
+from ....core.figure import RANGE, Panel, Reading, bands, figure, reading, with_range
 from ....core.measurement import Null
 from ....core.sources import Source
 from ..block import Exponential, Softmax, gaussian_block

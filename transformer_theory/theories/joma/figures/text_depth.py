@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ....core.experiment import RANGE, setting, sweep
-from ....core.figure import Panel, Reading, draw_curves, figure, mean, reading, with_range
+from ....core.experiment import setting, sweep
+from ....core.figure import RANGE, Panel, Reading, draw_curves, figure, mean, reading, with_range
 from ....core.measurement import Null
 from ....core.plotting import axes, caption, style
 from ....core.result import Result

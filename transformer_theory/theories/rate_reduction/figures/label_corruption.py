@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ....core.experiment import RANGE, setting, sweep
-from ....core.figure import Panel, Reading, bands, figure, reading, with_range
+from ....core.experiment import setting, sweep
+from ....core.figure import RANGE, Panel, Reading, bands, figure, reading, with_range
 from ....core.measurement import Null
 from ....metrics.coding import unit_norm
 from ....training.fitting import at_steps, permuted

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ....core.experiment import RANGE, setting
-from ....core.figure import Panel, Reading, draw_curves, figure, reading, with_range
+from ....core.experiment import setting
+from ....core.figure import RANGE, Panel, Reading, draw_curves, figure, reading, with_range
 from ....core.plotting import axes, caption, heatmap, style
 from ....core.result import Result
 from ....core.sources import Source

@@ -18,7 +18,7 @@ DATA = noise(), noise(12, seed=1)
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory):
+def several(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seeds") / "out"
     ended = []
     # on one core, as the other trainings of the tests; without metrics, which saves time

@@ -22,7 +22,7 @@ n_axis = partial(Axis, setting="inputs", ge=1, help="numbers n of inputs")
 T_axis = partial(Axis, setting="tokens", ge=2, help="numbers T of tokens per input")
 d_axis = partial(Axis, setting="dims", ge=1, help="dimensions d of the tokens")
 SIZE_NAMES = {"n": "inputs n", "T": "tokens T"}
-# in the published runs: the weight of the squared norms of K and Q, and the summand of the norm of the gradient
+# in the published runs the weight of the squared norms of K and Q, and the summand of the gradient's norm
 ROUNDING_UNIT = torch.finfo(torch.float64).eps
 RATE = setting(0.1, gt=0, le=1e6, help="length of a step")
 THRESHOLD = setting(

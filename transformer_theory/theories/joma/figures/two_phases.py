@@ -42,8 +42,10 @@ RATIO = "ratio of ln 1/δ"
 PUBLISHED_ENTROPY = {"at the start": 2.3026, "least": 0.9416, "at the end": 1.5493}  # nats
 PUBLISHED_LEAST_STEP = 669
 PUBLISHED_COMPONENTS = (0.954, 1.067, 1.594, 2.180, 2.335, 2.363, 2.893, 2.899, 3.305, 3.689)
-RATIO_MU = torch.tensor([3.0, 2.0, 1.0, 0.5], dtype=torch.float64)
-LIMITS = learning_ratio(RATIO_MU)[:-1, -1].tolist()  # of the ratios to the last component
+RATIO_MU = (3.0, 2.0, 1.0, 0.5)
+LIMITS = learning_ratio(torch.tensor(RATIO_MU, dtype=torch.float64))[
+    :-1, -1
+].tolist()  # of the ratios to the last component
 # time -> ratios to the last component
 RATIOS = {2.0: (59.3, 4.01, 1.19), 20.0: (77.7, 6.30, 1.43), 1000.0: (79.40, 6.516, 1.4545)}
 DRAWN = 40  # number of steps of the curves, evenly spaced in their logarithm
@@ -134,9 +136,9 @@ def _ratios(until: float) -> Iterator[Reading]:
     """
     marks = torch.tensor([time for time in RATIOS if time <= until], dtype=torch.float64)
     times = torch.cat([torch.logspace(-3, 0, 200, dtype=torch.float64) * until, marks]).unique()
-    logs = log_remaining(RATIO_MU, times)
+    logs = log_remaining(torch.tensor(RATIO_MU, dtype=torch.float64), times)
     for token, limit in enumerate(LIMITS):
-        at, ratios = {"μ": float(RATIO_MU[token])}, (logs[:, token] / logs[:, -1]).tolist()
+        at, ratios = {"μ": RATIO_MU[token]}, (logs[:, token] / logs[:, -1]).tolist()
         for index, (time, ratio) in enumerate(zip(times.tolist(), ratios)):
             reference = (RATIOS[time][token], "recomputed") if time in RATIOS else None
             if reference or index % 5 == 0:

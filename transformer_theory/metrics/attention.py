@@ -189,7 +189,7 @@ def entropy_lower_bound(spread: Float[Tensor, "*batch"], *, keys: int) -> Float[
     For T scores whose centred vector has Euclidean norm at most s,
 
     .. math:: H \ge \log(1 + (T-1) b) + \frac{s \sqrt{T (T-1)}\, b}{1 + (T-1) b}, \qquad b = e^{-s \sqrt{T /
-    (T-1)}},
+        (T-1)}},
 
     with equality if one score stands above all others, which are equal. Entropy can therefore collapse only
     as fast as scores grow.

@@ -5,7 +5,7 @@ t by :math:`x_{i,t}^\top W z_i`, takes the softmax over t and averages the token
 average into a prediction
 
 .. math:: f_i(W) = v^\top X_i^\top \operatorname{softmax}(X_i W z_i), \qquad L(W) = \tfrac1n \sum_i \log(1 +
-e^{-Y_i f_i(W)}).
+    e^{-Y_i f_i(W)}).
 
 The *token score* :math:`\gamma_{i,t} = Y_i v^\top x_{i,t}` measures how much token t helps the prediction.
 The *optimal* token of an input has the largest score.

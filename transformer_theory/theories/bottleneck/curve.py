@@ -7,7 +7,7 @@ q(z|x). Fixed points satisfy :math:`q(z|x) \propto p(z) \exp(-\beta\, \mathrm{KL
 **The problem is convex in the law of the decoders.** For a law :math:`\pi` on decoders t,
 
 .. math:: \min F = -\beta I(X;Y) - \max_\pi \sum_x p(x) \log \int e^{-\beta \mathrm{KL}(p(y|x) \| t)}\,
-d\pi(t) .
+    d\pi(t) .
 
 This is the maximum-likelihood estimation of a mixing law, and the fixed-point iteration is its EM algorithm.
 So an encoder is optimal exactly if :math:`S(t) = \sum_x p(x) e^{-\beta \mathrm{KL}(p(y|x) \| t)} / \int

@@ -109,7 +109,7 @@ def layerwise(
     and bases U_k. Every rate is
 
     .. math:: R^c = \tfrac12 \sum_k \log\det\big(I + \tfrac{p}{n\varepsilon^2} W_k^\top W_k\big), \qquad
-    \varepsilon^2 = .01,
+        \varepsilon^2 = .01,
 
     in nats, averaged over sequences. The rows of W_k (one token in one head) are scaled to norm one. The
     quantities of a layer are:

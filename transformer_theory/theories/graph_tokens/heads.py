@@ -3,7 +3,7 @@ r"""Explicit attention heads, one for each pattern.
 The head of the pattern :math:`\mu` scores the key j for the query i by
 
 .. math:: s(i, j) = \sum_{x, y \in \{1, 2\}} \sigma_{xy} \langle P_{i_x}, P_{j_y} \rangle + 2 \sigma_{jj}\,
-t_j = z_j^\top W_\mu z_i ,
+    t_j = z_j^\top W_\mu z_i ,
 
 where :math:`\sigma_{xy} = 1` if :math:`\mu` sets :math:`i_x = j_y` and -1 otherwise, :math:`\sigma_{jj}`
 likewise for :math:`j_1 = j_2`, and :math:`t_j = 1` for a node and -1 for an edge. For orthonormal identifiers

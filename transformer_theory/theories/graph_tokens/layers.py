@@ -3,7 +3,7 @@ r"""Equivariant layers of order two, their stack, and the same computed by atten
 A layer maps ``[n, n, c]`` to ``[n, n, c']``:
 
 .. math:: L(X) = \sum_\mu B^\mu X w_\mu + 1_{\mathrm{node}} b_1^\top + 1_{\mathrm{edge}} b_2^\top,\ w_\mu \in
-\mathbb{R}^{c \times c'} .
+    \mathbb{R}^{c \times c'} .
 
 :func:`by_sums` computes it from row sums, column sums and totals in O(n^2). :func:`by_heads` computes it as a
 transformer does: fifteen heads of values :math:`X w_\mu`, whose outputs a feed-forward layer multiplies by

@@ -5,7 +5,7 @@ For inputs with covariance :math:`\Lambda`, weights :math:`w \sim N(0, I)` and n
 x_j`. Over prompts, :math:`E[w b^\top] = \Lambda`, and
 
 .. math:: B = E[b b^\top] = \tfrac1N Q + (1 - \tfrac1N) \Lambda^2 + \tfrac{\sigma^2}{N} \Lambda, \qquad Q =
-E[\|x\|^2 x x^\top].
+    E[\|x\|^2 x x^\top].
 
 So the risk :math:`E (x^\top G b - x^\top w)^2 = \operatorname{tr} \Lambda (G B G^\top - G \Lambda - \Lambda
 G^\top + I)` has its minimum at :math:`G = \Lambda B^{-1}`. For Gaussian inputs :math:`Q = 2 \Lambda^2 +

@@ -1,7 +1,7 @@
 r"""Attention-only networks as sums over paths, and the circuits of their heads.
 
 .. math:: x^{l+1} = x^l + \sum_h A^{l,h} x^l W_{OV}^{l,h}, \qquad A^{l,h} = \text{softmax}(x_j^\top
-W_{QK}^{l,h} x_i), \qquad
+    W_{QK}^{l,h} x_i), \qquad
     \text{logits} = x^L W_U .
 
 Given the attention matrices the network is linear, so its logits are exactly a sum over *paths*: choose some

@@ -8,7 +8,7 @@ score is :math:`r = 1 + \sqrt N z / d`, and the vector :math:`w = W e_i` has the
 vectors: :math:`u_j` along w, and the pair's own :math:`e_{f^{-1}(j)}^\top e_i`. For independent scores
 
 .. math:: \text{recall} = E_{z, \chi^2} \, P(\|w\| s + s' < r)^{N-1}, \qquad \text{capacity } N \approx
-\frac{d^2}{2 \ln N} .
+    \frac{d^2}{2 \ln N} .
 
 :class:`MemoryNetwork` is the two-layer network with frozen random embeddings in which the induction head is
 three memories: the first layer's keys (position t - 1 for position t), the second layer's keys (the token

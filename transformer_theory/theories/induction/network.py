@@ -2,7 +2,7 @@ r"""Small causal networks of ids with learnt positions, from attention only to t
 which induction heads form.
 
 .. math:: x^0 = W_E[\text{ids}] + p, \qquad x' = x + \text{attention}(\text{LN}(x)), \qquad x \leftarrow x' +
-\text{MLP}(\text{LN}(x')),
+    \text{MLP}(\text{LN}(x')),
     \quad \text{logits} = \text{LN}(x) W_U .
 
 Norms and MLPs are optional. Without both the network is linear but for its attention weights

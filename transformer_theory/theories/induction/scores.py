@@ -4,7 +4,7 @@ r"""Scores of attention heads on blocks of random ids that occur twice, from att
 A block has P different ids. With the positions i from 0,
 
 .. math:: \text{previous token } A_{i, i-1}, \qquad \text{prefix matching } A_{i, i-P+1}, \qquad
-\text{duplicate token } A_{i, i-P} .
+    \text{duplicate token } A_{i, i-P} .
 
 All are means over queries and sequences, in [0, 1]: the first over i >= 1, since keys of the first block are
 what an induction head needs; the others over the queries of the second block that have a next id, P <= i < 2P

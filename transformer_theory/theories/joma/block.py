@@ -5,7 +5,7 @@ Tokens have orthonormal embeddings U. The query attends to the context with logi
 stream adds the embedding of the query, and K units receive the sum:
 
 .. math:: f = U_C b + u_m, \qquad h_k = \phi(w_k^\top f) = \phi(v_k^\top b + a_{km}), \qquad v_k = U_C^\top
-w_k, \quad a_{km} = w_k^\top
+    w_k, \quad a_{km} = w_k^\top
     u_m .
 
 U is orthonormal, so gradient descent on :math:`w_k` is gradient descent on :math:`(v_k, a_k)`. These are the

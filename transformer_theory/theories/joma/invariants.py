@@ -14,13 +14,13 @@ Both are exact. For linear attention :math:`z \circ \dot z = \eta_z \sum_k v_k \
 v_k] = \frac{\rho}{T} \sum_k v_k \circ \dot v_k`. For softmax attention
 
 .. math:: \dot z = \tfrac{1}{T} \Big(\rho \sum_k v_k \circ \dot v_k - \eta_z \sum_k E[g_k\, b b^\top]
-v_k\Big).
+    v_k\Big).
 
 With two approximations, :math:`E[g_k b b^\top] \approx \bar b\, E[g_k b]^\top` and a constant mean attention
 :math:`\bar b = E[b]`,
 
 .. math:: \text{softmax: } z \approx \tfrac{\rho}{2T} \textstyle\sum_k (v_k^2 - \|v_k\|^2\, \bar b) +
-\text{const} .
+    \text{const} .
 
 The correlation of the two sides is blind to a wrong scale, so :class:`Fit` also has the relative error.
 Source: :cite:t:`tian2024joma`.
@@ -140,7 +140,7 @@ def shift_invariant(
     differences between the samples. With the second term,
 
     .. math:: \dot z \approx \tfrac{\rho}{T} \textstyle\sum_k \big(w_k \circ \dot v_k - \bar b\, w_k^\top \dot
-    v_k\big), \qquad
+        v_k\big), \qquad
         w_k = v_k - (\bar b^\top v_k) 1 .
 
     This is no invariant: it is not the derivative of a function of v, and is integrated along the path by the

@@ -4,7 +4,7 @@ the training.
 A layer normalises after each sum and has one head, no matrix after it and no positions:
 
 .. math:: Z' = \mathrm{LN}(Z + \mathrm{softmax}_{\text{causal}}(Z W_Q W_K^\top Z^\top / \sqrt d)\, Z W_V),
-\qquad
+    \qquad
     h = \mathrm{relu}(Z' W_1 + b_1), \qquad Z^{l+1} = \mathrm{LN}(Z' + h W_2 + b_2) .
 
 The class is decoded at the last position. The padding at the start of a sequence is one token repeated, and

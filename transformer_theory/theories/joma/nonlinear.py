@@ -22,7 +22,7 @@ only falls. A normaliser that all components share changes the speed along the o
 The factor is common to the units, so from zero all units learn a token at the same rate:
 
 .. math:: V(t) = M \operatorname{diag}(1 - \delta(t)), \qquad \dot\delta_l = -\delta_l\, e^{\|M_{:l}\|^2 (1 -
-\delta_l)^2 / 2} ,
+    \delta_l)^2 / 2} ,
 
 where M is the matrix of critical points and :math:`\delta_l` follows the equation of a single component whose
 critical point is the length of column l. Near t = 0, V is close to tM; as t grows, it tends to M. In between
@@ -73,7 +73,7 @@ def log_remaining(mu: Vector, times: Times) -> Float[Tensor, "t M"]:
     inverted by Newton's method:
 
     .. math:: t(s) = \int_0^s e^{-\mu^2 (1 - e^{-u})^2 / 2} du, \qquad t(s) = t(s_0) + (s - s_0)\,
-    e^{-\mu^2/2} \text{ in the end} .
+        e^{-\mu^2/2} \text{ in the end} .
 
     Args:
         mu: critical point of each component, ``[M]``, not zero.

@@ -5,7 +5,7 @@ With one linear unit, z integrated out (:math:`z = v^2/2` from zero) and the dis
 E[g\, x_l]`,
 
 .. math:: \dot v_l = \Delta_l\, e^{v_l^2/2} \quad\Rightarrow\quad
-\frac{\operatorname{erf}(v_l/\sqrt2)}{\Delta_l} = \sqrt{2/\pi}\; t
+    \frac{\operatorname{erf}(v_l/\sqrt2)}{\Delta_l} = \sqrt{2/\pi}\; t
     \quad \text{for every } l,
 
 since :math:`\int_0^v e^{-u^2/2} du = \sqrt{\pi/2}\, \operatorname{erf}(v/\sqrt2)`. The token with the largest

@@ -168,7 +168,7 @@ class OneQuery(Model):
     b_i`. The velocity needs two products with the counts, which all runs share:
 
     .. math:: n \dot v_k = G_k, \qquad n T \dot z = \sum_k v_k \circ G_k - \sum_i \big(\textstyle\sum_k g_{ik}
-    p_{ik}\big)\, b_i .
+        p_{ik}\big)\, b_i .
     """
 
     @no_type_check

@@ -11,7 +11,7 @@ Near consensus 1 - g decays at the rate 2 in SA and :math:`2 e^\beta` in USA. Wi
 2`,
 
 .. math:: 1 - g(t) \le \tfrac12 \exp\Bigl(-\frac{n (t - t_0)}{n + e^{\beta/2}}\Bigr) \quad \text{for } t \ge
-t_0 \text{ in SA}:
+    t_0 \text{ in SA}:
 
 for g at most 1/2 the velocity is at least :math:`1/(n e^\beta)`, so g(t_0) is at least 1/2; after that
 :math:`\dot g \ge (1-g) (n+1)/(n-1+e^{\beta/2})`. At t = 0 the estimate is false (n = 2, :math:`\beta = 0`: 1

@@ -3,7 +3,7 @@ r"""Random-feature attention: relu attention whose query-key matrices are drawn 
 With :math:`\tilde x = (x, 1)`, heads :math:`W_1, \dots, W_M` and trained vectors :math:`v_1, \dots, v_M`,
 
 .. math:: f(x_0, x_1, \dots, x_N) = \sum_m \frac1N \sum_i \mathrm{relu}(\tilde x_0^\top W_m \tilde x_i)\,
-v_m^\top \tilde x_i .
+    v_m^\top \tilde x_i .
 
 The output is linear in v, so training is least squares. :math:`W_m = G_m + (b + s z_m) J` with Gaussian
 :math:`G_m, z_m`, where J is the identity on the first d coordinates: b is the bias towards the correlation of

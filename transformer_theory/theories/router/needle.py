@@ -9,7 +9,7 @@ sequences with keys 0 and 1.
 The best accuracies are
 
 .. math:: \frac12 + \frac1{2T} \ \text{(random token)}, \qquad \frac12 + 2^{-T} \binom{T-1}{\lfloor T/2
-\rfloor} \ \text{(mean)}:
+    \rfloor} \ \text{(mean)}:
 
 for T = 16 these are .531 and .598. The mean tells the head more, of the order :math:`1/\sqrt T` instead of
 1/T.

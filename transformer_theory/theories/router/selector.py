@@ -2,7 +2,7 @@ r"""The router-selector: a router scores the tokens, one of them is chosen, and 
 it alone.
 
 .. math:: s = \mathrm{router}(x), \quad z = \text{Gumbel-softmax}(s, \tau), \quad \hat y =
-\mathrm{head}\Bigl(\sum_i z_i x_i\Bigr), \quad
+    \mathrm{head}\Bigl(\sum_i z_i x_i\Bigr), \quad
     \text{loss} = \text{cross-entropy} + \lambda H(\mathrm{softmax}(s)).
 
 At inference the token of the largest score is chosen. Router and head have one hidden layer of ReLUs. The

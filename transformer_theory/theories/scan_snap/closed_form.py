@@ -190,7 +190,7 @@ def exact_common_logit(
     of some class, M = K.
 
     .. math:: z = -\tfrac12 \ln\left(1 + \frac{\eta_Z}{\eta_Y} \frac{(K-1) E_0}{1 - E_0} \left[K h((1 - E_0) t
-    / K)\right]^2\right)
+        / K)\right]^2\right)
 
     All classes are alike. E is the inner product of the features of two classes, :math:`E = E_0 e^{2z}`, and
     A the gap between the logit of a class's next token and every other logit, so that a wrong token has

@@ -20,7 +20,7 @@ units. At time i the decoder maps :math:`(q^{(i)}, s^{(i)}, m^{(i-1)})` to time 
   1/p^2)` have the product
 
   .. math:: \langle q_i, k_j \rangle = e_i e_j \big(c^{(i+1)} - c^{(j)} + e_i e_j / 3\big), \qquad j = 0,
-  \dots, i,
+      \dots, i,
 
   whose absolute value is smallest for the latest visit :math:`\ell(i+1)` of the cell :math:`c^{(i+1)}`, and
   for j = i if there was none. Attention returns :math:`s_4 = v^{(\ell)}` and :math:`x_7 = \ell`.

@@ -1,7 +1,7 @@
 r"""Random smooth sequence-to-sequence functions, the targets of claims and figures.
 
 .. math:: f(x)_j = \tfrac{1}{\sqrt M} \sum_m a_m \sin\big(b_m^\top x_j + c_m^\top \textstyle\sum_i w_i x_i +
-\phi_m + \psi_{mj}\big)
+    \phi_m + \psi_{mj}\big)
 
 Every value depends on the whole sequence. With equal weights w_i and without the phases :math:`\psi_{mj}` the
 function is permutation-equivariant. The theorem: :cite:t:`yun2020transformers`.

@@ -7,7 +7,7 @@ with at least two members, and x the output of a block. The *contextual share* i
 these tokens that lies within groups,
 
 .. math:: \frac{E \operatorname{Var}(x \mid g)}{\operatorname{Var}(x)} = 1 - \frac{\operatorname{Var}(E[x \mid
-g])}{\operatorname{Var}(x)} .
+    g])}{\operatorname{Var}(x)} .
 
 Patches of photographs hardly repeat; then the class token, which is the same input in every image, may be the
 only group. Its variance is then compared with that of all tokens, and the row says so.

@@ -3,7 +3,7 @@ r"""The layers of the construction, with explicit weights, and their evaluation 
 All numbers are in units of :math:`\delta`. A layer adds its output to the tokens :math:`z_1, \dots, z_n`:
 
 .. math:: z_j \leftarrow z_j + \sum_h o_h\, v_h^\top z_{m_h(j)}, \qquad m_h(j) = \arg\max_k\; (w_h^\top z_j -
-b_h)\,(w_h^\top z_k)
+    b_h)\,(w_h^\top z_k)
 
 for attention, and for the feed-forward part
 

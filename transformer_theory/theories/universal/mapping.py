@@ -5,7 +5,7 @@ shift* for t = 0, 1, ... moves the tokens with :math:`l = t` by :math:`S (\max_k
 of them
 
 .. math:: \tilde l_1 = l_1 + S (l_n - l_1), \qquad \tilde l_j = l_j + S (\tilde l_{j-1} - l_j), \quad j = 2,
-\dots, n .
+    \dots, n .
 
 A *global shift* adds :math:`F \max_k \tilde l_k` to every token, with F larger than every :math:`\tilde l_k`.
 So the code :math:`q_j = \tilde l_j + F \tilde l_n` of one token determines :math:`\tilde l_n`, hence

@@ -8,7 +8,7 @@ feature w.
 *Model.* Positional attention does not see the contents,
 
 .. math:: F(X) = \sum_i \sigma\Bigl(D \sum_j S_{ij} \langle v, X_j \rangle\Bigr), \qquad \sigma(x) = x^3 + \nu
-x,
+    x,
     \qquad S = \mathrm{softmax}(A),
 
 with a free matrix A or :math:`A = P P^\top`, and the diagonal of A excluded from the softmax or not.

@@ -8,7 +8,7 @@ deviation :math:`\tau` in each coordinate. A share :math:`\alpha` of the tokens,
 *Model.* One layer of attention and one of ReLUs, with the hinge loss,
 
 .. math:: F(X) = \frac1T \sum_i a^\top \mathrm{ReLU}\Bigl(V \sum_j S_{ij} x_j\Bigr), \qquad S_i =
-\mathrm{softmax}(X W x_i), \qquad
+    \mathrm{softmax}(X W x_i), \qquad
     a \in \{\pm h^{-1/2}\}^h \text{ fixed.}
 
 Several models with data of their own are trained at once: their weights are stacked.

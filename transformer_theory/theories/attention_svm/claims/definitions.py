@@ -6,7 +6,7 @@ Descent works on differences of scores in the log domain, in the space in which 
 agree:
 
 .. math:: L(W) = \tfrac1n \sum_i \ell\Big(Y_i\, h\big(X_i^\top \operatorname{softmax}(X_i W z_i)\big)\Big),
-\qquad
+    \qquad
     L = \ell(Y_i v^\top X_i^\top \operatorname{softmax}(X_i W z_i)) \text{ averaged, for a linear head.}
 """
 

@@ -2,7 +2,7 @@ r"""The local regularisation path: the weights of least loss within a growing ba
 max-margin solution of a selection.
 
 .. math:: W_R = \arg\min \{L(W): R_0 \le \|W\|_F \le R,\ \langle W, W_a\rangle \ge (1 - \epsilon)\, \|W\|_F
-\|W_a\|_F\} .
+    \|W_a\|_F\} .
 
 Let a be a selection and :math:`W_a` its max-margin solution. If a is locally optimal, then :math:`W_R / R`
 tends to :math:`W_a / \|W_a\|_F` for every small enough :math:`\epsilon` and large enough :math:`R_0`; if a

@@ -5,7 +5,7 @@ Input i has tokens :math:`x_{i,t}`, keys :math:`k_{i,t}` and a label :math:`Y_i 
 determines the attention of all inputs:
 
 .. math:: f_i(v, p) = v^\top X_i^\top \operatorname{softmax}(K_i p), \qquad L(v, p) = \tfrac1n \sum_i \ell(Y_i
-f_i(v, p)).
+    f_i(v, p)).
 
 Once attention selects the tokens :math:`a_i`, the head separates the labels like a hard-margin classifier of
 these tokens, :math:`v_{mm} = \arg\min \|v\|` subject to :math:`Y_i v^\top x_{i,a_i} \ge 1`. If every input is
@@ -21,7 +21,7 @@ it for steps of equal length. Input i contributes to the gradient in p in propor
 With equal steps :math:`\|p\| \approx \|v\|`, and the contributions balance if
 
 .. math:: (k_{i,a_i} - k_{i,t})^\top p \;\ge\; \max\Big(0,\; 1 - (Y_i v_{mm}^\top x_{i,a_i} -
-1)\,\frac{\|p\|}{\|v_{mm}\|}\Big).
+    1)\,\frac{\|p\|}{\|v_{mm}\|}\Big).
 
 The right-hand side contains the norm of p, so the prediction is a fixed point: :math:`p_{eq}` is the shortest
 p for the right-hand side with the norm of :math:`p_{eq}`. It is unique, and its norm lies between the norms

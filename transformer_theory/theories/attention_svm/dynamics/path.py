@@ -1,7 +1,7 @@
 r"""The regularisation path: the weights of least loss within a ball, as the ball grows.
 
 .. math:: W_R = \arg\min_{\|W\|_F \le R} L(W), \qquad (K_R, Q_R) = \arg\min_{\|K\|_F^2 + \|Q\|_F^2 \le 2R} L(K
-Q^\top).
+    Q^\top).
 
 If the optimal tokens are unique and one W can select them, :math:`W_R / R` tends to the direction of the
 max-margin solution in the Frobenius norm, and :math:`K_R Q_R^\top / R` to the directions of the max-margin

@@ -23,7 +23,7 @@ On factors of :math:`W = K Q^\top`, with :math:`q_i = Q^\top z_i`, the logits ar
 W is never formed, and
 
 .. math:: \nabla_K L = \tfrac1n \sum_i P_i q_i^\top, \qquad \nabla_Q L = \tfrac1n \sum_i z_i (K^\top P_i)^\top
-.
+    .
 
 Each class has four methods:
 

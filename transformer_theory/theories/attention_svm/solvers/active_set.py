@@ -2,7 +2,7 @@ r"""The Frobenius problem with up to a few hundred constraints: its active set a
 to rounding.
 
 .. math:: \min_W \tfrac12\|W\|_F^2 \quad\text{subject to}\quad \langle F_c, W\rangle \ge b_c \ \text{ or } =
-b_c, \qquad F_c = d_c z_c^\top.
+    b_c, \qquad F_c = d_c z_c^\top.
 
 With the Gram matrix G of the F_c the dual is :math:`\max_\lambda b^\top\lambda - \tfrac12\lambda^\top
 G\lambda`, where

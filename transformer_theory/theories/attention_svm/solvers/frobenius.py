@@ -2,7 +2,7 @@ r"""Maximum-margin token selection in the Frobenius norm, one problem at a time.
 biased towards this solution.
 
 .. math:: \min_W \|W\|_F \quad\text{subject to}\quad (x_{i,a_i} - x_{i,t})^\top W z_i \ge 1 \text{ for every
-input } i
+    input } i
     \text{ and every token } t \ne a_i,
 
 which is problem (Att-SVM) of :cite:t:`tarzanagh2023transformers`. Up to a few hundred constraints, the solver

@@ -5,7 +5,7 @@ Block principal pivoting (:cite:t:`portugal1994comparison`) for the dual of (Att
 :cite:t:`tarzanagh2023transformers`,
 
 .. math:: G\lambda - b = s, \quad \lambda, s \ge 0,\; \lambda^\top s = 0 \qquad (\text{equations: } \lambda_c
-\text{ free},\; s_c = 0),
+    \text{ free},\; s_c = 0),
 
 where G is the Gram matrix of the constraints, scaled to a unit diagonal. Each problem has an active set of
 constraints that are assumed to hold with equality; in each round, all constraints whose multiplier or slack

@@ -3,7 +3,7 @@ r"""Primal-dual interior-point method for batches of max-margin problems in the 
 The dual of :math:`\min \|W\|_*` subject to :math:`d_c^\top W z_c \ge b_c` (or :math:`= b_c`) is
 
 .. math:: \max_\lambda\ b^\top\lambda \quad\text{subject to}\quad S(\lambda) = \tfrac12\,(I - M^\top M)
-\succeq 0,
+    \succeq 0,
     \quad \lambda_c \ge 0 \text{ on inequalities}, \qquad M = \sum_c \lambda_c d_c z_c^\top.
 
 With the multiplier B of the matrix constraint, the solution satisfies :math:`W = MB`, :math:`BS = 0` and
@@ -20,7 +20,7 @@ stays feasible and only the margins have a residual. With :math:`n_c = M^\top d_
 matrix of the system is
 
 .. math:: H_{ce} = d_c^\top d_e\; z_c^\top B z_e + \tfrac14\big[z_c^\top B n_e\; n_c^\top T z_e + n_c^\top B
-z_e\; z_c^\top T n_e
+    z_e\; z_c^\top T n_e
     + z_c^\top B z_e\; n_c^\top T n_e + n_c^\top B n_e\; z_c^\top T z_e\big] + \delta_{ce}\, s_c / \lambda_c .
 """
 

@@ -1,7 +1,7 @@
 r"""Max-margin solutions of bounded rank: local solutions in factors, and a test whether the bound matters.
 
 .. math:: \min_{K, Q} \tfrac12 (\|K\|_F^2 + \|Q\|_F^2) \quad \text{subject to} \quad d_c^\top K Q^\top z_c \ge
-b_c,
+    b_c,
 
 with m columns in K and Q. The minimum is that of :math:`\|W\|_\star` over W of rank at most m under the same
 constraints, the problem (Att-SVM\ :math:`_\star`) of :cite:t:`tarzanagh2023transformers`. If some nuclear

@@ -7,7 +7,7 @@ that at the query. For a head with score matrix W, values :math:`W_V`, output ma
 MLP's first matrix :math:`W_1` behind a LayerNorm with scale :math:`\gamma`,
 
 .. math:: z_l = x_l^\top W x_m, \qquad v_{\cdot l} = W_1 \operatorname{diag}(\gamma) \big(I - \tfrac1d 1
-1^\top\big) W_O W_V\, x_l / \sigma,
+    1^\top\big) W_O W_V\, x_l / \sigma,
 
 with the mean standard deviation :math:`\sigma` of the stream at the query. So :math:`v_{kl}` is the input of
 hidden unit k per unit of attention on token l, as in the theory, where the LayerNorm is linearised.

@@ -1,14 +1,13 @@
 r"""Builds the constraints under which attention selects given tokens: one function per kind of attention.
 
-====================================
-================================================================================== cross-attention
-:func:`constraints`: one query per input
-self-attention                        :func:`self_attention`: the query is the token at a fixed position
-prompt :func:`prompt`: one query for all inputs, absorbed into the weights (z = 1) causal, sequence to
-sequence :func:`causal`, :func:`sequence_to_sequence`: many queries per input, one W several tokens per input
-:func:`multi_token`: a set of tokens shares the attention token-priority graph :func:`graph_svm`: tokens of
-one strongly connected component score alike ====================================
-==================================================================================
+============================  ===========================================================================
+cross-attention               :func:`constraints`: one query per input
+self-attention                :func:`self_attention`: the query is the token at a fixed position
+prompt                        :func:`prompt`: one query for all inputs, absorbed into the weights (z = 1)
+causal, sequence to sequence  :func:`causal`, :func:`sequence_to_sequence`: many queries per input, one W
+several tokens per input      :func:`multi_token`: a set of tokens shares the attention
+token-priority graph          :func:`graph_svm`: tokens of one strongly connected component score alike
+============================  ===========================================================================
 
 Problem (Att-SVM) comes from :cite:t:`tarzanagh2023transformers`, the prompts from
 :cite:t:`tarzanagh2023maxmargin`, and the graphs from :cite:t:`li2024mechanics`. The notation is explained in

@@ -197,6 +197,28 @@ def test_docstrings_are_complete():
     assert not violations(missing)
 
 
+def test_displayed_formulas_and_tables_of_docstrings_are_whole():
+    """The lines of a displayed formula after the first are indented, and the rules of a table have lines of
+    their own; the documentation would show neither otherwise.
+    """
+
+    def broken(path: Path) -> Iterator[int]:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        inside = ""
+        for number, line in enumerate(lines, 1):
+            indent = line[: len(line) - len(line.lstrip())]
+            if line.strip() == '"""':
+                inside = ""
+            if inside and line.strip() and len(indent) < len(inside):
+                yield number
+            begins = line.lstrip().startswith(".. math::")
+            inside = f"{indent} " if begins else inside if line.strip() else ""
+            if "====" in line and line.strip(' ="r'):
+                yield number
+
+    assert not violations(broken)
+
+
 @pytest.mark.parametrize("theory", THEORIES)
 def test_the_mathematics_of_a_theory_names_its_source(theory: str):
     """A module that states formulas in its docstring, or claims, cites."""

@@ -7,13 +7,13 @@ There are eight blocks of two 3 x 3 convolutions, each followed by batch normali
 blocks. Each stage except the first halves the image side; where the shape changes, the first skip of the
 stage is a 1 x 1 convolution.
 
-===============  ==============================  =================  =================  ==========================
-network          stem                            stages             head               published
-===============  ==============================  =================  =================  ==========================
-ResNet18         3 x 3                           64, 128, 256, 512  two linear layers  supervised, 32 pixels
-ResNet18Control  3 x 3                           64, 128, 256, dim  none               self-supervised, 32 pixels
-ResNet18STL      5 x 5, stride 2, 3 x 3 maximum  32, 32, 64, dim    none               self-supervised, 96 pixels
-===============  ==============================  =================  =================  ==========================
+===============  ==========================  =================  ===============  ==========================
+network          stem                        stages             head             published
+===============  ==========================  =================  ===============  ==========================
+ResNet18         3 x 3                       64, 128, 256, 512  2 linear layers  supervised, 32 pixels
+ResNet18Control  3 x 3                       64, 128, 256, dim  none             self-supervised, 32 pixels
+ResNet18STL      5 x 5, stride 2, 3 x 3 max  32, 32, 64, dim    none             self-supervised, 96 pixels
+===============  ==========================  =================  ===============  ==========================
 
 With dim = 128 they have 11,497,664, 3,546,432 and 735,072 parameters, as the released networks.
 Shapes: images [batch, channels, h, w], features [batch, dim] of norm 1.

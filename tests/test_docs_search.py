@@ -36,7 +36,7 @@ def test_a_word_leads_to_its_page(index, word, page):
 
 def test_functions_and_source_pages_are_found(index):
     objects = {f"{prefix}.{entry[4]}" for prefix, entries in index["objects"].items() for entry in entries}
-    assert {"transformer_theory.comparison", "transformer_theory.metrics.rate_reduction"} <= objects
+    assert {"transformer_theory.compare", "transformer_theory.metrics.rate_reduction"} <= objects
     sources = INDEX.parent / "_modules" / "transformer_theory"
     assert (sources / "core" / "result.html").is_file()
     assert 'class="viewcode-back"' in (sources / "core" / "result.html").read_text(encoding="utf-8")

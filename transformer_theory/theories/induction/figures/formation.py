@@ -26,7 +26,7 @@ LAYERS = (2, 1)
     view=curves(
         "step",
         panels=(
-            Panel("share predicted", ACCURACY, lines="layers", axes=SHARE),
+            Panel("share predicted", ACCURACY, lines="layers", legend="ends", axes=SHARE),
             Panel("loss, nats", LOSS, lines="layers", legend="", axes={"ylim": (0, None)}),
             Panel(
                 "best heads",

@@ -24,7 +24,7 @@ KL = {**LOG, "ylim": (0, 0.2)}
 VIEW = curves(
     "step",
     panels=(
-        Panel("loss, nats", LOSS, lines="layers", axes=LOG),
+        Panel("loss, nats", LOSS, lines="layers", legend="ends", axes=LOG),
         Panel("KL, one layer", DIVERGENCE, {"layers": 1}, "strategy", legend="", axes=KL),
         Panel("KL, two layers", DIVERGENCE, {"layers": 2}, "strategy", legend="ends", axes=KL),
     ),

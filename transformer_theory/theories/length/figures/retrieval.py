@@ -19,6 +19,8 @@ TOP, RIGHT = "largest weight", "weight on the right key"
 RANKED, ACCURACY, BOUND = "right key ranked first", "accuracy", "delta - log n"
 SCALES = {"scores as trained": False, "times log n": True}
 WEIGHT = {"ylabel": "weight", "ylim": (-0.03, 1.05)}
+CHANCE = {"_": 0.1}
+MAXIMUM, NEEDLE = {"task": "maximum"}, {"task": "needle"}
 SHARE = {"ylabel": "accuracy", "ylim": (-0.03, 1.05)}
 
 
@@ -28,16 +30,17 @@ SHARE = {"ylabel": "accuracy", "ylim": (-0.03, 1.05)}
     view=curves(
         "keys",
         panels=(
-            Panel(
-                "largest of n keys", TOP, {"task": "maximum"}, "scores", predicted="predicted", axes=WEIGHT
-            ),
-            Panel("one marked key", TOP, {"task": "needle"}, "scores", predicted="predicted", axes=WEIGHT),
-            Panel("accuracy", ACCURACY, lines=("task", "scores"), levels={"chance": 0.1}, axes=SHARE),
+            Panel("largest of n keys", TOP, MAXIMUM, "scores", predicted="predicted", axes=WEIGHT),
+            Panel("on the right key", RIGHT, MAXIMUM, "scores", legend="", axes=WEIGHT),
+            Panel("accuracy", ACCURACY, MAXIMUM, "scores", levels=CHANCE, legend="", axes=SHARE),
+            Panel("one marked key", TOP, NEEDLE, "scores", predicted="predicted", axes=WEIGHT),
+            Panel("accuracy", ACCURACY, NEEDLE, "scores", levels=CHANCE, legend="", axes=SHARE),
         ),
         log="x",
-        caption="Means of {heads} heads trained on 16 keys. Left: resampled scores of 16 keys predict the "
-        "largest weight. Middle: a lone winner is predicted by its gap..",
-        size=(8.4, 3.0),
+        caption="Means of {heads} heads trained on 16 keys. Three panels for the largest of n keys: "
+        "resampled scores of 16 keys predict the largest weight. Two for one marked key: a lone winner is "
+        "predicted by its gap. Chance is .1.",
+        size=(10.5, 2.8),
     ),
     quick={"heads": 1, "steps": 10, "longest": 64, "sequences": 20},
 )

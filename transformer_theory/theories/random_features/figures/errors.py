@@ -36,8 +36,18 @@ def draw(result: Result) -> "Figure":
     drawn = curves(
         "n",
         panels=(
-            *(Panel(f"{of},\n16 keys", ERROR, {"target": of}, LINES, axes=LIMITS) for of in TARGETS),
-            Panel(f"{next(iter(TARGETS))},\nby keys", ERROR, lines=LINES, axes=BY_KEYS, legend="", x="keys"),
+            *(
+                Panel(f"{of},\n16 keys", ERROR, {"target": of}, LINES, legend="", axes=LIMITS)
+                for of in TARGETS
+            ),
+            Panel(
+                f"{next(iter(TARGETS))},\nby keys",
+                ERROR,
+                lines=LINES,
+                axes=BY_KEYS,
+                legend="ends",
+                x="keys",
+            ),
         ),
         xlabel="training inputs",
         ylabel="error / variance",

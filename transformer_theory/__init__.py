@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .comparison.user_models import measure
     from .core.claims import Claim, Measured, Verification, claim
     from .core.experiment import Experiment
-    from .core.ladder import Ladder
+    from .core.ladder import Ladder, Rung
     from .core.measurement import Measurement, Null
     from .core.metric import Activations, Metric
     from .core.result import Result
@@ -75,7 +75,8 @@ _FROM = {
     "comparison.user_models": ("measure", "probe_model"),
     "core.claims": ("Claim", "Measured", "Verification", "claim"),
     "core.experiment": ("Experiment",),
-    "core.ladder": ("Ladder",),
+    "core.errors": ("Infeasible", "NotConverged"),
+    "core.ladder": ("Ladder", "Rung"),
     "core.measurement": ("Measurement", "Null"),
     "core.metric": ("Activations", "Metric"),
     "core.result": ("Result",),
@@ -101,6 +102,7 @@ __all__ = [
     "Null",
     "OnData",
     "Result",
+    "Rung",
     "Source",
     "Theory",
     "TokenData",

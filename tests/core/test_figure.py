@@ -218,6 +218,12 @@ def test_pairs_have_a_curve_each_in_the_colour_of_the_first_and_the_dashes_of_th
     ]
 
 
+def test_every_pair_is_drawn_also_where_the_dashes_repeat():
+    rows = [row("error", 1.0, at={"run": "a", "d": d, "t": t}) for d in range(6) for t in (1, 2)]
+    (ax,) = curves("t", panels=(Panel(lines=("run", "d")),))(result_of(rows)).axes
+    assert [line.get_label() for line in ax.lines] == [f"a, d = {d}" for d in range(6)]
+
+
 def test_predictions_are_black_where_the_curves_share_them_and_coloured_elsewhere():
     def predicted(**of: dict[int, float]) -> list[tuple[str, str]]:
         rows = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .format import effect
-from .measurement import COLUMNS, Measurement
+from .measurement import COLUMNS, Measurement, coordinates_text
 from .plotting import COLOURS, TINTS, axes, caption, colour, heatmap, label_ends, shades, style
 from .result import Result
 from .table import Table
@@ -420,8 +420,9 @@ def _lines(rows: Table, panel: Panel, result: Result) -> Iterator[tuple[list[Mea
         look = {"color": tint, "label": _label(name, value), **looks.get(value, {})}
         look |= {"color": colour(look["color"])}
         if isinstance(second, str):
-            for other, dashes in zip(distinct(rows, second), DASHES):
+            for number, other in enumerate(distinct(rows, second)):
                 of_pair = [row for row in of_line if coordinate(row, second) == other]
+                dashes = DASHES[number % len(DASHES)]
                 both = {"label": f"{look['label']}, {_label(second, other)}", "linestyle": dashes}
                 if of_pair:
                     yield of_pair, look | both
@@ -431,7 +432,7 @@ def _lines(rows: Table, panel: Panel, result: Result) -> Iterator[tuple[list[Mea
 
 def _label(name: str, value: Any) -> str:
     """Returns the entry of the legend for the curve of a value; "_" is not shown."""
-    return "_" if value is None else value if isinstance(value, str) else f"{name} = {_text(value)}"
+    return "_" if value is None else coordinates_text({name: value})
 
 
 def _curve(ax: "Axes", line: Sequence[Measurement], x: str, look: Mapping[str, Any]) -> None:

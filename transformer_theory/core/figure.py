@@ -326,9 +326,10 @@ def _measure(experiment: Any) -> Iterator[Measurement | Arrays]:
         kind = {"figure": f"{type(experiment).__module__}:{type(experiment).__qualname__}"}
         results = sweep(_at_point, [kind | call for call in calls])
     else:
-        results = [made.function(**calls[0])]  # which may call sweep itself
+        # The function may call sweep itself.
+        results = [readings(made.function(**calls[0]), made.quantity)]
     for point, found in zip(points, results):
-        for one in readings(found, made.quantity):
+        for one in found:
             if not isinstance(one, Reading):
                 yield one
                 continue

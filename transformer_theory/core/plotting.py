@@ -116,9 +116,7 @@ def set_colour(theory: str, tint: str) -> None:
         ValueError: the colour has another form.
     """
     if not re.fullmatch("#[0-9A-Fa-f]{6}", tint):
-        raise ValueError(
-            f"the colour of a theory must have the form #RRGGBB, got {tint!r}; see that of another"
-        )
+        raise ValueError(f"the colour of a theory must have the form #RRGGBB, got {tint!r}; give one")
     _THEORIES[theory] = tint
 
 

@@ -24,10 +24,6 @@ SOURCE = Source("li2024mechanics", "Theorem 1", "second-hand")
 THRESHOLD = 0.1  # of both claims
 MIN_FINITE_NORM = 0.2
 UNSOLVED = 1e6  # distance reported without a prediction
-S_FIN = (
-    r"Here $S_{fin}$ is the span of the matrices $(e_i - e_j)e_k^\top$ with $i$ and $j$ in one component of "
-    r"the graph of $k$."
-)
 ASSUMPTIONS = (
     "log loss of the attention to the label (the head separates the embeddings); each label is a token of "
     "its sequence",

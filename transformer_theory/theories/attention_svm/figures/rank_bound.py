@@ -64,7 +64,7 @@ def outcomes(
 
 
 def medians(found: np.ndarray, at: Mapping[str, str], enough: bool | None, steps: int) -> Iterator[Reading]:
-    """Yields the readings of some problems; ``enough`` tells whether the bound is at least their rank, None
+    """Yields the readings of some problems; ``enough`` is whether the bound is at least their rank, None
     for problems of both sides.
     """
     if not len(found):

@@ -27,6 +27,8 @@ from transformer_theory.training.faults import tensors_in
 class Keep(Metric):
     """A metric that stores all activations."""
 
+    takes_padding = True
+
     def __init__(self, *kinds: str):
         self.kinds = kinds  # type: ignore[misc]
         super().__init__()

@@ -18,7 +18,7 @@ from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
-from ..metrics.class_token import TokenLayout
+from ..metrics.token_layout import TokenLayout
 from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, forward, logits_of
@@ -314,7 +314,7 @@ def _maps(
         maps = attention_maps(user.network, first, keep=PICTURED, others=[layout])
     if maps is None:
         return {}, {}
-    numbers = {"tokens": layout.tokens, "leading": layout.leading or 0} if layout.tokens else {}
+    numbers = {"tokens": layout.tokens, "leading": layout.leading} if layout.tokens else {}
     # too large for two sequences: figures show the mean over heads
     if maps.size and 2 * maps[:, :, 0].size > MAP_NUMBERS:
         maps = maps.mean(1, keepdims=True)

@@ -32,7 +32,7 @@ from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
 from .places import Codes, Places
 from .projections import Operand, Projections
-from .readout import Readout, tokens_read
+from .readout import NOT_FOLLOWED, Readout, tokens_read
 from .redirect import aside, eager
 from .registry import RegistryCall, observed_registry
 from .streams import Around, Streams
@@ -487,11 +487,14 @@ class ForwardPass(TorchFunctionMode):
 
     def _find_read(self, masks: TokenMasks, output: Any) -> None:
         """Finds the tokens from which the outputs are computed."""
-        if self.last is None:
+        if self.last is None or not any(n for _, n, _ in masks.tokens):
             return
         around, block, attention = self.last
         stream = around.after_node if around.after_node >= 0 else attention
-        sizes, reason = self.readout.read(stream, output)
+        try:
+            sizes, reason = self.readout.read(stream, output)
+        except Exception as error:  # such as weights that are stored elsewhere after they have been used
+            sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
         if sizes is None:
             masks.reading = reason
             return

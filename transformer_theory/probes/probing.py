@@ -220,6 +220,8 @@ class Probe:
             )
         self._finish(first if step is None else step)
 
+    together = accumulate  # the former name, for one release
+
     def result(self) -> Result:
         """Returns all measurements, with the columns ``model`` and ``step``, and all arrays.
 

@@ -122,11 +122,11 @@ class Readout:
         candidates += list(_tensors(output))
         for tensor in candidates:
             node = self.flow.known(tensor)
-            one_each = tensor.ndim == 2 and tensor.is_floating_point()
-            one_each &= not shape or len(tensor) in shape[:2]
-            if one_each and node is not None and self._tainted(node):
+            # a vector for each sequence, or the loss of a training step
+            fits = not tensor.ndim or (tensor.ndim == 2 and (not shape or len(tensor) in shape[:2]))
+            if fits and tensor.is_floating_point() and node is not None and self._tainted(node):
                 return node
-        return AT_EVERY_TOKEN if candidates else NOT_FOLLOWED
+        return AT_EVERY_TOKEN if any(tensor.ndim > 2 for tensor in candidates) else NOT_FOLLOWED
 
     def _tainted(self, node: int) -> bool:
         return self.bit is not None and node >= 0 and bool(self.flow.taint[node] >> self.bit & 1)

@@ -281,7 +281,7 @@ class TokenMasks:
         given = self.given.masks.items()
         known = [mask for mask in masks if mask is not None]
         device = known[0].device if known else next((x.device for _, x in given), None)
-        if not known and not any(len(mask) == n for _, mask in given):
+        if not n or (not known and not any(len(mask) == n for _, mask in given)):
             return Tokens(None, causal=False, codes=codes)
         real = torch.full((n, T), len(known) < len(masks) or not masks, dtype=torch.bool, device=device)
         for mask in known:

@@ -62,7 +62,7 @@ class PositionalShare(PerHead):
 
     def statistics(self, activations: Activations) -> Float[Tensor, "heads q k 3"] | None:
         """Returns the sums of one module; None if it has no known weights."""
-        if (weights := activations.weights) is None:
+        if (weights := activations.weights) is None or not len(weights):
             return None
         # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a
         # weight that underflows is cut off.

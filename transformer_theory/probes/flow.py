@@ -443,6 +443,8 @@ class Flow:
 
 def factor_of(name: str, args: tuple) -> float | None:
     """Returns the number by which an operation multiplies a tensor; None for any other operation."""
+    if name == "neg":
+        return -1.0
     if name not in ("mul", "div") or len(args) != 2:
         return None
     number = next((x for x in args if isinstance(x, float | int)), None)

@@ -188,12 +188,7 @@ def _labels_of(batch: Any) -> Tensor | None:
         labels = batch.get("labels", batch.get("label"))
     else:
         labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-    are_classes = (
-        isinstance(labels, Tensor)
-        and labels.ndim == 1
-        and not labels.is_floating_point()
-        and labels.dtype != torch.bool
-    )
+    are_classes = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()
     return labels if are_classes else None
 
 

@@ -70,7 +70,9 @@ def as_classes(value: Any) -> Tensor:
     return as_labels("labels", value)
 
 
-def with_labels(features: Float[Tensor, "n d"], labels: Memberships) -> tuple[Tensor, Memberships]:
+def with_labels(
+    features: Float[Tensor, "n d"], labels: Memberships
+) -> tuple[Float[Tensor, "m d"], Int[Tensor, " m"] | Float[Tensor, "m k"]]:
     """Returns the samples that have a label, with their labels; all samples if none is negative.
 
     Raises:

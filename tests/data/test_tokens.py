@@ -57,7 +57,10 @@ INF = torch.full((6, 2), float("inf")).double()
         ),
         ({"labels": torch.zeros(0).long()}, r"labels must have shape \[6\]"),
         ({"labels": torch.zeros(6)}, "labels must be integers, got torch.float32"),
-        ({"labels": torch.zeros(6, 1).long()}, r"labels must have shape \[n\], got \[6, 1\]; pass labels.squ"),
+        (
+            {"labels": torch.zeros(6, 1).long()},
+            r"labels must have shape \[n\], got \[6, 1\]; pass labels.squ",
+        ),
         ({"labels": torch.tensor([0, 1, 2, 3, 4, -1])}, "labels must be 0, 1, ..., got -1"),
         ({"query": torch.zeros(6, 3).double()}, r"query must have shape \[6, 2\]"),
         ({"query": INF}, "query must be finite, got 12"),

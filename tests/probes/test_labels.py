@@ -1,4 +1,6 @@
-"""Labels as people have them: some missing, booleans, words; the same for each metric, and wherever they enter."""
+"""Labels as people have them: some missing, booleans, words. The same holds for each metric, and wherever
+labels enter.
+"""
 
 import math
 
@@ -12,7 +14,13 @@ from tests.problems.networks import Keep, theory_metrics, tokens
 from transformer_theory import measure, models, probe
 from transformer_theory.core.validation import as_labels
 from transformer_theory.data import TokenData
-from transformer_theory.metrics import FeatureRates, NeuralCollapse, SecondMoments, neural_collapse, rate_reduction
+from transformer_theory.metrics import (
+    FeatureRates,
+    NeuralCollapse,
+    SecondMoments,
+    neural_collapse,
+    rate_reduction,
+)
 from transformer_theory.theories.rate_reduction.loss import MaximalCodingRateReduction
 from transformer_theory.theories.router.information import choice_information
 

@@ -23,6 +23,7 @@ from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, forward, logits_of
 from ..probes.measure import measure_network
+from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..theories import choose
 
@@ -222,10 +223,11 @@ def check_weights(network: nn.Module, name: str) -> None:
     """Checks that the weights of a network are finite.
 
     Raises:
-        ValueError: a weight is NaN or infinite.
+        ValueError: a weight is NaN or infinite, or has no value.
     """
+    check_stored(network, name)
     for key, weight in network.named_parameters():
-        if not bool(weight.isfinite().all()):
+        if not weight.is_meta and not bool(weight.isfinite().all()):
             raise ValueError(
                 f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint"
             )

@@ -200,6 +200,8 @@ def as_labels(
         try:
             tensor = as_tensor(name, value)
         except (TypeError, ValueError) as error:
+            if isinstance(value, Tensor):
+                raise
             got = f"{type(value).__name__}; pass integers, booleans or words"
             raise ValueError(f"{name} must be one integer or word per sequence, got {got}") from error
     is_real = tensor.is_floating_point() or tensor.is_complex()
@@ -265,9 +267,11 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
     Raises:
         TypeError: the value has another type; the message contains ``name``.
-        ValueError: the lists are ragged, unsigned integers are too large, or entries of the array are masked.
+        ValueError: the lists are ragged, unsigned integers are too large, entries of the array are masked, or
+            the tensor is not an ordinary one (sparse, nested, quantised, or without values).
     """
     if isinstance(value, Tensor):
+        _check_stored(name, value)
         return value
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise ValueError(
@@ -284,6 +288,31 @@ def as_tensor(name: str, value: Any) -> Tensor:
                 f"{name} must be a tensor, an array or a list of numbers of one shape, got {actual}"
             ) from error
     raise TypeError(f"{name} must be a torch.Tensor or a numpy array, got {type(value).__name__}")
+
+
+def _check_stored(name: str, tensor: Tensor) -> None:
+    """Checks that a tensor holds one value per entry.
+
+    Raises:
+        ValueError: the tensor is on the meta device, nested, sparse or quantised.
+    """
+    if tensor.is_nested:
+        what, remedy = (
+            "a nested tensor",
+            f"pad it: {name}.to_padded_tensor(0.0), with a mask of the real tokens",
+        )
+    elif tensor.device.type == "meta":
+        what, remedy = (
+            "a tensor on the meta device, which has none",
+            "make it on a real device, such as 'cpu'",
+        )
+    elif tensor.layout != torch.strided:
+        what, remedy = f"the layout {tensor.layout}", f"pass {name}.to_dense()"
+    elif tensor.is_quantized:
+        what, remedy = f"the quantised type {tensor.dtype}", f"pass {name}.dequantize()"
+    else:
+        return
+    raise ValueError(f"{name} must be a tensor with a value for each entry, got {what}; {remedy}")
 
 
 def _native(array: np.ndarray) -> np.ndarray:
@@ -309,7 +338,8 @@ def converted(
     The conversions are :func:`as_float64`, :func:`as_float`, :func:`as_int64`, :func:`as_real`,
     :func:`as_mask` and :func:`as_labels`.
 
-    An argument that is None stays None.
+    An argument that is None stays None, unless the function requires it. Numbers of numpy among the keyword
+    arguments become numbers of Python.
 
     Args:
         float64, floats, int64, reals, masks, labels: names of the arguments to convert.
@@ -333,7 +363,9 @@ def converted(
     )
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        names = list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        names = list(parameters)
+        optional = {name for name, one in parameters.items() if one.default is not inspect.Parameter.empty}
         if unknown := conversions.keys() - set(names):
             raise TypeError(f"{function.__name__} has no arguments {sorted(unknown)}")
         positions = [(names.index(name), name, convert) for name, convert in conversions.items()]
@@ -341,13 +373,15 @@ def converted(
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             positional = list(args)
+            for name, value in kwargs.items():
+                if isinstance(value, np.generic):
+                    kwargs[name] = value.item()
             for position, name, convert in positions:
-                if position < len(positional):
-                    positional[position] = (
-                        None if positional[position] is None else convert(name, positional[position])
-                    )
-                elif kwargs.get(name) is not None:
-                    kwargs[name] = convert(name, kwargs[name])
+                stored, key = (positional, position) if position < len(positional) else (kwargs, name)
+                if stored is kwargs and name not in kwargs:
+                    continue
+                if stored[key] is not None or name not in optional:  # pyright: ignore[reportCallIssue, reportArgumentType]
+                    stored[key] = convert(name, stored[key])  # pyright: ignore[reportCallIssue, reportArgumentType]
             return function(*positional, **kwargs)  # pyright: ignore[reportCallIssue]
 
         return call

@@ -98,9 +98,9 @@ def neural_collapse(
             coincide, or the classifier does not fit or is zero.
         TypeError: features are not real numbers.
     """
-    if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
+    if features.ndim != 2 or not features.shape[1] or labels.shape != features.shape[:1]:
         raise ValueError(
-            f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and "
+            f"features [n, d] with d >= 1 need one label each, labels [n]; got {list(features.shape)} and "
             f"{list(labels.shape)}"
         )
     features, labels = features[labels >= 0], labels[labels >= 0]

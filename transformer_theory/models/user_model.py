@@ -216,11 +216,15 @@ def _batch(name: str, values: Any) -> Tensor:
     try:
         tensor = as_tensor(name, values)
     except (TypeError, ValueError) as error:
+        if isinstance(values, Tensor):
+            raise
         raise ValueError(
             f"{name} must be a tensor [n, ...] of ids, images or tokens, got {type(values).__name__}"
         ) from error
     if tensor.ndim < 2 or not tensor.numel():
         raise ValueError(f"{name} must be a tensor [n, ...] of ids, images or tokens, got {_shape(tensor)}")
+    tensor = tensor.detach()
+    tensor = tensor.float() if tensor.is_floating_point() and tensor.itemsize == 1 else tensor
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise ValueError(
             f"{name} must be finite, got {int((~tensor.isfinite()).sum())} NaN or infinite values; drop them"

@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..core.metric import Metric

@@ -413,7 +413,9 @@ class Flow:
         scales = 1 / scales if name == "div" else scales
         if scales.numel() == 1:
             return Step(node, factor=float(scales)) if bool(scales) else None
-        return Step(node, scales=scales.flatten()) if scales.numel() == shape[-1] == scales.shape[-1] else None
+        return (
+            Step(node, scales=scales.flatten()) if scales.numel() == shape[-1] == scales.shape[-1] else None
+        )
 
     def _keep_widths(self, nodes: list[int], inputs: list[Tensor]) -> None:
         """Stores the lengths of the last axes of constants."""

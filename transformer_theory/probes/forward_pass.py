@@ -310,7 +310,9 @@ class ForwardPass(TorchFunctionMode):
             if isinstance(projection, Projection):
                 call = arranged(call, projection.arrangement)
                 frame.time_first |= projection.arrangement.time_first
-            if isinstance(call, ExplicitCall) and (not isinstance(projection, Projection) or call.softmax.ndim != 4):
+            if isinstance(call, ExplicitCall) and (
+                not isinstance(projection, Projection) or call.softmax.ndim != 4
+            ):
                 call = call.heads_of(self._batch(call.softmax.shape[-2]))
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape))

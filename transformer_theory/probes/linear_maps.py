@@ -5,8 +5,8 @@ r"""Sums and products of projections as one product of tokens with a matrix.
     q = W_2 W_1 x                    a factored matrix
     q = D W x                        entries scaled by learnt numbers
 
-A tensor may be such a product of several earlier tensors: q = W_2 h with h = W_1 x is a product of h and of x. Terms
-of a sum must be products of the same tokens. Source: :cite:t:`vaswani2017attention`.
+A tensor may be such a product of several earlier tensors: q = W_2 h with h = W_1 x is a product of h and of
+x. Terms of a sum must be products of the same tokens. Source: :cite:t:`vaswani2017attention`.
 """
 
 import math
@@ -54,7 +54,9 @@ def linear_maps(flow: Flow, node: int, depth: int = MAX_DEPTH) -> dict[int, Line
         return {}
     if step.weight is not None:
         own = {flow.root[step.parent]: LinearMap(step.tokens, step.weight.shape[1], _constant(step.weight))}
-        return own | _each(lambda inner: _product(step.weight, inner), linear_maps(flow, step.parent, depth - 1))
+        return own | _each(
+            lambda inner: _product(step.weight, inner), linear_maps(flow, step.parent, depth - 1)
+        )
     if step.terms:
         maps = [linear_maps(flow, term, depth - 1) for term, _ in step.terms]
         factors = [factor for _, factor in step.terms]

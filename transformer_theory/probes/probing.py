@@ -19,7 +19,7 @@ from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
 from ..core.validation import as_labels, as_tensor
 from .forward_pass import ForwardPass, NoAttention
-from .modules import first_tensor, is_shared, original_of
+from .modules import check_stored, first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
 
 
@@ -256,8 +256,8 @@ class Probe:
             if "attention" in metric.kinds and not self._bilinear:
                 why = "; ".join(self._without_bilinear) or "no attention matched"
                 reasons.append(
-                    f"no attention module has W: {why}; if you know it, define bilinear(), returning W [heads, "
-                    "dim, dim] with score(key x, query z) = x^T W z"
+                    f"no attention module has W: {why}; if you know it, define bilinear(), returning W "
+                    "[heads, dim, dim] with score(key x, query z) = x^T W z"
                 )
             if not self._labelled:
                 reasons.append("labels were not set before a forward pass")
@@ -283,6 +283,7 @@ class Probe:
         if not self._accumulating and index % self.every:
             return original(*args, **kwargs)
         self._targets = None if targets is None else as_tensor("targets", targets)
+        check_stored(self.model, self.name)
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]

@@ -43,6 +43,7 @@ NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", 
 ROTATIONS = {"view_as_complex", "view_as_real", "complex", "polar"}
 BIASED = "a bias is added to the scores (relative positions, a mask of numbers)"
 SCALED = "the scores are not scaled by one number (a learnt scale of each head, bounded scores)"
+ROTATED = "queries or keys are multiplied by numbers that differ between tokens (rotary positions)"
 OTHER_TOKENS = "queries and keys come from different tokens"
 NOT_REPRODUCED = "the projections of the tokens do not reproduce the scores"
 
@@ -261,7 +262,7 @@ class Projections:
                 if name in NORMS or (name in ("mul", "div") and own):
                     return "queries or keys are normalised, or multiplied by functions of themselves"
                 if name in ROTATIONS or name == "mul":
-                    return "queries or keys are multiplied by numbers that differ between tokens (rotary positions)"
+                    return ROTATED
                 return f"queries or keys are changed by {name!r} after the projection of the tokens"
             todo += parents
         if last:

@@ -20,8 +20,8 @@ from torch import Tensor
 from ...core.validation import SHARES_ATOL, as_float, as_labels, as_tensor
 
 Memberships = Int[Tensor, " n"] | Float[Tensor, "n k"]
-"""Labels ``[n]``, integers >= 0 (negative: unlabelled), booleans or words, or soft memberships ``[n, k]``, float32 or float64, >= 0, rows summing to
-one.
+"""Labels ``[n]``, integers >= 0 (negative: unlabelled), booleans or words; or soft memberships ``[n, k]``,
+float32 or float64, >= 0, rows summing to one.
 """
 
 # smallest eps; the squares of eps and 1 / eps then neither underflow nor overflow in float64
@@ -43,6 +43,8 @@ def labelled(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> T:
         values = dict(zip(("features", "labels"), args)) | kwargs
+        if isinstance(values.get("eps"), np.number):
+            values["eps"] = values["eps"].item()
         for name, convert in (("features", as_features), ("labels", as_classes)):
             if name in values:
                 values[name] = convert(values[name])
@@ -78,7 +80,7 @@ def with_labels(
     Raises:
         ValueError: no sample has a label.
     """
-    if labels.is_floating_point() or labels.ndim != 1 or len(labels) != len(features):
+    if labels.is_floating_point() or labels.ndim != 1 or labels.shape != features.shape[:1]:
         return features, labels
     known = labels >= 0
     if bool(known.all()):
@@ -92,7 +94,7 @@ def check_eps(eps: float) -> None:
     """Raises ValueError unless the distortion is a positive number whose square and inverse square are
     positive and finite in float64.
     """
-    if not (isinstance(eps, Real) and EPS_MIN <= eps <= 1 / EPS_MIN):
+    if not (isinstance(eps, Real) and EPS_MIN <= float(eps) <= 1 / EPS_MIN):
         raise ValueError(
             f"eps must be a positive distortion (a number >= {EPS_MIN:g}; it is squared inside), got {eps!r}"
         )
@@ -141,9 +143,14 @@ def class_sizes(
             of samples by 100,000 or more, or memberships are not float32 or float64 numbers >= 0 whose rows
             sum to one.
     """
-    if features.ndim != 2 or labels.ndim not in (1, 2) or len(features) != len(labels):
+    if (
+        features.ndim != 2
+        or labels.ndim not in (1, 2)
+        or len(features) != len(labels)
+        or not features.shape[1]
+    ):
         raise ValueError(
-            "features [n, d] need one label each, labels [n], or memberships [n, k]; got "
+            "features [n, d] with d >= 1 need one label each, labels [n], or memberships [n, k]; got "
             f"{list(features.shape)} and {list(labels.shape)}"
         )
     if not len(labels):

@@ -217,8 +217,11 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     Returns:
         ``[*batch, d]``, norms 1 (or 0).
     Raises:
+        ValueError: there are no entries along the last axis.
         TypeError: features are not real numbers.
     """
+    if not features.ndim or not features.shape[-1]:
+        raise ValueError(f"features must have shape [*batch, d] with d >= 1, got {list(features.shape)}")
     largest = features.abs().amax(-1, keepdim=True)
     # The largest scaled entry is 1, so the sum of squares neither overflows nor underflows.
     scaled = features / torch.where(largest > 0, largest, 1)

@@ -18,7 +18,7 @@ not depend on the arguments of the network is a constant: also buffers, masks of
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -163,11 +163,12 @@ class Flow:
         self.parents: list[tuple[int, ...]] = []
         self.root: list[int] = []
         self.taint: list[int] = []
+        self._given: list[bool] = []
         self.steps: dict[int, Step] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
         self.names: dict[int, str] = {}  # node without a step -> name of its operation
         self.widths: dict[int, int] = {}  # constant -> length of its last axis
-        self._variable: set[int] = set()  # nodes that depend on the arguments of the network
+        self._filled: set[int] = set()  # nodes that have only the shape of their parents
         self._references: list[weakref.ref] = []
         self._nodes: dict[int, tuple[weakref.ref, int]] = {}
 
@@ -189,13 +190,13 @@ class Flow:
             return self._register(tensor, PARAMETER)
         return self.add(tensor, ())
 
-    def set_arguments(self, tensors: Iterable[Tensor]) -> None:
-        """Declares the arguments of the network; whatever does not depend on them is constant."""
-        self._variable |= {self.node(tensor) for tensor in tensors} - {PARAMETER}
+    def is_given(self, node: int) -> bool:
+        """Whether a node was computed from an input of the network."""
+        return node >= 0 and self._given[node]
 
     def is_constant(self, node: int) -> bool:
-        """Whether a node does not depend on the arguments of the network."""
-        return node not in self._variable
+        """Whether the values of a node do not depend on an input of the network."""
+        return not self.is_given(node) or node in self._filled
 
     def projections_of(self, node: int) -> set[int]:
         """Follows the steps of a node backwards to the products from which its entries come."""
@@ -211,7 +212,7 @@ class Flow:
         return found
 
     def add(
-        self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, constant: bool = False
+        self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, given: bool = False
     ) -> int:
         """Adds a node for a tensor and returns its number. After an in-place operation the new node replaces
         the old one.
@@ -220,11 +221,10 @@ class Flow:
             tensor: output of the operation.
             parents: nodes of the arguments.
             root: node with the same content. None: the new node is its own root.
-            constant: whether the entries do not depend on the parents.
+            given: whether the tensor is an input of the network.
         """
         number = len(self.parents)
-        if not constant and not self._variable.isdisjoint(parents):
-            self._variable.add(number)
+        self._given.append(given or any(self._given[parent] for parent in parents))
         self.parents.append(parents)
         self.root.append(number if root is None else self.root[root])
         taint = 0
@@ -300,7 +300,9 @@ class Flow:
         for part, tensor in enumerate(outputs):
             if not in_place and any(tensor is x for x in inputs):
                 continue  # contiguous() and to() return their argument if nothing has to change
-            node = self.add(tensor, parents, parents[0] if same else None, constant=op.name in FILLS)
+            node = self.add(tensor, parents, parents[0] if same else None)
+            if op.name in FILLS:
+                self._filled.add(node)
             if factor is not None:
                 self.factors[node] = factor
             if self.with_steps and args:

@@ -80,8 +80,8 @@ class Emitter:
             source = None
         if source is not None:  # W acts on the input of the projections; a module may normalise its own input
             tokens = source.sequences()
-        else:  # The model may change its tensors in place before the end of the pass.
-            tokens = None if tokens is None else tokens.clone()
+        elif tokens is not None:  # The model may change its tensors in place before the end of the pass.
+            tokens = tokens.clone()
         self.has_bilinear |= declared is not None or source is not None
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)

@@ -10,7 +10,7 @@ x. Terms of a sum must be products of the same tokens. Source: :cite:t:`vaswani2
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,11 +52,9 @@ def linear_maps(flow: Flow, node: int, depth: int = MAX_DEPTH) -> dict[int, Line
     step = flow.steps.get(node)
     if step is None or depth == 0:
         return {}
-    if step.weight is not None:
-        own = {flow.root[step.parent]: LinearMap(step.tokens, step.weight.shape[1], _constant(step.weight))}
-        return own | _each(
-            lambda inner: _product(step.weight, inner), linear_maps(flow, step.parent, depth - 1)
-        )
+    if (weight := step.weight) is not None:
+        own = {flow.root[step.parent]: LinearMap(step.tokens, weight.shape[1], lambda: weight)}
+        return own | _each(lambda inner: _product(weight, inner), linear_maps(flow, step.parent, depth - 1))
     if step.terms:
         maps = [linear_maps(flow, term, depth - 1) for term, _ in step.terms]
         factors = [factor for _, factor in step.terms]
@@ -102,7 +100,7 @@ def _or_zeros(flow: Flow, node: int, depth: int) -> dict[int, LinearMap] | int:
 
 
 def _together(
-    combine: Callable[[list[Tensor]], Tensor], maps: list[dict[int, LinearMap] | int]
+    combine: Callable[[list[Tensor]], Tensor], maps: Sequence[dict[int, LinearMap] | int]
 ) -> dict[int, LinearMap]:
     """Combines the matrices of several tensors that are products of the same tokens."""
     products = [one for one in maps if isinstance(one, dict)]
@@ -128,10 +126,6 @@ def _each(change: Callable[[Tensor], Tensor], maps: dict[int, LinearMap]) -> dic
         root: LinearMap(one.tokens, one.width, lambda make=one.matrix: change(make()))
         for root, one in maps.items()
     }
-
-
-def _constant(weight: Tensor) -> Callable[[], Tensor]:
-    return lambda: weight
 
 
 def _product(outer: Float[Tensor, "out k"], inner: Float[Tensor, "k in"]) -> Float[Tensor, "out in"]:

@@ -80,6 +80,7 @@ WRAPS = {
     "plain": lambda linear: linear,
     "adapter": lambda linear: Adapter(linear, 2),
     "adapters": lambda linear: Adapter(linear, 2, 1, 3, dropout=0.5),
+    "many adapters": lambda linear: Adapter(linear, *[1] * 12),
     "adapter in place": lambda linear: Adapter(linear, 2, in_place=True),
     "adapter of an adapter": lambda linear: Nested(linear),
     "adapter of a pruned map": lambda linear: Adapter(pruned(linear), 2),

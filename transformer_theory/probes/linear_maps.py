@@ -12,7 +12,7 @@ x. Terms of a sum must be products of the same tokens. Source: :cite:t:`vaswani2
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .flow import Flow, Step
 
-MAX_DEPTH = 8  # largest number of sums and products that are followed back
+MAX_DEPTH = 64  # largest number of sums and products that are followed back
 MAX_ENTRIES = 2**27  # largest number of entries whose places are followed
 
 
@@ -39,64 +39,68 @@ class LinearMap:
     matrix: Callable[[], Float[Tensor, "out in"]]
 
 
-def linear_maps(flow: Flow, node: int, depth: int = MAX_DEPTH) -> dict[int, LinearMap]:
+def linear_maps(flow: Flow, node: int) -> dict[int, LinearMap]:
     """Returns a tensor as products of tokens with a matrix, by the root of the tokens in the flow.
 
     Args:
         flow: flow of tensors of the pass, with steps.
         node: node of the tensor ``[*lead, out]``.
-        depth: largest number of steps that are followed back.
     Returns:
         The products, those of the latest tokens first; none if the tensor is no such product.
     """
-    step = flow.steps.get(node)
-    if step is None or depth == 0:
-        return {}
-    if (weight := step.weight) is not None:
-        own = {flow.root[step.parent]: LinearMap(step.tokens, weight.shape[1], lambda: weight)}
-        return own | _each(lambda inner: _product(weight, inner), linear_maps(flow, step.parent, depth - 1))
-    if step.terms:
-        maps = [linear_maps(flow, term, depth - 1) for term, _ in step.terms]
-        factors = [factor for _, factor in step.terms]
-        return _together(lambda matrices: _sum(matrices, factors), maps)
-    if step.scales is not None:
-        scales = step.scales
-        return _each(lambda W: scales[:, None] * W, linear_maps(flow, step.parent, depth - 1))
-    if step.written is not None:
-        index, value = step.written
-        return _written(flow, step, index, value, depth - 1)
-    if step.joined:
-        last = len(step.shape) - 1
-        axis = step.kwargs.get("dim", step.args[0] if step.args else 0)
-        maps = [_or_zeros(flow, part, depth - 1) for part in step.joined]
-        return _together(torch.cat, maps) if step.function is not torch.stack and axis in (-1, last) else {}
-    inner = linear_maps(flow, step.parent, depth - 1)
-    if step.function is None:
-        factor = step.factor
-        return inner if factor == 1 else _each(lambda W: factor * W, inner)
-    rows = _moved_rows(flow, step) if inner else None
-    return {} if rows is None else _each(lambda W: W[rows.to(W.device)], inner)
+    return _Search(flow).of(node)
 
 
-def _written(flow: Flow, step: Step, index: Any, value: int, depth: int) -> dict[int, LinearMap]:
-    """Returns the maps of a tensor of which some places along the last axis were overwritten."""
-    rows = _rows(_places(step.shape)[index], step.shape) if _small(step.shape) else None
-    if rows is None:
-        return {}
+class _Search:
+    """Maps by node, found once each."""
 
-    def replaced(matrices: list[Tensor]) -> Tensor:
-        old, new = matrices
-        result = old.to(torch.promote_types(old.dtype, new.dtype), copy=True)
-        result[rows.to(result.device)] = new.to(result)
-        return result
+    def __init__(self, flow: Flow):
+        self.flow = flow
+        self.known: dict[int, dict[int, LinearMap]] = {}
+        self.depth = 0
 
-    return _together(replaced, [_or_zeros(flow, step.parent, depth), _or_zeros(flow, value, depth)])
+    def of(self, node: int) -> dict[int, LinearMap]:
+        """Returns the maps of a node, see :func:`linear_maps`."""
+        step = self.flow.steps.get(node)
+        if step is None or self.depth == MAX_DEPTH:
+            return {}
+        if node not in self.known:
+            self.depth += 1
+            self.known[node] = self._through(step)
+            self.depth -= 1
+        return self.known[node]
 
+    def _through(self, step: Step) -> dict[int, LinearMap]:
+        """Returns the maps of the output of a step."""
+        if step.terms:
+            factors = [factor for _, factor in step.terms]
+            return _together(
+                lambda matrices: _sum(matrices, factors), [self.of(term) for term, _ in step.terms]
+            )
+        if step.joined:
+            axis = step.kwargs.get("dim", step.args[0] if step.args else 0)
+            joins_rows = step.function is not torch.stack and axis in (-1, len(step.shape) - 1)
+            return _together(torch.cat, [self.or_zeros(part) for part in step.joined]) if joins_rows else {}
+        if step.written is not None:
+            index, value = step.written
+            rows = _rows(_places(step.shape)[index], step.shape) if _small(step.shape) else None
+            maps = [self.or_zeros(step.parent), self.or_zeros(value)]
+            return {} if rows is None else _together(lambda both: _replaced(both[0], both[1], rows), maps)
+        inner = self.of(step.parent)
+        if (weight := step.weight) is not None:
+            own = {self.flow.root[step.parent]: LinearMap(step.tokens, weight.shape[1], lambda: weight)}
+            return own | _each(lambda W: _product(weight, W), inner)
+        if (scales := step.scales) is not None:
+            return _each(lambda W: scales[:, None] * W, inner)
+        if step.function is None:
+            return inner if step.factor == 1 else _each(lambda W: step.factor * W, inner)
+        rows = _moved_rows(self.flow, step) if inner else None
+        return {} if rows is None else _each(lambda W: W[rows.to(W.device)], inner)
 
-def _or_zeros(flow: Flow, node: int, depth: int) -> dict[int, LinearMap] | int:
-    """Returns the maps of a tensor, or the number of rows of a constant tensor, whose matrix is zero."""
-    maps = linear_maps(flow, node, depth)
-    return flow.widths[node] if not maps and node in flow.widths else maps
+    def or_zeros(self, node: int) -> dict[int, LinearMap] | int:
+        """Returns the maps of a tensor, or the number of rows of a constant tensor, whose matrix is zero."""
+        maps = self.of(node)
+        return self.flow.widths[node] if not maps and node in self.flow.widths else maps
 
 
 def _together(
@@ -115,7 +119,7 @@ def _together(
             like = next(W for W in known if isinstance(W, Tensor))
             return combine([like.new_zeros(W, first.width) if isinstance(W, int) else W for W in known])
 
-        return LinearMap(first.tokens, first.width, matrix)
+        return LinearMap(first.tokens, first.width, cache(matrix))
 
     return {root: of(root) for root in products[0] if all(root in one for one in products)}
 
@@ -123,7 +127,7 @@ def _together(
 def _each(change: Callable[[Tensor], Tensor], maps: dict[int, LinearMap]) -> dict[int, LinearMap]:
     """Changes the matrix of each map."""
     return {
-        root: LinearMap(one.tokens, one.width, lambda make=one.matrix: change(make()))
+        root: LinearMap(one.tokens, one.width, cache(lambda make=one.matrix: change(make())))
         for root, one in maps.items()
     }
 
@@ -139,6 +143,14 @@ def _sum(matrices: list[Tensor], factors: list[float]) -> Tensor:
     for matrix, each in zip(others, rest):
         total = total + matrix * each
     return total
+
+
+def _replaced(
+    old: Float[Tensor, "out in"], new: Float[Tensor, "few in"], rows: Int[Tensor, " few"]
+) -> Float[Tensor, "out in"]:
+    result = old.to(torch.promote_types(old.dtype, new.dtype), copy=True)
+    result[rows.to(result.device)] = new.to(result)
+    return result
 
 
 def _places(shape: tuple[int, ...]) -> Int[Tensor, "..."]:

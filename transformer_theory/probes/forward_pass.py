@@ -29,7 +29,7 @@ from .layers import Attention, Frame, Layers
 from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
 from .projections import Operand, Projections
-from .redirect import aside, eager
+from .redirect import aside, eager, in_this_thread
 from .registry import RegistryCall, observed_registry
 from .streams import Streams
 
@@ -101,11 +101,12 @@ class ForwardPass(TorchFunctionMode):
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls the original method of the model, observes it, and returns its output."""
         handles = []
+        enter, leave = in_this_thread(self._enter), in_this_thread(self._leave)
         try:
             for module in self.modules:
                 if module is not self.model and _needs_hooks(module):
-                    handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                    handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(module.register_forward_hook(leave, with_kwargs=True))
             with (
                 zeros_at_padding(self.modules, args, kwargs),
                 eager(),

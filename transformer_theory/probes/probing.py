@@ -150,28 +150,28 @@ class Probe:
         # rows about the pass itself; a dictionary keeps the order and removes duplicates
         self._notes: dict[Measurement, None] = {}
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
-        self._restore: Callable[[], None] | None = None
+        # the open redirect; in a copy of an open probe, which is not open, the copied method of the model
+        self._redirect: Redirect | Callable | None = None
 
     def __enter__(self) -> "Probe":
-        # Replace the method on the instance: hooks do not run on a model that has been compiled.
-        compiled = self._method == "forward" and self.model._compiled_call_impl is not None
-        slot = "_compiled_call_impl" if compiled else self._method
-        before, original = self.model.__dict__.get(slot), getattr(self.model, slot)
-        self.model.__dict__[slot] = Redirect(self.model, self._method, self._call, original, before)
+        """Opens the probe.
 
-        def restore() -> None:
-            if before is None:
-                del self.model.__dict__[slot]
-            else:
-                self.model.__dict__[slot] = before
-
-        self._restore = restore
+        Raises:
+            ValueError: the probe is open already, or another thread is probing the model.
+        """
+        if isinstance(self._redirect, Redirect):
+            raise ValueError(
+                "the probe is open already; leave its with block before it is entered again, or create "
+                "another probe"
+            )
+        self._redirect = Redirect(self.model, self._method, self._call)
         return self
 
     def __exit__(self, *_) -> None:
-        if self._restore is not None:
-            self._restore()
-            self._restore = None
+        """Closes the probe, before or after other probes of the model; does nothing if it is not open."""
+        if isinstance(self._redirect, Redirect):
+            self._redirect.close()
+        self._redirect = None
 
     @contextlib.contextmanager
     def accumulate(self, step: int | None = None) -> Iterator[None]:

@@ -100,7 +100,7 @@ def test_closed_twice_and_entered_twice():
     assert p.result().table.column("step") == [0, 1]
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])  # noqa: S301
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_a_copy_between_two_probes_is_a_model_of_its_own(how):
     model, x = built(Net).eval(), tokens(2, 5, 8)
     outer, inner = probe(model, [Keep()]), probe(model, [Keep()])

@@ -2,8 +2,8 @@
 as its fused kernel.
 
 In evaluation mode and under further conditions, the encoder packs padded sequences into nested tensors and
-unpacks them before its last norm, which sets the padding to zero. An observed pass does
-not take this path (:func:`.eager`); the outputs at the padding would then not be zero. The conditions below are copied from
+unpacks them before its last norm, which sets the padding to zero. An observed pass does not take this path
+(:func:`.eager`); the outputs at the padding would then not be zero. The conditions below are copied from
 torch's ``TransformerEncoder.forward``.
 """
 

@@ -214,8 +214,8 @@ class Probe:
         names = [type(metric).__name__ for metric in self.metrics]
         if about["metrics"] != names:
             raise ValueError(
-                f"the state belongs to the metrics {', '.join(about['metrics'])}, got {', '.join(names)}; pass "
-                "the same metrics"
+                f"the state belongs to the metrics {', '.join(about['metrics'])}, got {', '.join(names)}; "
+                "pass the same metrics"
             )
         if (about["file"] is None) != (self.file is None):
             kept, now = ("memory", "a file") if about["file"] is None else ("a file", "memory")

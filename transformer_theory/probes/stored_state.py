@@ -95,8 +95,8 @@ def check_file(path: Path, end: int, last: int) -> None:
     content = path.read_bytes() if path.exists() else b""
     if len(content) < end:
         raise ValueError(
-            f"{path} must hold the rows of the state, {end} bytes, got {len(content)}; put the file of that run "
-            "there"
+            f"{path} must hold the rows of the state, {end} bytes, got {len(content)}; put the file of that "
+            "run there"
         )
     for line in content[end:].splitlines():
         with contextlib.suppress(ValueError):  # a line that was being written when the training ended

@@ -11,6 +11,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.problems.networks import Keep, Net, built, tokens
+from transformer_theory import measure
 from transformer_theory.metrics import AttentionStatistics
 from transformer_theory.probes import probe
 
@@ -192,7 +193,9 @@ def test_a_second_thread_that_probes_the_model_is_refused():
     with probe(model, [Keep()]):
         before = model.__dict__["forward"]
         for name, which in (("Net", model), ("Block", model.blocks[0]), ("Sequential", around)):
-            with pytest.raises(ValueError, match=rf"^{name} is being probed by another thread, MainThread; "):
+            with pytest.raises(
+                ValueError, match=rf"^{name} is being measured by another thread, MainThread; "
+            ):
                 in_thread(lambda which=which: enter(which))
         for which in (copy.deepcopy(model), built(Net)):
             in_thread(lambda which=which: enter(which))
@@ -201,6 +204,25 @@ def test_a_second_thread_that_probes_the_model_is_refused():
     # a probe that a thread left open when it ended
     in_thread(lambda: probe(model, [Keep()]).__enter__())
     enter(model)
+
+
+def test_threads_that_measure_one_model_have_right_values_or_are_refused():
+    """A measurement has several parts, between which no other thread may change the mode of the model."""
+    model, x, labels = built(Net), tokens(9, 5, 8), torch.arange(9) % 3
+
+    def values():
+        try:
+            return measure(model, x, labels, theories=["collapse"], networks=1).table.column("value")
+        except ValueError as error:
+            return str(error)
+
+    right = values()
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(lambda _: values(), range(6)))
+    others = [result for result in results if result != right]
+    assert right in results
+    assert all(result.startswith("Net is being measured by another thread") for result in others)
+    assert model.training
 
 
 def test_a_probe_may_be_closed_by_another_thread():

@@ -141,11 +141,19 @@ class AttentionStatistics(Metric):
         are padded with zeros.
         """
         if (before := self.sums.get(place)) is not None:
-            longest = max(len(before), len(sums))
-            self.sums[place], sums = (
-                nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums)
-            )
+            self.sums[place], sums = same_size(before, sums)
         super().add(place, sums)
+
+
+def same_size(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Pads tensors with zeros behind each axis to a common shape."""
+    shape = [max(sizes) for sizes in zip(*(x.shape for x in tensors))]
+
+    def padded(x: Tensor) -> Tensor:
+        missing = [(0, size - own) for size, own in zip(shape, x.shape)]
+        return nn.functional.pad(x, [number for pair in missing[::-1] for number in pair])
+
+    return tuple(x if list(x.shape) == shape else padded(x) for x in tensors)
 
 
 def weight_sums(activations: Activations) -> Float[Tensor, "sums heads"] | None:
@@ -286,6 +294,7 @@ class AttentionMaps(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    takes_padding = True
 
     def __init__(self, keep: int = 4):
         if keep < 1:

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any
@@ -14,10 +13,10 @@ from torch import Tensor, nn
 from torch._C import _functorch as functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from ..core.threads import SharedContext
-from .modules import first_tensor, original_of
+from .in_use import Use
+from .modules import first_tensor
 
-_lock = threading.RLock()  # guards the methods of probed models and the list of open redirects
-_opened: weakref.WeakSet["Redirect"] = weakref.WeakSet()
+_lock = threading.RLock()  # guards the methods of probed models
 
 
 class Redirect:
@@ -38,34 +37,21 @@ class Redirect:
     Attributes:
         original: the original method.
         before: previous entry of the model's ``__dict__`` under this name; None if there was none.
-        thread: the thread that opened the redirect.
 
     Raises:
-        ValueError: a probe of another thread is open on the model, on a part of it, or on a model that
-            contains it. Each of the two would measure the passes of the other.
+        ValueError: another thread is measuring the model, a part of it, or a model that contains it. Each of
+            the two would measure the passes of the other.
     """
 
     def __init__(self, model: nn.Module, method: str, call: Callable[[Callable, tuple, dict], Any]):
         self.model, self.method, self.call = model, method, call
-        self.thread, self.passes = threading.current_thread(), threading.RLock()
+        self.use, self.passes = Use(model), threading.RLock()
         # Replace the method on the instance: hooks do not run on a model that has been compiled.
         compiled = method == "forward" and model._compiled_call_impl is not None
         self.slot = "_compiled_call_impl" if compiled else method
         with _lock:
-            self._refuse_other_threads()
             self.before, self.original = model.__dict__.get(self.slot), getattr(model, self.slot)
             model.__dict__[self.slot] = self
-            _opened.add(self)
-
-    def _refuse_other_threads(self) -> None:
-        for other in _opened:
-            if other.thread is self.thread or not other.thread.is_alive():
-                continue
-            if _contains(self.model, other.model) or _contains(other.model, self.model):
-                raise ValueError(
-                    f"{type(original_of(self.model)).__name__} is being probed by another thread, "
-                    f"{other.thread.name}; probe it in one thread at a time, or give each thread a copy of it"
-                )
 
     def close(self) -> None:
         """Restores the method. If another redirect was opened after this one, that one stays and continues
@@ -86,7 +72,7 @@ class Redirect:
                 if isinstance(above, Redirect):
                     above.before, above.original = self.before, self.original
             self.call = _call_original
-            _opened.discard(self)
+        self.use.end()
 
     def __call__(self, *args, **kwargs):
         # if the compiler is not imported, nothing is compiled; importing it takes seconds
@@ -116,10 +102,6 @@ class Redirect:
 # torch.compiler.disable sets this attribute on a function; a compiled network that contains the probed model
 # then does not inline the call.
 Redirect.__call__._torchdynamo_disable = True  # type: ignore[attr-defined]
-
-
-def _contains(model: nn.Module, part: nn.Module) -> bool:
-    return any(module is part for module in model.modules())
 
 
 def _call_original(original: Callable, args: tuple, kwargs: dict) -> Any:

@@ -22,6 +22,7 @@ from ..metrics.token_layout import TokenLayout
 from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, forward, logits_of
+from ..probes.in_use import reserving
 from ..probes.measure import measure_network
 from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
@@ -41,6 +42,7 @@ CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; 
 PICTURED, MAP_NUMBERS = 4, 2**20
 
 
+@reserving
 def measure(
     model: nn.Module | UserModel,
     inputs: Any = None,

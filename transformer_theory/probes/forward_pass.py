@@ -33,7 +33,7 @@ from .padding import zeros_at_padding
 from .places import Codes, Places
 from .projections import Operand, Projection, Projections
 from .readout import NOT_FOLLOWED, Readout, tokens_read
-from .redirect import aside, eager
+from .redirect import aside, eager, in_this_thread
 from .registry import RegistryCall, observed_registry
 from .streams import Around, Streams
 from .token_masks import AttentionMask, TokenMasks, given, mask_of
@@ -115,11 +115,12 @@ class ForwardPass(TorchFunctionMode):
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls the original method of the model, observes it, and returns its output."""
         handles = []
+        enter, leave = in_this_thread(self._enter), in_this_thread(self._leave)
         try:
             for module in self.modules:
                 if module is not self.model and _needs_hooks(module):
-                    handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                    handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(module.register_forward_hook(leave, with_kwargs=True))
             with (
                 zeros_at_padding(self.modules, args, kwargs),
                 eager(),

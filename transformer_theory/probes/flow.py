@@ -10,6 +10,7 @@ same.
     root      the oldest node with the same content, up to views, casts,
               dropout and factors (:data:`SAME_STREAM`)
     taint     a bit mask: bit c is set if the node was computed from the output of attention c
+    names     name of the operation of each node
     steps     how the entries of a node were moved;
               only for nodes computed from one product with a parameter (:mod:`.projections`)
 
@@ -99,6 +100,38 @@ def operation(function: Callable) -> Operation:
     )
 
 
+Trail = tuple[tuple[str, tuple[int, ...]], ...]
+"""Operations from one node to another, in order: for each its name, and which of the first node (0) and of
+the results before (1, 2, ...) are its arguments.
+"""
+
+
+class Follower:
+    """Finds the node at the end of a trail that begins at another node.
+
+    Attributes:
+        start: the node at which the trail begins.
+        end: the node at its end, once it is found.
+    """
+
+    def __init__(self, trail: Trail, start: int):
+        self.trail, self.start, self.index = trail, start, {start: 0}
+        self.end = None if trail else start
+
+    def step(self, flow: "Flow", node: int) -> bool:
+        """Takes the next node of the flow. Returns whether it is the end."""
+        if self.end is not None:
+            return False
+        name, arguments = self.trail[len(self.index) - 1]
+        known = tuple(self.index[parent] for parent in flow.parents[node] if parent in self.index)
+        if name != flow.names[node] or known != arguments:
+            return False
+        self.index[node] = len(self.index)
+        if len(self.index) > len(self.trail):
+            self.end = node
+        return self.end is not None
+
+
 @dataclass(slots=True)
 class Step:
     """One operation on the way from a projection (a product of tokens with a parameter) to queries or keys.
@@ -140,6 +173,8 @@ class Flow:
         self.parents: list[tuple[int, ...]] = []
         self.root: list[int] = []
         self.taint: list[int] = []
+        self.names: list[str] = []
+        self.watcher: Callable[[int, Tensor], None] | None = None  # receives each new node of an operation
         self.steps: dict[int, Step] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
         self._references: list[weakref.ref] = []
@@ -179,6 +214,7 @@ class Flow:
         for parent in parents:
             taint |= self.taint[parent]
         self.taint.append(taint)
+        self.names.append("")
         self._register(tensor, number)
         self._references.append(self._nodes[id(tensor)][0])
         return number
@@ -208,6 +244,24 @@ class Flow:
                     visited.add(parent)
                     todo.append(parent)
         return False
+
+    def trail(self, start: int, end: int) -> Trail | None:
+        """Returns the operations from one node to another; None if the second was not computed from the
+        first.
+        """
+        between, todo = set(), [end]
+        while todo:
+            for parent in self.parents[todo.pop()]:
+                if parent > start and parent not in between:
+                    between.add(parent)
+                    todo.append(parent)
+        index, steps = {start: 0}, []
+        for node in sorted(between | {end}):
+            known = tuple(index[parent] for parent in self.parents[node] if parent in index)
+            if known and node != start:
+                index[node] = len(index)
+                steps.append((self.names[node], known))
+        return tuple(steps) if end in index else None
 
     def record(
         self,
@@ -249,6 +303,7 @@ class Flow:
             if not in_place and any(tensor is x for x in inputs):
                 continue  # contiguous() and to() return their argument if nothing has to change
             node = self.add(tensor, parents, parents[0] if same else None)
+            self.names[node] = op.name
             if factor is not None:
                 self.factors[node] = factor
             if self.with_steps and not in_place and args:
@@ -256,6 +311,8 @@ class Flow:
                 if step is not None:
                     step.part, step.shape = part if several else None, tuple(tensor.shape)
                     self.steps[node] = step
+            if self.watcher is not None:
+                self.watcher(node, tensor)
 
     def _step(
         self, name: str, function: Callable, args: tuple, kwargs: dict, nodes: list[int], inputs: list[Tensor]

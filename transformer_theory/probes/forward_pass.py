@@ -296,8 +296,8 @@ class ForwardPass(TorchFunctionMode):
             shape: numbers of queries and keys.
         """
         frame = self.stack[-1]
-        block = frame.block = self.layers.attended(frame, self.stack)
         node = self.flow.known(output)
+        block = frame.block = self.layers.attended(frame, self.stack, node)
         around = self.streams.attended(self.flow.add(output, ()) if node is None else node)
         self.layers.add(block, around)
         projection = None
@@ -338,6 +338,7 @@ class ForwardPass(TorchFunctionMode):
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         tokens = first_tensor(args, kwargs)
         name = self.modules[module]
+        source = -1 if tokens is None else self.flow.node(tokens)
         if tokens is not None:
             # Models often change the stream in place, x += ..., so the input of each member of a list is
             # copied.
@@ -345,7 +346,7 @@ class ForwardPass(TorchFunctionMode):
                 tokens = (
                     tokens.detach().clone() if self.features and name in self.members else tokens.detach()
                 )
-        self.stack.append(Frame(name, module, tokens))
+        self.stack.append(Frame(name, module, tokens, source=source))
         self.ran.add(name)
 
     def _leave(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:

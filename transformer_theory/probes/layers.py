@@ -3,6 +3,15 @@
 The features of a block are its output and the residual stream before and after its first attention. They are
 emitted when the module of the block returns the stream. If no module returns it, they are emitted when the
 attention of the block after the next one runs, or at the end of the pass.
+
+A block ends at the tensor that its module returns; if none returns the stream, at the tensor to which the
+next attention is added. The last block has no next one. It ends after the operations that also followed the
+attention of the block before it, up to the end of that block. A single block ends after its last sum and the
+operations that also followed the sum before, such as a norm. A norm of the network before its head is
+therefore no part of the last block, and a norm or an activation after each sum is.
+
+Several attentions of one list that were computed from the same stream, and not from each other, are parallel
+branches of one block.
 """
 
 from collections.abc import Callable
@@ -11,7 +20,7 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 from .emission import Call, Emitter, as_stream
-from .flow import Flow
+from .flow import Flow, Follower, Trail
 from .modules import Blocks
 from .projections import Projection
 from .redirect import aside
@@ -46,6 +55,7 @@ class Frame:
         block: the block to which these attentions belong.
         time_first: whether its input is ``[seq, batch, dim]``.
         projections: nodes of projections whose inputs are stored.
+        source: node of ``tokens`` in :class:`.Flow`; -1 if it is a parameter or there is none.
     """
 
     name: str
@@ -55,6 +65,26 @@ class Frame:
     block: "Block | None" = None
     time_first: bool = False
     projections: list[int] = field(default_factory=list)
+    source: int = -1
+
+
+@dataclass(eq=False)
+class End:
+    """The search for the end of a block by a trail that another part of the network has taken.
+
+    Attributes:
+        follower: the node reached so far.
+        found: node and copy of the end, once it is reached.
+    """
+
+    follower: Follower
+    found: tuple[int, Tensor] | None = None
+
+    def step(self, flow: Flow, node: int, tensor: Tensor) -> None:
+        """Takes the next node of the flow."""
+        if self.follower.step(flow, node):
+            with aside():
+                self.found = node, tensor.detach().clone()
 
 
 @dataclass(eq=False)
@@ -72,6 +102,9 @@ class Block:
         tokens: input of its module.
         output: node and copy of the tensor that its module returned.
         child: node and copy of the tensor that the last member of the list returned, if the block is a list.
+        ends: searches for its end by the trails of the blocks before it, the last one first, and the node of
+            Z+ at which they begin.
+        last_sum: search for its end by the trail between its last two sums.
         emitted: whether its features have been emitted.
     """
 
@@ -85,6 +118,8 @@ class Block:
     tokens: Tensor | None = None
     output: tuple[int, Tensor] | None = None
     child: tuple[int, Tensor] | None = None
+    ends: tuple[int, list[End]] = (-1, [])
+    last_sum: End | None = None
     emitted: bool = False
 
 
@@ -126,21 +161,27 @@ class Layers:
         self.without_stream: list[tuple[int, str]] = []
         self.similar = set(blocks.longest_list()) if features and not attention else set()
         self.unattended: dict[str, tuple[Tensor, Tensor]] = {}
+        self._trails: dict[int, Trail] = {}  # layer -> operations from its Z+ to its end
+        if features:
+            flow.watcher = self._follow
 
     @property
     def count(self) -> int:
         """Number of layers so far."""
         return self.blocks.count or len(self.unattended)
 
-    def attended(self, frame: Frame, stack: list[Frame]) -> Block:
+    def attended(self, frame: Frame, stack: list[Frame], node: int | None) -> Block:
         """Returns the block of a module that computes attention: the last block, or a new one.
 
         Args:
             frame: the module.
             stack: all running modules, outermost first.
+            node: node of the output of the attention; None if it is unknown.
         """
         self.unattended, self.similar = {}, set()
         name = self.blocks.name_of(frame.name)
+        if self._is_parallel(name, frame, stack, node):
+            return self._join(frame, stack)
         running = next((one for one in stack if one.name == name), None)
         last = self.last
         # If the block runs as a module, one run is one block. If it is a list that does not run itself, a
@@ -159,6 +200,72 @@ class Layers:
         self.last = block
         self.pending.append(block)
         return block
+
+    def _is_parallel(self, name: str, frame: Frame, stack: list[Frame], node: int | None) -> bool:
+        """Whether an attention of the block ``name`` is a parallel branch beside the last attention: a member
+        of the same list that reads the same stream, and was not computed from that attention.
+        """
+        last, parent = self.last, name.rpartition(".")[0]
+        if last is None or node is None or last.emitted or not self.blocks.may_join(last.name, name):
+            return False
+        if any(self.flow.taint[node] >> around.number & 1 for around in last.streams):
+            return False
+        reader = next((one for one in stack if one.name.rpartition(".")[0] == parent), frame)
+        earlier = last.frame or next(reversed(last.attending.values()))
+        return reader.source >= 0 and self._origin(reader.source) == self._origin(earlier.source)
+
+    def _origin(self, node: int) -> int:
+        """Follows a node backwards as long as it was computed from one tensor alone, such as by a norm."""
+        while node >= 0 and len(self.flow.parents[node]) == 1:
+            node = self.flow.parents[node][0]
+        return node
+
+    def _join(self, frame: Frame, stack: list[Frame]) -> Block:
+        """Adds a parallel branch to the last block, which becomes the block around the list of branches."""
+        block = self.last
+        assert block is not None
+        self.blocks.join(block.name)
+        block.name = self.blocks.name_of(frame.name)
+        block.layer = self.blocks.number(block.name)
+        block.frame = next((one for one in stack if one.name == block.name), None)
+        block.tokens = None if block.frame is None else block.frame.tokens
+        block.output = block.child = None
+        block.attending[frame.name] = frame
+        return block
+
+    def _follow(self, node: int, tensor: Tensor) -> None:
+        """Continues the searches for the end of the block that is running, with a new node."""
+        block = self.pending[-1] if self.pending else None
+        if block is None or not block.streams or (block.frame is not None and block.output is None):
+            return  # its module may still return the stream
+        last = block.streams[-1]
+        if last.after_node < 0:
+            return
+        start, ends = block.ends
+        if start != last.after_node:
+            ends = self._begin_search(block, last.after_node, node)
+        for end in ends:
+            end.step(self.flow, node, tensor)
+        last_sum, trail = last.sums[-1][0], last.trail
+        if trail is not None:
+            if block.last_sum is None or block.last_sum.follower.start != last_sum:
+                block.last_sum = End(Follower(trail, last_sum))
+            block.last_sum.step(self.flow, node, tensor)
+
+    def _begin_search(self, block: Block, start: int, node: int) -> list[End]:
+        """Begins the searches for the end of a block at the node of its Z+, and takes the nodes up to now."""
+        before, first = (self.pending[-2] if len(self.pending) > 1 else None), block.streams[0]
+        if before is not None and before.streams and before.streams[-1].after_node >= 0 <= first.before_node:
+            trail = self.flow.trail(before.streams[-1].after_node, first.before_node)
+            if trail is not None:
+                self._trails.pop(before.layer, None)
+                self._trails[before.layer] = trail
+        trails = dict.fromkeys(reversed(self._trails.values()))
+        block.ends = start, [End(Follower(trail, start)) for trail in trails]
+        for end in block.ends[1]:
+            for earlier in range(start + 1, node):
+                end.follower.step(self.flow, earlier)
+        return block.ends[1]
 
     def add(self, block: Block, around: Around) -> None:
         """Adds an attention to a block."""
@@ -252,20 +359,20 @@ class Layers:
             if next_stream is None or next_stream.before is None
             else (next_stream.before_node, next_stream.before)
         )
-        for candidate in (block.output, before_next):
+        # an MLP without a skip connection, as in the last layer of a CRATE, is the last candidate
+        sums = last.sums[-1] if len(last.sums) > 1 else None
+        of_last_sum = block.last_sum.found if block.last_sum is not None else None
+        followed = [self._found(end, last) for end in block.ends[1]]
+        for candidate in (block.output, before_next, *followed, of_last_sum, sums, block.child):
             if (
                 candidate is not None
                 and candidate[1].shape == last.before.shape
                 and self.flow.descends(candidate[0], last.after_node)
             ):
                 return candidate[1]
-        if (end := self.streams.end_of(last)) is not None:  # Z+ + f(Z+)
-            return end
-        child = block.child  # an MLP without a skip connection, as in the last layer of a CRATE
-        if (
-            child is not None
-            and child[1].shape == last.before.shape
-            and self.flow.descends(child[0], last.after_node)
-        ):
-            return child[1]
-        return last.after  # a layer without an MLP
+        return last.sums[0][1]  # a layer without an MLP
+
+    @staticmethod
+    def _found(end: End, last: Around) -> tuple[int, Tensor] | None:
+        """Returns node and copy of the end of a block; a block may end at Z+ itself."""
+        return last.sums[0] if end.follower.end == last.sums[0][0] else end.found

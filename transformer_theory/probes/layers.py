@@ -359,11 +359,16 @@ class Layers:
             if next_stream is None or next_stream.before is None
             else (next_stream.before_node, next_stream.before)
         )
-        # an MLP without a skip connection, as in the last layer of a CRATE, is the last candidate
-        sums = last.sums[-1] if len(last.sums) > 1 else None
-        of_last_sum = block.last_sum.found if block.last_sum is not None else None
         followed = [self._found(end, last) for end in block.ends[1]]
-        for candidate in (block.output, before_next, *followed, of_last_sum, sums, block.child):
+        # If all fail: the last sum and what followed the sum before, or the output of the last member of the
+        # list, such as a norm, or an MLP without a skip connection as in a CRATE.
+        found = (
+            last.sums[-1] if len(last.sums) > 1 else None,
+            block.last_sum.found if block.last_sum is not None else None,
+            block.child,
+        )
+        latest = sorted((one for one in found if one is not None), key=lambda one: -one[0])
+        for candidate in (block.output, before_next, *followed, *latest):
             if (
                 candidate is not None
                 and candidate[1].shape == last.before.shape

@@ -4,7 +4,7 @@ and defers computations.
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.metric import Activations
 from .attention_calls import AttentionCall
 from .explicit import ExplicitCall
-from .projections import Arrangement, Projection
+from .projections import BIASED, NOT_REPRODUCED, OTHER_TOKENS, SCALED, Arrangement, Projection
 
 Call = AttentionCall | ExplicitCall
 
@@ -51,6 +51,7 @@ class Emitter:
         max_samples: largest number of sequences that are emitted, evenly spaced over the batch. None: all
             sequences.
         has_bilinear: whether the bilinear form of any attention has been known.
+        without_bilinear: the reasons why attentions have none.
         targets: targets of the outputs, ``[batch, ...]``.
     """
 
@@ -59,11 +60,12 @@ class Emitter:
     max_samples: int | None
     has_bilinear: bool = False
     targets: Tensor | None = None
+    without_bilinear: dict[str, None] = field(default_factory=dict)
 
     def attention(
         self,
         call: Call,
-        projection: Projection | None,
+        projection: Projection | str | None,
         declared: Float[Tensor, "heads dim dim"] | None,
         tokens: Float[Tensor, "batch seq dim"] | None,
         output: Float[Tensor, "batch seq dim"] | None,
@@ -73,21 +75,21 @@ class Emitter:
 
         Args:
             call: the attention of all sequences; several calls with the same keys are joined into one.
-            projection: projections of tokens to queries and keys; None if unknown.
+            projection: projections of tokens to queries and keys, or the reason why there are none; None if
+                they were not sought, since the module declares W.
             declared: W [heads, dim, dim] that the module declares; None otherwise.
             tokens, output: input and output of the module.
             place: name, layer, module and first head.
         """
         call = replace(call, query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
-        scale, biased = call.scale, call.biased
-        is_bilinear = projection is not None and projection.own and scale is not None and not biased
-        source = projection if declared is None and is_bilinear else None
-        sequences = None if source is None else source.sequences()
-        if sequences is not None and source is not None and source.agrees(call.query, call.key):
-            # W acts on the input of the projections; a module may normalise its own input first
-            tokens = sequences
-        else:
-            source = None
+        scale, source = call.scale, None
+        if declared is None:
+            source = _bilinear_source(call, projection)
+            if isinstance(source, str):
+                self.without_bilinear[source] = None
+                source = None
+            else:  # W acts on the input of the projections; a module may normalise its own input first
+                tokens = source.sequences()
         self.has_bilinear |= declared is not None or source is not None
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)
@@ -176,6 +178,19 @@ class Emitter:
             return data[indices]
         # Masks and biases may have a batch axis of length 1.
         return _map_tensors(data, lambda x: x[indices] if len(x) == length else x)
+
+
+def _bilinear_source(call: Call, projection: Projection | str | None) -> Projection | str:
+    """Returns the projections that give W of a call, or the reason why there is none."""
+    if not isinstance(projection, Projection):
+        return BIASED if call.biased else projection or OTHER_TOKENS
+    if not projection.own:
+        return OTHER_TOKENS
+    if call.biased or call.scale is None:
+        return BIASED if call.biased else SCALED
+    if projection.tokens is None or not projection.agrees(call.query, call.key):
+        return NOT_REPRODUCED
+    return projection
 
 
 def arranged(call: Call, arrangement: Arrangement) -> Call:

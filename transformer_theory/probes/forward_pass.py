@@ -28,7 +28,7 @@ from .flow import Flow, operation, tensors_in
 from .layers import Attention, Frame, Layers
 from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
-from .projections import Operand, Projections
+from .projections import Operand, Projection, Projections
 from .redirect import aside, eager
 from .registry import RegistryCall, observed_registry
 from .streams import Streams
@@ -112,6 +112,7 @@ class ForwardPass(TorchFunctionMode):
                 observed_registry(self._around_registry),
                 self,
             ):
+                self.flow.set_arguments(tensors_in(args, kwargs))
                 self._enter(self.model, args, kwargs)
                 output = original(*args, **kwargs)
                 self._leave(self.model, args, kwargs, output)
@@ -300,18 +301,16 @@ class ForwardPass(TorchFunctionMode):
         block = frame.block = self.layers.attended(frame, self.stack, node)
         around = self.streams.attended(self.flow.add(output, ()) if node is None else node)
         self.layers.add(block, around)
-        projection = None
+        projection: Projection | str | None = None
         # If the module declares W and the leading axes are batch and heads, the projections need not be
         # searched for.
         declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
         if call is not None and not declares:
-            result = self.projections.find(*operands)
-            # a string is the reason why there is none
-            projection = None if isinstance(result, str) else result
-            if projection is not None:
+            projection = None if operands is NOWHERE else self.projections.find(*operands)
+            if isinstance(projection, Projection):
                 call = arranged(call, projection.arrangement)
                 frame.time_first |= projection.arrangement.time_first
-            if isinstance(call, ExplicitCall) and (projection is None or call.softmax.ndim != 4):
+            if isinstance(call, ExplicitCall) and (not isinstance(projection, Projection) or call.softmax.ndim != 4):
                 call = call.heads_of(self._batch(call.softmax.shape[-2]))
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape))
@@ -379,25 +378,13 @@ class ForwardPass(TorchFunctionMode):
         if frame.projections and self.stack:
             # If the module returns a projection (as a wrapper of a linear layer does), the module that called
             # it may need the input.
-            returned = {
-                self._projection_of(node)
-                for x in tensors_in(output)
-                if (node := self.flow.known(x)) is not None
-            }
+            known = (self.flow.known(x) for x in tensors_in(output))
+            returned = {one for node in known if node is not None for one in self.flow.projections_of(node)}
             for node in frame.projections:
                 if node in returned:
                     self.stack[-1].projections.append(node)
                 else:
                     self.flow.steps[node].tokens = None
-
-    def _projection_of(self, node: int) -> int:
-        """Follows the steps of a node backwards to the node of its projection, or as far as steps
-        are known.
-        """
-        steps = self.flow.steps
-        while node in steps and steps[node].weight is None:
-            node = steps[node].parent
-        return node
 
     # emission
 
@@ -427,7 +414,10 @@ class ForwardPass(TorchFunctionMode):
                     "module": frame.module,
                     "first_head": first_head,
                 }
-                self.emitter.attention(call, attentions[0].projection, declared, tokens, output, **place)
+                # The matrices of a MultiheadAttention give its scores only if nothing is added to them.
+                is_whole = callable(getattr(frame.module, "bilinear", None)) or not call.biased
+                W = declared if is_whole else None
+                self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
 
     def _end(self, inputs: Tensor | None, output: Any) -> None:
         """Emits the features that are still pending, then the outputs of the network."""

@@ -33,13 +33,14 @@ class Attention:
 
     Attributes:
         call: the attention; None if no metric needs it.
-        projection: projections of tokens to queries and keys; None if unknown.
+        projection: projections of tokens to queries and keys, or the reason why there are none; None if
+            they were not sought.
         key: root of the node of the keys in :class:`.Flow`; None if unknown.
         queries, keys: numbers of queries and keys.
     """
 
     call: Call | None
-    projection: Projection | None
+    projection: Projection | str | None
     key: int | None
     queries: int
     keys: int

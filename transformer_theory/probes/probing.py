@@ -139,6 +139,7 @@ class Probe:
         self._last = 0  # step of the last measurement
         self._accumulating = self._running = False
         self._labelled = self._bilinear = False  # whether any pass had labels, and any attention a W
+        self._without_bilinear: dict[str, None] = {}  # reasons why attentions have no W
         self._with_rows: set[int] = set()  # indices of the metrics that have returned a row
         self._method = method
         self.file = None if file is None else Path(file)
@@ -250,10 +251,10 @@ class Probe:
                 continue
             reasons = []
             if "attention" in metric.kinds and not self._bilinear:
+                why = "; ".join(self._without_bilinear) or "no attention matched"
                 reasons.append(
-                    "no attention module has bilinear(), returning W [heads, dim, dim] with score(key x, "
-                    "query z) = x^T W z, or projections that give its scores (rotary or relative positions "
-                    "do not)"
+                    f"no attention module has W: {why}; if you know it, define bilinear(), returning W [heads, "
+                    "dim, dim] with score(key x, query z) = x^T W z"
                 )
             if not self._labelled:
                 reasons.append("labels were not set before a forward pass")
@@ -319,6 +320,7 @@ class Probe:
         finally:
             self._running = False
         self._bilinear |= forward.emitter.has_bilinear
+        self._without_bilinear |= forward.emitter.without_bilinear
         try:
             forward.check(self.name)
         except NoAttention as error:

@@ -114,7 +114,11 @@ WRAPS = {
 class Nested(nn.Module):
     def __init__(self, linear):
         super().__init__()
-        self.inner, self.down, self.up = Adapter(linear, 2), nn.Linear(D, 1), nn.Linear(1, linear.out_features)
+        self.inner, self.down, self.up = (
+            Adapter(linear, 2),
+            nn.Linear(D, 1),
+            nn.Linear(1, linear.out_features),
+        )
 
     def forward(self, x):
         return self.inner(x) + self.up(self.down(x))
@@ -183,7 +187,9 @@ def test_numbers_of_plain_layers_are_the_weights_themselves():
 
 @pytest.mark.parametrize("query", ["adapter", "product of maps", "pruned", "plain"])
 def test_queries_and_keys_may_be_computed_in_different_ways(query):
-    model = network(lambda: Attention(WRAPS[query], lambda linear: nn.Sequential(nn.Linear(D, 3), nn.Linear(3, D))))
+    model = network(
+        lambda: Attention(WRAPS[query], lambda linear: nn.Sequential(nn.Linear(D, 3), nn.Linear(3, D)))
+    )
     for W, block in zip(bilinear(model), model, strict=True):
         assert_close(W, expected(matrix(block.attention.q), matrix(block.attention.k)), rtol=1e-4, atol=1e-5)
         assert torch.linalg.matrix_rank(W, atol=1e-4).max() <= 3
@@ -216,8 +222,7 @@ FUSED = {
     "of all": lambda m, x, qkv: qkv + m.all(m.down(x)) * 0.5,
     "of the queries, in place": overwritten,
     "of queries and values, with zeros": lambda m, x, qkv: (
-        qkv
-        + torch.cat([m.up(m.down(x)), torch.zeros(*x.shape[:-1], D), m.up(m.down(x)) * 2], -1)
+        qkv + torch.cat([m.up(m.down(x)), torch.zeros(*x.shape[:-1], D), m.up(m.down(x)) * 2], -1)
     ),
     "of the parts": lambda m, x, qkv: torch.cat(
         [part + factor * m.up(m.down(x)) for part, factor in zip(qkv.split(D, -1), (1.0, -1.0, 0.5))], -1
@@ -285,7 +290,10 @@ REASONS = {
     "layer norm": ({"change": lambda q, k: (functional.layer_norm(q, q.shape[-1:]), k)}, "are normalised"),
     "root mean square": ({"change": root_mean_square}, "are normalised"),
     "kernel": ({"change": lambda q, k: (q.relu(), k.relu())}, "changed by 'relu' after the projection"),
-    "relative positions": ({"scores": lambda s: s + torch.arange(T).sub(1.5)}, "a bias is added to the scores"),
+    "relative positions": (
+        {"scores": lambda s: s + torch.arange(T).sub(1.5)},
+        "a bias is added to the scores",
+    ),
     "bounded": ({"scores": lambda s: 5 * torch.tanh(s / 5)}, "not scaled by one number"),
     "a scale of each head": (
         {"scores": lambda s: s * torch.tensor([1.0, 2.0])[:, None, None]},

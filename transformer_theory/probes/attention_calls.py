@@ -22,7 +22,9 @@ from torch.nn import functional
 
 from ..models.attention import softmax_attention, tied_attention
 
-BLOCKING = -9999.0  # a key with this number or less in a mask gets the weight 0 in float32, if any key has more
+BLOCKING = (
+    -9999.0
+)  # a key with this number or less in a mask gets the weight 0 in float32, if any key has more
 
 
 @dataclass(frozen=True)

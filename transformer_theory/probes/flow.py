@@ -13,6 +13,7 @@ same.
     names     name of the operation of each node
     steps     how the entries of a node were moved;
               only for nodes computed from one product with a parameter (:mod:`.projections`)
+    links     where the entries of other nodes come from (:mod:`.axes`)
 
 Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`. A tensor that does
 not depend on the arguments of the network is a constant: also buffers, masks of pruned weights, tables.
@@ -56,6 +57,15 @@ MOVES |= {
 MOVES |= {"contiguous", "flatten", "unflatten", "clone", "narrow", "select", "view_as", "reshape_as", "roll"}
 # same entries in the same places
 CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "detach", "alias", "dropout"}
+CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
+# operations whose output has other entries than an argument of the same shape
+MIXES = CONVOLUTIONS | {"linear", "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "sort", "cumsum"}
+MIXES |= {
+    "scaled_dot_product_attention",
+    "multi_head_attention_forward",
+    "softmax_attention",
+    "tied_attention",
+}
 JOINS = {"cat", "concat", "concatenate", "stack"}
 # tensors whose entries do not depend on the arguments
 FILLS = {f"{name}_like" for name in ("zeros", "ones", "full", "empty")}
@@ -184,6 +194,22 @@ class Step:
         return self.joined or tuple(node for node, _ in self.terms) or (self.parent, *written)
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An operation without a step that still tells where entries come from.
+
+    Attributes:
+        parent: node of a tensor of the same shape, whose entries were changed in their places.
+        rows: axes of the output that run over the rows of a matrix, in a product of tokens with a constant or
+            a convolution; empty for other operations.
+        shape: shape of the output.
+    """
+
+    parent: int
+    rows: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
 class Flow:
     """Nodes, roots, taint and steps of one forward pass.
 
@@ -199,6 +225,7 @@ class Flow:
         self.names: list[str] = []
         self.watcher: Callable[[int, Tensor], None] | None = None  # receives each new node of an operation
         self.steps: dict[int, Step] = {}
+        self.links: dict[int, Link] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
         self.widths: dict[int, int] = {}  # constant -> length of its last axis
         self._variable: set[int] = set()  # nodes that depend on the arguments of the network
@@ -367,8 +394,24 @@ class Flow:
                 if step is not None:
                     step.part, step.shape = part if several else None, shape
                     self.steps[node] = step
+                elif (link := self._link(op.name, args, nodes, inputs, shape)) is not None:
+                    self.links[node] = link
             if self.watcher is not None:
                 self.watcher(node, tensor)
+
+    def _link(
+        self, name: str, args: tuple, nodes: list[int], inputs: list[Tensor], shape: tuple[int, ...]
+    ) -> Link | None:
+        """Returns the link of an operation that has no step; None if the places of its entries are not
+        known.
+        """
+        rows = _rows(name, args, [self.is_constant(node) for node in nodes], inputs)
+        for node, x in zip(nodes, inputs):
+            # A product of the features of each head with a constant keeps heads and tokens in their places.
+            known = tuple(x.shape) == shape and (node in self.steps or node in self.links)
+            if known and (name not in MIXES or (name == "einsum" and rows == (len(shape) - 1,))):
+                return Link(node, (), shape)
+        return Link(nodes[0], rows, shape) if rows else None
 
     def _step_in_place(
         self,
@@ -467,7 +510,9 @@ class Flow:
         scales = 1 / scales if name == "div" else scales
         if scales.numel() == 1:
             return Step(node, factor=float(scales)) if bool(scales) else None
-        return Step(node, scales=scales.flatten()) if scales.numel() == shape[-1] == scales.shape[-1] else None
+        return (
+            Step(node, scales=scales.flatten()) if scales.numel() == shape[-1] == scales.shape[-1] else None
+        )
 
     def _keep_widths(self, nodes: list[int], inputs: list[Tensor]) -> None:
         """Stores the lengths of the last axes of constants."""
@@ -493,6 +538,25 @@ class Flow:
         if name != "linear":  # as in the Conv1D of transformers: bias + x @ weight
             return node, weight.mT, tokens
         return (node, weight, tokens) if tokens.is_floating_point() else None
+
+
+def _rows(name: str, args: tuple, constant: list[bool], inputs: list[Tensor]) -> tuple[int, ...]:
+    """Returns the axes of the output that run over the rows of a constant matrix; empty for operations that
+    are no product with one.
+    """
+    if len(inputs) < 2 or constant[0] == constant[1]:
+        return ()
+    if name in CONVOLUTIONS:
+        return (1 - inputs[1].ndim,) if constant[1] else ()
+    if name == "matmul" and inputs[0].ndim > 1:
+        return (-2,) if constant[0] else (-1,)
+    if name != "einsum" or not isinstance(args[0], str) or "." in args[0] or "->" not in args[0]:
+        return ()
+    terms, _, output = args[0].replace(" ", "").partition("->")
+    names = terms.split(",")
+    own, other = (names[0], names[1:]) if constant[0] else (names[-1], names[:-1])
+    rows = [axis for axis, letter in enumerate(output) if letter in own and letter not in "".join(other)]
+    return tuple(rows) if len(names) == 2 else ()
 
 
 def factor_of(name: str, args: tuple) -> float | None:

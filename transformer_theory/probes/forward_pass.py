@@ -21,14 +21,15 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
 from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
+from .axes import DIVIDED, Axes, doubt
 from .emission import Call, Emitter, arranged, as_stream, joined
 from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
 from .flow import Flow, operation, tensors_in
-from .layers import Attention, Frame, Layers
+from .layers import Attention, Block, Frame, Layers
 from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
-from .projections import Operand, Projection, Projections
+from .projections import Arrangement, Operand, Projection, Projections
 from .redirect import aside, eager
 from .registry import RegistryCall, observed_registry
 from .streams import Streams
@@ -53,7 +54,8 @@ class ForwardPass(TorchFunctionMode):
         kinds: kinds of activations to emit. Without "attention", attention only locates the blocks, and no
             weights are computed.
         cache: cache of :class:`.Projections`, shared by all passes.
-        on_fault: function that receives an error of the probe itself.
+        on_fault: function that receives an error of the probe itself, and the number and name of the layer
+            if it concerns one layer alone.
         targets: targets of the outputs, ``[batch, ...]``.
     """
 
@@ -67,7 +69,7 @@ class ForwardPass(TorchFunctionMode):
         *,
         kinds: Collection[ActivationKind] = ("attention", "features"),
         cache: dict | None = None,
-        on_fault: Callable[[Exception], None],
+        on_fault: Callable[..., None],
         targets: Tensor | None = None,
     ):
         super().__init__()
@@ -81,6 +83,9 @@ class ForwardPass(TorchFunctionMode):
         self.flow = Flow(with_steps=self.attention)
         self.streams = Streams(self.flow)
         self.projections = Projections(self.flow, {} if cache is None else cache)
+        self.axes = Axes(self.flow, self.projections.cache)
+        # layer and module of each attention that is not measured, and the reason
+        self.refused: dict[tuple[int, str], str] = {}
         self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
         self.modules = {module: name for name, module in named(model)}
         self.blocks = Blocks(self.modules)
@@ -92,6 +97,7 @@ class ForwardPass(TorchFunctionMode):
         }
         options = {"features": self.features, "attention": self.attention}
         self.layers = Layers(self.flow, self.streams, self.blocks, self.emitter, self._matching, **options)
+        self.layers.on_fault = on_fault
         self.stack: list[Frame] = []
         self.ran: set[str] = set()
         self.attending: list[str] = []  # names of the modules in which attention ran
@@ -302,21 +308,44 @@ class ForwardPass(TorchFunctionMode):
         around = self.streams.attended(self.flow.add(output, ()) if node is None else node)
         self.layers.add(block, around)
         projection: Projection | str | None = None
-        # If the module declares W and the leading axes are batch and heads, the projections need not be
-        # searched for.
-        declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
-        if call is not None and not declares:
-            projection = None if operands is NOWHERE else self.projections.find(*operands)
-            if isinstance(projection, Projection):
-                call = arranged(call, projection.arrangement)
-                frame.time_first |= projection.arrangement.time_first
-            if isinstance(call, ExplicitCall) and (not isinstance(projection, Projection) or call.softmax.ndim != 4):
-                call = call.heads_of(self._batch(call.softmax.shape[-2]))
+        if call is not None:
+            try:
+                call, projection = self._arranged(call, operands, frame, block)
+            except Exception as error:
+                call = None
+                self.on_fault(error, block.layer, frame.name)
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape))
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = True
         block.time_first |= frame.time_first
+
+    def _arranged(
+        self, call: Call, operands: tuple[Operand, Operand], frame: Frame, block: Block
+    ) -> tuple[Call | None, Projection | str | None]:
+        """Returns a call with the leading axes batch and heads, None if it is refused, and the projections of
+        its queries and keys.
+        """
+        # If the module declares W and the leading axes are batch and heads, the projections need not be
+        # searched for.
+        if isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None)):
+            return call, None
+        projection = None if operands is NOWHERE else self.projections.find(*operands)
+        if isinstance(projection, Projection) and self.axes.are_divided(*operands):
+            projection = DIVIDED
+        axes = projection.arrangement if isinstance(projection, Projection) else self.axes.find(*operands)
+        if isinstance(axes, Arrangement):
+            call = arranged(call, axes)
+            frame.time_first |= axes.time_first
+        elif isinstance(call, ExplicitCall) and not axes:
+            batch = self._batch(call.softmax.shape[-2])
+            axes = doubt(call.softmax.shape, call.query.shape[-1], frame.tokens, batch)
+        if isinstance(axes, str) and axes:
+            self.refused[block.layer, frame.name] = axes
+            return None, projection
+        if isinstance(call, ExplicitCall) and (isinstance(axes, str) or call.softmax.ndim != 4):
+            call = call.heads_of(self._batch(call.softmax.shape[-2]))
+        return call, projection
 
     def _batch(self, seq: int) -> int:
         """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it
@@ -403,7 +432,7 @@ class ForwardPass(TorchFunctionMode):
             return
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         declared = declared_bilinear(frame.module) if matches else None
-        for attentions in _pieces(frame.attentions):
+        for attentions in _pieces([one for one in frame.attentions if one.call is not None]):
             calls = [attention.call for attention in attentions if attention.call is not None]
             call = joined(calls)
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
@@ -417,7 +446,10 @@ class ForwardPass(TorchFunctionMode):
                 # The matrices of a MultiheadAttention give its scores only if nothing is added to them.
                 is_whole = callable(getattr(frame.module, "bilinear", None)) or not call.biased
                 W = declared if is_whole else None
-                self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
+                try:
+                    self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
+                except Exception as error:
+                    self.on_fault(error, block.layer, frame.name)
 
     def _end(self, inputs: Tensor | None, output: Any) -> None:
         """Emits the features that are still pending, then the outputs of the network."""

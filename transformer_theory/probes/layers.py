@@ -142,6 +142,7 @@ class Layers:
         without_stream: number and name of each block whose residual stream was not found.
         similar: names of the similar modules; empty once attention has run.
         unattended: input and output of each similar module; empty once attention has run.
+        on_fault: function that receives an error, and the number and name of the block that it concerns.
     """
 
     def __init__(
@@ -162,6 +163,7 @@ class Layers:
         self.without_stream: list[tuple[int, str]] = []
         self.similar = set(blocks.longest_list()) if features and not attention else set()
         self.unattended: dict[str, tuple[Tensor, Tensor]] = {}
+        self.on_fault: Callable[..., None] = _raised
         self._trails: dict[int, Trail] = {}  # layer -> operations from its Z+ to its end
         if features:
             flow.watcher = self._follow
@@ -318,10 +320,16 @@ class Layers:
                 )
 
     def _emit_first(self) -> None:
-        """Emits the features of the first pending block."""
+        """Emits the features of the first pending block. An error costs this block alone."""
         block, *others = self.pending
-        next_block = others[0] if others else None
         self.pending, block.emitted = others, True
+        try:
+            self._emit(block, others[0] if others else None)
+        except Exception as error:
+            self.on_fault(error, block.layer, block.name)
+
+    def _emit(self, block: Block, next_block: Block | None) -> None:
+        """Emits the features of a block."""
         streams = [around for around in block.streams if around.before is not None]
         tokens = streams[0].before if streams else block.tokens
         after = streams[0].after if streams else None
@@ -382,3 +390,7 @@ class Layers:
     def _found(end: End, last: Around) -> tuple[int, Tensor] | None:
         """Returns node and copy of the end of a block; a block may end at Z+ itself."""
         return last.sums[0] if end.follower.end == last.sums[0][0] else end.found
+
+
+def _raised(error: Exception, layer: int, name: str) -> None:
+    raise error

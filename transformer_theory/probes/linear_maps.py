@@ -54,7 +54,9 @@ def linear_maps(flow: Flow, node: int, depth: int = MAX_DEPTH) -> dict[int, Line
         return {}
     if step.weight is not None:
         own = {flow.root[step.parent]: LinearMap(step.tokens, step.weight.shape[1], _constant(step.weight))}
-        return own | _each(lambda inner: _product(step.weight, inner), linear_maps(flow, step.parent, depth - 1))
+        return own | _each(
+            lambda inner: _product(step.weight, inner), linear_maps(flow, step.parent, depth - 1)
+        )
     if step.terms:
         maps = [linear_maps(flow, term, depth - 1) for term, _ in step.terms]
         factors = [factor for _, factor in step.terms]

@@ -44,7 +44,7 @@ def probe(
     member keeps its number, and a row of the result reports it.
 
     An error in a metric or in the probe itself becomes a row without value whose ``reason`` is the error; the
-    model never sees it.
+    model never sees it. An error of one layer costs the rows of that layer, where it can be told apart.
 
     Args:
         model: any module, compiled or not. The ``with`` block must call the model itself, not a copy.
@@ -146,8 +146,8 @@ class Probe:
         # Position in the file at which the rows of this probe begin; rows of earlier runs come before it.
         self._start = self.file.stat().st_size if self.file is not None and self.file.exists() else 0
         self._cache: dict = {}  # arrangements of heads, which are the same in every pass
-        # errors of metrics in this measurement, by index of the metric
-        self._failed: dict[int, Exception] = {}
+        # metrics that failed in this measurement: index of the metric, and layer; None: at all layers
+        self._failed: set[tuple[int, int | None]] = set()
         # rows about the pass itself; a dictionary keeps the order and removes duplicates
         self._notes: dict[Measurement, None] = {}
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
@@ -335,6 +335,8 @@ class Probe:
                 f"attention not recognised in {name}, although it was recognised in {other}",
                 layer=layer,
             )
+        for (layer, name), reason in forward.refused.items():
+            self._note("attention", f"{name} is not measured: {reason}", layer=layer)
         for layer, name in forward.layers.without_stream:
             reason = (
                 f"no residual addition found in {name}; its features are its input and output, without the "
@@ -343,9 +345,12 @@ class Probe:
             self._note("residual stream", reason, layer=layer)
         return output
 
-    def _fault(self, error: Exception) -> None:
-        """Reports an error of the probe itself, after which the rest of the pass runs unobserved."""
-        self._note("forward pass", f"not observed to its end: {type(error).__name__}: {error}")
+    def _fault(self, error: Exception, layer: int | None = None, name: str = "") -> None:
+        """Reports an error of the probe itself. Without a layer, the rest of the pass runs unobserved;
+        otherwise the error concerns this layer alone.
+        """
+        what = "not observed to its end" if layer is None else f"{name} is not measured"
+        self._note("forward pass", f"{what}: {type(error).__name__}: {error}", layer=layer)
 
     def _note(self, quantity: str, reason: str, **columns: Any) -> None:
         """Adds a row without value to the measurement."""
@@ -354,23 +359,25 @@ class Probe:
     def _update(self, activations: Activations) -> None:
         self._labelled |= activations.labels is not None
         for index, metric in enumerate(self.metrics):
-            if activations.kind in metric.kinds and index not in self._failed:
-                with self._guarded(index):
+            layer = None if activations.kind == "outputs" else activations.layer
+            if activations.kind in metric.kinds and not self._failed & {(index, layer), (index, None)}:
+                with self._guarded(index, layer):
                     metric.update(activations)
 
     @contextlib.contextmanager
-    def _guarded(self, index: int) -> Iterator[None]:
-        """Catches an error of a metric, reports it in a row, and excludes the metric from the rest of the
-        measurement.
+    def _guarded(self, index: int, layer: int | None = None) -> Iterator[None]:
+        """Catches an error of a metric, reports it in a row, and excludes this layer of the metric from the
+        rest of the measurement; without a layer, the whole metric.
         """
         try:
             yield
         except Exception as error:
-            self._failed[index] = error
-            self._note(type(self.metrics[index]).__name__, f"{type(error).__name__}: {error}")
+            self._failed.add((index, layer))
+            reason = f"{type(error).__name__}: {error}"
+            self._note(type(self.metrics[index]).__name__, reason, layer=layer)
 
     def _begin(self) -> None:
-        self._failed, self._notes = {}, {}
+        self._failed, self._notes = set(), {}
         for index, metric in enumerate(self.metrics):
             with self._guarded(index):
                 metric.draws = self.draws
@@ -382,11 +389,13 @@ class Probe:
             if self.shared:
                 across_processes(self.metrics)
             for index, metric in enumerate(self.metrics):
-                if index in self._failed:
-                    self._with_rows.add(index)  # the row that reports the error
+                failed = {layer for number, layer in self._failed if number == index}
+                if failed:
+                    self._with_rows.add(index)  # the rows that report the errors
+                if None in failed:
                     continue
                 with self._guarded(index):
-                    computed = list(metric.compute(draws=self.draws))
+                    computed = [row for row in metric.compute(draws=self.draws) if row.layer not in failed]
                     rows += computed
                     if computed:
                         self._with_rows.add(index)

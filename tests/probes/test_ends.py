@@ -1,5 +1,5 @@
-"""Where a block ends if no module returns its stream, and branches that read the same stream. Every network
-notes its stream itself.
+"""Where a block ends if no module returns its stream, branches that read the same stream, and blocks without
+tokens. Every network notes its stream itself.
 """
 
 import pytest
@@ -10,8 +10,10 @@ from torch.testing import assert_close
 
 from tests.probes.test_layouts import DEPTH, Attention, D, H, N, Noted, PreNorm, Sparse, T, hidden_sum, mlp
 from tests.problems.networks import Keep, built, tokens
-from transformer_theory.metrics import AttentionStatistics, Geometry
+from transformer_theory.data import TokenData
+from transformer_theory.metrics import AttentionStatistics, FeatureRates, Geometry
 from transformer_theory.probes import probe
+from transformer_theory.probes.features import features
 from transformer_theory.theories.crate.in_networks import Sparsity
 
 
@@ -290,3 +292,77 @@ def test_rows_of_parallel_attentions():
         weights = (q @ k.mT / (D // H) ** 0.5).softmax(-1)
     own = torch.special.entr(weights).sum(-1).mean((0, 2))
     assert_close(torch.tensor([entropies[1, H], entropies[1, H + 1]]), own, rtol=1e-4, atol=1e-5)
+
+
+class Vectors(nn.Module):
+    """One block of a network of single vectors."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x):
+        return x + self.second(self.first(x).relu())
+
+
+def test_one_vector_per_sequence_is_no_sequence_of_vectors():
+    """Rates by class, log-determinants computed beside the probe, need one vector per label."""
+    model = built(lambda: nn.Sequential(Vectors(), Vectors(), nn.Linear(D, 3))).eval()
+    x, labels = tokens(1, 24, D)[0], torch.arange(24) % 3
+    with torch.no_grad(), probe(model, [FeatureRates(), Geometry()], draws=0) as p:
+        p.labels = labels
+        model(x)
+    with torch.no_grad():
+        X = functional.normalize(model[1](model[0](x)).double(), dim=1)
+
+    def rate(Z):
+        return float(0.5 * torch.logdet(torch.eye(D).double() + D / (len(Z) * 0.5) * Z.T @ Z))
+
+    expected = rate(X) - sum(rate(X[labels == c]) for c in range(3)) / 3
+    values = [row.value for row in p.rows if row.quantity == "rate reduction" and row.layer == 1]
+    assert values == [pytest.approx(expected, rel=1e-6)]
+    reasons = [(row.layer, row.reason) for row in p.rows if row.quantity == "residual stream"]
+    assert [layer for layer, _ in reasons] == [0, 1]
+    assert "one vector per sequence" in reasons[0][1]
+    data = TokenData(tokens(5, 1, D).double())
+    with pytest.raises(ValueError, match=r"must return \[batch, seq, dim\], got \[5, 8\]"):
+        features(nn.Sequential(nn.Flatten(), *model), data, layer="1")
+
+
+@pytest.mark.parametrize("module", [True, False])
+def test_a_last_block_that_returns_one_vector_says_so(module):
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.mlp = Attention(), mlp()
+
+        def forward(self, x):
+            x = x + self.attention(x)
+            self.middle = x.detach()
+            return x[:, 0] + self.mlp(x[:, 0])
+
+    class Whole(Last):
+        def forward(self, x):
+            x = x + self.attention(x)
+            return x + self.mlp(x)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList([Whole(), Last()])
+
+        def forward(self, x):
+            if module:
+                return self.layers[1](self.layers[0](x))
+            x, last = self.layers[0](x), self.layers[1]
+            x = x + last.attention(x)
+            last.middle = x.detach()
+            return x[:, 0] + last.mlp(x[:, 0])
+
+    model, keep = built(Net).eval(), Keep()
+    with torch.no_grad(), probe(model, [keep]) as p:
+        model(tokens(N, T, D))
+    assert torch.equal(keep.of("features")[1].output, model.layers[1].middle)
+    (row,) = (row for row in p.rows if row.reason)
+    assert (row.quantity, row.layer) == ("residual stream", 1)
+    assert "another shape" in row.reason

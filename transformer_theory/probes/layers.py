@@ -26,6 +26,9 @@ from .projections import Projection
 from .redirect import aside
 from .streams import Around, Streams
 
+POOLED = "the features of {} are one vector per sequence; there are no tokens to compare"
+OTHER_SHAPE = "{} ends in a tensor of another shape than its stream; its features end after its attention"
+
 
 @dataclass(eq=False)
 class Attention:
@@ -140,6 +143,7 @@ class Layers:
         pending: blocks whose features have not been emitted, in order.
         last: the block of the last attention.
         without_stream: number and name of each block whose residual stream was not found.
+        notes: number of each block whose features are not its whole stream, and what they are.
         similar: names of the similar modules; empty once attention has run.
         unattended: input and output of each similar module; empty once attention has run.
         on_fault: function that receives an error, and the number and name of the block that it concerns.
@@ -161,6 +165,7 @@ class Layers:
         self.pending: list[Block] = []
         self.last: Block | None = None
         self.without_stream: list[tuple[int, str]] = []
+        self.notes: list[tuple[int, str]] = []
         self.similar = set(blocks.longest_list()) if features and not attention else set()
         self.unattended: dict[str, tuple[Tensor, Tensor]] = {}
         self.on_fault: Callable[..., None] = _raised
@@ -313,7 +318,9 @@ class Layers:
         while self.pending and self.features:
             self._emit_first()
         for number, (name, (before, after)) in enumerate(self.unattended.items()):
-            tokens, output = as_stream(before), as_stream(after)
+            tokens, output = self._sequences(before), self._sequences(after)
+            if before.ndim == 2 and self.matching(name):
+                self.notes.append((number, POOLED.format(name)))
             if self.matching(name) and tokens is not None and output is not None:
                 self.emitter.features(
                     tokens, None, output, name=name, layer=number, module=self.blocks.by_name[name]
@@ -346,10 +353,27 @@ class Layers:
             return
         if not streams:
             self.without_stream.append((block.layer, block.name))
-        before, output, after = (as_stream(x, time_first=block.time_first) for x in (tokens, output, after))
+        if output is not None and output.ndim == 2 and self._is_pooled(block, len(output)):
+            self.notes.append((block.layer, POOLED.format(block.name)))
+            before, output, after = (self._sequences(x) for x in (tokens, output, after))
+        else:
+            before, output, after = (
+                as_stream(x, time_first=block.time_first) for x in (tokens, output, after)
+            )
         if before is not None and output is not None:
             module = self.blocks.by_name[block.name]
             self.emitter.features(before, after, output, name=block.name, layer=block.layer, module=module)
+
+    @staticmethod
+    def _is_pooled(block: Block, n: int) -> bool:
+        """Whether ``[n, dim]`` holds one vector of each sequence: no attention of the block has n queries."""
+        queries = {one.queries for frame in block.attending.values() for one in frame.attentions}
+        return not queries & {0, n}  # 0: unknown
+
+    @staticmethod
+    def _sequences(x: Tensor | None) -> Tensor | None:
+        """Reshapes a tensor to [batch, seq, dim]; one vector of each sequence is a sequence of length 1."""
+        return as_stream(x if x is None or x.ndim != 2 else x.unsqueeze(1))
 
     def _output_of(self, block: Block, last: Around, next_block: Block | None) -> Tensor | None:
         """Returns the output of a block: the first candidate that was computed from Z+ and has its shape.
@@ -384,6 +408,9 @@ class Layers:
                 and self.flow.descends(candidate[0], last.after_node)
             ):
                 return candidate[1]
+        later = (block.output, *latest)
+        if any(one is not None and self.flow.descends(one[0], last.after_node) for one in later):
+            self.notes.append((block.layer, OTHER_SHAPE.format(block.name)))
         return last.sums[0][1]  # a layer without an MLP
 
     @staticmethod

@@ -337,6 +337,8 @@ class Probe:
             )
         for (layer, name), reason in forward.refused.items():
             self._note("attention", f"{name} is not measured: {reason}", layer=layer)
+        for layer, reason in forward.layers.notes:
+            self._note("residual stream", reason, layer=layer)
         for layer, name in forward.layers.without_stream:
             reason = (
                 f"no residual addition found in {name}; its features are its input and output, without the "

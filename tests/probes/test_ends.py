@@ -93,6 +93,80 @@ def test_the_share_of_non_zeros_is_that_of_the_stream_after_the_relu():
     assert max(shares) < 0.95
 
 
+class Steps(Noted):
+    """A list of layers whose step, a function of the layer and the stream, returns Z+ and the end."""
+
+    def __init__(self, step: str, depth: int):
+        super().__init__()
+        self.step = STEPS[step]
+        self.layers = nn.ModuleList(nn.ModuleList([Attention(norm=True), mlp()]) for _ in range(depth))
+        self.last = nn.LayerNorm(D)
+
+    def forward(self, x):
+        for layer in self.layers:
+            z, (middle, x) = x, self.step(*layer, x)
+            self.note(z, middle, x)
+        return self.last(x).mean(1)
+
+
+def deep_norm(attention, rest, x):
+    middle = x * 1.7 + attention(x)
+    x = functional.layer_norm(middle, (D,))
+    return middle, functional.layer_norm(x * 1.7 + rest(x), (D,))
+
+
+def halved(attention, rest, x):
+    middle = x + attention(x)
+    x = middle / 2**0.5
+    return middle, (x + rest(x)) / 2**0.5
+
+
+def in_place(attention, rest, x):
+    x = x.clone()
+    x += attention(x)
+    middle = x.clone()
+    x.relu_()
+    x += rest(x)
+    return middle, x.relu_()
+
+
+def parallel(attention, rest, x):
+    part, other = attention(x), rest(x)
+    return hidden_sum(x, part), functional.gelu(x + (part + other))
+
+
+def gated(attention, rest, x):
+    x = middle = x + attention(x)
+    new, gate = rest(x).tanh(), torch.sigmoid(rest(x))
+    return middle, gate * x + (1 - gate) * new
+
+
+def channels_first(attention, rest, x):
+    middle = x + attention(x)
+    return middle, (middle.mT + rest(middle).mT).mT.contiguous().relu()
+
+
+STEPS = {step.__name__: step for step in (deep_norm, halved, in_place, parallel, gated, channels_first)}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_last_block_ends_like_the_others(step):
+    the_stream_is_found(built(lambda: Steps(step, 3)).eval())
+    if step in ("deep_norm", "halved", "in_place"):
+        the_stream_is_found(built(lambda: Steps(step, 1)).eval())
+
+
+def test_an_activation_that_may_belong_to_a_single_block_is_reported():
+    model, keep = built(lambda: Steps("parallel", 1)).eval(), Keep()
+    with torch.no_grad(), probe(model, [keep]) as p:
+        model(tokens(N, T, D))
+    (row,) = (row for row in p.rows if row.reason)
+    assert (row.quantity, row.layer) == ("residual stream", 0)
+    assert "'gelu', which follows, is left out" in row.reason
+    (seen,) = keep.of("features")
+    assert torch.equal(functional.gelu(seen.output), model.stream[0][2])
+
+
 class Different(Noted):
     """Blocks whose MLPs differ: the last block does not repeat the block before it; norms follow the sums."""
 

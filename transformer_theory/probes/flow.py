@@ -57,6 +57,9 @@ MOVES |= {
 MOVES |= {"contiguous", "flatten", "unflatten", "clone", "narrow", "select", "view_as", "reshape_as", "roll"}
 # same entries in the same places
 CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "detach", "alias", "dropout"}
+ACTIVATIONS = {"relu", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "selu", "softplus", "mish"}
+ACTIVATIONS |= {"relu6", "hardtanh", "hardswish", "clamp", "dropout", "mul", "div"}
+COPIES = {"clone", "contiguous", "detach", "alias"}
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d"}
 # operations whose output has other entries than an argument of the same shape
 MIXES = CONVOLUTIONS | {"linear", "matmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "sort", "cumsum"}
@@ -323,10 +326,30 @@ class Flow:
                     todo.append(parent)
         return False
 
+    def is_ancestor(self, ancestor: int, node: int) -> bool:
+        """Whether a node was computed from this very node, not from another one with the same content."""
+        visited, todo = set(), [node]
+        while todo:
+            for parent in self.parents[todo.pop()]:
+                if parent == ancestor:
+                    return True
+                if parent > ancestor and parent not in visited:
+                    visited.add(parent)
+                    todo.append(parent)
+        return False
+
+    def activation_after(self, node: int) -> str:
+        """Returns the name of an activation that was applied to a node alone; empty if there is none."""
+        later = range(node + 1, len(self.parents))
+        found = (self.names[i] for i in later if self.parents[i] == (node,) and self.names[i] in ACTIVATIONS)
+        return next(found, "")
+
     def trail(self, start: int, end: int) -> Trail | None:
-        """Returns the operations from one node to another; None if the second was not computed from the
-        first.
+        """Returns the operations from one node to another, without copies at the end; None if the second was
+        not computed from the first.
         """
+        while end > start and self.names[end] in COPIES and len(self.parents[end]) == 1:
+            (end,) = self.parents[end]
         between, todo = set(), [end]
         while todo:
             for parent in self.parents[todo.pop()]:

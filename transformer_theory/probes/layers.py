@@ -14,7 +14,7 @@ Several attentions of one list that were computed from the same stream, and not 
 branches of one block.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor, nn
@@ -28,6 +28,11 @@ from .streams import Around, Streams
 
 POOLED = "the features of {} are one vector per sequence; there are no tokens to compare"
 OTHER_SHAPE = "{} ends in a tensor of another shape than its stream; its features end after its attention"
+
+ENDS_BEFORE = (
+    "no block before {0} shows where it ends; its features end after its last sum, and {1!r}, which follows, "
+    "is left out"
+)
 
 
 @dataclass(eq=False)
@@ -392,26 +397,38 @@ class Layers:
             if next_stream is None or next_stream.before is None
             else (next_stream.before_node, next_stream.before)
         )
-        followed = [self._found(end, last) for end in block.ends[1]]
-        # If all fail: the last sum and what followed the sum before, or the output of the last member of the
-        # list, such as a norm, or an MLP without a skip connection as in a CRATE.
+        known = (block.output, before_next, *(self._found(end, last) for end in block.ends[1]))
+        if (end := self._first(known, last)) is not None:
+            return end[1]
+        # The end is not known from elsewhere: the last sum and what followed the sum before, or the output of
+        # the last member of the list, such as a norm, or an MLP without a skip connection as in a CRATE.
         found = (
             last.sums[-1] if len(last.sums) > 1 else None,
             block.last_sum.found if block.last_sum is not None else None,
             block.child,
         )
         latest = sorted((one for one in found if one is not None), key=lambda one: -one[0])
-        for candidate in (block.output, before_next, *followed, *latest):
+        end = self._first(latest, last) or last.sums[0]
+        later = (block.output, *latest)
+        if end is last.sums[0] and any(one and self.flow.descends(one[0], last.after_node) for one in later):
+            self.notes.append((block.layer, OTHER_SHAPE.format(block.name)))
+        elif follows := self.flow.activation_after(end[0]):
+            self.notes.append((block.layer, ENDS_BEFORE.format(block.name, follows)))
+        return end[1]
+
+    def _first(
+        self, candidates: Iterable[tuple[int, Tensor] | None], last: Around
+    ) -> tuple[int, Tensor] | None:
+        """Returns the first candidate that was computed from Z+ and has its shape."""
+        for candidate in candidates:
             if (
                 candidate is not None
+                and last.before is not None
                 and candidate[1].shape == last.before.shape
                 and self.flow.descends(candidate[0], last.after_node)
             ):
-                return candidate[1]
-        later = (block.output, *latest)
-        if any(one is not None and self.flow.descends(one[0], last.after_node) for one in later):
-            self.notes.append((block.layer, OTHER_SHAPE.format(block.name)))
-        return last.sums[0][1]  # a layer without an MLP
+                return candidate
+        return None
 
     @staticmethod
     def _found(end: End, last: Around) -> tuple[int, Tensor] | None:

@@ -244,7 +244,7 @@ class Streams:
         skip; the stream is a copy. If the branch was computed from alpha x, that is the stream.
         """
         flow, alpha = self.flow, 1.0
-        while node != flow.root[node] and flow.parents[node] and flow.trail(node, branch) is None:
+        while node != flow.root[node] and flow.parents[node] and not flow.is_ancestor(node, branch):
             alpha, node = alpha * flow.factors.get(node, 1.0), flow.parents[node][0]
         if alpha == 1.0:
             return node, skip.detach().clone()
@@ -259,7 +259,7 @@ class Streams:
             for i in reversed(range(len(around.sums))):
                 last = around.sums[i][0]
                 for skip, other in (nodes, nodes[::-1]):
-                    trail = self._after_sum(last, skip)
+                    trail = self._after_sum(last, skip, other)
                     parallel = self.flow.root[other] != self.flow.root[around.before_node]
                     if trail is not None and (
                         self.flow.descends(other, skip)
@@ -270,9 +270,16 @@ class Streams:
                         around.trail = trail
                         return
 
-    def _after_sum(self, last: int, skip: int) -> Trail | None:
-        """Returns the operations between two sums; None if the second does not continue the first."""
-        if self.flow.root[skip] == self.flow.root[last]:
-            return self.flow.trail(last, skip) or ()
-        trail = self.flow.trail(last, skip) if skip > last else None
+    def _after_sum(self, last: int, skip: int, branch: int) -> Trail | None:
+        """Returns the operations between two sums, without a factor of the skip from which the branch was not
+        computed; None if the second sum does not continue the first.
+        """
+        flow, same = self.flow, self.flow.root[skip] == self.flow.root[last]
+        if skip < last and not same:
+            return None
+        while skip > last and skip in flow.factors and not flow.is_ancestor(skip, branch):
+            skip = flow.parents[skip][0]
+        trail = flow.trail(last, skip) if skip > last else None
+        if same:
+            return trail or ()
         return None if trail is None or any(name in PRODUCTS for name, _ in trail) else trail

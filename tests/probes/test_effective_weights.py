@@ -256,7 +256,7 @@ def reason(model: nn.Module, x=None) -> str:
 
 
 def rotary(q, k):
-    angles = torch.arange(T)[:, None] / 10.0 ** torch.arange(D // H // 2)
+    angles = torch.arange(T)[:, None] / 10.0 ** torch.arange(q.shape[-1] // 2)
     cos, sin = angles.cos().repeat(1, 2), angles.sin().repeat(1, 2)
 
     def turned(x):
@@ -264,6 +264,10 @@ def rotary(q, k):
         return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
 
     return turned(q), turned(k)
+
+
+def partly_rotary(q, k):
+    return tuple(torch.cat([rotary(x[..., :2], x[..., :2])[0], x[..., 2:]], -1) for x in (q, k))
 
 
 def complex_rotary(q, k):
@@ -284,6 +288,7 @@ def root_mean_square(q, k):
 
 REASONS = {
     "rotary": ({"change": rotary}, "rotary positions"),
+    "partly rotary": ({"change": partly_rotary}, "rotary positions"),
     "complex rotary": ({"change": complex_rotary}, "rotary positions"),
     "unit norm": ({"change": lambda q, k: (functional.normalize(q, dim=-1), k)}, "are normalised"),
     "divided by the norm": ({"change": divided}, "are normalised"),

@@ -136,20 +136,18 @@ class Axes:
         steps = []
         for node in chain[1:]:
             step = self.flow.steps.get(node)
-            moved = step is not None and step.function is not None
-            arguments = (
-                (step.function, hashable(step.args), hashable(step.kwargs), step.part) if moved else ()
-            )
+            arguments = ()
+            if step is not None and step.function is not None:
+                arguments = step.function, hashable(step.args), hashable(step.kwargs), step.part
             steps.append((arguments, tuple(index[parent] for parent in self._parents(node) or ())))
         return self._origin(chain[0]), tuple(steps), operand.flip, operand.letters, operand.repeats
 
     def _origin(self, node: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Returns the shape of an origin, and its axes that are rows of the matrix."""
-        step, whole = self.flow.steps.get(node), self._whole.get(node)
-        if step is not None or whole is not None:
-            shape = whole or step.shape
+        link = self.flow.links.get(node)
+        if link is None or node in self._whole:
+            shape = self._whole.get(node) or self.flow.steps[node].shape
             return shape, (len(shape) - 1,)
-        link = self.flow.links[node]
         return link.shape, tuple(axis % len(link.shape) for axis in link.rows)
 
     def _codes(self, chain: list[int], operand: Operand) -> tuple[Tensor, int] | None:
@@ -163,9 +161,11 @@ class Axes:
         codes = torch.arange(math.prod(shape), dtype=torch.int32).view([shape[axis] for axis in order])
         known = {chain[0]: codes.permute([order.index(axis) for axis in range(len(shape))])}
         for node in chain[1:]:
-            step, parents = self.flow.steps.get(node), self._parents(node) or ()
-            moved = step is not None and step.function is not None
-            known[node] = apply_step(step, known) if moved else known[parents[0]]
+            step, parents = self.flow.steps.get(node), self._parents(node)
+            if step is not None and step.function is not None:
+                known[node] = apply_step(step, known)
+            elif parents:
+                known[node] = known[parents[0]]
             if step is not None and step.weight is not None:  # all features of a head stand for the head
                 known[node] = known[node][..., :1].expand(step.shape)
         return operand.read(known[chain[-1]]), math.prod(shape[axis] for axis in rows)

@@ -508,7 +508,7 @@ class Flow:
         A constant term is left out: the scores contain it as a term that is constant along one axis, or else
         differ from those of the projections, which is checked.
         """
-        factor = factor_of(name, args)
+        factor = -1.0 if name == "neg" else factor_of(name, args)
         if factor is not None:
             return Step(nodes[0], factor=factor) if nodes[0] in self.steps else None
         if name not in ("add", "sub", "mul", "div") or len(inputs) != 2:

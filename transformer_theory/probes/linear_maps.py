@@ -5,8 +5,8 @@ r"""Sums and products of projections as one product of tokens with a matrix.
     q = W_2 W_1 x                    a factored matrix
     q = D W x                        entries scaled by learnt numbers
 
-A tensor may be such a product of several earlier tensors: q = W_2 h with h = W_1 x is a product of h and of x. Terms
-of a sum must be products of the same tokens. Source: :cite:t:`vaswani2017attention`.
+A tensor may be such a product of several earlier tensors: q = W_2 h with h = W_1 x is a product of h and of
+x. Terms of a sum must be products of the same tokens. Source: :cite:t:`vaswani2017attention`.
 """
 
 import math

@@ -17,9 +17,9 @@ from ..core.metric import ActivationKind, Activations, Metric
 from ..core.result import Result, json_line, provenance
 from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
-from ..core.validation import as_tensor
+from ..core.validation import as_labels, as_tensor
 from .forward_pass import ForwardPass, NoAttention
-from .modules import first_tensor, is_shared, original_of
+from .modules import check_stored, first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
 
 
@@ -44,7 +44,7 @@ def probe(
     member keeps its number, and a row of the result reports it.
 
     An error in a metric or in the probe itself becomes a row without value whose ``reason`` is the error; the
-    model never sees it. An error of one layer costs the rows of that layer, where it can be told apart.
+    model never sees it. An error of one layer costs the rows of that layer, where possible.
 
     Args:
         model: any module, compiled or not. The ``with`` block must call the model itself, not a copy.
@@ -80,9 +80,11 @@ class Probe:
     model's ``method``.
 
     Attributes:
-        labels: class of each sequence of the *next* forward pass, a tensor or array ``[batch]``. Set it
-            before each pass. None: the argument ``labels=`` of the model is used if it is one integer per
-            sequence, as in ``transformers``.
+        labels: class of each sequence of the *next* forward pass, ``[batch]``: integers, booleans (two
+            classes) or words, as a tensor, array or list. A negative integer, such as -100, means that the
+            sequence has no label: what needs labels leaves it out. Set it before each pass. None: the
+            argument ``labels=`` of the model is used if it is one integer per sequence, as in
+            ``transformers``.
         targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the
             outputs.
         rows: all rows so far; with a file, the rows of the last measurement.
@@ -128,7 +130,8 @@ class Probe:
         )
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
-        self.labels: Int[Tensor, " batch"] | np.ndarray | None = None
+        self.labels: Int[Tensor, " batch"] | np.ndarray | Sequence | None = None
+        self._words: dict[str, int] = {}  # numbers of labels that are words
         self.targets: Tensor | np.ndarray | None = None
         self._targets: Tensor | None = None
         self.step: int | None = None
@@ -253,8 +256,8 @@ class Probe:
             if "attention" in metric.kinds and not self._bilinear:
                 why = "; ".join(self._without_bilinear) or "no attention matched"
                 reasons.append(
-                    f"no attention module has W: {why}; if you know it, define bilinear(), returning W [heads, "
-                    "dim, dim] with score(key x, query z) = x^T W z"
+                    f"no attention module has W: {why}; if you know it, define bilinear(), returning W "
+                    "[heads, dim, dim] with score(key x, query z) = x^T W z"
                 )
             if not self._labelled:
                 reasons.append("labels were not set before a forward pass")
@@ -279,17 +282,25 @@ class Probe:
         self.labels = self.targets = self.step = None
         if not self._accumulating and index % self.every:
             return original(*args, **kwargs)
-        labels = None if labels is None else as_tensor("labels", labels)
         self._targets = None if targets is None else as_tensor("targets", targets)
+        check_stored(self.model, self.name)
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]
+        labels = None if labels is None else as_labels("labels", labels, words=self._words)
+        if self._words and self.shared:
+            raise ValueError(
+                "labels must be integers if several processes train, which would number words differently, "
+                f"got words such as {next(iter(self._words))!r}; number them"
+            )
         # [batch, seq] or [seq, batch]
         if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:
             raise ValueError(
                 f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels "
                 "before each pass"
             )
+        if labels is not None and not bool((labels >= 0).any()):
+            labels = None
         if not self._accumulating:
             self._begin()
         step = index if step is None else step

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .flow import Flow, Step
+from .flow import JOINS, Flow, Step
 from .linear_maps import LinearMap, linear_maps
 
 MAX_CODES = 2**27  # largest number of entries of a projection; their codes take half a gigabyte
@@ -43,6 +43,7 @@ NORMS = {"layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm", 
 ROTATIONS = {"view_as_complex", "view_as_real", "complex", "polar"}
 BIASED = "a bias is added to the scores (relative positions, a mask of numbers)"
 SCALED = "the scores are not scaled by one number (a learnt scale of each head, bounded scores)"
+ROTATED = "queries or keys are multiplied by numbers that differ between tokens (rotary positions)"
 OTHER_TOKENS = "queries and keys come from different tokens"
 NOT_REPRODUCED = "the projections of the tokens do not reproduce the scores"
 
@@ -243,7 +244,7 @@ class Projections:
         projection on the way to them, or that made them.
         """
         flow = self.flow
-        visited, todo, first = set(), [] if node is None else [node], ""
+        visited, todo, first, last = set(), [] if node is None else [node], "", ""
         while todo and len(visited) < MAX_VISITED:
             current = todo.pop(0)  # the operations nearest to the queries come first
             if current in visited or current < 0:
@@ -253,15 +254,19 @@ class Projections:
             first = first or name
             parents = flow.parents[current]
             projected = [parent for parent in parents if flow.projections_of(parent)]
-            if name and projected:
+            if name in JOINS or name in ("add", "sub"):
+                last = last or (name if projected else "")  # another part may tell more
+            elif name and projected:
                 others = [parent for parent in parents if parent not in projected[:1]]
                 own = any(flow.descends(other, projected[0]) for other in others)
                 if name in NORMS or (name in ("mul", "div") and own):
                     return "queries or keys are normalised, or multiplied by functions of themselves"
                 if name in ROTATIONS or name == "mul":
-                    return "queries or keys are multiplied by numbers that differ between tokens (rotary positions)"
+                    return ROTATED
                 return f"queries or keys are changed by {name!r} after the projection of the tokens"
             todo += parents
+        if last:
+            return f"queries or keys are changed by {last!r} after the projection of the tokens"
         made = f" (they come from {first!r})" if first else ""
         return f"queries or keys are no projection of tokens by a matrix{made}"
 

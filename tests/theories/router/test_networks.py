@@ -149,11 +149,11 @@ def test_the_metric_finds_a_choice_that_tells_the_label_and_none_in_noise():
 @pytest.mark.parametrize(
     ("labels", "reason"),
     [
-        (None, "no integer label per sequence"),
+        (None, "no label per sequence"),
+        (torch.full((6,), -1), "no label per sequence"),
         (torch.zeros(6, dtype=torch.long), "all sequences have one label"),
         (torch.arange(6), "the bias would be"),
-        (torch.rand(6), "no integer label per sequence"),
-        (torch.zeros(6, 4, dtype=torch.long), "no integer label per sequence"),
+        (torch.zeros(6, 4, dtype=torch.long), "no label per sequence"),
     ],
 )
 @pytest.mark.usefixtures("unchecked")

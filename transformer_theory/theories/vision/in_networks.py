@@ -167,23 +167,26 @@ class RelevantMass(ClassTokenMetric, PerModule):
         if weights is None:
             return
         place, skip = (activations.layer, activations.first_head), self.recognise(activations.tokens)
-        if labels is not None and (labels.ndim != 1 or labels.is_floating_point()):
-            labels = None  # the type forbids it, but users set labels themselves
+        tokens = activations.tokens
         fits = (
             labels is not None
             and len(weights) == len(labels)
-            and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
+            and weights.shape[-1] == tokens.shape[1] >= 2 + skip
         )
-        if not fits or labels is None:
+        if not fits or labels is None or not bool((labels >= 0).any()):
             self.add(place, torch.zeros(0))
             return
+        if not bool((labels >= 0).all()):
+            known = labels >= 0
+            weights, tokens = (x[known.to(x.device)] for x in (weights, tokens))
+            labels = labels[known]
         if len(self.sums.get(place, ())) >= STORED:
             return
         query = weights[:, :, 0] if self.class_token else weights[:, :, skip:].float().mean(2)
         self.add(place, query[..., skip:].float().cpu())
         self.first = place if self.first is None else self.first
         if place == self.first:
-            tokens = activations.tokens[:, skip:].float()
+            tokens = tokens[:, skip:].float()
             if tokens.shape[-1] > PROJECTED:
                 directions = (
                     torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator())
@@ -226,7 +229,7 @@ class RelevantMass(ClassTokenMetric, PerModule):
         """
         stored = self.sums.get(SHARED, torch.zeros(0))
         if stored.ndim < 3:
-            return "no labels that are integers, sequences in windows, or a single patch"
+            return "no labels, sequences in windows, or a single patch"
         labels = stored[:, 0, -1].long()
         different, labels = labels.unique(return_inverse=True)
         classes = len(different)

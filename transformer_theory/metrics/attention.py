@@ -102,7 +102,7 @@ def effective_support(weights: Weights) -> Rows:
     return entropy(weights).exp()
 
 
-@converted(reals=("scores",), masks=("allowed",))
+@converted(floats=("scores",), masks=("allowed",))
 def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
     r"""Computes the gap of each row of scores, largest minus second largest: :math:`g = s_{(1)} - s_{(2)} \ge
     0`.
@@ -116,7 +116,8 @@ def hard_max_gap(scores: Weights, *, allowed: Mask | None = None) -> Rows:
             allowed.
         allowed: mask of the keys that a query may see, broadcastable to the scores. None: all keys.
     Returns:
-        ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie.
+        ``[*batch, queries]``, in units of the scores (nats for softmax); 0 for a tie. Half precision becomes
+        float32.
     Raises:
         ValueError: a score is NaN or +inf, or a row has no allowed key.
     """

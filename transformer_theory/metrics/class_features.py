@@ -25,8 +25,9 @@ from ..core.metric import ActivationKind, Activations
 from ..core.statistics import permutations
 from ..maths.linalg import logdet_identity_plus
 from .class_token import ClassTokenMetric
-from .coding import SecondMoments, class_coding_rate, coding_rate, unit_norm
+from .coding import SecondMoments, class_coding_rate, coding_rate
 from .coding.memberships import blocks
+from .coding.rates import normalised
 from .geometry import neural_collapse
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
@@ -218,7 +219,7 @@ class FeatureRates(ClassFeatures):
         return rows
 
     def scaled(self, features: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-        return unit_norm(features)
+        return normalised(features)
 
     def add_samples(self, layer: int, *samples: Tensor) -> None:
         """Adds samples to the stored ones and, beyond :func:`stored_samples`, to the second moments."""

@@ -14,7 +14,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.validation import converted, finite
-from ..maths.linalg import cosine, effective_rank, numerical_rank, principal_angles, stable_rank
+from ..maths.linalg import (
+    binary_scale,
+    cosine,
+    effective_rank,
+    numerical_rank,
+    principal_angles,
+    stable_rank,
+    vector_norm,
+)
 
 __all__ = [
     "Collapse",
@@ -169,10 +177,12 @@ def rank_collapse_residual(tokens: Float[Tensor, "*batch n d"]) -> Float[Tensor,
     """
     if tokens.ndim < 2 or 0 in tokens.shape[-2:]:
         raise ValueError(f"tokens must have shape [*batch, n, d] with n, d >= 1, got {list(tokens.shape)}")
+    # sums and squares of scaled tokens are in range
+    tokens = tokens / binary_scale(tokens, (-2, -1))
     size = torch.linalg.matrix_norm(tokens)
     if not bool((torch.isfinite(size) & (size > 0)).all()):
         raise ValueError(
             "the residual needs finite sequences that are not zero, got one that is zero, NaN or infinite; "
             "leave it out"
         )
-    return (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).clamp(max=1)
+    return (vector_norm(tokens - tokens.mean(-2, keepdim=True), (-2, -1)) / size).clamp(max=1)

@@ -55,7 +55,8 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
         temperature: tau.
         hard: whether the values are one-hot.
     Raises:
-        ValueError: the temperature is not positive, the shapes differ, or there is no token.
+        ValueError: the temperature is not positive, the shapes differ, there is no token, or a row of scores
+            has no finite largest one or NaN.
     """
     positive(temperature=temperature)
     if scores.shape != noise.shape or not scores.ndim or not scores.shape[-1]:
@@ -63,7 +64,14 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
             f"scores and noise must be [*batch, T] of equal shape, got {list(scores.shape)} and "
             f"{list(noise.shape)}"
         )
-    soft = torch.softmax((scores + noise) / temperature, -1)
+    noisy = scores + noise
+    if not bool((noisy.amax(-1).isfinite() & ~noisy.isnan().any(-1)).all()):
+        raise ValueError(
+            "scores must have a finite largest one in each row and no NaN, got a row of -inf, +inf or NaN; "
+            "leave it out"
+        )
+    # The largest is subtracted first, so that the quotient by a low temperature is not infinite.
+    soft = torch.softmax((noisy - noisy.detach().amax(-1, keepdim=True)) / temperature, -1)
     if not hard:
         return soft
     chosen = torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0)
@@ -88,9 +96,20 @@ def sample_choice(scores: Scores, draws: int, *, generator: Generator) -> Tensor
 def entropy_gradient(scores: Scores) -> Scores:
     r"""Computes :math:`\partial H/\partial s_i = -p_i (\log p_i + H)` of the entropy of softmax(s), nats,
     ``[*batch, T]``.
+
+    A score of -inf has the gradient 0.
+
+    Raises:
+        ValueError: a score is NaN or +inf, or all scores of a row are -inf.
     """
+    if not bool((scores.amax(-1).isfinite() & ~scores.isnan().any(-1)).all()):
+        raise ValueError(
+            "scores must have a finite largest one in each row and no NaN, got a row of -inf, +inf or NaN; "
+            "leave it out"
+        )
     p, log_p = torch.softmax(scores, -1), functional.log_softmax(scores, -1)
-    return -p * (log_p + torch.special.entr(p).sum(-1, keepdim=True))
+    change = -p * (log_p + torch.special.entr(p).sum(-1, keepdim=True))
+    return torch.where(p > 0, change, 0.0)
 
 
 def descend_entropy(

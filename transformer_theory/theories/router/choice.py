@@ -70,8 +70,10 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
             "scores must have a finite largest one in each row and no NaN, got a row of -inf, +inf or NaN; "
             "leave it out"
         )
-    # The largest is subtracted first, so that the quotient by a low temperature is not infinite.
-    soft = torch.softmax((noisy - noisy.detach().amax(-1, keepdim=True)) / temperature, -1)
+    scaled = noisy / temperature
+    if not bool(scaled.amax(-1).isfinite().all()):  # the temperature is very low
+        scaled = (noisy - noisy.detach().amax(-1, keepdim=True)) / temperature
+    soft = torch.softmax(scaled, -1)
     if not hard:
         return soft
     chosen = torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0)

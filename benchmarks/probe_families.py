@@ -27,6 +27,8 @@ from transformer_theory.training.faults import tensors_in
 class Keep(Metric):
     """A metric that stores all activations."""
 
+    takes_padding = True
+
     def __init__(self, *kinds: str):
         self.kinds = kinds  # type: ignore[misc]
         super().__init__()
@@ -129,18 +131,23 @@ def observed(family: Family, model: nn.Module, **options: Any) -> Keep:
 def exact_layers(
     family: Family, streams: list[tuple[Tensor, Tensor | None, Tensor]], features: list[Activations]
 ) -> int:
-    """Returns the number of layers whose stream is exact at all places [n, seq, d]; the model's stream may be
-    [seq, n, d].
+    """Returns the number of layers whose stream is exact at all real tokens, [n, seq, d]; the model's stream
+    may be [seq, n, d].
     """
 
-    def same(seen: Tensor | None, true: Tensor | None) -> bool:
+    def same(seen: Tensor | None, true: Tensor | None, real: Tensor | None) -> bool:
         if seen is None or true is None:
             return seen is true or true is None
-        return torch.equal(seen, true) or (true.ndim == 3 and torch.equal(seen, true.transpose(0, 1)))
+        for stream in (true, true.transpose(0, 1)) if true.ndim == 3 else (true,):
+            if real is not None and stream.shape[:1] == real.shape[:1]:
+                stream = stream[:, : real.shape[1]].masked_fill(~real[..., None], 0.0)
+            if torch.equal(seen, stream):
+                return True
+        return False
 
     pairs = zip(streams, features) if len(streams) == len(features) else ()
     return sum(
-        same(x.tokens, z) and same(x.after_attention, middle) and same(x.output, out)
+        same(x.tokens, z, x.real) and same(x.after_attention, middle, x.real) and same(x.output, out, x.real)
         for (z, middle, out), x in pairs
     )
 

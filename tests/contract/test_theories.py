@@ -261,6 +261,8 @@ def test_the_figure_without_arrays_or_rows(theory: Theory):
 class Recorder(Metric):
     """Stores the activations of a forward pass, which the tests pass to metrics in another order."""
 
+    takes_padding = True
+
     def __init__(self):
         self.activations: list[Activations] = []
         super().__init__()

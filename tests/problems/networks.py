@@ -18,6 +18,7 @@ WIDE = {"dim": 16, "depth": 2, "heads": 4}
 class Keep(Metric):
     """A metric that keeps activations, and counts how often it was reset."""
 
+    takes_padding = True
     resets = -1  # the first reset is that of the constructor
 
     def update(self, activations):

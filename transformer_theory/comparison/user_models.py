@@ -5,7 +5,7 @@ Metrics measure every attention and every block in passes over the inputs, the t
 networks of the same kind and random weights. A quantity that cannot be measured has one row with the reason.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from ..core.statistics import HEADLINE_DRAWS, RANGE_DRAWS, evenly_spaced
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data import Images
-from ..metrics.class_token import TokenLayout
+from ..metrics.token_layout import TokenLayout
 from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, forward, logits_of
@@ -50,6 +50,8 @@ def measure(
     networks: int | None = None,
     max_samples: int | None = None,
     seed: int = 0,
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
     described: str = "",
     images: Images | None = None,
     progress: Callable[[str], None] = lambda text: None,
@@ -68,6 +70,7 @@ def measure(
             None: 19, or 3 for more than 5 million weights.
         max_samples: largest number of sequences, evenly spaced. None: :func:`default_samples`.
         seed: seed of synthetic inputs and untrained networks.
+        special_ids, grid: see :func:`.probe`.
         described: the inputs in words. Empty: their number and shape.
         images, progress: images before normalisation, for the pictures; receives a line per step.
     Returns:
@@ -133,6 +136,8 @@ def measure(
         settings=settings,
         pictured=images,
         progress=progress,
+        special_ids=special_ids,
+        grid=grid,
     )
 
 
@@ -151,6 +156,8 @@ def measure_user_model(
     settings: Mapping[str, Any],
     pictured: Images | None = None,
     progress: Callable[[str], None],
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Result:
     """Measures a network on inputs that were checked.
 
@@ -162,6 +169,7 @@ def measure_user_model(
             on ids do not run.
         theories, networks, seed, progress: see :func:`measure`.
         settings: settings of the result that the caller knows.
+        special_ids, grid: see :func:`.probe`.
         pictured: images of the inputs.
     """
     chosen = [theory for theory in choose(theories) if theory.in_networks]
@@ -186,6 +194,8 @@ def measure_user_model(
         seed=seed,
         batch_size=_batch_size(data),
         draws=HEADLINE_DRAWS,
+        special_ids=special_ids,
+        grid=grid,
         progress=progress,
     )
     maps, layout = ({}, {}) if isinstance(data, Mapping) else _maps(user, data, pictured)
@@ -314,7 +324,7 @@ def _maps(
         maps = attention_maps(user.network, first, keep=PICTURED, others=[layout])
     if maps is None:
         return {}, {}
-    numbers = {"tokens": layout.tokens, "leading": layout.leading or 0} if layout.tokens else {}
+    numbers = {"tokens": layout.tokens, "leading": layout.leading} if layout.tokens else {}
     # too large for two sequences: figures show the mean over heads
     if maps.size and 2 * maps[:, :, 0].size > MAP_NUMBERS:
         maps = maps.mean(1, keepdims=True)

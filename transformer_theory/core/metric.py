@@ -24,6 +24,24 @@ from .statistics import RANGE_DRAWS
 
 ActivationKind = Literal["attention", "features", "outputs"]
 T = TypeVar("T")
+NO_IMAGES = "the inputs are no images, so that tokens have no places on a grid"
+WORDS = "the tokens are words, which have no places on a grid"
+NOT_READ = "it is not known which tokens the outputs are computed from"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Places of the tokens on a grid of patches.
+
+    Attributes:
+        rows, columns: size of the grid.
+        places: ``row * columns + column`` of each token, -1 for a token without a place (class token,
+            padding), ``[batch, seq]``.
+    """
+
+    rows: int
+    columns: int
+    places: Int[Tensor, "batch seq"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,18 @@ class Activations:
         labels: class of each sequence, ``[batch]``; None if they are unknown.
         outputs: the logits of the network (outputs only).
         targets: what the outputs are compared with, ``[batch, ...]``, if the caller gave them (outputs only).
+        real: True for real tokens, False for padding, ``[batch, seq]``; None if all tokens are real. Padding
+            follows the real tokens of its sequence, whatever the network was given, and holds zeros, in
+            queries and weights too. A row of the batch that holds several packed sequences is divided into
+            them; a row without a real token is left out.
+        real_keys: the same for the keys, ``[windows, keys]`` (attention only).
+        content: True for real tokens that carry contents: no class, register, separator or
+            beginning-of-sequence tokens, ``[batch, seq]``; None if all real tokens do.
+        read: True for the tokens of which the outputs of the network are a function, if they are computed
+            from some tokens of each sequence, ``[batch, seq]``; None if there are outputs at every token, or
+            it is not known.
+        reading: which tokens these are, in words; the reason, if ``read`` is None.
+        grid: grid of the patches of an image; the reason in words, if there is none.
     """
 
     name: str
@@ -79,6 +109,12 @@ class Activations:
     labels: Int[Tensor, " batch"] | None = None
     outputs: Tensor | None = None
     targets: Tensor | None = None
+    real: Bool[Tensor, "batch seq"] | None = None
+    real_keys: Bool[Tensor, "windows k"] | None = None
+    content: Bool[Tensor, "batch seq"] | None = None
+    read: Bool[Tensor, "batch seq"] | None = None
+    reading: str = NOT_READ
+    grid: "Grid | str" = NO_IMAGES
     _shared: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def shared(self, function: Callable[..., T], *arguments: Hashable) -> T:
@@ -89,6 +125,98 @@ class Activations:
         if key not in self._shared:
             self._shared[key] = function(self, *arguments)
         return self._shared[key]
+
+    def by_length(self) -> tuple["Activations", ...]:
+        """Returns the sequences in groups of equal length, without padding; ``(self,)`` if there is none."""
+        windows = self.query is not None and len(self.query) != len(self.tokens)
+        if (self.real is None and self.real_keys is None) or windows:
+            return (self,)
+        return self.shared(_by_length)
+
+    @property
+    def tokens_read(self) -> Bool[Tensor, "batch seq"] | None:
+        """True for the tokens that stand for a sequence: those that are read, or else those with contents;
+        None if these are all.
+        """
+        if self.read is not None:
+            return self.read
+        return self.real if self.content is None else self.content
+
+
+class LazyActivations(Activations):
+    """Activations whose weights and bilinear form are computed when they are read for the first time."""
+
+    def postpone(self, **makers: Callable[[], Tensor | None]) -> None:
+        """Defers fields: the first access calls the function of the field."""
+        # The dataclass is frozen, so its attributes are set through ``object``.
+        object.__setattr__(self, "_makers", makers)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("weights", "bilinear"):
+            makers = object.__getattribute__(self, "__dict__").get("_makers", {})
+            if (make := makers.pop(name, None)) is not None:
+                with torch.no_grad():
+                    object.__setattr__(self, name, make())
+        return object.__getattribute__(self, name)
+
+    def finish(self) -> None:
+        """Computes the deferred fields that have not been read."""
+        for name in list(self.__dict__.get("_makers", {})):
+            getattr(self, name)
+
+
+def _by_length(activations: Activations) -> tuple[Activations, ...]:
+    """Returns the groups of :meth:`Activations.by_length`."""
+    real, keys = activations.real, activations.real_keys
+    n, T = activations.tokens.shape[:2]
+    lengths = [torch.full((n,), T) if real is None else real.sum(1).cpu()]
+    if activations.key is not None:
+        k = activations.key.shape[2]
+        lengths.append(torch.full((n,), k) if keys is None else keys.sum(1).cpu())
+    sizes, group = torch.unique(torch.stack(lengths, 1), dim=0, return_inverse=True)
+    return tuple(
+        _part(activations, (group == number).nonzero().squeeze(1).to(activations.tokens.device), *size)
+        for number, size in enumerate(sizes.tolist())
+    )
+
+
+def _part(activations: Activations, rows: Int[Tensor, " n"], T: int, k: int | None = None) -> Activations:
+    """Returns some sequences, of T real tokens and k real keys."""
+
+    def some(x: Tensor | None, *lengths: int | None) -> Tensor | None:
+        if x is None:
+            return None
+        return x[rows][(slice(None), *(slice(length) for length in lengths))]
+
+    def mask_of(x: Tensor | None, *lengths: int | None) -> Tensor | None:
+        part = some(x, *lengths) if x is None or len(x) > 1 else x[(..., *map(slice, lengths[-2:]))]
+        return None if part is None or bool(part.all()) else part
+
+    grid, q = activations.grid, None if activations.query is None else min(T, activations.query.shape[2])
+    part = LazyActivations(
+        activations.name,
+        activations.layer,
+        activations.kind,
+        activations.tokens[rows, :T],
+        activations.output[rows, :T],
+        query=some(activations.query, None, q),
+        key=some(activations.key, None, k),
+        value=some(activations.value, None, k),
+        module=activations.module,
+        mask=mask_of(activations.mask, None, q, k),
+        first_head=activations.first_head,
+        after_attention=some(activations.after_attention, T),
+        labels=some(activations.labels),
+        content=mask_of(activations.content, T),
+        read=some(activations.read, T),
+        reading=activations.reading,
+        grid=grid if isinstance(grid, str) else replace(grid, places=grid.places[rows, :T]),
+    )
+    if activations.kind == "attention":
+        part.postpone(
+            weights=lambda: some(activations.weights, None, q, k), bilinear=lambda: activations.bilinear
+        )
+    return part
 
 
 Place = tuple[int, ...]
@@ -115,11 +243,15 @@ class Metric:
         sums: accumulated tensors by place.
         draws: largest number of null draws that :meth:`compute` will be asked for after the next
             :meth:`reset`. Metrics that compute nulls in :meth:`update` skip the rest. The probe sets it.
+        takes_padding: whether :meth:`update` receives padded batches with :attr:`Activations.real`, because
+            the metric compares sequences with each other. False: it receives them without padding, in groups
+            of equal length.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
     null_source: ClassVar[Literal["own", "untrained"]] = "own"
     keeps: ClassVar[int] = 0
+    takes_padding: ClassVar[bool] = False
     draws: int = RANGE_DRAWS
 
     def __init__(self):

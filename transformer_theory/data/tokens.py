@@ -1,6 +1,7 @@
 """The data set that all theories use: sequences of tokens, with optional labels, ids and images."""
 
 import hashlib
+import math
 import zipfile
 import zlib
 from dataclasses import dataclass, fields, replace
@@ -193,6 +194,18 @@ class TokenData:
         if self.labels is None:
             raise ValueError(f"classes need labels, got none in {self.name}; pass labels=")
         return int(self.labels.max()) + 1
+
+    @property
+    def grid(self) -> tuple[int, int] | None:
+        """Rows and columns of the square patches of the images that are the tokens; None if they are not."""
+        if self.images is None:
+            return None
+        (_, seq, dim), (_, channels, height, width) = self.tokens.shape, self.images.shape
+        side = math.isqrt(dim // channels)
+        if channels * side**2 != dim or height % side or width % side:
+            return None
+        rows, columns = height // side, width // side
+        return (rows, columns) if rows * columns == seq else None
 
     @property
     def query_position(self) -> int | None:

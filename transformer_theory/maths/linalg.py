@@ -322,6 +322,7 @@ def orthonormalise(A: Float[Tensor, "*batch d p"]) -> Float[Tensor, "*batch d p"
             "orthonormalise expects at most as many columns as rows, [*batch, d, p] with p <= d, got "
             f"{list(A.shape)}"
         )
+    A = A / binary_scale(A, (-2, -1))
     Q, R = torch.linalg.qr(A)
     # A diagonal entry of R is the distance of a column from the span of the columns before it; below the
     # rounding error of A it is noise.
@@ -392,7 +393,7 @@ def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[T
 
 
 def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
-    """Computes the singular values in descending order. Raises ValueError if A is empty, not finite, or zero
+    """Computes the singular values in descending order, up to a common factor. Raises ValueError if A is empty, not finite, or zero
     and not allowed to be.
     """
     if A.ndim < 2 or A.numel() == 0:
@@ -402,7 +403,7 @@ def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
             f"a rank needs finite entries, got {int((~torch.isfinite(A)).sum())} NaN or infinite values of "
             f"{A.numel()}"
         )
-    s = torch.linalg.svdvals(A)
+    s = torch.linalg.svdvals(A / binary_scale(A, (-2, -1)))  # ranks do not depend on the scale
     if not zero_allowed and bool((s[..., 0] == 0).any()):
         raise ValueError("a rank measure needs non-zero matrices, got a zero matrix; leave it out")
     return s

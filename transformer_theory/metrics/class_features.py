@@ -1,9 +1,9 @@
 """Class separation of each block's features: coding rates and neural collapse, with permuted labels as the
 null distribution.
 
-The feature of a sequence is its class token after the block if the network has one, otherwise the mean of its
-tokens. A class token is detected in the input of the first block (:mod:`.class_token`). With register tokens
-too, the feature is the mean.
+The feature of a sequence is the mean, after the block, of the tokens from which the network computes its
+outputs, such as a class token or the last token. If they are not known, or the network has an output at every
+token, it is the mean of all tokens with contents (:mod:`.token_layout`).
 
 With few samples per class these metrics are far from zero even for random labels, so the null distribution
 has to be computed. If samples arrive sorted by class, a batch has one class, and permuting its labels changes
@@ -21,14 +21,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..core.measurement import Measurement, Null, present
-from ..core.metric import ActivationKind, Activations
+from ..core.metric import ActivationKind, Activations, Metric
 from ..core.statistics import permutations
 from ..maths.linalg import logdet_identity_plus
-from .class_token import ClassTokenMetric
 from .coding import SecondMoments, class_coding_rate, coding_rate
 from .coding.memberships import blocks
 from .coding.rates import normalised
 from .geometry import neural_collapse
+from .token_layout import MEAN, mean_feature, where
 
 EPS = 0.5**0.5  # eps^2 = 1/2 for features of norm 1, as in the MCR^2 experiments
 # largest number of stored samples: 16 per dimension of the features, but at least 4096
@@ -43,7 +43,7 @@ NULL_KIND = "permuted labels"
 BATCH_ENTRIES = 2**22  # entries of the features in one batch of permuted groups; 32 MB in float64
 
 
-class ClassFeatures(ClassTokenMetric):
+class ClassFeatures(Metric):
     """Base class of the metrics that need labels. It stores the features of each block with their labels.
 
     Forward passes without labels are ignored, and so are features that are not finite. The permutations
@@ -56,10 +56,11 @@ class ClassFeatures(ClassTokenMetric):
     Attributes:
         samples: features [n, d], labels [n] and keys [n] by layer: all samples, or :func:`stored_samples` of
             them drawn uniformly.
-        class_token: whether the feature is the class token; None before the first update.
+        where: which tokens the feature is the mean of, in words; empty before the first update.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+    takes_padding = True
 
     def __init__(self, *, seed: int = 0):
         self.seed = seed
@@ -68,6 +69,7 @@ class ClassFeatures(ClassTokenMetric):
     def reset(self) -> None:
         super().reset()
         self.samples: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
+        self.where = ""
         self.generator = torch.Generator().manual_seed(self.seed)
 
     def update(self, activations: Activations) -> None:
@@ -79,16 +81,13 @@ class ClassFeatures(ClassTokenMetric):
         labels = activations.labels
         if activations.kind != "features" or labels is None or not len(labels):
             return
-        self.recognise(activations.tokens)
+        self.where = self.where or where(activations)
         if labels.is_floating_point() or int(labels.min()) < 0:
             raise ValueError(
                 f"labels must be integers 0, 1, ..., got {labels.dtype} from {float(labels.min()):g}; "
                 "relabel from zero"
             )
-        tokens = activations.output.detach()
-        features = self.scaled(
-            tokens[:, 0].double() if self.class_token else tokens.mean(1, dtype=torch.float64)
-        )
+        features = self.scaled(mean_feature(activations))
         finite = torch.isfinite(features).all(1)
         if not bool(finite.all()):
             features, labels = features[finite], labels.to(features.device)[finite]
@@ -124,11 +123,8 @@ class ClassFeatures(ClassTokenMetric):
         self.samples[layer] = features, labels, keys
 
     def merge(self, other: Any) -> None:
-        """Adds the state of another metric.
-
-        Raises:
-            ValueError: one metric used a class token and the other the mean of the tokens.
-        """
+        """Adds the state of another metric."""
+        self.where = self.where or other.where
         super().merge(other)
         self.merge_samples(other)
 
@@ -144,6 +140,7 @@ class ClassFeatures(ClassTokenMetric):
             for name, x in zip(("features", "labels", "keys"), stored)
         }
         state["generator"] = self.generator.get_state()
+        state["where"] = torch.tensor(list(self.where.encode()), dtype=torch.uint8)
         return super().state_dict() | state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -154,12 +151,12 @@ class ClassFeatures(ClassTokenMetric):
             for layer in layers
         }
         self.generator.set_state(state["generator"])
-        super().load_state_dict({name: x for name, x in state.items() if name == "leading"})
+        self.where = bytes(state["where"].tolist()).decode()
 
     @property
     def note(self) -> str:
-        """Whether the class token or the mean of the tokens was measured."""
-        return "at the class token" if self.class_token else "at the mean of the tokens"
+        """Which tokens were measured."""
+        return f"at {self.where or MEAN}"
 
 
 class FeatureRates(ClassFeatures):

@@ -119,6 +119,7 @@ def neural_collapse(
     if int(present[0]) < 0:
         raise ValueError(f"labels must be 0, 1, ..., got {int(present[0])}; relabel from zero")
     X = features.detach()
+    X = X / binary_scale(X, (0, 1))  # all four distances are relative
     counts = torch.bincount(member, minlength=C).to(X)
     means = X.new_zeros(C, X.shape[1]).index_add(0, member, X) / counts[:, None]
     centred = means - means.mean(0)
@@ -154,6 +155,7 @@ def _duality(centred: Tensor, present: Tensor, classifier: Tensor | None) -> flo
             f"{centred.shape[1]}; got {list(classifier.shape)}"
         )
     W = classifier.detach()[present].to(centred)
+    W = W / binary_scale(W, (-2, -1))
     size = torch.linalg.matrix_norm(W)
     if not (bool(torch.isfinite(size)) and float(size) > 0):
         raise ValueError("classifier must be finite and not zero, got one that is not; NC3 is undefined")

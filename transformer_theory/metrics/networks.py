@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ..core.measurement import Measurement, Null, Unit
 from ..core.metric import ActivationKind, Activations, Metric, Place
-from ..maths.linalg import smaller_gram
+from ..maths.linalg import binary_scale, smaller_gram, vector_norm
 from .attention import entropy, hard_max_gap
 
 ENTROPY, TOP1, SUPPORT, SINK = "attention entropy", "top-1 mass", "effective support", "sink mass"
@@ -141,11 +141,19 @@ class AttentionStatistics(Metric):
         are padded with zeros.
         """
         if (before := self.sums.get(place)) is not None:
-            longest = max(len(before), len(sums))
-            self.sums[place], sums = (
-                nn.functional.pad(each, (0, 0, 0, longest - len(each))) for each in (before, sums)
-            )
+            self.sums[place], sums = same_size(before, sums)
         super().add(place, sums)
+
+
+def same_size(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Pads tensors with zeros behind each axis to a common shape."""
+    shape = [max(sizes) for sizes in zip(*(x.shape for x in tensors))]
+
+    def padded(x: Tensor) -> Tensor:
+        missing = [(0, size - own) for size, own in zip(shape, x.shape)]
+        return nn.functional.pad(x, [number for pair in missing[::-1] for number in pair])
+
+    return tuple(x if list(x.shape) == shape else padded(x) for x in tensors)
 
 
 def weight_sums(activations: Activations) -> Float[Tensor, "sums heads"] | None:
@@ -245,12 +253,14 @@ class Geometry(Metric):
         """Adds the output of one block."""
         if activations.kind != "features":
             return
-        tokens = activations.output
-        size = torch.linalg.matrix_norm(tokens)
+        tokens = activations.output.to(torch.promote_types(activations.output.dtype, torch.float32))
+        scale = binary_scale(tokens, (-2, -1))  # squares of scaled tokens are in range
+        size = torch.linalg.matrix_norm(tokens / scale)
         valid = torch.isfinite(size) & (size > 0)
         if not bool(valid.all()):
-            tokens, size = tokens[valid], size[valid]
-        residual = (torch.linalg.matrix_norm(tokens - tokens.mean(-2, keepdim=True)) / size).sum().double()
+            tokens, size, scale = tokens[valid], size[valid], scale[valid]
+        scaled = tokens / scale
+        residual = (vector_norm(scaled - scaled.mean(-2, keepdim=True), (-2, -1)) / size).sum().double()
         flat = tokens.flatten(0, 1).double()
         self.add((activations.layer, 0), torch.stack([torch.full_like(residual, len(tokens)), residual]))
         self.add((activations.layer, 1), flat.mT @ flat)
@@ -286,6 +296,7 @@ class AttentionMaps(Metric):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
+    takes_padding = True
 
     def __init__(self, keep: int = 4):
         if keep < 1:

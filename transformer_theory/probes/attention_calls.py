@@ -105,9 +105,9 @@ def of_tied(coords: Float[Tensor, "..."], *, scale: float, is_causal: bool = Fal
     return of_scaled_dot_product(coords, coords, coords, scale=scale, is_causal=is_causal)
 
 
-def of_multi_head(*args, **kwargs) -> AttentionCall:
+def of_multi_head(*args, projected: bool = True, **kwargs) -> AttentionCall:
     """Records a call of ``torch.nn.functional.multi_head_attention_forward`` from its arguments; tokens are
-    ``[tokens, batch, dim]``.
+    ``[tokens, batch, dim]``. Without projections only the masks are those of the call.
     """
     bound = MULTI_HEAD.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -122,11 +122,14 @@ def of_multi_head(*args, **kwargs) -> AttentionCall:
     inputs = [
         call[name] if call[name].ndim == 3 else call[name].unsqueeze(1) for name in ("query", "key", "value")
     ]
-    query, key, value = (functional.linear(x, W, b) for x, W, b in zip(inputs, matrices, offsets))
+    if projected:
+        query, key, value = (functional.linear(x, W, b) for x, W, b in zip(inputs, matrices, offsets))
+    else:
+        query, key, value = (x[..., :1].expand(-1, -1, heads) for x in inputs)
     n = query.shape[1]
     if call["bias_k"] is not None:
         key, value = (
-            torch.cat([x, extra.expand(1, n, -1)])
+            torch.cat([x, extra.expand(1, n, -1)[..., : x.shape[-1]]])
             for x, extra in ((key, call["bias_k"]), (value, call["bias_v"]))
         )
     # [tokens, batch, heads * head_dim] -> [batch, heads, tokens, head_dim]

@@ -1,49 +1,33 @@
-"""Passes the activations of a forward pass to the metrics: unifies shapes, adds labels, limits the sequences,
-and defers computations.
+"""Collects the activations of a forward pass, and passes them to the metrics at its end: unifies shapes, adds
+labels and masks, limits the sequences, and defers computations.
+
+Which tokens are real, and which of them the outputs are computed from, is known only at the end of the pass
+(:mod:`.token_masks`, :mod:`.readout`).
 """
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..core.metric import Activations
+from ..core.metric import Activations, LazyActivations
 from .attention_calls import AttentionCall
 from .explicit import ExplicitCall
+from .places import Codes
 from .projections import Arrangement, Projection
+from .token_masks import Recorded
 
 Call = AttentionCall | ExplicitCall
 
 
-class LazyActivations(Activations):
-    """Activations whose weights and bilinear form are computed when they are read for the first time."""
-
-    def postpone(self, **makers: Callable[[], Tensor | None]) -> None:
-        """Defers fields: the first access calls the function of the field."""
-        # The dataclass is frozen, so its attributes are set through ``object``.
-        object.__setattr__(self, "_makers", makers)
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("weights", "bilinear"):
-            makers = object.__getattribute__(self, "__dict__").get("_makers", {})
-            if (make := makers.pop(name, None)) is not None:
-                with torch.no_grad():
-                    object.__setattr__(self, name, make())
-        return object.__getattribute__(self, name)
-
-    def finish(self) -> None:
-        """Computes the deferred fields that have not been read."""
-        for name in list(self.__dict__.get("_makers", {})):
-            getattr(self, name)
-
-
 @dataclass
 class Emitter:
-    """Passes activations to the metrics.
+    """Collects activations and passes them to the metrics.
 
     Attributes:
         emit: function that receives each :class:`.Activations`.
@@ -52,6 +36,7 @@ class Emitter:
             sequences.
         has_bilinear: whether the bilinear form of any attention has been known.
         targets: targets of the outputs, ``[batch, ...]``.
+        recorded: what was collected, in the order in which the modules ran.
     """
 
     emit: Callable[[Activations], None]
@@ -59,6 +44,7 @@ class Emitter:
     max_samples: int | None
     has_bilinear: bool = False
     targets: Tensor | None = None
+    recorded: deque[Recorded] = field(default_factory=deque)
 
     def attention(
         self,
@@ -67,16 +53,21 @@ class Emitter:
         declared: Float[Tensor, "heads dim dim"] | None,
         tokens: Float[Tensor, "batch seq dim"] | None,
         output: Float[Tensor, "batch seq dim"] | None,
+        *,
+        own: bool | None,
+        codes_of: Callable[[], Codes | None],
         **place: Any,
     ) -> None:
-        """Emits the attention of one module.
+        """Records the attention of one module.
 
         Args:
             call: the attention of all sequences; several calls with the same keys are joined into one.
             projection: projections of tokens to queries and keys; None if unknown.
             declared: W [heads, dim, dim] that the module declares; None otherwise.
             tokens, output: input and output of the module.
-            place: name, layer, module and first head.
+            own: whether queries and keys are those of the same tokens; None if unknown.
+            codes_of: see :class:`.Recorded`.
+            place: name, layer, module, first head, and list of the block (``sequences``).
         """
         call = replace(call, query=call.query.detach(), key=call.key.detach(), value=call.value.detach())
         scale, biased = call.scale, call.biased
@@ -88,6 +79,8 @@ class Emitter:
             tokens = sequences
         else:
             source = None
+            # The model may change its tensors in place before the end of the pass.
+            tokens = None if tokens is None else tokens.clone()
         self.has_bilinear |= declared is not None or source is not None
         labels = self.labels_of(call.query if tokens is None else tokens)
         call, tokens, output = self.some(call), self.some(tokens), self.some(output)
@@ -95,52 +88,61 @@ class Emitter:
         if tokens is None or output is None:
             values = call.value.transpose(1, 2).flatten(2)
             tokens, output = values if tokens is None else tokens, values if output is None else output
-        activations = LazyActivations(
-            kind="attention",
-            tokens=tokens,
-            output=output,
-            query=call.query,
-            key=call.key,
-            value=call.value,
-            bilinear=declared,
-            mask=call.allowed,
-            labels=labels,
-            **place,
-        )
         makers: dict[str, Callable[[], Tensor | None]] = {"weights": lambda: call.weights().detach()}
         if source is not None and scale is not None:
             makers["bilinear"] = lambda: source.bilinear(scale)
-        activations.postpone(**makers)
-        # If a metric stores the activations, it may read them after the model has changed: compute deferred
-        # fields now.
-        reference = weakref.ref(activations)
-        self.emit(activations)
-        del activations
-        if (stored := reference()) is not None:
-            stored.finish()
+        columns = {
+            "kind": "attention",
+            "tokens": tokens,
+            "output": output.clone(),
+            "query": call.query,
+            "key": call.key,
+            "value": call.value,
+            "bilinear": declared,
+            "mask": call.allowed,
+            "labels": labels,
+            **place,
+        }
+        self._record(columns, makers, codes_of, own=own)
 
     def features(
         self,
         before: Float[Tensor, "batch seq dim"],
         after_attention: Float[Tensor, "batch seq dim"] | None,
         output: Float[Tensor, "batch seq dim"],
+        *,
+        codes_of: Callable[[], Codes | None] = lambda: None,
         **place: Any,
     ) -> None:
-        """Emits the residual stream before, inside and after one block. The tensors are copies, which the
+        """Records the residual stream before, inside and after one block. The tensors are copies, which the
         model does not change.
         """
         labels = self.labels_of(before)
         before, output, after_attention = self.some(before), self.some(output), self.some(after_attention)
-        self.emit(
-            Activations(
-                kind="features",
-                tokens=before,
-                output=output,
-                after_attention=after_attention,
-                labels=labels,
-                **place,
-            )
-        )
+        columns = {
+            "kind": "features",
+            "tokens": before,
+            "output": output,
+            "after_attention": after_attention,
+            "labels": labels,
+            **place,
+        }
+        self._record(columns, {}, codes_of)
+
+    def _record(
+        self,
+        columns: dict[str, Any],
+        makers: dict[str, Callable[[], Tensor | None]],
+        codes_of: Callable[[], Codes | None],
+        *,
+        own: bool | None = True,
+    ) -> None:
+        def some_codes() -> Codes | None:
+            codes = codes_of()
+            return None if codes is None else replace(codes, values=self.some(codes.values))
+
+        sequences = columns.pop("sequences")
+        self.recorded.append(Recorded(sequences, columns, makers, some_codes, own))
 
     def outputs(self, inputs: Tensor | None, logits: Tensor, layer: int, module: nn.Module) -> None:
         """Emits the logits of the network."""
@@ -151,6 +153,22 @@ class Emitter:
         targets = None if targets is None else targets.to(logits.device)
         extra = {"outputs": logits.clone(), "targets": targets}
         self.emit(Activations("", layer, "outputs", tokens, rows, module=module, labels=labels, **extra))
+
+    def finish(self, activations_of: Callable[[Recorded], Activations | None]) -> None:
+        """Passes everything that was recorded to the metrics, in order; each record is freed afterwards."""
+        while self.recorded:
+            activations = activations_of(self.recorded.popleft())
+            if activations is None:
+                continue
+            # If a metric stores the activations, it may read them after the model has changed: compute
+            # deferred fields now.
+            reference = weakref.ref(activations)
+            self.emit(activations)
+            activations._shared.clear()  # parts of the activations refer to them
+            del activations
+            stored = reference()
+            if isinstance(stored, LazyActivations):
+                stored.finish()
 
     def labels_of(self, stream: Tensor) -> Tensor | None:
         """Returns the labels of the emitted sequences, on their device; None if the number of sequences

@@ -125,7 +125,8 @@ class Softmaxes:
 
     Args:
         node_of: function from a tensor to its node in :class:`.Flow`; by default no tensor has a node.
-        with_weights: whether weights are needed. False: attention is recognised, but no weights are copied.
+        with_weights: whether weights are needed. False: attention and its masks are recognised, but no
+            weights are copied.
 
     Attributes:
         scores: queries, keys and scale by tensor of scores.
@@ -252,13 +253,11 @@ class Softmaxes:
         self.others += 1
         if record is None or dim not in (-1, scores.ndim - 1):
             return
-        if not self.with_weights:
-            self.weights[output] = record, output.detach(), None
-            return
         # Models block a key with -inf or with the lowest finite number of the dtype.
         allowed = ~(scores.detach() <= torch.finfo(scores.dtype).min / 2)
         # The weights are cloned because the model may change them in place.
-        self.weights[output] = record, output.detach().clone(), None if bool(allowed.all()) else allowed
+        weights = output.detach().clone() if self.with_weights else output.detach()
+        self.weights[output] = record, weights, None if bool(allowed.all()) else allowed
 
     def _follow(self, name: str, operands: list, output: Tensor) -> None:
         """Records the output of an operation on scores or weights as scores or weights."""

@@ -124,6 +124,8 @@ class _Blocks(Metric):
     :meth:`choose`.
     """
 
+    takes_padding = True
+
     def __init__(self, layer: int):
         super().__init__()
         self.layer = layer

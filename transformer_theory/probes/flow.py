@@ -140,6 +140,7 @@ class Flow:
         self.parents: list[tuple[int, ...]] = []
         self.root: list[int] = []
         self.taint: list[int] = []
+        self._given: list[bool] = []
         self.steps: dict[int, Step] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
         self._references: list[weakref.ref] = []
@@ -163,7 +164,13 @@ class Flow:
             return self._register(tensor, PARAMETER)
         return self.add(tensor, ())
 
-    def add(self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None) -> int:
+    def is_given(self, node: int) -> bool:
+        """Whether a node was computed from an input of the network."""
+        return node >= 0 and self._given[node]
+
+    def add(
+        self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, given: bool = False
+    ) -> int:
         """Adds a node for a tensor and returns its number. After an in-place operation the new node replaces
         the old one.
 
@@ -171,8 +178,10 @@ class Flow:
             tensor: output of the operation.
             parents: nodes of the arguments.
             root: node with the same content. None: the new node is its own root.
+            given: whether the tensor is an input of the network.
         """
         number = len(self.parents)
+        self._given.append(given or any(self._given[parent] for parent in parents))
         self.parents.append(parents)
         self.root.append(number if root is None else self.root[root])
         taint = 0

@@ -12,11 +12,13 @@ the pass then runs unobserved.
 
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
+from torch.nn.functional import multi_head_attention_forward
 from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
@@ -25,13 +27,16 @@ from .emission import Call, Emitter, arranged, as_stream, joined
 from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
 from .flow import Flow, operation, tensors_in
-from .layers import Attention, Frame, Layers
+from .layers import Attention, Block, Frame, Layers
 from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
+from .places import Codes, Places
 from .projections import Operand, Projections
+from .readout import NOT_FOLLOWED, Readout, tokens_read
 from .redirect import aside, eager
 from .registry import RegistryCall, observed_registry
-from .streams import Streams
+from .streams import Around, Streams
+from .token_masks import AttentionMask, TokenMasks, given, mask_of
 
 MAX_INPUTS = 64  # largest number of inputs of projections that are stored while a module runs
 
@@ -55,6 +60,7 @@ class ForwardPass(TorchFunctionMode):
         cache: cache of :class:`.Projections`, shared by all passes.
         on_fault: function that receives an error of the probe itself.
         targets: targets of the outputs, ``[batch, ...]``.
+        special_ids, grid: see :func:`.probe`.
     """
 
     def __init__(
@@ -69,6 +75,8 @@ class ForwardPass(TorchFunctionMode):
         cache: dict | None = None,
         on_fault: Callable[[Exception], None],
         targets: Tensor | None = None,
+        special_ids: Collection[int] | None = None,
+        grid: tuple[int, int] | None = None,
     ):
         super().__init__()
         self.attention, self.features, self.outputs = (
@@ -77,8 +85,12 @@ class ForwardPass(TorchFunctionMode):
             "outputs" in kinds,
         )
         self.model, self.glob, self.on_fault = model, layers, on_fault
-        self.emitter = Emitter(emit, labels, max_samples, targets=targets)
         self.flow = Flow(with_steps=self.attention)
+        self.places, self.readout = Places(self.flow), Readout(self.flow)
+        self.emitter = Emitter(emit, labels, max_samples, targets=targets)
+        self.special_ids, self.declared_grid = special_ids, grid
+        # the last attention among the tokens: its stream, its block, and the node of its output
+        self.last: tuple[Around, Block, int] | None = None
         self.streams = Streams(self.flow)
         self.projections = Projections(self.flow, {} if cache is None else cache)
         self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
@@ -91,7 +103,9 @@ class ForwardPass(TorchFunctionMode):
             for key in m._modules
         }
         options = {"features": self.features, "attention": self.attention}
-        self.layers = Layers(self.flow, self.streams, self.blocks, self.emitter, self._matching, **options)
+        parts = self.flow, self.streams, self.places, self.blocks, self.emitter
+        self.layers = Layers(*parts, self._matching, **options)
+        self.masks: list[AttentionMask] = []
         self.stack: list[Frame] = []
         self.ran: set[str] = set()
         self.attending: list[str] = []  # names of the modules in which attention ran
@@ -112,10 +126,12 @@ class ForwardPass(TorchFunctionMode):
                 observed_registry(self._around_registry),
                 self,
             ):
+                for x in tensors_in(args, kwargs):
+                    self.places.given(x)
                 self._enter(self.model, args, kwargs)
                 output = original(*args, **kwargs)
                 self._leave(self.model, args, kwargs, output)
-            self._safely(self._end, first_tensor(args, kwargs), output)
+            self._safely(self._end, args, kwargs, output)
             return output
         finally:
             for handle in handles:
@@ -199,6 +215,9 @@ class ForwardPass(TorchFunctionMode):
         """
         self.flow.record(op, func, args, kwargs, nodes, inputs, output, in_place=in_place)
         name = op.name
+        self.readout.record(name, func, args, kwargs, nodes, inputs, output, in_place=in_place)
+        with aside():
+            self.places.record(name, func, args, kwargs, nodes, inputs, output)
         if func in CALLS:
             out = first_tensor((output,), {})
             assert out is not None
@@ -241,8 +260,13 @@ class ForwardPass(TorchFunctionMode):
             query, key = operands_of(args, kwargs)
             operands = self._operands(query, key)
             shape = query.shape[-2], key.shape[-2]
-        call = CALLS[func](*args, **kwargs) if self.attention else None
-        self._record_attention(call, operands, output, shape or (0, 0))
+        options = {} if self.attention or func is not multi_head_attention_forward else {"projected": False}
+        call, own = CALLS[func](*args, **kwargs, **options), None
+        if shape is None:  # nn.MultiheadAttention passes tokens, not projections
+            query, key = operands_of(args, kwargs)
+            shape = query.shape[0], key.shape[0]
+            own = self.flow.root[self.flow.node(query)] == self.flow.root[self.flow.node(key)]
+        self._record_attention(call, operands, output, shape, own=own)
 
     def _operands(self, query: Tensor, key: Tensor) -> tuple[Operand, Operand]:
         """Returns queries and keys ``[..., heads, tokens, head_dim]`` as operands; with fewer heads, each key
@@ -277,44 +301,52 @@ class ForwardPass(TorchFunctionMode):
         if self.flow.known(out) is None:  # the operations of a compiled kernel are not visible
             self.flow.add(out, tuple(dict.fromkeys(node for x in values if (node := self.flow.node(x)) >= 0)))
         query, key = values[:2]
-        self._record_attention(
-            record() if self.attention else None,
-            self._operands(query, key),
-            out,
-            (query.shape[-2], key.shape[-2]),
-        )
+        self._record_attention(record(), self._operands(query, key), out, (query.shape[-2], key.shape[-2]))
 
     def _record_attention(
-        self, call: Call | None, operands: tuple[Operand, Operand], output: Tensor, shape: tuple[int, int]
+        self,
+        call: Call,
+        operands: tuple[Operand, Operand],
+        output: Tensor,
+        shape: tuple[int, int],
+        *,
+        own: bool | None = None,
     ) -> None:
         """Adds an attention to the innermost module and its block.
 
         Args:
-            call: the attention; None if no metric needs it.
+            call: the attention.
             operands: nodes of queries and keys.
             output: output of the attention.
             shape: numbers of queries and keys.
+            own: whether queries and keys are those of the same tokens; None if the operands tell.
         """
         frame = self.stack[-1]
         block = frame.block = self.layers.attended(frame, self.stack)
-        node = self.flow.known(output)
-        around = self.streams.attended(self.flow.add(output, ()) if node is None else node)
+        known = self.flow.known(output)
+        node = self.flow.add(output, ()) if known is None else known
+        around = self.streams.attended(node)
         self.layers.add(block, around)
+        self.places.attended = True
         projection = None
         # If the module declares W and the leading axes are batch and heads, the projections need not be
         # searched for.
         declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
-        if call is not None and not declares:
-            result = self.projections.find(*operands)
+        if not declares:
+            result = self.projections.find(*operands) if self.attention else ""
             # a string is the reason why there is none
             projection = None if isinstance(result, str) else result
             if projection is not None:
+                own = projection.own
                 call = arranged(call, projection.arrangement)
                 frame.time_first |= projection.arrangement.time_first
             if isinstance(call, ExplicitCall) and (projection is None or call.softmax.ndim != 4):
                 call = call.heads_of(self._batch(call.softmax.shape[-2]))
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
-        frame.attentions.append(Attention(call, projection, key, *shape))
+        frame.attentions.append(Attention(call, projection, key, *shape, own))
+        if own is not False and shape[0] == shape[1] > 1:
+            self.readout.attended(around.number)
+            self.last = around, block, node
         if isinstance(frame.module, nn.MultiheadAttention) and not frame.module.batch_first:
             frame.time_first = True
         block.time_first |= frame.time_first
@@ -337,15 +369,16 @@ class ForwardPass(TorchFunctionMode):
 
     def _enter(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         tokens = first_tensor(args, kwargs)
-        name = self.modules[module]
+        name, node = self.modules[module], None
         if tokens is not None:
+            node = self.flow.known(tokens)
             # Models often change the stream in place, x += ..., so the input of each member of a list is
             # copied.
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 tokens = (
                     tokens.detach().clone() if self.features and name in self.members else tokens.detach()
                 )
-        self.stack.append(Frame(name, module, tokens))
+        self.stack.append(Frame(name, module, tokens, -1 if node is None else node))
         self.ran.add(name)
 
     def _leave(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
@@ -411,30 +444,68 @@ class ForwardPass(TorchFunctionMode):
         self.attending.append(frame.name)
         matches = self._matching(frame.name, block.name)
         self.matches += matches
-        if not self.attention:
-            return
+        sequences = block.name.rpartition(".")[0]
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
-        declared = declared_bilinear(frame.module) if matches else None
+        declared = declared_bilinear(frame.module) if matches and self.attention else None
         for attentions in _pieces(frame.attentions):
-            calls = [attention.call for attention in attentions if attention.call is not None]
-            call = joined(calls)
+            call = joined([attention.call for attention in attentions])
+            own = attentions[0].own
+            self.masks.append(mask_of(call, sequences, frame.module, own=own, some=self.emitter.some))
             first_head, block.heads = block.heads, block.heads + call.query.shape[1]
-            if matches:
+            if matches and self.attention:
                 place = {
                     "name": frame.name,
                     "layer": block.layer,
                     "module": frame.module,
                     "first_head": first_head,
+                    "sequences": sequences,
+                    "own": own,
+                    "codes_of": partial(self._codes, frame, block),
                 }
                 self.emitter.attention(call, attentions[0].projection, declared, tokens, output, **place)
 
-    def _end(self, inputs: Tensor | None, output: Any) -> None:
-        """Emits the features that are still pending, then the outputs of the network."""
+    def _end(self, args: tuple, kwargs: dict, output: Any) -> None:
+        """Passes what was recorded to the metrics, then the outputs of the network."""
+        inputs = first_tensor(args, kwargs)
         self.layers.end()
+        some = self.emitter.some
+        known = given(
+            self.model, args, kwargs, some=some, special_ids=self.special_ids, grid=self.declared_grid
+        )
+        masks = TokenMasks(self.masks, self.emitter.recorded, known)
+        self._find_read(masks, output)
+        self.emitter.finish(masks.activations)
         if self.outputs:
             logits = logits_of(output)
             if logits is not None and logits.ndim:
                 self.emitter.outputs(inputs, logits, self.layers.count, self.model)
+
+    def _codes(self, frame: Frame, block: Block) -> Codes | None:
+        """Returns the places of the tokens of a module or, if they are not known, of its block."""
+        own = self.places.of(frame.node, time_first=frame.time_first)
+        return self.layers.codes(block) if own is None else own
+
+    def _find_read(self, masks: TokenMasks, output: Any) -> None:
+        """Finds the tokens from which the outputs are computed."""
+        if self.last is None or not any(n for _, n, _ in masks.tokens):
+            return
+        around, block, attention = self.last
+        stream = around.after_node if around.after_node >= 0 else attention
+        try:
+            sizes, reason = self.readout.read(stream, output)
+        except Exception as error:  # such as weights that are stored elsewhere after they have been used
+            sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
+        if sizes is None:
+            masks.reading = reason
+            return
+        if stream == attention and sizes.ndim == 3:  # [batch, heads, seq]
+            sizes = sizes.amax(1)
+        elif block.time_first and sizes.ndim == 2:
+            sizes = sizes.T
+        read = tokens_read(self.emitter.some(sizes.flatten(1)))
+        frame = block.name.rpartition(".")[0], *read.shape
+        if frame in masks.tokens:
+            masks.set_read(frame, read)
 
 
 def _needs_hooks(module: nn.Module) -> bool:

@@ -7,12 +7,14 @@ attention of the block after the next one runs, or at the end of the pass.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from torch import Tensor, nn
 
 from .emission import Call, Emitter, as_stream
 from .flow import Flow
 from .modules import Blocks
+from .places import Codes, Places
 from .projections import Projection
 from .redirect import aside
 from .streams import Around, Streams
@@ -23,17 +25,19 @@ class Attention:
     """One attention of a module that is running.
 
     Attributes:
-        call: the attention; None if no metric needs it.
+        call: the attention.
         projection: projections of tokens to queries and keys; None if unknown.
         key: root of the node of the keys in :class:`.Flow`; None if unknown.
         queries, keys: numbers of queries and keys.
+        own: whether queries and keys are those of the same tokens; None if unknown.
     """
 
-    call: Call | None
+    call: Call
     projection: Projection | None
     key: int | None
     queries: int
     keys: int
+    own: bool | None = None
 
 
 @dataclass(eq=False)
@@ -42,6 +46,7 @@ class Frame:
 
     Attributes:
         tokens: first tensor among its arguments.
+        node: its node in :class:`.Flow`; -1 if unknown.
         attentions: attentions that have run in it, excluding its submodules.
         block: the block to which these attentions belong.
         time_first: whether its input is ``[seq, batch, dim]``.
@@ -51,6 +56,7 @@ class Frame:
     name: str
     module: nn.Module
     tokens: Tensor | None
+    node: int = -1
     attentions: list[Attention] = field(default_factory=list)
     block: "Block | None" = None
     time_first: bool = False
@@ -93,6 +99,7 @@ class Layers:
 
     Args:
         flow, streams: flow of tensors and residual streams of the pass.
+        places: places of the tokens in the inputs.
         blocks: names and numbers of the blocks.
         emitter: emitter of the features.
         matching: function that tells whether the name of a block matches the glob.
@@ -112,6 +119,7 @@ class Layers:
         self,
         flow: Flow,
         streams: Streams,
+        places: Places,
         blocks: Blocks,
         emitter: Emitter,
         matching: Callable[[str], bool],
@@ -120,6 +128,7 @@ class Layers:
         attention: bool,
     ):
         self.flow, self.streams, self.blocks, self.emitter = flow, streams, blocks, emitter
+        self.places = places
         self.matching, self.features = matching, features
         self.pending: list[Block] = []
         self.last: Block | None = None
@@ -205,9 +214,8 @@ class Layers:
         for number, (name, (before, after)) in enumerate(self.unattended.items()):
             tokens, output = as_stream(before), as_stream(after)
             if self.matching(name) and tokens is not None and output is not None:
-                self.emitter.features(
-                    tokens, None, output, name=name, layer=number, module=self.blocks.by_name[name]
-                )
+                place = {"name": name, "layer": number, "module": self.blocks.by_name[name]}
+                self.emitter.features(tokens, None, output, sequences=name.rpartition(".")[0], **place)
 
     def _emit_first(self) -> None:
         """Emits the features of the first pending block."""
@@ -232,8 +240,23 @@ class Layers:
             self.without_stream.append((block.layer, block.name))
         before, output, after = (as_stream(x, time_first=block.time_first) for x in (tokens, output, after))
         if before is not None and output is not None:
-            module = self.blocks.by_name[block.name]
-            self.emitter.features(before, after, output, name=block.name, layer=block.layer, module=module)
+            self.emitter.features(
+                before,
+                after,
+                output,
+                codes_of=partial(self.codes, block),
+                sequences=block.name.rpartition(".")[0],
+                name=block.name,
+                layer=block.layer,
+                module=self.blocks.by_name[block.name],
+            )
+
+    def codes(self, block: Block) -> Codes | None:
+        """Returns the places of the tokens of a block; None if they are not known."""
+        nodes = [around.before_node for around in block.streams if around.before_node >= 0]
+        nodes += [] if block.frame is None else [block.frame.node]
+        found = (self.places.of(node, time_first=block.time_first) for node in nodes)
+        return next((codes for codes in found if codes is not None), None)
 
     def _output_of(self, block: Block, last: Around, next_block: Block | None) -> Tensor | None:
         """Returns the output of a block: the first candidate that was computed from Z+ and has its shape.

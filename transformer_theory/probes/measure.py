@@ -8,8 +8,9 @@ known.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +56,8 @@ def measure_network(
     seed: int,
     batch_size: int,
     draws: int = HEADLINE_DRAWS,
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Table:
     """Measures a network with the metrics and the tests of theories, and with the general metrics.
@@ -72,6 +75,7 @@ def measure_network(
         seed: seed of the synthetic inputs.
         batch_size: number of sequences per forward pass.
         draws: number of null draws of the metrics' own nulls.
+        special_ids, grid: see :func:`.probe`.
         progress: receives a line per step.
     Returns:
         Rows by layer and head, each with the null of its metric, or else with that of the untrained networks;
@@ -83,7 +87,16 @@ def measure_network(
 
     def metric_rows(network: nn.Module, draws: int, progress: Callable[[str], None]) -> list[Measurement]:
         return _metric_rows(
-            network, inputs, labels, theories, name=name, draws=draws, size=batch_size, progress=progress
+            network,
+            inputs,
+            labels,
+            theories,
+            name=name,
+            draws=draws,
+            size=batch_size,
+            progress=progress,
+            special_ids=special_ids,
+            grid=grid,
         )
 
     title = f"metrics of {len(theories)} theories"
@@ -125,6 +138,7 @@ def _metric_rows(
     draws: int,
     size: int,
     progress: Callable[[str], None],
+    **known: Any,
 ) -> list[Measurement]:
     """Measures the metrics of the theories and the general ones; those of attention are left out if the
     network has none.
@@ -143,7 +157,9 @@ def _metric_rows(
     for attempt in (metrics, [metric for metric in metrics if "attention" not in metric.kinds]):
         try:
             with torch.random.fork_rng():
-                rows, unmeasured = measure_metrics(model, passes(), attempt, name=name, draws=draws, n=number)
+                rows, unmeasured = measure_metrics(
+                    model, passes(), attempt, name=name, draws=draws, n=number, **known
+                )
         except NoAttention as error:
             missing = [Measurement("network", "network", "attention", None, reason=str(error), model=name)]
             continue

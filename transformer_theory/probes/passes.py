@@ -1,6 +1,6 @@
 """Forward passes over batches of inputs, whose metrics form one measurement."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -64,6 +64,8 @@ def measure_metrics(
     n: int,
     step: int | None = None,
     layers: str = "*",
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> tuple[list[Measurement], list[Measurement]]:
     """Computes metrics of a network over batches, which form one measurement.
 
@@ -77,15 +79,16 @@ def measure_metrics(
         draws: number of null draws of the metrics' own nulls, see :meth:`.Metric.compute`.
         n: number of sequences in all batches, the column ``n`` of rows that have none.
         step: column ``step`` of the rows.
-        layers: glob over names of modules, see :func:`.probe`.
+        layers, special_ids, grid: see :func:`.probe`.
     Returns:
         The rows of the metrics, and a row with reasons for each metric that measured nothing.
     Raises:
         NoAttention: a metric needs attention and the network has none.
     """
+    known = {"special_ids": special_ids, "grid": grid}
     with (
         evaluation(model),
-        probe(model, metrics, layers=layers, name=name, draws=draws) as p,
+        probe(model, metrics, layers=layers, name=name, draws=draws, **known) as p,
         p.accumulate(step),
     ):
         for batch in passes:

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ..core.metric import ActivationKind, Activations, Metric
 from ..core.result import Result, json_line, provenance
 from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
-from ..core.validation import as_tensor
+from ..core.validation import as_tensor, integers
 from .forward_pass import ForwardPass, NoAttention
 from .modules import first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
@@ -33,6 +33,8 @@ def probe(
     name: str | None = None,
     file: str | Path | None = None,
     draws: int | None = None,
+    special_ids: Collection[int] | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> "Probe":
     """Creates a context manager that computes metrics of a model while it runs.
 
@@ -62,6 +64,10 @@ def probe(
         draws: number of null draws per measurement, see :meth:`.Metric.compute`; 0: no nulls. None: 9 if
             every pass is measured, otherwise 0, because nulls would cost more than the measurements; take
             them at a few checkpoints.
+        special_ids: ids of tokens without contents, such as separators. None: those that the ``config`` of
+            the model names.
+        grid: rows and columns of the patches, for networks whose inputs are tokens that were cut from images.
+            None: the grid is that of the network's own patch embedding, if its inputs are images.
     Returns:
         The probe. The shapes of activations are listed in
         :class:`~transformer_theory.core.metric.Activations`.
@@ -70,8 +76,17 @@ def probe(
             metrics. At the first observed pass: no name matches ``layers``.
         NoAttention: the first observed pass contains no attention, and a metric needs it.
     """
+    options = {"special_ids": special_ids, "grid": grid}
     return Probe(
-        model, metrics, layers=layers, every=every, max_samples=max_samples, name=name, file=file, draws=draws
+        model,
+        metrics,
+        layers=layers,
+        every=every,
+        max_samples=max_samples,
+        name=name,
+        file=file,
+        draws=draws,
+        **options,
     )
 
 
@@ -109,7 +124,12 @@ class Probe:
         method: str = "forward",
         file: str | Path | None = None,
         draws: int | None = None,
+        special_ids: Collection[int] | None = None,
+        grid: tuple[int, int] | None = None,
     ):
+        if grid is not None:
+            integers(rows=grid[0], columns=grid[1])
+        self.special_ids, self.grid = special_ids, grid
         if every < 1:
             raise ValueError(f"every must be at least 1, got {every}")
         if max_samples is not None and max_samples < 1:
@@ -199,6 +219,8 @@ class Probe:
                 "model inside"
             )
         self._finish(first if step is None else step)
+
+    together = accumulate  # the former name, for one release
 
     def result(self) -> Result:
         """Returns all measurements, with the columns ``model`` and ``step``, and all arrays.
@@ -311,6 +333,8 @@ class Probe:
             "cache": self._cache,
             "on_fault": self._fault,
             "targets": self._targets,
+            "special_ids": self.special_ids,
+            "grid": self.grid,
         }
         forward = ForwardPass(self.model, self._update, self.layers, labels, self.max_samples, **options)
         self._running = True
@@ -354,7 +378,8 @@ class Probe:
         for index, metric in enumerate(self.metrics):
             if activations.kind in metric.kinds and index not in self._failed:
                 with self._guarded(index):
-                    metric.update(activations)
+                    for part in (activations,) if metric.takes_padding else activations.by_length():
+                        metric.update(part)
 
     @contextlib.contextmanager
     def _guarded(self, index: int) -> Iterator[None]:

@@ -19,6 +19,8 @@ from .probing import probe
 class _Recorder(Metric):
     """Keeps the activations that it receives. Has no rows."""
 
+    takes_padding = True
+
     def __init__(self, kinds: tuple[ActivationKind, ...]):
         self.kinds = kinds  # pyright: ignore[reportAttributeAccessIssue] - one recorder, one choice
         super().__init__()

@@ -198,7 +198,14 @@ class Monitor:
     ) -> list[Measurement]:
         """Measures the metrics once, on all batches together; they hold n samples."""
         rows, unmeasured = measure_metrics(
-            measured_network(model), passes, metrics, name=self.name, draws=draws, n=n, step=step
+            measured_network(model),
+            passes,
+            metrics,
+            name=self.name,
+            draws=draws,
+            n=n,
+            step=step,
+            grid=self.samples.grid if isinstance(self.samples, TokenData) else None,
         )
         return [replace(row, split=self.split) for row in (rows if step else [*rows, *unmeasured])]
 

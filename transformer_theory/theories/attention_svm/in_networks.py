@@ -259,11 +259,12 @@ def _one_alignment(
 class AlignmentMetric(PerModule):
     """The :func:`alignment` of every layer and head whose bilinear form is known.
 
-    The metric stores the first ``max_samples`` sequences of each attention module, and the latest W. The
-    queries are the tokens at a random subset of positions. W alone determines the selections; biases and
-    masks of the network are ignored. A head without a value (attention to tokens other than the module's own,
-    values that are not finite) gets a measurement with the reason. A value of 1 is predicted only if the
-    constraints are those of all positions of the stored sequences.
+    The metric stores the first ``max_samples`` sequences of each length and attention module, and the latest
+    W; the length with the most tokens is measured. The queries are the tokens at a random subset of
+    positions. W alone determines the selections; biases and masks of the network are ignored. A head without
+    a value (attention to tokens other than the module's own, values that are not finite) gets a measurement
+    with the reason. A value of 1 is predicted only if the constraints are those of all positions of the
+    stored sequences.
 
     Args:
         constraints: largest number of constraints per module, divided equally among its heads; at least one
@@ -272,8 +273,9 @@ class AlignmentMetric(PerModule):
         seed: seed of the subset.
 
     Attributes:
-        sums: by layer, first head and :data:`TOKENS`, :data:`BILINEAR` or :data:`FOREIGN`: sequences ``[n, T,
-            d]``, W of each head ``[heads, d, d]``, and whether attention is to other tokens.
+        sums: by layer, first head, :data:`TOKENS` and T: sequences ``[n, T, d]``. By layer, first head and
+            :data:`BILINEAR` or :data:`FOREIGN`: W of each head ``[heads, d, d]``, and whether attention is to
+            other tokens.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -297,7 +299,8 @@ class AlignmentMetric(PerModule):
         # a module may return its own parameters, which training changes in place
         W = activations.bilinear.detach().clone()
         found = (tokens, W.cpu(), torch.tensor(activations.shared(attends_elsewhere)))
-        for part, tensor in zip((TOKENS, BILINEAR, FOREIGN), found):
+        self.add((*place, TOKENS, tokens.shape[1]), found[0])
+        for part, tensor in ((BILINEAR, found[1]), (FOREIGN, found[2])):
             self.add((*place, part), tensor)
 
     def add(self, place: Place, sums: Tensor) -> None:
@@ -305,15 +308,17 @@ class AlignmentMetric(PerModule):
         stored = self.sums.get(place)
         if place[2] == TOKENS and stored is not None and stored.shape[1:] == sums.shape[1:]:
             sums = torch.cat([stored, sums])[: self.max_samples]
-        elif place[2] == TOKENS and stored is not None and len(stored):
-            sums = stored  # sequences of different lengths cannot form one tensor; the earlier ones stay
         self.sums[place] = sums
+
+    def _tokens(self, place: Place) -> Float[Tensor, "n T d"]:
+        """Returns the sequences of the length of which most tokens are stored."""
+        stored = [x for key, x in self.sums.items() if key[:3] == (*place, TOKENS)]
+        return max(stored, key=lambda x: x.shape[:2].numel())
 
     def rows(
         self,
         place: Place,
-        tokens: Float[Tensor, "n T d"],
-        *others: Tensor,
+        *sums: Tensor,
         draws: int,
         generator: torch.Generator | None,
     ) -> Iterator[Measurement]:
@@ -322,12 +327,12 @@ class AlignmentMetric(PerModule):
 
         Args:
             place: layer and first head.
-            tokens, others: what was stored of the module.
+            sums: what was stored of the module.
             draws: number of sign flips, which all heads of a module share; at most 19 are drawn. 0: no null.
             generator: its seed is the seed of the sign flips. None:
                 :func:`~transformer_theory.core.statistics.fixed_generator`.
         """
-        n, T, _ = tokens.shape
+        n, T, _ = self._tokens(place).shape
         alignments = self._alignments(place, min(draws, RANGE_DRAWS), generator)
         for head, found in enumerate(alignments):
             if found.cosine is None:
@@ -343,7 +348,11 @@ class AlignmentMetric(PerModule):
 
     def _alignments(self, place: Place, draws: int, generator: torch.Generator | None) -> list[Alignment]:
         """Computes the alignment of every head of one module."""
-        tokens, heads, foreign = (self.sums[*place, part] for part in (TOKENS, BILINEAR, FOREIGN))
+        tokens, heads, foreign = (
+            self._tokens(place),
+            self.sums[*place, BILINEAR],
+            self.sums[*place, FOREIGN],
+        )
         (layer, first), (n, T, d) = place, tokens.shape
         reason = (
             (f"W is {list(heads.shape[1:])}, tokens have width {d}" if heads.shape[1:] != (d, d) else "")

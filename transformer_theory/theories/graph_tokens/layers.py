@@ -23,6 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import integers
+from ...maths.linalg import vector_norm
 from .heads import attention_maps, query_rows
 from .identifiers import GraphTokens
 from .patterns import PATTERNS, pattern_sums
@@ -166,8 +167,10 @@ def relative_difference(first: Float[Tensor, "..."], second: Float[Tensor, "..."
     """Returns the norm of the difference of two tensors [...] over the larger of their norms; 0 if both are
     zero.
     """
-    size = max(float(first.norm()), float(second.norm()))
-    return float((first - second).norm()) / size if size else 0.0
+    size, difference = (
+        [float(vector_norm(x.flatten(), -1)) for x in each] for each in ((first, second), (first - second,))
+    )
+    return difference[0] / max(size) if max(size) else 0.0
 
 
 def _features(layer: EquivariantLayer, tensor: Float[Tensor, "n n c"]) -> Float[Tensor, "n n c"]:

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ...maths.linalg import binary_scale
+
 
 def dual_part(
     scores: Float[Tensor, "*b q k"],
@@ -34,6 +36,7 @@ def affine_residual(queries: Float[Tensor, "q p"], outputs: Float[Tensor, "q v"]
     """Computes the share of the outputs' variance that no affine function of the queries explains (least
     squares).
     """
+    queries, outputs = (x / binary_scale(x, (0, 1)) for x in (queries, outputs))
     q = queries - queries.mean(0)
     o = outputs - outputs.mean(0)
     rest = o - q @ torch.linalg.solve(q.mT @ q, q.mT @ o)

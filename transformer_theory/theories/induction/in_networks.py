@@ -30,6 +30,7 @@ from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks, Response
 from ...maths.linalg import orthonormalise
+from ...metrics.networks import same_size
 from ...metrics.responses import PositionLoss
 from .circuits import eigenvalue_share
 from .matrices import embedding_product, value_and_output
@@ -42,18 +43,26 @@ SEQUENCES, LOSS_SHARE = 60, 10  # blocks by default; the loss is measured on a t
 
 
 class PositionalShare(PerHead):
-    """The positional share of the scores of each head, see the module's docstring. Sequences of different
-    lengths are measured apart and added.
+    """The positional share of the scores of each head, see the module's docstring.
+
+    Sequences of different lengths have their positions in common, counted from the start. A score counts
+    where at least two sequences have its query and its key.
+
+    Attributes:
+        sums: for each query and key the sum of the scores over sequences, the sum of their squares, and the
+            number of sequences, ``[heads, q, k, 3]``. Shorter sequences are padded with zeros.
     """
 
     theory, quantity, unit, source = NAME, POSITIONAL, "share", OWN
     null_source: ClassVar = "untrained"
 
-    def statistics(self, activations: Activations) -> Float[Tensor, "heads q k_and_two"] | None:
-        """Returns the sum of the scores over sequences and, beside each query, the number of sequences and
-        the sum of squares of all scores.
-        """
-        if (weights := activations.weights) is None:
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns layer and first head."""
+        return activations.layer, activations.first_head
+
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads q k 3"] | None:
+        """Returns the sums of one module; None if it has no known weights."""
+        if (weights := activations.weights) is None or not len(weights):
             return None
         # Logarithms of the weights are the scores up to a constant per query, with any scale and bias; a
         # weight that underflows is cut off.
@@ -63,22 +72,23 @@ class PositionalShare(PerHead):
         S = torch.where(
             allowed, S - S.sum(-1, keepdim=True) / allowed.sum(-1, keepdim=True).clamp(min=1), 0.0
         )
-        _, heads, queries, _ = weights.shape
-        count = S.new_full((heads, queries, 1), float(len(S)))
-        squares = S.square().sum((0, 2, 3))[:, None, None].expand(-1, queries, 1)
-        return torch.cat([S.sum(0), count, squares], -1).cpu()
+        count = torch.full_like(S[0], float(len(S)))
+        return torch.stack([S.sum(0), S.square().sum(0), count], -1).cpu()
 
-    def rows_of_head(self, *sums: Float[Tensor, "_ _"], draws: int) -> Iterator[Measurement]:
-        """Yields the share of one head from its sums, one for each length."""
-        count, common, squares = 0.0, 0.0, 0.0
-        for part in sums:
-            n, own = part[0, -2:].tolist()
-            count += n
-            if n > 1:
-                # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of <S_a, S_b>.
-                common += (float(part[:, :-2].square().sum()) - own) / (n - 1)
-                squares += own
-        value = None if squares <= 1e-12 * count else common / squares
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Adds the sums of a place."""
+        if (before := self.sums.get(place)) is not None:
+            self.sums[place], sums = same_size(before, sums)
+        super().add(place, sums)
+
+    def rows_of_head(self, sums: Float[Tensor, "q k 3"], *, draws: int) -> Iterator[Measurement]:
+        """Yields the share of one head."""
+        total, squares, n = sums.unbind(-1)
+        # Pairs of different sequences: |sum|^2 - sum of squares = sum over a != b of S_a S_b.
+        several = n > 1
+        common = float(((total.square() - squares) / (n - 1).clamp(min=1))[several].sum())
+        own, count = float(squares[several].sum()), float(n.max())
+        value = None if own <= 1e-12 * count else common / own
         yield self.row(value, reason="all scores of a query are equal, or one sequence", n=int(count))
 
 

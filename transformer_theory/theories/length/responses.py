@@ -29,7 +29,7 @@ from ...core.metric import ActivationKind, Activations, PerHead, PerModule, Plac
 from ...core.sources import Source
 from ...core.statistics import evenly_spaced
 from ...core.theory import Response
-from ...metrics.networks import weight_sums
+from ...metrics.networks import same_size, weight_sums
 
 NAME = "length"
 SINK_NORM, DOUBLED, CHANGE = (
@@ -49,34 +49,44 @@ class SinkValue(PerHead):
     """Norm of the value at the key position with the largest mean weight, over the mean norm.
 
     Attributes:
-        sums: by layer, first head and keys T: number of rows, weight of each key, the sum of the norms of
-            each value, and the weight of each key if attention to the allowed keys is uniform, ``[heads, 1 +
-            3T]``; without these sums, ``[heads, 1]``, if values are unknown.
+        sums: number of rows; then of each key its weight, the sum of the norms of its value, its weight if
+            attention to the allowed keys is uniform, and the number of sequences that have it, ``[heads, 1 +
+            T, 4]``; ``[heads, 1, 4]`` if values are unknown. Shorter sequences are padded with zeros.
     """
 
     theory, quantity, side, source, null_kind = NAME, SINK_NORM, "<=", SINKS, OTHER_KEYS
 
-    def statistics(self, activations: Activations) -> Float[Tensor, "heads k"] | None:
+    def place(self, activations: Activations, statistics: Tensor) -> Place:
+        """Returns layer and first head."""
+        return activations.layer, activations.first_head
+
+    def add(self, place: Place, sums: Tensor) -> None:
+        """Adds the sums of a place; positions of keys count from the start."""
+        if (before := self.sums.get(place)) is not None:
+            self.sums[place], sums = same_size(before, sums)
+        super().add(place, sums)
+
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads one_and_keys 4"] | None:
         """Returns the sums of one module; None if it has no known weights."""
         sums, weights = activations.shared(weight_sums), activations.weights
         if sums is None or weights is None or not weights.numel():
             return None
         value, mask, (n, heads, queries, T) = activations.value, activations.mask, weights.shape
         if value is None or value.shape[1] != heads or value.shape[2] != T:
-            return torch.zeros(heads, 1)
+            return torch.zeros(heads, 1, 4, dtype=torch.float64)
         norms = value.detach().float().norm(dim=-1).sum(0)
         allowed = torch.ones(1, 1, queries, T) if mask is None else mask.float()
         uniform = (allowed / allowed.sum(-1, keepdim=True).clamp(min=1)).sum(2) / queries
         uniform = uniform.expand(n, heads, T).mean(0).to(sums) * sums[0][:, None]
-        return torch.cat([sums[0][:, None], sums[4:].mT, norms.to(sums), uniform], 1).cpu()
+        of_keys = torch.stack([sums[4:].mT, norms.to(sums), uniform, torch.full_like(uniform, n)], -1)
+        rows = sums[0][:, None, None].expand(-1, 1, 4)
+        return torch.cat([rows, of_keys], 1).cpu()
 
-    def rows_of_head(self, *sums: Float[Tensor, " _"], draws: int) -> Iterator[Measurement]:
-        """Yields the norm in one head. Sequences of different lengths have different sinks; the length with
-        the most rows of weights is shown.
-        """
-        count, *others = max(sums, key=lambda part: float(part[0]) if len(part) > 1 else -1.0).tolist()
-        T = len(others) // 3
-        mass, norms, uniform = others[:T], others[T : 2 * T], others[2 * T :]
+    def rows_of_head(self, sums: Float[Tensor, "one_and_keys 4"], *, draws: int) -> Iterator[Measurement]:
+        """Yields the norm in one head."""
+        count, T = float(sums[0, 0]), len(sums) - 1
+        mass, totals, uniform, sequences = sums[1:].T.tolist()
+        norms = [total / number for total, number in zip(totals, sequences)]
         mean = sum(norms) / max(T, 1)
         if T < 2 or not count or not 0 < mean < math.inf:
             yield self.row(None, reason="values are unknown, zero or not finite, or there is one key")

@@ -9,13 +9,14 @@ addition was found):
   sequences are permuted at each position, within a batch, and untrained networks.
 * **mean cosine** within a sequence, and between sequences at other positions. Their difference is D.
 
-Padded tokens, those to which no query may attend, and tokens without direction are left out, and so are class
-and register tokens. Of long sequences at most :data:`POSITIONS` positions count, evenly spaced.
+Padding, tokens without contents (class and register tokens, separators) and tokens without direction are left
+out. Of long sequences at most :data:`POSITIONS` positions count, evenly spaced.
 
 * **alignment with V = I**: the mean cosine of the displacement of a token by attention and the mean of the
   attended tokens, both without their component along the token. It is 1 if V is a positive multiple of the
   identity, as the theory assumes. In the null the attended mean is that of another sequence at the same
-  position. Below :data:`ALIGNED` the theory does not cover the block. All tokens count, also padding.
+  position, where that sequence is long enough. Below :data:`ALIGNED` the theory does not cover the block. All
+  real tokens count.
 * **rise of the mean cosine** by the attention. Its prediction moves each token by the same length towards the
   attended mean.
 
@@ -30,7 +31,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from ...core.measurement import CORRELATION, Measurement, judge
@@ -38,7 +39,6 @@ from ...core.metric import ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, evenly_spaced, permutations
 from ...core.theory import InNetworks, Response
-from ...metrics.class_token import ClassTokenMetric
 from .within_between import PERMUTED, Sums, directions, pair_sums, position_permutations, shuffled
 
 NAME, SOURCE = "particles", Source("geshkovski2025mathematical", status="own")
@@ -54,45 +54,34 @@ ALIGNED = 0.9  # smallest cosine at which V counts as a positive multiple of the
 MOSAIC_SEQUENCES = 64  # sequences of the response
 
 
-class SequenceClusters(ClassTokenMetric, PerModule):
+class SequenceClusters(PerModule):
     """Within-less-between cosine of the tokens of each block.
 
     Attributes:
         sums: by layer and 0, ``[9 + 2 draws]``: sequences, left out tokens and tokens, then :class:`.Sums`:
             pairs, variance, within, draws.
-        present: by layer, which tokens of the current batch are not padding, ``[n or 1, T]``.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
+    takes_padding = True
     theory, quantity, side, source, null_kind = NAME, SHARE, ">=", SOURCE, PERMUTED
     bounds = CORRELATION  # the share is a correlation of deviations
 
-    def reset(self) -> None:
-        """Starts a new measurement."""
-        super().reset()
-        self.present: dict[int, Bool[Tensor, "n T"]] = {}
-
     def statistics(self, activations: Activations) -> Float[Tensor, " k"] | None:
-        """Returns the sums of one block; stores which tokens of an attention are padding."""
-        layer = activations.layer
+        """Returns the sums of one block."""
         if activations.kind == "attention":
-            self.recognise(activations.tokens)
-            if activations.mask is not None and activations.first_head == 0:
-                self.present[layer] = activations.mask.any(dim=2).any(dim=1)
             return None
-        skip = self.recognise(activations.tokens)
         after = activations.output if activations.after_attention is None else activations.after_attention
-        x = after.detach()[:, skip:]
+        x, kept = after.detach(), activations.real if activations.content is None else activations.content
+        if kept is not None and bool((used := kept.any(0)).any()):
+            x, kept = x[:, used], kept[:, used]
         n, T = x.shape[:2]
-        mask = self.present.pop(layer, None)
         keep = evenly_spaced(T, POSITIONS).to(x.device)
         x = x[:, keep] if T > POSITIONS else x
         u, valid = directions(x)
-        found = valid
-        if mask is not None and mask.shape[-1] == T + skip and len(mask) in (1, n):
-            found = mask[:, skip:][:, keep].expand(n, -1)
-            valid = valid & found
-        left = found.sum() - valid.sum() if mask is not None else valid.numel() - valid.sum()
+        found = torch.ones_like(valid) if kept is None else kept[:, keep]
+        valid = valid & found
+        left = found.sum() - valid.sum()
         sums = pair_sums(u.float(), valid, draws=self.draws if n > 1 else 0)
         draws = sums.draws.flatten() if n > 1 else u.new_zeros(2 * self.draws).double()
         head = torch.stack([torch.as_tensor(float(n)), left.cpu(), valid.sum().cpu()]).double()
@@ -145,6 +134,7 @@ class ValueAlignment(PerModule):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention", "features")
+    takes_padding = True
     theory, quantity, side, source, null_kind = NAME, ALIGNMENT, ">=", SOURCE, OTHER_FIELD
     bounds = CORRELATION
 
@@ -178,13 +168,16 @@ class ValueAlignment(PerModule):
         if field is not None and after is not None and field.shape == x[some].shape:
             x, y = at_least_float32(x[some]), at_least_float32(after.detach()[some])
             sums[0] = len(x)
+            real = None if activations.real is None else activations.real[some]
             if bool(torch.isfinite(x.sum() + y.sum())):
-                sums[1:] = torch.stack(self._sums(x, y, field, count)).double().cpu()
+                sums[1:] = torch.stack(self._sums(x, y, field, real, count)).double().cpu()
         return sums
 
-    def _sums(self, x: Tensor, y: Tensor, field: Tensor, draws: int) -> list[Tensor]:
+    def _sums(
+        self, x: Tensor, y: Tensor, field: Tensor, real: Bool[Tensor, "n T"] | None, draws: int
+    ) -> list[Tensor]:
         """Returns tokens, alignment, rise, its prediction, and the alignment of each draw, summed over the
-        tokens of a batch.
+        tokens of a batch; padding is zero.
 
         Components along a token, and norms, follow from inner products: P_x a and P_x b have the inner
         product <a, b> - <x, a><x, b> /
@@ -208,16 +201,23 @@ class ValueAlignment(PerModule):
             (own.square() * size + 2 * own * scale * along + scale.square() * fields).clamp(min=1e-30).sqrt()
         )
         after = 1 / (size + 2 * radial + length).clamp(min=1e-30).sqrt()
-        before, after = (_pairs(_weighted(1 / size.sqrt(), x), T), _pairs(_weighted(after, y), T))
-        predicted = _pairs(_weighted(own / norm, x) + _weighted(scale / norm, field), T)
+        lengths = torch.full((n,), T, device=x.device) if real is None else real.sum(1)
+        before, after = (
+            _pairs(_weighted(1 / size.sqrt(), x), lengths),
+            _pairs(_weighted(after, y), lengths),
+        )
+        predicted = _pairs(_weighted(own / norm, x) + _weighted(scale / norm, field), lengths)
         sums = [used.sum(), ((both - radial * along / size) / product)[used].sum()]
-        sums += [(after - before).sum() * T, (predicted - before).sum() * T]
+        sums += [((after - before) * lengths).sum(), ((predicted - before) * lengths).sum()]
         for order in permutations(n, draws):
             other = field[order.to(x.device)]
             along, fields = (x * other).sum(-1), (other * other).sum(-1)
             toward = (fields - along.square() / size).clamp(min=1e-30).sqrt()
             cosines = ((moved * other).sum(-1) - radial * along / size) / (step.clamp(min=1e-30) * toward)
-            sums.append(cosines[used].sum())
+            if real is None:
+                sums.append(cosines[used].sum())
+            else:  # the other sequence may be shorter
+                sums.append(cosines[used & real[order.to(x.device)]].mean() * used.sum())
         return sums
 
     def rows(
@@ -253,11 +253,11 @@ def _weighted(weights: Float[Tensor, "n T"], X: Float[Tensor, "n T d"]) -> Float
     return (weights[:, None] @ X).squeeze(1)
 
 
-def _pairs(total: Float[Tensor, "n d"], T: int) -> Float[Tensor, " n"]:
-    """Returns the mean cosine of the pairs of T tokens from the sum of their directions; 0 for sequences of
-    one token.
+def _pairs(total: Float[Tensor, "n d"], lengths: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Returns the mean cosine of the pairs of tokens of each sequence from the sum of their directions; 0 for
+    sequences of one token.
     """
-    return (total.square().sum(1) - T) / max(T * (T - 1), 1)
+    return (total.square().sum(1) - lengths) / (lengths * (lengths - 1)).clamp(min=1)
 
 
 def mosaics(data: Tensor, limits: Mapping[str, int], generator: Generator) -> dict[str, Any]:

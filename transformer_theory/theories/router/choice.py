@@ -127,7 +127,7 @@ def exact_gradient(delta: float) -> float:
     r"""Computes the gradient of the expected loss by :math:`s_1` for two tokens and :math:`a_1 - a_2 = 1`:
     :math:`\sigma'(\delta)`.
     """
-    return 0.25 / math.cosh(delta / 2) ** 2
+    return 0.25 / math.cosh(min(abs(delta), 700.0) / 2) ** 2  # the square of cosh(355) overflows
 
 
 def relaxed_gradient_mean(delta: float) -> float:

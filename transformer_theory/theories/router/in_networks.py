@@ -1,11 +1,12 @@
 """Does attention's choice itself carry the label? Information between the heaviest key of each head and the
 class of the sequence.
 
-The choice of a head is the position of the heaviest key of the class token, if there is one, otherwise of the
-mean over queries. Its information about the label is corrected for bias (:mod:`.information`); the null
-permutes the labels, with permutations that depend on the number of samples only. Information above the null
-means that where the head looks differs between classes: it does not say that the head looks at the token that
-decides the class, for which the needle would have to be known.
+The choice of a head is the position of the heaviest key of the token that the network reads, or of the mean
+over the queries that it reads; if these are not known, over all queries with contents. Its information about
+the label is corrected for bias (:mod:`.information`); the null permutes the labels, with permutations that
+depend on the number of samples only. Information above the null means that where the head looks differs
+between classes: it does not say that the head looks at the token that decides the class, for which the needle
+would have to be known.
 
 Source: :cite:t:`jethani2021learned`; the quantity is our own.
 """
@@ -22,7 +23,7 @@ from ...core.metric import ALL, ActivationKind, Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import RANGE_DRAWS, fixed_generator
 from ...core.theory import InNetworks
-from ...metrics.class_token import ClassTokenMetric
+from ...metrics.token_layout import mean_query
 from .information import choice_information, information_bias, information_null
 
 NAME, SOURCE = "router", Source("jethani2021learned", status="own")
@@ -32,16 +33,12 @@ PERMUTED = "permuted labels"
 POORLY = "no integer label per sequence, sequences in windows, or weights that are not finite"
 
 
-class HeaviestKey(ClassTokenMetric, PerModule):
+class HeaviestKey(PerModule):
     """Information between the heaviest key of each head and the label, nats; see the module's docstring.
-
-    The class token is recognised in the first module after a reset: the token that is the same in every
-    sequence.
 
     Attributes:
         sums: by layer and first head: label and choice of each head, one row per sequence, ``[n, 1 +
             heads]``; no rows if they are unknown.
-        class_token: whether the choice is that of the class token; None before the first update.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -51,12 +48,10 @@ class HeaviestKey(ClassTokenMetric, PerModule):
     def statistics(self, activations: Activations) -> Int[Tensor, "n one_and_heads"] | None:
         """Returns the choices of one module; None if it has no known weights."""
         weights, labels = activations.weights, activations.labels
-        if weights is None:
+        if weights is None or (query := mean_query(activations)) is None:
             return None
-        self.recognise(activations.tokens)
         rows = torch.zeros(0, 1 + weights.shape[1], dtype=torch.int64, device=weights.device)
         if labels is not None and labels.shape == weights.shape[:1] and not labels.is_floating_point():
-            query = weights[:, :, 0] if self.class_token else weights.mean(2)
             largest, choice = query.max(-1)
             rows = torch.cat([labels.to(weights.device)[:, None], choice], 1).long()
             # The largest weight is NaN if any weight is.

@@ -21,7 +21,7 @@ from ...core.metric import Activations, PerModule, Place
 from ...core.sources import Source
 from ...core.theory import InNetworks
 from ...metrics.attention import sharpness
-from ...metrics.networks import weight_rows
+from ...metrics.networks import same_size, weight_rows
 
 SHARPNESS = "sharpness"
 OVERLAP = "overlap with the previous map"
@@ -42,9 +42,9 @@ class ScanAndSnap(PerModule):
     unless a map is uniform.
 
     Attributes:
-        sums: tensors ``[heads, q, k + 2]`` per place: the sum of the attention maps minus uniform attention
-            to the allowed keys, the number of sequences in which each query was counted, and the sum of each
-            query's sharpness.
+        sums: tensors ``[heads, q, 2 + k]`` per place: the number of sequences in which each query was
+            counted, the sum of each query's sharpness, and the sum of the attention maps minus uniform
+            attention to the allowed keys. Shorter maps are padded with zeros.
         previous: mean maps of the previous measurement, minus uniform attention, ``[heads, q, k]`` per place.
     """
 
@@ -57,7 +57,7 @@ class ScanAndSnap(PerModule):
         super().__init__()
         self.previous: dict[Place, Float[Tensor, "heads q k"]] = {}
 
-    def statistics(self, activations: Activations) -> Float[Tensor, "heads q k_and_two"] | None:
+    def statistics(self, activations: Activations) -> Float[Tensor, "heads q two_and_k"] | None:
         """Returns the sums of one module; None if it has no known weights."""
         rows, mask = activations.shared(weight_rows), activations.mask
         if rows is None or not len(rows.weights):
@@ -69,31 +69,22 @@ class ScanAndSnap(PerModule):
         allowed = torch.ones_like(rows.weights[:1], dtype=torch.bool) if mask is None else mask
         uniform = allowed.to(rows.weights.dtype) / allowed.sum(-1, keepdim=True).clamp(min=1)
         parts = (
-            rows.counted(rows.weights - uniform),
             rows.counted(torch.ones_like(sharp))[..., None],
             rows.counted(sharp)[..., None],
+            rows.counted(rows.weights - uniform),
         )
         return torch.cat([part.sum(0).double() for part in parts], dim=-1)
 
     def add(self, place: Place, sums: Tensor) -> None:
-        """Adds the sums of a place.
-
-        Raises:
-            ValueError: the shape differs from the shape of the earlier sums.
-        """
-        if place in self.sums and self.sums[place].shape != sums.shape:
-            before, after = ([*shape[:-1], shape[-1] - 2] for shape in (self.sums[place].shape, sums.shape))
-            raise ValueError(
-                f"attention maps of layer {place[0]} must keep their shape [heads, q, k] within a "
-                f"measurement, got {after} after {before}; pad the sequences, or measure each length "
-                "separately"
-            )
+        """Adds the sums of a place; of sequences of different lengths, positions count from the start."""
+        if (before := self.sums.get(place)) is not None:
+            self.sums[place], sums = same_size(before, sums)
         super().add(place, sums)
 
     def rows(
         self,
         place: Place,
-        sums: Float[Tensor, "heads q k_and_two"],
+        sums: Float[Tensor, "heads q two_and_k"],
         *,
         draws: int,
         generator: torch.Generator | None,
@@ -101,7 +92,7 @@ class ScanAndSnap(PerModule):
         """Yields one or two rows per head, without a value if no query was counted. If any ``draws`` are
         asked for, the overlap has its null, one draw per other head of the layer.
         """
-        counts, totals = sums[..., -2].sum(-1).tolist(), sums[..., -1].sum(-1).tolist()
+        counts, totals = sums[..., 0].sum(-1).tolist(), sums[..., 1].sum(-1).tolist()
         for head, (total, count) in enumerate(zip(totals, counts)):
             reason = "no query has attention weights that form a distribution"
             yield self.row(total / count if count else None, reason=reason, head=head)
@@ -113,7 +104,7 @@ class ScanAndSnap(PerModule):
         """Returns the mean of map minus uniform attention over the counted sequences; zeros for a query
         without such sequences.
         """
-        return self.sums[place][..., :-2] / self.sums[place][..., -2:-1].clamp(min=1)
+        return self.sums[place][..., 2:] / self.sums[place][..., :1].clamp(min=1)
 
     def _overlaps(self, place: Place) -> dict[int, tuple[float, Null | None]]:
         """Returns, per head, the cosine with its previous map, and as null the cosines with the previous maps

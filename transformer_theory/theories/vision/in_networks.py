@@ -1,19 +1,18 @@
 r"""What vision transformers attend to: neighbouring patches, label-relevant patches, and how far; and how
 alike their layers are.
 
-The patches must form a square grid; class and register tokens in front of them are recognised in the first
-module. Per head, passively:
+The patches must lie on a grid (:attr:`.Activations.grid`); some may be missing. Per head, passively:
 
 * **mass on the 4-neighbours**, the weight of a patch on the patches beside, above and below it, as a share of
   its weight on all other patches; uniform attention has the mean number of neighbours over (places - 1).
-  **Mean attention distance** of the same shares, in patches (:cite:t:`raghu2021vision`). The null of both are
-  untrained networks.
-* **mass on label-relevant patches**: the weight of the class token, or of the mean over patches, on the fifth
-  of the patches with the largest relevance (:mod:`.relevance`). Words are k-means centres of the tokens of
-  the first module at each place, posteriors are counted on every second image, and the mass is measured on
-  the others. The null gives each image the map of another one, so it keeps what places alone explain. Rare
-  words have uncertain posteriors and look relevant: where permuted labels have more mass than the maps of
-  other images, this excess is added to the null.
+  **Mean attention distance** of the same shares, in patches (:cite:t:`raghu2021vision`). Both are means over
+  images and patches; their null are untrained networks.
+* **mass on label-relevant patches**: the weight of the token that the network reads, or of the mean over the
+  patches, on the fifth of the patches with the largest relevance (:mod:`.relevance`). Words are k-means
+  centres of the tokens of the first module at each place, posteriors are counted on every second image, and
+  the mass is measured on the others. The null gives each image the map of another one, so it keeps what
+  places alone explain. Rare words have uncertain posteriors and look relevant: where permuted labels have
+  more mass than the maps of other images, this excess is added to the null.
 * **CKA** of each block with the first one (:cite:t:`kornblith2019similarity`): linear, with the unbiased
   estimator of HSIC (:cite:t:`song2012feature`), which is accumulated over batches (:cite:t:`nguyen2021wide`),
   on the features of all tokens. The null are untrained networks.
@@ -27,16 +26,16 @@ from functools import lru_cache
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from ...core.measurement import Measurement
-from ...core.metric import SHARED, ActivationKind, Activations, PerModule, Place
+from ...core.metric import SHARED, WORDS, ActivationKind, Activations, Grid, PerModule, Place
 from ...core.sources import Source
 from ...core.statistics import fixed_generator, permutations
 from ...core.theory import InNetworks
 from ...core.validation import converted
-from ...metrics.class_token import ClassTokenMetric
+from ...metrics.token_layout import mean_query
 from .on_data import words_of
 from .relevance import most_relevant, word_posteriors
 
@@ -49,31 +48,31 @@ RAGHU, KORNBLITH, LI = (
 NEIGHBOURS, DISTANCE = "mass on the 4-neighbour patches", "mean attention distance, patches"
 RELEVANT, SIMILARITY = "mass on label-relevant patches", "CKA with the first block"
 OTHER_IMAGES = "maps of other images, plus the excess of permuted labels"
-NO_GRID = "patches do not form a square grid of at least 2 x 2"
+OTHER_KEYS = "attention in windows, or to keys other than the patches"
+TOO_SMALL = "the grid has a single place"
 UNUSABLE = "weights are not finite, or all weight is on the class token or the patch itself"
 # images of the relevance, dimensions of their tokens, images per batch of CKA
 STORED, PROJECTED, PER_BATCH = 1000, 8, 32
 
 
 @lru_cache(maxsize=16)
-def grid(places: int) -> tuple[Float[Tensor, "T T"], Float[Tensor, "T T"]] | None:
-    """Returns the mask of the 4-neighbours and the Euclidean distances of a square grid, ``[T, T]``; None if
-    there is none.
+def grid_distances(rows: int, columns: int) -> tuple[Float[Tensor, "T T"], Float[Tensor, "T T"]]:
+    """Returns the mask of the 4-neighbours and the Euclidean distances of the places of a grid, ``[T, T]``,
+    row by row.
     """
-    side = math.isqrt(places)
-    if side < 2 or side**2 != places:
-        return None
-    at = torch.cartesian_prod(torch.arange(side), torch.arange(side)).double()
+    at = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).double()
     distance = torch.cdist(at, at)
     return (distance - 1).abs().lt(1e-6).double(), distance
 
 
-class PatchAttention(ClassTokenMetric, PerModule):
+class PatchAttention(PerModule):
     """Mass on the 4-neighbours and mean attention distance of each head.
 
     Attributes:
-        sums: by layer, first head and size of a row: number of images, then the sum of the maps, ``[heads, 1
-            + queries * keys]``.
+        sums: by layer, first head, and rows and columns of the grid: number of images, number of patches with
+            weight on others, and the sums of both quantities over these, ``[heads, 4]``; zeros for modules
+            without a grid, whose rows and columns are 0.
+        no_grid: the reason why the last of these modules has none.
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("attention",)
@@ -83,55 +82,67 @@ class PatchAttention(ClassTokenMetric, PerModule):
     def reset(self) -> None:
         """Starts a new measurement."""
         super().reset()
-        self.first: int | None = None  # layer of the first module that was measured
+        self.no_grid = OTHER_KEYS
 
-    def place(self, activations: Activations, statistics: Tensor) -> Place:
-        """Returns layer, first head and size of a row."""
-        return (*super().place(activations, statistics), statistics.shape[1])
-
-    def statistics(self, activations: Activations) -> Float[Tensor, "heads one_and_pairs"] | None:
-        """Returns the maps of one module; None if it has no known weights."""
-        if (weights := activations.weights) is None:
-            return None
-        skip = self.recognise(activations.tokens)
+    def update(self, activations: Activations) -> None:
+        """Adds the maps of one module; modules without known weights are skipped."""
+        weights, grid = activations.weights, activations.grid
+        if weights is None:
+            return
+        place = activations.layer, activations.first_head
         n, heads, queries, keys = weights.shape
-        self.first = activations.layer if self.first is None else self.first
-        if not skip and self.first > 0 and grid(keys) is None and grid(keys - 1) is not None:
-            skip = 1  # a class token that contents have reached, since only later modules are measured
-        fits = n == len(activations.tokens) and queries == keys
-        total = weights.detach().float().sum(0)[:, skip:, skip:] if fits else weights.new_zeros(heads, 0, 0)
-        count = total.new_full((heads, 1), float(n))
-        return torch.cat([count, total.flatten(1)], 1).double().cpu()
+        fits = n == len(activations.tokens) and queries == keys == activations.tokens.shape[1]
+        if isinstance(grid, str) or not fits or min(grid.rows, grid.columns) < 1:
+            self.no_grid = grid if isinstance(grid, str) else OTHER_KEYS
+            self.add((*place, 0, 0), torch.zeros(heads, 4, dtype=torch.float64))
+            return
+        self.add((*place, grid.rows, grid.columns), _grid_sums(weights.detach(), grid))
 
     def rows(
         self, place: Place, *sums: Float[Tensor, "heads _"], draws: int, generator: Generator | None
     ) -> Iterator[Measurement]:
         """Yields two rows per head, for each size of the images."""
-        for part in sums:
-            for head, (count, *flat) in enumerate(part.tolist()):
-                places = math.isqrt(len(flat))
-                columns = {"head": head, "n": int(count), "reason": NO_GRID}
-                mass, distance, found, span = None, None, grid(places), {}
-                if found is not None:
-                    A = torch.tensor(flat, dtype=torch.float64).reshape(places, places)
-                    A = A * (1 - torch.eye(places, dtype=torch.float64))
-                    total = A.sum(1)
-                    columns["reason"] = UNUSABLE
-                    if bool(total.isfinite().all()) and bool((total > 1e-12 * count).all()):
-                        near, far = found
-                        mass, distance = (float(((A * each).sum(1) / total).mean()) for each in (near, far))
-                        uniform = [float(each.sum() / (places * (places - 1))) for each in (near, far)]
-                        side = math.isqrt(places)
-                        span["bounds"] = (1.0, float(far.max()))
-                        columns["note"] = (
-                            f"grid of {side} x {side}; uniform attention: {uniform[0]:.3f} and "
-                            f"{uniform[1]:.2f} patches"
-                        )
-                yield self.row(mass, **columns)
-                yield self.other_row(DISTANCE, distance, **span, **columns)
+        sizes = sorted(key[2:] for key in self.sums if key[:2] == place)
+        for (height, width), part in zip(sizes, sums):
+            places, span, note = height * width, {}, ""
+            if places > 1:
+                near, far = grid_distances(height, width)
+                uniform = [float(each.sum() / (places * (places - 1))) for each in (near, far)]
+                span["bounds"] = (1.0, float(far.max()))
+                note = (
+                    f"grid of {height} x {width}; uniform attention: {uniform[0]:.3f} and {uniform[1]:.2f} "
+                    "patches"
+                )
+            for head, (count, patches, mass, distance) in enumerate(part.tolist()):
+                reason = UNUSABLE if places > 1 else TOO_SMALL if places else self.no_grid
+                found = (mass / patches, distance / patches) if patches else (None, None)
+                columns = {"head": head, "n": int(count), "reason": reason, "note": note if patches else ""}
+                yield self.row(found[0], **columns)
+                yield self.other_row(DISTANCE, found[1], **span, **columns)
 
 
-class RelevantMass(ClassTokenMetric, PerModule):
+def _grid_sums(weights: Float[Tensor, "n heads T T"], grid: Grid) -> Float[Tensor, "heads 4"]:
+    """Returns the sums of :class:`PatchAttention` of one batch."""
+    at = grid.places.to(weights.device)
+    if bool((at == at[:1]).all()):
+        used = (at[0] >= 0).nonzero().squeeze(1)
+        weights, at = weights[:, :, used][..., used], at[:1, used]
+    patch = at >= 0
+    pairs = patch[:, :, None] & patch[:, None] & ~torch.eye(at.shape[1], dtype=torch.bool, device=at.device)
+    A = torch.where(pairs[:, None], weights.double(), 0.0)
+    total = A.sum(-1)
+    # Rows without weight on other patches, or with weights that are not finite, have no share.
+    valid = total.isfinite() & (total > 1e-12)
+    row, column = at.clamp(min=0)[:, :, None], at.clamp(min=0)[:, None]
+    sums = [valid.double().sum((0, 2))]
+    for each in grid_distances(grid.rows, grid.columns):
+        share = (A * each.to(A.device)[row, column][:, None]).sum(-1) / torch.where(valid, total, 1.0)
+        sums.append(torch.where(valid, share, 0.0).sum((0, 2)))
+    count = torch.full_like(sums[0], float(len(weights)))
+    return torch.stack([count, *sums], 1).cpu()
+
+
+class RelevantMass(PerModule):
     """Mass on label-relevant patches of each head; see the module's docstring.
 
     The first 1,000 images are stored: the tokens of the first module in at most eight random directions, the
@@ -166,24 +177,28 @@ class RelevantMass(ClassTokenMetric, PerModule):
         weights, labels = activations.weights, activations.labels
         if weights is None:
             return
-        place, skip = (activations.layer, activations.first_head), self.recognise(activations.tokens)
+        place = activations.layer, activations.first_head
+        patches = _patches(activations)
         if labels is not None and (labels.ndim != 1 or labels.is_floating_point()):
             labels = None  # the type forbids it, but users set labels themselves
         fits = (
             labels is not None
             and len(weights) == len(labels)
-            and weights.shape[-1] == activations.tokens.shape[1] >= 2 + skip
+            and weights.shape[-1] == activations.tokens.shape[1]
+            and patches is not None
+            and len(patches) >= 2
         )
         if not fits or labels is None:
             self.add(place, torch.zeros(0))
             return
         if len(self.sums.get(place, ())) >= STORED:
             return
-        query = weights[:, :, 0] if self.class_token else weights[:, :, skip:].float().mean(2)
-        self.add(place, query[..., skip:].float().cpu())
+        query = mean_query(activations)
+        assert query is not None
+        self.add(place, query[..., patches].float().cpu())
         self.first = place if self.first is None else self.first
         if place == self.first:
-            tokens = activations.tokens[:, skip:].float()
+            tokens = activations.tokens[:, patches].float()
             if tokens.shape[-1] > PROJECTED:
                 directions = (
                     torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator())
@@ -226,7 +241,10 @@ class RelevantMass(ClassTokenMetric, PerModule):
         """
         stored = self.sums.get(SHARED, torch.zeros(0))
         if stored.ndim < 3:
-            return "no labels that are integers, sequences in windows, or a single patch"
+            return (
+                "no labels that are integers, sequences in windows, words, a single patch, or patches that "
+                "differ between images"
+            )
         labels = stored[:, 0, -1].long()
         different, labels = labels.unique(return_inverse=True)
         classes = len(different)
@@ -249,6 +267,18 @@ class RelevantMass(ClassTokenMetric, PerModule):
             return most_relevant(found.of_patches(ids[1::2])).bool()
 
         return top(counted), [top(counted[order]) for order in permutations(len(counted), draws)]
+
+
+def _patches(activations: Activations) -> Int[Tensor, " patches"] | None:
+    """Returns the positions of the patches, which must be those of all images; None if they are not, or if
+    the tokens are words.
+    """
+    content, grid, T = activations.content, activations.grid, activations.tokens.shape[1]
+    if grid == WORDS or (content is not None and not bool((content == content[:1]).all())):
+        return None
+    if isinstance(grid, Grid) and not bool((grid.places == grid.places[:1]).all()):
+        return None
+    return torch.arange(T) if content is None else content[0].nonzero().squeeze(1)
 
 
 def _mass(maps: Float[Tensor, "n heads T"], top: Bool[Tensor, "n T"]) -> Float[Tensor, " heads"]:
@@ -289,6 +319,7 @@ class LayerSimilarity(PerModule):
     """
 
     kinds: ClassVar[tuple[ActivationKind, ...]] = ("features",)
+    takes_padding = True
     null_source: ClassVar = "untrained"
     theory, quantity, source = NAME, SIMILARITY, KORNBLITH
 

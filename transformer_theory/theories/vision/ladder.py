@@ -20,11 +20,11 @@ from ...core.measurement import Measurement, Null
 from ...core.sources import Source
 from ...core.statistics import LADDER_DRAWS, permutations
 from ...data.tokens import TokenData
+from ...metrics.networks import AttentionMaps
 from ...probes.evaluation import evaluation
 from ...probes.probing import probe
 from ...training.trained_rungs import digit_parts, fit_classifier, vit_for
 from .association import group_attention, group_mass, group_ranking
-from .in_networks import PatchAttention
 from .learning import train_patches
 from .patches import SpatialPatchData
 
@@ -127,8 +127,10 @@ def measured(
     """Trains a vision transformer by AdamW and measures its mean attention on the validation data."""
     model, seq = vit_for(train, generator, depth=depth), train.tokens.shape[1]
     accuracy = fit_classifier(model, train, validation, generator, steps=steps)
-    metric = PatchAttention()
+    metric = AttentionMaps(keep=256)
     with evaluation(model), torch.no_grad(), probe(model, [metric], draws=0) as p, p.accumulate(0):
         model(validation.tokens[:256].float())
-    maps = torch.cat([sums[:, 1:] / sums[:, :1] for sums in metric.sums.values()]).mean(0).reshape(seq, seq)
+    # of the patches, which follow a class token
+    of_layers = [sums[..., -seq:, -seq:].sum(0).double() / len(sums) for sums in metric.sums.values()]
+    maps = torch.cat(of_layers).mean(0)
     yield from rows_of(maps / maps.sum(1, keepdim=True), groups, accuracy)

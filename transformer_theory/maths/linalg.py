@@ -29,13 +29,14 @@ from ..core.validation import converted, full_precision
 LARGEST_FLOAT32_CONDITION = 1e4  # float32 keeps three digits of each logarithm: its rounding unit is 6e-8
 # a float64 Gram matrix has an error of a millionth of the identity: the rounding unit is 1e-16
 LARGEST_GRAM_CONDITION = 1e10
+ORDINARY = (1e-15, 1e15)  # norms of vectors whose squares are in the range of float32
 SMALL = 1.0  # value of s ||X||^2 below which the identity is kept out of the sums
 LOGDET_ATOL = 1e-6  # largest accepted rounding error of a log-determinant beyond that, nats
 
 
 def binary_scale(X: Float[Tensor, "..."], dim: int | tuple[int, ...]) -> Float[Tensor, "..."]:
-    """Returns the largest power of two that is at most the largest absolute entry of each vector; 1 for a
-    vector that is zero, empty or not finite. It is a constant to autograd.
+    """Returns the largest power of two that is at most the largest absolute entry of each vector, but no
+    subnormal number; NaN for a vector with NaN. It is a constant to autograd.
 
     Squares of the divided vector neither overflow nor underflow, and the division is exact.
 
@@ -43,22 +44,26 @@ def binary_scale(X: Float[Tensor, "..."], dim: int | tuple[int, ...]) -> Float[T
         X: vectors, float32 or float64.
         dim: dimensions of a vector, which keep the size 1.
     """
-    dims = (dim,) if isinstance(dim, int) else dim
-    X = X.detach()
+    dims, X = (dim,) if isinstance(dim, int) else dim, X.detach()
     if any(X.shape[each] == 0 for each in dims):
-        return X.new_ones(()).expand_as(X.sum(dims, keepdim=True))
-    largest = X.abs().amax(dims, keepdim=True)
+        return torch.ones_like(X.sum(dims, keepdim=True))
+    limits = torch.finfo(X.dtype)
+    largest = X.abs().amax(dims, keepdim=True).clamp(limits.tiny, limits.max)
     # largest = mantissa 2^e with a mantissa in [1/2, 1), so the quotient is 2^(e - 1) without rounding.
-    scale = largest / (2 * torch.frexp(largest).mantissa)
-    # Below the smallest normal number, the processor may round the quotients to zero.
-    scale = scale.clamp(min=torch.finfo(X.dtype).tiny)
-    return torch.where(torch.isfinite(largest) & (largest > 0), scale, 1.0)
+    return largest / (2 * torch.frexp(largest).mantissa)
+
+
+def _are_ordinary(norms: Tensor) -> bool:
+    """Returns whether vectors of these norms have squares in range."""
+    if not norms.numel():
+        return True
+    least, largest = torch.aminmax(norms.detach())
+    return float(least) > ORDINARY[0] and float(largest) < ORDINARY[1]
 
 
 @converted(floats=("X",))
 def vector_norm(X: Float[Tensor, "..."], dim: int | tuple[int, ...]) -> Float[Tensor, "..."]:
-    """Computes Euclidean norms (for matrices: Frobenius norms) of vectors of any scale; at a zero vector the
-    gradient is zero.
+    """Computes Euclidean norms (for matrices: Frobenius norms) of vectors of any scale.
 
     >>> print(f"{float(vector_norm(torch.full((4,), 1e-30), -1)):.1e}")
     2.0e-30
@@ -69,9 +74,11 @@ def vector_norm(X: Float[Tensor, "..."], dim: int | tuple[int, ...]) -> Float[Te
     Returns:
         The norms, in the shape of X without ``dim``; infinite or NaN for such vectors.
     """
+    norms = torch.linalg.vector_norm(X, dim=dim)
+    if _are_ordinary(norms):
+        return norms
     scale = binary_scale(X, dim)
-    norms = torch.linalg.vector_norm(X / scale, dim=dim, keepdim=True)
-    return (scale * norms).squeeze(dim)
+    return scale.squeeze(dim) * torch.linalg.vector_norm(X / scale, dim=dim)
 
 
 @converted(floats=("X",))
@@ -81,12 +88,15 @@ def directions(X: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     Raises:
         ValueError: a vector is infinite or NaN.
     """
-    X = X / binary_scale(X, -1)
     norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
-    if not bool(torch.isfinite(norms).all()):
+    if _are_ordinary(norms):
+        return X / norms
+    if not bool(torch.isfinite(X).all()):
         raise ValueError(
             "a direction needs finite vectors, got a vector with NaN or infinite values; leave it out"
         )
+    X = X / binary_scale(X, -1)
+    norms = torch.linalg.vector_norm(X, dim=-1, keepdim=True)
     return X / norms.clamp(min=torch.finfo(X.dtype).tiny)
 
 
@@ -129,7 +139,7 @@ def logdet_identity_plus(
     with torch.no_grad():
         sizes = s * torch.linalg.vector_norm(wide, dim=(-2, -1)).square()
         largest = sizes.amax() if s.numel() else s.sum()
-    if not bool(torch.isfinite(largest)) or bool((s < 0).any()):
+    if not bool(torch.isfinite(largest)) or bool((factor < 0).any()):
         _raise_for(X, factor, float(largest))
     if dtype == torch.float32 and bool(largest > LARGEST_FLOAT32_CONDITION):
         wide, s = wide.double(), s.double()
@@ -393,8 +403,8 @@ def numerical_rank(A: Float[Tensor, "*batch m n"], *, tolerance: float) -> Int[T
 
 
 def _singular_values(A: Tensor, *, zero_allowed: bool = False) -> Tensor:
-    """Computes the singular values in descending order, up to a common factor. Raises ValueError if A is empty, not finite, or zero
-    and not allowed to be.
+    """Computes the singular values in descending order, up to a common factor. Raises ValueError if A is
+    empty, not finite, or zero and not allowed to be.
     """
     if A.ndim < 2 or A.numel() == 0:
         raise ValueError(f"a rank needs non-empty matrices [*batch, m, n], got {list(A.shape)}")

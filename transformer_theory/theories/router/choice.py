@@ -65,15 +65,11 @@ def gumbel_softmax(scores: Scores, noise: Scores, *, temperature: float = 1.0, h
             f"{list(noise.shape)}"
         )
     noisy = scores + noise
-    if not bool((noisy.amax(-1).isfinite() & ~noisy.isnan().any(-1)).all()):
-        raise ValueError(
-            "scores must have a finite largest one in each row and no NaN, got a row of -inf, +inf or NaN; "
-            "leave it out"
-        )
-    scaled = noisy / temperature
-    if not bool(scaled.amax(-1).isfinite().all()):  # the temperature is very low
-        scaled = (noisy - noisy.detach().amax(-1, keepdim=True)) / temperature
-    soft = torch.softmax(scaled, -1)
+    soft = torch.softmax(noisy / temperature, -1)
+    if math.isnan(float(soft.detach().sum())):
+        check_largest(noisy)
+        # The quotient by a very low temperature was infinite. The softmax of differences is the same.
+        soft = torch.softmax((noisy - noisy.detach().amax(-1, keepdim=True)) / temperature, -1)
     if not hard:
         return soft
     chosen = torch.zeros_like(soft).scatter(-1, soft.argmax(-1, keepdim=True), 1.0)
@@ -104,14 +100,24 @@ def entropy_gradient(scores: Scores) -> Scores:
     Raises:
         ValueError: a score is NaN or +inf, or all scores of a row are -inf.
     """
+    p, log_p = torch.softmax(scores, -1), functional.log_softmax(scores, -1)
+    if math.isnan(float(p.detach().sum())):
+        check_largest(scores)
+    change = -p * (log_p + torch.special.entr(p).sum(-1, keepdim=True))
+    return torch.where(p > 0, change, 0.0)
+
+
+def check_largest(scores: Scores) -> None:
+    """Checks that each row has a finite largest score and no NaN.
+
+    Raises:
+        ValueError: a row has not.
+    """
     if not bool((scores.amax(-1).isfinite() & ~scores.isnan().any(-1)).all()):
         raise ValueError(
             "scores must have a finite largest one in each row and no NaN, got a row of -inf, +inf or NaN; "
             "leave it out"
         )
-    p, log_p = torch.softmax(scores, -1), functional.log_softmax(scores, -1)
-    change = -p * (log_p + torch.special.entr(p).sum(-1, keepdim=True))
-    return torch.where(p > 0, change, 0.0)
 
 
 def descend_entropy(

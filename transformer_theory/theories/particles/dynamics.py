@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.errors import NotConverged
-from ...core.validation import converted, positive
+from ...core.validation import converted, full_precision, positive
 from ...maths.linalg import directions
 
 Tokens = Float[Tensor, "*batch n d"]
@@ -134,6 +134,7 @@ def pre_norm_field(Z: Tokens, *, beta: float) -> Tokens:
     return attention(X, beta=beta) @ X
 
 
+@full_precision
 def flow(
     X: Tokens, field: Field, *, times: Sequence[float], tolerance: float = 1e-8, sphere: bool = True
 ) -> Float[Tensor, "times *batch n d"]:

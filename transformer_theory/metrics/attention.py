@@ -273,7 +273,9 @@ def _distributions(weights: Tensor) -> Tensor:
         )
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
     errors = (weights.sum(-1) - 1).abs()
-    if not weights.numel() or (bool((errors <= tolerance).all()) and float(weights.amin()) >= -tolerance):
+    if not weights.numel() or (
+        bool((errors <= tolerance).all()) and float(weights.detach().amin()) >= -tolerance
+    ):
         return weights.to(torch.promote_types(weights.dtype, torch.float32))
     worst, smallest = float(errors.max()), float(weights.min())
     raise ValueError(

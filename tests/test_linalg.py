@@ -214,7 +214,7 @@ def test_norms_and_directions_of_any_scale(dtype, scale):
         rtol=rtol,
         atol=0,
     )
-    assert float(linalg.vector_norm(scaled, (0, 1))) == pytest.approx(scale * 34**0.5, rel=rtol)
+    assert float(linalg.vector_norm(scaled, (0, 1))) == pytest.approx(scale * 34**0.5, rel=rtol, abs=0)
     expected = x / torch.tensor([[5.0], [3.0]], dtype=torch.float64)
     assert_close(linalg.directions(scaled).double(), expected, rtol=rtol, atol=0)
     inputs = scaled.clone().requires_grad_()

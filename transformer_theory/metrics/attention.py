@@ -277,7 +277,7 @@ def _distributions(weights: Tensor) -> Tensor:
         bool((errors <= tolerance).all()) and float(weights.detach().amin()) >= -tolerance
     ):
         return weights.to(torch.promote_types(weights.dtype, torch.float32))
-    worst, smallest = float(errors.max()), float(weights.min())
+    worst, smallest = float(errors.max()), float(rows.min())
     raise ValueError(
         "weights must be distributions over the keys (>= 0, rows summing to 1), got a row sum off by "
         f"{worst:.2g} and a smallest weight of {smallest:.2g}; linear or masked-out attention has no "

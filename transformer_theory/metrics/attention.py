@@ -272,10 +272,9 @@ def _distributions(weights: Tensor) -> Tensor:
             f"{list(weights.shape)}"
         )
     tolerance = {torch.float16: 1e-2, torch.bfloat16: 5e-2}.get(weights.dtype, 1e-5)
-    errors = (weights.sum(-1) - 1).abs()
-    if not weights.numel() or (
-        bool((errors <= tolerance).all()) and float(weights.detach().amin()) >= -tolerance
-    ):
+    rows = weights.detach()
+    errors = (rows.sum(-1) - 1).abs()
+    if not rows.numel() or (bool((errors <= tolerance).all()) and float(rows.amin()) >= -tolerance):
         return weights.to(torch.promote_types(weights.dtype, torch.float32))
     worst, smallest = float(errors.max()), float(rows.min())
     raise ValueError(

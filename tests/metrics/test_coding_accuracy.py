@@ -218,7 +218,8 @@ FLAT = torch.cat([X[:, :2], X[:, :1] + X[:, 1:2]], 1)  # rank 2
     [
         (lambda f: f(X, LABELS + 10**9, eps=1.0), r"got 1000000003 for 40 samples; relabel"),
         (lambda f: f(X, LABELS[:, None], eps=1.0), r"shape \[n\], got \[40, 1\]; pass labels.squeeze\(1\)"),
-        (lambda f: f(X, LABELS > 1, eps=1.0), "labels must be integers, got torch.bool"),
+        (lambda f: f(X, LABELS.double(), eps=1.0), "labels must be integers, got torch.float64"),
+        (lambda f: f(X, [*"ab"] * 19 + [3, 4], eps=1.0), "one integer or word per sequence, got list"),
         (lambda f: f(X, LABELS, eps=None), "eps must be .* got None"),
         (lambda f: f(X, LABELS, eps="a"), "eps must be .* got 'a'"),
         (lambda f: f(X, LABELS, eps=1e-200), "eps must be .* got 1e-200"),
@@ -365,6 +366,6 @@ def test_vectors_without_direction_are_refused():
     for bad in (torch.tensor([[math.inf, 1.0]]), torch.tensor([[math.nan, 1.0]])):
         with pytest.raises(ValueError, match="features must be finite"):
             coding.unit_norm(bad)
-    with pytest.raises(ValueError, match="at least one dimension"):
+    with pytest.raises(ValueError, match="d >= 1"):
         coding.unit_norm(torch.zeros(3, 0))
     assert torch.equal(coding.unit_norm(torch.zeros(2, 3)), torch.zeros(2, 3))

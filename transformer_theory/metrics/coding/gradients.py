@@ -31,6 +31,7 @@ from .memberships import (
     is_soft,
     labelled,
     ordinary_scale,
+    with_labels,
 )
 from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, widened
 
@@ -71,6 +72,7 @@ def compression_operators(
             :func:`.class_coding_rates`.
     """
     check_features(features, eps)
+    features, labels = with_labels(features, labels)
     counts = class_sizes(features, labels)
     if not bool((counts > 0).all()):
         raise ValueError(

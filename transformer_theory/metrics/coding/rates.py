@@ -50,6 +50,7 @@ from .memberships import (
     is_soft,
     labelled,
     ordinary_scale,
+    with_labels,
 )
 from .resolvents import weighted_logdets
 
@@ -92,8 +93,9 @@ def class_coding_rates(
 
     Args:
         features: one row per sample, ``[n, d]``.
-        labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows
-            summing to one.
+        labels: class of each sample, integers >= 0, booleans or words, ``[n]``, gaps allowed; samples with
+            negative labels are left out, also in what follows from these rates. Or memberships ``[n, k]``,
+            rows summing to one.
         eps: distortion, > 0; squared inside.
     Returns:
         One rate per class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice
@@ -105,6 +107,7 @@ def class_coding_rates(
         TypeError: features are not real numbers.
     """
     check_features(features, eps)
+    features, labels = with_labels(features, labels)
     counts = class_sizes(features, labels)
     features, eps, _ = ordinary_scale(features, eps)
     d = features.shape[-1]
@@ -133,6 +136,7 @@ def class_coding_rate(
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     rates = class_coding_rates(features, labels, eps=eps)
     return (class_sizes(features, labels).to(rates.dtype) / len(labels)) @ rates
 
@@ -163,6 +167,7 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     return coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)
 
 
@@ -214,13 +219,11 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     Returns:
         ``[*batch, d]``, norms 1 (or 0).
     Raises:
-        ValueError: vectors have no dimension, or a vector is not finite.
+        ValueError: there are no entries along the last axis, or a vector is not finite.
         TypeError: features are not real numbers.
     """
     if not features.ndim or not features.shape[-1]:
-        raise ValueError(
-            f"features must be [*batch, d] with at least one dimension, got {list(features.shape)}"
-        )
+        raise ValueError(f"features must have shape [*batch, d] with d >= 1, got {list(features.shape)}")
     finite(features=features)
     return normalised(features)
 
@@ -300,6 +303,7 @@ def segmented_coding_length(
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     rates = class_coding_rates(features, labels, eps=eps)
     sizes = class_sizes(features, labels).to(rates.dtype)
     n, d = features.shape

@@ -30,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...core.validation import converted, integers, positive
+from ...maths.linalg import vector_norm
 from ...models.crate.compression import Bases, Tokens, coordinates, expansion
 
 
@@ -102,7 +103,7 @@ def gradient_error(
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     exact = torch.linalg.solve(eye + A, coords)
     error = neumann_sum(A, terms=terms) @ coords - exact
-    relative = error.square().sum((-3, -2, -1)).sqrt() / exact.square().sum((-3, -2, -1)).sqrt()
+    relative = vector_norm(error, (-3, -2, -1)) / vector_norm(exact, (-3, -2, -1))
     return relative, spectral_radii(tokens, bases, eps=eps)
 
 

@@ -229,8 +229,8 @@ def rates_and_gradient(
     parts = _by_gram_matrices(
         widened(features, largest), labels, counts, eps=eps, gamma1=gamma1, gamma2=gamma2
     )
-    *rates, gradient = (part.to(features.dtype) for part in parts)
-    return RatesAndGradient(*rates, gradient / c)
+    expansion, rate, class_rate, gradient = (part.to(features.dtype) for part in parts)
+    return RatesAndGradient(expansion, rate, class_rate, gradient / c)
 
 
 def _by_gram_matrices(

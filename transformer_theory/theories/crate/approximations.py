@@ -31,6 +31,7 @@ from torch import Tensor
 
 from ...core.validation import converted, integers, positive
 from ...maths.linalg import vector_norm
+from ...metrics.coding.memberships import ordinary_scale
 from ...models.crate.compression import Bases, Tokens, coordinates, expansion
 
 
@@ -74,6 +75,8 @@ def spectral_radii(tokens: Tokens, bases: Bases, *, eps: float) -> Float[Tensor,
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
+    positive(eps=eps)
+    tokens, eps, _ = ordinary_scale(tokens, eps)
     beta = expansion(bases, n=tokens.shape[-2], eps=eps)
     # The eigenvalues of W_k W_k^T are the squared singular values of W_k.
     return beta * torch.linalg.matrix_norm(coordinates(tokens, bases), 2).amax(-1) ** 2
@@ -98,6 +101,8 @@ def gradient_error(
     Raises:
         ValueError: shapes or dtypes do not fit, or ``eps`` is not positive and finite.
     """
+    positive(eps=eps)
+    tokens, eps, _ = ordinary_scale(tokens, eps)
     coords = coordinates(tokens, bases)
     A = expansion(bases, n=tokens.shape[-2], eps=eps) * coords @ coords.mT
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
 from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
-from .axes import DIVIDED, Axes, doubt
+from .axes import DIVIDED, LOW_RANK, Axes, doubt
 from .emission import Call, Emitter, arranged, as_stream, joined
 from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
@@ -86,7 +86,7 @@ class ForwardPass(TorchFunctionMode):
         self.axes = Axes(self.flow, self.projections.cache)
         # layer and module of each attention that is not measured, and the reason
         self.refused: dict[tuple[int, str], str] = {}
-        self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
+        self.softmaxes = Softmaxes(self.flow.known, self.flow.descends, with_weights=self.attention)
         self.modules = {module: name for name, module in named(model)}
         self.blocks = Blocks(self.modules)
         self.members = {
@@ -215,9 +215,12 @@ class ForwardPass(TorchFunctionMode):
             if name == "add" and any(x in self.softmaxes.scores for x in inputs):
                 name = ""  # a mask or a bias is added to scores: not a residual addition
             with aside():
+                self.softmaxes.since = self.stack[-1].source
                 call = self.softmaxes.record(func, args, kwargs, output)
                 if call is not None:
                     self._record_explicit(call, output)
+                if self.softmaxes.low_rank:
+                    self.softmaxes.low_rank, self.stack[-1].refusal = False, LOW_RANK
         if name == "add" and self.features and self.streams.all:
             with aside():
                 self.streams.added(inputs[0] if in_place else output, inputs, nodes, old_stream)
@@ -429,6 +432,9 @@ class ForwardPass(TorchFunctionMode):
         matches = self._matching(frame.name, block.name)
         self.matches += matches
         if not self.attention:
+            return
+        if frame.refusal:
+            self.refused[block.layer, frame.name] = frame.refusal
             return
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         declared = declared_bilinear(frame.module) if matches else None

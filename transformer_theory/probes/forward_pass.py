@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..core.metric import ActivationKind, Activations
 from .attention_calls import CALLS, AttentionCall, declared_bilinear, operands_of
-from .axes import DIVIDED, Axes, doubt
+from .axes import DIVIDED, LOW_RANK, Axes, doubt
 from .emission import Call, Emitter, arranged, as_stream, joined
 from .evaluation import logits_of
 from .explicit import FOLLOWED, NOWHERE, ExplicitCall, Softmaxes
@@ -98,7 +98,7 @@ class ForwardPass(TorchFunctionMode):
         self.axes = Axes(self.flow, self.projections.cache)
         # layer and module of each attention that is not measured, and the reason
         self.refused: dict[tuple[int, str], str] = {}
-        self.softmaxes = Softmaxes(self.flow.known, with_weights=self.attention)
+        self.softmaxes = Softmaxes(self.flow.known, self.flow.descends, with_weights=self.attention)
         self.modules = {module: name for name, module in named(model)}
         self.blocks = Blocks(self.modules)
         self.members = {
@@ -235,9 +235,12 @@ class ForwardPass(TorchFunctionMode):
             if name == "add" and any(x in self.softmaxes.scores for x in inputs):
                 name = ""  # a mask or a bias is added to scores: not a residual addition
             with aside():
+                self.softmaxes.since = self.stack[-1].source
                 call = self.softmaxes.record(func, args, kwargs, output)
                 if call is not None:
                     self._record_explicit(call, output)
+                if self.softmaxes.low_rank:
+                    self.softmaxes.low_rank, self.stack[-1].refusal = False, LOW_RANK
         if name == "add" and self.features and self.streams.all:
             with aside():
                 self.streams.added(inputs[0] if in_place else output, inputs, nodes, old_stream)
@@ -464,6 +467,10 @@ class ForwardPass(TorchFunctionMode):
         self.attending.append(frame.name)
         matches = self._matching(frame.name, block.name)
         self.matches += matches
+        if frame.refusal:
+            if self.attention:
+                self.refused[block.layer, frame.name] = frame.refusal
+            return
         sequences = block.name.rpartition(".")[0]
         tokens, output = (as_stream(x, time_first=frame.time_first) for x in (frame.tokens, output))
         declared = declared_bilinear(frame.module) if matches and self.attention else None

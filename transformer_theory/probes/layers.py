@@ -68,6 +68,7 @@ class Frame:
         block: the block to which these attentions belong.
         time_first: whether its input is ``[seq, batch, dim]``.
         projections: nodes of projections whose inputs are stored.
+        refusal: the reason why its attention is not measured; empty for most modules.
         source: node of ``tokens`` in :class:`.Flow`; -1 if it is a parameter or there is none.
     """
 
@@ -78,6 +79,7 @@ class Frame:
     block: "Block | None" = None
     time_first: bool = False
     projections: list[int] = field(default_factory=list)
+    refusal: str = ""
     source: int = -1
 
 

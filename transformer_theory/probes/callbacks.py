@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..core.metric import Metric
@@ -271,12 +270,7 @@ def _labels_of(batch: Any) -> Tensor | None:
         labels = batch.get("labels", batch.get("label"))
     else:
         labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-    are_classes = (
-        isinstance(labels, Tensor)
-        and labels.ndim == 1
-        and not labels.is_floating_point()
-        and labels.dtype != torch.bool
-    )
+    are_classes = isinstance(labels, Tensor) and labels.ndim == 1 and not labels.is_floating_point()
     return labels if are_classes else None
 
 

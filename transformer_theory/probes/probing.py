@@ -17,9 +17,9 @@ from ..core.metric import ActivationKind, Activations, Metric
 from ..core.result import Result, provenance
 from ..core.statistics import BAND_DRAWS
 from ..core.table import Table
-from ..core.validation import as_tensor, integers
+from ..core.validation import as_labels, as_tensor, integers
 from .forward_pass import ForwardPass, NoAttention
-from .modules import first_tensor, is_shared, original_of
+from .modules import check_stored, first_tensor, is_shared, original_of
 from .redirect import Redirect, inside_vmap
 from .stored_state import State, arrays_of, check_file, restore_metrics, rows_of, tensors_of, text_of
 
@@ -98,9 +98,11 @@ class Probe:
     model's ``method``.
 
     Attributes:
-        labels: class of each sequence of the *next* forward pass, a tensor or array ``[batch]``. Set it
-            before each pass. None: the argument ``labels=`` of the model is used if it is one integer per
-            sequence, as in ``transformers``.
+        labels: class of each sequence of the *next* forward pass, ``[batch]``: integers, booleans (two
+            classes) or words, as a tensor, array or list. A negative integer, such as -100, means that the
+            sequence has no label: what needs labels leaves it out. Set it before each pass. None: the
+            argument ``labels=`` of the model is used if it is one integer per sequence, as in
+            ``transformers``.
         targets: targets of the outputs of the *next* forward pass, ``[batch, ...]``, for metrics of the
             outputs.
         rows: all rows so far; with a file, the rows of the last measurement.
@@ -151,7 +153,8 @@ class Probe:
         )
         self.shared = is_shared(model)
         self.name = type(original_of(model)).__name__ if name is None else name
-        self.labels: Int[Tensor, " batch"] | np.ndarray | None = None
+        self.labels: Int[Tensor, " batch"] | np.ndarray | Sequence | None = None
+        self._words: dict[str, int] = {}  # numbers of labels that are words
         self.targets: Tensor | np.ndarray | None = None
         self._targets: Tensor | None = None
         self.step: int | None = None
@@ -162,6 +165,7 @@ class Probe:
         self._last = 0  # step of the last measurement
         self._accumulating = self._running = False
         self._labelled = self._bilinear = False  # whether any pass had labels, and any attention a W
+        self._without_bilinear: dict[str, None] = {}  # reasons why attentions have no W
         self._with_rows: set[int] = set()  # indices of the metrics that have returned a row
         self._method = method
         self.file = None if file is None else Path(file)
@@ -330,10 +334,10 @@ class Probe:
                 continue
             reasons = []
             if "attention" in metric.kinds and not self._bilinear:
+                why = "; ".join(self._without_bilinear) or "no attention matched"
                 reasons.append(
-                    "no attention module has bilinear(), returning W [heads, dim, dim] with score(key x, "
-                    "query z) = x^T W z, or projections that give its scores (rotary or relative positions "
-                    "do not)"
+                    f"no attention module has W: {why}; if you know it, define bilinear(), returning W "
+                    "[heads, dim, dim] with score(key x, query z) = x^T W z"
                 )
             if not self._labelled:
                 reasons.append("labels were not set before a forward pass")
@@ -358,17 +362,25 @@ class Probe:
         self.labels = self.targets = self.step = None
         if not self._accumulating and index % self.every:
             return original(*args, **kwargs)
-        labels = None if labels is None else as_tensor("labels", labels)
         self._targets = None if targets is None else as_tensor("targets", targets)
+        check_stored(self.model, self.name)
         inputs = first_tensor(args, kwargs)
         if labels is None and inputs is not None and _per_sequence(kwargs.get("labels"), len(inputs)):
             labels = kwargs["labels"]
+        labels = None if labels is None else as_labels("labels", labels, words=self._words)
+        if self._words and self.shared:
+            raise ValueError(
+                "labels must be integers if several processes train, which would number words differently, "
+                f"got words such as {next(iter(self._words))!r}; number them"
+            )
         # [batch, seq] or [seq, batch]
         if labels is not None and inputs is not None and len(labels) not in inputs.shape[:2]:
             raise ValueError(
                 f"labels must have one entry per sequence, {len(inputs)}, got {len(labels)}; set p.labels "
                 "before each pass"
             )
+        if labels is not None and not bool((labels >= 0).any()):
+            labels = None
         if not self._accumulating:
             self._begin()
         step = index if step is None else step
@@ -401,6 +413,7 @@ class Probe:
         finally:
             self._running = False
         self._bilinear |= forward.emitter.has_bilinear
+        self._without_bilinear |= forward.emitter.without_bilinear
         try:
             forward.check(self.name)
         except NoAttention as error:

@@ -590,7 +590,7 @@ OF_ROWS = {
     "effective support": mean_of_rows(lambda A: entropy(A).exp()),
     "sharpness": mean_of_rows(lambda A: 1 - entropy(A) / math.log(A.shape[-1])),
     "gap of the scores": mean_of_rows(largest_lead),
-    "weight of a token on itself": mean_of_rows(lambda A: A.diagonal(dim1=1, dim2=2)),
+    "weight on the token itself": mean_of_rows(lambda A: A.diagonal(dim1=1, dim2=2)),
 }
 SINGLE = {
     "norm of the sink's value": sink_value,

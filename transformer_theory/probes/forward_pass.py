@@ -495,9 +495,7 @@ class ForwardPass(TorchFunctionMode):
                 continue
             stream = around.after_node if around.after_node >= 0 else attention
             try:
-                sizes, reason = self.readout.read(
-                    number, stream, output, shape, time_first=block.time_first
-                )
+                sizes, reason = self.readout.read(number, stream, output, shape, time_first=block.time_first)
             except Exception as error:  # such as weights that are stored elsewhere after they have been used
                 sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
             sequences = block.name.rpartition(".")[0]

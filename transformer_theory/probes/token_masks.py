@@ -302,7 +302,9 @@ class TokenMasks:
         tokens = self.tokens[frame]
         if tokens.order is not None:
             if len(tokens.order.rows.unique()) != len(tokens.order.rows):
-                self.set_unread(frame[0], "rows hold several sequences, and the network has outputs for each row")
+                self.set_unread(
+                    frame[0], "rows hold several sequences, and the network has outputs for each row"
+                )
                 return
             real = torch.zeros_like(read)
             order = tokens.order

@@ -13,10 +13,7 @@ from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 from tests.problems.networks import Block, Keep, built, seen_in, tokens
-from transformer_theory.metrics import AttentionStatistics
-from transformer_theory.metrics.class_features import ClassFeatures
-from transformer_theory.metrics.token_layout import MEAN, TokenLayout, mean_feature, mean_query, where
-from transformer_theory.models import CRATE, ViT
+from transformer_theory.metrics.token_layout import MEAN, mean_feature, where
 from transformer_theory.probes import probe
 from transformer_theory.probes.readout import AT_EVERY_TOKEN, NOT_FOLLOWED
 
@@ -645,7 +642,7 @@ def test_special_ids_have_no_contents():
 
 
 def of_transformers():
-    """Tiny networks of transformers with their inputs, and the tokens that the head reads by its definition."""
+    """Tiny networks of transformers with their inputs, and the tokens that the head reads."""
     t = pytest.importorskip("transformers")
     small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     images = {"image_size": 16, "patch_size": 4, "num_channels": 3}

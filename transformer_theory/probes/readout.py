@@ -45,7 +45,7 @@ class _Operation:
         nodes: nodes of the tensors among the arguments, from before it ran.
         outputs: nodes of its outputs; None for those without one.
         in_place: whether it changed its first argument.
-        autocast: dtype of each device type for which autocast was on.
+        autocast: device types for which autocast was on, and their dtypes.
     """
 
     name: str
@@ -56,7 +56,7 @@ class _Operation:
     nodes: list[int]
     outputs: list[int | None]
     in_place: bool
-    autocast: dict[str, torch.dtype]
+    autocast: tuple[tuple[str, torch.dtype], ...]
 
     def arguments(self) -> Iterator[tuple[int, Tensor]]:
         """Yields the tensors among the arguments with their nodes."""
@@ -126,13 +126,14 @@ class Readout:
         results = inputs[:1] if name == "setitem" else list(tensors_in(output))
         in_place |= name == "setitem" or (bool(results) and bool(inputs) and results[0] is inputs[0])
         outputs = [self.flow.known(result) for result in results]
-        autocast = {
-            device: torch.get_autocast_dtype(device)
+        autocast = tuple(
+            (device, torch.get_autocast_dtype(device))
             for device in AUTOCAST
             if torch.is_autocast_enabled(device)
-        }
-        operation = _Operation(name, function, args, kwargs, taint, list(nodes), outputs, in_place, autocast)
-        self.operations.append(operation)
+        )
+        self.operations.append(
+            _Operation(name, function, args, kwargs, taint, nodes, outputs, in_place, autocast)
+        )
 
     def read(
         self, bit: int, stream: int, output: Any, hint: tuple[int, int], *, time_first: bool
@@ -335,7 +336,8 @@ def _gradient(
     kind = device.type if devices else "cuda"
     with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices, device_type=kind):
         leaf = stream.detach().clone().requires_grad_()
-        values: dict[int, Tensor] = {node: leaf * 1}
+        # a leaf cannot be changed in place
+        values = {node: leaf * 1 if any(one.in_place for one in operations) else leaf}
         try:
             for operation in operations:
                 if any(each in values for each in operation.nodes):
@@ -383,7 +385,7 @@ def _repeat(operation: _Operation, values: dict[int, Tensor], way: _Way) -> None
             args, kwargs = args[:1], {}
         kwargs.pop("out", None)
         with contextlib.ExitStack() as stack:
-            for device, dtype in operation.autocast.items():
+            for device, dtype in operation.autocast:
                 stack.enter_context(torch.autocast(device, dtype, cache_enabled=False))
             output = operation.function(*args, **kwargs)
     results = [args[0]] if name == "setitem" else list(tensors_in(output))

@@ -270,8 +270,8 @@ class TokenMasks:
             if record.frame not in codes and record.codes is not None:
                 codes[record.frame] = record.codes
         self.tokens = {frame: self._tokens(frame, masks, codes.get(frame)) for frame, masks in frames.items()}
-        # which tokens the outputs are computed from, ``[batch, seq]``, by kind, and the words for them by kind
-        # or list of blocks; for lists without words those of the last one
+        # which tokens the outputs are computed from, ``[batch, seq]``, by kind, and the words for them, by
+        # kind or list of blocks; for lists without words those of the last one
         self.read: dict[Frame, Bool[Tensor, "batch seq"]] = {}
         self.words: dict[Frame | str, str] = {}
 
@@ -320,8 +320,8 @@ class TokenMasks:
         self.words[sequences] = reason
 
     def reading(self, frame: Frame) -> tuple[Bool[Tensor, "batch seq"] | None, str]:
-        """Returns which tokens of a kind the outputs are computed from, and the words for them. Lists of blocks
-        with the same tokens, one after the other, have the read tokens of the last one.
+        """Returns which tokens of a kind the outputs are computed from, and the words for them. Lists of
+        blocks with the same tokens, one after the other, have the read tokens of the last one.
         """
         if frame not in self.read and not self.crossed:
             same = [other for other in self.read if other[1:] == frame[1:]]

@@ -22,6 +22,10 @@ from torch.nn import functional
 
 from ..models.attention import softmax_attention, tied_attention
 
+BLOCKED = (
+    -9e3
+)  # a term of the scores up to which a key is blocked; models use -1e4, -1e9, or the lowest number
+
 
 @dataclass(frozen=True)
 class AttentionCall:
@@ -186,14 +190,13 @@ def operands_of(args: tuple, kwargs: dict) -> tuple[Tensor, Tensor]:
 def _split(mask: Tensor | None, *, marks_blocked: bool = False) -> tuple[Tensor | None, Tensor | None]:
     """Splits a mask into a bias and the allowed keys.
 
-    Models block a key with -inf or with the lowest finite number of the dtype, so every value below half of
-    that number blocks.
+    Models block a key with -inf or with a large negative number; every value up to :data:`BLOCKED` blocks.
     """
     if mask is None:
         return None, None
     if mask.dtype == torch.bool:
         return None, ~mask if marks_blocked else mask
-    allowed = mask > torch.finfo(mask.dtype).min / 2
+    allowed = mask > BLOCKED
     return mask.masked_fill(~allowed, 0.0), allowed
 
 

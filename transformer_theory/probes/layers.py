@@ -223,6 +223,11 @@ class Layers:
         next_block = others[0] if others else None
         self.pending, block.emitted = others, True
         streams = [around for around in block.streams if around.before is not None]
+        if streams and block.time_first:
+            block.time_first = any(
+                frame.time_first and not _transposed(frame.tokens, streams[0].before)
+                for frame in block.attending.values()
+            )
         tokens = streams[0].before if streams else block.tokens
         after = streams[0].after if streams else None
         output = (
@@ -292,3 +297,13 @@ class Layers:
         ):
             return child[1]
         return last.after  # a layer without an MLP
+
+
+def _transposed(tokens: Tensor | None, stream: Tensor | None) -> bool:
+    """Whether a stream is [batch, seq, dim] although a module receives [seq, batch, dim]."""
+    if tokens is None or stream is None or tokens.ndim != 3 or stream.ndim != 3:
+        return False
+    if tokens.shape[0] != tokens.shape[1]:
+        return stream.shape[:2] == (tokens.shape[1], tokens.shape[0])
+    # As many sequences as tokens: a transposed view has its axes in another order in memory.
+    return tokens.stride(0) < tokens.stride(1) and not stream.stride(0) < stream.stride(1)

@@ -22,7 +22,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from .attention_calls import AttentionCall
+from .attention_calls import BLOCKED, AttentionCall
 
 
 @dataclass(frozen=True)
@@ -161,5 +161,5 @@ def _mask(
     mask = mask[..., :keys].detach()
     if mask.dtype == torch.bool:
         return None, mask
-    allowed = mask > torch.finfo(mask.dtype).min / 2
+    allowed = mask > BLOCKED
     return mask.masked_fill(~allowed, 0.0), allowed

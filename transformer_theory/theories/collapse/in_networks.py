@@ -80,7 +80,8 @@ class Stored:
         if bool(used.amin() < 0):
             used = torch.where(used < 0, torch.nan, used)
         if allowed is not None:
-            allowed = (allowed[:most] if len(allowed) > 1 else allowed).expand(len(used), -1, -1, -1)
+            allowed = allowed[:most] if len(allowed) > 1 else allowed
+            allowed = allowed.expand(len(used), allowed.shape[1], *used.shape[2:])
             used = used.masked_fill(~allowed, 0.0)
         q = used.shape[2]
         own = len(tokens) == len(weights) and q == used.shape[3] == tokens.shape[1]

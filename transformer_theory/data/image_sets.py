@@ -17,6 +17,7 @@ from .image_folder import find_images, read_folder
 from .shapes import shapes_split
 from .tokens import TokenData
 
+READING = 2  # changes whenever the same files are read otherwise: copies in the cache are then outdated
 COARSE = "-coarse"  # end of the name that selects the coarse classes of CIFAR-100
 PATCHES_PER_SIDE = 4
 MAX_VALUES = 2**26  # largest number of values in all tokens, 512 MiB in float64
@@ -129,7 +130,7 @@ def _read(
             f"{path.suffix or 'no ending'!r}"
         )
     folder = find_images(path)
-    stamp = f"{size} {folder.train.stamp} {folder.test and folder.test.stamp}"
+    stamp = f"{READING} {size} {folder.train.stamp} {folder.test and folder.test.stamp}"
     return cached(path, stamp, lambda: read_folder(folder, size=size, progress=progress))
 
 

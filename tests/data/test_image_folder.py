@@ -64,6 +64,30 @@ def test_a_folder_without_a_split_is_split_alike_each_time(tmp_path, splits):
     assert data.images(tmp_path / "pets")[1].pixels.tolist() == test.pixels.tolist()
 
 
+def test_rare_classes_are_trained_and_said(tmp_path):
+    counts = {"a": 10, "b": 5, "c": 2, "d": 1, "e": 1}
+    for value, (name, count) in enumerate(counts.items()):
+        for k in range(count):
+            picture(tmp_path / "pets" / name / f"{k}.png", value=value)
+    lines, (train, test) = said_of(tmp_path / "pets")
+    assert train.labels.bincount().tolist()[:2] == [8, 4]
+    assert set(train.labels.tolist()) == {0, 1, 2, 3, 4}
+    assert len(train) + len(test) == 19
+    untested = [name for label, name in enumerate(counts) if label not in test.labels.tolist()]
+    assert {"d", "e"} <= {*untested}
+    expected = f"{len(untested)} of 5 classes have no test image, so no accuracy: {', '.join(untested)}"
+    assert lines == [f"{tmp_path / 'pets'}: {expected}"]
+    assert train.pixels[:, 0, 0, 0].tolist() == train.labels.tolist()
+
+
+def test_classes_without_test_images_are_said(tmp_path):
+    pets = folder(tmp_path / "pets", classes=("cat", "dog", "mouse"))
+    for file in (pets / "test/dog").iterdir():
+        file.unlink()
+    (pets / "test/dog").rmdir()
+    assert said_of(pets)[0] == [f"{pets}: 1 of 3 classes have no test image, so no accuracy: dog"]
+
+
 def test_rows_and_channels_stand_where_they_should(tmp_path):
     (
         picture(tmp_path / "a" / "0.png"),

@@ -141,7 +141,7 @@ def read_folder(
     """Reads training and test images.
 
     If the folder has no split, the images are split 80/20, stratified by class and always in the same way;
-    their name states it.
+    their name states it. A class of one image has it for training.
 
     Args:
         folder: contents of the folder (:func:`find_images`).

@@ -84,6 +84,7 @@ def test_a_first_line_of_nodes_is_no_header(tmp_path, text, nodes, edges):
         ("1 2 x\t0.5\n2 3 y\t0.1\n", "line 1 has two words in its first column"),
         ("John Smith\nA,B\n", "line 1 has no ',', which separates columns elsewhere"),
         ("0 1 2 3\n1 2\n2 3\n", "line 2 has 2 columns and line 1 has 4, as in a list of neighbours"),
+        ("a b friend\nc d\n", "line 2 has 2 columns and line 1 has 3"),
         ("0: 1 2\n1: 2 0\n", "line 1 has the name 0:"),
         ("# two counts\n3 2\n1 2\n2 3\n", "line 2 may hold the numbers of nodes and edges"),
         ("%%MatrixMarket matrix coordinate\n3 3 2\n1 2\n2 3\n", "line 1 belongs to a Matrix Market file"),

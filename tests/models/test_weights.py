@@ -155,9 +155,7 @@ def test_one_of_several_sets_of_weights_must_be_chosen(network, tmp_path, wrap, 
     average = {name: 1.5 * value for name, value in weights.items()}
     path = tmp_path / "c.ckpt"
     torch.save(wrap(weights, average), path)
-    message = (
-        rf"c\.ckpt: .* one set of weights, got {main}, {other}; choose one with weights='{other}' in .*set"
-    )
+    message = rf"c\.ckpt: .* one set of weights, got {main}, {other}; choose one by its name"
     for read in (models.load_weights, models.load):
         with pytest.raises(ValueError, match=message) as error:
             read(path)

@@ -210,10 +210,12 @@ def _is_header(lines: list[_Line]) -> bool:
     if len(names) < 2 or any(map(NUMBER.fullmatch, names)) or others & {*names} or not rest:
         return False
     third = {value for line in rest for value in line.fields[2:3]}
+    column = "".join(first.fields[2:3])  # the name of the third column, if this is a header
     above_numbers = all(map(NUMBER.fullmatch, others)) or (
-        all(map(NUMBER.fullmatch, third))
-        and re.fullmatch(r"[^\W\d]{2,}", "".join(first.fields[2:3])) is not None
-        and first.fields[2].lower() not in MISSING
+        bool(third)
+        and all(map(NUMBER.fullmatch, third))
+        and re.fullmatch(r"[^\W\d]{2,}", column) is not None
+        and column.lower() not in MISSING
     )
     known = {*map(_word, names)} <= HEADER and not {*map(_word, others)} & HEADER
     if not (above_numbers or known):

@@ -201,8 +201,8 @@ def _chosen(content: Any, choice: str | None) -> Any:
     ]
     if rivals:
         raise ValueError(
-            f"the checkpoint must hold one set of weights, got {main}, {', '.join(rivals)}; choose one with "
-            f"weights={rivals[0]!r} in load_weights, unwrap or load, or --weights-set {rivals[0]}"
+            f"the checkpoint must hold one set of weights, got {main}, {', '.join(rivals)}; choose one by "
+            "its name, with the argument weights of load_weights, unwrap or load, or with --weights-set"
         )
     return sets[main]
 

@@ -320,7 +320,7 @@ def _described(data: Inputs) -> str:
 
 def _maps(
     user: UserModel, data: Tensor, images: Images | None
-) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Returns attention maps ``[1, layers, heads or 1, n, queries, keys]`` of the first sequences with their
     images in [0, 1], and the numbers of tokens and of class and register tokens in the first block.
     """
@@ -329,7 +329,8 @@ def _maps(
         maps = attention_maps(user.network, first, keep=PICTURED, others=[layout])
     if maps is None:
         return {}, {}
-    numbers = {"tokens": layout.tokens, "leading": layout.leading} if layout.tokens else {}
+    numbers = {"tokens": layout.tokens, "leading": layout.leading, "reading": layout.where}
+    numbers = {**numbers, "grid": layout.grid} if layout.tokens else {}
     # too large for two sequences: figures show the mean over heads
     if maps.size and 2 * maps[:, :, 0].size > MAP_NUMBERS:
         maps = maps.mean(1, keepdims=True)

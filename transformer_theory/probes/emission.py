@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..core.metric import Activations, LazyActivations
-from .attention_calls import AttentionCall
+from .attention_calls import AttentionCall, declared_key_map
 from .explicit import ExplicitCall
 from .places import Codes
 from .projections import BIASED, NOT_REPRODUCED, OTHER_TOKENS, SCALED, Arrangement, Projection
@@ -100,6 +100,7 @@ class Emitter:
             "key": call.key,
             "value": call.value,
             "bilinear": declared,
+            "key_map": declared_key_map(place["module"]) if source is None else source.key_map(),
             "mask": call.allowed,
             "labels": labels,
             **place,

@@ -318,9 +318,12 @@ def attention_subspaces(activations: Activations) -> tuple[Bases, str] | None:
         U = subspaces()
         assert isinstance(U, Tensor)
         U, origin = U.detach().double(), "the block itself (U)"
+    elif activations.bilinear is not None and activations.key_map is not None:
+        U, origin = activations.key_map.detach().double().mT, "the key projections"
     elif activations.bilinear is not None and activations.key is not None:
         # W = K Q^T maps p random vectors to a basis of the span of K (almost surely), so a singular value
-        # decomposition of every W, which costs far more, is not necessary.
+        # decomposition of every W, which costs far more, is not necessary. Directions of K whose singular
+        # values are near the rounding of W are lost.
         W = activations.bilinear.detach().double()
         p = min(activations.key.shape[-1], W.shape[-1])
         U, origin = (W @ null_subspaces(1, W.shape[-1], p, seed=0).to(W.device), "the key projections")

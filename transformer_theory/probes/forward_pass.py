@@ -10,6 +10,7 @@ to a block. Hooks and mode exist for one pass only. An error of the probe never 
 the pass then runs unobserved.
 """
 
+import contextlib
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from functools import partial
@@ -86,7 +87,7 @@ class ForwardPass(TorchFunctionMode):
         )
         self.model, self.glob, self.on_fault = model, layers, on_fault
         self.flow = Flow(with_steps=self.attention)
-        self.places, self.readout = Places(self.flow), Readout(self.flow)
+        self.places, self.readout = Places(self.flow, grid), Readout(self.flow)
         self.emitter = Emitter(emit, labels, max_samples, targets=targets)
         self.special_ids, self.declared_grid = special_ids, grid
         # attentions among the tokens by number: block, node of the output, numbers of sequences and tokens
@@ -216,7 +217,7 @@ class ForwardPass(TorchFunctionMode):
         self.flow.record(op, func, args, kwargs, nodes, inputs, output, in_place=in_place)
         name = op.name
         self.readout.record(name, func, args, kwargs, nodes, inputs, output, in_place=in_place)
-        with aside():
+        with aside(), contextlib.suppress(RuntimeError, IndexError):  # places stay unknown
             self.places.record(name, func, args, kwargs, nodes, inputs, output)
         if func in CALLS:
             out = first_tensor((output,), {})
@@ -327,7 +328,6 @@ class ForwardPass(TorchFunctionMode):
         node = self.flow.add(output, ()) if known is None else known
         around = self.streams.attended(node)
         self.layers.add(block, around)
-        self.places.attended = True
         projection = None
         # If the module declares W and the leading axes are batch and heads, the projections need not be
         # searched for.

@@ -506,28 +506,23 @@ def test_a_declared_grid():
         assert seen.grid == "grid is 2 x 4, and sequences have 12 tokens"
 
 
+class Talking(nn.Module):
+    """Attention of one head whose scores are convolved, before the blocks."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first, self.qkv, self.mix = first, nn.Linear(DIM, 3 * DIM), nn.Conv2d(1, 1, 1)
+
+    def forward(self, x):
+        x = self.first(x)
+        q, k, v = self.qkv(x)[:, None].chunk(3, -1)
+        return (self.mix(q @ k.mT).softmax(-1) @ v)[:, 0] + x
+
+
 def test_scores_that_are_convolved_are_no_image():
-    """Talking heads: a convolution of the scores of one head."""
-
-    class Talking(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.qkv, self.mix = nn.Linear(DIM, 3 * DIM), nn.Conv2d(1, 1, 1)
-
-        def forward(self, x):
-            q, k, v = self.qkv(x)[:, None].chunk(3, -1)
-            return (self.mix(q @ k.mT / 3).softmax(-1) @ v)[:, 0] + x
-
-    class Two(Network):
-        def __init__(self):
-            super().__init__(nn.Linear(5, DIM), 0)
-            self.blocks = nn.ModuleList(Talking() for _ in range(2))
-
-    for seen in seen_in(built(Two), tokens(BATCH, 6, 5)).seen:
+    for seen in seen_in(built(lambda: Network(Talking(nn.Linear(5, DIM)))), tokens(BATCH, 6, 5)).seen:
         assert seen.grid == NO_IMAGES
-    images = built(Two)
-    images.embedding = Conv(4, 4)
-    check(images, tokens(BATCH, 3, 12, 16), raster(3, 4), (3, 4))
+    check(built(lambda: Network(Talking(Conv(4, 4)))), tokens(BATCH, 3, 12, 16), raster(3, 4), (3, 4))
 
 
 def test_windows_have_the_places_of_their_patches():

@@ -102,7 +102,7 @@ class Places:
         """Records an input of the network; an image, ``[batch, channels, height, width]`` or ``[batch,
         height, width, channels]``, has codes, and so have tokens of a declared grid.
         """
-        node = self.flow.add(tensor, (), given=True)
+        node = self.flow.node(tensor)
         if not tensor.is_floating_point():
             self._no_images.add(node)
         elif tensor.ndim == 4:
@@ -157,7 +157,7 @@ class Places:
 
     def _is_picture(self, node: int, x: Tensor) -> bool:
         """Whether a tensor with four axes is an image, or a map of patches."""
-        if x.ndim != 4 or not self.flow.is_given(node):
+        if x.ndim != 4 or self.flow.is_constant(node):
             return False
         if node in self.codes:
             # of scores between tokens, the codes are those of the queries
@@ -175,7 +175,7 @@ class Places:
 
     def _product(self, name: str, nodes: Sequence[int], output: Any) -> Codes | None:
         """Returns the codes of a product of tokens with a matrix, ``[..., dim]``."""
-        if isinstance(output, Tensor) and sum(self.flow.is_given(node) for node in nodes) > 1:
+        if isinstance(output, Tensor) and sum(not self.flow.is_constant(node) for node in nodes) > 1:
             node = self.flow.known(output)
             self._no_images.update([] if node is None else [node])
         operand = nodes[1] if name == "addmm" else nodes[0]
@@ -199,7 +199,7 @@ class Places:
         if part is None or not isinstance(args[-1], Tensor) or inputs[-1] is not args[-1]:
             return base  # tokens that are masked keep their places
         if base is None:
-            code = CONTENT if self.flow.is_given(nodes[0]) else INSERTED
+            code = INSERTED if self.flow.is_constant(nodes[0]) else CONTENT
             values = torch.full(inputs[0].shape, code, dtype=torch.int32, device=inputs[0].device)
         else:
             values = base.values.clone(memory_format=torch.contiguous_format)
@@ -223,7 +223,7 @@ class Places:
             return None
         dim %= output.ndim
         known = [self.codes.get(node) for node in nodes]
-        given = [self.flow.is_given(node) for node in nodes]
+        given = [not self.flow.is_constant(node) for node in nodes]
         last = dim == output.ndim - 1
         if not any(known) and (output.ndim != 3 or last or all(given) or not any(given)):
             return None

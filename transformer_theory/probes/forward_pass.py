@@ -352,7 +352,7 @@ class ForwardPass(TorchFunctionMode):
         own = projection.own if isinstance(projection, Projection) else own
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape, own))
-        if own is not False and shape[0] == shape[1] > 1:
+        if call is not None and own is not False and shape[0] == shape[1] > 1:
             self.readout.attended(around.number, node)
             sequences = call.query.shape[0] if call.query.ndim == 4 else 1
             self.mixing[around.number] = around, block, node, (sequences, shape[0])

@@ -338,6 +338,9 @@ class TokenMasks:
         if fits:
             own = tokens if record.codes is None else replace(tokens, codes=record.codes)
             columns |= self._masks(record.frame, own)
+        if (mask := columns.get("mask")) is not None:
+            whole = mask.expand(*mask.shape[:2], columns["query"].shape[2], columns["key"].shape[2])
+            columns["mask"] = None if bool(mask.all()) else whole
         if "query" in columns:
             keys = order if _is_self(record) and _keys(record) == T else _order_of_keys(record, order)
             if order is None and keys is None:
@@ -526,13 +529,17 @@ def _order_of_keys(record: Recorded, order: Order | None) -> Order | None:
 
 
 def _words(read: Bool[Tensor, "n T"], tokens: Tokens) -> str:
-    """Describes the tokens from which the outputs are computed."""
+    """Describes the tokens from which the outputs are computed; rows without a real token do not count."""
+    inserted = None if tokens.codes is None else (tokens.codes.values == INSERTED).expand_as(read)
+    if tokens.order is not None:
+        rows = tokens.order.rows
+        read, inserted = read[rows], None if inserted is None else inserted[rows]
     counts = read.sum(1)
     if not bool((counts == 1).all()):
         real = read.shape[1] if tokens.order is None else tokens.order.real.sum(1).to(counts)
         return "the tokens" if bool((counts == real).all()) else "the tokens that the head reads"
     position = read.int().argmax(1)
-    if tokens.codes is not None and bool((tokens.codes.values.expand_as(read)[read] == INSERTED).all()):
+    if inserted is not None and bool(inserted[read].all()):
         return "the class token"
     last = read.shape[1] - 1 if tokens.order is None else tokens.order.positions.amax(1).to(position)
     if tokens.causal:

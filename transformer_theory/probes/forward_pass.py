@@ -352,7 +352,8 @@ class ForwardPass(TorchFunctionMode):
         own = projection.own if isinstance(projection, Projection) else own
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape, own))
-        if call is not None and own is not False and shape[0] == shape[1] > 1:
+        mixes = shape[0] == shape[1] if own is not False else self._from_queries(frame, operands[1])
+        if call is not None and mixes and shape[0] > 1:
             self.readout.attended(around.number, node)
             sequences = call.query.shape[0] if call.query.ndim == 4 else 1
             self.mixing[around.number] = around, block, node, (sequences, shape[0])
@@ -386,6 +387,13 @@ class ForwardPass(TorchFunctionMode):
         if isinstance(call, ExplicitCall) and (isinstance(axes, str) or call.softmax.ndim != 4):
             call = call.heads_of(self._batch(call.softmax.shape[-2]))
         return call, projection
+
+    def _from_queries(self, frame: Frame, key: Operand) -> bool:
+        """Whether keys were computed from the tokens of the queries, by more than a projection, such as a
+        convolution that joins neighbours.
+        """
+        tokens, node = frame.source, key.node
+        return node is not None and min(tokens, node) >= 0 and self.flow.descends(node, tokens)
 
     def _batch(self, seq: int) -> int:
         """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it
@@ -507,7 +515,7 @@ class ForwardPass(TorchFunctionMode):
             self.model, args, kwargs, some=some, special_ids=self.special_ids, grid=self.declared_grid
         )
         masks = TokenMasks(self.masks, self.emitter.recorded, known)
-        self._find_read(masks, output)
+        self._find_read(masks, output, () if inputs is None else tuple(inputs.shape[:2]))
         self.emitter.finish(masks.activations)
         if self.outputs:
             logits = logits_of(output)
@@ -519,16 +527,23 @@ class ForwardPass(TorchFunctionMode):
         own = self.places.of(frame.source, time_first=frame.time_first)
         return self.layers.codes(block) if own is None else own
 
-    def _find_read(self, masks: TokenMasks, output: Any) -> None:
+    def _find_read(self, masks: TokenMasks, output: Any, batch: tuple[int, ...]) -> None:
         """Finds the tokens from which the outputs are computed, in each stack of blocks that ends with an
         attention from which no other one was computed.
+
+        Args:
+            masks: tokens of the pass.
+            output: what the network returned.
+            batch: the first two axes of its inputs.
         """
         for number, (around, block, attention, shape) in self.mixing.items():
             if not self.readout.last >> number & 1 or not any(n for _, n, _ in masks.tokens):
                 continue
             stream = around.after_node if around.after_node >= 0 else attention
             try:
-                sizes, reason = self.readout.read(number, stream, output, shape, time_first=block.time_first)
+                sizes, reason = self.readout.read(
+                    number, stream, output, shape, batch, time_first=block.time_first
+                )
             except Exception as error:  # such as weights that are stored elsewhere after they have been used
                 sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
             sequences = block.name.rpartition(".")[0]

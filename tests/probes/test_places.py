@@ -13,7 +13,7 @@ from tests.problems.networks import Block, Keep, built, seen_in, tokens
 from transformer_theory.core.metric import NO_IMAGES, WORDS, Grid
 from transformer_theory.metrics.token_layout import TokenLayout
 from transformer_theory.probes import probe
-from transformer_theory.probes.token_masks import UNPLACED
+from transformer_theory.probes.token_masks import REPEATED, UNPLACED
 from transformer_theory.theories.vision.in_networks import DISTANCE, NEIGHBOURS, PatchAttention
 
 DIM, BATCH = 8, 3
@@ -546,6 +546,25 @@ def test_windows_have_the_places_of_their_patches():
     for seen in seen_in(built(Windows), tokens(BATCH, 3, 16, 16)).of("attention"):
         assert isinstance(seen.grid, Grid)
         assert torch.equal(seen.grid.places, expected.repeat(BATCH, 1))
+
+
+class Frames(nn.Module):
+    """A video, whose frames are cut like images; the tokens of all frames form one sequence."""
+
+    def __init__(self):
+        super().__init__()
+        self.network = Network(Conv(4, 4))
+
+    def forward(self, video):
+        x = self.network.embedding(video.flatten(0, 1)).unflatten(0, video.shape[:2]).flatten(1, 2)
+        for block in self.network.blocks:
+            x = block(x.clone())
+        return self.network.head(x.mean(1))
+
+
+def test_the_frames_of_a_video_are_no_grid():
+    for seen in seen_in(built(Frames), tokens(BATCH, 2, 3, 12, 16)).seen:
+        assert seen.grid == REPEATED
 
 
 def test_an_error_of_the_places_does_not_end_the_pass(monkeypatch):

@@ -157,6 +157,15 @@ WHOLE = {  # embeddings of images of 12 x 16 pixels with three channels: 3 x 4 p
     "tensor unfold": lambda: Lin(by_unfold, 48),
     "unfold": lambda: Lin(lambda x: functional.unfold(x, 4, stride=4).mT, 48),
     "overlapping unfold": lambda: Lin(lambda x: functional.unfold(x, 7, stride=4, padding=2).mT, 147),
+    "one after the other": lambda: Lin(
+        lambda x: torch.cat(
+            [x[:, :, i : i + 4, j : j + 4].flatten(1)[:, None] for i in (0, 4, 8) for j in (0, 4, 8, 12)], 1
+        ),
+        48,
+    ),
+    "chunks": lambda: Lin(
+        lambda x: torch.stack([y for row in x.chunk(3, 2) for y in row.chunk(4, 3)], 1).flatten(2), 48
+    ),
     "pixel unshuffle": lambda: Lin(lambda x: functional.pixel_unshuffle(x, 4).flatten(2).mT, 48),
     "as a map": lambda: nn.Sequential(
         Lin(lambda x: einops.rearrange(x, "b c (h p) (w q) -> b h w (p q c)", p=4, q=4), 48), nn.Flatten(1, 2)
@@ -273,6 +282,22 @@ def test_sizes(shape, size, how):
         "unfold": lambda: Lin(lambda x: functional.unfold(x, 4, stride=4).mT, 16 * channels),
     }[how]
     check(built(lambda: Network(make())), tokens(BATCH, *shape), raster(*size), size)
+
+
+def test_images_of_bytes():
+    x = torch.arange(BATCH * 3 * 12 * 16).view(BATCH, 3, 12, 16).to(torch.uint8)
+    check(built(lambda: Network(nn.Sequential(Call(lambda x: x / 255), Conv(4, 4)))), x, raster(3, 4), (3, 4))
+    check(built(lambda: Network(Lin(lambda x: by_hand(x / 255), 48))), x, raster(3, 4), (3, 4))
+
+
+def test_pixels_as_tokens():
+    """Tokens that are not projected, with a class token of zeros."""
+    plain = built(lambda: Network(Call(lambda x: x.flatten(2).mT)))
+    check(plain, tokens(BATCH, DIM, 3, 4), raster(3, 4), (3, 4))
+    token = built(
+        lambda: Network(Call(lambda x: torch.cat([x.new_zeros(len(x), 1, DIM), x.flatten(2).mT], 1)))
+    )
+    check(token, tokens(BATCH, DIM, 3, 4), [-1, *range(12)], (3, 4))
 
 
 def test_channels_in_the_last_axis():

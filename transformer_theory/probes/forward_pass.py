@@ -551,7 +551,7 @@ class ForwardPass(TorchFunctionMode):
                 masks.set_unread(sequences, reason)
                 continue
             read = tokens_read(self.emitter.some(sizes))
-            frame = sequences, *read.shape
+            frame = sequences, len(read), read.shape[1]
             if frame in masks.tokens:
                 masks.set_read(frame, read)
 

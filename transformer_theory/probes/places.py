@@ -103,10 +103,10 @@ class Places:
         height, width, channels]``, has codes, and so have tokens of a declared grid.
         """
         node = self.flow.node(tensor)
-        if not tensor.is_floating_point():
-            self._no_images.add(node)
-        elif tensor.ndim == 4:
+        if tensor.ndim == 4 and (tensor.is_floating_point() or tensor.dtype == torch.uint8):
             self.codes[node] = _counted(tensor)
+        elif not tensor.is_floating_point():
+            self._no_images.add(node)
         elif tensor.ndim == 3 and self.declared is not None:
             count = self.declared[0] * self.declared[1]
             axis = next((axis for axis in (1, 0) if tensor.shape[axis] == count), None)
@@ -143,7 +143,7 @@ class Places:
         elif nodes[0] not in codes or name in SAME:
             found = self._kept(nodes, output)
         elif name == "pad":
-            found = _padded(codes[nodes[0]], function, args, kwargs, output)
+            found = _padded(codes[nodes[0]], args, kwargs, output)
         elif name in MOVES or name in PICKS:
             found = _moved(codes[nodes[0]], function, args[1:], kwargs)
         else:
@@ -229,8 +229,8 @@ class Places:
             return None
         # The codes of a single part without codes are its indices.
         lone = not any(known) and sum(given) == 1 and name != "stack"
-        if output.ndim == 3 and not last:
-            known = [c if c is None or c.image is None else c.of_tokens() for c in known]
+        if output.ndim == 3 and not last and name != "stack":
+            known = _cut(known, dim)
         parts = []
         for x, codes, is_given in zip(inputs, known, given):
             if codes is not None:
@@ -277,6 +277,27 @@ class Places:
         return Codes(first, codes.grid)
 
 
+def _cut(known: list[Codes | None], dim: int) -> list[Codes | None]:
+    """Returns the codes of joined parts, of which those with codes of pixels are parts of one grid."""
+    pixels = [codes for codes in known if codes is not None and codes.image is not None]
+    if not pixels:
+        return known
+    whole = None
+    if len({(codes.image, codes.values.shape[-1]) for codes in pixels}) == 1:
+        whole = Codes(torch.cat([codes.values for codes in pixels], dim), image=pixels[0].image).of_tokens()
+    lengths = [codes.values.shape[dim] for codes in pixels]
+    parts = iter([None] * len(pixels) if whole is None else whole.values.split(lengths, dim))
+    found = []
+    for codes in known:
+        if codes is not None and codes.image is not None:
+            part = next(parts)
+            codes = (
+                None if whole is None or part is None else Codes(part.expand(codes.values.shape), whole.grid)
+            )
+        found.append(codes)
+    return found
+
+
 def _counted(x: Tensor) -> Codes:
     """Returns the codes of the pixels of an image ``[..., a, b, c]``."""
     size = (x.shape[-3], x.shape[-2], x.shape[-1])
@@ -297,11 +318,11 @@ def _picture(codes: Codes | None, output: Any, *, cuts: bool) -> Codes | None:
     return Codes(count.view(rows, columns).expand(output.shape), (rows, columns))
 
 
-def _padded(codes: Codes, function: Callable, args: tuple, kwargs: dict, output: Any) -> Codes | None:
+def _padded(codes: Codes, args: tuple, kwargs: dict, output: Any) -> Codes | None:
     """Returns the codes of a padded image, whose pixels are counted again, or of padded tokens."""
     if codes.image is not None:
         return _counted(output) if isinstance(output, Tensor) and output.ndim == 4 else None
-    pad = kwargs.get("pad", args[1] if len(args) > 1 else None)
+    pad = kwargs["pad"] if "pad" in kwargs else args[1]
     return Codes(torch.nn.functional.pad(codes.values, pad, value=INSERTED), codes.grid)
 
 

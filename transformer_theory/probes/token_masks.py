@@ -184,7 +184,7 @@ def given(
         found = getattr(config, name, None)
         special |= set(found) if isinstance(found, list | tuple) else {found}
     numbers = frozenset(number for number in special if isinstance(number, int))
-    images = any(x.ndim == 4 and x.is_floating_point() for x in named.values())
+    images = any(x.ndim == 4 and (x.is_floating_point() or x.dtype == torch.uint8) for x in named.values())
     return Given(masks, None if ids is None else some(ids), numbers, grid, images)
 
 

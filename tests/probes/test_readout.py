@@ -351,6 +351,22 @@ def test_all_outputs_of_sequences_count():
     assert torch.equal(read_of(keep), (torch.arange(SEQ) < 2).expand(BATCH, -1))
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_sequence_of_nan_changes_nothing_for_the_others(batch):
+    x = tokens(batch, SEQ, DIM)
+    x[0] = torch.nan
+    keep = seen_in(built(lambda: Network(Linear(lambda x: x[:, 2]))), x)
+    assert torch.equal(read_of(keep), (torch.arange(SEQ) == 2).expand(batch, -1))
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_of_some_sequences_only(most):
+    """``max_samples`` selects the same sequences of everything."""
+    keep = seen_in(built(lambda: Network(HEADS["by index"]())), tokens(BATCH, SEQ, DIM), max_samples=most)
+    chosen = torch.linspace(0, BATCH - 1, most).round().long()
+    assert torch.equal(read_of(keep), torch.arange(SEQ) == PLACES[chosen][:, None])
+
+
 WITH_TOKENS = {
     "tokens": lambda x: x,
     "classes": lambda x: nn.functional.linear(x, torch.ones(3, DIM)),
@@ -382,6 +398,7 @@ HIDDEN = {
     "data": lambda: Linear(lambda x: x[:, 1].data),
     "quantised": lambda: Linear(lambda x: x[:, 1] + (x[:, 1].round() - x[:, 1]).detach()),
     "dead units": lambda: Linear(lambda x: (x[:, 1] - 1e3).relu()),
+    "infinite": lambda: Linear(lambda x: x[:, 1] * float("inf")),
     "saturated": lambda: nn.Sequential(Linear(lambda x: x[:, 1] * 1e4), nn.Softmax(1)),
 }
 

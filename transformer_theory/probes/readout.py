@@ -328,7 +328,7 @@ def _per_token(
         gradient = gradient.transpose(0, 1)
     if gradient.numel() % (n * T):
         return None
-    return gradient.reshape(n, T, -1).norm(dim=-1)
+    return gradient.reshape(n, T, -1).norm(dim=-1).nan_to_num()  # of large numbers the norm is infinite
 
 
 def _gradient(

@@ -10,6 +10,7 @@ to a block. Hooks and mode exist for one pass only. An error of the probe never 
 the pass then runs unobserved.
 """
 
+import contextlib
 from collections.abc import Callable, Collection
 from fnmatch import fnmatchcase
 from functools import partial
@@ -88,7 +89,7 @@ class ForwardPass(TorchFunctionMode):
         )
         self.model, self.glob, self.on_fault = model, layers, on_fault
         self.flow = Flow(with_steps=self.attention)
-        self.places, self.readout = Places(self.flow), Readout(self.flow)
+        self.places, self.readout = Places(self.flow, grid), Readout(self.flow)
         self.emitter = Emitter(emit, labels, max_samples, targets=targets)
         self.special_ids, self.declared_grid = special_ids, grid
         # attentions among the tokens by number: block, node of the output, numbers of sequences and tokens
@@ -224,7 +225,7 @@ class ForwardPass(TorchFunctionMode):
         self.flow.record(op, func, args, kwargs, nodes, inputs, output, in_place=in_place)
         name = op.name
         self.readout.record(name, func, args, kwargs, nodes, inputs, output, in_place=in_place)
-        with aside():
+        with aside(), contextlib.suppress(RuntimeError, IndexError):  # places stay unknown
             self.places.record(name, func, args, kwargs, nodes, inputs, output)
         if func in CALLS:
             out = first_tensor((output,), {})
@@ -338,7 +339,6 @@ class ForwardPass(TorchFunctionMode):
         node = self.flow.add(output, ()) if known is None else known
         around = self.streams.attended(node)
         self.layers.add(block, around)
-        self.places.attended = True
         projection: Projection | str | None = None
         call: Call | None = given_call
         try:
@@ -352,7 +352,8 @@ class ForwardPass(TorchFunctionMode):
         own = projection.own if isinstance(projection, Projection) else own
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape, own))
-        if call is not None and own is not False and shape[0] == shape[1] > 1:
+        mixes = shape[0] == shape[1] if own is not False else self._from_queries(frame, operands[1])
+        if call is not None and mixes and shape[0] > 1:
             self.readout.attended(around.number, node)
             sequences = call.query.shape[0] if call.query.ndim == 4 else 1
             self.mixing[around.number] = around, block, node, (sequences, shape[0])
@@ -386,6 +387,13 @@ class ForwardPass(TorchFunctionMode):
         if isinstance(call, ExplicitCall) and (isinstance(axes, str) or call.softmax.ndim != 4):
             call = call.heads_of(self._batch(call.softmax.shape[-2]))
         return call, projection
+
+    def _from_queries(self, frame: Frame, key: Operand) -> bool:
+        """Whether keys were computed from the tokens of the queries, by more than a projection, such as a
+        convolution that joins neighbours.
+        """
+        tokens, node = frame.source, key.node
+        return node is not None and min(tokens, node) >= 0 and self.flow.descends(node, tokens)
 
     def _batch(self, seq: int) -> int:
         """Returns the number of sequences in the input of the innermost module, and sets ``time_first`` if it
@@ -507,7 +515,7 @@ class ForwardPass(TorchFunctionMode):
             self.model, args, kwargs, some=some, special_ids=self.special_ids, grid=self.declared_grid
         )
         masks = TokenMasks(self.masks, self.emitter.recorded, known)
-        self._find_read(masks, output)
+        self._find_read(masks, output, () if inputs is None else tuple(inputs.shape[:2]))
         self.emitter.finish(masks.activations)
         if self.outputs:
             logits = logits_of(output)
@@ -519,16 +527,23 @@ class ForwardPass(TorchFunctionMode):
         own = self.places.of(frame.source, time_first=frame.time_first)
         return self.layers.codes(block) if own is None else own
 
-    def _find_read(self, masks: TokenMasks, output: Any) -> None:
+    def _find_read(self, masks: TokenMasks, output: Any, batch: tuple[int, ...]) -> None:
         """Finds the tokens from which the outputs are computed, in each stack of blocks that ends with an
         attention from which no other one was computed.
+
+        Args:
+            masks: tokens of the pass.
+            output: what the network returned.
+            batch: the first two axes of its inputs.
         """
         for number, (around, block, attention, shape) in self.mixing.items():
             if not self.readout.last >> number & 1 or not any(n for _, n, _ in masks.tokens):
                 continue
             stream = around.after_node if around.after_node >= 0 else attention
             try:
-                sizes, reason = self.readout.read(number, stream, output, shape, time_first=block.time_first)
+                sizes, reason = self.readout.read(
+                    number, stream, output, shape, batch, time_first=block.time_first
+                )
             except Exception as error:  # such as weights that are stored elsewhere after they have been used
                 sizes, reason = None, f"{NOT_FOLLOWED} ({type(error).__name__})"
             sequences = block.name.rpartition(".")[0]
@@ -536,7 +551,7 @@ class ForwardPass(TorchFunctionMode):
                 masks.set_unread(sequences, reason)
                 continue
             read = tokens_read(self.emitter.some(sizes))
-            frame = sequences, *read.shape
+            frame = sequences, len(read), read.shape[1]
             if frame in masks.tokens:
                 masks.set_read(frame, read)
 

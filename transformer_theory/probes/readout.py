@@ -136,7 +136,14 @@ class Readout:
         )
 
     def read(
-        self, bit: int, stream: int, output: Any, hint: tuple[int, int], *, time_first: bool
+        self,
+        bit: int,
+        stream: int,
+        output: Any,
+        hint: tuple[int, int],
+        batch: tuple[int, ...],
+        *,
+        time_first: bool,
     ) -> tuple[Float[Tensor, "batch seq"] | None, str]:
         """Returns the size of the gradient of each token; or None and the reason.
 
@@ -145,17 +152,19 @@ class Readout:
             stream: node of the residual stream after it, or of its output.
             output: what the network returned.
             hint: numbers of sequences and of tokens of the attention; those of the stream may differ.
+            batch: possible numbers of sequences of the outputs. Those of the stream may be parts of them.
             time_first: whether the stream is ``[seq, batch, dim]``.
         """
         start = self._end_of_block(bit, stream)
         shape = hint if start is None else _shape_of(start[1], hint, time_first=time_first)
-        ends = self._ends(bit, output, shape)
+        rows = (shape[0], *(n for n in batch if n and shape[0] % n == 0))
+        ends = self._ends(bit, output, shape, rows)
         if isinstance(ends, str) or start is None:
             return None, ends if isinstance(ends, str) else NOT_FOLLOWED
         operations = self._between(start[0], ends)
 
         def computed(way: _Way, *, entry: bool = False) -> Tensor | None:
-            gradient = _gradient(operations, *start, ends, way, shape[0] if entry else None)
+            gradient = _gradient(operations, *start, ends, way, rows if entry else ())
             return None if gradient is None else _per_token(gradient, shape, time_first=time_first)
 
         way = _Way()
@@ -167,9 +176,12 @@ class Readout:
             sizes = found if sizes is None else sizes if found is None else torch.maximum(sizes, found)
         if sizes is None or not bool(sizes.any()):
             return None, NOT_FOLLOWED
-        if any(_may_be_tokens(x, shape) for x in ends.values()):
+        if any(_may_be_tokens(x, shape[1], rows) for x in ends.values()):
             one = computed(way, entry=True)
-            if one is None or not torch.equal(tokens_read(one), tokens_read(sizes)):
+            used = (
+                None if one is None else one.any(1)
+            )  # one entry may depend on some parts of a sequence only
+            if one is None or used is None or not torch.equal(*(tokens_read(x[used]) for x in (one, sizes))):
                 return None, AT_EVERY_TOKEN
         return sizes, ""
 
@@ -216,25 +228,29 @@ class Readout:
                 kept.append(one)
         return kept[::-1]
 
-    def _ends(self, bit: int, output: Any, shape: tuple[int, int]) -> dict[int, Tensor] | str:
+    def _ends(
+        self, bit: int, output: Any, shape: tuple[int, int], rows: tuple[int, ...]
+    ) -> dict[int, Tensor] | str:
         """Returns the outputs that belong to sequences, by node, or the reason why there are none."""
         tensors = [x for x in _tensors(output) if x.is_floating_point()]
         logits = getattr(output, "logits", None)
         tensors = [logits, *tensors] if isinstance(logits, Tensor) else tensors
         known = [(node, x) for x in tensors if (node := self.flow.known(x)) is not None]
         known = [(node, x) for node, x in known if node >= 0 and self.flow.taint[node] >> bit & 1]
-        vectors = {node: x for node, x in known if _is_vector(x, shape)}
+        vectors = {node: x for node, x in known if _is_vector(x, rows)}
         if vectors:
             return vectors
         others = [(node, x) for node, x in known if x.numel() > 1]
         if not others and known:  # the loss of a training step
             before = self._before(known[0][0], bit)
-            vectors = {node: x for node, x in before.items() if _is_vector(x, shape) and len(x) == shape[0]}
+            vectors = {node: x for node, x in before.items() if _is_vector(x, rows) and len(x) in rows}
             return vectors or (AT_EVERY_TOKEN if before else NOT_FOLLOWED)
         if not others:
             return NOT_FOLLOWED
         first = others[0][1]
-        dense = first.ndim > 3 or shape[1] in first.shape or shape[0] not in first.shape
+        if first.ndim < 3 and shape[1] not in first.shape and len(first) != shape[0] * shape[1]:
+            return NOT_FOLLOWED
+        dense = first.ndim != 3 or shape[1] in first.shape or not _axis(first, rows)
         return AT_EVERY_TOKEN if dense else dict(others[:1])
 
     def _before(self, node: int, bit: int) -> dict[int, Tensor]:
@@ -259,27 +275,28 @@ def tokens_read(sizes: Float[Tensor, "batch seq"]) -> Bool[Tensor, "batch seq"]:
     return sizes > READ_RTOL * sizes.amax(1, keepdim=True)
 
 
-def _is_vector(x: Tensor, shape: tuple[int, int]) -> bool:
+def _axis(x: Tensor, rows: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the first axis of a tensor that may be that of the sequences; empty if there is none."""
+    return next(((axis,) for n in rows for axis, length in enumerate(x.shape) if length == n), ())
+
+
+def _is_vector(x: Tensor, rows: tuple[int, ...]) -> bool:
     """Whether a tensor has one number or vector per sequence. The axis of a single sequence may be gone."""
-    n = shape[0]
-    if x.ndim == 1:
-        return len(x) == n or (n == 1 and len(x) > 1)
-    return x.ndim == 2 and n in x.shape
+    return (x.ndim in (1, 2) and bool(_axis(x, rows))) or (x.ndim == 1 and 1 in rows)
 
 
-def _may_be_tokens(x: Tensor, shape: tuple[int, int]) -> bool:
-    """Whether the entries of an output may belong to tokens."""
+def _may_be_tokens(x: Tensor, T: int, rows: tuple[int, ...]) -> bool:
+    """Whether the entries of an output may belong to T tokens."""
     axes = list(x.shape)
-    if shape[0] in axes and x.ndim > 1:
-        axes.remove(shape[0])
-    return x.ndim > 2 or (shape[1] in axes and (x.ndim == 2 or shape[0] == 1))
+    for axis in _axis(x, rows) if x.ndim > 1 else ():
+        del axes[axis]
+    return x.ndim > 2 or (T in axes and (x.ndim == 2 or 1 in rows))
 
 
-def _by_sequence(x: Tensor, n: int) -> Float[Tensor, "batch _"]:
+def _by_sequence(x: Tensor, rows: tuple[int, ...]) -> Float[Tensor, "batch _"]:
     """Returns an output with one row per sequence."""
-    if x.ndim > 1 and len(x) != n and n in x.shape:
-        x = x.movedim(x.shape.index(n), 0)
-    return x.reshape(n, -1)
+    axis = _axis(x, rows)
+    return x.movedim(axis[0], 0).flatten(1) if axis and x.ndim > 1 else x.reshape(len(x) if axis else 1, -1)
 
 
 def _shape_of(stream: Tensor, hint: tuple[int, int], *, time_first: bool) -> tuple[int, int]:
@@ -311,7 +328,7 @@ def _per_token(
         gradient = gradient.transpose(0, 1)
     if gradient.numel() % (n * T):
         return None
-    return gradient.reshape(n, T, -1).norm(dim=-1)
+    return gradient.reshape(n, T, -1).norm(dim=-1).nan_to_num()  # of large numbers the norm is infinite
 
 
 def _gradient(
@@ -320,7 +337,7 @@ def _gradient(
     stream: Tensor,
     ends: dict[int, Tensor],
     way: _Way,
-    sequences: int | None,
+    rows: tuple[int, ...],
 ) -> Tensor | None:
     """Returns the gradient of the outputs, of the shape of the stream; None if they cannot be computed again.
 
@@ -329,7 +346,7 @@ def _gradient(
         node, stream: the stream.
         ends: outputs by node.
         way: how operations are computed.
-        sequences: number of sequences, if the largest output of each is taken instead of all.
+        rows: possible numbers of sequences, if the largest output of each is taken instead of all.
     """
     device = stream.device
     devices = [] if device.type == "cpu" else [device.index or 0]
@@ -345,8 +362,8 @@ def _gradient(
             total, found = torch.zeros((), device=device), False
             for y in (values[end] for end in ends if end in values and values[end].requires_grad):
                 found, y = True, y.float()
-                if sequences is not None:
-                    y = _by_sequence(y, sequences)
+                if rows:
+                    y = _by_sequence(y, rows)
                     y = y.gather(1, y.detach().abs().argmax(1, keepdim=True))
                 weights = torch.cos(torch.arange(y.numel(), device=y.device)).view(y.shape)
                 total = total + (y * weights).sum()

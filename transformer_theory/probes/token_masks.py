@@ -34,6 +34,7 @@ DROPS = {"key_padding_mask", "src_key_padding_mask", "tgt_key_padding_mask", "en
 DROPS |= {"decoder_padding_mask", "padding_mask"}
 SPECIAL = ("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "pad_token_id", "mask_token_id")
 UNPLACED = "the patches could not be followed from the image to the tokens"
+REPEATED = "several tokens of a sequence come from the same patch, as in the frames of a video"
 
 Frame = tuple[str, int, int]
 """Sequences of one kind: list of the blocks, number of sequences, tokens."""
@@ -183,7 +184,7 @@ def given(
         found = getattr(config, name, None)
         special |= set(found) if isinstance(found, list | tuple) else {found}
     numbers = frozenset(number for number in special if isinstance(number, int))
-    images = any(x.ndim == 4 and x.is_floating_point() for x in named.values())
+    images = any(x.ndim == 4 and (x.is_floating_point() or x.dtype == torch.uint8) for x in named.values())
     return Given(masks, None if ids is None else some(ids), numbers, grid, images)
 
 
@@ -288,6 +289,8 @@ class TokenMasks:
         for mask in known:
             real = real | mask.any(1)
         for name, mask in given:
+            if self._of_other_tokens(codes, mask):
+                continue
             if ("decoder" in name) == ("decoder" in sequences) or "coder" not in sequences:
                 real = real & _fitted(mask.to(real.device), real, codes)
         all_known = bool(masks) and len(known) == len(masks)
@@ -296,6 +299,11 @@ class TokenMasks:
         if starts is None and bool(real.all()):
             return Tokens(None, causal, codes)
         return Tokens(_order(real, starts), causal, codes)
+
+    def _of_other_tokens(self, codes: Codes | None, mask: Tensor) -> bool:
+        """Whether tokens are patches, and a mask is that of words beside them."""
+        ids = self.given.ids
+        return codes is not None and codes.grid is not None and ids is not None and mask.shape == ids.shape
 
     def set_read(self, frame: Frame, read: Bool[Tensor, "batch seq"]) -> None:
         """Sets the tokens from which the outputs are computed; of padding they are not."""
@@ -338,6 +346,8 @@ class TokenMasks:
         if fits:
             own = tokens if record.codes is None else replace(tokens, codes=record.codes)
             columns |= self._masks(record.frame, own)
+        else:
+            columns["grid"] = self._unplaced()
         if (mask := columns.get("mask")) is not None:
             whole = mask.expand(*mask.shape[:2], columns["query"].shape[2], columns["key"].shape[2])
             columns["mask"] = None if bool(mask.all()) else whole
@@ -400,7 +410,7 @@ class TokenMasks:
         content = None
         if codes is not None:
             content = codes.values != INSERTED
-        if ids is not None and len(ids) == n and given.special:
+        if ids is not None and len(ids) == n and given.special and not self._of_other_tokens(codes, ids):
             words = torch.ones(ids.shape, dtype=torch.bool, device=ids.device)
             for number in given.special:
                 words &= ids != number
@@ -425,12 +435,21 @@ class TokenMasks:
         """Returns the grid of the patches, or the reason why there is none."""
         codes, declared = tokens.codes, self.given.grid
         if codes is not None and codes.grid is not None:
+            # one batch entry, if the places do not depend on it
+            values = codes.values if codes.values.stride(0) else codes.values[:1]
+            ordered = values.sort(1).values
+            if bool(((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any()):
+                return REPEATED
             return Grid(*codes.grid, codes.values.clamp(min=-1).long().expand(n, T))
         if declared is not None:
             some = torch.ones(n, T, dtype=torch.bool) if content is None else content
             if bool((some.sum(1) == declared[0] * declared[1]).all()):
                 return Grid(*declared, torch.where(some, some.long().cumsum(1) - 1, -1))
             return f"grid is {declared[0]} x {declared[1]}, and sequences have {int(some[0].sum())} tokens"
+        return self._unplaced()
+
+    def _unplaced(self) -> str:
+        """Returns the reason why there is no grid."""
         return WORDS if self.given.ids is not None else UNPLACED if self.given.images else NO_IMAGES
 
 

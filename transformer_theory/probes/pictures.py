@@ -114,21 +114,31 @@ def _maps(result: Result, step: int | None, sequence: int) -> list[np.ndarray]:
     return maps
 
 
+def _heat(
+    weights: Float[np.ndarray, "tokens tokens"], height: int, width: int
+) -> Float[np.ndarray, "rows columns"]:
+    """Returns the weight on each patch of an image: that of the class token in front, if there is one, or the
+    mean over the patches.
+    """
+    keys = weights.shape[-1]
+    leading = 0 if patch_grid(keys, height, width) else 1
+    grid = patch_grid(keys - leading, height, width)
+    if grid is None:
+        raise ValueError(
+            f"tokens must be square patches of images of {height} x {width} pixels, with or without a class "
+            f"token, got {keys}; pass the model's images, or draw without images"
+        )
+    return (weights[0, 1:] if leading else weights.mean(0)).reshape(grid)
+
+
 def _on_image(ax: "Axes", weights: Float[np.ndarray, "tokens tokens"], image: Tensor) -> None:
     """Draws the patches, coloured by the weights on them, with the image as dark ink on top."""
     import matplotlib
 
-    ink, keys = _ink(image), weights.shape[-1]
-    leading = 0 if patch_grid(keys, *ink.shape) else 1  # a class token, whose query is drawn
-    grid = patch_grid(keys - leading, *ink.shape)
-    if grid is None:
-        raise ValueError(
-            f"tokens must be square patches of images of {ink.shape[0]} x {ink.shape[1]} pixels, with or "
-            f"without a class token, got {keys}; pass the model's images, or draw without images"
-        )
-    heat = (weights[0, 1:] if leading else weights.mean(0)).reshape(grid)
+    ink = _ink(image)
+    heat = _heat(weights, *ink.shape)
     tint = matplotlib.colormaps["YlOrBr"](heat / (heat.max() or 1.0) * 0.8)[..., :3]
-    tall, wide = (side // count for side, count in zip(ink.shape, grid))
+    tall, wide = (side // count for side, count in zip(ink.shape, heat.shape))
     ax.imshow(np.kron(tint, np.ones((tall, wide, 1))) * (1 - 0.6 * ink[..., None]))
 
 

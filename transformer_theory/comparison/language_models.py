@@ -21,6 +21,7 @@ from ..data.ids import integer_tensor
 from ..models.transformers_folder import LanguageModel, language_model
 from ..models.user_model import UserModel
 from ..probes.evaluation import evaluation, forward, logits_of
+from ..probes.main_input import MainInput
 from .user_models import SEQUENCES, check_weights, is_causal, measure_user_model
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def _limits(model: LanguageModel, sequence: Tensor, causal: bool) -> dict[str, i
         )
     if outputs is not None and not causal and outputs.shape[-1] < model.vocabulary:
         return {}  # features or the scores of classes
-    if not is_causal(model.network, sequence, outputs):
+    if not is_causal(model.network, MainInput(sequence), outputs):
         if causal:
             raise ValueError(
                 f"{model.name} must be causal, but its last id changes earlier logits; pass a causal "

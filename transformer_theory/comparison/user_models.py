@@ -104,14 +104,7 @@ def measure(
     limits = _limits_of_ids(user.network, data, special_ids)
     given = count(user.inputs)
     words = described or f"{'' if count(data) == given else f'{count(data):,} of '}{_described(user.inputs)}"
-    settings = {"inputs": words, "labels": 0 if classes is None else len(classes.unique())}
-    if (
-        classes is not None
-        and outputs is not None
-        and outputs.ndim == 2
-        and int(classes.max()) < outputs.shape[1]
-    ):
-        settings["right"] = _right(user.network, data, classes)
+    settings = {"inputs": words, **label_settings(user.network, data, classes, outputs)}
     return measure_user_model(
         user,
         data,
@@ -207,6 +200,29 @@ def measure_user_model(
     }
     sources = tuple(dict.fromkeys(source for theory in chosen for source in theory.sources))
     return Result("probe", record, table, maps, sources=sources, provenance=provenance())
+
+
+def label_settings(
+    network: nn.Module, data: Inputs, labels: Tensor | None, outputs: Tensor | None
+) -> dict[str, Any]:
+    """Returns the settings "labels", the number of classes, and "right", the share of sequences whose largest
+    output is their label, if the outputs can be those of classes.
+
+    Args:
+        network: the network.
+        data: its inputs.
+        labels: class of each sequence, ``[n]``, or None.
+        outputs: outputs of the network for some sequences, or None.
+    """
+    settings: dict[str, Any] = {"labels": 0 if labels is None else len(labels.unique())}
+    if (
+        labels is not None
+        and outputs is not None
+        and outputs.ndim == 2
+        and int(labels.max()) < outputs.shape[1]
+    ):
+        settings["right"] = _right(network, data, labels)
+    return settings
 
 
 def default_samples(network: nn.Module, *, ids: bool) -> int:

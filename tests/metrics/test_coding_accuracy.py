@@ -218,7 +218,8 @@ FLAT = torch.cat([X[:, :2], X[:, :1] + X[:, 1:2]], 1)  # rank 2
     [
         (lambda f: f(X, LABELS + 10**9, eps=1.0), r"got 1000000003 for 40 samples; relabel"),
         (lambda f: f(X, LABELS[:, None], eps=1.0), r"shape \[n\], got \[40, 1\]; pass labels.squeeze\(1\)"),
-        (lambda f: f(X, LABELS > 1, eps=1.0), "labels must be integers, got torch.bool"),
+        (lambda f: f(X, LABELS.double(), eps=1.0), "labels must be integers, got torch.float64"),
+        (lambda f: f(X, [*"ab"] * 19 + [3, 4], eps=1.0), "one integer or word per sequence, got list"),
         (lambda f: f(X, LABELS, eps=None), "eps must be .* got None"),
         (lambda f: f(X, LABELS, eps="a"), "eps must be .* got 'a'"),
         (lambda f: f(X, LABELS, eps=1e-200), "eps must be .* got 1e-200"),

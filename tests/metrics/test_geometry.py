@@ -137,7 +137,7 @@ def test_everything_exported_is_documented():
             lambda: metrics.neural_collapse(torch.ones(4, 2), torch.arange(4) % 2),
             "undefined where a class mean",
         ),
-        (lambda: metrics.neural_collapse(torch.eye(2), torch.tensor([-1, 0])), "relabel from zero"),
+        (lambda: metrics.neural_collapse(torch.eye(2), torch.tensor([-1, 0])), "two classes, got 1"),
         (
             lambda: metrics.neural_collapse(torch.eye(2), torch.arange(2), classifier=torch.eye(1, 2)),
             "classifier must have shape",

@@ -22,8 +22,10 @@ from ..metrics.token_layout import TokenLayout
 from ..models.user_model import UserModel, checked, untrained_network
 from ..probes.attention_maps import attention_maps, first_samples
 from ..probes.evaluation import evaluation, logits_of
+from ..probes.in_use import reserving
 from ..probes.main_input import MainInput, main_input
 from ..probes.measure import measure_network
+from ..probes.modules import check_stored
 from ..probes.passes import Inputs, batches, count, run, selected
 from ..theories import choose
 
@@ -41,6 +43,7 @@ CAUSAL_RTOL = 1e-2  # largest relative change of earlier logits by the last id; 
 PICTURED, MAP_NUMBERS = 4, 2**20
 
 
+@reserving
 def measure(
     model: nn.Module | UserModel,
     inputs: Any = None,
@@ -64,7 +67,8 @@ def measure(
         model: network; an :class:`.UserModel` brings its inputs and labels.
         inputs: ids ``[n, seq]``, images ``[n, c, h, w]`` or tokens ``[n, seq, dim]``; or several of them by
             the name of the argument.
-        labels: class of each sequence, ``[n]``, for quantities of classes.
+        labels: class of each sequence, ``[n]``, for quantities of classes: integers, booleans or words.
+            Sequences with negative labels have none, see :func:`.as_labels`.
         name: name of the network. None: the name of its type.
         theories: theories or their names. None: all.
         networks: number of networks with random weights, the null of quantities that have none of their own.
@@ -214,12 +218,12 @@ def label_settings(
         labels: class of each sequence, ``[n]``, or None.
         outputs: outputs of the network for some sequences, or None.
     """
-    settings: dict[str, Any] = {"labels": 0 if labels is None else len(labels.unique())}
+    settings: dict[str, Any] = {"labels": 0 if labels is None else len(labels[labels >= 0].unique())}
     if (
         labels is not None
         and outputs is not None
         and outputs.ndim == 2
-        and int(labels.max()) < outputs.shape[1]
+        and 0 <= int(labels.max()) < outputs.shape[1]
     ):
         settings["right"] = _right(network, data, labels)
     return settings
@@ -235,10 +239,11 @@ def check_weights(network: nn.Module, name: str) -> None:
     """Checks that the weights of a network are finite.
 
     Raises:
-        ValueError: a weight is NaN or infinite.
+        ValueError: a weight is NaN or infinite, or has no value.
     """
+    check_stored(network, name)
     for key, weight in network.named_parameters():
-        if not bool(weight.isfinite().all()):
+        if not weight.is_meta and not bool(weight.isfinite().all()):
             raise ValueError(
                 f"{name} must have finite weights, got NaN or infinity in {key}; use another checkpoint"
             )
@@ -368,8 +373,8 @@ def _maps(
 
 
 def _right(network: nn.Module, data: Inputs, labels: Tensor) -> float:
-    """Returns the share of sequences whose largest output is their label."""
+    """Returns the share of the sequences with a label whose largest output is their label."""
     with evaluation(network), torch.random.fork_rng():
         found = [logits_of(run(network, batch.inputs)) for batch in batches(data, None, _batch_size(data))]
     largest = torch.cat([each.argmax(1).cpu() for each in found if each is not None])
-    return float((largest == labels.cpu()).double().mean())
+    return float((largest == labels.cpu())[labels.cpu() >= 0].double().mean())

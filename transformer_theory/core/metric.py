@@ -75,7 +75,8 @@ class Activations:
             than once (attention only).
         after_attention: the residual stream of a block after its first attention has been added, before any
             norm, ``[batch, seq, dim]`` (features only); None if no such addition was found.
-        labels: class of each sequence, ``[batch]``; None if they are unknown.
+        labels: class of each sequence, int64 ``[batch]``; -1 for a sequence without label, which whatever
+            needs labels leaves out. None if no sequence has one.
         outputs: the logits of the network (outputs only).
         targets: what the outputs are compared with, ``[batch, ...]``, if the caller gave them (outputs only).
         real: True for real tokens, False for padding, ``[batch, seq]``; None if all tokens are real. Padding

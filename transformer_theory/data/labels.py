@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..core.validation import as_labels
 from .ids import integer_tensor
 
 
@@ -48,7 +48,7 @@ def read_labels(path: str | Path, *, numbers: Mapping[str, int] | None = None) -
             array = np.load(path, allow_pickle=False)
         except (ValueError, EOFError) as error:
             raise ValueError(f"{path} must be an array of integers, got {error}") from error
-        return integer_tensor(array, str(path), shape="[n]")
+        return as_labels(str(path), integer_tensor(array, str(path), shape="[n]"))
     lines = read_text(path, "one label per line").rstrip().split("\n")
     return classes_of([line.strip() for line in lines], str(path), numbers=numbers)
 
@@ -58,7 +58,7 @@ def classes_of(
 ) -> Int[Tensor, " n"]:
     """Returns the classes of labels in words.
 
-    Integers stay as they are. Words are numbered as the network does it, if it names all of them, and
+    Integers stay as they are; negative ones mean that there is no label (:func:`.as_labels`). Words are numbered as the network does it, if it names all of them, and
     otherwise in alphabetical order.
 
     Args:
@@ -72,7 +72,7 @@ def classes_of(
         raise ValueError(f"{where} must hold one label per line, got an empty line {labels.index('') + 1}")
     integral = [_is_integer(label) for label in labels]
     if all(integral):
-        return torch.tensor([int(label) for label in labels])
+        return as_labels(where, [int(label) for label in labels])
     other = integral.index(False)
     if any(integral) or all(map(_is_number, labels)):
         hint = "; remove the heading" if other == 0 else ""
@@ -80,11 +80,8 @@ def classes_of(
             f"{where} must hold integers or words, one per line, got {labels[other]!r} in line {other + 1} "
             f"beside numbers{hint}"
         )
-    words = sorted(set(labels))
     known = dict(numbers or {})
-    if not known.keys() >= set(words):
-        known = {word: number for number, word in enumerate(words)}
-    return torch.tensor([known[label] for label in labels])
+    return as_labels(where, labels, words=known if known.keys() >= set(labels) else None)
 
 
 def _is_integer(label: str) -> bool:

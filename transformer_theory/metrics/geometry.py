@@ -71,7 +71,7 @@ class Collapse:
         return max(self.nc2_norms, self.nc2_angles)
 
 
-@converted(float64=("features", "classifier"), int64=("labels",))
+@converted(float64=("features", "classifier"), labels=("labels",))
 def neural_collapse(
     features: Float[Tensor, "n d"],
     labels: Int[Tensor, " n"],
@@ -88,28 +88,28 @@ def neural_collapse(
 
     Args:
         features: features of the last layer, one row per sample, ``[n, d]``.
-        labels: class of each sample, integers >= 0, ``[n]``; classes without samples are left out.
+        labels: class of each sample, integers >= 0, ``[n]``; classes without samples are left out, and so
+            are samples with negative labels.
         classifier: weights of the last linear layer, row c for label c, ``[classes, d]``.
     Returns:
         The distances from collapse, without unit.
     Raises:
         ValueError: the labels do not fit, fewer than two classes occur, values are not finite, class means
             coincide, or the classifier does not fit or is zero.
-        TypeError: labels are not integers.
+        TypeError: features are not real numbers.
     """
-    if features.ndim != 2 or labels.ndim != 1 or len(features) != len(labels):
+    if features.ndim != 2 or not features.shape[1] or labels.shape != features.shape[:1]:
         raise ValueError(
-            f"features [n, d] need one label each, labels [n]; got {list(features.shape)} and "
+            f"features [n, d] with d >= 1 need one label each, labels [n]; got {list(features.shape)} and "
             f"{list(labels.shape)}"
         )
+    features, labels = features[labels >= 0], labels[labels >= 0]
     finite(features=features)
     # the C labels that occur, and the index of each label among them
     present, member = labels.unique(return_inverse=True)
     C = len(present)
     if C < 2:
         raise ValueError(f"neural collapse needs at least two classes, got {C}")
-    if int(present[0]) < 0:
-        raise ValueError(f"labels must be 0, 1, ..., got {int(present[0])}; relabel from zero")
     X = features.detach()
     counts = torch.bincount(member, minlength=C).to(X)
     means = X.new_zeros(C, X.shape[1]).index_add(0, member, X) / counts[:, None]

@@ -22,6 +22,10 @@ from torch.nn import functional
 
 from ..models.attention import softmax_attention, tied_attention
 
+BLOCKING = (
+    -9999.0
+)  # a key with this number or less in a mask gets the weight 0 in float32, if any key has more
+
 
 @dataclass(frozen=True)
 class AttentionCall:
@@ -45,7 +49,7 @@ class AttentionCall:
     @property
     def biased(self) -> bool:
         """Whether a term that is not zero is added to the scores; masks do not count."""
-        return self.bias is not None and bool(self.bias.any())
+        return self.bias is not None and is_bias(self.bias)
 
     def weights(self) -> Float[Tensor, "batch heads q k"]:
         """Computes the weights in float32 or a wider dtype; a row without an allowed key is zero."""
@@ -181,6 +185,13 @@ def operands_of(args: tuple, kwargs: dict) -> tuple[Tensor, Tensor]:
     query: Tensor = args[0] if args else kwargs["query" if "query" in kwargs else "coords"]
     key: Tensor = args[1] if len(args) > 1 and isinstance(args[1], Tensor) else kwargs.get("key", query)
     return query, key
+
+
+def is_bias(term: Float[Tensor, "..."]) -> bool:
+    """Whether a term of the scores does more than block keys: whether it has a number other than zero and
+    those up to :data:`BLOCKING`.
+    """
+    return bool(((term != 0) & ~(term <= BLOCKING)).any())
 
 
 def _split(mask: Tensor | None, *, marks_blocked: bool = False) -> tuple[Tensor | None, Tensor | None]:

@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .attention_calls import is_bias
 from .projections import Operand, in_order
 
 PRODUCTS = ("matmul", "bmm", "baddbmm")
@@ -288,8 +289,7 @@ def _after_operation(scores: Scores, name: str, others: list) -> Scores:
     if name in SHIFTS and isinstance(other, Tensor):
         if not other.is_floating_point():
             return replace(scores, biased=True)
-        bias = other.detach().masked_fill(other <= torch.finfo(other.dtype).min / 2, 0.0)
-        return replace(scores, biased=scores.biased or bool(bias.any()))
+        return replace(scores, biased=scores.biased or is_bias(other.detach()))
     return replace(scores, scale=None) if name == "tanh" else scores
 
 

@@ -13,7 +13,8 @@ same.
     steps     how the entries of a node were moved;
               only for nodes computed from one product with a parameter (:mod:`.projections`)
 
-Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`.
+Parameters, and tensors computed from parameters alone, have the number :data:`PARAMETER`. A tensor that does
+not depend on the arguments of the network is a constant: also buffers, masks of pruned weights, tables.
 """
 
 import weakref
@@ -55,6 +56,9 @@ MOVES |= {"contiguous", "flatten", "unflatten", "clone", "narrow", "select", "vi
 # same entries in the same places
 CASTS = {"to", "type", "type_as", "float", "double", "half", "bfloat16", "detach", "alias", "dropout"}
 JOINS = {"cat", "concat", "concatenate", "stack"}
+# tensors whose entries do not depend on the arguments
+FILLS = {f"{name}_like" for name in ("zeros", "ones", "full", "empty")}
+FILLS |= {f"new_{name}" for name in ("zeros", "ones", "full", "empty")}
 SAME_STREAM = CASTS | {
     "contiguous",
     "clone",
@@ -67,7 +71,7 @@ SAME_STREAM = CASTS | {
     "view_as",
 }
 PLAIN = {"iadd": "add", "radd": "add", "imul": "mul", "rmul": "mul", "multiply": "mul"}
-PLAIN |= {"itruediv": "div", "truediv": "div", "divide": "div"}
+PLAIN |= {"itruediv": "div", "truediv": "div", "divide": "div", "isub": "sub", "subtract": "sub"}
 IN_PLACE = {"__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__"}
 
 
@@ -111,6 +115,11 @@ class Step:
         part: index of the output, if the function returns several tensors.
         factor: number by which the entries were multiplied.
         joined: nodes of the parts of a concatenation; empty for other operations.
+        terms: nodes of the terms of a sum, each with its factor; empty for other operations.
+        scales: numbers ``[out]`` by which the entries along the last axis were multiplied; None for other
+            operations.
+        written: index of the entries that were overwritten, and the node of their new values; None for other
+            operations.
         weight: matrix ``[out, in]`` of a projection; None for other operations.
         tokens: input of the projection, kept while the module that called it runs.
         shape: shape of the output.
@@ -123,9 +132,23 @@ class Step:
     part: int | None = None
     factor: float = 1.0
     joined: tuple[int, ...] = ()
+    terms: tuple[tuple[int, float], ...] = ()
+    scales: Tensor | None = None
+    written: tuple[Any, int] | None = None
     weight: Tensor | None = None
     tokens: Tensor | None = None
     shape: tuple[int, ...] = ()
+
+    @property
+    def is_origin(self) -> bool:
+        """Whether the entries are new sums of products, not moved entries of the parent."""
+        return bool(self.terms) or any(x is not None for x in (self.weight, self.scales, self.written))
+
+    @property
+    def parents(self) -> tuple[int, ...]:
+        """Nodes whose entries the operation took."""
+        written = () if self.written is None else (self.written[1],)
+        return self.joined or tuple(node for node, _ in self.terms) or (self.parent, *written)
 
 
 class Flow:
@@ -143,6 +166,9 @@ class Flow:
         self._given: list[bool] = []
         self.steps: dict[int, Step] = {}
         self.factors: dict[int, float] = {}  # node -> number by which its parent was multiplied
+        self.names: dict[int, str] = {}  # node without a step -> name of its operation
+        self.widths: dict[int, int] = {}  # constant -> length of its last axis
+        self._filled: set[int] = set()  # nodes that have only the shape of their parents
         self._references: list[weakref.ref] = []
         self._nodes: dict[int, tuple[weakref.ref, int]] = {}
 
@@ -167,6 +193,23 @@ class Flow:
     def is_given(self, node: int) -> bool:
         """Whether a node was computed from an input of the network."""
         return node >= 0 and self._given[node]
+
+    def is_constant(self, node: int) -> bool:
+        """Whether the values of a node do not depend on an input of the network."""
+        return not self.is_given(node) or node in self._filled
+
+    def projections_of(self, node: int) -> set[int]:
+        """Follows the steps of a node backwards to the products from which its entries come."""
+        found, visited, todo = set(), set(), [node]
+        while todo:
+            current = todo.pop()
+            step = self.steps.get(current)
+            if step is not None and current not in visited:
+                visited.add(current)
+                todo += step.parents
+                if step.weight is not None:
+                    found.add(current)
+        return found
 
     def add(
         self, tensor: Tensor, parents: tuple[int, ...], root: int | None = None, *, given: bool = False
@@ -258,33 +301,70 @@ class Flow:
             if not in_place and any(tensor is x for x in inputs):
                 continue  # contiguous() and to() return their argument if nothing has to change
             node = self.add(tensor, parents, parents[0] if same else None)
+            if op.name in FILLS:
+                self._filled.add(node)
             if factor is not None:
                 self.factors[node] = factor
-            if self.with_steps and not in_place and args:
-                step = self._step(op.name, function, args, kwargs, nodes, inputs)
-                if step is not None:
-                    step.part, step.shape = part if several else None, tuple(tensor.shape)
+            if self.with_steps and args:
+                shape = tuple(tensor.shape)
+                step = (
+                    self._step_in_place(op.name, args, kwargs, nodes, inputs, shape)
+                    if in_place
+                    else self._step(op.name, function, args, kwargs, nodes, inputs, shape)
+                )
+                if step is None:
+                    self.names[node] = op.name
+                else:
+                    step.part, step.shape = part if several else None, shape
                     self.steps[node] = step
 
-    def _step(
-        self, name: str, function: Callable, args: tuple, kwargs: dict, nodes: list[int], inputs: list[Tensor]
+    def _step_in_place(
+        self,
+        name: str,
+        args: tuple,
+        kwargs: dict,
+        nodes: list[int],
+        inputs: list[Tensor],
+        shape: tuple[int, ...],
     ) -> Step | None:
-        """Returns the step of an operation; None if it is not a projection and does more than move, cast or
-        scale entries.
+        """Returns the step of an operation that changed its first argument; None for most of them."""
+        if name == "setitem" and len(inputs) == 2 and args[2] is inputs[1]:
+            self._keep_widths(nodes, inputs)
+            return Step(nodes[0], written=(args[1], nodes[1]))
+        return self._arithmetic(name, args, kwargs, nodes, inputs, shape)
+
+    def _step(
+        self,
+        name: str,
+        function: Callable,
+        args: tuple,
+        kwargs: dict,
+        nodes: list[int],
+        inputs: list[Tensor],
+        shape: tuple[int, ...],
+    ) -> Step | None:
+        """Returns the step of an operation; None if it is no projection and no sum of projections, and does
+        more than move, cast or scale entries.
         """
         if name in JOINS:
             # An empty part, such as a key cache before the first token, contributes no entries.
             parts = [node for node, x in zip(nodes, inputs) if x.numel() or name == "stack"]
             if len(parts) == 1 and name != "stack":
                 return Step(parts[0])
-            if not parts or not all(node in self.steps for node in parts):
+            self._keep_widths(nodes, inputs)
+            followed = [node in self.steps for node in parts]
+            if not any(followed) or not all(
+                has_step or self.is_constant(node) for has_step, node in zip(followed, parts)
+            ):
                 return None
             rest = {key: value for key, value in kwargs.items() if key != "tensors"}
             return Step(parts[0], function, args[1:], rest, joined=tuple(parts))
+        if (step := self._arithmetic(name, args, kwargs, nodes, inputs, shape)) is not None:
+            return step
         # A step describes the first argument. In addmm(bias, x, weight) the tokens x come second.
         if not inputs or (args[0] is not inputs[0] and name != "addmm"):
             return None
-        projection = _projection(name, inputs, nodes)
+        projection = self._projection(name, inputs, nodes)
         if projection is not None:
             source, weight, tokens = projection
             return Step(source, weight=weight.detach(), tokens=tokens.detach())
@@ -294,22 +374,75 @@ class Flow:
             return Step(nodes[0], function, args[1:], kwargs)
         if name in CASTS:
             return Step(nodes[0])
-        factor = factor_of(name, args)
-        return None if factor is None else Step(nodes[0], factor=factor)
+        return None
 
+    def _arithmetic(
+        self,
+        name: str,
+        args: tuple,
+        kwargs: dict,
+        nodes: list[int],
+        inputs: list[Tensor],
+        shape: tuple[int, ...],
+    ) -> Step | None:
+        """Returns the step of a sum, or of a product with constant factors; None for any other operation.
 
-def _projection(name: str, inputs: list[Tensor], nodes: list[int]) -> tuple[int, Tensor, Tensor] | None:
-    """Returns the node of the tokens, the matrix ``[out, in]`` and the tokens of a product of tokens with a
-    parameter, otherwise None.
-    """
-    if name == "linear" and nodes[1] == PARAMETER and inputs[0].is_floating_point():
-        return nodes[0], inputs[1], inputs[0]
-    # bias + x @ weight, as in the Conv1D of transformers
-    if name == "addmm" and len(inputs) == 3 and nodes[2] == PARAMETER:
-        return nodes[1], inputs[2].mT, inputs[1]
-    if name == "matmul" and len(inputs) == 2 and nodes[1] == PARAMETER and inputs[1].ndim == 2:
-        return nodes[0], inputs[1].mT, inputs[0]
-    return None
+        A constant term is left out: the scores contain it as a term that is constant along one axis, or else
+        differ from those of the projections, which is checked.
+        """
+        factor = -1.0 if name == "neg" else factor_of(name, args)
+        if factor is not None:
+            return Step(nodes[0], factor=factor) if nodes[0] in self.steps else None
+        if name not in ("add", "sub", "mul", "div") or len(inputs) != 2:
+            return None
+        followed, others = [], []
+        any_variable = not all(map(self.is_constant, nodes))
+        for node, x in zip(nodes, inputs):
+            is_term = node in self.steps and not (any_variable and self.is_constant(node))
+            (followed if is_term else others).append((node, x))
+        if not followed or any(tuple(x.shape) != shape for _, x in followed):
+            return None
+        if name in ("add", "sub"):
+            second = (-1.0 if name == "sub" else 1.0) * float(kwargs.get("alpha", 1.0))
+            if not others:
+                return Step(nodes[0], terms=((nodes[0], 1.0), (nodes[1], second)))
+            if not self.is_constant(others[0][0]):
+                return None
+            return Step(followed[0][0], factor=1.0 if followed[0][0] == nodes[0] else second)
+        if not others or not self.is_constant(others[0][0]) or (name == "div" and others[0][0] == nodes[0]):
+            return None
+        node, scales = followed[0][0], others[0][1].detach()
+        scales = 1 / scales if name == "div" else scales
+        if scales.numel() == 1:
+            return Step(node, factor=float(scales)) if bool(scales) else None
+        return (
+            Step(node, scales=scales.flatten()) if scales.numel() == shape[-1] == scales.shape[-1] else None
+        )
+
+    def _keep_widths(self, nodes: list[int], inputs: list[Tensor]) -> None:
+        """Stores the lengths of the last axes of constants."""
+        self.widths |= {
+            node: x.shape[-1]
+            for node, x in zip(nodes, inputs)
+            if x.ndim and node not in self.steps and self.is_constant(node)
+        }
+
+    def _projection(
+        self, name: str, inputs: list[Tensor], nodes: list[int]
+    ) -> tuple[int, Tensor, Tensor] | None:
+        """Returns the node of the tokens, the matrix ``[out, in]`` and the tokens of a product of tokens with
+        a constant matrix, otherwise None.
+        """
+        place = {"linear": (0, 1), "matmul": (0, 1), "mm": (0, 1), "addmm": (1, 2)}.get(name)
+        if place is None or len(inputs) <= place[1]:
+            return None
+        node, tokens = nodes[place[0]], inputs[place[0]]
+        weight = inputs[place[1]]
+        if node < 0 or weight.ndim != 2 or not self.is_constant(nodes[place[1]]):
+            return None
+        if name != "linear":  # as in the Conv1D of transformers: bias + x @ weight
+            return node, weight.mT, tokens
+        return (node, weight, tokens) if tokens.is_floating_point() else None
 
 
 def factor_of(name: str, args: tuple) -> float | None:

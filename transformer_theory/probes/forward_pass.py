@@ -31,9 +31,9 @@ from .layers import Attention, Block, Frame, Layers
 from .modules import LISTS, Blocks, first_tensor, named
 from .padding import zeros_at_padding
 from .places import Codes, Places
-from .projections import Operand, Projections
+from .projections import Operand, Projection, Projections
 from .readout import NOT_FOLLOWED, Readout, tokens_read
-from .redirect import aside, eager
+from .redirect import aside, eager, in_this_thread
 from .registry import RegistryCall, observed_registry
 from .streams import Around, Streams
 from .token_masks import AttentionMask, TokenMasks, given, mask_of
@@ -115,11 +115,12 @@ class ForwardPass(TorchFunctionMode):
     def run(self, original: Callable, args: tuple, kwargs: dict) -> Any:
         """Calls the original method of the model, observes it, and returns its output."""
         handles = []
+        enter, leave = in_this_thread(self._enter), in_this_thread(self._leave)
         try:
             for module in self.modules:
                 if module is not self.model and _needs_hooks(module):
-                    handles.append(module.register_forward_pre_hook(self._enter, with_kwargs=True))
-                    handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
+                    handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+                    handles.append(module.register_forward_hook(leave, with_kwargs=True))
             with (
                 zeros_at_padding(self.modules, args, kwargs),
                 eager(),
@@ -328,19 +329,20 @@ class ForwardPass(TorchFunctionMode):
         around = self.streams.attended(node)
         self.layers.add(block, around)
         self.places.attended = True
-        projection = None
+        projection: Projection | str | None = None
         # If the module declares W and the leading axes are batch and heads, the projections need not be
         # searched for.
         declares = isinstance(call, AttentionCall) and callable(getattr(frame.module, "bilinear", None))
         if not declares:
-            result = self.projections.find(*operands) if self.attention else ""
-            # a string is the reason why there is none
-            projection = None if isinstance(result, str) else result
-            if projection is not None:
+            is_sought = self.attention and operands is not NOWHERE
+            projection = self.projections.find(*operands) if is_sought else None
+            if isinstance(projection, Projection):
                 own = projection.own
                 call = arranged(call, projection.arrangement)
                 frame.time_first |= projection.arrangement.time_first
-            if isinstance(call, ExplicitCall) and (projection is None or call.softmax.ndim != 4):
+            if isinstance(call, ExplicitCall) and (
+                not isinstance(projection, Projection) or call.softmax.ndim != 4
+            ):
                 call = call.heads_of(self._batch(call.softmax.shape[-2]))
         key = None if operands[1].node is None else self.flow.root[operands[1].node]
         frame.attentions.append(Attention(call, projection, key, *shape, own))
@@ -411,25 +413,13 @@ class ForwardPass(TorchFunctionMode):
         if frame.projections and self.stack:
             # If the module returns a projection (as a wrapper of a linear layer does), the module that called
             # it may need the input.
-            returned = {
-                self._projection_of(node)
-                for x in tensors_in(output)
-                if (node := self.flow.known(x)) is not None
-            }
+            known = (self.flow.known(x) for x in tensors_in(output))
+            returned = {one for node in known if node is not None for one in self.flow.projections_of(node)}
             for node in frame.projections:
                 if node in returned:
                     self.stack[-1].projections.append(node)
                 else:
                     self.flow.steps[node].tokens = None
-
-    def _projection_of(self, node: int) -> int:
-        """Follows the steps of a node backwards to the node of its projection, or as far as steps
-        are known.
-        """
-        steps = self.flow.steps
-        while node in steps and steps[node].weight is None:
-            node = steps[node].parent
-        return node
 
     # emission
 
@@ -462,7 +452,10 @@ class ForwardPass(TorchFunctionMode):
                     "own": own,
                     "codes_of": partial(self._codes, frame, block),
                 }
-                self.emitter.attention(call, attentions[0].projection, declared, tokens, output, **place)
+                # The matrices of a MultiheadAttention give its scores only if nothing is added to them.
+                is_whole = callable(getattr(frame.module, "bilinear", None)) or not call.biased
+                W = declared if is_whole else None
+                self.emitter.attention(call, attentions[0].projection, W, tokens, output, **place)
 
     def _end(self, args: tuple, kwargs: dict, output: Any) -> None:
         """Passes what was recorded to the metrics, then the outputs of the network."""

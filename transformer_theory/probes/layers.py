@@ -26,14 +26,15 @@ class Attention:
 
     Attributes:
         call: the attention.
-        projection: projections of tokens to queries and keys; None if unknown.
+        projection: projections of tokens to queries and keys, or the reason why there are none; None if
+            they were not sought.
         key: root of the node of the keys in :class:`.Flow`; None if unknown.
         queries, keys: numbers of queries and keys.
         own: whether queries and keys are those of the same tokens; None if unknown.
     """
 
     call: Call
-    projection: Projection | None
+    projection: Projection | str | None
     key: int | None
     queries: int
     keys: int

@@ -232,6 +232,22 @@ def is_shared(module: nn.Module) -> bool:
     return False
 
 
+def check_stored(model: nn.Module, name: str) -> None:
+    """Checks that the parameters of a model have values. A hook of ``accelerate`` may load them when they are
+    needed.
+
+    Raises:
+        ValueError: a parameter is on the meta device.
+    """
+    if any(parameter.is_meta for parameter in model.parameters()) and not any(
+        hasattr(module, "_hf_hook") for module in model.modules()
+    ):
+        raise ValueError(
+            f"{name} must have weights, got parameters on the meta device, which have no values; load it, "
+            "or call model.to_empty(device='cpu') and load_state_dict"
+        )
+
+
 def first_tensor(args: tuple, kwargs: dict) -> Tensor | None:
     """Returns the first tensor among the arguments, also in nested tuples, lists and mappings; None if there
     is none.

@@ -194,7 +194,7 @@ LOSS = MaximalCodingRateReduction()
         ),
         (lambda: LOSS(ROWS.bfloat16(), LABELS), "got torch.bfloat16"),
         (lambda: LOSS(ROWS, LABELS.float()), r"integers, got torch.float32; convert with .long\(\)"),
-        (lambda: LOSS(ROWS, LABELS - 1), "got -1; relabel"),
+        (lambda: LOSS(ROWS, LABELS - 9), "got 3 negative ones"),
         (lambda: LOSS(ROWS, LABELS[:2]), r"got \[3, 3\] and \[2\]"),
         (lambda: LOSS(ROWS, torch.full((3, 2), 0.4)), "sum to 1, got one that is 0.2 off"),
         (lambda: LOSS(ROWS, torch.tensor([[1.5, -0.5]] * 3)), ">= 0, got a negative"),

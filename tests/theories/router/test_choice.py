@@ -181,7 +181,7 @@ BAD = {
         lambda: router.choice_information(np.zeros(0, int), np.zeros(0, int)),
         "choice must be one integer per sample",
     ),
-    "continuous labels": (lambda: router.choice_information([0, 1], [0.5, 1.5]), "labels must hold integers"),
+    "continuous labels": (lambda: router.choice_information([0, 1], [0.5, 1.5]), "labels must be integers"),
     "hit of other samples": (lambda: router.hit([0, 1], [0]), "positions of the same samples"),
     "hit above 1": (lambda: router.label_blind_bound(1.2), "hit must be a share"),
     "hit NaN": (lambda: router.label_blind_bound(math.nan), "hit must be a share"),

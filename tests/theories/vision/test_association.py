@@ -303,7 +303,7 @@ BAD = {
     ),
     "continuous labels": (
         lambda: vision.word_posteriors([[0], [0]], [0.5, 1.5], words=1, classes=2),
-        "labels must hold integers",
+        "labels must be integers",
     ),
     "labels of other images": (
         lambda: vision.word_posteriors([[0]], [0, 1], words=1, classes=2),

@@ -22,7 +22,16 @@ from torch import Tensor
 
 from ...core.validation import converted
 from ...maths.linalg import smaller_gram
-from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
+from .memberships import (
+    Memberships,
+    blocks,
+    check_features,
+    class_shares,
+    class_sizes,
+    is_soft,
+    labelled,
+    with_labels,
+)
 from .resolvents import inverse, pulls_and_leverages, rate_and_inverse, widened
 
 
@@ -62,6 +71,7 @@ def compression_operators(
             :func:`.class_coding_rates`.
     """
     check_features(features, eps)
+    features, labels = with_labels(features, labels)
     counts = class_sizes(features, labels)
     if not bool((counts > 0).all()):
         raise ValueError(

@@ -41,7 +41,16 @@ from torch import Tensor
 
 from ...core.validation import converted, finite, same_dtype
 from ...maths.linalg import logdet_identity_plus
-from .memberships import Memberships, blocks, check_features, class_shares, class_sizes, is_soft, labelled
+from .memberships import (
+    Memberships,
+    blocks,
+    check_features,
+    class_shares,
+    class_sizes,
+    is_soft,
+    labelled,
+    with_labels,
+)
 from .resolvents import weighted_logdets
 
 
@@ -83,8 +92,9 @@ def class_coding_rates(
 
     Args:
         features: one row per sample, ``[n, d]``.
-        labels: class of each sample, integers >= 0, ``[n]``, gaps allowed; or memberships ``[n, k]``, rows
-            summing to one.
+        labels: class of each sample, integers >= 0, booleans or words, ``[n]``, gaps allowed; samples with
+            negative labels are left out, also in what follows from these rates. Or memberships ``[n, k]``,
+            rows summing to one.
         eps: distortion, > 0; squared inside.
     Returns:
         One rate per class, ``[1 + largest label]`` or ``[k]``, nats per sample of that class, twice
@@ -96,6 +106,7 @@ def class_coding_rates(
         TypeError: features are not real numbers.
     """
     check_features(features, eps)
+    features, labels = with_labels(features, labels)
     counts = class_sizes(features, labels)
     d = features.shape[-1]
     if is_soft(labels):
@@ -123,6 +134,7 @@ def class_coding_rate(
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     rates = class_coding_rates(features, labels, eps=eps)
     return (class_sizes(features, labels).to(rates.dtype) / len(labels)) @ rates
 
@@ -153,6 +165,7 @@ def rate_reduction(features: Float[Tensor, "n d"], labels: Memberships, *, eps: 
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     return coding_rate(features, eps=eps) - class_coding_rate(features, labels, eps=eps)
 
 
@@ -204,8 +217,11 @@ def unit_norm(features: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
     Returns:
         ``[*batch, d]``, norms 1 (or 0).
     Raises:
+        ValueError: there are no entries along the last axis.
         TypeError: features are not real numbers.
     """
+    if not features.ndim or not features.shape[-1]:
+        raise ValueError(f"features must have shape [*batch, d] with d >= 1, got {list(features.shape)}")
     largest = features.abs().amax(-1, keepdim=True)
     # The largest scaled entry is 1, so the sum of squares neither overflows nor underflows.
     scaled = features / torch.where(largest > 0, largest, 1)
@@ -269,6 +285,7 @@ def segmented_coding_length(
     Raises:
         ValueError, TypeError: see :func:`class_coding_rates`.
     """
+    features, labels = with_labels(features, labels)
     rates = class_coding_rates(features, labels, eps=eps)
     sizes = class_sizes(features, labels).to(rates.dtype)
     n, d = features.shape

@@ -11,11 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ...core.validation import converted, integers
+from ...metrics.coding.memberships import with_labels
 
 RANK, NEIGHBOURS = 30, 5  # settings of the published evaluation
 
 
-@converted(floats=("train", "test"), int64=("labels",))
+@converted(floats=("train", "test"), labels=("labels",))
 def nearest_subspace(
     train: Float[Tensor, "n d"], labels: Int[Tensor, " n"], test: Float[Tensor, "m d"], *, rank: int
 ) -> Int[Tensor, " m"]:
@@ -55,6 +56,7 @@ def principal_subspaces(
         TypeError: rank is not an integer.
     """
     integers(rank=rank)
+    train, labels = with_labels(train, labels)
     bases = {
         j: torch.linalg.svd(train[labels == j], full_matrices=False).Vh[:rank]
         for j in labels.unique().tolist()

@@ -108,7 +108,7 @@ def uniform_accuracies(tokens: int) -> tuple[float, float]:
     return 0.5 + 0.5 / tokens, 0.5 + math.comb(tokens - 1, tokens // 2) / 2**tokens
 
 
-@converted(int64=("observed", "labels"), float64=("weights",))
+@converted(int64=("observed",), labels=("labels",), float64=("weights",))
 def best_accuracy(
     observed: Int[Tensor, "n fields"], labels: Int[Tensor, " n"], weights: Float[Tensor, " n"] | None = None
 ) -> float:

@@ -179,8 +179,6 @@ class RelevantMass(PerModule):
             return
         place = activations.layer, activations.first_head
         patches = _patches(activations)
-        if labels is not None and (labels.ndim != 1 or labels.is_floating_point()):
-            labels = None  # the type forbids it, but users set labels themselves
         fits = (
             labels is not None
             and len(weights) == len(labels)
@@ -188,24 +186,25 @@ class RelevantMass(PerModule):
             and patches is not None
             and len(patches) >= 2
         )
-        if not fits or labels is None:
+        if not fits or labels is None or not bool((labels >= 0).any()):
             self.add(place, torch.zeros(0))
             return
         if len(self.sums.get(place, ())) >= STORED:
             return
         query = mean_query(activations)
         assert query is not None
-        self.add(place, query[..., patches].float().cpu())
+        known = labels >= 0
+        self.add(place, query[known.to(query.device)][..., patches].float().cpu())
         self.first = place if self.first is None else self.first
         if place == self.first:
-            tokens = activations.tokens[:, patches].float()
+            tokens = activations.tokens[known.to(activations.tokens.device)][:, patches].float()
             if tokens.shape[-1] > PROJECTED:
                 directions = (
                     torch.randn(tokens.shape[-1], PROJECTED, generator=fixed_generator())
                     / tokens.shape[-1] ** 0.5
                 )
                 tokens = tokens @ directions.to(tokens)
-            column = labels.to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
+            column = labels[known].to(tokens)[:, None, None].expand(-1, tokens.shape[1], 1)
             self.add(SHARED, torch.cat([tokens, column], -1).cpu())
 
     def compute(self, *, draws: int = 0, generator: Generator | None = None) -> Sequence[Measurement]:
@@ -242,8 +241,8 @@ class RelevantMass(PerModule):
         stored = self.sums.get(SHARED, torch.zeros(0))
         if stored.ndim < 3:
             return (
-                "no labels that are integers, sequences in windows, words, a single patch, or patches that "
-                "differ between images"
+                "no labels, sequences in windows, words, a single patch, or patches that differ between "
+                "images"
             )
         labels = stored[:, 0, -1].long()
         different, labels = labels.unique(return_inverse=True)

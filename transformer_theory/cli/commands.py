@@ -162,7 +162,7 @@ def _measured(
     Raises:
         ValueError, OSError: see :func:`measure`.
     """
-    from ..comparison.language_models import LENGTH, probe_language_model
+    from ..comparison.language_models import probe_language_model
     from ..comparison.user_images import with_images
     from ..comparison.user_models import FEW_IMAGES, SEQUENCES, default_samples, measure
     from ..data.labels import read_labels
@@ -223,17 +223,18 @@ def _measured(
         raise ValueError(
             f"{options.model} must return (network, inputs), got a network alone; or name images with --data"
         ) from error
-    length = options.length or min(LENGTH, model.length or LENGTH)
     run = {"theories": theories, "causal": False, "progress": progress}
     if options.text is None:
         if options.labels is not None:
             raise ValueError("--labels applies to a text or to images; name them with --text or --data")
-        return probe_language_model(model, length=length, sequences=options.sequences or SEQUENCES, **run)
+        return probe_language_model(
+            model, length=options.length, sequences=options.sequences or SEQUENCES, **run
+        )
     labelled = options.labels is not None or options.text.suffix == ROWS
     found = read_sequences(
         options.text,
         model,
-        length=length,
+        length=options.length,
         sequences=options.sequences or (FEW_IMAGES if labelled else SEQUENCES),
         labels=options.labels,
     )

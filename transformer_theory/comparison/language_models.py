@@ -19,6 +19,7 @@ from ..core.result import Result
 from ..core.theory import Theory
 from ..core.validation import integers
 from ..data.ids import integer_tensor
+from ..models.text_windows import LENGTH
 from ..models.transformers_folder import LanguageModel, language_model
 from ..models.user_model import checked
 from ..probes.evaluation import evaluation, logits_of
@@ -29,8 +30,6 @@ from .user_models import SEQUENCES, check_weights, is_causal, label_settings, me
 if TYPE_CHECKING:
     from numpy import ndarray
 
-# of the random sequences; some nulls cost several seconds per sequence of a model of 124 million parameters
-LENGTH = 64
 MAX_IDS = 2**20  # largest number of random ids: attention maps of longer inputs do not fit into memory
 
 
@@ -123,9 +122,10 @@ def _checked(
                 "choose fewer"
             )
         return torch.randint(model.vocabulary, (sequences, length), generator=generator)
-    if isinstance(ids, Mapping):
-        return {**ids, IDS: _checked(ids[IDS], model, length, sequences, generator)}
-    data = integer_tensor(np.asarray(ids) if not isinstance(ids, Tensor) else ids, "ids", shape="[n, seq]")
+    given = ids[IDS] if isinstance(ids, Mapping) else ids
+    data = integer_tensor(
+        np.asarray(given) if not isinstance(given, Tensor) else given, "ids", shape="[n, seq]"
+    )
     if data.shape[1] < 2 or (longest is not None and data.shape[1] > longest):
         limit = (
             "at least 2 per sequence"
@@ -140,7 +140,7 @@ def _checked(
             f"ids must lie in [0, {model.vocabulary}), the vocabulary of {model.name}, got {wrong}; use its "
             "own tokenizer"
         )
-    return data
+    return {**ids, IDS: data} if isinstance(ids, Mapping) else data
 
 
 def _ids(data: Inputs) -> Tensor:

@@ -58,8 +58,8 @@ def classes_of(
 ) -> Int[Tensor, " n"]:
     """Returns the classes of labels in words.
 
-    Integers stay as they are; negative ones mean that there is no label (:func:`.as_labels`). Words are numbered as the network does it, if it names all of them, and
-    otherwise in alphabetical order.
+    Integers stay as they are; negative ones mean that there is no label (:func:`.as_labels`). Words are
+    numbered as the network does it, if it names all of them, and otherwise in alphabetical order.
 
     Args:
         labels: one label per line.
@@ -73,12 +73,12 @@ def classes_of(
     integral = [_is_integer(label) for label in labels]
     if all(integral):
         return as_labels(where, [int(label) for label in labels])
-    other = integral.index(False)
     if any(integral) or all(map(_is_number, labels)):
-        hint = "; remove the heading" if other == 0 else ""
+        other = integral.index(False)
+        hint = "; remove the heading" if other == 0 and not _is_number(labels[0]) else ""
         raise ValueError(
-            f"{where} must hold integers or words, one per line, got {labels[other]!r} in line {other + 1} "
-            f"beside numbers{hint}"
+            f"{where} must hold one integer or one word per line, got {labels[other]!r} in line {other + 1}"
+            f"{hint}"
         )
     known = dict(numbers or {})
     return as_labels(where, labels, words=known if known.keys() >= set(labels) else None)

@@ -26,6 +26,9 @@ from .user_model import label_numbers
 # after a line, after a full stop with quotes and white space, and after the full stop of Chinese or Japanese
 END = re.compile(r"""\s*\n\s*|[.!?…]["'”’)\]]*\s+(?![a-z])|[。！？]+[”’」』]*""")
 ROWS, IDS = ".tsv", ".npy"
+# number of ids of a sequence unless the caller names another; some nulls cost several seconds per sequence of
+# a model of 124 million parameters
+LENGTH = 64
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def read_sequences(
     path: str | Path,
     model: LanguageModel,
     *,
-    length: int,
+    length: int | None = None,
     sequences: int,
     labels: str | Path | None = None,
 ) -> TextSequences:
@@ -62,7 +65,8 @@ def read_sequences(
     Args:
         path: text in UTF-8, or ids, see :func:`.read_ids`.
         model: network with the folder of its tokenizer.
-        length: largest number of ids of a sequence, special ones included.
+        length: largest number of ids of a sequence, special ones included. None: :data:`LENGTH`, or the
+            longest sequence of the model or of its tokenizer if that is shorter.
         sequences: largest number of sequences; of more with labels a fixed random choice is read.
         labels: file of labels, see :func:`.read_labels`.
     Raises:
@@ -72,6 +76,7 @@ def read_sequences(
     """
     path, numbers = Path(path), label_numbers(model.network)
     if path.suffix == IDS:
+        length = length or min(LENGTH, model.length or LENGTH)
         ids = read_ids(path, length=length, sequences=None if labels else sequences)
         classes = None
         if labels is not None:
@@ -81,8 +86,9 @@ def read_sequences(
         return TextSequences(ids, None, classes, f"ids of {path.name}")
     text = read_text(path, "a text, or ids in a .npy file")
     tokenizer = model.tokenizer()
+    longest = min(model.length or tokenizer.model_max_length, tokenizer.model_max_length)
+    length = length or min(LENGTH, longest)
     room = length - tokenizer.num_special_tokens_to_add()
-    longest = min(model.length or length, tokenizer.model_max_length)
     if room < 1 or length > longest:
         limit = f"{length - room + 1} to {longest}, special ids included, as {model.name} takes"
         raise ValueError(f"length must be {limit}, got {length}")
@@ -189,7 +195,8 @@ def _fitting(pieces: list[str], tokenizer: Any, room: int) -> Iterator[tuple[str
         middle = len(piece) // 2
         spaces = [found.end() for found in re.finditer(r"\s+", piece) if 0 < found.end() < len(piece)]
         at = min(spaces, key=lambda place: abs(place - middle), default=middle)
-        yield from _fitting([piece[:at], piece[at:]], tokenizer, room)
+        halves = (half for half in (piece[:at], piece[at:]) if half.strip())
+        yield from _fitting(list(halves), tokenizer, room)
 
 
 def _encoded(texts: Sequence[str], tokenizer: Any, length: int) -> dict[str, Int[Tensor, "n longest"]]:
